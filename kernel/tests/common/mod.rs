@@ -157,7 +157,7 @@ impl Machine {
     }
 
     pub(crate) fn is_tracing(&self) -> bool {
-        self.state.borrow().processor.steps()
+        self.state.borrow().processor.needs_each_instruction()
     }
 
     pub(crate) fn jumps(&self) -> Vec<u64> {
@@ -175,7 +175,7 @@ impl Machine {
         let target = if state.far && state.ip < FAR { near + FAR } else { near };
         let cr3 = state.cr3;
         let user = |ip| model::Context { cr3, ..user(ip) };
-        if state.processor.steps() {
+        if state.processor.needs_each_instruction() {
             state.jumps.push(target);
             let jump = model::Retired {
                 before: user(state.ip),
@@ -301,7 +301,7 @@ impl Machine {
             cr2: None,
             tsc: state.tsc,
         };
-        if state.processor.steps() {
+        if state.processor.needs_each_instruction() {
             state.processor.deliver(&delivery, &mut &*self.ram);
         }
     }
@@ -316,7 +316,7 @@ impl Machine {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         let retired = model::Retired { before, after, bytes, tsc: state.tsc, operand: 0 };
-        if state.processor.steps() {
+        if state.processor.needs_each_instruction() {
             state.processor.retire(&retired, &mut &*self.ram);
         }
     }

@@ -5,12 +5,12 @@
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
-use crate::remembered::Remembered;
+use crate::instruction_cache::InstructionCache;
 use crate::{Context, ExecMode, Retired};
 
 /// An instruction as tracing sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum InstructionKind {
     /// Nothing to trace.
     Other,
     /// Jcc, J*CXZ, LOOP*.
@@ -41,13 +41,13 @@ pub(crate) enum Kind {
 
 /// An instruction's kind and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Decoded {
-    pub(crate) kind: Kind,
+pub(crate) struct DecodedInstruction {
+    pub(crate) kind: InstructionKind,
     /// In bytes; 0 when the bytes are not a valid instruction.
     pub(crate) len: u8,
 }
 
-impl Decoded {
+impl DecodedInstruction {
     /// The address of the instruction after this one. EIP has 32 bits in 16-bit code too: only a taken branch truncates
     /// it to the operand size.
     pub(crate) fn next_ip(self, before: &Context) -> u64 {
@@ -60,26 +60,33 @@ impl Decoded {
 
     /// Whether execution can continue elsewhere than after this instruction.
     pub(crate) fn may_transfer(self) -> bool {
-        !matches!(self.kind, Kind::Other | Kind::MovCr3 | Kind::Ptwrite { .. } | Kind::Hlt | Kind::Mwait)
+        !matches!(
+            self.kind,
+            InstructionKind::Other
+                | InstructionKind::MovCr3
+                | InstructionKind::Ptwrite { .. }
+                | InstructionKind::Hlt
+                | InstructionKind::Mwait
+        )
     }
 }
 
 /// Decoded instructions, kept because decoding is slow.
 #[derive(Debug)]
-pub(crate) struct DecodeCache(Remembered<Decoded>);
+pub(crate) struct DecodeCache(InstructionCache<DecodedInstruction>);
 
 impl DecodeCache {
     pub(crate) const fn new() -> Self {
-        Self(Remembered::new())
+        Self(InstructionCache::new())
     }
 
-    pub(crate) fn decode(&mut self, retired: &Retired) -> Decoded {
+    pub(crate) fn decode(&mut self, retired: &Retired) -> DecodedInstruction {
         let Context { ip, mode, .. } = retired.before;
-        self.0.of(retired, || decode(retired.bytes, mode, ip))
+        self.0.get_or_compute(retired, || decode(retired.bytes, mode, ip))
     }
 }
 
-fn decode(bytes: &[u8], mode: ExecMode, ip: u64) -> Decoded {
+fn decode(bytes: &[u8], mode: ExecMode, ip: u64) -> DecodedInstruction {
     let bits = match mode {
         ExecMode::Bits16 => 16,
         ExecMode::Bits32 => 32,
@@ -88,13 +95,13 @@ fn decode(bytes: &[u8], mode: ExecMode, ip: u64) -> Decoded {
     let mut decoder = Decoder::with_ip(bits, bytes, ip, DecoderOptions::NONE);
     let instruction = decoder.decode();
     if instruction.is_invalid() {
-        return Decoded { kind: Kind::Other, len: 0 };
+        return DecodedInstruction { kind: InstructionKind::Other, len: 0 };
     }
-    Decoded { kind: classify(&instruction), len: instruction.len() as u8 }
+    DecodedInstruction { kind: classify(&instruction), len: instruction.len() as u8 }
 }
 
 /// Whether a near direct call has displacement 0. The operand size gives the width of its target.
-fn calls_next(instruction: &Instruction) -> bool {
+fn is_call_to_next(instruction: &Instruction) -> bool {
     match instruction.op0_kind() {
         OpKind::NearBranch16 => instruction.near_branch16() == instruction.next_ip16(),
         OpKind::NearBranch32 => instruction.near_branch32() == instruction.next_ip32(),
@@ -102,35 +109,35 @@ fn calls_next(instruction: &Instruction) -> bool {
     }
 }
 
-fn classify(instruction: &Instruction) -> Kind {
+fn classify(instruction: &Instruction) -> InstructionKind {
     if instruction.is_jcc_short_or_near() || instruction.is_jcx_short() {
-        return Kind::Conditional;
+        return InstructionKind::Conditional;
     }
     if instruction.is_loop() || instruction.is_loopcc() {
-        return Kind::Conditional;
+        return InstructionKind::Conditional;
     }
     if instruction.is_jmp_short_or_near() {
-        return Kind::DirectJump;
+        return InstructionKind::DirectJump;
     }
     if instruction.is_call_near() {
-        return Kind::DirectCall { to_next: calls_next(instruction) };
+        return InstructionKind::DirectCall { to_next: is_call_to_next(instruction) };
     }
     if instruction.is_jmp_near_indirect() {
-        return Kind::IndirectJump;
+        return InstructionKind::IndirectJump;
     }
     if instruction.is_call_near_indirect() {
-        return Kind::IndirectCall;
+        return InstructionKind::IndirectCall;
     }
     if instruction.is_jmp_far()
         || instruction.is_jmp_far_indirect()
         || instruction.is_call_far()
         || instruction.is_call_far_indirect()
     {
-        return Kind::Far;
+        return InstructionKind::Far;
     }
     match instruction.mnemonic() {
-        Mnemonic::Ret => Kind::Return,
-        Mnemonic::Iret | Mnemonic::Iretd | Mnemonic::Iretq => Kind::InterruptReturn,
+        Mnemonic::Ret => InstructionKind::Return,
+        Mnemonic::Iret | Mnemonic::Iretd | Mnemonic::Iretq => InstructionKind::InterruptReturn,
         Mnemonic::Retf
         | Mnemonic::Syscall
         | Mnemonic::Sysret
@@ -144,12 +151,12 @@ fn classify(instruction: &Instruction) -> Kind {
         | Mnemonic::Rsm
         | Mnemonic::Uiret
         | Mnemonic::Vmlaunch
-        | Mnemonic::Vmresume => Kind::Far,
-        Mnemonic::Mov if instruction.op0_register() == Register::CR3 => Kind::MovCr3,
-        Mnemonic::Ptwrite => Kind::Ptwrite { eight: instruction.code() == Code::Ptwrite_rm64 },
-        Mnemonic::Hlt => Kind::Hlt,
-        Mnemonic::Mwait => Kind::Mwait,
-        _ => Kind::Other,
+        | Mnemonic::Vmresume => InstructionKind::Far,
+        Mnemonic::Mov if instruction.op0_register() == Register::CR3 => InstructionKind::MovCr3,
+        Mnemonic::Ptwrite => InstructionKind::Ptwrite { eight: instruction.code() == Code::Ptwrite_rm64 },
+        Mnemonic::Hlt => InstructionKind::Hlt,
+        Mnemonic::Mwait => InstructionKind::Mwait,
+        _ => InstructionKind::Other,
     }
 }
 
@@ -160,50 +167,54 @@ mod tests {
     #[test]
     fn knows_each_kind_by_its_bytes() {
         use ExecMode::{Bits16, Bits32, Bits64};
-        let rows: [(ExecMode, &[u8], Kind, u8); 40] = [
-            (Bits64, &[0x90], Kind::Other, 1),
-            (Bits64, &[0x74, 0x02], Kind::Conditional, 2),
-            (Bits64, &[0x0f, 0x85, 0, 1, 0, 0], Kind::Conditional, 6),
-            (Bits64, &[0xe3, 0x02], Kind::Conditional, 2),
-            (Bits64, &[0xe2, 0xfe], Kind::Conditional, 2),
-            (Bits64, &[0xe1, 0xfe], Kind::Conditional, 2),
-            (Bits64, &[0xe0, 0xfe], Kind::Conditional, 2),
-            (Bits64, &[0xeb, 0xfe], Kind::DirectJump, 2),
-            (Bits64, &[0xe9, 0, 0, 0, 0], Kind::DirectJump, 5),
-            (Bits64, &[0xe8, 1, 0, 0, 0], Kind::DirectCall { to_next: false }, 5),
-            (Bits64, &[0xe8, 0, 0, 0, 0], Kind::DirectCall { to_next: true }, 5),
-            (Bits64, &[0xff, 0xe0], Kind::IndirectJump, 2),
-            (Bits64, &[0xff, 0x25, 0, 0, 0, 0], Kind::IndirectJump, 6),
-            (Bits64, &[0x3e, 0xff, 0xe0], Kind::IndirectJump, 3),
-            (Bits64, &[0xff, 0xd0], Kind::IndirectCall, 2),
-            (Bits64, &[0xff, 0x15, 0, 0, 0, 0], Kind::IndirectCall, 6),
-            (Bits64, &[0xc3], Kind::Return, 1),
-            (Bits64, &[0xc2, 8, 0], Kind::Return, 3),
-            (Bits64, &[0xf3, 0xc3], Kind::Return, 2),
-            (Bits64, &[0xcb], Kind::Far, 1),
-            (Bits64, &[0x48, 0xcb], Kind::Far, 2),
-            (Bits64, &[0x48, 0xcf], Kind::InterruptReturn, 2),
-            (Bits32, &[0xcf], Kind::InterruptReturn, 1),
-            (Bits64, &[0x0f, 0x05], Kind::Far, 2),
-            (Bits64, &[0x48, 0x0f, 0x07], Kind::Far, 3),
-            (Bits64, &[0x0f, 0x34], Kind::Far, 2),
-            (Bits64, &[0x48, 0x0f, 0x35], Kind::Far, 3),
-            (Bits64, &[0xff, 0x2c, 0x24], Kind::Far, 3),
-            (Bits64, &[0xff, 0x1c, 0x24], Kind::Far, 3),
-            (Bits32, &[0xea, 0, 0, 0, 0, 8, 0], Kind::Far, 7),
-            (Bits16, &[0x9a, 0, 0, 8, 0], Kind::Far, 5),
-            (Bits64, &[0x0f, 0x22, 0xd8], Kind::MovCr3, 3),
-            (Bits64, &[0x0f, 0x22, 0xe0], Kind::Other, 3),
-            (Bits64, &[0x0f, 0x20, 0xd8], Kind::Other, 3),
-            (Bits64, &[0xf3, 0x0f, 0xae, 0xe0], Kind::Ptwrite { eight: false }, 4),
-            (Bits64, &[0xf3, 0x48, 0x0f, 0xae, 0xe0], Kind::Ptwrite { eight: true }, 5),
-            (Bits64, &[0xf4], Kind::Hlt, 1),
-            (Bits64, &[0x0f, 0x01, 0xc9], Kind::Mwait, 3),
-            (Bits64, &[0x0f, 0x30], Kind::Other, 2),
-            (Bits64, &[0x06], Kind::Other, 0),
+        let rows: [(ExecMode, &[u8], InstructionKind, u8); 40] = [
+            (Bits64, &[0x90], InstructionKind::Other, 1),
+            (Bits64, &[0x74, 0x02], InstructionKind::Conditional, 2),
+            (Bits64, &[0x0f, 0x85, 0, 1, 0, 0], InstructionKind::Conditional, 6),
+            (Bits64, &[0xe3, 0x02], InstructionKind::Conditional, 2),
+            (Bits64, &[0xe2, 0xfe], InstructionKind::Conditional, 2),
+            (Bits64, &[0xe1, 0xfe], InstructionKind::Conditional, 2),
+            (Bits64, &[0xe0, 0xfe], InstructionKind::Conditional, 2),
+            (Bits64, &[0xeb, 0xfe], InstructionKind::DirectJump, 2),
+            (Bits64, &[0xe9, 0, 0, 0, 0], InstructionKind::DirectJump, 5),
+            (Bits64, &[0xe8, 1, 0, 0, 0], InstructionKind::DirectCall { to_next: false }, 5),
+            (Bits64, &[0xe8, 0, 0, 0, 0], InstructionKind::DirectCall { to_next: true }, 5),
+            (Bits64, &[0xff, 0xe0], InstructionKind::IndirectJump, 2),
+            (Bits64, &[0xff, 0x25, 0, 0, 0, 0], InstructionKind::IndirectJump, 6),
+            (Bits64, &[0x3e, 0xff, 0xe0], InstructionKind::IndirectJump, 3),
+            (Bits64, &[0xff, 0xd0], InstructionKind::IndirectCall, 2),
+            (Bits64, &[0xff, 0x15, 0, 0, 0, 0], InstructionKind::IndirectCall, 6),
+            (Bits64, &[0xc3], InstructionKind::Return, 1),
+            (Bits64, &[0xc2, 8, 0], InstructionKind::Return, 3),
+            (Bits64, &[0xf3, 0xc3], InstructionKind::Return, 2),
+            (Bits64, &[0xcb], InstructionKind::Far, 1),
+            (Bits64, &[0x48, 0xcb], InstructionKind::Far, 2),
+            (Bits64, &[0x48, 0xcf], InstructionKind::InterruptReturn, 2),
+            (Bits32, &[0xcf], InstructionKind::InterruptReturn, 1),
+            (Bits64, &[0x0f, 0x05], InstructionKind::Far, 2),
+            (Bits64, &[0x48, 0x0f, 0x07], InstructionKind::Far, 3),
+            (Bits64, &[0x0f, 0x34], InstructionKind::Far, 2),
+            (Bits64, &[0x48, 0x0f, 0x35], InstructionKind::Far, 3),
+            (Bits64, &[0xff, 0x2c, 0x24], InstructionKind::Far, 3),
+            (Bits64, &[0xff, 0x1c, 0x24], InstructionKind::Far, 3),
+            (Bits32, &[0xea, 0, 0, 0, 0, 8, 0], InstructionKind::Far, 7),
+            (Bits16, &[0x9a, 0, 0, 8, 0], InstructionKind::Far, 5),
+            (Bits64, &[0x0f, 0x22, 0xd8], InstructionKind::MovCr3, 3),
+            (Bits64, &[0x0f, 0x22, 0xe0], InstructionKind::Other, 3),
+            (Bits64, &[0x0f, 0x20, 0xd8], InstructionKind::Other, 3),
+            (Bits64, &[0xf3, 0x0f, 0xae, 0xe0], InstructionKind::Ptwrite { eight: false }, 4),
+            (Bits64, &[0xf3, 0x48, 0x0f, 0xae, 0xe0], InstructionKind::Ptwrite { eight: true }, 5),
+            (Bits64, &[0xf4], InstructionKind::Hlt, 1),
+            (Bits64, &[0x0f, 0x01, 0xc9], InstructionKind::Mwait, 3),
+            (Bits64, &[0x0f, 0x30], InstructionKind::Other, 2),
+            (Bits64, &[0x06], InstructionKind::Other, 0),
         ];
         for (mode, bytes, kind, len) in rows {
-            assert_eq!(decode(bytes, mode, 0x1000), Decoded { kind, len }, "{mode:?} {bytes:02x?}");
+            assert_eq!(
+                decode(bytes, mode, 0x1000),
+                DecodedInstruction { kind, len },
+                "{mode:?} {bytes:02x?}"
+            );
         }
     }
 
@@ -223,7 +234,7 @@ mod tests {
         ] {
             assert_eq!(
                 decode(bytes, mode, ip).kind,
-                Kind::DirectCall { to_next },
+                InstructionKind::DirectCall { to_next },
                 "{mode:?} {ip:x} {bytes:02x?}"
             );
         }
@@ -254,11 +265,20 @@ mod tests {
             |mode, bytes| Retired { before: context(mode), after: context(mode), bytes, tsc: 0, operand: 0 };
         let mut cache = DecodeCache::new();
         for _ in 0..2 {
-            assert_eq!(cache.decode(&retired(ExecMode::Bits64, &[0xeb, 0])).kind, Kind::DirectJump);
-            assert_eq!(cache.decode(&retired(ExecMode::Bits64, &[0x74, 0])).kind, Kind::Conditional);
+            assert_eq!(
+                cache.decode(&retired(ExecMode::Bits64, &[0xeb, 0])).kind,
+                InstructionKind::DirectJump
+            );
+            assert_eq!(
+                cache.decode(&retired(ExecMode::Bits64, &[0x74, 0])).kind,
+                InstructionKind::Conditional
+            );
             assert_eq!(cache.decode(&retired(ExecMode::Bits64, &[0x74])).len, 0);
-            assert_eq!(cache.decode(&retired(ExecMode::Bits64, &[0x48, 0xcf])).kind, Kind::InterruptReturn);
-            assert_eq!(cache.decode(&retired(ExecMode::Bits32, &[0x48, 0xcf])).kind, Kind::Other);
+            assert_eq!(
+                cache.decode(&retired(ExecMode::Bits64, &[0x48, 0xcf])).kind,
+                InstructionKind::InterruptReturn
+            );
+            assert_eq!(cache.decode(&retired(ExecMode::Bits32, &[0x48, 0xcf])).kind, InstructionKind::Other);
         }
     }
 }

@@ -23,7 +23,7 @@
 //! processor.write_msr(0x560, 0x1000, &wrmsr, &mut memory).unwrap();
 //! processor.write_msr(0x561, 0xfff, &wrmsr, &mut memory).unwrap();
 //! processor.write_msr(0x570, 1 | 1 << 2 | 1 << 13, &wrmsr, &mut memory).unwrap();
-//! assert!(processor.steps());
+//! assert!(processor.needs_each_instruction());
 //! // JMP RAX: an indirect branch, a TIP packet.
 //! processor.retire(&step(0x40_0002, 0x40_1000, &[0xff, 0xe0]), &mut memory);
 //! processor.write_msr(0x570, 0, &step(0x40_1000, 0x40_1002, &[0x0f, 0x30]), &mut memory).unwrap();
@@ -41,11 +41,11 @@ extern crate std;
 pub mod amd;
 mod branch;
 mod context;
+mod instruction_cache;
 pub mod intel;
 mod memory;
 mod predictor;
 mod processor;
-mod remembered;
 
 pub use context::{Context, Delivery, DeliveryKind, Retired};
 pub use memory::{FlatMemory, Mapping, Memory, PageFault, PageSize, PhysMemory};

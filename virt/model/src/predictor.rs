@@ -4,7 +4,7 @@
 //! whether a prediction was right.
 
 use crate::Retired;
-use crate::branch::{Decoded, Kind};
+use crate::branch::{DecodedInstruction, InstructionKind};
 
 const ENTRIES: usize = 256;
 
@@ -23,7 +23,7 @@ impl Predictor {
     /// Returns whether the branch went where it was predicted to go, and `None` for an instruction that is not a
     /// branch. Direct jumps and calls are always predicted right. Any other branch that is seen for the first time is
     /// predicted not to be taken.
-    pub(crate) fn judge(&mut self, retired: &Retired, decoded: Decoded) -> Option<bool> {
+    pub(crate) fn was_predicted(&mut self, retired: &Retired, decoded: DecodedInstruction) -> Option<bool> {
         if !decoded.may_transfer() {
             return None;
         }
@@ -31,7 +31,7 @@ impl Predictor {
         let entry = &mut self.entries[(ip ^ ip >> 8) as usize % ENTRIES];
         let (of, last) = core::mem::replace(entry, (ip, to));
         Some(match decoded.kind {
-            Kind::DirectJump | Kind::DirectCall { .. } => true,
+            InstructionKind::DirectJump | InstructionKind::DirectCall { .. } => true,
             _ if of == ip => last == to,
             _ => to == decoded.next_ip(&retired.before),
         })
@@ -50,33 +50,38 @@ mod tests {
         const FAR: u64 = 0x2000;
         // In this order: (what is at IP, where it goes, whether it was predicted right).
         let rows = [
-            (Kind::Conditional, NEXT, Some(true)),
-            (Kind::Conditional, FAR, Some(false)),
-            (Kind::Conditional, FAR, Some(true)),
+            (InstructionKind::Conditional, NEXT, Some(true)),
+            (InstructionKind::Conditional, FAR, Some(false)),
+            (InstructionKind::Conditional, FAR, Some(true)),
             // An instruction that is not a branch is not predicted, and does not replace an entry.
-            (Kind::Other, NEXT, None),
-            (Kind::MovCr3, NEXT, None),
-            (Kind::Hlt, NEXT, None),
-            (Kind::Conditional, FAR, Some(true)),
-            (Kind::Conditional, NEXT, Some(false)),
+            (InstructionKind::Other, NEXT, None),
+            (InstructionKind::MovCr3, NEXT, None),
+            (InstructionKind::Hlt, NEXT, None),
+            (InstructionKind::Conditional, FAR, Some(true)),
+            (InstructionKind::Conditional, NEXT, Some(false)),
             // A direct branch has one target.
-            (Kind::DirectJump, FAR, Some(true)),
-            (Kind::DirectCall { to_next: false }, 0x3000, Some(true)),
-            (Kind::Return, 0x3000, Some(true)),
-            (Kind::Return, 0x4000, Some(false)),
-            (Kind::IndirectJump, 0x4000, Some(true)),
+            (InstructionKind::DirectJump, FAR, Some(true)),
+            (InstructionKind::DirectCall { to_next: false }, 0x3000, Some(true)),
+            (InstructionKind::Return, 0x3000, Some(true)),
+            (InstructionKind::Return, 0x4000, Some(false)),
+            (InstructionKind::IndirectJump, 0x4000, Some(true)),
         ];
         let mut predictor = Predictor::new();
         for (row, (kind, to, right)) in rows.into_iter().enumerate() {
             let at = |ip| Context { ip, cs_base: 0, cr3: 0, cpl: 0, mode: ExecMode::Bits64, iflag: true };
             let retired = Retired { before: at(IP), after: at(to), bytes: &[], tsc: 0, operand: 0 };
-            assert_eq!(predictor.judge(&retired, Decoded { kind, len: 2 }), right, "row {row}");
+            assert_eq!(
+                predictor.was_predicted(&retired, DecodedInstruction { kind, len: 2 }),
+                right,
+                "row {row}"
+            );
         }
         // The first time, an indirect branch is predicted to continue at the next instruction.
         for (to, right) in [(0x5000, false), (0x5002, true)] {
             let at = |ip| Context { ip, cs_base: 0, cr3: 0, cpl: 0, mode: ExecMode::Bits64, iflag: true };
             let retired = Retired { before: at(0x5000), after: at(to), bytes: &[], tsc: 0, operand: 0 };
-            let first = Predictor::new().judge(&retired, Decoded { kind: Kind::IndirectJump, len: 2 });
+            let first = Predictor::new()
+                .was_predicted(&retired, DecodedInstruction { kind: InstructionKind::IndirectJump, len: 2 });
             assert_eq!(first, Some(right), "{to:#x}");
         }
     }

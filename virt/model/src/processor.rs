@@ -41,9 +41,9 @@ pub enum Violations {
 
 /// One logical processor's counting and tracing hardware, of either vendor.
 ///
-/// The caller that runs the code reports to it each instruction while it [`steps`](Self::steps), each interrupt and
-/// exception, and each RDMSR and WRMSR of an MSR that it [owns](Self::owns_msr). What only one vendor's hardware has is
-/// given by methods of that vendor's type.
+/// The caller that runs the code reports to it each instruction, interrupt and exception while
+/// [`needs_each_instruction`](Self::needs_each_instruction) returns true, and each RDMSR and WRMSR of an MSR that it
+/// [owns](Self::owns_msr). What only one vendor's hardware has is given by methods of that vendor's type.
 pub trait Processor {
     /// Answers CPUID: the profile's leaves laid over `hardware`, which is what the physical processor reports for the
     /// same leaf.
@@ -69,7 +69,7 @@ pub trait Processor {
     fn rdpmc(&self, index: u32) -> Result<u64, GeneralProtection>;
 
     /// Whether each instruction must be reported now.
-    fn steps(&self) -> bool;
+    fn needs_each_instruction(&self) -> bool;
 
     /// Whether software has a unit on that sees each instruction. Stepping may end later than this, because of an
     /// interrupt that is on its way.
@@ -82,12 +82,14 @@ pub trait Processor {
     /// of them, if none of them is microcoded: no interrupt that is on its way arrives before the last of them retires,
     /// and the registers are needed before the first of them only. An interrupt that one of them raises may be due
     /// after the skid.
-    fn in_one_go(&self) -> u32;
+    fn max_unreported(&self) -> u32;
 
-    /// Reports that an instruction retired. Must be called for each one while [`Processor::steps`] returns true.
+    /// Reports that an instruction retired. Must be called for each one while [`Processor::needs_each_instruction`]
+    /// returns true.
     fn retire(&mut self, retired: &Retired, mem: &mut dyn PhysMemory);
 
-    /// Reports an interrupt or exception. Must be called for each one while [`Processor::steps`] returns true.
+    /// Reports an interrupt or exception. Must be called for each one while [`Processor::needs_each_instruction`]
+    /// returns true.
     fn deliver(&mut self, delivery: &Delivery, mem: &mut dyn PhysMemory);
 
     /// Returns an interrupt that reaches the processor now, if there is one. Must be called after each event and after
@@ -107,7 +109,7 @@ pub trait Processor {
     fn read_apic(&self, offset: u32) -> u32;
 
     /// Returns what any other register shows when the physical local APIC shows `value`.
-    fn overlay_apic(&self, _offset: u32, value: u32) -> u32 {
+    fn adjust_apic(&self, _offset: u32, value: u32) -> u32 {
         value
     }
 

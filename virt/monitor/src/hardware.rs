@@ -142,7 +142,7 @@ impl Hardware {
     /// Reads the local APIC's register at `offset` of its page; `below` reads what the physical local APIC shows there.
     pub fn read_local_apic(&self, offset: usize, below: impl FnOnce() -> u32) -> u32 {
         let offset = offset as u32;
-        if self.owns_apic(offset) { self.read_apic(offset) } else { self.overlay_apic(offset, below()) }
+        if self.owns_apic(offset) { self.read_apic(offset) } else { self.adjust_apic(offset, below()) }
     }
 
     /// Writes that register. Returns `false` if the register is not modelled here.

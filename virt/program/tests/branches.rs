@@ -99,11 +99,11 @@ fn trace(program: &Program, seed: u64, settings: IntelSettings, steps: usize) ->
                     return traces;
                 }
             }
-            Step::Retired(retired) if machine.processor.steps() => {
+            Step::Retired(retired) if machine.processor.needs_each_instruction() => {
                 let memory = &mut FlatMemory { base: 0, bytes: &mut machine.ram };
                 machine.processor.retire(&retired, memory);
             }
-            Step::Delivered(delivery) if machine.processor.steps() => {
+            Step::Delivered(delivery) if machine.processor.needs_each_instruction() => {
                 traces.deliveries.push(delivery.kind);
                 let memory = &mut FlatMemory { base: 0, bytes: &mut machine.ram };
                 machine.processor.deliver(&delivery, memory);

@@ -9,7 +9,7 @@ use iced_x86::{
     Register, UsedMemory,
 };
 
-use crate::remembered::Remembered;
+use crate::instruction_cache::InstructionCache;
 use crate::{Context, ExecMode, Mapping, PhysMemory, Retired};
 
 /// The registers before an instruction, which give the addresses of its operands.
@@ -25,7 +25,7 @@ pub struct DataRegisters {
 
 /// What kind of access it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Access {
+pub(super) struct AccessKind {
     pub(super) read: bool,
     pub(super) write: bool,
     /// PREFETCH: it neither loads into a register nor stores.
@@ -37,7 +37,7 @@ pub(super) struct Access {
 
 /// The address of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Address {
+pub(super) struct DataAddress {
     pub(super) linear: u64,
     /// `None` if the address has no translation.
     pub(super) mapping: Option<Mapping>,
@@ -45,27 +45,27 @@ pub(super) struct Address {
 
 /// The form of an access, which does not depend on the contents of registers.
 #[derive(Clone, Copy)]
-struct Form {
-    access: Access,
+struct AccessForm {
+    access: AccessKind,
     memory: UsedMemory,
     next_ip: u64,
 }
 
 /// Finds accesses, and caches their form for each instruction.
-pub(super) struct Accesses {
+pub(super) struct AccessFinder {
     factory: InstructionInfoFactory,
-    forms: Remembered<Option<Form>>,
+    forms: InstructionCache<Option<AccessForm>>,
 }
 
-impl fmt::Debug for Accesses {
+impl fmt::Debug for AccessFinder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Accesses").finish_non_exhaustive()
     }
 }
 
-impl Accesses {
+impl AccessFinder {
     pub(super) fn new() -> Self {
-        Self { factory: InstructionInfoFactory::new(), forms: Remembered::new() }
+        Self { factory: InstructionInfoFactory::new(), forms: InstructionCache::new() }
     }
 
     /// Returns the data access of `retired`, and its linear address if the registers are given. If there are several
@@ -74,8 +74,8 @@ impl Accesses {
         &mut self,
         retired: &Retired,
         registers: Option<&DataRegisters>,
-    ) -> Option<(Access, Option<u64>)> {
-        let Form { access, memory, next_ip } = self.form(retired)?;
+    ) -> Option<(AccessKind, Option<u64>)> {
+        let AccessForm { access, memory, next_ip } = self.form(retired)?;
         let wide = retired.before.mode == ExecMode::Bits64;
         let address = registers.and_then(|registers| {
             let address = memory.virtual_address(0, |register, _, _| value(register, registers, next_ip))?;
@@ -84,14 +84,14 @@ impl Accesses {
         Some((access, address))
     }
 
-    fn form(&mut self, retired: &Retired) -> Option<Form> {
+    fn form(&mut self, retired: &Retired) -> Option<AccessForm> {
         let Context { ip, mode, .. } = retired.before;
         let Self { factory, forms } = self;
-        forms.of(retired, || form(factory, retired.bytes, mode, ip))
+        forms.get_or_compute(retired, || form(factory, retired.bytes, mode, ip))
     }
 }
 
-fn form(factory: &mut InstructionInfoFactory, bytes: &[u8], mode: ExecMode, ip: u64) -> Option<Form> {
+fn form(factory: &mut InstructionInfoFactory, bytes: &[u8], mode: ExecMode, ip: u64) -> Option<AccessForm> {
     let bits = match mode {
         ExecMode::Bits16 => 16,
         ExecMode::Bits32 => 32,
@@ -103,14 +103,14 @@ fn form(factory: &mut InstructionInfoFactory, bytes: &[u8], mode: ExecMode, ip: 
     }
     let prefetch = is_prefetch(&instruction);
     let memory = if prefetch { operand(&instruction) } else { accessed(factory, &instruction)? };
-    let access = Access {
+    let access = AccessKind {
         read: reads(memory.access()),
         write: writes(memory.access()),
         prefetch,
         locked: instruction.has_lock_prefix() || instruction.mnemonic() == Mnemonic::Xchg,
         bytes: if prefetch { 0 } else { memory.memory_size().size() as u32 },
     };
-    Some(Form { access, memory, next_ip: instruction.next_ip() })
+    Some(AccessForm { access, memory, next_ip: instruction.next_ip() })
 }
 
 /// The access of an instruction; if there are several, the first one that loads, otherwise the first one.

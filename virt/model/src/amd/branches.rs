@@ -11,71 +11,71 @@
 use super::registers::{debug_extn, lbr, msr, sampling};
 use super::{AmdProfile, AmdViolations};
 use crate::GeneralProtection;
-use crate::branch::Kind;
+use crate::branch::InstructionKind;
 
 /// The number of entries.
-const MOST: usize = 16;
+const MAX_ENTRIES: usize = 16;
 
 /// Which registers record branches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BranchRecords {
+pub enum LastBranchKind {
     /// The Last Branch Record Stack of 16 entries; an overflow can freeze it.
     Stack,
     /// Branch sampling with 16 entries.
     Sampling,
 }
 
-impl BranchRecords {
+impl LastBranchKind {
     /// How many branches they hold.
     pub const fn depth(self) -> u32 {
-        MOST as u32
+        MAX_ENTRIES as u32
     }
 }
 
 /// A control transfer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Transfer {
+pub(super) struct BranchTransfer {
     pub(super) from: u64,
     pub(super) to: u64,
     /// The privilege level that it leads to.
     pub(super) to_cpl: u8,
-    pub(super) kind: Kind,
+    pub(super) kind: InstructionKind,
     pub(super) mispredicted: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct Branches {
-    records: Option<BranchRecords>,
+pub(super) struct LastBranches {
+    records: Option<LastBranchKind>,
     /// DebugExtnCtl.
     control: u64,
     /// LastBranchStackSelect.
     select: u64,
-    entries: [Recorded; MOST],
+    entries: [RecordedBranch; MAX_ENTRIES],
     /// Branch sampling: whether an overflow has started it, so that its interrupt is held back.
-    holds: bool,
+    holds_interrupt: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Recorded {
+struct RecordedBranch {
     from: u64,
     to: u64,
 }
 
-impl Branches {
+impl LastBranches {
     pub(super) const fn new(profile: &AmdProfile) -> Self {
-        let entries = [Recorded { from: 0, to: 0 }; MOST];
+        let entries = [RecordedBranch { from: 0, to: 0 }; MAX_ENTRIES];
         let control = match profile.branches {
-            Some(BranchRecords::Sampling) => sampling::ONES,
+            Some(LastBranchKind::Sampling) => sampling::ONES,
             _ => 0,
         };
-        Self { records: profile.branches, control, select: 0, entries, holds: false }
+        Self { records: profile.branches, control, select: 0, entries, holds_interrupt: false }
     }
 
     pub(super) fn owns_msr(&self, number: u32) -> bool {
         match (self.records, number) {
             (None, _) => false,
             (Some(_), msr::DEBUG_EXTN_CTL) => true,
-            (Some(records), msr::LBR_SELECT) => records == BranchRecords::Stack,
+            (Some(records), msr::LBR_SELECT) => records == LastBranchKind::Stack,
             (Some(_), _) => self.entry(number).is_some(),
         }
     }
@@ -83,7 +83,7 @@ impl Branches {
     /// Returns the entry of a register, and whether the register holds the target.
     fn entry(&self, number: u32) -> Option<(usize, bool)> {
         let offset = number.checked_sub(msr::LAST_BRANCH_STACK)? as usize;
-        (offset / 2 < MOST).then_some((offset / 2, offset % 2 == 1))
+        (offset / 2 < MAX_ENTRIES).then_some((offset / 2, offset % 2 == 1))
     }
 
     pub(super) fn read(&self, number: u32) -> u64 {
@@ -116,7 +116,7 @@ impl Branches {
         value: u64,
         violations: &mut AmdViolations,
     ) -> Result<bool, GeneralProtection> {
-        if self.records == Some(BranchRecords::Stack) {
+        if self.records == Some(LastBranchKind::Stack) {
             // All other bits must be zero.
             if value & !debug_extn::LBRSE != 0 {
                 return Err(GeneralProtection);
@@ -127,7 +127,7 @@ impl Branches {
         violations.cleared_branch_bits += u32::from(value & sampling::ONES != sampling::ONES);
         self.control = value & sampling::ALL | sampling::ONES;
         let off = value & sampling::BRSMEN == 0;
-        Ok(off && core::mem::take(&mut self.holds))
+        Ok(off && core::mem::take(&mut self.holds_interrupt))
     }
 
     /// Whether recording is on.
@@ -138,16 +138,16 @@ impl Branches {
     const fn enable(&self) -> u64 {
         match self.records {
             None => 0,
-            Some(BranchRecords::Stack) => debug_extn::LBRSE,
-            Some(BranchRecords::Sampling) => sampling::BRSMEN,
+            Some(LastBranchKind::Stack) => debug_extn::LBRSE,
+            Some(LastBranchKind::Sampling) => sampling::BRSMEN,
         }
     }
 
     /// A counter that interrupts has overflowed. Returns whether branch sampling holds the interrupt back.
     pub(super) fn overflow(&mut self, counter: u32) -> bool {
-        let samples = self.records == Some(BranchRecords::Sampling) && self.is_on();
-        if samples && !self.holds {
-            self.holds = true;
+        let samples = self.records == Some(LastBranchKind::Sampling) && self.is_on();
+        if samples && !self.holds_interrupt {
+            self.holds_interrupt = true;
             self.control = self.control & !sampling::PMC | u64::from(counter) << sampling::PMC_SHIFT;
         }
         samples
@@ -155,10 +155,10 @@ impl Branches {
 
     /// A control transfer retired. `frozen`: the stack is frozen. Returns whether an interrupt that was held back is
     /// raised now.
-    pub(super) fn transfer(&mut self, transfer: &Transfer, frozen: bool) -> bool {
+    pub(super) fn transfer(&mut self, transfer: &BranchTransfer, frozen: bool) -> bool {
         match self.records {
-            Some(BranchRecords::Stack) if self.is_on() && !frozen => self.push(transfer),
-            Some(BranchRecords::Sampling) if self.holds => return self.append(transfer),
+            Some(LastBranchKind::Stack) if self.is_on() && !frozen => self.push(transfer),
+            Some(LastBranchKind::Sampling) if self.holds_interrupt => return self.append(transfer),
             _ => {}
         }
         false
@@ -166,20 +166,20 @@ impl Branches {
 
     /// Turns the stack off, as #DB does.
     pub(super) fn debug_exception(&mut self) {
-        if self.records == Some(BranchRecords::Stack) {
+        if self.records == Some(LastBranchKind::Stack) {
             self.control &= !debug_extn::LBRSE;
         }
     }
 
     /// Adds a branch as entry 0, which is always the newest.
-    fn push(&mut self, transfer: &Transfer) {
+    fn push(&mut self, transfer: &BranchTransfer) {
         let level = if transfer.to_cpl == 0 { lbr::CPL_EQ_0 } else { lbr::CPL_GT_0 };
         if self.select & (level | suppressed_by(transfer.kind)) != 0 {
             return;
         }
         self.entries.rotate_right(1);
         let mispredicted = if transfer.mispredicted { lbr::MISPREDICT } else { 0 };
-        self.entries[0] = Recorded {
+        self.entries[0] = RecordedBranch {
             from: transfer.from & lbr::ADDRESS | mispredicted,
             // The model does not speculate, so the speculation bit is never set.
             to: transfer.to & lbr::ADDRESS | lbr::VALID,
@@ -187,28 +187,28 @@ impl Branches {
     }
 
     /// Adds a branch after the previous one. Returns true when all entries are filled.
-    fn append(&mut self, transfer: &Transfer) -> bool {
+    fn append(&mut self, transfer: &BranchTransfer) -> bool {
         let index = (self.control & sampling::MSROFF) >> sampling::MSROFF_SHIFT;
-        self.entries[index as usize] = Recorded { from: transfer.from, to: transfer.to & sampling::TO };
-        let next = (index + 1) % MOST as u64;
+        self.entries[index as usize] = RecordedBranch { from: transfer.from, to: transfer.to & sampling::TO };
+        let next = (index + 1) % MAX_ENTRIES as u64;
         self.control = self.control & !sampling::MSROFF | next << sampling::MSROFF_SHIFT | sampling::VB;
         if next != 0 {
             return false;
         }
         self.control &= !sampling::BRSMEN;
-        core::mem::take(&mut self.holds)
+        core::mem::take(&mut self.holds_interrupt)
     }
 }
 
 /// The bit of LastBranchStackSelect that leaves out branches of a kind.
-const fn suppressed_by(kind: Kind) -> u64 {
+const fn suppressed_by(kind: InstructionKind) -> u64 {
     match kind {
-        Kind::Conditional => lbr::JCC,
-        Kind::DirectCall { .. } => lbr::CALL_NEAR_REL,
-        Kind::IndirectCall => lbr::CALL_NEAR_IND,
-        Kind::Return => lbr::RET_NEAR,
-        Kind::IndirectJump => lbr::JMP_NEAR_IND,
-        Kind::DirectJump => lbr::JMP_NEAR_REL,
+        InstructionKind::Conditional => lbr::JCC,
+        InstructionKind::DirectCall { .. } => lbr::CALL_NEAR_REL,
+        InstructionKind::IndirectCall => lbr::CALL_NEAR_IND,
+        InstructionKind::Return => lbr::RET_NEAR,
+        InstructionKind::IndirectJump => lbr::JMP_NEAR_IND,
+        InstructionKind::DirectJump => lbr::JMP_NEAR_REL,
         _ => lbr::FAR_BRANCH,
     }
 }

@@ -18,7 +18,7 @@ const WALK_CYCLES: u32 = 35;
 
 /// The outcome of one access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct CacheOutcome {
     pub(super) missed_l1: bool,
     pub(super) missed_l2: bool,
     /// On a processor without a level-3 cache this is set whenever level 2 missed.
@@ -31,7 +31,7 @@ pub(super) struct Found {
     pub(super) refill_cycles: u32,
 }
 
-impl Found {
+impl CacheOutcome {
     /// Cycles for which the access stalls.
     pub(super) const fn stall(&self) -> u32 {
         self.miss_cycles + self.refill_cycles
@@ -40,19 +40,19 @@ impl Found {
 
 /// One of the first-level caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum CacheSide {
     Instruction,
     Data,
 }
 
 /// Lines, or translations, by number.
 #[derive(Debug)]
-struct Level<const N: usize> {
+struct CacheLevel<const N: usize> {
     /// The number that is held, plus one; 0 if the slot is empty.
     held: [u64; N],
 }
 
-impl<const N: usize> Level<N> {
+impl<const N: usize> CacheLevel<N> {
     const EMPTY: Self = Self { held: [0; N] };
 
     /// Looks `number` up and stores it. Returns whether it was missing.
@@ -65,27 +65,27 @@ impl<const N: usize> Level<N> {
 #[derive(Debug)]
 pub(super) struct Caches {
     has_l3: bool,
-    l1: [Level<128>; 2],
-    l2: Level<512>,
-    l3: Level<1024>,
-    l1_tlb: [Level<16>; 2],
-    l2_tlb: Level<64>,
+    l1: [CacheLevel<128>; 2],
+    l2: CacheLevel<512>,
+    l3: CacheLevel<1024>,
+    l1_tlb: [CacheLevel<16>; 2],
+    l2_tlb: CacheLevel<64>,
 }
 
 impl Caches {
     pub(super) const fn new(has_l3: bool) -> Self {
         Self {
             has_l3,
-            l1: [Level::EMPTY; 2],
-            l2: Level::EMPTY,
-            l3: Level::EMPTY,
-            l1_tlb: [Level::EMPTY; 2],
-            l2_tlb: Level::EMPTY,
+            l1: [CacheLevel::EMPTY; 2],
+            l2: CacheLevel::EMPTY,
+            l3: CacheLevel::EMPTY,
+            l1_tlb: [CacheLevel::EMPTY; 2],
+            l2_tlb: CacheLevel::EMPTY,
         }
     }
 
     /// Accesses `address`.
-    pub(super) fn access(&mut self, side: Side, address: u64) -> Found {
+    pub(super) fn access(&mut self, side: CacheSide, address: u64) -> CacheOutcome {
         let line = address / LINE;
         let mut found = self.translate(side, address);
         if self.l1[side as usize].missed(line) {
@@ -94,8 +94,8 @@ impl Caches {
             found.missed_l3 = found.missed_l2 && (!self.has_l3 || self.l3.missed(line));
             found.miss_cycles = match found {
                 // The varying part models rows of memory that are open or not.
-                Found { missed_l3: true, .. } => DRAM_CYCLES + 4 * (line >> 3 & 0x3f) as u32,
-                Found { missed_l2: true, .. } => L3_CYCLES,
+                CacheOutcome { missed_l3: true, .. } => DRAM_CYCLES + 4 * (line >> 3 & 0x3f) as u32,
+                CacheOutcome { missed_l2: true, .. } => L3_CYCLES,
                 _ => L2_CYCLES,
             };
         }
@@ -103,8 +103,8 @@ impl Caches {
     }
 
     /// Accesses `address`, which is not cached: all caches miss, and they do not keep the line.
-    pub(super) fn pass(&mut self, side: Side, address: u64) -> Found {
-        Found {
+    pub(super) fn access_uncached(&mut self, side: CacheSide, address: u64) -> CacheOutcome {
+        CacheOutcome {
             missed_l1: true,
             missed_l2: true,
             missed_l3: true,
@@ -113,9 +113,9 @@ impl Caches {
         }
     }
 
-    fn translate(&mut self, side: Side, address: u64) -> Found {
+    fn translate(&mut self, side: CacheSide, address: u64) -> CacheOutcome {
         let page = address / PAGE;
-        let mut found = Found::default();
+        let mut found = CacheOutcome::default();
         if self.l1_tlb[side as usize].missed(page) {
             found.missed_l1_tlb = true;
             found.missed_l2_tlb = self.l2_tlb.missed(page);
@@ -133,7 +133,7 @@ mod tests {
     fn an_access_misses_down_to_where_its_line_is() {
         let mut caches = Caches::new(true);
         let data = |caches: &mut Caches, address| {
-            let found = caches.access(Side::Data, address);
+            let found = caches.access(CacheSide::Data, address);
             (found.missed_l1, found.missed_l2, found.missed_l3, found.miss_cycles)
         };
         assert_eq!(data(&mut caches, 0x1000), (true, true, true, 212));
@@ -146,26 +146,26 @@ mod tests {
         assert!(data(&mut caches, 0x1000 + 512 * 64).0);
         assert_eq!(data(&mut caches, 0x1000), (true, true, false, 40));
         // Instructions have a level 1 of their own.
-        assert_eq!(caches.access(Side::Instruction, 0x1000).miss_cycles, 12);
+        assert_eq!(caches.access(CacheSide::Instruction, 0x1000).miss_cycles, 12);
     }
 
     #[test]
-    fn without_a_third_level_there_is_nothing_behind_the_second() {
+    fn without_a_third_level_a_miss_in_the_second_goes_to_memory() {
         let mut caches = Caches::new(false);
         for address in [0x1000, 0x1000 + 512 * 64] {
-            caches.access(Side::Data, address);
+            caches.access(CacheSide::Data, address);
         }
-        assert!(caches.access(Side::Data, 0x1000).missed_l3);
+        assert!(caches.access(CacheSide::Data, 0x1000).missed_l3);
     }
 
     #[test]
     fn what_is_not_cached_is_never_there() {
         let mut caches = Caches::new(true);
         for _ in 0..2 {
-            assert_eq!(caches.pass(Side::Data, 0x1000).miss_cycles, 180);
+            assert_eq!(caches.access_uncached(CacheSide::Data, 0x1000).miss_cycles, 180);
         }
-        assert_eq!(caches.pass(Side::Data, 0x1000).refill_cycles, 0, "its translation is");
-        assert!(caches.access(Side::Data, 0x1000).missed_l3);
+        assert_eq!(caches.access_uncached(CacheSide::Data, 0x1000).refill_cycles, 0, "its translation is");
+        assert!(caches.access(CacheSide::Data, 0x1000).missed_l3);
     }
 
     #[test]
@@ -175,10 +175,10 @@ mod tests {
             let found = caches.access(side, page * 4096);
             (found.missed_l1_tlb, found.missed_l2_tlb, found.refill_cycles)
         };
-        assert_eq!(tlb(&mut caches, Side::Data, 1), (true, true, 35));
-        assert_eq!(tlb(&mut caches, Side::Data, 1), (false, false, 0));
-        assert_eq!(tlb(&mut caches, Side::Instruction, 1), (true, false, 7));
-        assert_eq!(tlb(&mut caches, Side::Data, 17), (true, true, 35));
-        assert_eq!(tlb(&mut caches, Side::Data, 1), (true, false, 7));
+        assert_eq!(tlb(&mut caches, CacheSide::Data, 1), (true, true, 35));
+        assert_eq!(tlb(&mut caches, CacheSide::Data, 1), (false, false, 0));
+        assert_eq!(tlb(&mut caches, CacheSide::Instruction, 1), (true, false, 7));
+        assert_eq!(tlb(&mut caches, CacheSide::Data, 17), (true, true, 35));
+        assert_eq!(tlb(&mut caches, CacheSide::Data, 1), (true, false, 7));
     }
 }

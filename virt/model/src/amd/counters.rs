@@ -4,42 +4,42 @@
 //! Registers", "Core Performance Global Control Register", "Core Performance Counter Status Registers".
 
 use super::events::AmdEvent;
+use super::execution::Execution;
 use super::registers::{debug_ctl, evtsel, global_status, msr};
-use super::seen::Execution;
 use super::{AmdProfile, AmdViolations};
 use crate::{DeliveryKind, GeneralProtection};
 
 /// The number of counters of the largest processor.
-const MOST: usize = 6;
-const LEGACY: u32 = 4;
+const MAX_COUNTERS: usize = 6;
+const LEGACY_COUNTERS: u32 = 4;
 /// The width of a counter in bits.
 const WIDTH: u32 = 48;
-const VALUE: u64 = (1 << WIDTH) - 1;
+const VALUE_MASK: u64 = (1 << WIDTH) - 1;
 /// The most events that are counted in one cycle.
-const MOST_IN_A_CYCLE: u64 = 32;
+const MAX_EVENTS_IN_A_CYCLE: u64 = 32;
 
 /// A set of counters, one bit each.
-pub(super) type Set = u64;
+pub(super) type CounterSet = u64;
 
 #[derive(Debug)]
 pub(super) struct AmdCounters {
     profile: &'static AmdProfile,
-    select: [u64; MOST],
-    value: [u64; MOST],
+    select: [u64; MAX_COUNTERS],
+    value: [u64; MAX_COUNTERS],
     /// The event that each counter is to count, if any.
-    event: [Option<&'static AmdEvent>; MOST],
+    event: [Option<&'static AmdEvent>; MAX_COUNTERS],
     /// Whether the counter's condition was true in the last cycle.
-    asserted: [bool; MOST],
+    asserted: [bool; MAX_COUNTERS],
     /// PerfCntGlobalCtl.
-    global: Set,
+    global: CounterSet,
     /// PerfCntGlobalStatus.
-    status: Set,
+    status: CounterSet,
     /// The bits of DebugCtl that are modelled.
     debug_ctl: u64,
     /// EFER.SVME.
     svme: bool,
     /// The counters that can count at some privilege level, by all of the above.
-    counting: Set,
+    counting: CounterSet,
     /// Whether one of these counters needs the data accesses of instructions.
     wants_data: bool,
 }
@@ -59,10 +59,10 @@ impl AmdCounters {
     pub(super) fn new(profile: &'static AmdProfile) -> Self {
         Self {
             profile,
-            select: [0; MOST],
-            value: [0; MOST],
-            event: [None; MOST],
-            asserted: [false; MOST],
+            select: [0; MAX_COUNTERS],
+            value: [0; MAX_COUNTERS],
+            event: [None; MAX_COUNTERS],
+            asserted: [false; MAX_COUNTERS],
             // Software that does not know the global registers must find the counters enabled, as on earlier
             // processors.
             global: (1 << profile.counters) - 1,
@@ -79,7 +79,7 @@ impl AmdCounters {
     }
 
     fn register(&self, number: u32) -> Option<AmdCounterRegister> {
-        let legacy = |first: u32| number.checked_sub(first).filter(|index| *index < LEGACY);
+        let legacy = |first: u32| number.checked_sub(first).filter(|index| *index < LEGACY_COUNTERS);
         if let Some(index) = legacy(msr::PERF_EVT_SEL0) {
             return Some(AmdCounterRegister::Select(index as usize));
         }
@@ -134,7 +134,7 @@ impl AmdCounters {
                 self.select[index] = value & bits;
                 self.event[index] = self.selected(index);
             }
-            AmdCounterRegister::Value(index) => self.value[index] = value & VALUE,
+            AmdCounterRegister::Value(index) => self.value[index] = value & VALUE_MASK,
             AmdCounterRegister::Status => return Err(GeneralProtection),
             AmdCounterRegister::DebugCtl if value & !(debug_ctl::FREEZE_LBR | debug_ctl::FREEZE_PMC) != 0 => {
                 return Err(GeneralProtection);
@@ -144,12 +144,12 @@ impl AmdCounters {
             AmdCounterRegister::StatusClear => self.status &= !value,
             AmdCounterRegister::StatusSet => self.status |= value & all,
         }
-        self.settle();
+        self.update_counting();
         Ok(())
     }
 
     /// The counters to which a write of `number` gives a new value or a new event.
-    pub(super) fn written(&self, number: u32) -> Set {
+    pub(super) fn counters_written_by(&self, number: u32) -> CounterSet {
         match self.register(number) {
             Some(AmdCounterRegister::Select(index) | AmdCounterRegister::Value(index)) => 1 << index,
             _ => 0,
@@ -163,7 +163,7 @@ impl AmdCounters {
 
     pub(super) fn set_svme(&mut self, svme: bool) {
         self.svme = svme;
-        self.settle();
+        self.update_counting();
     }
 
     fn selected(&self, index: usize) -> Option<&'static AmdEvent> {
@@ -172,7 +172,7 @@ impl AmdCounters {
     }
 
     /// The counters that can count at some privilege level.
-    pub(super) const fn counting(&self) -> Set {
+    pub(super) const fn counting(&self) -> CounterSet {
         self.counting
     }
 
@@ -182,12 +182,12 @@ impl AmdCounters {
     }
 
     /// Finds which counters count, after a register has changed.
-    fn settle(&mut self) {
+    fn update_counting(&mut self) {
         (self.counting, self.wants_data) = (0, false);
         if self.status & global_status::PMC_FROZEN != 0 {
             return;
         }
-        for index in 0..MOST {
+        for index in 0..MAX_COUNTERS {
             let select = self.select[index];
             let on = select & evtsel::EN != 0 && self.global & 1 << index != 0;
             let somewhere = select & (evtsel::USR | evtsel::OS) != 0;
@@ -213,22 +213,27 @@ impl AmdCounters {
     }
 
     /// Lets the counters in `set` count an instruction that retired. Returns those that overflowed and must interrupt.
-    pub(super) fn retire(&mut self, seen: &Execution, set: Set) -> Set {
-        let further = seen.stall();
-        self.count(set, seen.cpl, |event, unit_mask| {
-            (event.in_first_cycle(unit_mask, seen), event.in_stall_cycle(unit_mask), further)
+    pub(super) fn retire(&mut self, execution: &Execution, set: CounterSet) -> CounterSet {
+        let further = execution.stall();
+        self.count(set, execution.cpl, |event, unit_mask| {
+            (event.in_first_cycle(unit_mask, execution), event.in_stall_cycle(unit_mask), further)
         })
     }
 
     /// Lets all counters count an interrupt or exception taken at privilege level `cpl`.
-    pub(super) fn deliver(&mut self, kind: DeliveryKind, cpl: u8) -> Set {
+    pub(super) fn deliver(&mut self, kind: DeliveryKind, cpl: u8) -> CounterSet {
         let as_instruction = self.profile.counts_events_as_instructions();
         self.count(!0, cpl, |event, unit_mask| (event.in_delivery(unit_mask, kind, as_instruction), 0, 0))
     }
 
     /// `events` returns the number of events in the first cycle, in each further cycle, and the number of further
     /// cycles.
-    fn count(&mut self, set: Set, cpl: u8, events: impl Fn(&AmdEvent, u8) -> (u64, u64, u32)) -> Set {
+    fn count(
+        &mut self,
+        set: CounterSet,
+        cpl: u8,
+        events: impl Fn(&AmdEvent, u8) -> (u64, u64, u32),
+    ) -> CounterSet {
         let counting = self.counting() & set;
         let level = if cpl == 0 { evtsel::OS } else { evtsel::USR };
         let mut interrupts = 0;
@@ -241,10 +246,10 @@ impl AmdCounters {
             let (first, then, further) = events(event, evtsel::unit_mask(select));
             let increment = self.increment(index, first, then, further);
             let sum = self.value[index] + increment;
-            self.value[index] = sum & VALUE;
-            if sum > VALUE {
+            self.value[index] = sum & VALUE_MASK;
+            if sum > VALUE_MASK {
                 self.status |= 1 << index;
-                interrupts |= Set::from(select & evtsel::INT != 0) << index;
+                interrupts |= CounterSet::from(select & evtsel::INT != 0) << index;
             }
         }
         if interrupts != 0 {
@@ -261,7 +266,7 @@ impl AmdCounters {
         ] {
             self.status |= if self.debug_ctl & by != 0 { what } else { 0 };
         }
-        self.settle();
+        self.update_counting();
     }
 
     /// What a counter adds for a cycle with `first` events and `further` cycles with `then` events each.
@@ -270,7 +275,7 @@ impl AmdCounters {
         let mask = u64::from(evtsel::cnt_mask(select));
         let edge = select & evtsel::EDGE != 0;
         if mask == 0 && !edge {
-            return first.min(MOST_IN_A_CYCLE) + then.min(MOST_IN_A_CYCLE) * u64::from(further);
+            return first.min(MAX_EVENTS_IN_A_CYCLE) + then.min(MAX_EVENTS_IN_A_CYCLE) * u64::from(further);
         }
         // With EDGE alone, the condition is that there is an event at all.
         let condition = |events: u64| match mask {

@@ -2,7 +2,7 @@
 //!
 //! Source: APM vol. 3, Obtaining Processor Information Via the CPUID Instruction.
 
-use super::{AmdProfile, BranchRecords};
+use super::{AmdProfile, LastBranchKind};
 use crate::CpuidResult;
 
 /// Lays the profile's leaves over `hardware`, which is what the physical processor reports for the same leaf. Whatever
@@ -23,7 +23,7 @@ pub(super) fn overlay(profile: &AmdProfile, leaf: u32, subleaf: u32, hardware: C
         0x8000_0007 => CpuidResult { edx: u32::from(profile.invariant_tsc) << 8, ..CpuidResult::default() },
         0x8000_0008 => {
             let eax = hardware.eax & !0xff | profile.physical_address_bits;
-            let sampling = profile.branches == Some(BranchRecords::Sampling);
+            let sampling = profile.branches == Some(LastBranchKind::Sampling);
             CpuidResult { eax, ebx: u32::from(sampling) << 31, ..CpuidResult::default() }
         }
         0x8000_001b => {
@@ -31,10 +31,10 @@ pub(super) fn overlay(profile: &AmdProfile, leaf: u32, subleaf: u32, hardware: C
             CpuidResult { eax, ..CpuidResult::default() }
         }
         0x8000_0022 if profile.perf_mon_v2 => {
-            let stack = profile.branches.filter(|records| *records == BranchRecords::Stack);
+            let stack = profile.branches.filter(|records| *records == LastBranchKind::Stack);
             // The stack exists, and an overflow can freeze it and the counters.
             let eax = if stack.is_some() { 0b111 } else { 0b001 };
-            let ebx = profile.counters | stack.map_or(0, BranchRecords::depth) << 4;
+            let ebx = profile.counters | stack.map_or(0, LastBranchKind::depth) << 4;
             CpuidResult { eax, ebx, ..CpuidResult::default() }
         }
         0x8000_0005.. => CpuidResult::default(),

@@ -3,9 +3,9 @@
 //! Source: BKDG for AMD Family 10h Processors, "Performance Counter Events"; PPR for AMD Family 17h Model 31h and PPR for
 //! AMD Family 19h Model 11h, "Core Performance Monitor Counters".
 
-use super::seen::Execution;
+use super::execution::Execution;
 use crate::DeliveryKind;
-use crate::branch::Kind;
+use crate::branch::InstructionKind;
 
 /// Something that can be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(super) enum Event {
 
 /// How an event's unit mask selects what is counted.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Units {
+pub(super) enum UnitMasks {
     /// The unit mask is ignored.
     Ignored(Event),
     /// Each bit adds an event to the count.
@@ -51,87 +51,90 @@ pub(super) enum Units {
 #[derive(Clone, Copy, Debug)]
 pub struct AmdEvent {
     pub(super) select: u16,
-    pub(super) units: Units,
+    pub(super) units: UnitMasks,
 }
 
-const fn plain(select: u16, event: Event) -> AmdEvent {
-    AmdEvent { select, units: Units::Ignored(event) }
+const fn without_unit_masks(select: u16, event: Event) -> AmdEvent {
+    AmdEvent { select, units: UnitMasks::Ignored(event) }
 }
 
 /// Events on which families 0Fh to 15h agree.
 pub(super) static K8_EVENTS: [AmdEvent; 15] = [
-    plain(0x040, Event::DataAccesses),
-    plain(0x041, Event::DataMisses),
-    plain(0x076, Event::Cycles),
-    plain(0x080, Event::Fetches),
-    plain(0x081, Event::FetchMisses),
-    plain(0x0c0, Event::Instructions),
-    plain(0x0c1, Event::Ops),
-    plain(0x0c2, Event::Branches),
-    plain(0x0c3, Event::MispredictedBranches),
-    plain(0x0c4, Event::TakenBranches),
-    plain(0x0c5, Event::MispredictedTakenBranches),
-    plain(0x0c6, Event::FarTransfers),
-    plain(0x0c8, Event::NearReturns),
-    plain(0x0c9, Event::MispredictedNearReturns),
-    plain(0x0cf, Event::Interrupts),
+    without_unit_masks(0x040, Event::DataAccesses),
+    without_unit_masks(0x041, Event::DataMisses),
+    without_unit_masks(0x076, Event::Cycles),
+    without_unit_masks(0x080, Event::Fetches),
+    without_unit_masks(0x081, Event::FetchMisses),
+    without_unit_masks(0x0c0, Event::Instructions),
+    without_unit_masks(0x0c1, Event::Ops),
+    without_unit_masks(0x0c2, Event::Branches),
+    without_unit_masks(0x0c3, Event::MispredictedBranches),
+    without_unit_masks(0x0c4, Event::TakenBranches),
+    without_unit_masks(0x0c5, Event::MispredictedTakenBranches),
+    without_unit_masks(0x0c6, Event::FarTransfers),
+    without_unit_masks(0x0c8, Event::NearReturns),
+    without_unit_masks(0x0c9, Event::MispredictedNearReturns),
+    without_unit_masks(0x0cf, Event::Interrupts),
 ];
 
 /// LsDispatch.
 const DISPATCH: AmdEvent = AmdEvent {
     select: 0x029,
-    units: Units::Bits(&[(1, Event::Loads), (2, Event::Stores), (4, Event::LoadStores)]),
+    units: UnitMasks::Bits(&[(1, Event::Loads), (2, Event::Stores), (4, Event::LoadStores)]),
 };
 /// LsMabAlloc: bits for loads and for stores.
 const MAB_ALLOCATIONS: AmdEvent =
-    AmdEvent { select: 0x041, units: Units::Bits(&[(1, Event::LoadMisses), (2, Event::StoreMisses)]) };
+    AmdEvent { select: 0x041, units: UnitMasks::Bits(&[(1, Event::LoadMisses), (2, Event::StoreMisses)]) };
 
 /// Families 17h and 19h before Zen 4.
 pub(super) static ZEN2_EVENTS: [AmdEvent; 17] = [
     DISPATCH,
-    plain(0x02c, Event::Interrupts),
-    plain(0x040, Event::DataAccesses),
+    without_unit_masks(0x02c, Event::Interrupts),
+    without_unit_masks(0x040, Event::DataAccesses),
     MAB_ALLOCATIONS,
-    plain(0x076, Event::Cycles),
-    plain(0x080, Event::Fetches),
-    plain(0x081, Event::FetchMisses),
-    plain(0x0c0, Event::Instructions),
-    plain(0x0c1, Event::Ops),
-    plain(0x0c2, Event::Branches),
-    plain(0x0c3, Event::MispredictedBranches),
-    plain(0x0c4, Event::TakenBranches),
-    plain(0x0c5, Event::MispredictedTakenBranches),
-    plain(0x0c6, Event::FarTransfers),
-    plain(0x0c8, Event::NearReturns),
-    plain(0x0c9, Event::MispredictedNearReturns),
-    plain(0x0d1, Event::ConditionalBranches),
+    without_unit_masks(0x076, Event::Cycles),
+    without_unit_masks(0x080, Event::Fetches),
+    without_unit_masks(0x081, Event::FetchMisses),
+    without_unit_masks(0x0c0, Event::Instructions),
+    without_unit_masks(0x0c1, Event::Ops),
+    without_unit_masks(0x0c2, Event::Branches),
+    without_unit_masks(0x0c3, Event::MispredictedBranches),
+    without_unit_masks(0x0c4, Event::TakenBranches),
+    without_unit_masks(0x0c5, Event::MispredictedTakenBranches),
+    without_unit_masks(0x0c6, Event::FarTransfers),
+    without_unit_masks(0x0c8, Event::NearReturns),
+    without_unit_masks(0x0c9, Event::MispredictedNearReturns),
+    without_unit_masks(0x0d1, Event::ConditionalBranches),
 ];
 
 /// Zen 4 and Zen 5.
 pub(super) static ZEN4_EVENTS: [AmdEvent; 16] = [
     DISPATCH,
-    plain(0x02c, Event::Interrupts),
+    without_unit_masks(0x02c, Event::Interrupts),
     MAB_ALLOCATIONS,
-    plain(0x076, Event::Cycles),
-    plain(0x0c0, Event::Instructions),
-    plain(0x0c1, Event::Ops),
-    plain(0x0c2, Event::Branches),
-    plain(0x0c3, Event::MispredictedBranches),
-    plain(0x0c4, Event::TakenBranches),
-    plain(0x0c5, Event::MispredictedTakenBranches),
-    plain(0x0c6, Event::FarTransfers),
-    plain(0x0c8, Event::NearReturns),
-    plain(0x0c9, Event::MispredictedNearReturns),
-    plain(0x0d1, Event::ConditionalBranches),
+    without_unit_masks(0x076, Event::Cycles),
+    without_unit_masks(0x0c0, Event::Instructions),
+    without_unit_masks(0x0c1, Event::Ops),
+    without_unit_masks(0x0c2, Event::Branches),
+    without_unit_masks(0x0c3, Event::MispredictedBranches),
+    without_unit_masks(0x0c4, Event::TakenBranches),
+    without_unit_masks(0x0c5, Event::MispredictedTakenBranches),
+    without_unit_masks(0x0c6, Event::FarTransfers),
+    without_unit_masks(0x0c8, Event::NearReturns),
+    without_unit_masks(0x0c9, Event::MispredictedNearReturns),
+    without_unit_masks(0x0d1, Event::ConditionalBranches),
     // IcTagHitMiss: 07h selects hits, 18h misses. Here only the lowest bit of each counts.
-    AmdEvent { select: 0x18e, units: Units::Bits(&[(0x01, Event::FetchHits), (0x08, Event::FetchMisses)]) },
-    plain(0x120, Event::Cycles),
+    AmdEvent {
+        select: 0x18e,
+        units: UnitMasks::Bits(&[(0x01, Event::FetchHits), (0x08, Event::FetchMisses)]),
+    },
+    without_unit_masks(0x120, Event::Cycles),
 ];
 
 impl AmdEvent {
     /// The number of events in the first cycle of an instruction, of those that `unit_mask` selects.
-    pub(super) fn in_first_cycle(&self, unit_mask: u8, seen: &Execution) -> u64 {
-        self.sum(unit_mask, |event| event.in_instruction(seen))
+    pub(super) fn in_first_cycle(&self, unit_mask: u8, execution: &Execution) -> u64 {
+        self.sum(unit_mask, |event| event.in_instruction(execution))
     }
 
     /// The number of events in each further cycle.
@@ -152,8 +155,8 @@ impl AmdEvent {
 
     fn sum(&self, unit_mask: u8, of: impl Fn(Event) -> u64) -> u64 {
         match self.units {
-            Units::Ignored(event) => of(event),
-            Units::Bits(bits) => {
+            UnitMasks::Ignored(event) => of(event),
+            UnitMasks::Bits(bits) => {
                 bits.iter().filter(|(bit, _)| unit_mask & bit != 0).map(|&(_, event)| of(event)).sum()
             }
         }
@@ -185,25 +188,29 @@ impl Event {
         })
     }
 
-    fn in_instruction(self, seen: &Execution) -> u64 {
-        let branch = seen.decoded.may_transfer();
-        let kind = seen.decoded.kind;
+    fn in_instruction(self, execution: &Execution) -> u64 {
+        let branch = execution.decoded.may_transfer();
+        let kind = execution.decoded.kind;
         let data = |of: fn(bool, bool) -> bool, missed_only: bool| {
-            u64::from(seen.data.is_some_and(|data| {
+            u64::from(execution.data.is_some_and(|data| {
                 of(data.access.read, data.access.write) && (data.found.missed_l1 || !missed_only)
             }))
         };
         match self {
             Self::Cycles | Self::Instructions => 1,
-            Self::Ops => seen.ops.into(),
+            Self::Ops => execution.ops.into(),
             Self::Branches => branch.into(),
-            Self::MispredictedBranches => seen.mispredicted.into(),
-            Self::TakenBranches => seen.taken.into(),
-            Self::MispredictedTakenBranches => (seen.taken && seen.mispredicted).into(),
-            Self::FarTransfers => matches!(kind, Kind::Far | Kind::InterruptReturn).into(),
-            Self::NearReturns => (kind == Kind::Return).into(),
-            Self::MispredictedNearReturns => (kind == Kind::Return && seen.mispredicted).into(),
-            Self::ConditionalBranches => (kind == Kind::Conditional).into(),
+            Self::MispredictedBranches => execution.mispredicted.into(),
+            Self::TakenBranches => execution.taken.into(),
+            Self::MispredictedTakenBranches => (execution.taken && execution.mispredicted).into(),
+            Self::FarTransfers => {
+                matches!(kind, InstructionKind::Far | InstructionKind::InterruptReturn).into()
+            }
+            Self::NearReturns => (kind == InstructionKind::Return).into(),
+            Self::MispredictedNearReturns => {
+                (kind == InstructionKind::Return && execution.mispredicted).into()
+            }
+            Self::ConditionalBranches => (kind == InstructionKind::Conditional).into(),
             Self::Interrupts => 0,
             Self::Loads => data(|read, write| read && !write, false),
             Self::Stores => data(|read, write| write && !read, false),
@@ -212,9 +219,9 @@ impl Event {
             Self::DataMisses => data(|_, _| true, true),
             Self::LoadMisses => data(|read, _| read, true),
             Self::StoreMisses => data(|read, write| write && !read, true),
-            Self::Fetches => seen.fetches().count() as u64,
-            Self::FetchHits => seen.fetches().filter(|fetch| !fetch.found.missed_l1).count() as u64,
-            Self::FetchMisses => seen.fetches().filter(|fetch| fetch.found.missed_l1).count() as u64,
+            Self::Fetches => execution.fetches().count() as u64,
+            Self::FetchHits => execution.fetches().filter(|fetch| !fetch.found.missed_l1).count() as u64,
+            Self::FetchMisses => execution.fetches().filter(|fetch| fetch.found.missed_l1).count() as u64,
         }
     }
 }

@@ -39,19 +39,19 @@ const UNPROGRAMMED: u32 = MASK;
 const FIRST_VECTOR: u8 = 16;
 
 /// The number of extended entries of the largest processor.
-const MOST_EXTENDED: usize = 4;
+const MAX_EXTENDED: usize = 4;
 /// The most interrupts that can be on their way at once; further ones merge with them.
-const ON_THE_WAY: usize = 4;
+const MAX_ON_THE_WAY: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct LocalApic {
     counters: u32,
-    extended: [u32; MOST_EXTENDED],
+    extended: [u32; MAX_EXTENDED],
     /// How many extended entries exist.
     present: usize,
     skid: u32,
     /// Interrupts on their way, each with the number of instructions until it arrives.
-    waiting: [Option<(LvtEntry, u32)>; ON_THE_WAY],
+    waiting: [Option<(LvtEntry, u32)>; MAX_ON_THE_WAY],
     nmi: bool,
     vectors: [Option<u8>; 2],
 }
@@ -60,10 +60,10 @@ impl LocalApic {
     pub(super) fn new(extended_lvts: u32, skid: u32) -> Self {
         Self {
             counters: UNPROGRAMMED,
-            extended: [UNPROGRAMMED; MOST_EXTENDED],
-            present: (extended_lvts as usize).min(MOST_EXTENDED),
+            extended: [UNPROGRAMMED; MAX_EXTENDED],
+            present: (extended_lvts as usize).min(MAX_EXTENDED),
             skid,
-            waiting: [None; ON_THE_WAY],
+            waiting: [None; MAX_ON_THE_WAY],
             nmi: false,
             vectors: [None; 2],
         }
@@ -97,7 +97,7 @@ impl LocalApic {
 
     /// Returns what a register that is not modelled here shows when the physical local APIC shows `value`: the version
     /// register reports whether there is an extended space.
-    pub(super) fn overlay(&self, offset: u32, value: u32) -> u32 {
+    pub(super) fn adjust(&self, offset: u32, value: u32) -> u32 {
         const EXTENDED_SPACE: u32 = 1 << 31;
         if offset == VERSION && self.present != 0 { value | EXTENDED_SPACE } else { value }
     }
@@ -105,7 +105,7 @@ impl LocalApic {
     /// Resets the entries, as INIT does.
     pub(super) fn init(&mut self) {
         self.counters = UNPROGRAMMED;
-        self.extended = [UNPROGRAMMED; MOST_EXTENDED];
+        self.extended = [UNPROGRAMMED; MAX_EXTENDED];
         self.nmi = false;
         self.vectors = [None; 2];
     }
@@ -117,23 +117,23 @@ impl LocalApic {
         }
     }
 
-    pub(super) fn on_the_way(&self) -> bool {
+    pub(super) fn has_interrupt_on_the_way(&self) -> bool {
         self.waiting.iter().any(Option::is_some)
     }
 
     /// How many instructions retire until the next interrupt arrives, including the one at which it arrives.
-    pub(super) fn until_arrival(&self) -> u32 {
+    pub(super) fn instructions_until_interrupt(&self) -> u32 {
         let left = self.waiting.iter().flatten().map(|(_, left)| left.saturating_add(1));
         left.min().unwrap_or(u32::MAX)
     }
 
     /// An instruction retired: interrupts come one instruction closer.
-    pub(super) fn tick(&mut self, violations: &mut AmdViolations) {
-        for index in 0..ON_THE_WAY {
+    pub(super) fn instruction_retired(&mut self, violations: &mut AmdViolations) {
+        for index in 0..MAX_ON_THE_WAY {
             match self.waiting[index] {
                 Some((entry, 0)) => {
                     self.waiting[index] = None;
-                    self.arrive_at(entry, violations);
+                    self.deliver_to(entry, violations);
                 }
                 Some((entry, left)) => self.waiting[index] = Some((entry, left - 1)),
                 None => {}
@@ -142,16 +142,16 @@ impl LocalApic {
     }
 
     /// Lets all interrupts arrive that are on their way, because the processor stops executing.
-    pub(super) fn arrive(&mut self, violations: &mut AmdViolations) {
-        for index in 0..ON_THE_WAY {
+    pub(super) fn deliver_all(&mut self, violations: &mut AmdViolations) {
+        for index in 0..MAX_ON_THE_WAY {
             if let Some((entry, _)) = self.waiting[index].take() {
-                self.arrive_at(entry, violations);
+                self.deliver_to(entry, violations);
             }
         }
     }
 
     /// Delivers an interrupt as its entry says. The entry is unchanged: an AMD processor does not mask it.
-    fn arrive_at(&mut self, entry: LvtEntry, violations: &mut AmdViolations) {
+    fn deliver_to(&mut self, entry: LvtEntry, violations: &mut AmdViolations) {
         let lvt = match entry {
             LvtEntry::Counters => self.counters,
             LvtEntry::Extended(index) => self.extended[index],
@@ -175,7 +175,7 @@ impl LocalApic {
     }
 
     /// Takes the next interrupt that is due, an NMI first.
-    pub(super) fn take(&mut self) -> Option<Pmi> {
+    pub(super) fn take_delivered(&mut self) -> Option<Pmi> {
         if core::mem::take(&mut self.nmi) {
             return Some(Pmi::Nmi);
         }

@@ -32,6 +32,7 @@ mod caches;
 mod counters;
 mod cpuid;
 mod events;
+mod execution;
 mod ibs;
 mod local_apic;
 mod northbridge;
@@ -39,13 +40,12 @@ mod processor;
 mod profile;
 mod random;
 mod registers;
-mod seen;
 mod settings;
 #[cfg(test)]
 mod tests;
 
 pub use access::DataRegisters;
-pub use branches::BranchRecords;
+pub use branches::LastBranchKind;
 pub use events::AmdEvent;
 pub use northbridge::Northbridge;
 pub use processor::AmdProcessor;

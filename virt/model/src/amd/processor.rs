@@ -1,16 +1,16 @@
 //! One AMD logical processor, which joins the counters, Instruction-Based Sampling (IBS) and the last branches.
 
-use super::access::{Accesses, Address, DataRegisters, mapping};
-use super::branches::{Branches, Transfer};
-use super::caches::{Caches, Side};
-use super::counters::{AmdCounters, Set};
+use super::access::{AccessFinder, DataAddress, DataRegisters, mapping};
+use super::branches::{BranchTransfer, LastBranches};
+use super::caches::{CacheSide, Caches};
+use super::counters::{AmdCounters, CounterSet};
 use super::cpuid::overlay;
-use super::ibs::{FetchUnit, OpUnit, Outcome};
+use super::execution::{DataAccess, Execution, Fetcher, ops};
+use super::ibs::{FetchSampling, OpSampling, SamplingOutcome};
 use super::local_apic::{LocalApic, LvtEntry};
 use super::registers::msr;
-use super::seen::{Data, Execution, Fetcher, ops};
 use super::{AmdProfile, AmdSettings, AmdViolations, Northbridge};
-use crate::branch::{DecodeCache, Kind};
+use crate::branch::{DecodeCache, InstructionKind};
 use crate::predictor::Predictor;
 use crate::{
     CpuidResult, Delivery, DeliveryKind, GeneralProtection, Memory, PhysMemory, Pmi, Processor, Retired,
@@ -29,13 +29,13 @@ pub struct AmdProcessor<'n> {
     profile: &'static AmdProfile,
     northbridge: &'n Northbridge,
     counters: AmdCounters,
-    fetch: FetchUnit,
-    op: OpUnit,
-    branches: Branches,
+    fetch: FetchSampling,
+    op: OpSampling,
+    branches: LastBranches,
     local_apic: LocalApic,
     caches: Caches,
     fetcher: Fetcher,
-    accesses: Accesses,
+    accesses: AccessFinder,
     registers: Option<DataRegisters>,
     predictor: Predictor,
     decode_cache: DecodeCache,
@@ -44,8 +44,8 @@ pub struct AmdProcessor<'n> {
 
 /// Which units count an instruction.
 #[derive(Clone, Copy)]
-struct Scope {
-    counters: Set,
+struct CountingUnits {
+    counters: CounterSet,
     fetch: bool,
     op: bool,
     branches: bool,
@@ -54,7 +54,7 @@ struct Scope {
 /// Vector of #DB.
 const DEBUG_EXCEPTION: u8 = 1;
 
-const EVERYBODY: Scope = Scope { counters: !0, fetch: true, op: true, branches: true };
+const ALL_UNITS: CountingUnits = CountingUnits { counters: !0, fetch: true, op: true, branches: true };
 
 impl<'n> AmdProcessor<'n> {
     /// A processor after a cold reset, one of those that share `northbridge`.
@@ -64,13 +64,13 @@ impl<'n> AmdProcessor<'n> {
             profile,
             northbridge,
             counters: AmdCounters::new(profile),
-            fetch: FetchUnit::new(profile, errata, settings.seed),
-            op: OpUnit::new(profile, errata, settings.rip_invalid, settings.seed),
-            branches: Branches::new(profile),
+            fetch: FetchSampling::new(profile, errata, settings.seed),
+            op: OpSampling::new(profile, errata, settings.rip_invalid, settings.seed),
+            branches: LastBranches::new(profile),
             local_apic: LocalApic::new(profile.extended_lvts, settings.skid),
             caches: Caches::new(profile.l3),
             fetcher: Fetcher::new(profile.fetch_block),
-            accesses: Accesses::new(),
+            accesses: AccessFinder::new(),
             registers: None,
             predictor: Predictor::new(),
             decode_cache: DecodeCache::new(),
@@ -94,55 +94,56 @@ impl<'n> AmdProcessor<'n> {
         self.registers = Some(registers);
     }
 
-    fn account(&mut self, retired: &Retired, mem: &mut dyn PhysMemory, scope: Scope) {
-        let seen = self.see(retired, mem);
-        if scope.branches && seen.taken {
-            self.transfer(&Transfer {
-                from: seen.ip,
-                to: seen.next,
+    fn count_instruction(&mut self, retired: &Retired, mem: &mut dyn PhysMemory, scope: CountingUnits) {
+        let execution = self.examine(retired, mem);
+        if scope.branches && execution.taken {
+            self.transfer(&BranchTransfer {
+                from: execution.ip,
+                to: execution.next,
                 to_cpl: retired.after.cpl,
-                kind: seen.decoded.kind,
-                mispredicted: seen.mispredicted,
+                kind: execution.decoded.kind,
+                mispredicted: execution.mispredicted,
             });
         }
-        let overflows = self.counters.retire(&seen, scope.counters);
+        let overflows = self.counters.retire(&execution, scope.counters);
         self.signal_overflows(overflows);
         if scope.fetch {
-            for fetch in seen.fetches() {
-                if self.fetch.fetch(fetch) == Outcome::Interrupt {
+            for fetch in execution.fetches() {
+                if self.fetch.fetch(fetch) == SamplingOutcome::Interrupt {
                     self.signal_ibs();
                 }
             }
         }
         // A tagging engine that was left on stays on whatever software writes.
-        if (scope.op || self.op.is_left_on()) && self.op.retire(&seen) == Outcome::Interrupt {
+        if (scope.op || self.op.is_stuck_on()) && self.op.retire(&execution) == SamplingOutcome::Interrupt {
             self.signal_ibs();
         }
-        if matches!(seen.decoded.kind, Kind::Hlt | Kind::Mwait) {
+        if matches!(execution.decoded.kind, InstructionKind::Hlt | InstructionKind::Mwait) {
             // It may take long until the next instruction retires, and only the interrupt may cause it to.
-            self.local_apic.arrive(&mut self.violations);
+            self.local_apic.deliver_all(&mut self.violations);
         } else {
-            self.local_apic.tick(&mut self.violations);
+            self.local_apic.instruction_retired(&mut self.violations);
         }
     }
 
-    fn see(&mut self, retired: &Retired, mem: &mut dyn PhysMemory) -> Execution {
+    fn examine(&mut self, retired: &Retired, mem: &mut dyn PhysMemory) -> Execution {
         let decoded = self.decode_cache.decode(retired);
         let straight = decoded.next_ip(&retired.before) == retired.after.ip;
         if !decoded.may_transfer() && !straight {
             self.violations.unexplained_transfers += 1;
         }
-        let fetches = self.fetcher.fetch(retired, decoded.len, &mut self.caches, mem, self.fetch.is_on());
+        let fetches =
+            self.fetcher.fetches_of(retired, decoded.len, &mut self.caches, mem, self.fetch.is_on());
         let registers = self.registers.take();
         let access = self.accesses.find(retired, registers.as_ref());
         let data = access.and_then(|(access, linear)| {
             let linear = linear?;
-            let address = Address { linear, mapping: mapping(mem, linear) };
+            let address = DataAddress { linear, mapping: mapping(mem, linear) };
             let found = match address.mapping.map_or(Memory::Cached, |mapping| mapping.memory) {
-                Memory::Cached => self.caches.access(Side::Data, linear),
-                Memory::Uncached | Memory::Device => self.caches.pass(Side::Data, linear),
+                Memory::Cached => self.caches.access(CacheSide::Data, linear),
+                Memory::Uncached | Memory::Device => self.caches.access_uncached(CacheSide::Data, linear),
             };
-            Some(Data { access, address, found })
+            Some(DataAccess { access, address, found })
         });
         let (ops, microcoded) = ops(decoded.kind, access.map(|(access, _)| access));
         Execution {
@@ -151,7 +152,7 @@ impl<'n> AmdProcessor<'n> {
             cpl: retired.before.cpl,
             decoded,
             taken: decoded.may_transfer() && !straight,
-            mispredicted: self.predictor.judge(retired, decoded) == Some(false),
+            mispredicted: self.predictor.was_predicted(retired, decoded) == Some(false),
             ops,
             microcoded,
             fetches,
@@ -175,13 +176,13 @@ impl<'n> AmdProcessor<'n> {
         Some(self.northbridge.ibs_control().unwrap_or(ibs.ctl))
     }
 
-    fn transfer(&mut self, transfer: &Transfer) {
+    fn transfer(&mut self, transfer: &BranchTransfer) {
         if self.branches.transfer(transfer, self.counters.freezes_branches()) {
             self.local_apic.signal(LvtEntry::Counters);
         }
     }
 
-    fn signal_overflows(&mut self, overflows: Set) {
+    fn signal_overflows(&mut self, overflows: CounterSet) {
         if overflows != 0 && !self.branches.overflow(overflows.trailing_zeros()) {
             self.local_apic.signal(LvtEntry::Counters);
         }
@@ -236,7 +237,7 @@ impl Processor for AmdProcessor<'_> {
     ) -> Result<(), GeneralProtection> {
         let before = self.counters.counting();
         let (fetched, tagged) = (self.fetch.is_on(), self.op.is_on());
-        let was_stepping = self.steps();
+        let was_stepping = self.needs_each_instruction();
         match msr {
             msr::NB_CFG if self.owns_msr(msr) => self.northbridge.set_configuration(value),
             // Read-only.
@@ -250,14 +251,14 @@ impl Processor for AmdProcessor<'_> {
             }
             _ => self.counters.write(msr, value, &mut self.violations)?,
         }
-        let scope = Scope {
-            counters: before & !self.counters.written(msr),
+        let scope = CountingUnits {
+            counters: before & !self.counters.counters_written_by(msr),
             fetch: fetched && !self.fetch.owns_msr(msr),
             op: tagged && !self.op.owns_msr(msr),
             branches: !self.branches.owns_msr(msr),
         };
         if was_stepping {
-            self.account(at, mem, scope);
+            self.count_instruction(at, mem, scope);
         }
         Ok(())
     }
@@ -267,8 +268,8 @@ impl Processor for AmdProcessor<'_> {
     }
 
     /// Whether a unit is on, or an interrupt is on its way.
-    fn steps(&self) -> bool {
-        self.is_on() || self.op.is_left_on() || self.local_apic.on_the_way()
+    fn needs_each_instruction(&self) -> bool {
+        self.is_on() || self.op.is_stuck_on() || self.local_apic.has_interrupt_on_the_way()
     }
 
     /// Whether a counter counts, a unit of IBS is enabled, or branches are recorded.
@@ -281,29 +282,29 @@ impl Processor for AmdProcessor<'_> {
         self.branches.is_on()
     }
 
-    fn in_one_go(&self) -> u32 {
-        let until_data = if self.counters.wants_data() { 0 } else { self.op.until_data() };
-        u32::try_from(until_data).unwrap_or(u32::MAX).clamp(1, self.local_apic.until_arrival())
+    fn max_unreported(&self) -> u32 {
+        let until_data = if self.counters.wants_data() { 0 } else { self.op.instructions_until_data() };
+        u32::try_from(until_data).unwrap_or(u32::MAX).clamp(1, self.local_apic.instructions_until_interrupt())
     }
 
     fn retire(&mut self, retired: &Retired, mem: &mut dyn PhysMemory) {
-        self.account(retired, mem, EVERYBODY);
+        self.count_instruction(retired, mem, ALL_UNITS);
     }
 
     fn deliver(&mut self, delivery: &Delivery, _mem: &mut dyn PhysMemory) {
         self.registers = None;
         let aborted = self.fetcher.abort(delivery.before.ip);
-        if self.fetch.fetch(&aborted) == Outcome::Interrupt {
+        if self.fetch.fetch(&aborted) == SamplingOutcome::Interrupt {
             self.signal_ibs();
         }
         if delivery.vector == DEBUG_EXCEPTION && delivery.kind != DeliveryKind::SoftwareInterrupt {
             self.branches.debug_exception();
         }
-        self.transfer(&Transfer {
+        self.transfer(&BranchTransfer {
             from: delivery.before.ip,
             to: delivery.after.ip,
             to_cpl: delivery.after.cpl,
-            kind: Kind::Far,
+            kind: InstructionKind::Far,
             mispredicted: false,
         });
         let overflows = self.counters.deliver(delivery.kind, delivery.before.cpl);
@@ -315,7 +316,7 @@ impl Processor for AmdProcessor<'_> {
 
     /// The LVT entry's message type decides which interrupt it is. The entry stays unmasked.
     fn take_interrupt(&mut self) -> Option<Pmi> {
-        self.local_apic.take()
+        self.local_apic.take_delivered()
     }
 
     /// Modelled are the LVT entry of the counters (340h), the extended feature and control registers (400h, 410h), and
@@ -329,8 +330,8 @@ impl Processor for AmdProcessor<'_> {
     }
 
     /// The version register (30h) shows the extended space's bit.
-    fn overlay_apic(&self, offset: u32, value: u32) -> u32 {
-        self.local_apic.overlay(offset, value)
+    fn adjust_apic(&self, offset: u32, value: u32) -> u32 {
+        self.local_apic.adjust(offset, value)
     }
 
     fn write_apic(&mut self, offset: u32, value: u32) {

@@ -1,6 +1,6 @@
 //! The profiles: what a processor enumerates by CPUID, which of the optional units it has, and its errata.
 
-use super::BranchRecords;
+use super::LastBranchKind;
 use super::events::AmdEvent;
 
 mod table;
@@ -34,7 +34,7 @@ pub struct AmdProfile {
     /// Instruction-Based Sampling, if the processor has it.
     pub ibs: Option<Ibs>,
     /// What records the last branches, if the processor has it.
-    pub branches: Option<BranchRecords>,
+    pub branches: Option<LastBranchKind>,
     /// The number of entries of the extended LVT, at most four.
     pub extended_lvts: u32,
     /// PCI device ID of the northbridge's first function, if the northbridge is modelled.

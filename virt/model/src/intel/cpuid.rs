@@ -96,7 +96,7 @@ fn perfmon(profile: &IntelProfile) -> CpuidResult {
         return CpuidResult::default();
     }
     let (number, width, ebx) = match &profile.counters {
-        Some(counters) => (counters.number, counters.width, 0x7f & !(1 << 1 | 1 << 5 | 1 << 6)),
+        Some(counters) => (counters.count, counters.width, 0x7f & !(1 << 1 | 1 << 5 | 1 << 6)),
         None => (0, 48, 0x7f),
     };
     let eax = profile.perfmon_version | number << 8 | width << 16 | 7 << 24;

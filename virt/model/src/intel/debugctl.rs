@@ -6,11 +6,11 @@
 
 use crate::GeneralProtection;
 use crate::intel::IntelProfile;
-use crate::intel::profile::DebugControl;
+use crate::intel::profile::DebugCtlLayout;
 
 /// The bit of each function in a family's layout; 0 if the family does not have it.
 #[derive(Clone, Copy, Debug)]
-struct Bits {
+struct DebugCtlBits {
     lbr: u64,
     tr: u64,
     bts: u64,
@@ -25,7 +25,7 @@ struct Bits {
     inert: u64,
 }
 
-const CORE: Bits = Bits {
+const CORE: DebugCtlBits = DebugCtlBits {
     lbr: 1 << 0,
     inert: 1 << 1,
     tr: 1 << 6,
@@ -39,7 +39,7 @@ const CORE: Bits = Bits {
     freeze_while_smm: 1 << 14,
 };
 
-const NET_BURST: Bits = Bits {
+const NET_BURST: DebugCtlBits = DebugCtlBits {
     lbr: 1 << 0,
     inert: 1 << 1,
     tr: 1 << 2,
@@ -53,7 +53,7 @@ const NET_BURST: Bits = Bits {
     freeze_while_smm: 0,
 };
 
-const PENTIUM_M: Bits = Bits {
+const PENTIUM_M: DebugCtlBits = DebugCtlBits {
     lbr: 1 << 0,
     inert: 1 << 1 | 0b1111 << 2,
     tr: 1 << 6,
@@ -70,17 +70,17 @@ const PENTIUM_M: Bits = Bits {
 /// The register. In a profile that does not have it, it stays 0.
 #[derive(Debug)]
 pub(crate) struct DebugCtl {
-    bits: Bits,
+    bits: DebugCtlBits,
     writable: u64,
     value: u64,
 }
 
 impl DebugCtl {
     pub(crate) fn new(profile: &IntelProfile) -> Self {
-        let bits = match profile.debug_control() {
-            Some(DebugControl::NetBurst) => NET_BURST,
-            Some(DebugControl::PentiumM) => PENTIUM_M,
-            Some(DebugControl::Core) | None => CORE,
+        let bits = match profile.debugctl_layout() {
+            Some(DebugCtlLayout::NetBurst) => NET_BURST,
+            Some(DebugCtlLayout::PentiumM) => PENTIUM_M,
+            Some(DebugCtlLayout::Core) | None => CORE,
         };
         Self { bits, writable: writable(profile, &bits), value: 0 }
     }
@@ -112,7 +112,7 @@ impl DebugCtl {
     }
 
     /// Whether branch trace messages are stored in memory.
-    pub(crate) fn stores(&self) -> bool {
+    pub(crate) fn stores_branches(&self) -> bool {
         self.tr() && self.has(self.bits.bts)
     }
 
@@ -122,7 +122,7 @@ impl DebugCtl {
     }
 
     /// Whether branch trace messages of this privilege level are left out.
-    pub(crate) fn skips(&self, cpl: u8) -> bool {
+    pub(crate) fn leaves_out_level(&self, cpl: u8) -> bool {
         self.has(if cpl == 0 { self.bits.bts_off_os } else { self.bits.bts_off_usr })
     }
 
@@ -140,12 +140,12 @@ impl DebugCtl {
     }
 
     /// Ends recording in memory, as INIT and machine checks do.
-    pub(crate) fn disable_store(&mut self) {
+    pub(crate) fn clear_tr_and_bts(&mut self) {
         self.value &= !(self.bits.tr | self.bits.bts | self.bits.btint);
     }
 }
 
-fn writable(profile: &IntelProfile, bits: &Bits) -> u64 {
+fn writable(profile: &IntelProfile, bits: &DebugCtlBits) -> u64 {
     let Some(store) = &profile.debug_store else { return 0 };
     let freezes = profile.perf_capabilities.is_some() && profile.perfmon_version > 1;
     let mut writable = bits.lbr | bits.inert | bits.tr | bits.bts | bits.btint;
@@ -163,7 +163,7 @@ fn writable(profile: &IntelProfile, bits: &Bits) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::intel::DebugStore;
+    use crate::intel::DebugStoreProfile;
 
     fn register(name: &str) -> DebugCtl {
         DebugCtl::new(IntelProfile::by_name(name).expect(name))
@@ -197,8 +197,8 @@ mod tests {
     fn what_the_processor_lacks_is_reserved() {
         const ALL: u64 = 0b0111_1111_1100_0011;
         let store = |ds_cpl| {
-            Some(DebugStore {
-                control: DebugControl::Core,
+            Some(DebugStoreProfile {
+                debugctl: DebugCtlLayout::Core,
                 dtes64: true,
                 ds_cpl,
                 predicted: false,
@@ -247,13 +247,21 @@ mod tests {
             };
             assert!(with(&[lbr]).lbr() && !with(&[tr, bts, btint, off_os, off_usr]).lbr(), "{name}");
             assert!(with(&[tr]).tr() && !with(&[lbr, bts, btint]).tr(), "{name}");
-            assert!(with(&[tr, bts]).stores(), "{name}");
-            assert!(!with(&[tr]).stores() && !with(&[bts]).stores(), "{name}");
+            assert!(with(&[tr, bts]).stores_branches(), "{name}");
+            assert!(!with(&[tr]).stores_branches() && !with(&[bts]).stores_branches(), "{name}");
             assert!(with(&[btint]).btint() && !with(&[tr, bts]).btint(), "{name}");
             let off = with(&[off_os]);
-            assert_eq!([0, 1, 2, 3].map(|cpl| off.skips(cpl)), [true, false, false, false], "{name}");
+            assert_eq!(
+                [0, 1, 2, 3].map(|cpl| off.leaves_out_level(cpl)),
+                [true, false, false, false],
+                "{name}"
+            );
             let off = with(&[off_usr]);
-            assert_eq!([0, 1, 2, 3].map(|cpl| off.skips(cpl)), [false, true, true, true], "{name}");
+            assert_eq!(
+                [0, 1, 2, 3].map(|cpl| off.leaves_out_level(cpl)),
+                [false, true, true, true],
+                "{name}"
+            );
         }
     }
 
@@ -263,7 +271,7 @@ mod tests {
         register.write(0x1fc3).expect("all");
         register.clear_lbr();
         assert_eq!(register.value(), 0x1fc2);
-        register.disable_store();
+        register.clear_tr_and_bts();
         assert_eq!(register.value(), 0x1e02, "BTS_OFF, freeze and BTF stay");
     }
 

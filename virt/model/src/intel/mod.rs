@@ -23,7 +23,7 @@ mod profile;
 mod pt;
 mod registers;
 mod settings;
-mod taken;
+mod taken_branch;
 #[cfg(test)]
 mod tests;
 mod unit;
@@ -31,7 +31,8 @@ mod violations;
 
 pub use processor::IntelProcessor;
 pub use profile::{
-    Counted, CounterProfile, DebugControl, DebugStore, IntelEvent, IntelProfile, LbrStack, Pebs,
+    CountedEvent, CounterProfile, DebugCtlLayout, DebugStoreProfile, IntelEvent, IntelProfile, LbrProfile,
+    PebsProfile,
 };
 pub use pt::OperationalError;
 pub use pugmark_decoder_core::pebs::Registers;

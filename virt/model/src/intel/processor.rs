@@ -1,17 +1,17 @@
 //! One Intel logical processor, which joins the tracing units.
 
-use crate::branch::{DecodeCache, Kind};
+use crate::branch::{DecodeCache, InstructionKind};
 use crate::intel::bts::Bts;
 use crate::intel::cpuid::overlay;
 use crate::intel::debugctl::DebugCtl;
 use crate::intel::ds::Ds;
-use crate::intel::lbr::{Lbr, Stack};
+use crate::intel::lbr::{Lbr, LbrStack};
 use crate::intel::misc_enable::MiscEnable;
 use crate::intel::perfmon::{IntelCounters, Perfmon};
 use crate::intel::pt::Pt;
 use crate::intel::registers::msr;
-use crate::intel::taken::Taken;
-use crate::intel::unit::{Bus, Seen, Shared, TracingUnit};
+use crate::intel::taken_branch::TakenBranch;
+use crate::intel::unit::{Bus, InstructionInfo, SharedState, TracingUnit};
 use crate::intel::{IntelProfile, IntelSettings, IntelViolations, OperationalError, Registers};
 use crate::predictor::Predictor;
 use crate::{
@@ -32,22 +32,22 @@ pub struct IntelProcessor {
     lbr: Lbr,
     counters: IntelCounters,
     bts: Bts,
-    shared: Shared,
+    shared: SharedState,
     misc_enable: MiscEnable,
     predictor: Predictor,
     /// The address of the instruction that retired last.
-    last: u64,
+    last_ip: u64,
     decode_cache: DecodeCache,
 }
 
 impl IntelProcessor {
     /// A processor after a cold reset.
     pub fn new(profile: &'static IntelProfile, settings: IntelSettings) -> Self {
-        let shared = Shared {
+        let shared = SharedState {
             perfmon: Perfmon::new(profile, settings.pmi_skid),
             debugctl: DebugCtl::new(profile),
             ds: Ds::new(profile),
-            last_branches: Stack::new(profile.lbr.as_ref().map_or(0, |stack| stack.entries)),
+            last_branches: LbrStack::new(profile.lbr.as_ref().map_or(0, |stack| stack.entries)),
             violations: IntelViolations::default(),
         };
         Self {
@@ -60,35 +60,35 @@ impl IntelProcessor {
             shared,
             misc_enable: MiscEnable::new(profile),
             predictor: Predictor::new(),
-            last: 0,
+            last_ip: 0,
             decode_cache: DecodeCache::new(),
         }
     }
 
     /// An instruction retired. If it is a WRMSR, only units that were on before it see it: `stepped` says which.
-    fn retire_in(&mut self, stepped: [bool; UNITS], retired: &Retired, mem: &mut dyn PhysMemory) {
+    fn retire_in_units(&mut self, stepped: [bool; UNITS], retired: &Retired, mem: &mut dyn PhysMemory) {
         let decoded = self.decode_cache.decode(retired);
         // It may take long until the next instruction retires, and only the PMI may cause it to.
-        if matches!(decoded.kind, Kind::Hlt | Kind::Mwait) {
-            self.shared.perfmon.arrive(&mut self.shared.violations);
+        if matches!(decoded.kind, InstructionKind::Hlt | InstructionKind::Mwait) {
+            self.shared.perfmon.deliver_all(&mut self.shared.violations);
         }
         if !decoded.may_transfer() && decoded.next_ip(&retired.before) != retired.after.ip {
             self.shared.violations.unexplained_transfers += 1;
         }
-        let predicted = self.predictor.judge(retired, decoded);
+        let predicted = self.predictor.was_predicted(retired, decoded);
         let right = predicted.unwrap_or(true);
-        let taken = Taken::of(retired, decoded, self.settings.branch_level, right);
-        let seen = Seen { decoded, taken, mispredicted: !right };
-        self.last = retired.before.ip;
+        let taken = TakenBranch::of_instruction(retired, decoded, self.settings.branch_level, right);
+        let info = InstructionInfo { decoded, taken, mispredicted: !right };
+        self.last_ip = retired.before.ip;
         // A sample is stored before the branch record of the same instruction.
         let units: [&mut dyn TracingUnit; UNITS] =
             [&mut self.pt, &mut self.lbr, &mut self.counters, &mut self.bts];
         for (unit, stepped) in units.into_iter().zip(stepped) {
-            if stepped && unit.steps(&self.shared) {
-                unit.retire(retired, &seen, &mut Bus { mem, shared: &mut self.shared });
+            if stepped && unit.needs_each_instruction(&self.shared) {
+                unit.retire(retired, &info, &mut Bus { mem, shared: &mut self.shared });
             }
         }
-        self.shared.perfmon.tick(&mut self.shared.violations);
+        self.shared.perfmon.instruction_retired(&mut self.shared.violations);
     }
 
     /// Whether the registers must be given before the next instruction retires.
@@ -112,8 +112,8 @@ impl IntelProcessor {
         self.pt.operational_error()
     }
 
-    fn stepping(&self) -> [bool; UNITS] {
-        self.units().map(|unit| unit.steps(&self.shared))
+    fn units_on(&self) -> [bool; UNITS] {
+        self.units().map(|unit| unit.needs_each_instruction(&self.shared))
     }
 
     fn units(&self) -> [&dyn TracingUnit; UNITS] {
@@ -127,7 +127,7 @@ impl Processor for IntelProcessor {
     }
 
     fn owns_msr(&self, msr: u32) -> bool {
-        is_own(msr) || self.units().iter().any(|unit| unit.owns_msr(msr))
+        is_processors_own_msr(msr) || self.units().iter().any(|unit| unit.owns_msr(msr))
     }
 
     fn read_msr(&self, msr: u32) -> Result<u64, GeneralProtection> {
@@ -138,7 +138,7 @@ impl Processor for IntelProcessor {
             msr::PLATFORM_INFO => Err(GeneralProtection),
             msr::IA32_MISC_ENABLE => Ok(self.misc_enable.value()),
             msr::IA32_PERF_CAPABILITIES => self.profile.perf_capabilities.ok_or(GeneralProtection),
-            _ if is_own(msr) => self.shared.perfmon.read(msr),
+            _ if is_processors_own_msr(msr) => self.shared.perfmon.read(msr),
             _ => {
                 let owner = self.units().into_iter().find(|unit| unit.owns_msr(msr));
                 owner.ok_or(GeneralProtection)?.read_msr(msr, &self.shared)
@@ -154,11 +154,11 @@ impl Processor for IntelProcessor {
         at: &Retired,
         mem: &mut dyn PhysMemory,
     ) -> Result<(), GeneralProtection> {
-        let stepped = self.stepping();
+        let stepped = self.units_on();
         match msr {
             msr::IA32_MISC_ENABLE => self.misc_enable.write(value)?,
             msr::PLATFORM_INFO | msr::IA32_PERF_CAPABILITIES => return Err(GeneralProtection),
-            _ if is_own(msr) => self.shared.perfmon.write(msr, value)?,
+            _ if is_processors_own_msr(msr) => self.shared.perfmon.write(msr, value)?,
             _ => {
                 let units: [&mut dyn TracingUnit; UNITS] =
                     [&mut self.pt, &mut self.lbr, &mut self.counters, &mut self.bts];
@@ -167,11 +167,11 @@ impl Processor for IntelProcessor {
                 owner.ok_or(GeneralProtection)?.write_msr(msr, value, at, bus)?;
             }
         }
-        self.last = at.before.ip;
-        match (stepped.contains(&true), self.steps()) {
-            (true, true) => self.retire_in(stepped, at, mem),
+        self.last_ip = at.before.ip;
+        match (stepped.contains(&true), self.needs_each_instruction()) {
+            (true, true) => self.retire_in_units(stepped, at, mem),
             // Nothing is on any more, so a PMI cannot wait for further instructions.
-            (true, false) => self.shared.perfmon.arrive(&mut self.shared.violations),
+            (true, false) => self.shared.perfmon.deliver_all(&mut self.shared.violations),
             (false, _) => {}
         }
         Ok(())
@@ -179,7 +179,7 @@ impl Processor for IntelProcessor {
 
     /// RDPMC of a fixed-function counter (bit 30 of ECX) faults: there are none.
     fn rdpmc(&self, index: u32) -> Result<u64, GeneralProtection> {
-        if index < MOST_COUNTERS && self.owns_msr(msr::IA32_PMC0 + index) {
+        if index < MAX_COUNTERS && self.owns_msr(msr::IA32_PMC0 + index) {
             self.read_msr(msr::IA32_PMC0 + index)
         } else {
             Err(GeneralProtection)
@@ -187,30 +187,31 @@ impl Processor for IntelProcessor {
     }
 
     /// Whether TraceEn, TR or LBR is set, or a counter counts.
-    fn steps(&self) -> bool {
-        self.stepping().contains(&true)
+    fn needs_each_instruction(&self) -> bool {
+        self.units_on().contains(&true)
     }
 
     fn is_on(&self) -> bool {
-        self.steps()
+        self.needs_each_instruction()
     }
 
     /// Whether IA32_DEBUGCTL.TR is set, which generates branch trace messages, or the last branch records are on.
     fn records_branches(&self) -> bool {
-        self.shared.debugctl.tr() || self.lbr.steps(&self.shared)
+        self.shared.debugctl.tr() || self.lbr.needs_each_instruction(&self.shared)
     }
 
-    fn in_one_go(&self) -> u32 {
-        let until_sample = u32::try_from(self.counters.until_sample(&self.shared)).unwrap_or(u32::MAX);
-        until_sample.clamp(1, self.shared.perfmon.until_arrival())
+    fn max_unreported(&self) -> u32 {
+        let until_sample =
+            u32::try_from(self.counters.instructions_until_sample(&self.shared)).unwrap_or(u32::MAX);
+        until_sample.clamp(1, self.shared.perfmon.instructions_until_pmi())
     }
 
     fn retire(&mut self, retired: &Retired, mem: &mut dyn PhysMemory) {
-        self.retire_in(self.stepping(), retired, mem);
+        self.retire_in_units(self.units_on(), retired, mem);
     }
 
     fn deliver(&mut self, delivery: &Delivery, mem: &mut dyn PhysMemory) {
-        let taken = Taken::by(delivery, self.last, self.settings.branch_level);
+        let taken = TakenBranch::of_delivery(delivery, self.last_ip, self.settings.branch_level);
         let own = self.shared.ds.delivers_fault(delivery);
         let units: [(&mut dyn TracingUnit, bool); UNITS] = [
             (&mut self.pt, true),
@@ -220,18 +221,18 @@ impl Processor for IntelProcessor {
             (&mut self.bts, !own),
         ];
         for (unit, sees) in units {
-            if sees && unit.steps(&self.shared) {
+            if sees && unit.needs_each_instruction(&self.shared) {
                 unit.deliver(delivery, &taken, &mut Bus { mem, shared: &mut self.shared });
             }
         }
         if delivery.kind == DeliveryKind::SoftwareInterrupt {
-            self.last = delivery.before.ip;
+            self.last_ip = delivery.before.ip;
         }
     }
 
     /// When this returns a PMI, the LVT entry's mask bit is set.
     fn take_interrupt(&mut self) -> Option<Pmi> {
-        self.shared.perfmon.take()
+        self.shared.perfmon.take_delivered()
     }
 
     /// Returns the page fault of an access to the Debug Store save area. The record that caused it is lost, and so are
@@ -259,7 +260,7 @@ impl Processor for IntelProcessor {
     /// INIT ends recording in memory.
     fn init(&mut self) {
         self.shared.perfmon.init();
-        self.shared.debugctl.disable_store();
+        self.shared.debugctl.clear_tr_and_bts();
     }
 
     fn all_violations(&self) -> Violations {
@@ -268,14 +269,14 @@ impl Processor for IntelProcessor {
 }
 
 /// The number of counters that RDPMC can name.
-const MOST_COUNTERS: u32 = 8;
+const MAX_COUNTERS: u32 = 8;
 /// The offset of the LVT performance-monitoring-counters register in the page of the local APIC's registers.
 const LVT_PC: u32 = 0x340;
 /// How many units there are.
 const UNITS: usize = 4;
 
 /// MSRs that belong to no unit.
-fn is_own(number: u32) -> bool {
+fn is_processors_own_msr(number: u32) -> bool {
     matches!(
         number,
         msr::PLATFORM_INFO

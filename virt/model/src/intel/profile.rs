@@ -3,7 +3,9 @@
 mod branches;
 mod table;
 
-pub use branches::{Counted, CounterProfile, DebugControl, DebugStore, IntelEvent, LbrStack, Pebs};
+pub use branches::{
+    CountedEvent, CounterProfile, DebugCtlLayout, DebugStoreProfile, IntelEvent, LbrProfile, PebsProfile,
+};
 
 use crate::intel::registers::cap_ebx;
 
@@ -30,9 +32,9 @@ pub struct IntelProfile {
     /// The general-purpose counters, if there are any.
     pub counters: Option<CounterProfile>,
     /// The last branch record stack, if there is one.
-    pub lbr: Option<LbrStack>,
+    pub lbr: Option<LbrProfile>,
     /// The Debug Store, if there is one.
-    pub debug_store: Option<DebugStore>,
+    pub debug_store: Option<DebugStoreProfile>,
     /// Whether IA32_DEBUGCTL.ENABLE_UNCORE_PMI can be set.
     pub uncore_pmi: bool,
     /// CPUID.14H.0:EBX.
@@ -93,9 +95,9 @@ impl IntelProfile {
 
     /// The debug control register's layout, if the register, with the last branch records and what goes with them, is
     /// modelled.
-    pub(crate) const fn debug_control(&self) -> Option<DebugControl> {
+    pub(crate) const fn debugctl_layout(&self) -> Option<DebugCtlLayout> {
         match &self.debug_store {
-            Some(store) => Some(store.control),
+            Some(store) => Some(store.debugctl),
             None => None,
         }
     }

@@ -52,7 +52,7 @@ pub enum BranchLevel {
 }
 
 impl BranchLevel {
-    pub(crate) const fn of(self, before: u8, after: u8) -> u8 {
+    pub(crate) const fn choose(self, before: u8, after: u8) -> u8 {
         match self {
             Self::From => before,
             Self::To => after,

@@ -1,44 +1,44 @@
 //! The interface of a processor's tracing units.
 
-use crate::branch::Decoded;
+use crate::branch::DecodedInstruction;
 use crate::intel::IntelViolations;
 use crate::intel::debugctl::DebugCtl;
 use crate::intel::ds::Ds;
-use crate::intel::lbr::Stack;
+use crate::intel::lbr::LbrStack;
 use crate::intel::perfmon::Perfmon;
-use crate::intel::taken::Taken;
+use crate::intel::taken_branch::TakenBranch;
 use crate::{Delivery, GeneralProtection, PhysMemory, Retired};
 
 /// The state that the units of one processor share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedState {
     pub(crate) perfmon: Perfmon,
     pub(crate) debugctl: DebugCtl,
     pub(crate) ds: Ds,
-    pub(crate) last_branches: Stack,
+    pub(crate) last_branches: LbrStack,
     pub(crate) violations: IntelViolations,
 }
 
 /// The shared state, and the memory that the processor accesses.
 pub(crate) struct Bus<'a> {
     pub(crate) mem: &'a mut dyn PhysMemory,
-    pub(crate) shared: &'a mut Shared,
+    pub(crate) shared: &'a mut SharedState,
 }
 
 impl Bus<'_> {
     /// Raises a PMI: sets these bits of IA32_PERF_GLOBAL_STATUS and sends the PMI on its way.
-    pub(crate) fn signal(&mut self, status: u64) {
-        let Shared { perfmon, debugctl, .. } = self.shared;
-        perfmon.signal(status, debugctl);
+    pub(crate) fn raise_pmi(&mut self, status: u64) {
+        let SharedState { perfmon, debugctl, .. } = self.shared;
+        perfmon.raise_pmi(status, debugctl);
     }
 }
 
 /// What is known of an instruction that retired.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
-    pub(crate) decoded: Decoded,
+pub(crate) struct InstructionInfo {
+    pub(crate) decoded: DecodedInstruction,
     /// The branch that it took, if it took one.
-    pub(crate) taken: Option<Taken>,
+    pub(crate) taken: Option<TakenBranch>,
     /// Whether it is a branch that did not go where it was predicted to go.
     pub(crate) mispredicted: bool,
 }
@@ -48,7 +48,7 @@ pub(crate) trait TracingUnit {
     /// Whether `number` is one of its MSRs.
     fn owns_msr(&self, number: u32) -> bool;
 
-    fn read_msr(&self, number: u32, shared: &Shared) -> Result<u64, GeneralProtection>;
+    fn read_msr(&self, number: u32, shared: &SharedState) -> Result<u64, GeneralProtection>;
 
     /// Writes one of its MSRs; `at` is the WRMSR.
     fn write_msr(
@@ -60,9 +60,9 @@ pub(crate) trait TracingUnit {
     ) -> Result<(), GeneralProtection>;
 
     /// Whether the unit must see every instruction now.
-    fn steps(&self, shared: &Shared) -> bool;
+    fn needs_each_instruction(&self, shared: &SharedState) -> bool;
 
-    fn retire(&mut self, retired: &Retired, seen: &Seen, bus: &mut Bus);
+    fn retire(&mut self, retired: &Retired, info: &InstructionInfo, bus: &mut Bus);
 
-    fn deliver(&mut self, delivery: &Delivery, taken: &Taken, bus: &mut Bus);
+    fn deliver(&mut self, delivery: &Delivery, taken: &TakenBranch, bus: &mut Bus);
 }

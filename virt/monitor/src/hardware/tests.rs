@@ -169,19 +169,19 @@ fn what_is_on_is_logged_and_an_interrupt_on_its_way_is_only_stepped() {
         AmdSettings { skid: 2, ..AmdSettings::default() },
         northbridge,
     );
-    assert!(!hardware.steps());
+    assert!(!hardware.needs_each_instruction());
     hardware.write_apic(0x340, 0x400);
     write(&mut hardware, 0xc001_0201, !0);
     write(&mut hardware, 0xc001_0200, 0x53_00c0);
-    assert!(hardware.steps() && hardware.is_on() && hardware.in_one_go() > 32);
+    assert!(hardware.needs_each_instruction() && hardware.is_on() && hardware.max_unreported() > 32);
     hardware.retire(&step(0x1000, &[0x90]), &mut Nothing);
-    assert_eq!(hardware.in_one_go(), 2);
+    assert_eq!(hardware.max_unreported(), 2);
     write(&mut hardware, 0xc001_0200, 0);
-    assert!(hardware.steps() && !hardware.is_on());
-    assert_eq!(hardware.in_one_go(), 1);
+    assert!(hardware.needs_each_instruction() && !hardware.is_on());
+    assert_eq!(hardware.max_unreported(), 1);
     hardware.retire(&step(0x1000, &[0x90]), &mut Nothing);
     assert_eq!((hardware.take_interrupt(), hardware.take_interrupt()), (Some(Pmi::Nmi), None));
-    assert!(!hardware.steps());
+    assert!(!hardware.needs_each_instruction());
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn the_registers_before_an_instruction_tell_what_it_accesses() {
     assert!(!hardware.needs_registers_before());
     write(&mut hardware, 0xc001_1033, 1 << 17 | 1 << 19 | 0x90 << 32 | 9);
     assert!(hardware.needs_registers_before());
-    assert_eq!(hardware.in_one_go(), 1);
+    assert_eq!(hardware.max_unreported(), 1);
     let mut cpu = Cpu { gs: Segment { base: 0x7000, ..Segment::default() }, ..Cpu::default() };
     cpu.gpr[3] = 0x234;
     hardware.set_registers_before(&cpu);

@@ -60,7 +60,7 @@ impl Vcpu {
             }
             self.log_branch(Some(branches::of_event(&delivered, self.last_ip, before, self.context())));
         }
-        if self.processor.steps() {
+        if self.processor.needs_each_instruction() {
             let delivery = self.delivery(&delivered, before);
             self.processor.set_registers_after(&self.cpu, || self.sse.bytes());
             let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };

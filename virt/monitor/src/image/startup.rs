@@ -144,7 +144,7 @@ impl Vcpu {
             self.end_this_processor();
         }
         if self.peers.startup().has_received_init() {
-            if self.processor.steps() {
+            if self.processor.needs_each_instruction() {
                 report!(
                     "processor {} takes INIT while it traces: nothing in the trace shows that",
                     self.peers.index()

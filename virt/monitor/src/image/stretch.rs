@@ -20,7 +20,7 @@ impl Vcpu {
     /// Executes `first`, the next instruction, and the instructions that must follow it. Returns `false`, and does
     /// nothing, if `first` must be stepped.
     pub(crate) fn run_stretch(&mut self, first: &Instruction) -> bool {
-        let most = usize::try_from(self.processor.in_one_go()).unwrap_or(usize::MAX);
+        let most = usize::try_from(self.processor.max_unreported()).unwrap_or(usize::MAX);
         if most == 1 {
             return false;
         }

@@ -117,7 +117,7 @@ impl Vcpu {
 
     /// Returns whether each instruction must be seen.
     pub(crate) fn is_stepped(&self) -> bool {
-        self.is_logged() || self.processor.steps()
+        self.is_logged() || self.processor.needs_each_instruction()
     }
 
     /// Returns whether what retires now belongs in the log.
@@ -151,7 +151,7 @@ impl Vcpu {
             self.log_branch(branches::of_instruction(instruction, before, after));
             self.log_time(tsc);
         }
-        if self.processor.steps() {
+        if self.processor.needs_each_instruction() {
             self.processor.set_registers_after(&self.cpu, || self.sse.bytes());
             let retired = Retired { before, after, bytes: instruction.bytes(), tsc, operand };
             let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };

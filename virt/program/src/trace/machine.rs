@@ -113,7 +113,7 @@ impl Machine<'_> {
                     self.run.ptwrites.extend(ptwrite(retired));
                 }
                 self.arrive(&retired.after);
-                if self.processor.steps() {
+                if self.processor.needs_each_instruction() {
                     self.processor.retire(retired, &mut self.memory);
                 }
             }
@@ -122,7 +122,7 @@ impl Machine<'_> {
                     self.run.events.push((delivery.vector, delivery.cr2));
                 }
                 self.arrive(&delivery.after);
-                if self.processor.steps() {
+                if self.processor.needs_each_instruction() {
                     self.processor.deliver(delivery, &mut self.memory);
                 }
             }

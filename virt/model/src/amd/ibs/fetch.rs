@@ -1,9 +1,9 @@
 //! IBS fetch sampling.
 
-use super::{Outcome, PHYSICAL, within};
+use super::{PHYSICAL, SamplingOutcome, without_reserved};
+use crate::amd::execution::Fetch;
 use crate::amd::random::Random;
 use crate::amd::registers::{fetch_ctl, fetch_ctl2, ibs_cap, msr};
-use crate::amd::seen::Fetch;
 use crate::amd::{AmdProfile, AmdViolations, Errata};
 use crate::{GeneralProtection, PageSize};
 
@@ -14,7 +14,7 @@ const ZERO_ADDRESS: u32 = 8;
 
 /// Counts fetches and samples one in each period.
 #[derive(Debug)]
-pub(in crate::amd) struct FetchUnit {
+pub(in crate::amd) struct FetchSampling {
     features: u32,
     has_l2_miss: bool,
     errata: Errata,
@@ -31,7 +31,7 @@ pub(in crate::amd) struct FetchUnit {
     samples: u32,
 }
 
-impl FetchUnit {
+impl FetchSampling {
     pub(in crate::amd) const fn new(profile: &AmdProfile, errata: Errata, seed: u64) -> Self {
         Self {
             features: profile.ibs_features(),
@@ -78,7 +78,7 @@ impl FetchUnit {
         violations: &mut AmdViolations,
     ) -> Result<(), GeneralProtection> {
         if number == msr::IBS_FETCH_CTL2 {
-            self.control2 = within(value, self.control2_bits())?;
+            self.control2 = without_reserved(value, self.control2_bits())?;
             return Ok(());
         }
         // The others are read-only.
@@ -145,7 +145,7 @@ impl FetchUnit {
     }
 
     /// Whether a filter leaves the fetch out.
-    fn is_left_out(&self, fetch: &Fetch) -> bool {
+    fn is_filtered_out(&self, fetch: &Fetch) -> bool {
         let missed_l3 = fetch.completed && fetch.found.missed_l3;
         // In units of 128 cycles; 0 is no filter.
         let least = (self.control2 & fetch_ctl2::LAT_FILTER) >> fetch_ctl2::LAT_FILTER_SHIFT << 7;
@@ -159,21 +159,21 @@ impl FetchUnit {
     }
 
     /// Counts a fetch that completed or was aborted. With a maximum of 0 no fetch is tagged.
-    pub(in crate::amd) fn fetch(&mut self, fetch: &Fetch) -> Outcome {
+    pub(in crate::amd) fn fetch(&mut self, fetch: &Fetch) -> SamplingOutcome {
         if !self.is_counting() {
-            return Outcome::Nothing;
+            return SamplingOutcome::Nothing;
         }
         let maximum = self.control & fetch_ctl::MAX_CNT;
         if maximum == 0 || self.counter >> 4 != maximum {
             self.counter = (self.counter + 1) & COUNTER;
-            return Outcome::Nothing;
+            return SamplingOutcome::Nothing;
         }
-        if self.is_left_out(fetch) {
+        if self.is_filtered_out(fetch) {
             self.counter = if self.control & fetch_ctl::RAND_EN != 0 { self.random.bits(7) } else { 0 };
-            return Outcome::Nothing;
+            return SamplingOutcome::Nothing;
         }
         self.sample(fetch);
-        Outcome::Interrupt
+        SamplingOutcome::Interrupt
     }
 
     fn sample(&mut self, fetch: &Fetch) {
@@ -205,7 +205,7 @@ impl FetchUnit {
     }
 }
 
-impl FetchUnit {
+impl FetchSampling {
     /// The value of IbsL1TlbPgSz.
     fn page_size(&self, fetch: &Fetch) -> u64 {
         match (fetch.mapping.map(|mapping| mapping.page), self.errata.has(Errata::IBS_FETCH_PAGE_SIZES)) {

@@ -13,14 +13,14 @@
 mod fetch;
 mod op;
 
-pub(super) use fetch::FetchUnit;
-pub(super) use op::OpUnit;
+pub(super) use fetch::FetchSampling;
+pub(super) use op::OpSampling;
 
 use crate::GeneralProtection;
 
 /// What happened at a fetch or an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum SamplingOutcome {
     /// Nothing was tagged, or a filter left the sample out.
     Nothing,
     /// There is a sample, and an interrupt is raised.
@@ -34,7 +34,7 @@ const fn canonical(value: u64) -> Result<u64, GeneralProtection> {
 }
 
 /// Checks a write of a register that has only these bits: the others must be zero.
-const fn within(value: u64, bits: u64) -> Result<u64, GeneralProtection> {
+const fn without_reserved(value: u64, bits: u64) -> Result<u64, GeneralProtection> {
     if value & !bits == 0 { Ok(value) } else { Err(GeneralProtection) }
 }
 

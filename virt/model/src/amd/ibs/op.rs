@@ -1,29 +1,29 @@
 //! IBS execution sampling: tags one op in each period.
 
-use super::{Outcome, PHYSICAL, canonical, within};
+use super::{PHYSICAL, SamplingOutcome, canonical, without_reserved};
 use crate::GeneralProtection;
+use crate::amd::execution::{DataAccess, Execution};
 use crate::amd::profile::{DataSources, Ibs};
 use crate::amd::random::Random;
 use crate::amd::registers::{ibs_cap, msr, op_ctl, op_ctl2, op_data, op_data2, op_data3};
-use crate::amd::seen::{Data, Execution};
 use crate::amd::{AmdProfile, AmdViolations, Errata};
-use crate::branch::Kind;
+use crate::branch::InstructionKind;
 use crate::{Memory, PageSize};
 
 /// Maximum counts of this number times 16 and fewer are reserved.
 const RESERVED_COUNTS: u64 = 8;
 /// Instructions between two interrupts of a tagging engine that was left on.
-const LEFT_ON: u32 = 64;
+const STUCK_ON_PERIOD: u32 = 64;
 /// Data accesses begin to matter this number of ops before one is tagged, so that the caches are filled.
 const OPS_WITH_DATA: u64 = 32;
 /// The most ops of an instruction that is not microcoded.
-const MOST_OPS: u64 = 2;
+const MAX_OPS: u64 = 2;
 /// The bits that stay set if the processor has that erratum.
-const STICKY: u64 = op_data3::L2_TLB_MISS | op_data3::L2_TLB_HIT_2M | op_data3::L2_TLB_HIT_1G;
+const STICKY_TLB_BITS: u64 = op_data3::L2_TLB_MISS | op_data3::L2_TLB_HIT_2M | op_data3::L2_TLB_HIT_1G;
 
 /// Counts ops or cycles and samples one op in each period.
 #[derive(Debug)]
-pub(in crate::amd) struct OpUnit {
+pub(in crate::amd) struct OpSampling {
     features: u32,
     family: u32,
     sources: DataSources,
@@ -42,19 +42,19 @@ pub(in crate::amd) struct OpUnit {
     random: Random,
     samples: u32,
     /// If the tagging engine was left on: the instructions until its next interrupt.
-    left_on: Option<u32>,
+    stuck_on: Option<u32>,
 }
 
 /// Which op of an instruction is tagged.
 #[derive(Clone, Copy, Debug)]
-struct Tagged {
+struct TaggedOp {
     /// It is the first op, which loads.
     first: bool,
     /// It is the last op, which stores and branches.
     last: bool,
 }
 
-impl OpUnit {
+impl OpSampling {
     pub(in crate::amd) fn new(profile: &AmdProfile, errata: Errata, rip_invalid: u32, seed: u64) -> Self {
         Self {
             features: profile.ibs_features(),
@@ -72,7 +72,7 @@ impl OpUnit {
             target: 0,
             random: Random::new(!seed),
             samples: 0,
-            left_on: None,
+            stuck_on: None,
         }
     }
 
@@ -110,12 +110,12 @@ impl OpUnit {
         match number {
             msr::IBS_OP_CTL => self.write_control(value, violations)?,
             msr::IBS_OP_RIP => self.rip = canonical(value)?,
-            msr::IBS_OP_DATA => self.data[0] = within(value, self.data_bits())?,
-            msr::IBS_OP_DATA2 => self.data[1] = within(value, self.data2_bits())?,
+            msr::IBS_OP_DATA => self.data[0] = without_reserved(value, self.data_bits())?,
+            msr::IBS_OP_DATA2 => self.data[1] = without_reserved(value, self.data2_bits())?,
             msr::IBS_OP_DATA3 => self.data[2] = value,
             msr::IBS_DC_LIN_AD => self.linear = canonical(value)?,
-            msr::IBS_DC_PHYS_AD => self.physical = within(value, PHYSICAL)?,
-            msr::IBS_OP_CTL2 => self.control2 = within(value, self.control2_bits())?,
+            msr::IBS_DC_PHYS_AD => self.physical = without_reserved(value, PHYSICAL)?,
+            msr::IBS_OP_CTL2 => self.control2 = without_reserved(value, self.control2_bits())?,
             _ => self.target = canonical(value)?,
         }
         Ok(())
@@ -157,7 +157,7 @@ impl OpUnit {
     fn write_control(&mut self, value: u64, violations: &mut AmdViolations) -> Result<(), GeneralProtection> {
         let old = self.control;
         let counter = self.counter_mask() << op_ctl::CUR_CNT_SHIFT;
-        within(value, self.control_bits() | counter)?;
+        without_reserved(value, self.control_bits() | counter)?;
         self.control = value & self.control_bits();
         let enabled = old & op_ctl::EN == 0 && value & op_ctl::EN != 0;
         let restarted = old & !value & op_ctl::VAL != 0;
@@ -174,9 +174,9 @@ impl OpUnit {
             u32::from(self.is_counting() && maximum != 0 && self.counter >> 4 > maximum);
         let stopped = old & !value & op_ctl::EN != 0;
         if stopped && op_ctl::max_cnt(old) != 0 && self.errata.has(Errata::IBS_INTERRUPT_CANNOT_BE_CLEARED) {
-            self.left_on = Some(LEFT_ON);
+            self.stuck_on = Some(STUCK_ON_PERIOD);
         } else if maximum == 0 || value & op_ctl::EN != 0 {
-            self.left_on = None;
+            self.stuck_on = None;
         }
         Ok(())
     }
@@ -210,8 +210,8 @@ impl OpUnit {
     }
 
     /// Whether sampling was stopped in a way that leaves the tagging engine on.
-    pub(in crate::amd) const fn is_left_on(&self) -> bool {
-        self.left_on.is_some()
+    pub(in crate::amd) const fn is_stuck_on(&self) -> bool {
+        self.stuck_on.is_some()
     }
 
     const fn is_counting(&self) -> bool {
@@ -222,54 +222,55 @@ impl OpUnit {
     /// ops are counted, one of this instruction or of the next few may be tagged, and the caches must then be up to
     /// date.
     pub(in crate::amd) fn wants_data(&self) -> bool {
-        self.until_data() == 0
+        self.instructions_until_data() == 0
     }
 
     /// How many instructions retire at least until data accesses matter, if none of them is microcoded.
-    pub(in crate::amd) fn until_data(&self) -> u64 {
+    pub(in crate::amd) fn instructions_until_data(&self) -> u64 {
         if !self.is_counting() || op_ctl::max_cnt(self.control) == 0 {
             return u64::MAX;
         }
         if self.control & op_ctl::CNT_CTL == 0 {
             return 0;
         }
-        self.left_to_count().saturating_sub(OPS_WITH_DATA).div_ceil(MOST_OPS)
+        self.count_left().saturating_sub(OPS_WITH_DATA).div_ceil(MAX_OPS)
     }
 
     /// Counts an instruction that retired.
-    pub(in crate::amd) fn retire(&mut self, seen: &Execution) -> Outcome {
-        if let Some(left) = &mut self.left_on {
+    pub(in crate::amd) fn retire(&mut self, execution: &Execution) -> SamplingOutcome {
+        if let Some(left) = &mut self.stuck_on {
             *left -= 1;
             if *left == 0 {
-                *left = LEFT_ON;
-                return Outcome::Interrupt;
+                *left = STUCK_ON_PERIOD;
+                return SamplingOutcome::Interrupt;
             }
         }
         if !self.is_counting() {
-            return Outcome::Nothing;
+            return SamplingOutcome::Nothing;
         }
         let counts_ops = self.control & op_ctl::CNT_CTL != 0;
-        let Some(tagged) = (if counts_ops { self.count_ops(seen.ops) } else { self.count_cycles(seen) })
+        let Some(tagged) =
+            (if counts_ops { self.count_ops(execution.ops) } else { self.count_cycles(execution) })
         else {
-            return Outcome::Nothing;
+            return SamplingOutcome::Nothing;
         };
-        if self.is_left_out(tagged, seen) {
+        if self.is_filtered_out(tagged, execution) {
             self.counter = self.random.bits(7);
-            return Outcome::Nothing;
+            return SamplingOutcome::Nothing;
         }
-        self.sample(tagged, seen);
-        Outcome::Interrupt
+        self.sample(tagged, execution);
+        SamplingOutcome::Interrupt
     }
 
     /// Handles a fault: an op that was tagged does not retire, and the count restarts.
     pub(in crate::amd) fn abort(&mut self) {
-        if self.is_counting() && self.left_to_count() == 0 {
+        if self.is_counting() && self.count_left() == 0 {
             self.counter = self.random.bits(7);
         }
     }
 
     /// How many ops or cycles must still be counted until an op is tagged. A maximum of 0 tags nothing.
-    fn left_to_count(&self) -> u64 {
+    fn count_left(&self) -> u64 {
         match op_ctl::max_cnt(self.control) {
             0 => u64::MAX,
             maximum if self.counter >> 4 == maximum => 0,
@@ -282,29 +283,29 @@ impl OpUnit {
     }
 
     /// Counts the ops of an instruction, up to the one that is tagged if there is one.
-    fn count_ops(&mut self, ops: u32) -> Option<Tagged> {
-        let left = self.left_to_count();
+    fn count_ops(&mut self, ops: u32) -> Option<TaggedOp> {
+        let left = self.count_left();
         self.advance(left.min(ops.into()));
         let index = u32::try_from(left).ok().filter(|index| *index < ops)?;
-        Some(Tagged { first: index == 0, last: index == ops - 1 })
+        Some(TaggedOp { first: index == 0, last: index == ops - 1 })
     }
 
     /// Counts the cycles of an instruction. If enough were counted before it, its first op is tagged instead.
-    fn count_cycles(&mut self, seen: &Execution) -> Option<Tagged> {
-        let left = self.left_to_count();
-        self.advance(left.min(u64::from(seen.stall()) + 1));
-        (left == 0).then_some(Tagged { first: true, last: seen.ops == 1 })
+    fn count_cycles(&mut self, execution: &Execution) -> Option<TaggedOp> {
+        let left = self.count_left();
+        self.advance(left.min(u64::from(execution.stall()) + 1));
+        (left == 0).then_some(TaggedOp { first: true, last: execution.ops == 1 })
     }
 
     /// Whether a filter leaves the sample out.
-    fn is_left_out(&self, tagged: Tagged, seen: &Execution) -> bool {
-        let load = seen.data.filter(|data| data.access.read && tagged.first);
-        let other = seen.data.filter(|data| !data.access.read && tagged.last);
+    fn is_filtered_out(&self, tagged: TaggedOp, execution: &Execution) -> bool {
+        let load = execution.data.filter(|data| data.access.read && tagged.first);
+        let other = execution.data.filter(|data| !data.access.read && tagged.last);
         let missed_l3 = load.or(other).is_some_and(|data| data.found.missed_l3);
         let threshold = (self.control & op_ctl::LD_LAT_THRESHOLD) >> 59;
         // In units of 128 cycles, starting at 128.
         let long = load.is_some_and(|data| u64::from(data.found.miss_cycles) > (threshold + 1) * 128);
-        let half = match seen.ip >> 63 {
+        let half = match execution.ip >> 63 {
             0 => op_ctl2::EXCLUDE_RIP_63_0,
             _ => op_ctl2::EXCLUDE_RIP_63_1,
         };
@@ -315,12 +316,12 @@ impl OpUnit {
             || self.control2 & half != 0
     }
 
-    fn sample(&mut self, tagged: Tagged, seen: &Execution) {
+    fn sample(&mut self, tagged: TaggedOp, execution: &Execution) {
         self.samples += 1;
         self.control |= op_ctl::VAL;
         self.counter = if self.has(ibs_cap::RD_WR_OP_CNT) { self.random.bits(7) } else { 0 };
-        self.rip = seen.ip;
-        self.data[0] = self.op_data(tagged, seen);
+        self.rip = execution.ip;
+        self.data[0] = self.op_data(tagged, execution);
         if self.rip_invalid != 0
             && self.has(ibs_cap::RIP_INVALID_CHK)
             && self.samples.is_multiple_of(self.rip_invalid)
@@ -328,34 +329,35 @@ impl OpUnit {
             self.rip = 0;
             self.data[0] |= op_data::RIP_INVALID;
         }
-        if tagged.last && seen.decoded.may_transfer() {
-            self.target = seen.next;
+        if tagged.last && execution.decoded.may_transfer() {
+            self.target = execution.next;
         }
-        let data = seen.data.filter(|data| {
+        let data = execution.data.filter(|data| {
             let loads = data.access.read || data.access.prefetch;
             loads && tagged.first || data.access.write && tagged.last
         });
         self.data[1] = data.map_or(0, |data| self.op_data2(&data));
-        let kept = if self.errata.has(Errata::IBS_STICKY_TLB_BITS) { self.data[2] & STICKY } else { 0 };
+        let kept =
+            if self.errata.has(Errata::IBS_STICKY_TLB_BITS) { self.data[2] & STICKY_TLB_BITS } else { 0 };
         self.data[2] = kept | data.map_or(0, |data| self.op_data3(tagged, &data));
-        if let Some(Data { address, .. }) = data {
+        if let Some(DataAccess { address, .. }) = data {
             self.linear = address.linear;
             self.physical = address.mapping.map_or(0, |mapping| mapping.physical) & PHYSICAL;
         }
     }
 
-    fn op_data(&self, tagged: Tagged, seen: &Execution) -> u64 {
+    fn op_data(&self, tagged: TaggedOp, execution: &Execution) -> u64 {
         // An op completes one cycle before it retires.
-        let mut value = 1 | u64::from(seen.stall() + 4).min(0xffff) << op_data::TAG_TO_RET_SHIFT;
-        let branch = tagged.last && seen.decoded.may_transfer();
-        let returns = seen.decoded.kind == Kind::Return;
+        let mut value = 1 | u64::from(execution.stall() + 4).min(0xffff) << op_data::TAG_TO_RET_SHIFT;
+        let branch = tagged.last && execution.decoded.may_transfer();
+        let returns = execution.decoded.kind == InstructionKind::Return;
         for (is, bit) in [
             (branch, op_data::BRN_RET),
             (branch && returns, op_data::RETURN),
-            (branch && seen.taken, op_data::BRN_TAKEN),
-            (branch && seen.mispredicted, op_data::BRN_MISP),
-            (branch && returns && seen.mispredicted && self.family < 0x17, op_data::MISP_RETURN),
-            (seen.microcoded && self.family >= 0x17, op_data::MICROCODE),
+            (branch && execution.taken, op_data::BRN_TAKEN),
+            (branch && execution.mispredicted, op_data::BRN_MISP),
+            (branch && returns && execution.mispredicted && self.family < 0x17, op_data::MISP_RETURN),
+            (execution.microcoded && self.family >= 0x17, op_data::MICROCODE),
         ] {
             value |= if is { bit } else { 0 };
         }
@@ -363,7 +365,7 @@ impl OpUnit {
     }
 
     /// The value of IbsOpData2: where data came from that level 2 did not have.
-    fn op_data2(&self, data: &Data) -> u64 {
+    fn op_data2(&self, data: &DataAccess) -> u64 {
         if data.access.prefetch && self.errata.has(Errata::IBS_DATA_SOURCE_WRONG) {
             return u64::from(data.found.miss_cycles) & 0b111;
         }
@@ -372,7 +374,7 @@ impl OpUnit {
         let state = if line.is_multiple_of(2) { 0 } else { op_data2::CACHE_HIT_ST };
         match (data.found.missed_l2 && (data.access.read || data.access.prefetch), self.sources) {
             (false, _) => 0,
-            (true, _) if memory(data) == Memory::Device => 7,
+            (true, _) if memory_type(data) == Memory::Device => 7,
             (true, _) if data.found.missed_l3 => 3,
             (true, DataSources::Northbridge) => 1,
             (true, DataSources::Extended) => 1 | state,
@@ -381,8 +383,8 @@ impl OpUnit {
         }
     }
 
-    fn op_data3(&self, tagged: Tagged, data: &Data) -> u64 {
-        let Data { access, address, found } = data;
+    fn op_data3(&self, tagged: TaggedOp, data: &DataAccess) -> u64 {
+        let DataAccess { access, address, found } = data;
         let end = address.linear % LINE + u64::from(access.bytes);
         let load = access.read && tagged.first;
         let recent = self.family >= 0x17;
@@ -395,7 +397,7 @@ impl OpUnit {
             (found.missed_l1, op_data3::DC_MISS),
             (end > LINE, op_data3::MIS_ACC),
             (access.locked, op_data3::LOCKED),
-            (memory(data) != Memory::Cached, op_data3::UC_MEM_ACC),
+            (memory_type(data) != Memory::Cached, op_data3::UC_MEM_ACC),
             (true, op_data3::LIN_ADDR_VALID),
             (address.mapping.is_some(), op_data3::PHY_ADDR_VALID),
             (found.missed_l2 && recent, op_data3::L2_MISS),
@@ -417,7 +419,7 @@ impl OpUnit {
     ///
     /// Source: BKDG for AMD Family 10h Processors, "IBS Op Data 3 Register"; for the field of later processors Linux,
     /// `tools/perf/util/amd-sample-raw.c`.
-    fn page_size(&self, data: &Data) -> u64 {
+    fn page_size(&self, data: &DataAccess) -> u64 {
         let Some(page) = data.address.mapping.map(|mapping| mapping.page) else { return 0 };
         if self.has(ibs_cap::OP_DTLB_PAGE_SIZE) {
             return (page as u64) << op_data3::PAGE_SIZE_SHIFT;
@@ -435,7 +437,7 @@ impl OpUnit {
 /// Bytes of a cache line.
 const LINE: u64 = 64;
 
-fn memory(data: &Data) -> Memory {
+fn memory_type(data: &DataAccess) -> Memory {
     data.address.mapping.map_or(Memory::Cached, |mapping| mapping.memory)
 }
 

@@ -1,7 +1,7 @@
 //! The table of profiles. Signatures and leaves are those that real parts of these families report; where parts differ,
 //! one was chosen.
 
-use super::{AmdProfile, BranchRecords, DataSources, Errata, Ibs};
+use super::{AmdProfile, DataSources, Errata, Ibs, LastBranchKind};
 use crate::amd::events::{K8_EVENTS, ZEN2_EVENTS, ZEN4_EVENTS};
 use crate::amd::registers::evtsel;
 
@@ -89,7 +89,7 @@ pub(super) static ALL: [AmdProfile; 8] = [
         signature: 0x00a0_0f11,
         highest_extended_leaf: 0x8000_0021,
         ibs: Some(Ibs { leaf: Some(ZEN_IBS), ctl: FIRST_ENTRY, sources: DataSources::NodeWithoutState }),
-        branches: Some(BranchRecords::Sampling),
+        branches: Some(LastBranchKind::Sampling),
         errata: Errata::IBS_FETCH_ADDRESS_ZERO
             .with(Errata::IBS_IC_MISS_WRONG)
             .with(Errata::IBS_DATA_SOURCE_WRONG)
@@ -103,7 +103,7 @@ pub(super) static ALL: [AmdProfile; 8] = [
         perf_mon_v2: true,
         events: &ZEN4_EVENTS,
         ibs: Some(Ibs { leaf: Some(0xbff), ctl: FIRST_ENTRY, sources: DataSources::Extended }),
-        branches: Some(BranchRecords::Stack),
+        branches: Some(LastBranchKind::Stack),
         ..ZEN
     },
     AmdProfile {
@@ -114,7 +114,7 @@ pub(super) static ALL: [AmdProfile; 8] = [
         events: &ZEN4_EVENTS,
         // The size of the data's page is bit 19, as in Linux.
         ibs: Some(Ibs { leaf: Some(0x8_1bff), ctl: FIRST_ENTRY, sources: DataSources::Extended }),
-        branches: Some(BranchRecords::Stack),
+        branches: Some(LastBranchKind::Stack),
         errata: Errata::IBS_LATENCY_FILTER_LEAKS,
         ..ZEN
     },
@@ -126,7 +126,7 @@ pub(super) static ALL: [AmdProfile; 8] = [
         perf_mon_v2: true,
         events: &ZEN4_EVENTS,
         ibs: Some(Ibs { leaf: Some(0x8_fbff), ctl: FIRST_ENTRY, sources: DataSources::Extended }),
-        branches: Some(BranchRecords::Stack),
+        branches: Some(LastBranchKind::Stack),
         ..ZEN
     },
 ];

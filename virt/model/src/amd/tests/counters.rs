@@ -82,7 +82,7 @@ fn counts_only_when_enabled_by_both_registers() {
     let mut machine = Machine::new("zen4");
     machine.write(SELECT, ALL | 0xc0);
     machine.write(0xc000_0301, 0b10);
-    assert!(!machine.processor.steps());
+    assert!(!machine.processor.needs_each_instruction());
     machine.next(NOP);
     assert_eq!(machine.read(VALUE), 0);
     machine.write(0xc000_0301, 0b01);
@@ -109,9 +109,9 @@ fn host_only_and_guest_only_count_nothing_while_svm_is_off() {
 fn unknown_events_count_nothing_and_need_no_steps() {
     let mut machine = Machine::new("zen4");
     machine.write(SELECT, ALL | 0xff);
-    assert!(!machine.processor.steps());
+    assert!(!machine.processor.needs_each_instruction());
     machine.write(SELECT, ALL | 0xc0);
-    assert!(machine.processor.steps() && machine.processor.is_on());
+    assert!(machine.processor.needs_each_instruction() && machine.processor.is_on());
 }
 
 /// One instruction that misses the level-1 translation buffer and all caches, then three that do not miss.
@@ -304,7 +304,7 @@ fn asks_for_registers_where_data_counts() {
         let mut machine = Machine::new(name);
         machine.write(SELECT, ALL | select);
         assert_eq!(machine.processor.wants_registers(), wanted, "{name} {select:#x}");
-        assert_eq!(machine.processor.in_one_go() == 1, wanted, "{name} {select:#x}");
+        assert_eq!(machine.processor.max_unreported() == 1, wanted, "{name} {select:#x}");
         machine.write(SELECT, select);
         assert!(!machine.processor.wants_registers());
     }

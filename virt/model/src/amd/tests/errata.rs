@@ -52,7 +52,7 @@ fn erratum_420_raises_interrupts_until_a_maximum_of_zero_is_written() {
         }
         machine.loop_nops(200);
         assert_eq!(machine.read(OP_CTL) & OP_VAL, 0);
-        (machine.interrupts().len(), machine.processor.steps())
+        (machine.interrupts().len(), machine.processor.needs_each_instruction())
     };
     let on = OP_EN | OPS | 0xfff;
     let erratum = Errata::IBS_INTERRUPT_CANNOT_BE_CLEARED;

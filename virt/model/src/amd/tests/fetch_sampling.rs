@@ -32,7 +32,7 @@ fn a_fetch_has_the_size_of_its_page() {
 }
 
 #[test]
-fn tags_the_fetch_behind_as_many_as_the_maximum_says() {
+fn tags_the_fetch_that_the_maximum_count_names() {
     for name in ["barcelona", "trinity", "zen2", "zen3", "zen4", "zen5"] {
         let mut machine = Machine::new(name);
         machine.ibs_by_nmi();

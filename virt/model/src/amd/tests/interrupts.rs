@@ -78,8 +78,8 @@ fn the_feature_register_says_how_many_entries_there_are() {
             assert_eq!(machine.processor.owns_apic(offset), own, "{name} {offset:#x}");
         }
         assert!(!machine.processor.owns_apic(0x504));
-        assert_eq!(machine.processor.overlay_apic(0x30, 0x5_0014), 0x8005_0014);
-        assert_eq!(machine.processor.overlay_apic(0x20, 0x5_0014), 0x5_0014);
+        assert_eq!(machine.processor.adjust_apic(0x30, 0x5_0014), 0x8005_0014);
+        assert_eq!(machine.processor.adjust_apic(0x20, 0x5_0014), 0x5_0014);
     }
 }
 
@@ -89,19 +89,19 @@ fn an_interrupt_comes_after_the_skid_though_its_cause_is_off_by_then() {
     machine.processor.write_apic(0x340, 0x400);
     machine.write(0xc001_0004, !0);
     machine.write(0xc001_0000, ALL | 1 << 20 | 0xc0);
-    assert_eq!(machine.processor.in_one_go(), u32::MAX);
+    assert_eq!(machine.processor.max_unreported(), u32::MAX);
     machine.next(NOP);
     assert_eq!(machine.interrupts(), []);
-    assert_eq!(machine.processor.in_one_go(), 3);
+    assert_eq!(machine.processor.max_unreported(), 3);
     // The write that stops the counter is one of the three instructions.
     machine.write(0xc001_0000, 0);
-    assert!(!machine.processor.is_on() && machine.processor.steps());
-    assert_eq!(machine.processor.in_one_go(), 2);
+    assert!(!machine.processor.is_on() && machine.processor.needs_each_instruction());
+    assert_eq!(machine.processor.max_unreported(), 2);
     machine.next(NOP);
     assert_eq!(machine.interrupts(), []);
     machine.next(NOP);
     assert_eq!(machine.interrupts(), [Pmi::Nmi]);
-    assert!(!machine.processor.steps());
+    assert!(!machine.processor.needs_each_instruction());
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn tag_next(machine: &mut Machine) {
 }
 
 #[test]
-fn tags_the_op_behind_as_many_as_the_maximum_says() {
+fn tags_the_op_that_the_maximum_count_names() {
     for name in ["trinity", "zen2", "zen3", "zen4", "zen5"] {
         let mut machine = Machine::new(name);
         machine.ibs_by_nmi();
@@ -360,14 +360,16 @@ fn what_is_not_cached_is_told() {
 fn the_size_of_the_page_is_told_by_level_or_in_a_field() {
     // What the two levels of translation buffers hold before; then bits 19 and 6 to 2.
     let hit = |rbx: u64| std::vec![rbx];
-    let behind = |rbx: u64| std::vec![rbx, rbx + 16 * 4096];
+    let sixteen_pages_after = |rbx: u64| std::vec![rbx, rbx + 16 * 4096];
     for (name, field) in [("barcelona", false), ("zen4", false), ("zen5", true), ("zen6", true)] {
         for (rbx, size, l1_bit, l2_bit) in
             [(0x1000, 0, 0, 0), (LARGE, 1, 1 << 4, 1 << 6), (HUGE, 2, 1 << 5, 1 << 19)]
         {
-            for (known, misses, bit) in
-                [(hit(rbx), 0, l1_bit), (behind(rbx), 1 << 2, l2_bit), (std::vec![], 0b11 << 2, 0)]
-            {
+            for (known, misses, bit) in [
+                (hit(rbx), 0, l1_bit),
+                (sixteen_pages_after(rbx), 1 << 2, l2_bit),
+                (std::vec![], 0b11 << 2, 0),
+            ] {
                 let (_, data3) = data(name, &known, LOAD, rbx, 0);
                 let page = if field { size << 4 } else { bit };
                 assert_eq!(data3 & (1 << 19 | 0x7c), misses | page, "{name} {rbx:#x} {known:x?}");
@@ -432,7 +434,7 @@ fn what_executes_in_one_go_ends_where_registers_are_asked_for() {
     {
         let mut machine = Machine::new("zen4");
         machine.write(OP_CTL, OP_EN | OPS | current << CUR | 0x20);
-        assert_eq!(machine.processor.in_one_go(), expected, "{current:#x}");
+        assert_eq!(machine.processor.max_unreported(), expected, "{current:#x}");
         let asked = (0..expected).map(|_| {
             let asked = machine.processor.wants_registers();
             machine.next(ADD);
@@ -443,9 +445,9 @@ fn what_executes_in_one_go_ends_where_registers_are_asked_for() {
     }
     let mut machine = Machine::new("zen4");
     machine.write(OP_CTL, OP_EN | OPS | OP_VAL | 0x20);
-    assert_eq!(machine.processor.in_one_go(), u32::MAX);
+    assert_eq!(machine.processor.max_unreported(), u32::MAX);
     machine.write(OP_CTL, OP_EN | 0x20);
-    assert_eq!(machine.processor.in_one_go(), 1, "by cycles");
+    assert_eq!(machine.processor.max_unreported(), 1, "by cycles");
 }
 
 #[test]

@@ -53,11 +53,11 @@ fn a_unit_that_is_disabled_counts_nothing_and_keeps_its_count() {
         (tag_op(DIS), OP_CTL2, op_sampled as fn(&Machine) -> bool),
         (tag_fetch(DIS), FETCH_CTL2, fetch_sampled),
     ] {
-        assert!(!machine.processor.steps() && !machine.processor.wants_registers());
+        assert!(!machine.processor.needs_each_instruction() && !machine.processor.wants_registers());
         machine.next(NOP);
         assert!(!sampled(&machine), "{register:#x}");
         machine.write(register, 0);
-        assert!(machine.processor.steps());
+        assert!(machine.processor.needs_each_instruction());
         machine.at.ip += 0x1000;
         machine.next(NOP);
         assert!(sampled(&machine), "{register:#x}");

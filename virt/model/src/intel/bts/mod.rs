@@ -13,10 +13,10 @@ pub(crate) mod tests;
 use pugmark_decoder_core::bts::{BranchRecord, Layout};
 use pugmark_decoder_core::ds::Width;
 
-use crate::intel::ds::Which;
+use crate::intel::ds::DsBuffer;
 use crate::intel::registers::{OVF_DS_BUFFER, msr};
-use crate::intel::taken::Taken;
-use crate::intel::unit::{Bus, Seen, Shared, TracingUnit};
+use crate::intel::taken_branch::TakenBranch;
+use crate::intel::unit::{Bus, InstructionInfo, SharedState, TracingUnit};
 use crate::intel::{IntelProfile, IntelSettings};
 use crate::{Delivery, ExecMode, GeneralProtection, Retired};
 
@@ -38,8 +38,8 @@ impl Bts {
 
     /// Handles a branch trace message. In cases that the manual calls undefined nothing is stored, and a violation is
     /// counted.
-    fn message(&self, taken: &Taken, mode: ExecMode, bus: &mut Bus) {
-        if !bus.shared.debugctl.stores() || bus.shared.debugctl.skips(taken.cpl) {
+    fn message(&self, taken: &TakenBranch, mode: ExecMode, bus: &mut Bus) {
+        if !bus.shared.debugctl.stores_branches() || bus.shared.debugctl.leaves_out_level(taken.cpl) {
             return;
         }
         let width = bus.shared.ds.width(mode);
@@ -47,7 +47,7 @@ impl Bts {
             Width::Bits32 => Layout::Bits32,
             Width::Bits64 => Layout::Bits64,
         };
-        let Some(buffer) = bus.ds_buffer(Which::Bts, width) else { return };
+        let Some(buffer) = bus.ds_buffer(DsBuffer::Bts, width) else { return };
         let size = layout.record_bytes() as u64;
         let fits = |index: u64| index.checked_add(size).is_some_and(|end| end <= buffer.absolute_maximum);
         if !fits(buffer.base) || buffer.index < buffer.base {
@@ -68,13 +68,13 @@ impl Bts {
         let next = buffer.index + size;
         let index = if fits(next) || bus.shared.debugctl.btint() { next } else { buffer.base };
         let bytes = &bytes[..layout.record_bytes()];
-        if bus.ds_store(Which::Bts, width, (buffer.index, bytes), index).is_none() {
+        if bus.ds_store(DsBuffer::Bts, width, (buffer.index, bytes), index).is_none() {
             return;
         }
         if buffer.index < buffer.interrupt_threshold && next >= buffer.interrupt_threshold {
             // Clearing BTINT does not prevent this interrupt: the threshold must also be out of reach.
             bus.shared.violations.circular_interrupts += u32::from(!bus.shared.debugctl.btint());
-            bus.signal(if self.sets_status { OVF_DS_BUFFER } else { 0 });
+            bus.raise_pmi(if self.sets_status { OVF_DS_BUFFER } else { 0 });
         }
     }
 }
@@ -84,7 +84,7 @@ impl TracingUnit for Bts {
         self.present && matches!(number, msr::IA32_DEBUGCTL | msr::IA32_DS_AREA)
     }
 
-    fn read_msr(&self, number: u32, shared: &Shared) -> Result<u64, GeneralProtection> {
+    fn read_msr(&self, number: u32, shared: &SharedState) -> Result<u64, GeneralProtection> {
         match number {
             msr::IA32_DEBUGCTL => Ok(shared.debugctl.value()),
             msr::IA32_DS_AREA => Ok(shared.ds.base()),
@@ -106,19 +106,19 @@ impl TracingUnit for Bts {
         }
     }
 
-    fn steps(&self, shared: &Shared) -> bool {
+    fn needs_each_instruction(&self, shared: &SharedState) -> bool {
         shared.debugctl.tr()
     }
 
-    fn retire(&mut self, retired: &Retired, seen: &Seen, bus: &mut Bus) {
-        if let Some(taken) = &seen.taken {
+    fn retire(&mut self, retired: &Retired, info: &InstructionInfo, bus: &mut Bus) {
+        if let Some(taken) = &info.taken {
             self.message(taken, retired.after.mode, bus);
         }
     }
 
-    fn deliver(&mut self, delivery: &Delivery, taken: &Taken, bus: &mut Bus) {
+    fn deliver(&mut self, delivery: &Delivery, taken: &TakenBranch, bus: &mut Bus) {
         if delivery.vector == MACHINE_CHECK && delivery.kind.is_exception() {
-            bus.shared.debugctl.disable_store();
+            bus.shared.debugctl.clear_tr_and_bts();
         }
         self.message(taken, delivery.after.mode, bus);
     }

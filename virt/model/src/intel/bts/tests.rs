@@ -122,7 +122,7 @@ fn flags_say_what_is_stored() {
                 let value: u64 = bits.iter().zip(set).map(|(bit, set)| if set { *bit } else { 0 }).sum();
                 let mut m = machine(profile, strict(), 32, 33);
                 m.control(value | with_btint);
-                let messages = (m.processor.steps(), m.processor.records_branches());
+                let messages = (m.processor.needs_each_instruction(), m.processor.records_branches());
                 assert_eq!(messages, (set[0], set[0]), "{profile} {value:#x}");
                 m.go(JMP_RAX, 0x1000);
                 m.at = m.user(0x2000);
@@ -296,7 +296,11 @@ fn init_and_machine_checks_end_recording() {
         let mut m = machine(profile, strict(), 8, 9);
         m.control(tr | bts | btint | off_os);
         m.deliver(DeliveryKind::Fault, 18, m.kernel(0x50_0000), None);
-        assert_eq!((m.read(DEBUGCTL), m.index(), m.processor.steps()), (off_os, 0, false), "{profile}");
+        assert_eq!(
+            (m.read(DEBUGCTL), m.index(), m.processor.needs_each_instruction()),
+            (off_os, 0, false),
+            "{profile}"
+        );
         m.control(tr | bts | btint);
         m.processor.init();
         assert_eq!(m.read(DEBUGCTL), 0, "{profile}");

@@ -30,18 +30,18 @@ pub(crate) struct Ds {
     /// The #PF that is being delivered. It does not make a branch record, which would fault again.
     delivering: Option<PageFault>,
     /// The page of the management area and the page of a buffer, each with the page frame to which it was mapped last.
-    seen: [Option<(u64, u64)>; 2],
+    last_frames: [Option<(u64, u64)>; 2],
 }
 
 /// Which of the two buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Which {
+pub(crate) enum DsBuffer {
     Bts,
     Pebs,
 }
 
 /// A part of memory in one page or in two: the physical address in each page, and the number of bytes in the first.
-struct Reached {
+struct TranslatedRange {
     first: u64,
     second: Option<u64>,
     split: usize,
@@ -50,7 +50,7 @@ struct Reached {
 impl Ds {
     pub(crate) fn new(profile: &IntelProfile) -> Self {
         let dtes64 = profile.debug_store.as_ref().is_some_and(|store| store.dtes64);
-        Self { base: 0, dtes64, fault: None, delivering: None, seen: [None; 2] }
+        Self { base: 0, dtes64, fault: None, delivering: None, last_frames: [None; 2] }
     }
 
     pub(crate) fn base(&self) -> u64 {
@@ -68,7 +68,7 @@ impl Ds {
             return Err(GeneralProtection);
         }
         self.base = value;
-        self.seen = [None; 2];
+        self.last_frames = [None; 2];
         Ok(())
     }
 
@@ -93,31 +93,31 @@ impl Ds {
 /// Accesses to the save area. They return `None` if an access faults or there is no memory.
 impl Bus<'_> {
     /// Reads the fields of one buffer.
-    pub(crate) fn ds_buffer(&mut self, which: Which, width: Width) -> Option<Buffer> {
+    pub(crate) fn ds_buffer(&mut self, which: DsBuffer, width: Width) -> Option<Buffer> {
         let mut bytes = [0; ManagementArea::bytes(Width::Bits64)];
         let bytes = &mut bytes[..ManagementArea::bytes(width)];
         self.ds_read(self.shared.ds.base, bytes)?;
         let area = ManagementArea::parse(width, bytes).ok()?;
         Some(match which {
-            Which::Bts => area.bts,
-            Which::Pebs => area.pebs,
+            DsBuffer::Bts => area.bts,
+            DsBuffer::Pebs => area.pebs,
         })
     }
 
     /// Stores a record, then moves the buffer's index. If either access faults, neither is done.
     pub(crate) fn ds_store(
         &mut self,
-        which: Which,
+        which: DsBuffer,
         width: Width,
         (at, record): (u64, &[u8]),
         index: u64,
     ) -> Option<()> {
         let field = match which {
-            Which::Bts => Field::BtsIndex,
-            Which::Pebs => Field::PebsIndex,
+            DsBuffer::Bts => Field::BtsIndex,
+            DsBuffer::Pebs => Field::PebsIndex,
         };
         let field_at = self.shared.ds.base.wrapping_add(field.offset(width) as u64);
-        self.reach(field_at, width.bytes(), true)?;
+        self.translate_range(field_at, width.bytes(), true)?;
         self.ds_write(at, record)?;
         self.ds_write(field_at, &index.to_le_bytes()[..width.bytes()])
     }
@@ -131,14 +131,14 @@ impl Bus<'_> {
     }
 
     fn ds_read(&mut self, address: u64, out: &mut [u8]) -> Option<()> {
-        let Reached { first, second, split } = self.reach(address, out.len(), false)?;
+        let TranslatedRange { first, second, split } = self.translate_range(address, out.len(), false)?;
         let (front, back) = out.split_at_mut(split);
         let read = self.mem.read(first, front) && second.is_none_or(|second| self.mem.read(second, back));
         read.then_some(())
     }
 
     fn ds_write(&mut self, address: u64, bytes: &[u8]) -> Option<()> {
-        let Reached { first, second, split } = self.reach(address, bytes.len(), true)?;
+        let TranslatedRange { first, second, split } = self.translate_range(address, bytes.len(), true)?;
         let (front, back) = bytes.split_at(split);
         let written =
             self.mem.write(first, front) && second.is_none_or(|second| self.mem.write(second, back));
@@ -149,17 +149,17 @@ impl Bus<'_> {
     }
 
     /// Translates all pages of an access, before any part of it is done.
-    fn reach(&mut self, address: u64, len: usize, write: bool) -> Option<Reached> {
+    fn translate_range(&mut self, address: u64, len: usize, write: bool) -> Option<TranslatedRange> {
         let split = len.min((PAGE - address % PAGE) as usize);
-        let first = self.translate(address, write)?;
+        let first = self.translate_page(address, write)?;
         let second = match split == len {
             true => None,
-            false => Some(self.translate(address.wrapping_add(split as u64), write)?),
+            false => Some(self.translate_page(address.wrapping_add(split as u64), write)?),
         };
-        Some(Reached { first, second, split })
+        Some(TranslatedRange { first, second, split })
     }
 
-    fn translate(&mut self, address: u64, write: bool) -> Option<u64> {
+    fn translate_page(&mut self, address: u64, write: bool) -> Option<u64> {
         if self.shared.ds.fault.is_some() {
             return None;
         }
@@ -174,9 +174,9 @@ impl Bus<'_> {
         self.shared.violations.ds_user_pages += u32::from(!supervisor);
         self.shared.violations.ds_pages_not_marked += u32::from(!marked);
         let page = address / PAGE;
-        let slot = &mut self.shared.ds.seen[usize::from(page != self.shared.ds.base / PAGE)];
+        let slot = &mut self.shared.ds.last_frames[usize::from(page != self.shared.ds.base / PAGE)];
         let frame = physical / PAGE;
-        let moved = slot.replace((page, frame)).is_some_and(|seen| seen.0 == page && seen.1 != frame);
+        let moved = slot.replace((page, frame)).is_some_and(|last| last.0 == page && last.1 != frame);
         self.shared.violations.ds_pages_moved += u32::from(moved);
         Some(physical)
     }

@@ -3,7 +3,7 @@
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, the tables "MSR_LBR_SELECT" of
 //! Nehalem and of Haswell, and the list below Haswell's table.
 
-use crate::intel::taken::{Taken, TakenKind};
+use crate::intel::taken_branch::{TakenBranch, TakenBranchKind};
 
 const CPL_EQ_0: u64 = 1 << 0;
 const CPL_NEQ_0: u64 = 1 << 1;
@@ -41,26 +41,28 @@ impl BranchFilter {
         !self.has(EN_CALLSTACK) || (self.has(set) && self.0 & clear == 0 && !self.has(CPL_EQ_0 | CPL_NEQ_0))
     }
 
-    fn passes_level(self, taken: &Taken) -> bool {
+    fn passes_level(self, taken: &TakenBranch) -> bool {
         !self.has(if taken.cpl == 0 { CPL_EQ_0 } else { CPL_NEQ_0 })
     }
 
     /// Whether the branch removes the last record: a return in call-stack mode.
-    pub(super) fn flushes(self, taken: &Taken) -> bool {
-        self.has(EN_CALLSTACK) && taken.kind == TakenKind::Return && self.passes_level(taken)
+    pub(super) fn flushes(self, taken: &TakenBranch) -> bool {
+        self.has(EN_CALLSTACK) && taken.kind == TakenBranchKind::Return && self.passes_level(taken)
     }
 
     /// Whether the branch is captured.
-    pub(super) fn captures(self, taken: &Taken) -> bool {
+    pub(super) fn captures(self, taken: &TakenBranch) -> bool {
         let left_out = match taken.kind {
-            TakenKind::Conditional => JCC,
-            TakenKind::RelativeCall { to_next: true } if self.has(EN_CALLSTACK) => return false,
-            TakenKind::RelativeCall { .. } => NEAR_REL_CALL,
-            TakenKind::IndirectCall => NEAR_IND_CALL,
-            TakenKind::Return => NEAR_RET,
-            TakenKind::IndirectJump => NEAR_IND_JMP,
-            TakenKind::RelativeJump => NEAR_REL_JMP,
-            TakenKind::FarBranch | TakenKind::Event | TakenKind::DebugException => FAR_BRANCH,
+            TakenBranchKind::Conditional => JCC,
+            TakenBranchKind::RelativeCall { to_next: true } if self.has(EN_CALLSTACK) => return false,
+            TakenBranchKind::RelativeCall { .. } => NEAR_REL_CALL,
+            TakenBranchKind::IndirectCall => NEAR_IND_CALL,
+            TakenBranchKind::Return => NEAR_RET,
+            TakenBranchKind::IndirectJump => NEAR_IND_JMP,
+            TakenBranchKind::RelativeJump => NEAR_REL_JMP,
+            TakenBranchKind::FarBranch | TakenBranchKind::Event | TakenBranchKind::DebugException => {
+                FAR_BRANCH
+            }
         };
         !self.has(left_out) && self.passes_level(taken)
     }

@@ -15,13 +15,13 @@ mod stack;
 mod tests;
 
 use crate::intel::IntelProfile;
-use crate::intel::profile::LbrStack;
+use crate::intel::profile::LbrProfile;
 use crate::intel::registers::{LBR_FRZ, msr};
-use crate::intel::taken::{Taken, TakenKind};
-use crate::intel::unit::{Bus, Seen, Shared, TracingUnit};
+use crate::intel::taken_branch::{TakenBranch, TakenBranchKind};
+use crate::intel::unit::{Bus, InstructionInfo, SharedState, TracingUnit};
 use crate::{Context, Delivery, GeneralProtection, Retired};
 use filter::BranchFilter;
-pub(crate) use stack::{LastBranch, Stack};
+pub(crate) use stack::{LastBranch, LbrStack};
 
 /// MISPRED in MSR_LASTBRANCH_x_FROM_IP or MSR_LBR_INFO_x.
 const MISPRED: u64 = 1 << 63;
@@ -40,11 +40,11 @@ const TSX: u64 = 1 << 62 | 1 << 61;
 /// The stack's registers except the records. In a profile that has no stack there is nothing.
 #[derive(Debug)]
 pub(crate) struct Lbr {
-    stack: Option<&'static LbrStack>,
+    stack: Option<&'static LbrProfile>,
     select: BranchFilter,
-    /// The last branch, and (in `exception`) the one before the last exception or interrupt.
+    /// The last branch, and (in `last_before_exception`) the one before the last exception or interrupt.
     last: LastBranch,
-    exception: LastBranch,
+    last_before_exception: LastBranch,
     /// The time of the last record.
     tsc: u64,
 }
@@ -66,12 +66,12 @@ impl Lbr {
             stack: profile.lbr.as_ref(),
             select: BranchFilter::default(),
             last: LastBranch::default(),
-            exception: LastBranch::default(),
+            last_before_exception: LastBranch::default(),
             tsc: 0,
         }
     }
 
-    fn register(&self, number: u32) -> Option<(&'static LbrStack, LbrRegister)> {
+    fn register(&self, number: u32) -> Option<(&'static LbrProfile, LbrRegister)> {
         let stack = self.stack?;
         let of = |first: u32| number.checked_sub(first).filter(|index| *index < stack.entries);
         let index = |index: u32| index as usize;
@@ -98,8 +98,8 @@ impl Lbr {
     /// Records a branch from code in the state `before` to code in the state `after`.
     fn record(
         &mut self,
-        stack: &LbrStack,
-        taken: &Taken,
+        stack: &LbrProfile,
+        taken: &TakenBranch,
         (before, after): (Context, Context),
         tsc: u64,
         bus: &mut Bus,
@@ -123,7 +123,7 @@ impl Lbr {
             FORMAT_LIP => *taken,
             _ => {
                 let from = Context { ip: taken.from, ..before }.effective().ip;
-                Taken { from, to: after.effective().ip, ..*taken }
+                TakenBranch { from, to: after.effective().ip, ..*taken }
             }
         };
         let entry = self.entry(stack, &shown, tsc);
@@ -131,10 +131,10 @@ impl Lbr {
         self.last = LastBranch { from: taken.from, to: taken.to, info: 0 };
     }
 
-    fn entry(&mut self, stack: &LbrStack, taken: &Taken, tsc: u64) -> LastBranch {
-        let branch = !matches!(taken.kind, TakenKind::Event | TakenKind::DebugException);
+    fn entry(&mut self, stack: &LbrProfile, taken: &TakenBranch, tsc: u64) -> LastBranch {
+        let branch = !matches!(taken.kind, TakenBranchKind::Event | TakenBranchKind::DebugException);
         let mispredicted = if branch && !taken.predicted { MISPRED } else { 0 };
-        let Taken { from, to, .. } = *taken;
+        let TakenBranch { from, to, .. } = *taken;
         let cycles = tsc.saturating_sub(core::mem::replace(&mut self.tsc, tsc)).min(0xffff);
         match (stack.info, stack.format) {
             (Some(_), _) => LastBranch { from, to, info: mispredicted | cycles },
@@ -160,17 +160,17 @@ impl TracingUnit for Lbr {
         self.register(number).is_some()
     }
 
-    fn read_msr(&self, number: u32, shared: &Shared) -> Result<u64, GeneralProtection> {
+    fn read_msr(&self, number: u32, shared: &SharedState) -> Result<u64, GeneralProtection> {
         let (_, register) = self.register(number).ok_or(GeneralProtection)?;
-        let Stack { entries, tos, .. } = &shared.last_branches;
+        let LbrStack { entries, tos, .. } = &shared.last_branches;
         Ok(match register {
             LbrRegister::From(index) => entries[index].from,
             LbrRegister::To(index) => entries[index].to,
             LbrRegister::Info(index) => entries[index].info,
             LbrRegister::Tos => *tos,
             LbrRegister::Select => self.select.bits(),
-            LbrRegister::ExceptionFrom => self.exception.from,
-            LbrRegister::ExceptionTo => self.exception.to,
+            LbrRegister::ExceptionFrom => self.last_before_exception.from,
+            LbrRegister::ExceptionTo => self.last_before_exception.to,
         })
     }
 
@@ -195,7 +195,7 @@ impl TracingUnit for Lbr {
         if !legal {
             return Err(GeneralProtection);
         }
-        let Stack { entries, tos, .. } = &mut bus.shared.last_branches;
+        let LbrStack { entries, tos, .. } = &mut bus.shared.last_branches;
         match register {
             LbrRegister::From(index) => entries[index].from = value,
             LbrRegister::To(index) => entries[index].to = value,
@@ -207,22 +207,22 @@ impl TracingUnit for Lbr {
         Ok(())
     }
 
-    fn steps(&self, shared: &Shared) -> bool {
+    fn needs_each_instruction(&self, shared: &SharedState) -> bool {
         self.stack.is_some() && shared.debugctl.lbr() && !shared.perfmon.has(LBR_FRZ)
     }
 
-    fn retire(&mut self, retired: &Retired, seen: &Seen, bus: &mut Bus) {
-        if let (Some(stack), Some(taken)) = (self.stack, &seen.taken) {
+    fn retire(&mut self, retired: &Retired, info: &InstructionInfo, bus: &mut Bus) {
+        if let (Some(stack), Some(taken)) = (self.stack, &info.taken) {
             self.record(stack, taken, (retired.before, retired.after), retired.tsc, bus);
         }
     }
 
-    fn deliver(&mut self, delivery: &Delivery, taken: &Taken, bus: &mut Bus) {
-        if taken.kind == TakenKind::DebugException {
+    fn deliver(&mut self, delivery: &Delivery, taken: &TakenBranch, bus: &mut Bus) {
+        if taken.kind == TakenBranchKind::DebugException {
             bus.shared.debugctl.clear_lbr();
             return;
         }
-        self.exception = self.last;
+        self.last_before_exception = self.last;
         if let Some(stack) = self.stack {
             self.record(stack, taken, (delivery.before, delivery.after), delivery.tsc, bus);
         }

@@ -1,7 +1,7 @@
 //! The records of the stack.
 
 /// The size of the largest stack.
-pub(super) const MOST: usize = 32;
+pub(super) const MAX_ENTRIES: usize = 32;
 
 /// A record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,20 +13,24 @@ pub(crate) struct LastBranch {
 
 /// The records, and the index of the latest one.
 #[derive(Debug)]
-pub(crate) struct Stack {
-    pub(super) entries: [LastBranch; MOST],
+pub(crate) struct LbrStack {
+    pub(super) entries: [LastBranch; MAX_ENTRIES],
     pub(super) tos: u64,
     /// How many entries the stack has.
     count: u64,
 }
 
-impl Stack {
+impl LbrStack {
     pub(crate) fn new(count: u32) -> Self {
-        Self { entries: [LastBranch::default(); MOST], tos: 0, count: u64::from(count).clamp(1, MOST as u64) }
+        Self {
+            entries: [LastBranch::default(); MAX_ENTRIES],
+            tos: 0,
+            count: u64::from(count).clamp(1, MAX_ENTRIES as u64),
+        }
     }
 
     /// Returns the records, the latest first.
-    pub(crate) fn latest(&self) -> impl Iterator<Item = LastBranch> {
+    pub(crate) fn newest_first(&self) -> impl Iterator<Item = LastBranch> {
         (0..self.count).map(|back| self.entries[((self.tos + self.count - back) % self.count) as usize])
     }
 

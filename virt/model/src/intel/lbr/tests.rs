@@ -64,7 +64,7 @@ fn the_top_of_the_stack_goes_round_over_all_records() {
     for Stack { profile, entries, from, to, tos, .. } in STACKS {
         let mut m = machine(profile);
         m.control(1);
-        assert!(m.processor.steps() && m.processor.records_branches(), "{profile}");
+        assert!(m.processor.needs_each_instruction() && m.processor.records_branches(), "{profile}");
         for n in 1..=entries * 2 + 1 {
             m.go(JMP, 0x1000 + u64::from(n) * 0x10);
             assert_eq!(m.read(tos), u64::from(n % entries), "{profile}");
@@ -75,7 +75,7 @@ fn the_top_of_the_stack_goes_round_over_all_records() {
             assert_eq!((m.read(from + slot), m.read(to + slot)), expected, "{profile} {slot}");
         }
         m.control(0);
-        assert!(!m.processor.steps() && !m.processor.records_branches(), "{profile}");
+        assert!(!m.processor.needs_each_instruction() && !m.processor.records_branches(), "{profile}");
         m.go(JMP, 0x50);
         assert_eq!(m.read(tos), 1, "{profile}");
     }

@@ -13,18 +13,18 @@ mod tests;
 use pugmark_decoder_core::pebs::{Branch, Branches, Format, Memory, Record, Registers, TxAbort};
 
 use crate::intel::IntelProfile;
-use crate::intel::ds::Which;
+use crate::intel::ds::DsBuffer;
 use crate::intel::lbr::LastBranch;
 use crate::intel::registers::OVF_DS_BUFFER;
 use crate::intel::unit::Bus;
 use crate::{ExecMode, GeneralProtection, Retired};
 
 /// The most counters that can be sampled.
-const MOST: usize = 8;
+const MAX_COUNTERS: usize = 8;
 /// The most last branches that a record can have.
-const MOST_BRANCHES: usize = 32;
+const MAX_BRANCHES: usize = 32;
 /// The size of the largest record in bytes: all groups of the adaptive format.
-const LARGEST: usize = 32 + 32 + 18 * 8 + 256 + MOST_BRANCHES * Branch::BYTES;
+const MAX_RECORD_BYTES: usize = 32 + 32 + 18 * 8 + 256 + MAX_BRANCHES * Branch::BYTES;
 
 /// MSR_PEBS_DATA_CFG: the groups of an adaptive record besides the basic one.
 mod data_cfg {
@@ -38,7 +38,7 @@ mod data_cfg {
 }
 
 #[derive(Debug)]
-pub(crate) struct Sampler {
+pub(crate) struct PebsSampler {
     format: Option<Format>,
     /// A bit for each counter that can be sampled.
     counters: u64,
@@ -54,9 +54,9 @@ pub(crate) struct Sampler {
 }
 
 /// The value to which each counter is to be reset, if it is.
-type Resets = [Option<u64>; MOST];
+type ResetValues = [Option<u64>; MAX_COUNTERS];
 
-impl Sampler {
+impl PebsSampler {
     pub(crate) fn new(profile: &IntelProfile) -> Self {
         let pebs = profile.debug_store.as_ref().and_then(|store| store.pebs.as_ref());
         Self {
@@ -128,8 +128,8 @@ impl Sampler {
         adaptive: u64,
         retired: &Retired,
         bus: &mut Bus,
-    ) -> Resets {
-        let mut resets = [None; MOST];
+    ) -> ResetValues {
+        let mut resets = [None; MAX_COUNTERS];
         let applicable = self.armed & counters;
         let Some(format) = self.format.filter(|_| applicable != 0) else { return resets };
         let groups = if applicable & adaptive != 0 { self.data_cfg } else { 0 };
@@ -157,9 +157,9 @@ impl Sampler {
         bus: &mut Bus,
     ) -> Option<()> {
         let width = bus.shared.ds.width(retired.after.mode);
-        let buffer = bus.ds_buffer(Which::Pebs, width)?;
-        let mut bytes = [0; LARGEST];
-        let mut branches = [[0; Branch::BYTES]; MOST_BRANCHES];
+        let buffer = bus.ds_buffer(DsBuffer::Pebs, width)?;
+        let mut bytes = [0; MAX_RECORD_BYTES];
+        let mut branches = [[0; Branch::BYTES]; MAX_BRANCHES];
         let record = self.record(applicable, retired, bus);
         let record = match format {
             Format::Adaptive => self.with_groups(groups, record, &mut branches, bus),
@@ -172,9 +172,9 @@ impl Sampler {
             bus.shared.violations.samples_dropped += 1;
             return None;
         }
-        bus.ds_store(Which::Pebs, width, (buffer.index, &bytes[..size]), next)?;
+        bus.ds_store(DsBuffer::Pebs, width, (buffer.index, &bytes[..size]), next)?;
         if buffer.index < buffer.interrupt_threshold && next >= buffer.interrupt_threshold {
-            bus.signal(OVF_DS_BUFFER);
+            bus.raise_pmi(OVF_DS_BUFFER);
         }
         Some(())
     }
@@ -184,7 +184,7 @@ impl Sampler {
         let registers = Registers { rip: retired.after.ip, ..self.registers };
         let registers = match retired.after.mode {
             ExecMode::Bits64 => registers,
-            ExecMode::Bits16 | ExecMode::Bits32 => narrow(registers),
+            ExecMode::Bits16 | ExecMode::Bits32 => legacy_registers(registers),
         };
         Record {
             registers: Some(registers),
@@ -199,19 +199,19 @@ impl Sampler {
     }
 }
 
-impl Sampler {
+impl PebsSampler {
     /// Returns an adaptive record with these groups and no others. It cannot have more branches than the stack has.
     fn with_groups<'a>(
         &'a self,
         groups: u64,
         record: Record<'a>,
-        branches: &'a mut [[u8; Branch::BYTES]; MOST_BRANCHES],
+        branches: &'a mut [[u8; Branch::BYTES]; MAX_BRANCHES],
         bus: &Bus,
     ) -> Record<'a> {
         let has = |group: u64| groups & group != 0;
         let wanted = (groups >> data_cfg::LBR_ENTRIES_SHIFT) as usize + 1;
         let mut count = 0;
-        for (out, entry) in branches.iter_mut().zip(bus.shared.last_branches.latest()).take(wanted) {
+        for (out, entry) in branches.iter_mut().zip(bus.shared.last_branches.newest_first()).take(wanted) {
             let LastBranch { from, to, info } = entry;
             *out = Branch { from, to, info }.emit();
             count += 1;
@@ -228,7 +228,7 @@ impl Sampler {
 }
 
 /// Narrows registers to what exists outside 64-bit mode: they have 32 bits, and there are no R8 to R15.
-fn narrow(registers: Registers) -> Registers {
+fn legacy_registers(registers: Registers) -> Registers {
     let Registers { rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, .. } = registers;
     let [rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp] =
         [rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp].map(|value| value & 0xffff_ffff);

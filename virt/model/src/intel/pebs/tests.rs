@@ -89,16 +89,16 @@ fn a_record_has_the_fields_of_its_format() {
 #[test]
 fn what_executes_in_one_go_ends_before_what_is_sampled() {
     let mut m = machine("skylake", 0x1000, 0x1000);
-    assert_eq!(m.processor.in_one_go(), u32::MAX);
+    assert_eq!(m.processor.max_unreported(), u32::MAX);
     sample(&mut m, BRANCHES, 3);
     m.at.ip = 0x1000;
     for left in [3, 2, 1] {
         assert!(!m.processor.wants_registers());
-        assert_eq!(m.processor.in_one_go(), left);
+        assert_eq!(m.processor.max_unreported(), left);
         m.go(JMP, 0x2000);
     }
     assert!(m.processor.wants_registers());
-    assert_eq!(m.processor.in_one_go(), 1);
+    assert_eq!(m.processor.max_unreported(), 1);
     m.go(JMP, 0x3000);
     assert_ne!(m.sample_index(), 0);
 }

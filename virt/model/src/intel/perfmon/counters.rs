@@ -7,31 +7,31 @@
 //! Source: SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring" and "Full-Width Writes to
 //! Performance Counter Registers"; vol. 4, the table "IA-32 Architectural MSRs".
 
-use crate::branch::Kind;
-use crate::intel::pebs::Sampler;
-use crate::intel::profile::{Counted, IntelEvent};
+use crate::branch::InstructionKind;
+use crate::intel::pebs::PebsSampler;
+use crate::intel::profile::{CountedEvent, IntelEvent};
 use crate::intel::registers::{evtsel, msr};
-use crate::intel::taken::{Taken, TakenKind};
-use crate::intel::unit::{Bus, Seen, Shared, TracingUnit};
+use crate::intel::taken_branch::{TakenBranch, TakenBranchKind};
+use crate::intel::unit::{Bus, InstructionInfo, SharedState, TracingUnit};
 use crate::intel::{IntelProfile, Registers};
 use crate::{Delivery, DeliveryKind, GeneralProtection, Retired};
 
 /// The largest number of counters in any profile.
-const MOST: usize = 8;
+const MAX_COUNTERS: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct IntelCounters {
     profile: &'static IntelProfile,
-    number: usize,
+    count: usize,
     /// The bits that a counter has.
     mask: u64,
     full_width: bool,
     events: &'static [IntelEvent],
-    select: [u64; MOST],
-    value: [u64; MOST],
+    select: [u64; MAX_COUNTERS],
+    value: [u64; MAX_COUNTERS],
     /// Counters that count something if IA32_PERF_GLOBAL_CTRL enables them.
     counting: u64,
-    sampler: Sampler,
+    sampler: PebsSampler,
 }
 
 /// One of the registers.
@@ -48,14 +48,14 @@ impl IntelCounters {
         let counters = profile.counters.as_ref();
         Self {
             profile,
-            number: counters.map_or(0, |counters| counters.number as usize).min(MOST),
+            count: counters.map_or(0, |counters| counters.count as usize).min(MAX_COUNTERS),
             mask: counters.map_or(0, |counters| (1 << counters.width) - 1),
             full_width: counters.is_some_and(|counters| counters.full_width),
             events: counters.map_or(&[], |counters| counters.events),
-            select: [0; MOST],
-            value: [0; MOST],
+            select: [0; MAX_COUNTERS],
+            value: [0; MAX_COUNTERS],
             counting: 0,
-            sampler: Sampler::new(profile),
+            sampler: PebsSampler::new(profile),
         }
     }
 
@@ -66,13 +66,13 @@ impl IntelCounters {
 
     /// How many instructions retire at least before one that may be sampled; 0 if the next one may be. An instruction
     /// counts once at most.
-    pub(crate) fn until_sample(&self, shared: &Shared) -> u64 {
+    pub(crate) fn instructions_until_sample(&self, shared: &SharedState) -> u64 {
         if self.sampler.is_armed() {
             return 0;
         }
         let sampled = shared.perfmon.enabled_counters() & self.counting & self.sampler.enable();
         let until_overflow = |index: usize| self.mask.wrapping_sub(self.value[index]).saturating_add(1);
-        (0..self.number)
+        (0..self.count)
             .filter(|index| sampled & 1 << index != 0)
             .map(until_overflow)
             .min()
@@ -86,7 +86,7 @@ impl IntelCounters {
 
     fn register(&self, number: u32) -> Option<CounterRegister> {
         let of = |first: u32| {
-            number.checked_sub(first).map(|index| index as usize).filter(|index| *index < self.number)
+            number.checked_sub(first).map(|index| index as usize).filter(|index| *index < self.count)
         };
         if let Some(index) = of(msr::IA32_PERFEVTSEL0) {
             Some(CounterRegister::Select(index))
@@ -113,7 +113,7 @@ impl IntelCounters {
     /// Counters whose records are adaptive.
     fn adaptive(&self) -> u64 {
         let is = |index: &usize| self.select[*index] & evtsel::ADAPTIVE_RECORD != 0;
-        (0..self.number).filter(is).fold(0, |counters, index| counters | 1 << index)
+        (0..self.count).filter(is).fold(0, |counters, index| counters | 1 << index)
     }
 
     /// The event that a counter counts, if its event select enables it.
@@ -128,14 +128,14 @@ impl IntelCounters {
         self.select[index] & if cpl == 0 { evtsel::OS } else { evtsel::USR } != 0
     }
 
-    /// Counts an instruction in each counter for whose event `happens` returns true.
-    fn count(&mut self, retired: &Retired, happens: impl Fn(Counted) -> bool, bus: &mut Bus) {
+    /// Counts an instruction in each counter for whose event `occurs` returns true.
+    fn count(&mut self, retired: &Retired, occurs: impl Fn(CountedEvent) -> bool, bus: &mut Bus) {
         let enabled = bus.shared.perfmon.enabled_counters() & self.counting;
         let (mut events, mut overflows, mut interrupts) = (0, 0, 0);
-        for index in 0..self.number {
+        for index in 0..self.count {
             let bit = 1_u64 << index;
             let Some(event) = self.event(index).filter(|_| enabled & bit != 0) else { continue };
-            if !self.counts_level(index, retired.before.cpl) || !happens(event.what) {
+            if !self.counts_level(index, retired.before.cpl) || !occurs(event.counts) {
                 continue;
             }
             // AnyThread must also be clear for a precise event.
@@ -160,23 +160,25 @@ impl IntelCounters {
         self.sampler.arm(overflows & events);
         bus.shared.perfmon.set_status(overflows);
         if interrupts != 0 {
-            bus.signal(interrupts);
+            bus.raise_pmi(interrupts);
         }
     }
 }
 
 /// Whether an instruction counts as an event of this kind.
-fn happens(what: Counted, seen: &Seen) -> bool {
-    let kind = seen.decoded.kind;
+fn occurs(what: CountedEvent, info: &InstructionInfo) -> bool {
+    let kind = info.decoded.kind;
     match what {
-        Counted::Instructions => true,
-        Counted::Branches => seen.decoded.may_transfer(),
-        Counted::Conditional => kind == Kind::Conditional,
-        Counted::NearCalls => matches!(kind, Kind::DirectCall { .. } | Kind::IndirectCall),
-        Counted::NearReturns => kind == Kind::Return,
-        Counted::NearTaken => seen.taken.is_some_and(|taken| taken.kind != TakenKind::FarBranch),
-        Counted::FarBranches => matches!(kind, Kind::Far | Kind::InterruptReturn),
-        Counted::Mispredicted => seen.mispredicted,
+        CountedEvent::Instructions => true,
+        CountedEvent::Branches => info.decoded.may_transfer(),
+        CountedEvent::Conditional => kind == InstructionKind::Conditional,
+        CountedEvent::NearCalls => {
+            matches!(kind, InstructionKind::DirectCall { .. } | InstructionKind::IndirectCall)
+        }
+        CountedEvent::NearReturns => kind == InstructionKind::Return,
+        CountedEvent::NearTaken => info.taken.is_some_and(|taken| taken.kind != TakenBranchKind::FarBranch),
+        CountedEvent::FarBranches => matches!(kind, InstructionKind::Far | InstructionKind::InterruptReturn),
+        CountedEvent::Mispredicted => info.mispredicted,
     }
 }
 
@@ -185,7 +187,7 @@ impl TracingUnit for IntelCounters {
         self.register(number).is_some()
     }
 
-    fn read_msr(&self, number: u32, _: &Shared) -> Result<u64, GeneralProtection> {
+    fn read_msr(&self, number: u32, _: &SharedState) -> Result<u64, GeneralProtection> {
         Ok(match self.register(number).ok_or(GeneralProtection)? {
             CounterRegister::Select(index) => self.select[index],
             CounterRegister::Value(index) | CounterRegister::FullWidth(index) => self.value[index],
@@ -217,22 +219,24 @@ impl TracingUnit for IntelCounters {
         Ok(())
     }
 
-    fn steps(&self, shared: &Shared) -> bool {
+    fn needs_each_instruction(&self, shared: &SharedState) -> bool {
         shared.perfmon.enabled_counters() & self.counting != 0
     }
 
-    fn retire(&mut self, retired: &Retired, seen: &Seen, bus: &mut Bus) {
-        self.count(retired, |what| happens(what, seen), bus);
+    fn retire(&mut self, retired: &Retired, info: &InstructionInfo, bus: &mut Bus) {
+        self.count(retired, |what| occurs(what, info), bus);
     }
 
     /// INT n and its kin are instructions, which retire; no other delivery is counted.
-    fn deliver(&mut self, delivery: &Delivery, _: &Taken, bus: &mut Bus) {
+    fn deliver(&mut self, delivery: &Delivery, _: &TakenBranch, bus: &mut Bus) {
         if delivery.kind != DeliveryKind::SoftwareInterrupt {
             return;
         }
         let &Delivery { before, after, tsc, .. } = delivery;
         let retired = Retired { before, after, bytes: &[], tsc, operand: 0 };
-        let is = |what| matches!(what, Counted::Instructions | Counted::Branches | Counted::FarBranches);
+        let is = |what| {
+            matches!(what, CountedEvent::Instructions | CountedEvent::Branches | CountedEvent::FarBranches)
+        };
         self.count(&retired, is, bus);
     }
 }

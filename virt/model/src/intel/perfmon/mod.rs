@@ -22,7 +22,7 @@ const DELIVERY_FIXED: u32 = 0;
 const DELIVERY_NMI: u32 = 4;
 
 /// The most PMIs that can be on their way at once; further PMIs merge with them.
-const ON_THE_WAY: usize = 2;
+const MAX_ON_THE_WAY: usize = 2;
 
 #[derive(Debug)]
 pub(crate) struct Perfmon {
@@ -34,15 +34,15 @@ pub(crate) struct Perfmon {
     ctrl: u64,
     lvt: u32,
     skid: u32,
-    waiting: [Option<Waiting>; ON_THE_WAY],
-    due: Option<Pmi>,
+    pmis: [Option<PmiOnTheWay>; MAX_ON_THE_WAY],
+    delivered: Option<Pmi>,
 }
 
 /// A PMI on its way.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct PmiOnTheWay {
     /// Instructions that retire before it reaches the local APIC.
-    left: u32,
+    instructions_left: u32,
     /// It was raised by a filled ToPA region.
     topa: bool,
 }
@@ -51,15 +51,15 @@ impl Perfmon {
     pub(crate) fn new(profile: &IntelProfile, skid: u32) -> Self {
         Self {
             version: profile.perfmon_version,
-            counters: profile.counters.as_ref().map_or(0, |counters| (1 << counters.number) - 1),
+            counters: profile.counters.as_ref().map_or(0, |counters| (1 << counters.count) - 1),
             has_pt: profile.has_pt(),
             status: 0,
             // After reset the counters are enabled here, so that each is controlled by its own event select only.
-            ctrl: profile.counters.as_ref().map_or(0, |counters| (1 << counters.number) - 1),
+            ctrl: profile.counters.as_ref().map_or(0, |counters| (1 << counters.count) - 1),
             lvt: LVT_MASK,
             skid,
-            waiting: [None; ON_THE_WAY],
-            due: None,
+            pmis: [None; MAX_ON_THE_WAY],
+            delivered: None,
         }
     }
 
@@ -142,11 +142,11 @@ impl Perfmon {
     }
 
     /// Raises a PMI: sets status bits, sends the PMI on its way, and freezes what IA32_DEBUGCTL says.
-    pub(crate) fn signal(&mut self, status: u64, debugctl: &mut DebugCtl) {
+    pub(crate) fn raise_pmi(&mut self, status: u64, debugctl: &mut DebugCtl) {
         self.status |= status;
         let topa = status == TRACE_TOPA_PMI;
-        if let Some(free) = self.waiting.iter_mut().find(|slot| slot.is_none()) {
-            *free = Some(Waiting { left: self.skid, topa });
+        if let Some(free) = self.pmis.iter_mut().find(|slot| slot.is_none()) {
+            *free = Some(PmiOnTheWay { instructions_left: self.skid, topa });
         }
         // From version 4 the processor freezes with a status bit; before that it clears the software's enable bits.
         if debugctl.freezes_lbrs() {
@@ -163,37 +163,38 @@ impl Perfmon {
         }
     }
 
-    pub(crate) fn on_the_way(&self) -> bool {
-        self.waiting.iter().any(Option::is_some)
+    pub(crate) fn has_pmi_on_the_way(&self) -> bool {
+        self.pmis.iter().any(Option::is_some)
     }
 
     /// How many instructions retire until the next PMI reaches the local APIC, including the one at which it arrives.
-    pub(crate) fn until_arrival(&self) -> u32 {
-        let left = self.waiting.iter().flatten().map(|waiting| waiting.left.saturating_add(1));
+    pub(crate) fn instructions_until_pmi(&self) -> u32 {
+        let left = self.pmis.iter().flatten().map(|waiting| waiting.instructions_left.saturating_add(1));
         left.min().unwrap_or(u32::MAX)
     }
 
     /// Recalls the PMIs of ToPA regions that are on their way, for PendToPAPMI. Returns whether there were any.
-    pub(crate) fn recall(&mut self) -> bool {
-        let topa = |slot: &Option<Waiting>| slot.is_some_and(|waiting| waiting.topa);
-        let any = self.waiting.iter().any(topa);
-        self.waiting.iter_mut().filter(|slot| topa(slot)).for_each(|slot| *slot = None);
+    pub(crate) fn recall_topa_pmis(&mut self) -> bool {
+        let topa = |slot: &Option<PmiOnTheWay>| slot.is_some_and(|waiting| waiting.topa);
+        let any = self.pmis.iter().any(topa);
+        self.pmis.iter_mut().filter(|slot| topa(slot)).for_each(|slot| *slot = None);
         any
     }
 
     /// An instruction retired: PMIs come one instruction closer.
-    pub(crate) fn tick(&mut self, violations: &mut IntelViolations) {
-        if !self.on_the_way() {
+    pub(crate) fn instruction_retired(&mut self, violations: &mut IntelViolations) {
+        if !self.has_pmi_on_the_way() {
             return;
         }
-        for index in 0..ON_THE_WAY {
-            match self.waiting[index] {
-                Some(Waiting { left: 0, .. }) => {
-                    self.waiting[index] = None;
+        for index in 0..MAX_ON_THE_WAY {
+            match self.pmis[index] {
+                Some(PmiOnTheWay { instructions_left: 0, .. }) => {
+                    self.pmis[index] = None;
                     self.reach_apic(violations);
                 }
                 Some(waiting) => {
-                    self.waiting[index] = Some(Waiting { left: waiting.left - 1, ..waiting });
+                    self.pmis[index] =
+                        Some(PmiOnTheWay { instructions_left: waiting.instructions_left - 1, ..waiting });
                 }
                 None => {}
             }
@@ -201,9 +202,9 @@ impl Perfmon {
     }
 
     /// Lets all PMIs arrive that are on their way, because tracing ended.
-    pub(crate) fn arrive(&mut self, violations: &mut IntelViolations) {
-        for index in 0..ON_THE_WAY {
-            if self.waiting[index].take().is_some() {
+    pub(crate) fn deliver_all(&mut self, violations: &mut IntelViolations) {
+        for index in 0..MAX_ON_THE_WAY {
+            if self.pmis[index].take().is_some() {
                 self.reach_apic(violations);
             }
         }
@@ -215,7 +216,7 @@ impl Perfmon {
             violations.pmis_dropped += 1;
             return;
         }
-        self.due = match self.lvt >> 8 & 7 {
+        self.delivered = match self.lvt >> 8 & 7 {
             DELIVERY_FIXED => Some(Pmi::Fixed(self.lvt as u8)),
             DELIVERY_NMI => Some(Pmi::Nmi),
             _ => {
@@ -226,8 +227,8 @@ impl Perfmon {
         self.lvt |= LVT_MASK;
     }
 
-    pub(crate) fn take(&mut self) -> Option<Pmi> {
-        self.due.take()
+    pub(crate) fn take_delivered(&mut self) -> Option<Pmi> {
+        self.delivered.take()
     }
 }
 
@@ -240,7 +241,7 @@ mod tests {
     }
 
     fn signal_topa(perfmon: &mut Perfmon) {
-        perfmon.signal(1 << 55, &mut DebugCtl::new(IntelProfile::by_name("skylake").expect("skylake")));
+        perfmon.raise_pmi(1 << 55, &mut DebugCtl::new(IntelProfile::by_name("skylake").expect("skylake")));
     }
 
     #[test]
@@ -252,15 +253,15 @@ mod tests {
             signal_topa(&mut perfmon);
             assert_eq!(perfmon.read(0x38e), Ok(1 << 55));
             for left in [4, 3, 2] {
-                assert_eq!(perfmon.until_arrival(), left);
-                perfmon.tick(&mut violations);
-                assert_eq!(perfmon.take(), None);
+                assert_eq!(perfmon.instructions_until_pmi(), left);
+                perfmon.instruction_retired(&mut violations);
+                assert_eq!(perfmon.take_delivered(), None);
             }
-            assert_eq!(perfmon.until_arrival(), 1);
-            perfmon.tick(&mut violations);
+            assert_eq!(perfmon.instructions_until_pmi(), 1);
+            perfmon.instruction_retired(&mut violations);
             assert_eq!(perfmon.lvt(), lvt | 1 << 16);
-            assert_eq!(perfmon.take(), Some(expected));
-            assert_eq!(perfmon.take(), None);
+            assert_eq!(perfmon.take_delivered(), Some(expected));
+            assert_eq!(perfmon.take_delivered(), None);
         }
     }
 
@@ -270,9 +271,9 @@ mod tests {
         let mut perfmon = perfmon("skylake", 0);
         perfmon.set_lvt(0x400 | 1 << 16);
         signal_topa(&mut perfmon);
-        perfmon.tick(&mut violations);
+        perfmon.instruction_retired(&mut violations);
         perfmon.set_lvt(0x400);
-        assert_eq!(perfmon.take(), None);
+        assert_eq!(perfmon.take_delivered(), None);
         assert_eq!(perfmon.read(0x38e), Ok(1 << 55));
         assert_eq!(violations.pmis_dropped, 1);
     }
@@ -283,15 +284,15 @@ mod tests {
         let mut perfmon = perfmon("skylake", 2);
         perfmon.set_lvt(0x400);
         signal_topa(&mut perfmon);
-        perfmon.tick(&mut violations);
+        perfmon.instruction_retired(&mut violations);
         signal_topa(&mut perfmon);
-        perfmon.tick(&mut violations);
-        perfmon.tick(&mut violations);
-        assert_eq!(perfmon.take(), Some(Pmi::Nmi));
+        perfmon.instruction_retired(&mut violations);
+        perfmon.instruction_retired(&mut violations);
+        assert_eq!(perfmon.take_delivered(), Some(Pmi::Nmi));
         // The handler unmasks the entry before the second arrives.
         perfmon.set_lvt(0x400);
-        perfmon.arrive(&mut violations);
-        assert_eq!(perfmon.take(), Some(Pmi::Nmi));
+        perfmon.deliver_all(&mut violations);
+        assert_eq!(perfmon.take_delivered(), Some(Pmi::Nmi));
         assert_eq!(violations.pmis_dropped, 0);
     }
 
@@ -301,8 +302,8 @@ mod tests {
         let mut perfmon = perfmon("skylake", 0);
         perfmon.set_lvt(0x500);
         signal_topa(&mut perfmon);
-        perfmon.tick(&mut violations);
-        assert_eq!((perfmon.take(), violations.pmis_misprogrammed), (None, 1));
+        perfmon.instruction_retired(&mut violations);
+        assert_eq!((perfmon.take_delivered(), violations.pmis_misprogrammed), (None, 1));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use pugmark_decoder_core::pebs::Format;
 
 /// The debug control register's layout, which depends on the family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DebugControl {
+pub enum DebugCtlLayout {
     /// IA32_DEBUGCTL: Core Solo and Duo and later.
     Core,
     /// MSR_DEBUGCTLA: NetBurst.
@@ -15,9 +15,9 @@ pub enum DebugControl {
 
 /// The Debug Store: branch records and samples in memory.
 #[derive(Debug)]
-pub struct DebugStore {
+pub struct DebugStoreProfile {
     /// The debug control register.
-    pub control: DebugControl,
+    pub debugctl: DebugCtlLayout,
     /// Whether the save area has 64-bit fields in every mode, CPUID.01H:ECX\[2\].
     pub dtes64: bool,
     /// Whether branch records can be filtered by privilege level, CPUID.01H:ECX\[4\].
@@ -25,12 +25,12 @@ pub struct DebugStore {
     /// Whether branch records say if the branch was predicted.
     pub predicted: bool,
     /// PEBS; `None` if IA32_MISC_ENABLE reports that it is unavailable.
-    pub pebs: Option<Pebs>,
+    pub pebs: Option<PebsProfile>,
 }
 
 /// Processor Event Based Sampling.
 #[derive(Debug)]
-pub struct Pebs {
+pub struct PebsProfile {
     /// The format of its records, as IA32_PERF_CAPABILITIES\[11:8\] reports it.
     pub format: Format,
     /// How many counters can be sampled, counted from the first one.
@@ -41,7 +41,7 @@ pub struct Pebs {
 
 /// The last branch record stack.
 #[derive(Debug)]
-pub struct LbrStack {
+pub struct LbrProfile {
     /// IA32_PERF_CAPABILITIES\[5:0\].
     pub format: u8,
     /// The number of records.
@@ -68,7 +68,7 @@ pub struct LbrStack {
 #[derive(Debug)]
 pub struct CounterProfile {
     /// CPUID.0AH:EAX\[15:8\].
-    pub number: u32,
+    pub count: u32,
     /// Bits of a counter, CPUID.0AH:EAX\[23:16\].
     pub width: u32,
     /// Whether the full width of counters can be written, by IA32_A_PMCx: IA32_PERF_CAPABILITIES\[13\].
@@ -85,14 +85,14 @@ pub struct IntelEvent {
     /// Unit mask.
     pub umask: u8,
     /// What the event counts.
-    pub what: Counted,
+    pub counts: CountedEvent,
     /// The counters that can sample the event (PEBS), one bit each.
     pub precise: u32,
 }
 
 /// What an event counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counted {
+pub enum CountedEvent {
     /// Instructions that retire.
     Instructions,
     /// Branches that retire, taken or not.

@@ -5,7 +5,10 @@
 
 use pugmark_decoder_core::pebs::Format;
 
-use super::{Counted, CounterProfile, DebugControl, DebugStore, IntelEvent, IntelProfile, LbrStack, Pebs};
+use super::{
+    CountedEvent, CounterProfile, DebugCtlLayout, DebugStoreProfile, IntelEvent, IntelProfile, LbrProfile,
+    PebsProfile,
+};
 
 /// No Intel PT, no frequencies, no counters: the defaults of the profiles below.
 const NOTHING: IntelProfile = IntelProfile {
@@ -37,7 +40,7 @@ pub(super) static ALL: [IntelProfile; 7] = [
         name: "prescott",
         signature: 0x0000_0f43,
         highest_leaf: 5,
-        lbr: Some(LbrStack {
+        lbr: Some(LbrProfile {
             format: 0,
             entries: 16,
             from: 0x680,
@@ -49,8 +52,8 @@ pub(super) static ALL: [IntelProfile; 7] = [
             writable: false,
             excludes_tr: false,
         }),
-        debug_store: Some(DebugStore {
-            control: DebugControl::NetBurst,
+        debug_store: Some(DebugStoreProfile {
+            debugctl: DebugCtlLayout::NetBurst,
             dtes64: true,
             ds_cpl: true,
             predicted: true,
@@ -67,8 +70,8 @@ pub(super) static ALL: [IntelProfile; 7] = [
         perfmon_version: 2,
         // 64-bit LIP, PEBS_TRAP, PEBS_ARCH_REG.
         perf_capabilities: Some(0xc1),
-        counters: Some(CounterProfile { number: 2, width: 40, full_width: false, events: &CORE2_EVENTS }),
-        lbr: Some(LbrStack {
+        counters: Some(CounterProfile { count: 2, width: 40, full_width: false, events: &CORE2_EVENTS }),
+        lbr: Some(LbrProfile {
             format: 1,
             entries: 4,
             from: 0x40,
@@ -80,12 +83,12 @@ pub(super) static ALL: [IntelProfile; 7] = [
             writable: true,
             excludes_tr: true,
         }),
-        debug_store: Some(DebugStore {
-            control: DebugControl::Core,
+        debug_store: Some(DebugStoreProfile {
+            debugctl: DebugCtlLayout::Core,
             dtes64: true,
             ds_cpl: true,
             predicted: false,
-            pebs: Some(Pebs { format: Format::Registers, counters: 1, other_bits: 0 }),
+            pebs: Some(PebsProfile { format: Format::Registers, counters: 1, other_bits: 0 }),
         }),
         non_turbo_ratio: 9,
         ..NOTHING
@@ -97,8 +100,8 @@ pub(super) static ALL: [IntelProfile; 7] = [
         perfmon_version: 3,
         // 64-bit EIP and flags, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 1, SMM_FREEZE.
         perf_capabilities: Some(0x11c3),
-        counters: Some(CounterProfile { number: 4, width: 48, full_width: false, events: &NEHALEM_EVENTS }),
-        lbr: Some(LbrStack {
+        counters: Some(CounterProfile { count: 4, width: 48, full_width: false, events: &NEHALEM_EVENTS }),
+        lbr: Some(LbrProfile {
             format: 3,
             entries: 16,
             from: 0x680,
@@ -110,12 +113,12 @@ pub(super) static ALL: [IntelProfile; 7] = [
             writable: true,
             excludes_tr: false,
         }),
-        debug_store: Some(DebugStore {
-            control: DebugControl::Core,
+        debug_store: Some(DebugStoreProfile {
+            debugctl: DebugCtlLayout::Core,
             dtes64: true,
             ds_cpl: true,
             predicted: true,
-            pebs: Some(Pebs { format: Format::Latency, counters: 4, other_bits: LOAD_LATENCY }),
+            pebs: Some(PebsProfile { format: Format::Latency, counters: 4, other_bits: LOAD_LATENCY }),
         }),
         uncore_pmi: true,
         non_turbo_ratio: 20,
@@ -129,8 +132,8 @@ pub(super) static ALL: [IntelProfile; 7] = [
         perfmon_version: 3,
         // 64-bit EIP and flags with TSX's, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 2, SMM_FREEZE, FW_WRITE.
         perf_capabilities: Some(0x32c4),
-        counters: Some(CounterProfile { number: 4, width: 48, full_width: true, events: &BROADWELL_EVENTS }),
-        lbr: Some(LbrStack {
+        counters: Some(CounterProfile { count: 4, width: 48, full_width: true, events: &BROADWELL_EVENTS }),
+        lbr: Some(LbrProfile {
             format: 4,
             entries: 16,
             from: 0x680,
@@ -142,12 +145,12 @@ pub(super) static ALL: [IntelProfile; 7] = [
             writable: true,
             excludes_tr: false,
         }),
-        debug_store: Some(DebugStore {
-            control: DebugControl::Core,
+        debug_store: Some(DebugStoreProfile {
+            debugctl: DebugCtlLayout::Core,
             dtes64: true,
             ds_cpl: true,
             predicted: true,
-            pebs: Some(Pebs { format: Format::Transaction, counters: 4, other_bits: LOAD_LATENCY }),
+            pebs: Some(PebsProfile { format: Format::Transaction, counters: 4, other_bits: LOAD_LATENCY }),
         }),
         uncore_pmi: true,
         pt_features: 0b1,
@@ -163,14 +166,14 @@ pub(super) static ALL: [IntelProfile; 7] = [
         perfmon_version: 4,
         // 64-bit EIP, flags and LBR_INFO, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 3, SMM_FREEZE, FW_WRITE.
         perf_capabilities: Some(0x33c5),
-        counters: Some(CounterProfile { number: 4, width: 48, full_width: true, events: &SKYLAKE_EVENTS }),
+        counters: Some(CounterProfile { count: 4, width: 48, full_width: true, events: &SKYLAKE_EVENTS }),
         lbr: Some(SKYLAKE_STACK),
-        debug_store: Some(DebugStore {
-            control: DebugControl::Core,
+        debug_store: Some(DebugStoreProfile {
+            debugctl: DebugCtlLayout::Core,
             dtes64: true,
             ds_cpl: true,
             predicted: true,
-            pebs: Some(Pebs { format: Format::Time, counters: 4, other_bits: LOAD_LATENCY }),
+            pebs: Some(PebsProfile { format: Format::Time, counters: 4, other_bits: LOAD_LATENCY }),
         }),
         uncore_pmi: true,
         pt_features: 0b1111,
@@ -192,14 +195,14 @@ pub(super) static ALL: [IntelProfile; 7] = [
         perfmon_version: 5,
         // 64-bit EIP, flags and LBR_INFO, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 4, SMM_FREEZE, FW_WRITE, PEBS_BASELINE.
         perf_capabilities: Some(0x74c5),
-        counters: Some(CounterProfile { number: 8, width: 48, full_width: true, events: &ICELAKE_EVENTS }),
+        counters: Some(CounterProfile { count: 8, width: 48, full_width: true, events: &ICELAKE_EVENTS }),
         lbr: Some(SKYLAKE_STACK),
-        debug_store: Some(DebugStore {
-            control: DebugControl::Core,
+        debug_store: Some(DebugStoreProfile {
+            debugctl: DebugCtlLayout::Core,
             dtes64: true,
             ds_cpl: true,
             predicted: true,
-            pebs: Some(Pebs { format: Format::Adaptive, counters: 8, other_bits: 0 }),
+            pebs: Some(PebsProfile { format: Format::Adaptive, counters: 8, other_bits: 0 }),
         }),
         uncore_pmi: true,
         pt_features: 0b0101_1111,
@@ -242,8 +245,8 @@ pub(super) static PENTIUM_M: IntelProfile = IntelProfile {
     highest_leaf: 2,
     physical_address_bits: 32,
     long_mode: false,
-    debug_store: Some(DebugStore {
-        control: DebugControl::PentiumM,
+    debug_store: Some(DebugStoreProfile {
+        debugctl: DebugCtlLayout::PentiumM,
         dtes64: false,
         ds_cpl: false,
         predicted: true,
@@ -254,7 +257,7 @@ pub(super) static PENTIUM_M: IntelProfile = IntelProfile {
 };
 
 /// The last branch record stack of Skylake and Ice Lake.
-const SKYLAKE_STACK: LbrStack = LbrStack {
+const SKYLAKE_STACK: LbrProfile = LbrProfile {
     format: 5,
     entries: 32,
     from: 0x680,
@@ -273,66 +276,66 @@ const LOAD_LATENCY: u64 = 0xf << 32;
 /// Source: SDM vol. 3, Performance Monitoring Events, "Pre-defined Architectural Performance Events", and Performance
 /// Monitoring, the table "PEBS Performance Events for Intel Core Microarchitecture".
 static CORE2_EVENTS: [IntelEvent; 3] = [
-    event(0xc0, 0x00, Counted::Instructions, 0b1),
-    event(0xc4, 0x00, Counted::Branches, 0),
-    event(0xc5, 0x00, Counted::Mispredicted, 0b1),
+    event(0xc0, 0x00, CountedEvent::Instructions, 0b1),
+    event(0xc4, 0x00, CountedEvent::Branches, 0),
+    event(0xc5, 0x00, CountedEvent::Mispredicted, 0b1),
 ];
 
 /// Source: SDM vol. 3, Performance Monitoring Events, "Performance Monitoring Events for Processors Based on Intel
 /// Microarchitecture Code Name Nehalem".
 static NEHALEM_EVENTS: [IntelEvent; 5] = [
-    event(0xc0, 0x00, Counted::Instructions, 0b1111),
-    event(0xc4, 0x00, Counted::Branches, 0b1111),
-    event(0xc4, 0x01, Counted::Conditional, 0b1111),
-    event(0xc4, 0x02, Counted::NearCalls, 0b1111),
-    event(0xc5, 0x00, Counted::Mispredicted, 0b1111),
+    event(0xc0, 0x00, CountedEvent::Instructions, 0b1111),
+    event(0xc4, 0x00, CountedEvent::Branches, 0b1111),
+    event(0xc4, 0x01, CountedEvent::Conditional, 0b1111),
+    event(0xc4, 0x02, CountedEvent::NearCalls, 0b1111),
+    event(0xc5, 0x00, CountedEvent::Mispredicted, 0b1111),
 ];
 
 /// Source: SDM vol. 3, Performance Monitoring, "PEBS Facility" of the Haswell microarchitecture; Intel's event tables of
 /// Broadwell.
 static BROADWELL_EVENTS: [IntelEvent; 11] = [
-    event(0xc0, 0x00, Counted::Instructions, 0),
-    event(0xc0, 0x01, Counted::Instructions, 0b0010),
-    event(0xc4, 0x00, Counted::Branches, 0),
-    event(0xc4, 0x01, Counted::Conditional, 0b1111),
-    event(0xc4, 0x02, Counted::NearCalls, 0b1111),
-    event(0xc4, 0x04, Counted::Branches, 0b1111),
-    event(0xc4, 0x08, Counted::NearReturns, 0b1111),
-    event(0xc4, 0x20, Counted::NearTaken, 0b1111),
+    event(0xc0, 0x00, CountedEvent::Instructions, 0),
+    event(0xc0, 0x01, CountedEvent::Instructions, 0b0010),
+    event(0xc4, 0x00, CountedEvent::Branches, 0),
+    event(0xc4, 0x01, CountedEvent::Conditional, 0b1111),
+    event(0xc4, 0x02, CountedEvent::NearCalls, 0b1111),
+    event(0xc4, 0x04, CountedEvent::Branches, 0b1111),
+    event(0xc4, 0x08, CountedEvent::NearReturns, 0b1111),
+    event(0xc4, 0x20, CountedEvent::NearTaken, 0b1111),
     // Far branches are counted here, but not sampled.
-    event(0xc4, 0x40, Counted::FarBranches, 0),
-    event(0xc5, 0x00, Counted::Mispredicted, 0),
-    event(0xc5, 0x04, Counted::Mispredicted, 0b1111),
+    event(0xc4, 0x40, CountedEvent::FarBranches, 0),
+    event(0xc5, 0x00, CountedEvent::Mispredicted, 0),
+    event(0xc5, 0x04, CountedEvent::Mispredicted, 0b1111),
 ];
 
 /// Source: SDM vol. 3, Performance Monitoring, the table "Precise Events for the Skylake Microarchitecture".
 static SKYLAKE_EVENTS: [IntelEvent; 11] = [
-    event(0xc0, 0x00, Counted::Instructions, 0),
-    event(0xc0, 0x01, Counted::Instructions, 0b0010),
-    event(0xc4, 0x00, Counted::Branches, 0),
-    event(0xc4, 0x01, Counted::Conditional, 0b1111),
-    event(0xc4, 0x02, Counted::NearCalls, 0b1111),
-    event(0xc4, 0x04, Counted::Branches, 0b1111),
-    event(0xc4, 0x08, Counted::NearReturns, 0b1111),
-    event(0xc4, 0x20, Counted::NearTaken, 0b1111),
-    event(0xc4, 0x40, Counted::FarBranches, 0b1111),
-    event(0xc5, 0x00, Counted::Mispredicted, 0),
-    event(0xc5, 0x04, Counted::Mispredicted, 0b1111),
+    event(0xc0, 0x00, CountedEvent::Instructions, 0),
+    event(0xc0, 0x01, CountedEvent::Instructions, 0b0010),
+    event(0xc4, 0x00, CountedEvent::Branches, 0),
+    event(0xc4, 0x01, CountedEvent::Conditional, 0b1111),
+    event(0xc4, 0x02, CountedEvent::NearCalls, 0b1111),
+    event(0xc4, 0x04, CountedEvent::Branches, 0b1111),
+    event(0xc4, 0x08, CountedEvent::NearReturns, 0b1111),
+    event(0xc4, 0x20, CountedEvent::NearTaken, 0b1111),
+    event(0xc4, 0x40, CountedEvent::FarBranches, 0b1111),
+    event(0xc5, 0x00, CountedEvent::Mispredicted, 0),
+    event(0xc5, 0x04, CountedEvent::Mispredicted, 0b1111),
 ];
 
 /// Extended PEBS samples any event on any counter. Source: SDM vol. 3, Performance Monitoring,
 /// "Extended PEBS"; Intel's event tables of Ice Lake.
 static ICELAKE_EVENTS: [IntelEvent; 8] = [
-    event(0xc0, 0x00, Counted::Instructions, 0xff),
-    event(0xc4, 0x00, Counted::Branches, 0xff),
-    event(0xc4, 0x11, Counted::Conditional, 0xff),
-    event(0xc4, 0x02, Counted::NearCalls, 0xff),
-    event(0xc4, 0x08, Counted::NearReturns, 0xff),
-    event(0xc4, 0x20, Counted::NearTaken, 0xff),
-    event(0xc4, 0x40, Counted::FarBranches, 0xff),
-    event(0xc5, 0x00, Counted::Mispredicted, 0xff),
+    event(0xc0, 0x00, CountedEvent::Instructions, 0xff),
+    event(0xc4, 0x00, CountedEvent::Branches, 0xff),
+    event(0xc4, 0x11, CountedEvent::Conditional, 0xff),
+    event(0xc4, 0x02, CountedEvent::NearCalls, 0xff),
+    event(0xc4, 0x08, CountedEvent::NearReturns, 0xff),
+    event(0xc4, 0x20, CountedEvent::NearTaken, 0xff),
+    event(0xc4, 0x40, CountedEvent::FarBranches, 0xff),
+    event(0xc5, 0x00, CountedEvent::Mispredicted, 0xff),
 ];
 
-const fn event(select: u8, umask: u8, what: Counted, precise: u32) -> IntelEvent {
-    IntelEvent { select, umask, what, precise }
+const fn event(select: u8, umask: u8, what: CountedEvent, precise: u32) -> IntelEvent {
+    IntelEvent { select, umask, counts: what, precise }
 }

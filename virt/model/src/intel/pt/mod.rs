@@ -17,8 +17,8 @@ mod packetizer;
 mod tests;
 
 use crate::intel::registers::{TRACE_TOPA_PMI, ctl, msr, status};
-use crate::intel::taken::Taken;
-use crate::intel::unit::{Bus, Seen, Shared, TracingUnit};
+use crate::intel::taken_branch::TakenBranch;
+use crate::intel::unit::{Bus, InstructionInfo, SharedState, TracingUnit};
 use crate::intel::{IntelProfile, IntelSettings};
 use crate::{Delivery, GeneralProtection, Retired};
 use msr_rules as rules;
@@ -27,22 +27,22 @@ use output::Output;
 use packetizer::Packetizer;
 
 /// The number of bytes that leave the internal buffer together, when output is not delayed.
-const BATCH: usize = 64;
+const OUTPUT_BATCH: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Pt {
     profile: &'static IntelProfile,
     ctl: u64,
     /// Error, Stopped, PendPSB and PendToPAPMI; the rest of IA32_RTIT_STATUS is the packetizer's.
-    sticky: u64,
+    status: u64,
     cr3_match: u64,
     addresses: [u64; 8],
     packetizer: Packetizer,
     output: Output,
     /// The number of bytes that stay in the internal buffer.
-    visibility: usize,
+    held_back: usize,
     /// The number of bytes that leave it per instruction, if output can be too slow.
-    drain: Option<usize>,
+    bytes_per_instruction: Option<usize>,
     error: Option<OperationalError>,
 }
 
@@ -52,13 +52,13 @@ impl Pt {
         Self {
             profile,
             ctl: 0,
-            sticky: 0,
+            status: 0,
             cr3_match: 0,
             addresses: [0; 8],
             packetizer: Packetizer::new(profile, settings),
             output: Output::new(profile),
-            visibility: settings.visibility.min(capacity / 8) as usize,
-            drain: settings.overflow.map(|overflow| overflow.drain as usize),
+            held_back: settings.visibility.min(capacity / 8) as usize,
+            bytes_per_instruction: settings.overflow.map(|overflow| overflow.drain as usize),
             error: None,
         }
     }
@@ -68,14 +68,14 @@ impl Pt {
         self.error
     }
 
-    fn tracing(&self) -> bool {
+    fn trace_en(&self) -> bool {
         self.ctl & ctl::TRACE_EN != 0
     }
 
     fn write_ctl(&mut self, value: u64, at: &Retired, bus: &mut Bus) -> Result<(), GeneralProtection> {
         rules::check_ctl(self.profile, self.ctl, value)?;
         let old = core::mem::replace(&mut self.ctl, value);
-        match (old & ctl::TRACE_EN != 0, self.tracing()) {
+        match (old & ctl::TRACE_EN != 0, self.trace_en()) {
             (false, true) => self.enable(at, bus),
             (true, false) => self.disable(old, at, bus),
             (true, true) | (false, false) => {}
@@ -85,75 +85,75 @@ impl Pt {
 
     fn enable(&mut self, at: &Retired, bus: &mut Bus) {
         let inject = self.ctl & ctl::INJECT_PSB_PMI_ON_ENABLE != 0;
-        let owed = if inject { self.sticky & (status::PEND_PSB | status::PEND_TOPA_PMI) } else { 0 };
-        self.sticky &= !owed;
+        let owed = if inject { self.status & (status::PEND_PSB | status::PEND_TOPA_PMI) } else { 0 };
+        self.status &= !owed;
         if owed & status::PEND_TOPA_PMI != 0 {
-            bus.signal(TRACE_TOPA_PMI);
+            bus.raise_pmi(TRACE_TOPA_PMI);
         }
-        if self.sticky & (status::ERROR | status::STOPPED) != 0 {
+        if self.status & (status::ERROR | status::STOPPED) != 0 {
             return;
         }
         if let Err(error) = self.output.start(self.ctl, bus.mem) {
-            self.fail(error);
+            self.set_error(error);
             return;
         }
         let filter = (self.cr3_match, &self.addresses);
         let psb = owed & status::PEND_PSB != 0;
         self.packetizer.enable(self.ctl, filter, &at.after.effective(), at.tsc, psb);
-        self.after_packets();
+        self.note_trace_stop();
     }
 
     fn disable(&mut self, old: u64, at: &Retired, bus: &mut Bus) {
         // An overflow is resolved before the WRMSR completes.
         self.write_out(usize::MAX, bus);
         if self.packetizer.overflowed() {
-            self.packetizer.boundary(&at.before.effective());
+            self.packetizer.between_instructions(&at.before.effective());
         }
         self.packetizer.disable(&at.before.effective(), at.tsc);
         self.write_out(usize::MAX, bus);
         self.output.finish(bus.mem, &mut bus.shared.violations);
         if old & ctl::INJECT_PSB_PMI_ON_ENABLE != 0 {
             if self.packetizer.psb_due() {
-                self.sticky |= status::PEND_PSB;
+                self.status |= status::PEND_PSB;
             }
-            if bus.shared.perfmon.recall() {
-                self.sticky |= status::PEND_TOPA_PMI;
+            if bus.shared.perfmon.recall_topa_pmis() {
+                self.status |= status::PEND_TOPA_PMI;
             }
         }
-        bus.shared.perfmon.arrive(&mut bus.shared.violations);
+        bus.shared.perfmon.deliver_all(&mut bus.shared.violations);
     }
 
     fn read_status(&self) -> u64 {
-        self.packetizer.status() | self.sticky
+        self.packetizer.status() | self.status
     }
 
     fn write_status(&mut self, value: u64) -> Result<(), GeneralProtection> {
         rules::check_status(self.profile, value)?;
-        self.sticky = value & (status::ERROR | status::STOPPED | status::PEND_PSB | status::PEND_TOPA_PMI);
+        self.status = value & (status::ERROR | status::STOPPED | status::PEND_PSB | status::PEND_TOPA_PMI);
         let count = value >> status::PACKET_BYTE_CNT_SHIFT & status::PACKET_BYTE_CNT_MAX;
         self.packetizer.set_packet_byte_cnt(count as u32);
         Ok(())
     }
 
     /// After packets were generated: moves bytes to the output and handles the consequences.
-    fn settle(&mut self, next: &crate::Context, bus: &mut Bus) {
-        self.after_packets();
-        let ready = self.packetizer.buffered().saturating_sub(self.visibility);
-        let count = match self.drain {
+    fn finish_event(&mut self, next: &crate::Context, bus: &mut Bus) {
+        self.note_trace_stop();
+        let ready = self.packetizer.buffered().saturating_sub(self.held_back);
+        let count = match self.bytes_per_instruction {
             Some(drain) => ready.min(drain),
-            None if ready >= BATCH => ready,
+            None if ready >= OUTPUT_BATCH => ready,
             None => 0,
         };
         if count > 0 {
             self.write_out(count, bus);
         }
-        self.packetizer.boundary(next);
-        self.after_packets();
+        self.packetizer.between_instructions(next);
+        self.note_trace_stop();
     }
 
-    fn after_packets(&mut self) {
+    fn note_trace_stop(&mut self) {
         if self.packetizer.take_stopped() {
-            self.sticky |= status::STOPPED;
+            self.status |= status::STOPPED;
         }
     }
 
@@ -161,35 +161,35 @@ impl Pt {
     fn write_out(&mut self, mut count: usize, bus: &mut Bus) {
         while count > 0 && self.packetizer.buffered() > 0 {
             let written =
-                self.output.write(self.packetizer.front(count), bus.mem, &mut bus.shared.violations);
+                self.output.write(self.packetizer.oldest_bytes(count), bus.mem, &mut bus.shared.violations);
             self.packetizer.consume(written.count);
             count -= written.count;
             let ends = written.stop || written.error.is_some();
-            if ends && (written.int || bus.shared.perfmon.on_the_way()) {
+            if ends && (written.int || bus.shared.perfmon.has_pmi_on_the_way()) {
                 bus.shared.violations.stopped_in_skid += 1;
             }
             if written.stop {
-                self.sticky |= status::STOPPED;
-                self.packetizer.cut();
+                self.status |= status::STOPPED;
+                self.packetizer.end_by_output();
             }
             if written.int {
-                bus.signal(TRACE_TOPA_PMI);
+                bus.raise_pmi(TRACE_TOPA_PMI);
             }
             if let Some(error) = written.error {
-                self.fail(error);
+                self.set_error(error);
             }
         }
     }
 
-    fn fail(&mut self, error: OperationalError) {
+    fn set_error(&mut self, error: OperationalError) {
         self.error = Some(error);
-        self.sticky |= status::ERROR;
-        self.packetizer.cut();
+        self.status |= status::ERROR;
+        self.packetizer.end_by_output();
     }
 
     /// Writes one of the MSRs that can be written only while TraceEn is clear.
     fn write_configuration(&mut self, number: u32, value: u64) -> Result<(), GeneralProtection> {
-        if self.tracing() {
+        if self.trace_en() {
             return Err(GeneralProtection);
         }
         match number {
@@ -229,7 +229,7 @@ impl TracingUnit for Pt {
             )
     }
 
-    fn read_msr(&self, number: u32, _: &Shared) -> Result<u64, GeneralProtection> {
+    fn read_msr(&self, number: u32, _: &SharedState) -> Result<u64, GeneralProtection> {
         match number {
             msr::IA32_RTIT_OUTPUT_BASE => rules::output_exists(self.profile).map(|()| self.output.base()),
             msr::IA32_RTIT_OUTPUT_MASK_PTRS => {
@@ -259,19 +259,19 @@ impl TracingUnit for Pt {
         }
     }
 
-    fn steps(&self, _: &Shared) -> bool {
-        self.tracing()
+    fn needs_each_instruction(&self, _: &SharedState) -> bool {
+        self.trace_en()
     }
 
-    fn retire(&mut self, retired: &Retired, seen: &Seen, bus: &mut Bus) {
+    fn retire(&mut self, retired: &Retired, info: &InstructionInfo, bus: &mut Bus) {
         let (before, after) = (retired.before.effective(), retired.after.effective());
-        self.packetizer.retire(&Retired { before, after, ..*retired }, seen.decoded);
-        self.settle(&after, bus);
+        self.packetizer.retire(&Retired { before, after, ..*retired }, info.decoded);
+        self.finish_event(&after, bus);
     }
 
-    fn deliver(&mut self, delivery: &Delivery, _: &Taken, bus: &mut Bus) {
+    fn deliver(&mut self, delivery: &Delivery, _: &TakenBranch, bus: &mut Bus) {
         let (before, after) = (delivery.before.effective(), delivery.after.effective());
         self.packetizer.deliver(&Delivery { before, after, ..*delivery });
-        self.settle(&after, bus);
+        self.finish_event(&after, bus);
     }
 }

@@ -66,48 +66,48 @@ pub(crate) fn check_status(profile: &IntelProfile, value: u64) -> Result<(), Gen
     if profile.feature(cap_ebx::PSB_PMI_PRESERVATION) {
         writable |= status::PEND_PSB | status::PEND_TOPA_PMI;
     }
-    reserved(value, !writable)
+    fault_if_reserved(value, !writable)
 }
 
 /// Checks a write of IA32_RTIT_OUTPUT_BASE with TraceEn clear.
 pub(crate) fn check_output_base(profile: &IntelProfile, value: u64) -> Result<(), GeneralProtection> {
     output_exists(profile)?;
-    reserved(value, profile.beyond_physical() | 0x7f)
+    fault_if_reserved(value, profile.beyond_physical() | 0x7f)
 }
 
 /// Checks that IA32_RTIT_OUTPUT_BASE and IA32_RTIT_OUTPUT_MASK_PTRS exist: output to memory is supported.
 pub(crate) fn output_exists(profile: &IntelProfile) -> Result<(), GeneralProtection> {
-    exists(profile.output(cap_ecx::TOPA | cap_ecx::SINGLE_RANGE))
+    fault_unless(profile.output(cap_ecx::TOPA | cap_ecx::SINGLE_RANGE))
 }
 
 /// Checks a write of IA32_RTIT_CR3_MATCH with TraceEn clear.
 pub(crate) fn check_cr3_match(profile: &IntelProfile, value: u64) -> Result<(), GeneralProtection> {
     cr3_match_exists(profile)?;
-    reserved(value, 0x1f)
+    fault_if_reserved(value, 0x1f)
 }
 
 /// Checks that IA32_RTIT_CR3_MATCH exists.
 pub(crate) fn cr3_match_exists(profile: &IntelProfile) -> Result<(), GeneralProtection> {
-    exists(profile.feature(cap_ebx::CR3_FILTERING))
+    fault_unless(profile.feature(cap_ebx::CR3_FILTERING))
 }
 
 /// Checks a write of IA32_RTIT_ADDRn_A or _B with TraceEn clear; `index` counts all of these registers from 0.
 pub(crate) fn check_addr(profile: &IntelProfile, index: u32, value: u64) -> Result<(), GeneralProtection> {
     addr_exists(profile, index)?;
     let canonical = ((value << 16) as i64 >> 16) as u64 == value;
-    exists(canonical)
+    fault_unless(canonical)
 }
 
 /// Checks that the IA32_RTIT_ADDRn_A or _B with this index exists.
 pub(crate) fn addr_exists(profile: &IntelProfile, index: u32) -> Result<(), GeneralProtection> {
-    exists(profile.feature(cap_ebx::IP_FILTERING) && index / 2 < profile.address_ranges)
+    fault_unless(profile.feature(cap_ebx::IP_FILTERING) && index / 2 < profile.address_ranges)
 }
 
-fn reserved(value: u64, bits: u64) -> Result<(), GeneralProtection> {
-    exists(value & bits == 0)
+fn fault_if_reserved(value: u64, bits: u64) -> Result<(), GeneralProtection> {
+    fault_unless(value & bits == 0)
 }
 
-fn exists(it_does: bool) -> Result<(), GeneralProtection> {
+fn fault_unless(it_does: bool) -> Result<(), GeneralProtection> {
     if it_does { Ok(()) } else { Err(GeneralProtection) }
 }
 

@@ -173,10 +173,10 @@ fn while_tracing_only_ctl_can_be_written() {
     assert_eq!(machine.try_write(CTL, ALL | 1 << 11), Err(GeneralProtection));
     assert_eq!(machine.read(CTL), ALL);
     assert_eq!(machine.try_write(CTL, ALL), Ok(()));
-    assert!(machine.processor.steps());
+    assert!(machine.processor.needs_each_instruction());
     assert_eq!(machine.try_write(CTL, 0x0400), Ok(()));
     assert_eq!(machine.read(CTL), 0x0400);
-    assert!(!machine.processor.steps());
+    assert!(!machine.processor.needs_each_instruction());
     assert_eq!(machine.try_write(STATUS, 0), Ok(()));
 }
 
@@ -288,7 +288,7 @@ fn init_masks_the_entry_of_the_counters_and_no_other_register_of_the_local_apic_
         IntelProcessor::new(IntelProfile::by_name("skylake").unwrap(), IntelSettings::default());
     for offset in (0..0x1000).step_by(0x10) {
         assert_eq!(processor.owns_apic(offset), offset == 0x340, "{offset:#x}");
-        assert_eq!(processor.overlay_apic(offset, 0x5_0014), 0x5_0014, "{offset:#x}");
+        assert_eq!(processor.adjust_apic(offset, 0x5_0014), 0x5_0014, "{offset:#x}");
     }
     assert_eq!(processor.read_apic(0x340), 1 << 16);
     processor.write_apic(0x340, 0x4f0);

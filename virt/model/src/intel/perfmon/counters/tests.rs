@@ -60,7 +60,7 @@ fn events_count_what_they_name() {
     for (profile, event, count) in rows {
         let mut m = machine(profile);
         m.write(SELECT0 + 1, event | OS | USR | EN);
-        assert_eq!(m.processor.steps(), count != 0, "{profile} {event:#x}");
+        assert_eq!(m.processor.needs_each_instruction(), count != 0, "{profile} {event:#x}");
         workload(&mut m);
         assert_eq!(m.read(PMC0 + 1), count, "{profile} {event:#x}");
         assert_eq!(m.read(PMC0), 0, "{profile} {event:#x}");
@@ -197,7 +197,7 @@ fn a_pmi_freezes_the_counters() {
         m.write(SELECT0, 0xc0 | OS | EN | INT);
         m.next(NOP);
         assert_eq!((m.read(GLOBAL_CTRL), m.read(GLOBAL_STATUS)), (ctrl, status), "{profile}");
-        assert!(!m.processor.steps(), "{profile}");
+        assert!(!m.processor.needs_each_instruction(), "{profile}");
         m.next(NOP);
         assert_eq!(m.read(PMC0), 0, "{profile}");
         m.write(GLOBAL_STATUS_RESET, status);

@@ -76,7 +76,7 @@ pub enum OperationalError {
 
 /// The result of writing bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Written {
+pub(crate) struct OutputResult {
     /// How many bytes left the internal buffer.
     pub(crate) count: usize,
     /// A region with INT was filled.
@@ -88,7 +88,7 @@ pub(crate) struct Written {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scheme {
+enum OutputScheme {
     /// No output: TraceEn is clear, or it was set while Stopped or Error was set.
     Off,
     SingleRange,
@@ -99,7 +99,7 @@ enum Scheme {
 
 #[derive(Debug)]
 pub(crate) struct Output {
-    scheme: Scheme,
+    scheme: OutputScheme,
     base: u64,
     mask_ptrs: u64,
     /// The base and pointers that RDMSR shows while TraceEn is set: those before the last write.
@@ -111,7 +111,7 @@ pub(crate) struct Output {
 impl Output {
     pub(crate) fn new(profile: &IntelProfile) -> Self {
         Self {
-            scheme: Scheme::Off,
+            scheme: OutputScheme::Off,
             base: 0,
             mask_ptrs: 0x7f,
             stale: (0, 0x7f),
@@ -122,7 +122,7 @@ impl Output {
 
     /// Returns IA32_RTIT_OUTPUT_BASE as RDMSR shows it.
     pub(crate) fn base(&self) -> u64 {
-        if self.scheme == Scheme::Off { self.base } else { self.stale.0 }
+        if self.scheme == OutputScheme::Off { self.base } else { self.stale.0 }
     }
 
     pub(crate) fn set_base(&mut self, value: u64) {
@@ -131,7 +131,7 @@ impl Output {
 
     /// Returns IA32_RTIT_OUTPUT_MASK_PTRS as RDMSR shows it.
     pub(crate) fn mask_ptrs(&self) -> u64 {
-        if self.scheme == Scheme::Off { self.mask_ptrs } else { self.stale.1 }
+        if self.scheme == OutputScheme::Off { self.mask_ptrs } else { self.stale.1 }
     }
 
     pub(crate) fn set_mask_ptrs(&mut self, value: u64) {
@@ -142,13 +142,13 @@ impl Output {
     pub(crate) fn start(&mut self, ctl: u64, mem: &dyn PhysMemory) -> Result<(), OperationalError> {
         self.stale = (self.base, self.mask_ptrs);
         if ctl & ctl::FABRIC_EN != 0 {
-            self.scheme = Scheme::Fabric;
+            self.scheme = OutputScheme::Fabric;
         } else if ctl & ctl::TOPA != 0 {
             self.topa.start(self.base, self.mask_ptrs, mem)?;
-            self.scheme = Scheme::Topa;
+            self.scheme = OutputScheme::Topa;
         } else {
             self.range = Some(SingleRange::new(self.base, self.mask_ptrs)?);
-            self.scheme = Scheme::SingleRange;
+            self.scheme = OutputScheme::SingleRange;
         }
         Ok(())
     }
@@ -159,19 +159,21 @@ impl Output {
         bytes: &[u8],
         mem: &mut dyn PhysMemory,
         violations: &mut IntelViolations,
-    ) -> Written {
+    ) -> OutputResult {
         self.stale = self.pointers();
         let count = bytes.len();
         match self.scheme {
-            Scheme::Off | Scheme::Fabric => Written { count, ..Written::default() },
-            Scheme::SingleRange => {
+            OutputScheme::Off | OutputScheme::Fabric => OutputResult { count, ..OutputResult::default() },
+            OutputScheme::SingleRange => {
                 let missed = &mut violations.writes_outside_memory;
                 let count = self.range.as_mut().map_or(count, |range| range.write(bytes, mem, missed));
-                Written { count, ..Written::default() }
+                OutputResult { count, ..OutputResult::default() }
             }
-            Scheme::Topa => match self.topa.write(bytes, mem, violations) {
-                Ok((count, filled)) => Written { count, int: filled.int, stop: filled.stop, error: None },
-                Err((count, error)) => Written { count, error: Some(error), ..Written::default() },
+            OutputScheme::Topa => match self.topa.write(bytes, mem, violations) {
+                Ok((count, filled)) => {
+                    OutputResult { count, int: filled.int, stop: filled.stop, error: None }
+                }
+                Err((count, error)) => OutputResult { count, error: Some(error), ..OutputResult::default() },
             },
         }
     }
@@ -179,20 +181,20 @@ impl Output {
     /// Ends output: TraceEn was cleared, and the MSRs get their final values.
     pub(crate) fn finish(&mut self, mem: &dyn PhysMemory, violations: &mut IntelViolations) {
         (self.base, self.mask_ptrs) = self.pointers();
-        if self.scheme == Scheme::Topa {
+        if self.scheme == OutputScheme::Topa {
             self.topa.finish(mem, violations);
         }
-        self.scheme = Scheme::Off;
+        self.scheme = OutputScheme::Off;
         self.range = None;
     }
 
     fn pointers(&self) -> (u64, u64) {
         match self.scheme {
-            Scheme::Off | Scheme::Fabric => (self.base, self.mask_ptrs),
-            Scheme::SingleRange => {
+            OutputScheme::Off | OutputScheme::Fabric => (self.base, self.mask_ptrs),
+            OutputScheme::SingleRange => {
                 (self.base, self.range.as_ref().map_or(self.mask_ptrs, SingleRange::mask_ptrs))
             }
-            Scheme::Topa => self.topa.pointers(),
+            OutputScheme::Topa => self.topa.pointers(),
         }
     }
 }

@@ -20,7 +20,7 @@ const SINGLE_ENTRY_MARGIN: u64 = 512;
 
 /// What happens because a region was filled, or on single-entry parts nearly filled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Filled {
+pub(super) struct FilledRegion {
     /// A PMI is signalled.
     pub(super) int: bool,
     /// Tracing stops.
@@ -29,7 +29,7 @@ pub(super) struct Filled {
 
 /// The region that is being filled.
 #[derive(Clone, Copy, Debug, Default)]
-struct Region {
+struct TopaRegion {
     base: u64,
     size: u64,
     int: bool,
@@ -47,7 +47,7 @@ pub(super) struct Topa {
     table: u64,
     index: u32,
     offset: u64,
-    region: Region,
+    region: TopaRegion,
     page_address: Option<u64>,
     page: [u64; ENTRIES_IN_PAGE],
 }
@@ -60,7 +60,7 @@ impl Topa {
             table: 0,
             index: 0,
             offset: 0,
-            region: Region::default(),
+            region: TopaRegion::default(),
             page_address: None,
             page: [0; ENTRIES_IN_PAGE],
         }
@@ -81,7 +81,7 @@ impl Topa {
             return Err(OperationalError::TableMisaligned { table: base });
         }
         let at = self.index;
-        self.enter(mem)?;
+        self.enter_region(mem)?;
         if at == self.index && self.offset >= self.region.size {
             return Err(OperationalError::OffsetBeyondRange { offset: self.offset as u32 });
         }
@@ -98,7 +98,7 @@ impl Topa {
         bytes: &[u8],
         mem: &mut dyn PhysMemory,
         violations: &mut IntelViolations,
-    ) -> Result<(usize, Filled), (usize, OperationalError)> {
+    ) -> Result<(usize, FilledRegion), (usize, OperationalError)> {
         let early = self.single_entry && self.region.int;
         let margin = self.region.size - SINGLE_ENTRY_MARGIN;
         let limit = if early && self.offset < margin { margin } else { self.region.size };
@@ -108,12 +108,12 @@ impl Topa {
         }
         self.offset += len as u64;
         if self.offset < limit {
-            return Ok((len, Filled::default()));
+            return Ok((len, FilledRegion::default()));
         }
         if self.offset < self.region.size {
-            return Ok((len, Filled { int: true, stop: false }));
+            return Ok((len, FilledRegion { int: true, stop: false }));
         }
-        let filled = Filled { int: self.region.int && !early, stop: self.region.stop };
+        let filled = FilledRegion { int: self.region.int && !early, stop: self.region.stop };
         if filled.stop {
             // The pointers stay at this entry, and the offset stays at the region's size.
             return Ok((len, filled));
@@ -126,13 +126,13 @@ impl Topa {
         }
         let loaded = self.page_of_index();
         if self.page_address.is_some_and(|page| page != loaded) {
-            self.note_edits(mem, violations);
+            self.report_live_edits(mem, violations);
         }
         // A pointer to another table, or back to this one, leaves the cached page too.
         if self.entry_in_page() & END != 0 && self.page_address == Some(loaded) {
-            self.note_edits(mem, violations);
+            self.report_live_edits(mem, violations);
         }
-        match self.enter(mem) {
+        match self.enter_region(mem) {
             Ok(()) => Ok((len, filled)),
             Err(error) => Err((len, error)),
         }
@@ -140,7 +140,7 @@ impl Topa {
 
     /// Drops the cached entries, because tracing ended.
     pub(super) fn finish(&mut self, mem: &dyn PhysMemory, violations: &mut IntelViolations) {
-        self.note_edits(mem, violations);
+        self.report_live_edits(mem, violations);
         self.page_address = None;
     }
 
@@ -151,7 +151,7 @@ impl Topa {
 
     /// Makes the entry at `index` the current one. If it points to another table, continues at that table's first
     /// entry.
-    fn enter(&mut self, mem: &dyn PhysMemory) -> Result<(), OperationalError> {
+    fn enter_region(&mut self, mem: &dyn PhysMemory) -> Result<(), OperationalError> {
         let entry = self.load(mem)?;
         if entry & END == 0 {
             self.region = self.check_region(entry)?;
@@ -167,7 +167,7 @@ impl Topa {
         Ok(())
     }
 
-    fn check_region(&self, entry: u64) -> Result<Region, OperationalError> {
+    fn check_region(&self, entry: u64) -> Result<TopaRegion, OperationalError> {
         let address = self.entry_address();
         if entry & END != 0 {
             return Err(OperationalError::EndInFirstEntry { address });
@@ -183,7 +183,7 @@ impl Topa {
         if base & (size - 1) != 0 {
             return Err(OperationalError::RegionMisaligned { address, entry });
         }
-        Ok(Region { base, size, int: entry & INT != 0, stop: entry & STOP != 0 })
+        Ok(TopaRegion { base, size, int: entry & INT != 0, stop: entry & STOP != 0 })
     }
 
     /// Returns the next table of an END entry. The entry's size field is ignored.
@@ -246,7 +246,7 @@ impl Topa {
     }
 
     /// Compares the cached entries, up to the END entry, with memory, and counts those that were changed.
-    fn note_edits(&self, mem: &dyn PhysMemory, violations: &mut IntelViolations) {
+    fn report_live_edits(&self, mem: &dyn PhysMemory, violations: &mut IntelViolations) {
         let Some(page) = self.page_address else { return };
         let mut bytes = [0; ENTRIES_IN_PAGE * 8];
         if !mem.read(page, &mut bytes) {

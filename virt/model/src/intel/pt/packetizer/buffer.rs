@@ -5,13 +5,13 @@ const SIZE: usize = 4096;
 
 /// A ring of bytes.
 #[derive(Debug)]
-pub(crate) struct Buffer {
+pub(crate) struct InternalBuffer {
     bytes: [u8; SIZE],
     start: usize,
     len: usize,
 }
 
-impl Buffer {
+impl InternalBuffer {
     pub(crate) const fn new() -> Self {
         Self { bytes: [0; SIZE], start: 0, len: 0 }
     }
@@ -33,7 +33,7 @@ impl Buffer {
     }
 
     /// Returns the oldest bytes: at most `most`, and only those in one contiguous piece.
-    pub(crate) fn front(&self, most: usize) -> &[u8] {
+    pub(crate) fn oldest_bytes(&self, most: usize) -> &[u8] {
         let len = self.len.min(most).min(SIZE - self.start);
         &self.bytes[self.start..self.start + len]
     }
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn keeps_order_across_its_end_and_refuses_what_does_not_fit() {
-        let mut buffer = Buffer::new();
+        let mut buffer = InternalBuffer::new();
         let mut next_in = 0u8;
         let mut next_out = 0u8;
         for _ in 0..2000 {
@@ -64,7 +64,7 @@ mod tests {
             assert!(buffer.push(&chunk));
             next_in = next_in.wrapping_add(7);
             while buffer.len() > 3 {
-                let front = buffer.front(5);
+                let front = buffer.oldest_bytes(5);
                 let len = front.len();
                 for &byte in front {
                     assert_eq!(byte, next_out);

@@ -5,20 +5,20 @@ use crate::Context;
 use crate::intel::registers::ctl;
 
 /// An inclusive range of IPs.
-type Range = (u64, u64);
+type AddressRange = (u64, u64);
 
 /// The configuration that decides which code is traced; it cannot change while TraceEn is set.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Filter {
+pub(crate) struct TraceFilter {
     ctl: u64,
     cr3_match: u64,
-    filters: [Option<Range>; 4],
-    stops: [Option<Range>; 4],
+    filters: [Option<AddressRange>; 4],
+    stops: [Option<AddressRange>; 4],
     any_filter: bool,
     any_stop: bool,
 }
 
-impl Filter {
+impl TraceFilter {
     /// `addresses` are IA32_RTIT_ADDR0_A, ADDR0_B, ADDR1_A, and so on.
     pub(crate) fn new(ctl: u64, cr3_match: u64, addresses: &[u64; 8]) -> Self {
         let ranges = |kind| {
@@ -26,8 +26,8 @@ impl Filter {
                 (ctl::addr_cfg(ctl, n as u32) == kind).then_some((addresses[2 * n], addresses[2 * n + 1]))
             })
         };
-        let filters: [Option<Range>; 4] = ranges(1);
-        let stops: [Option<Range>; 4] = ranges(2);
+        let filters: [Option<AddressRange>; 4] = ranges(1);
+        let stops: [Option<AddressRange>; 4] = ranges(2);
         let any_filter = filters.iter().any(Option::is_some);
         let any_stop = stops.iter().any(Option::is_some);
         Self { ctl, cr3_match, filters, stops, any_filter, any_stop }
@@ -57,7 +57,7 @@ pub(super) const fn table(cr3: u64, ia_32e: bool) -> u64 {
     cr3 & if ia_32e { !0xfff } else { !0x1f }
 }
 
-fn within(ranges: &[Option<Range>; 4], ip: u64) -> bool {
+fn within(ranges: &[Option<AddressRange>; 4], ip: u64) -> bool {
     ranges.iter().flatten().any(|&(first, last)| (first..=last).contains(&ip))
 }
 
@@ -86,20 +86,20 @@ mod tests {
         for (ctl, cpl, cr3, expected) in rows {
             let at = Context { ip: 0, cs_base: 0, cr3, cpl, mode: ExecMode::Bits64, iflag: false };
             assert_eq!(
-                Filter::new(ctl, 0x5000, &[0; 8]).context(&at, true),
+                TraceFilter::new(ctl, 0x5000, &[0; 8]).context(&at, true),
                 expected,
                 "{ctl:x} {cpl} {cr3:x}"
             );
         }
         let pae = Context { ip: 0, cs_base: 0, cr3: 0x5020, cpl: 0, mode: ExecMode::Bits32, iflag: false };
-        assert!(!Filter::new(ctl::OS | ctl::CR3_FILTER, 0x5000, &[0; 8]).context(&pae, false));
-        assert!(Filter::new(ctl::OS | ctl::CR3_FILTER, 0x5020, &[0; 8]).context(&pae, false));
+        assert!(!TraceFilter::new(ctl::OS | ctl::CR3_FILTER, 0x5000, &[0; 8]).context(&pae, false));
+        assert!(TraceFilter::new(ctl::OS | ctl::CR3_FILTER, 0x5020, &[0; 8]).context(&pae, false));
     }
 
     #[test]
     fn ranges_include_both_ends() {
         let addresses = [0x1000, 0x1fff, 0x3000, 0x3000, 0x1800, 0x18ff, 0, 0];
-        let both = Filter::new(1 << 32 | 1 << 36 | 2 << 40, 0, &addresses);
+        let both = TraceFilter::new(1 << 32 | 1 << 36 | 2 << 40, 0, &addresses);
         // IP, FilterEn, TraceStop.
         for (ip, passes, stops) in [
             (0xfff, false, false),
@@ -114,7 +114,7 @@ mod tests {
         ] {
             assert_eq!((both.passes(ip), both.stops(ip)), (passes, stops), "{ip:x}");
         }
-        let only_stop = Filter::new(2 << 40, 0, &addresses);
+        let only_stop = TraceFilter::new(2 << 40, 0, &addresses);
         assert!(only_stop.passes(0x9999), "no filter range: FilterEn is always set");
     }
 }

@@ -69,7 +69,7 @@ mod tests {
         }
     }
     #[test]
-    fn an_ip_behind_an_overflow_is_whole() {
+    fn an_ip_after_an_overflow_is_whole() {
         let mut last = LastIp::new();
         last.set(0x40_1000);
         last.forget();

@@ -35,17 +35,17 @@ mod tnt;
 use pugmark_decoder_core::Packet;
 use pugmark_decoder_core::packet::{Ip, ModeExec, Pip, Ptw, PtwPayload};
 
-use crate::branch::{Decoded, Kind};
+use crate::branch::{DecodedInstruction, InstructionKind};
 use crate::intel::registers::{cap_ebx, ctl, status};
 use crate::intel::{IntelProfile, IntelSettings};
 use crate::{Context, Delivery, ExecMode, Retired};
-use enables::Filter;
+use enables::TraceFilter;
 use ret_stack::RetStack;
-use stream::Stream;
+use stream::PacketStream;
 
 /// How a transfer of control shows in the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+enum TransferKind {
     /// Not at all: the target is known from the code.
     Direct,
     /// One TNT bit: a taken conditional branch or a compressed RET.
@@ -63,14 +63,14 @@ enum Shape {
 /// Generates packets while TraceEn is set.
 #[derive(Debug)]
 pub(crate) struct Packetizer {
-    stream: Stream,
+    stream: PacketStream,
     settings: IntelSettings,
     core_ratio: u8,
     counts_packet_bytes: bool,
     /// Whether IA32_RTIT_STATUS has FilterEn.
     shows_filter_en: bool,
     ctl: u64,
-    filter: Filter,
+    filter: TraceFilter,
     trigger_en: bool,
     context_en: bool,
     filter_en: bool,
@@ -80,29 +80,29 @@ pub(crate) struct Packetizer {
     /// The mode in the last MODE.Exec since the last PSB.
     mode: Option<ModeExec>,
     /// Whether the processor is in a C-state deeper than C0.0, since HLT or MWAIT.
-    asleep: bool,
-    lost: overflow::Lost,
+    in_c_state: bool,
+    lost: overflow::LostPackets,
     rets: RetStack,
 }
 
 impl Packetizer {
     pub(crate) fn new(profile: &IntelProfile, settings: IntelSettings) -> Self {
         Self {
-            stream: Stream::new(profile, &settings),
+            stream: PacketStream::new(profile, &settings),
             settings,
             core_ratio: settings.core_ratio.unwrap_or(profile.non_turbo_ratio),
             counts_packet_bytes: profile.counts_packet_bytes(),
             shows_filter_en: profile.feature(cap_ebx::IP_FILTERING),
             ctl: 0,
-            filter: Filter::new(0, 0, &[0; 8]),
+            filter: TraceFilter::new(0, 0, &[0; 8]),
             trigger_en: false,
             context_en: false,
             filter_en: false,
             ia_32e: false,
             stopped: false,
             mode: None,
-            asleep: false,
-            lost: overflow::Lost::default(),
+            in_c_state: false,
+            lost: overflow::LostPackets::default(),
             rets: RetStack::new(),
         }
     }
@@ -130,10 +130,10 @@ impl Packetizer {
     }
 
     /// Ends packet generation because output stopped or met an error: packets that are not yet written are lost.
-    pub(crate) fn cut(&mut self) {
+    pub(crate) fn end_by_output(&mut self) {
         self.trigger_en = false;
-        self.stream.discard();
-        self.lost = overflow::Lost::default();
+        self.stream.discard_buffered();
+        self.lost = overflow::LostPackets::default();
     }
 
     /// The number of bytes in the internal buffer.
@@ -142,8 +142,8 @@ impl Packetizer {
     }
 
     /// The oldest bytes of the internal buffer, at most `most`.
-    pub(crate) fn front(&self, most: usize) -> &[u8] {
-        self.stream.buffer.front(most)
+    pub(crate) fn oldest_bytes(&self, most: usize) -> &[u8] {
+        self.stream.buffer.oldest_bytes(most)
     }
 
     /// Removes the oldest `count` bytes, which left the internal buffer.
@@ -155,9 +155,9 @@ impl Packetizer {
     /// WRMSR.
     pub(crate) fn enable(&mut self, ctl: u64, filter: (u64, &[u64; 8]), next: &Context, tsc: u64, psb: bool) {
         self.ctl = ctl;
-        self.filter = Filter::new(ctl, filter.0, filter.1);
-        self.asleep = false;
-        self.lost = overflow::Lost::default();
+        self.filter = TraceFilter::new(ctl, filter.0, filter.1);
+        self.in_c_state = false;
+        self.lost = overflow::LostPackets::default();
         self.rets.clear();
         self.stream.start(ctl, tsc, self.settings.deferred_tips);
         self.trigger_en = true;
@@ -201,7 +201,7 @@ impl Packetizer {
     }
 
     /// An instruction retired.
-    pub(crate) fn retire(&mut self, retired: &Retired, decoded: Decoded) {
+    pub(crate) fn retire(&mut self, retired: &Retired, decoded: DecodedInstruction) {
         if !self.trigger_en {
             return;
         }
@@ -218,11 +218,11 @@ impl Packetizer {
         self.wake(delivery.tsc, delivery.kind == crate::DeliveryKind::Interrupt);
         self.stream.tick(delivery.tsc);
         self.event_of_delivery(delivery);
-        self.transfer(Shape::Event, &delivery.before, &delivery.after);
+        self.transfer(TransferKind::Event, &delivery.before, &delivery.after);
     }
 
     /// Runs between two instructions: resolves an overflow, and inserts a PSB+ when it is due.
-    pub(crate) fn boundary(&mut self, next: &Context) {
+    pub(crate) fn between_instructions(&mut self, next: &Context) {
         if self.stream.overflowed() {
             if self.stream.can_resume() {
                 self.resolve_overflow(next);
@@ -232,46 +232,47 @@ impl Packetizer {
         }
     }
 
-    fn instruction(&mut self, retired: &Retired, decoded: Decoded) {
+    fn instruction(&mut self, retired: &Retired, decoded: DecodedInstruction) {
         let Retired { before, after, .. } = retired;
         let next_ip = decoded.next_ip(before);
         match decoded.kind {
-            Kind::Other => {
+            InstructionKind::Other => {
                 if before.iflag != after.iflag {
                     self.interrupt_flag_changed(after);
                 }
             }
-            Kind::Conditional if after.ip == next_ip => {
+            InstructionKind::Conditional if after.ip == next_ip => {
                 if self.packet_en() && self.ctl & ctl::DIS_TNT == 0 {
-                    self.stream.outcome(false);
+                    self.stream.branch_outcome(false);
                 }
             }
-            Kind::Conditional => self.transfer(Shape::Outcome, before, after),
-            Kind::DirectJump => self.transfer(Shape::Direct, before, after),
-            Kind::DirectCall { to_next } => {
+            InstructionKind::Conditional => self.transfer(TransferKind::Outcome, before, after),
+            InstructionKind::DirectJump => self.transfer(TransferKind::Direct, before, after),
+            InstructionKind::DirectCall { to_next } => {
                 if !to_next {
                     self.call(next_ip);
                 }
-                self.transfer(Shape::Direct, before, after);
+                self.transfer(TransferKind::Direct, before, after);
             }
-            Kind::IndirectJump => self.transfer(Shape::Indirect, before, after),
-            Kind::IndirectCall => {
+            InstructionKind::IndirectJump => self.transfer(TransferKind::Indirect, before, after),
+            InstructionKind::IndirectCall => {
                 self.call(next_ip);
-                self.transfer(Shape::Indirect, before, after);
+                self.transfer(TransferKind::Indirect, before, after);
             }
-            Kind::Return => {
-                let shape = if self.compresses(after.ip) { Shape::Outcome } else { Shape::Return };
+            InstructionKind::Return => {
+                let shape =
+                    if self.compresses(after.ip) { TransferKind::Outcome } else { TransferKind::Return };
                 self.transfer(shape, before, after);
             }
-            Kind::Far => self.transfer(Shape::Far, before, after),
-            Kind::InterruptReturn => {
+            InstructionKind::Far => self.transfer(TransferKind::Far, before, after),
+            InstructionKind::InterruptReturn => {
                 self.event_of_iret(before);
-                self.transfer(Shape::Far, before, after);
+                self.transfer(TransferKind::Far, before, after);
             }
-            Kind::MovCr3 => self.mov_cr3(before, after),
-            Kind::Ptwrite { eight } => self.ptwrite(before, eight, retired.operand),
-            Kind::Hlt => self.sleep(before, None),
-            Kind::Mwait => self.sleep(before, Some(retired.operand)),
+            InstructionKind::MovCr3 => self.mov_cr3(before, after),
+            InstructionKind::Ptwrite { eight } => self.ptwrite(before, eight, retired.operand),
+            InstructionKind::Hlt => self.sleep(before, None),
+            InstructionKind::Mwait => self.sleep(before, Some(retired.operand)),
         }
     }
 
@@ -299,41 +300,41 @@ impl Packetizer {
     }
 
     /// A taken branch or an event: updates the enables, and emits the packets that the old and new enables require.
-    fn transfer(&mut self, shape: Shape, before: &Context, after: &Context) {
+    fn transfer(&mut self, shape: TransferKind, before: &Context, after: &Context) {
         let was_on = self.packet_en();
         self.set_context(after);
         let stops = self.context_en && self.filter.stops(after.ip);
         if self.context_en {
             self.filter_en = !stops && self.filter.passes(after.ip);
         }
-        if was_on && shape == Shape::Event {
+        if was_on && shape == TransferKind::Event {
             self.stream.ip(before.ip, Packet::Fup);
         }
-        let far = matches!(shape, Shape::Far | Shape::Event);
+        let far = matches!(shape, TransferKind::Far | TransferKind::Event);
         if far && before.cr3 != after.cr3 {
             self.pip(after);
         }
         match (was_on, self.packet_en()) {
             (true, true) => match shape {
-                Shape::Direct => {}
-                Shape::Outcome if self.ctl & ctl::DIS_TNT != 0 => {}
-                Shape::Outcome => self.stream.outcome(true),
-                Shape::Indirect => self.stream.deferrable_tip(after.ip),
-                Shape::Return => self.stream.ip(after.ip, Packet::Tip),
-                Shape::Far | Shape::Event => {
+                TransferKind::Direct => {}
+                TransferKind::Outcome if self.ctl & ctl::DIS_TNT != 0 => {}
+                TransferKind::Outcome => self.stream.branch_outcome(true),
+                TransferKind::Indirect => self.stream.deferrable_tip(after.ip),
+                TransferKind::Return => self.stream.ip(after.ip, Packet::Tip),
+                TransferKind::Far | TransferKind::Event => {
                     self.mode_exec_at(after, Packet::Tip);
                 }
             },
             (true, false) => {
                 self.rets.clear();
-                if !self.context_en || shape == Shape::Outcome {
+                if !self.context_en || shape == TransferKind::Outcome {
                     self.stream.packet(Packet::TipPgd(Ip::Suppressed));
                 } else {
                     self.stream.ip(after.ip, Packet::TipPgd);
                 }
             }
             (false, true) => {
-                self.enter(after);
+                self.emit_pge(after);
             }
             (false, false) => {}
         }
@@ -361,7 +362,7 @@ impl Packetizer {
                 }
             }
             (false, true) => {
-                self.enter(after);
+                self.emit_pge(after);
             }
             (true, true) | (false, false) => {}
         }
@@ -371,7 +372,7 @@ impl Packetizer {
     }
 
     /// Emits the packets for PacketEn that an instruction or event set. If an overflow lost a PIP, a PIP comes first.
-    fn enter(&mut self, at: &Context) {
+    fn emit_pge(&mut self, at: &Context) {
         if self.lost.pip {
             self.pip(at);
         }

@@ -8,7 +8,7 @@ use crate::Context;
 
 /// What was lost and must be repeated.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Lost {
+pub(super) struct LostPackets {
     /// A PIP: the CR3 that the reader knows is wrong.
     pub(super) pip: bool,
     /// A TraceStop packet.

@@ -18,7 +18,7 @@ impl Packetizer {
         if mwait.is_some_and(|operand| operand >> 4 & 0xf == 0xf) {
             return;
         }
-        self.asleep = true;
+        self.in_c_state = true;
         if self.ctl & ctl::PWR_EVT_EN == 0 {
             return;
         }
@@ -37,7 +37,7 @@ impl Packetizer {
 
     /// The first event after HLT or MWAIT. The core clock stood still, so the time is reported again.
     pub(super) fn wake(&mut self, tsc: u64, interrupt: bool) {
-        if !core::mem::take(&mut self.asleep) {
+        if !core::mem::take(&mut self.in_c_state) {
             return;
         }
         self.stream.clock.wake(tsc);

@@ -4,9 +4,9 @@
 use pugmark_decoder_core::Packet;
 use pugmark_decoder_core::packet::{Cyc, Ip};
 
-use super::buffer::Buffer;
+use super::buffer::InternalBuffer;
 use super::ip_compression::LastIp;
-use super::timing::Clock;
+use super::timing::PacketClock;
 use super::tnt::TntBuffer;
 use crate::intel::registers::ctl;
 use crate::intel::{IntelProfile, IntelSettings};
@@ -15,13 +15,13 @@ use crate::intel::{IntelProfile, IntelSettings};
 const PSB: usize = 16;
 
 #[derive(Debug)]
-pub(crate) struct Stream {
-    pub(super) buffer: Buffer,
-    pub(super) clock: Clock,
+pub(crate) struct PacketStream {
+    pub(super) buffer: InternalBuffer,
+    pub(super) clock: PacketClock,
     last_ip: LastIp,
     tnt: TntBuffer,
     /// Whether TIPs may be deferred.
-    defers: bool,
+    defers_tips: bool,
     /// Whether the first IP after an OVF is compressed against the last one before it.
     compresses_after_overflow: bool,
     /// Bytes since the last PSB.
@@ -32,15 +32,15 @@ pub(crate) struct Stream {
     overflowed: bool,
 }
 
-impl Stream {
+impl PacketStream {
     pub(super) fn new(profile: &IntelProfile, settings: &IntelSettings) -> Self {
         let core_ratio = settings.core_ratio.unwrap_or(profile.non_turbo_ratio);
         Self {
-            buffer: Buffer::new(),
-            clock: Clock::new(profile, core_ratio),
+            buffer: InternalBuffer::new(),
+            clock: PacketClock::new(profile, core_ratio),
             last_ip: LastIp::new(),
             tnt: TntBuffer::new(settings.long_tnt),
-            defers: settings.deferred_tips,
+            defers_tips: settings.deferred_tips,
             compresses_after_overflow: settings.compress_after_overflow,
             since_psb: 0,
             capacity: settings
@@ -53,11 +53,11 @@ impl Stream {
     pub(super) fn start(&mut self, ctl: u64, tsc: u64, defers: bool) {
         self.clock.start(ctl, tsc);
         // A CYC packet before the TIP would force the TNT buffer out anyway.
-        self.defers = defers && ctl & ctl::CYC_EN == 0;
+        self.defers_tips = defers && ctl & ctl::CYC_EN == 0;
     }
 
     /// Adds the outcome of a conditional branch or a compressed RET.
-    pub(super) fn outcome(&mut self, taken: bool) {
+    pub(super) fn branch_outcome(&mut self, taken: bool) {
         if self.overflowed {
             return;
         }
@@ -78,9 +78,9 @@ impl Stream {
         if self.overflowed {
             return;
         }
-        if !self.defers || self.tnt.is_empty() {
+        if !self.defers_tips || self.tnt.is_empty() {
             self.ip(target, Packet::Tip);
-        } else if self.tnt.hold(target) {
+        } else if self.tnt.hold_tip(target) {
             self.flush();
         }
     }
@@ -129,7 +129,7 @@ impl Stream {
     pub(super) fn flush(&mut self) {
         let Some(tnt) = self.tnt.take() else { return };
         self.put(&tnt);
-        for target in self.tnt.take_held() {
+        for target in self.tnt.take_held_tips() {
             if self.put(&Packet::Tip(self.last_ip.compress(target))) {
                 self.last_ip.set(target);
             }
@@ -180,7 +180,7 @@ impl Stream {
     }
 
     /// Discards what is buffered, because output stopped or met an error.
-    pub(super) fn discard(&mut self) {
+    pub(super) fn discard_buffered(&mut self) {
         self.buffer.clear();
         self.tnt.clear();
         self.overflowed = false;
@@ -227,7 +227,8 @@ mod tests {
         for (capacity, len) in [(128, 32), (200, 50), (2048, 512)] {
             let overflow = Some(Overflow { capacity, drain: 1 });
             let profile = IntelProfile::by_name("skylake").expect("skylake");
-            let mut stream = Stream::new(profile, &IntelSettings { overflow, ..IntelSettings::default() });
+            let mut stream =
+                PacketStream::new(profile, &IntelSettings { overflow, ..IntelSettings::default() });
             while stream.packet(Packet::Psb) {
                 assert!(!stream.can_resume(), "there is no overflow to resume after");
             }

@@ -12,11 +12,11 @@ use crate::intel::registers::ctl;
 const CYCLE_COUNTER_WRAP: u64 = 1 << 20;
 
 #[derive(Debug)]
-pub(crate) struct Clock {
+pub(crate) struct PacketClock {
     /// TSC ticks per crystal tick, as a fraction; zeros if it is not enumerated.
-    ratio: (u64, u64),
+    tsc_per_crystal: (u64, u64),
     /// The core clock over the TSC, as a fraction.
-    core: (u64, u64),
+    core_per_tsc: (u64, u64),
     tsc: u64,
     ctl: u64,
     /// The TSC at which the next MTC is due.
@@ -24,20 +24,20 @@ pub(crate) struct Clock {
     /// The absolute number of core cycles at the last CYC packet.
     last_cyc: u64,
     /// A stand-alone CYC was emitted: the next eligible packet gets a CYC whatever the threshold is.
-    owed: bool,
+    cyc_owed: bool,
 }
 
-impl Clock {
+impl PacketClock {
     pub(crate) fn new(profile: &IntelProfile, core_ratio: u8) -> Self {
         let (numerator, denominator) = profile.tsc_ratio;
         Self {
-            ratio: (u64::from(numerator), u64::from(denominator)),
-            core: (u64::from(core_ratio), u64::from(profile.non_turbo_ratio)),
+            tsc_per_crystal: (u64::from(numerator), u64::from(denominator)),
+            core_per_tsc: (u64::from(core_ratio), u64::from(profile.non_turbo_ratio)),
             tsc: 0,
             ctl: 0,
             next_mtc: 0,
             last_cyc: 0,
-            owed: false,
+            cyc_owed: false,
         }
     }
 
@@ -46,7 +46,7 @@ impl Clock {
         self.ctl = ctl;
         self.tsc = tsc;
         self.last_cyc = self.cycles();
-        self.owed = false;
+        self.cyc_owed = false;
         self.schedule_mtc();
     }
 
@@ -62,7 +62,7 @@ impl Clock {
         let off_at = self.cycles();
         self.advance(tsc);
         self.last_cyc += self.cycles() - off_at;
-        self.owed = true;
+        self.cyc_owed = true;
         self.schedule_mtc();
     }
 
@@ -87,7 +87,7 @@ impl Clock {
             return None;
         }
         let crystal = self.crystal();
-        let since_edge = self.tsc.saturating_sub(self.edge(crystal));
+        let since_edge = self.tsc.saturating_sub(self.tsc_of_crystal(crystal));
         Some(Packet::Tma(Tma { ctc: crystal as u16, fc: (since_edge & 0x1ff) as u16 }))
     }
 
@@ -102,11 +102,11 @@ impl Clock {
             0 => 1,
             n => 1 << (n - 1),
         };
-        if elapsed < threshold && !(self.owed && elapsed > 0) {
+        if elapsed < threshold && !(self.cyc_owed && elapsed > 0) {
             return None;
         }
         self.last_cyc = now;
-        self.owed = false;
+        self.cyc_owed = false;
         Some(elapsed)
     }
 
@@ -116,7 +116,7 @@ impl Clock {
             return None;
         }
         let cycles = self.take_cycles();
-        self.owed = true;
+        self.cyc_owed = true;
         cycles
     }
 
@@ -128,24 +128,24 @@ impl Clock {
     }
 
     fn cycles(&self) -> u64 {
-        scale(self.tsc, self.core)
+        scale(self.tsc, self.core_per_tsc)
     }
 
     fn crystal(&self) -> u64 {
-        scale(self.tsc, (self.ratio.1, self.ratio.0))
+        scale(self.tsc, (self.tsc_per_crystal.1, self.tsc_per_crystal.0))
     }
 
     /// Returns the first TSC value at which the crystal clock shows `crystal`.
-    fn edge(&self, crystal: u64) -> u64 {
-        let floor = scale(crystal, self.ratio);
-        let exact = scale(floor, (self.ratio.1, self.ratio.0)) >= crystal;
+    fn tsc_of_crystal(&self, crystal: u64) -> u64 {
+        let floor = scale(crystal, self.tsc_per_crystal);
+        let exact = scale(floor, (self.tsc_per_crystal.1, self.tsc_per_crystal.0)) >= crystal;
         if exact { floor } else { floor + 1 }
     }
 
     fn schedule_mtc(&mut self) {
         if self.ctl & ctl::MTC_EN != 0 {
             let freq = ctl::mtc_freq(self.ctl);
-            self.next_mtc = self.edge(((self.crystal() >> freq) + 1) << freq);
+            self.next_mtc = self.tsc_of_crystal(((self.crystal() >> freq) + 1) << freq);
         }
     }
 }
@@ -167,8 +167,8 @@ mod tests {
     use super::*;
 
     /// Skylake: 250 TSC ticks are 2 crystal ticks.
-    fn clock(ctl: u64, tsc: u64, core_ratio: u8) -> Clock {
-        let mut clock = Clock::new(IntelProfile::by_name("skylake").expect("skylake"), core_ratio);
+    fn clock(ctl: u64, tsc: u64, core_ratio: u8) -> PacketClock {
+        let mut clock = PacketClock::new(IntelProfile::by_name("skylake").expect("skylake"), core_ratio);
         clock.start(ctl, tsc);
         clock
     }

@@ -8,7 +8,7 @@ use pugmark_decoder_core::packet::Tnt;
 const SHORT: u8 = 6;
 const LONG: u8 = 47;
 /// The most TIPs that are deferred.
-const HELD: usize = 8;
+const MAX_HELD_TIPS: usize = 8;
 
 /// Outcomes that are not yet in a packet, and the TIPs deferred after them.
 #[derive(Debug)]
@@ -16,14 +16,14 @@ pub(crate) struct TntBuffer {
     bits: u64,
     len: u8,
     capacity: u8,
-    held: [u64; HELD],
+    held: [u64; MAX_HELD_TIPS],
     held_len: usize,
 }
 
 impl TntBuffer {
     pub(crate) const fn new(long: bool) -> Self {
         let capacity = if long { LONG } else { SHORT };
-        Self { bits: 0, len: 0, capacity, held: [0; HELD], held_len: 0 }
+        Self { bits: 0, len: 0, capacity, held: [0; MAX_HELD_TIPS], held_len: 0 }
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
@@ -38,12 +38,12 @@ impl TntBuffer {
     }
 
     /// Defers a TIP. Returns whether there is no room for another one then.
-    pub(crate) fn hold(&mut self, target: u64) -> bool {
+    pub(crate) fn hold_tip(&mut self, target: u64) -> bool {
         if let Some(slot) = self.held.get_mut(self.held_len) {
             *slot = target;
             self.held_len += 1;
         }
-        self.held_len == HELD
+        self.held_len == MAX_HELD_TIPS
     }
 
     /// Empties the buffer into a packet.
@@ -59,7 +59,7 @@ impl TntBuffer {
     }
 
     /// Takes the deferred TIPs.
-    pub(crate) fn take_held(&mut self) -> impl Iterator<Item = u64> + use<> {
+    pub(crate) fn take_held_tips(&mut self) -> impl Iterator<Item = u64> + use<> {
         let len = core::mem::take(&mut self.held_len);
         self.held.into_iter().take(len)
     }

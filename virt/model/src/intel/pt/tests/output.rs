@@ -39,7 +39,7 @@ fn the_last_bytes_stay_inside_until_tracing_ends() {
         fill(&mut machine, 3000);
         let written = machine.ram[RANGE..].iter().rposition(|&byte| byte != 0).expect("bytes") as u64 + 1;
         let seen = machine.read(MASK_PTRS) >> 32;
-        assert!(0 < seen && seen < written, "the MSR is behind the memory: {seen} {written}");
+        assert!(0 < seen && seen < written, "the MSR lags the memory: {seen} {written}");
         machine.stop();
         let all = machine.read(MASK_PTRS) >> 32;
         assert!(all >= written + u64::from(visibility), "{visibility}: {written} {all}");

@@ -216,7 +216,7 @@ fn stopping_resolves_an_overflow() {
 }
 
 #[test]
-fn the_first_ip_behind_an_overflow_is_whole_or_compressed_against_the_last_before() {
+fn the_first_ip_after_an_overflow_is_whole_or_compressed_against_the_last_before() {
     // Where packets were lost and where the trace resumes, whether IPs are compressed; the first byte of the FUP.
     for (lost, resumed, compress, fup) in [
         (0x40_1000, 0x40_2000, false, 0x7d),

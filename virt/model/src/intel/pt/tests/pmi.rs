@@ -80,7 +80,7 @@ fn a_pmi_on_its_way_arrives_when_tracing_ends() {
         until_signalled(&mut machine);
         assert_eq!(machine.processor.take_interrupt(), None);
         machine.stop();
-        assert_eq!(machine.processor.steps(), counters == 1);
+        assert_eq!(machine.processor.needs_each_instruction(), counters == 1);
         assert_eq!(machine.processor.take_interrupt(), Some(Pmi::Nmi));
     }
 }

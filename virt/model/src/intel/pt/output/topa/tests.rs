@@ -126,7 +126,7 @@ fn regions_have_4_kib_to_128_mib() {
         topa.start(T, at(0, size - 3), &memory).expect("a table");
         let mut violations = IntelViolations::default();
         let full = topa.write(&[0; 8], &mut memory, &mut violations);
-        assert_eq!(full, Ok((3, Filled { int: true, stop: false })), "{size:#x}");
+        assert_eq!(full, Ok((3, FilledRegion { int: true, stop: false })), "{size:#x}");
         assert_eq!(memory.writes, [(0x800_0000 + size - 3, 3)]);
         assert_eq!(topa.pointers(), (T, at(0, 0)));
     }
@@ -145,20 +145,20 @@ fn walks_regions_and_tables() {
     let mut topa = topa("skylake");
     let mut violations = IntelViolations::default();
     topa.start(T, at(0, 0xff0), &memory).expect("a table");
-    let none = Filled::default();
+    let none = FilledRegion::default();
     assert_eq!(topa.write(&[0; 20], &mut memory, &mut violations), Ok((16, none)));
     assert_eq!(topa.pointers(), (T, at(1, 0)));
     assert_eq!(topa.write(&[0; 4], &mut memory, &mut violations), Ok((4, none)));
     assert_eq!(topa.pointers(), (T, at(1, 4)));
     assert_eq!(
         topa.write(&[0; 0x1000], &mut memory, &mut violations),
-        Ok((0xffc, Filled { int: true, stop: false }))
+        Ok((0xffc, FilledRegion { int: true, stop: false }))
     );
     assert_eq!(topa.pointers(), (U, at(0, 0)));
     // At a STOP the pointers stay at the entry, and the offset becomes the region's size.
     assert_eq!(
         topa.write(&[0; 0x1000], &mut memory, &mut violations),
-        Ok((0x1000, Filled { int: true, stop: true }))
+        Ok((0x1000, FilledRegion { int: true, stop: true }))
     );
     assert_eq!(topa.pointers(), (U, at(0, 0x1000)));
     let addresses: Vec<u64> = memory.writes.iter().map(|write| write.0).collect();
@@ -177,7 +177,7 @@ fn a_start_at_an_end_entry_goes_on_at_the_begin_of_the_next_tables_first_region(
         topa.start(T, at(1, offset), &memory).expect("a table");
         assert_eq!(topa.pointers(), (U, at(0, 0)), "{offset:#x}");
         let mut violations = IntelViolations::default();
-        assert_eq!(topa.write(&[0; 8], &mut memory, &mut violations), Ok((8, Filled::default())));
+        assert_eq!(topa.write(&[0; 8], &mut memory, &mut violations), Ok((8, FilledRegion::default())));
         assert_eq!(memory.writes, [(0x30_0000, 8)]);
     }
 }
@@ -205,9 +205,9 @@ fn the_last_entry_of_the_largest_table_is_followed_by_the_first() {
 #[test]
 fn a_single_entry_raises_its_pmi_early_and_wraps() {
     // INT, STOP of the entry; what happens at size - 512, and at the end.
-    let none = Filled::default();
-    let int = Filled { int: true, stop: false };
-    let stop = Filled { int: false, stop: true };
+    let none = FilledRegion::default();
+    let int = FilledRegion { int: true, stop: false };
+    let stop = FilledRegion { int: false, stop: true };
     for (bits, early, full) in [(0, none, none), (4, int, none), (0x10, none, stop), (0x14, int, stop)] {
         let mut memory = Memory::with(&[(T, 0x20_0000 | bits), (T + 8, T | 1)]);
         let mut violations = IntelViolations::default();

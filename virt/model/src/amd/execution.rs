@@ -1,8 +1,8 @@
 //! What the model knows of an instruction that retired.
 
-use super::access::{Access, Address};
-use super::caches::{Caches, Found, Side};
-use crate::branch::{Decoded, Kind};
+use super::access::{AccessKind, DataAddress};
+use super::caches::{CacheOutcome, CacheSide, Caches};
+use crate::branch::{DecodedInstruction, InstructionKind};
 use crate::{Mapping, PhysMemory, Retired};
 
 /// An instruction that retired, as the counters and IBS see it.
@@ -12,7 +12,7 @@ pub(super) struct Execution {
     /// Where execution continued.
     pub(super) next: u64,
     pub(super) cpl: u8,
-    pub(super) decoded: Decoded,
+    pub(super) decoded: DecodedInstruction,
     /// Whether execution continued elsewhere than at the next instruction.
     pub(super) taken: bool,
     /// Whether it is a branch that did not go where it was predicted to go.
@@ -24,14 +24,14 @@ pub(super) struct Execution {
     /// The fetches that it needed.
     pub(super) fetches: [Option<Fetch>; 2],
     /// Its data access, if it has one and the registers were given.
-    pub(super) data: Option<Data>,
+    pub(super) data: Option<DataAccess>,
 }
 
 /// A fetch of a block of code.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fetch {
     pub(super) address: u64,
-    pub(super) found: Found,
+    pub(super) found: CacheOutcome,
     /// `None` if it was aborted, the address has no translation, or fetches are not sampled.
     pub(super) mapping: Option<Mapping>,
     pub(super) completed: bool,
@@ -39,10 +39,10 @@ pub(super) struct Fetch {
 
 /// An access to data.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Data {
-    pub(super) access: Access,
-    pub(super) address: Address,
-    pub(super) found: Found,
+pub(super) struct DataAccess {
+    pub(super) access: AccessKind,
+    pub(super) address: DataAddress,
+    pub(super) found: CacheOutcome,
 }
 
 impl Execution {
@@ -69,10 +69,16 @@ const MICROCODED_OPS: u32 = 8;
 /// Returns how many ops an instruction of this kind has, and whether it is microcoded.
 ///
 /// The manuals do not list this. Near calls and returns, and instructions that both load and store, have two ops here.
-pub(super) fn ops(kind: Kind, access: Option<Access>) -> (u32, bool) {
+pub(super) fn ops(kind: InstructionKind, access: Option<AccessKind>) -> (u32, bool) {
     match kind {
-        Kind::Far | Kind::InterruptReturn | Kind::MovCr3 | Kind::Hlt | Kind::Mwait => (MICROCODED_OPS, true),
-        Kind::DirectCall { .. } | Kind::IndirectCall | Kind::Return => (2, false),
+        InstructionKind::Far
+        | InstructionKind::InterruptReturn
+        | InstructionKind::MovCr3
+        | InstructionKind::Hlt
+        | InstructionKind::Mwait => (MICROCODED_OPS, true),
+        InstructionKind::DirectCall { .. } | InstructionKind::IndirectCall | InstructionKind::Return => {
+            (2, false)
+        }
         _ if access.is_some_and(|access| access.read && access.write) => (2, false),
         _ => (1, false),
     }
@@ -92,7 +98,7 @@ impl Fetcher {
     }
 
     /// Returns the fetches that `retired`, of `len` bytes, needs. If `sampled`, they have physical addresses.
-    pub(super) fn fetch(
+    pub(super) fn fetches_of(
         &mut self,
         retired: &Retired,
         len: u8,
@@ -107,7 +113,7 @@ impl Fetcher {
             if self.last.replace(block) == Some(block) {
                 return None;
             }
-            let found = caches.access(Side::Instruction, address);
+            let found = caches.access(CacheSide::Instruction, address);
             let mapping = if sampled { super::access::mapping(mem, address) } else { None };
             Some(Fetch { address, found, mapping, completed: true })
         };
@@ -124,6 +130,6 @@ impl Fetcher {
     /// An interrupt or exception replaces the next instruction: returns the fetch that is aborted.
     pub(super) fn abort(&mut self, address: u64) -> Fetch {
         self.last = None;
-        Fetch { address, found: Found::default(), mapping: None, completed: false }
+        Fetch { address, found: CacheOutcome::default(), mapping: None, completed: false }
     }
 }

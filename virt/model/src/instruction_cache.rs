@@ -11,24 +11,24 @@ use crate::{ExecMode, Retired};
 /// The cache grows with the code that runs: a short program does not need many entries, while a kernel with an
 /// interrupt handler executes thousands of different instructions between two interrupts.
 #[derive(Clone, Debug)]
-pub(crate) struct Remembered<T> {
+pub(crate) struct InstructionCache<T> {
     /// Their number is 0 or a power of two.
-    entries: Vec<Option<Entry<T>>>,
+    entries: Vec<Option<CachedResult<T>>>,
     /// How often an instruction took the place of another one.
     replaced: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry<T> {
+struct CachedResult<T> {
     ip: u64,
     bytes: u128,
     mode: ExecMode,
-    found: T,
+    result: T,
 }
 
-impl<T: Copy> Remembered<T> {
-    const FIRST: usize = 64;
-    const MOST: usize = 4096;
+impl<T: Copy> InstructionCache<T> {
+    const FIRST_SIZE: usize = 64;
+    const MAX_SIZE: usize = 4096;
     /// The number of entries grows by this factor.
     const GROWTH: usize = 8;
 
@@ -37,37 +37,37 @@ impl<T: Copy> Remembered<T> {
     }
 
     /// Returns the result for an instruction; if it is not in the cache, `find` computes it.
-    pub(crate) fn of(&mut self, retired: &Retired, find: impl FnOnce() -> T) -> T {
+    pub(crate) fn get_or_compute(&mut self, retired: &Retired, find: impl FnOnce() -> T) -> T {
         let (ip, mode) = (retired.before.ip, retired.before.mode);
         let bytes = first_bytes(retired.bytes);
-        if let Some(Some(entry)) = self.entries.get(place(ip, self.entries.len()))
+        if let Some(Some(entry)) = self.entries.get(entry_index(ip, self.entries.len()))
             && entry.ip == ip
             && entry.bytes == bytes
             && entry.mode == mode
         {
-            return entry.found;
+            return entry.result;
         }
         let found = find();
-        self.keep(Entry { ip, bytes, mode, found });
+        self.insert(CachedResult { ip, bytes, mode, result: found });
         found
     }
 
-    fn keep(&mut self, entry: Entry<T>) {
+    fn insert(&mut self, entry: CachedResult<T>) {
         let len = self.entries.len();
         if len == 0 {
-            self.entries = vec![None; Self::FIRST];
-        } else if self.replaced >= len && len < Self::MOST {
+            self.entries = vec![None; Self::FIRST_SIZE];
+        } else if self.replaced >= len && len < Self::MAX_SIZE {
             self.entries = vec![None; len * Self::GROWTH];
             self.replaced = 0;
         }
-        let place = place(entry.ip, self.entries.len());
+        let place = entry_index(entry.ip, self.entries.len());
         if self.entries[place].replace(entry).is_some() {
             self.replaced += 1;
         }
     }
 }
 
-fn place(ip: u64, entries: usize) -> usize {
+fn entry_index(ip: u64, entries: usize) -> usize {
     (ip ^ ip >> 10) as usize & entries.saturating_sub(1)
 }
 
@@ -92,10 +92,10 @@ mod tests {
 
     #[test]
     fn an_instruction_is_its_address_its_bytes_and_its_mode() {
-        let mut remembered = Remembered::new();
+        let mut remembered = InstructionCache::new();
         let nop = at(0x1000, ExecMode::Bits64, &[0x90]);
-        assert_eq!(remembered.of(&nop, || 1), 1);
-        assert_eq!(remembered.of(&nop, || 2), 1, "it is remembered");
+        assert_eq!(remembered.get_or_compute(&nop, || 1), 1);
+        assert_eq!(remembered.get_or_compute(&nop, || 2), 1, "it is remembered");
         let others = [
             at(0x1001, ExecMode::Bits64, &[0x90]),
             at(0x1000, ExecMode::Bits64, &[0x91]),
@@ -105,8 +105,8 @@ mod tests {
             at(0x1000 + (1 << 40), ExecMode::Bits64, &[0x90]),
         ];
         for other in others {
-            assert_eq!(remembered.of(&nop, || 1), 1);
-            assert_eq!(remembered.of(&other, || 3), 3, "{other:?}");
+            assert_eq!(remembered.get_or_compute(&nop, || 1), 1);
+            assert_eq!(remembered.get_or_compute(&other, || 3), 3, "{other:?}");
         }
     }
 
@@ -114,12 +114,12 @@ mod tests {
     fn grows_until_what_runs_has_room() {
         // The instructions of a loop, and how many of them are still computed in the last turn.
         for (instructions, anew) in [(1, 0), (64, 0), (500, 0), (4096, 0), (8192, 8192)] {
-            let mut remembered = Remembered::new();
+            let mut remembered = InstructionCache::new();
             let mut found = 0;
             for turn in 0..200 {
                 found = if turn == 199 { 0 } else { found };
                 for ip in 0..instructions {
-                    remembered.of(&at(ip, ExecMode::Bits64, &[0x90]), || found += 1);
+                    remembered.get_or_compute(&at(ip, ExecMode::Bits64, &[0x90]), || found += 1);
                 }
             }
             assert_eq!(found, anew, "{instructions}");

@@ -4,16 +4,16 @@
 //! Exception Recording (Processors based on Intel NetBurst Microarchitecture)", "LBR Stack": the meaning of the from
 //! and to addresses.
 
-use crate::branch::{Decoded, Kind};
+use crate::branch::{DecodedInstruction, InstructionKind};
 use crate::intel::settings::BranchLevel;
 use crate::{Delivery, DeliveryKind, Retired};
 
 /// A taken branch, an interrupt or an exception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct TakenBranch {
     pub(crate) from: u64,
     pub(crate) to: u64,
-    pub(crate) kind: TakenKind,
+    pub(crate) kind: TakenBranchKind,
     /// The privilege level that counts if records are filtered by level.
     pub(crate) cpl: u8,
     pub(crate) predicted: bool,
@@ -21,7 +21,7 @@ pub(crate) struct Taken {
 
 /// The kind of instruction or event that branched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TakenKind {
+pub(crate) enum TakenBranchKind {
     Conditional,
     RelativeJump,
     IndirectJump,
@@ -41,49 +41,49 @@ pub(crate) enum TakenKind {
 /// The vector of #DB.
 const DEBUG: u8 = 1;
 
-impl Taken {
+impl TakenBranch {
     /// The branch that an instruction took, if any. A conditional branch to the next instruction counts as not taken,
     /// because its outcome cannot be seen.
-    pub(crate) fn of(
+    pub(crate) fn of_instruction(
         retired: &Retired,
-        decoded: Decoded,
+        decoded: DecodedInstruction,
         level: BranchLevel,
         predicted: bool,
     ) -> Option<Self> {
         let kind = match decoded.kind {
-            Kind::Conditional if retired.after.ip != decoded.next_ip(&retired.before) => {
-                TakenKind::Conditional
+            InstructionKind::Conditional if retired.after.ip != decoded.next_ip(&retired.before) => {
+                TakenBranchKind::Conditional
             }
-            Kind::DirectJump => TakenKind::RelativeJump,
-            Kind::IndirectJump => TakenKind::IndirectJump,
-            Kind::DirectCall { to_next } => TakenKind::RelativeCall { to_next },
-            Kind::IndirectCall => TakenKind::IndirectCall,
-            Kind::Return => TakenKind::Return,
-            Kind::Far | Kind::InterruptReturn => TakenKind::FarBranch,
-            Kind::Conditional
-            | Kind::Other
-            | Kind::MovCr3
-            | Kind::Ptwrite { .. }
-            | Kind::Hlt
-            | Kind::Mwait => return None,
+            InstructionKind::DirectJump => TakenBranchKind::RelativeJump,
+            InstructionKind::IndirectJump => TakenBranchKind::IndirectJump,
+            InstructionKind::DirectCall { to_next } => TakenBranchKind::RelativeCall { to_next },
+            InstructionKind::IndirectCall => TakenBranchKind::IndirectCall,
+            InstructionKind::Return => TakenBranchKind::Return,
+            InstructionKind::Far | InstructionKind::InterruptReturn => TakenBranchKind::FarBranch,
+            InstructionKind::Conditional
+            | InstructionKind::Other
+            | InstructionKind::MovCr3
+            | InstructionKind::Ptwrite { .. }
+            | InstructionKind::Hlt
+            | InstructionKind::Mwait => return None,
         };
-        let cpl = level.of(retired.before.cpl, retired.after.cpl);
+        let cpl = level.choose(retired.before.cpl, retired.after.cpl);
         Some(Self { from: retired.before.ip, to: retired.after.ip, kind, cpl, predicted })
     }
 
     /// The record of an interrupt or exception. A trap comes from the instruction that caused it, which is the one that
-    /// retired last, at `last`.
-    pub(crate) fn by(delivery: &Delivery, last: u64, level: BranchLevel) -> Self {
+    /// retired last, at `last_ip`.
+    pub(crate) fn of_delivery(delivery: &Delivery, last_ip: u64, level: BranchLevel) -> Self {
         let from = match delivery.kind {
-            DeliveryKind::Trap => last,
+            DeliveryKind::Trap => last_ip,
             DeliveryKind::Interrupt
             | DeliveryKind::Nmi
             | DeliveryKind::Fault
             | DeliveryKind::SoftwareInterrupt => delivery.before.ip,
         };
         let debug = delivery.vector == DEBUG && delivery.kind.is_exception();
-        let kind = if debug { TakenKind::DebugException } else { TakenKind::Event };
-        let cpl = level.of(delivery.before.cpl, delivery.after.cpl);
+        let kind = if debug { TakenBranchKind::DebugException } else { TakenBranchKind::Event };
+        let cpl = level.choose(delivery.before.cpl, delivery.after.cpl);
         Self { from, to: delivery.after.ip, kind, cpl, predicted: false }
     }
 }
