@@ -3,7 +3,7 @@
 //! Source: SDM vol. 3, Advanced Programmable Interrupt Controller, "Local Vector Table" and "x2APIC Register Address
 //! Space".
 
-use crate::msr::{GeneralProtection, Msr, Register};
+use crate::msr::{GeneralProtection, Msr, Register, TypedMsr};
 use core::ptr::NonNull;
 
 /// The local APIC of one logical processor, reduced to what the driver uses: the LVT Performance Monitoring entry.

@@ -31,20 +31,18 @@
 //! ```
 //!
 //! **Where the trace goes.** A [`buffer`] allocates memory with the kernel's [`memory::Frames`] and lists it in the
-//! processor's table of output regions ([`topa`]: Table of Physical Addresses), following the manual's rules. Dropping
+//! processor's table of output regions (ToPA: Table of Physical Addresses), following the manual's rules. Dropping
 //! the buffer frees the memory.
 //!
 //! ```
 #![doc = include_str!("../doc/machine.md")]
 //! # let (frames, capabilities) = (Memory::new(), capabilities());
-//! use pugmark_kernel::intel::pt::{Buffer, EntryFlags, Layout, Mode, RegionSize};
+//! use pugmark_kernel::intel::pt::{Buffer, Layout, Mode, RegionSize};
 //!
 //! // Eight regions of 4 KiB; a PMI comes while two are still free.
 //! let layout = Layout::topa(RegionSize::K4, 8);
 //! let buffer = Buffer::allocate(&frames, &capabilities, layout, Mode::StopWhenFull { spare: 2 })?;
 //! assert_eq!(buffer.capacity(), 0x8000);
-//! let entry = buffer.topa().unwrap().entry(0);
-//! assert_eq!((entry.size(), entry.flags()), (RegionSize::K4, EntryFlags::empty()));
 //! # Ok::<(), pugmark_kernel::intel::pt::BufferError>(())
 //! ```
 //!
@@ -173,7 +171,6 @@
 //! [`pt::PtRunning`]: intel::pt::PtRunning
 //! [`pt::PtStopped`]: intel::pt::PtStopped
 //! [`pt::PtUnit`]: intel::pt::PtUnit
-//! [`topa`]: intel::pt::Topa
 //! [configuration]: intel::pt::PtConfig
 //! [its source]: intel::ds::DsRunning::source
 #![cfg_attr(not(test), no_std)]

@@ -94,8 +94,7 @@ pub enum Overwritten {
 
 impl Overwritten {
     /// Returns a lower bound of `bytes`; for 0 it is unknown whether any were overwritten.
-    #[must_use]
-    pub const fn at_least(bytes: u64) -> Self {
+    pub(crate) const fn at_least(bytes: u64) -> Self {
         match bytes {
             0 => Self::Perhaps,
             _ => Self::AtLeast(bytes),
@@ -112,8 +111,7 @@ impl Overwritten {
     }
 
     /// Adds up two consecutive losses.
-    #[must_use]
-    pub const fn and(self, then: Self) -> Self {
+    pub(crate) const fn and(self, then: Self) -> Self {
         match (self, then) {
             (Self::Exactly(one), Self::Exactly(other)) => Self::Exactly(one + other),
             _ => Self::at_least(self.least() + then.least()),

@@ -8,7 +8,7 @@ mod tests;
 pub use source::{Abandoned, PmiSource, Requests, Route};
 
 use crate::lapic::{Delivery, LocalApic, LvtPc};
-use crate::msr::{GeneralProtection, GlobalStatus, GlobalStatusReset, Msr};
+use crate::msr::{GeneralProtection, GlobalStatus, GlobalStatusReset, Msr, TypedMsr};
 use core::cell::Cell;
 
 /// The PMI handler of one logical processor.

@@ -137,14 +137,14 @@ fn a_snapshot_can_be_read_again_and_again_while_it_runs() {
 fn an_operational_error_at_the_enable_gives_everything_back() {
     let machine = Machine::new("skylake", IntelSettings::default());
     let buffer = machine.buffer(Layout::topa(RegionSize::K4, 4), FULL);
-    // Bit 1 of an entry is reserved.
-    let table = buffer.topa().unwrap().place(0).0;
-    corrupt(&machine, table.as_u64(), 1 << 1);
+    // The table is allocated first. Bit 1 of an entry is reserved.
+    let table = machine.ram.block(0);
+    corrupt(&machine, table, 1 << 1);
     let failed = machine.unit().start(&user_code(), buffer).unwrap_err();
     assert!(matches!(failed.error(), StartError::Refused(PtRefusal::Memory(_))), "{}", failed.error());
     let NotStarted::Off { unit, memory: buffer, .. } = failed else { panic!("the unit is off") };
     assert!(!machine.is_tracing());
-    corrupt(&machine, table.as_u64(), 1 << 1);
+    corrupt(&machine, table, 1 << 1);
     let tracing = unit.start(&user_code(), buffer).map_err(|failed| failed.error()).unwrap();
     machine.run(10);
     assert_eq!(tracing.stop().map_err(|_| "stop").unwrap().loss, Loss::NONE);
@@ -158,13 +158,14 @@ fn an_operational_error_on_the_way_is_counted_and_leaves_the_trace_off_until_tol
         Layout::Topa { size: RegionSize::K4, regions: 4, regions_per_table: 1, contiguous: true },
         FULL,
     );
-    let table = buffer.topa().unwrap().place(2).0;
-    corrupt(&machine, table.as_u64(), 1 << 1);
+    // The regions are one block, allocated first, and each has a table of its own: this is the third.
+    let table = machine.ram.block(3);
+    corrupt(&machine, table, 1 << 1);
     let mut tracing = machine.unit().start(&user_code(), buffer).map_err(|failed| failed.error()).unwrap();
     machine.run(10_000);
     let mut collector = Collector::new();
     let state = tracing.drain(&mut collector).unwrap();
-    assert!(matches!(state, PtState::Failed(error) if error.base.0 == table.as_u64()), "{state:?}");
+    assert!(matches!(state, PtState::Failed(error) if error.base.0 == table), "{state:?}");
     assert!(!machine.is_tracing());
     assert!(collector.gaps.contains(&Gap::Error));
     // One error when the processor reached the entry, and one when it should resume there.
@@ -174,7 +175,7 @@ fn an_operational_error_on_the_way_is_counted_and_leaves_the_trace_off_until_tol
     let jumps = machine.jumps();
     assert!(jumps.starts_with(&tips(&collector.stretches[0])) && collector.stretches[0].len() <= 0x2000);
     // The cause is removed: the trace resumes with a PSB.
-    corrupt(&machine, table.as_u64(), 1 << 1);
+    corrupt(&machine, table, 1 << 1);
     assert_eq!(tracing.go_on(), Ok(PtState::Tracing));
     let before = machine.jumps().len();
     machine.run(100);

@@ -354,7 +354,7 @@ fn last_branches(machine: &Machine) -> u32 {
         put_back(machine, IA32_DEBUGCTL);
         detect().expect("last branch records")
     });
-    let depth = usize::from(unit.capabilities().stack.depth);
+    let depth = usize::from(unit.capabilities().depth());
     let config = LbrConfig::new();
     let mut running = unit.start(&config).unwrap_or_else(|failed| {
         faults += 1;

@@ -29,8 +29,7 @@ impl Errata {
     /// Returns the errata of a display family and model.
     ///
     /// Source: Intel's specification updates of the processors named at each flag, or the source named there.
-    #[must_use]
-    pub const fn of(family: u8, model: u8) -> Self {
+    pub(crate) const fn of(family: u8, model: u8) -> Self {
         match (family, model) {
             (6, 0x3d | 0x47 | 0x4f | 0x56) => {
                 Self::BRANCH_EN_MUST_BE_SET.union(Self::TRACE_EXCLUDES_BRANCH_RECORDS)

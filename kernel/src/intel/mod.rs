@@ -3,7 +3,7 @@
 
 pub mod bts;
 pub mod ds;
-pub mod errata;
+pub(crate) mod errata;
 pub mod lbr;
 pub mod pebs;
 pub mod pt;

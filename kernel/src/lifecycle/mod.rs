@@ -10,7 +10,7 @@
 //!
 //! A unit is a value that is off. Its session, a [`Recording`], is the unit together with the memory that it records
 //! into. While the processor may write to that memory, the session is inside a [`Running`] and nothing else can access
-//! it. [`Halted`] is the proof that the processor writes nothing: only halting creates one, and every function that
+//! it. `Halted` is the proof that the processor writes nothing: only halting creates one, and every function that
 //! reads the memory, changes it or resumes the unit requires one.
 
 mod absent;
@@ -29,6 +29,6 @@ pub use in_use::InUse;
 pub use late::LateNmis;
 pub use probe::NotBacked;
 pub(crate) use probe::probe;
-pub use running::{Halted, Recording, Running};
-pub(crate) use source::Serve;
-pub use source::Source;
+pub(crate) use running::{Halted, Sealed};
+pub use running::{Recording, Running};
+pub(crate) use source::{Serve, Source};

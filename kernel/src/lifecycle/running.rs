@@ -5,11 +5,11 @@ use crate::msr::GeneralProtection;
 use core::fmt;
 use core::mem::ManuallyDrop;
 
-/// A unit with the memory that it records into: the steps of its start, its interrupts and its stop.
+/// A unit with the memory that it records into.
 ///
-/// Do not implement this trait outside the driver: a session that claims to be halted and is not would let memory be
-/// used while the processor writes to it.
-pub trait Recording: Sized {
+/// Only this crate implements it, and only this crate calls its methods, the steps of a start and a stop: a session
+/// that claims to be halted and is not would let memory be used while the processor writes to it.
+pub trait Recording: Sealed + Sized {
     /// The unit, off.
     type Unit;
     /// The memory that the unit records into; `()` if it records into registers.
@@ -21,6 +21,7 @@ pub trait Recording: Sized {
 
     /// Whether the processor writes to memory of this session. If so, the memory is never freed while the unit cannot
     /// be halted.
+    #[doc(hidden)]
     const WRITES_MEMORY: bool;
 
     /// Checks that no other owner uses the unit, and starts it.
@@ -28,6 +29,7 @@ pub trait Recording: Sized {
     /// # Errors
     ///
     /// Another owner uses it, or the processor refuses. The unit may be on.
+    #[doc(hidden)]
     fn begin(&mut self) -> Result<(), StartError<Self::Refusal>>;
 
     /// Halts what [`Recording::begin`] or a resume started: from now on nothing is written to memory. May be called
@@ -36,6 +38,7 @@ pub trait Recording: Sized {
     /// # Errors
     ///
     /// An access raised #GP: the unit may be on.
+    #[doc(hidden)]
     fn halt(&mut self) -> Result<(), GeneralProtection>;
 
     /// Reads the end of what was recorded.
@@ -43,6 +46,7 @@ pub trait Recording: Sized {
     /// # Errors
     ///
     /// An access raised #GP; the caller can try another stop.
+    #[doc(hidden)]
     fn finish(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
         Ok(())
     }
@@ -52,16 +56,22 @@ pub trait Recording: Sized {
     /// # Errors
     ///
     /// An access raised #GP; the caller can try again.
+    #[doc(hidden)]
     fn leave(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
         Ok(())
     }
 
     /// Returns the result of a stop. The session was halted, finished and left.
+    #[doc(hidden)]
     fn into_stopped(self) -> Self::Stopped;
 
     /// Returns the unit and the memory and discards what was recorded. The session was halted and left.
+    #[doc(hidden)]
     fn into_parts(self) -> (Self::Unit, Self::Memory);
 }
+
+/// What only this crate can implement.
+pub trait Sealed {}
 
 /// The proof that a unit is halted: the processor writes nothing to memory until the unit is resumed.
 #[derive(Debug)]

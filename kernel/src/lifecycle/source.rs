@@ -7,7 +7,7 @@ use crate::pmi::{Abandoned, PmiSource, Requests, Route};
 /// How a session is served in a PMI handler, with sinks of the type `K` that receive what it has recorded.
 ///
 /// The methods are called in the order in which [`PmiSource`] lists them.
-pub trait Serve<K>: Recording {
+pub(crate) trait Serve<K>: Recording {
     /// As [`PmiSource::status`].
     fn status(&self) -> Requests {
         Requests::NONE
@@ -61,7 +61,7 @@ pub trait Serve<K>: Recording {
 
 /// A recording unit in a PMI handler, with the sinks that receive what it has recorded.
 #[derive(Debug)]
-pub struct Source<'a, S, K> {
+pub(crate) struct Source<'a, S, K> {
     session: &'a mut S,
     sinks: K,
     /// The proof that the unit is halted, until it is resumed.

@@ -48,6 +48,8 @@ impl Drop for Memory {
 
 struct Session<const WRITES: bool>(Memory);
 
+impl<const WRITES: bool> Sealed for Session<WRITES> {}
+
 impl<const WRITES: bool> Recording for Session<WRITES> {
     type Unit = ();
     type Memory = Memory;

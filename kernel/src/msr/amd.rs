@@ -11,7 +11,7 @@ macro_rules! sample_registers {
     ($($name:ident = $address:expr, $of:literal;)*) => {$(
         #[doc = concat!($of, ".")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub struct $name(pub u64);
+        pub(crate) struct $name(pub u64);
 
         values! { $name = $address }
     )*};
@@ -33,12 +33,11 @@ sample_registers! {
 
 /// IBS_CTL (`C001_103A`): the extended entry of the local vector table that IBS uses. Read only since family 15h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IbsCtl(pub u64);
+pub(crate) struct IbsCtl(pub u64);
 
 impl IbsCtl {
     /// Returns LvtOffset, if LvtOffsetVal marks it as valid.
-    #[must_use]
-    pub const fn lvt_offset(self) -> Option<u8> {
+    pub(crate) const fn lvt_offset(self) -> Option<u8> {
         match self.0 >> 8 & 1 {
             0 => None,
             _ => Some((self.0 & 0xf) as u8),
@@ -49,7 +48,7 @@ impl IbsCtl {
 bitflags! {
     /// IbsOpCtl2 (`C001_103E`), if CPUID announces it. Source: PPR of family 1Ah.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct IbsOpCtl2: u64 {
+    pub(crate) struct IbsOpCtl2: u64 {
         /// The unit is off, whatever IbsOpCtl says.
         const DIS = 1 << 0;
         /// Ops whose address has bit 63 clear are left out.
@@ -64,7 +63,7 @@ bitflags! {
 bitflags! {
     /// IbsFetchCtl2 (`C001_103F`), if CPUID announces it. Source: PPR of family 1Ah.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct IbsFetchCtl2: u64 {
+    pub(crate) struct IbsFetchCtl2: u64 {
         /// The unit is off, whatever IbsFetchCtl says.
         const DIS = 1 << 0;
         /// The minimum duration of a sampled fetch, in the processor's encoding.
@@ -79,30 +78,28 @@ bitflags! {
 /// PerfCntrGlobalStatus (`C000_0300`): bit n: counter n has overflowed; bit 58: the last branches are frozen. Read
 /// only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PerfCntrGlobalStatus(pub u64);
+pub(crate) struct PerfCntrGlobalStatus(pub u64);
 
 /// PerfCntrGlobalCtl (`C000_0301`): bit n enables counter n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GlobalCtl(pub u64);
+pub(crate) struct GlobalCtl(pub u64);
 
 /// PerfCntrGlobalStatusClr (`C000_0302`): bits written as 1 clear those of [`PerfCntrGlobalStatus`]. Write only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GlobalStatusClr(pub u64);
+pub(crate) struct GlobalStatusClr(pub u64);
 
 /// EFER (`C000_0080`); Intel calls it IA32_EFER.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Efer(pub u64);
+pub(crate) struct Efer(pub u64);
 
 impl Efer {
     /// Returns LMA: whether IA-32e mode (long mode) is active.
-    #[must_use]
-    pub const fn lma(self) -> bool {
+    pub(crate) const fn lma(self) -> bool {
         self.0 >> 10 & 1 == 1
     }
 
     /// Returns SVME: whether SVM is on.
-    #[must_use]
-    pub const fn svm(self) -> bool {
+    pub(crate) const fn svm(self) -> bool {
         self.0 >> 12 & 1 == 1
     }
 }
@@ -110,7 +107,7 @@ impl Efer {
 bitflags! {
     /// DBG_EXTN_CFG (`C000_010F`): the recorders of branches.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct DbgExtnCfg: u64 {
+    pub(crate) struct DbgExtnCfg: u64 {
         /// BRSMEN: branch sampling records.
         const BRSMEN = 1 << 2;
         /// Reserved bits that must be set for branch sampling.
@@ -128,8 +125,7 @@ bitflags! {
 
 impl DbgExtnCfg {
     /// Returns how many entries branch sampling has recorded; the last one is the newest.
-    #[must_use]
-    pub const fn recorded(self) -> u8 {
+    pub(crate) const fn recorded(self) -> u8 {
         match ((self.bits() >> 16 & 0xf) as u8, self.contains(Self::VB)) {
             (_, false) => 0,
             (0, true) => 16,
@@ -141,7 +137,7 @@ impl DbgExtnCfg {
 bitflags! {
     /// LBR_SELECT (`C000_010E`): the branches that LBR version 2 does not record.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct AmdLbrSelect: u64 {
+    pub(crate) struct AmdLbrSelect: u64 {
         /// Branches that end at CPL 0.
         const CPL_EQ_0 = 1 << 0;
         /// Branches that end above CPL 0.
@@ -164,14 +160,12 @@ bitflags! {
 }
 
 /// Returns the address of SAMP_BR_FROM or LBR_FROM, entry `n`.
-#[must_use]
-pub const fn branch_from(n: u8) -> u32 {
+pub(crate) const fn branch_from(n: u8) -> u32 {
     0xc001_0300 + 2 * n as u32
 }
 
 /// Returns the address of SAMP_BR_TO or LBR_TO, entry `n`.
-#[must_use]
-pub const fn branch_to(n: u8) -> u32 {
+pub(crate) const fn branch_to(n: u8) -> u32 {
     0xc001_0301 + 2 * n as u32
 }
 

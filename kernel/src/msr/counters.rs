@@ -8,7 +8,7 @@ use bitflags::bitflags;
 bitflags! {
     /// IA32_PERF_CAPABILITIES (`0x345`): exists with `CPUID.1:ECX[15]` (PDCM). Read only.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct PerfCapabilities: u64 {
+    pub(crate) struct PerfCapabilities: u64 {
         /// LBR_FMT: the format of the addresses in the LBR stack.
         const LBR_FMT = 0x3f;
         /// PEBS_TRAP: the record is written after the instruction.
@@ -28,14 +28,12 @@ bitflags! {
 
 impl PerfCapabilities {
     /// LBR_FMT.
-    #[must_use]
-    pub const fn lbr_format(self) -> u8 {
+    pub(crate) const fn lbr_format(self) -> u8 {
         (self.bits() & Self::LBR_FMT.bits()) as u8
     }
 
     /// PEBS_REC_FMT.
-    #[must_use]
-    pub const fn pebs_format(self) -> u8 {
+    pub(crate) const fn pebs_format(self) -> u8 {
         ((self.bits() & Self::PEBS_REC_FMT.bits()) >> 8) as u8
     }
 }
@@ -43,25 +41,23 @@ impl PerfCapabilities {
 /// IA32_PERF_GLOBAL_CTRL (`0x38f`): bit n enables general-purpose counter n, bit 32 + n fixed-function counter n. A bit
 /// of a counter that does not exist is #GP(0). The register exists from version 2 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GlobalCtrl(pub u64);
+pub(crate) struct GlobalCtrl(pub u64);
 
 /// IA32_FIXED_CTR_CTRL (`0x38d`): four bits for each fixed-function counter, and bit 32 + 4n for adaptive records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FixedCtrCtrl(pub u64);
+pub(crate) struct FixedCtrCtrl(pub u64);
 
 impl FixedCtrCtrl {
     /// The number of counters that it has fields for: bit 32 + 4n exists for the first eight.
-    pub const COUNTERS: u8 = 8;
+    pub(crate) const COUNTERS: u8 = 8;
 
     /// Returns the fields of counter `n` with the values that make it count; `n` is below [`FixedCtrCtrl::COUNTERS`].
-    #[must_use]
-    pub const fn counting(n: u8, os: bool, user: bool, adaptive: bool) -> u64 {
+    pub(crate) const fn counting(n: u8, os: bool, user: bool, adaptive: bool) -> u64 {
         (os as u64 | (user as u64) << 1) << (4 * n) | (adaptive as u64) << (32 + 4 * n)
     }
 
     /// Returns all bits of counter `n`, which is below [`FixedCtrCtrl::COUNTERS`].
-    #[must_use]
-    pub const fn mask(n: u8) -> u64 {
+    pub(crate) const fn mask(n: u8) -> u64 {
         0xf << (4 * n) | 1 << (32 + 4 * n)
     }
 }
@@ -69,14 +65,14 @@ impl FixedCtrCtrl {
 /// IA32_PEBS_ENABLE (`0x3f1`): bit n lets general-purpose counter n sample; on processors with PEBS_BASELINE, bit 32 +
 /// n lets fixed-function counter n sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PebsEnable(pub u64);
+pub(crate) struct PebsEnable(pub u64);
 
 bitflags! {
     /// MSR_PEBS_DATA_CFG (`0x3f2`): the groups of fields in an adaptive record.
     ///
     /// Source: SDM vol. 3, Performance Monitoring, "Adaptive PEBS".
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct PebsDataCfg: u64 {
+    pub(crate) struct PebsDataCfg: u64 {
         /// Memory Info.
         const MEMORY = 1 << 0;
         /// GPRs: the general-purpose registers.
@@ -93,7 +89,7 @@ bitflags! {
 bitflags! {
     /// IA32_PERFEVTSELx (`0x186` + x): what general-purpose counter x counts.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct PerfEvtSel: u64 {
+    pub(crate) struct PerfEvtSel: u64 {
         /// Event select.
         const EVENT = 0xff;
         /// Unit mask.
@@ -121,34 +117,29 @@ bitflags! {
 
 impl PerfEvtSel {
     /// Returns the address of IA32_PERFEVTSELx.
-    #[must_use]
-    pub const fn address(counter: u8) -> u32 {
+    pub(crate) const fn address(counter: u8) -> u32 {
         0x186 + counter as u32
     }
 
     /// Returns the value that selects this event.
-    #[must_use]
-    pub const fn event(event: u8, umask: u8) -> Self {
+    pub(crate) const fn event(event: u8, umask: u8) -> Self {
         Self::from_bits_retain(event as u64 | (umask as u64) << 8)
     }
 }
 
 /// Returns the address of IA32_PMCx. A write sets bits 31:0 and sign-extends them.
-#[must_use]
-pub const fn pmc(counter: u8) -> u32 {
+pub(crate) const fn pmc(counter: u8) -> u32 {
     0xc1 + counter as u32
 }
 
 /// Returns the address of IA32_A_PMCx, by which all bits of IA32_PMCx are written: exists with
 /// [`PerfCapabilities::FW_WRITE`].
-#[must_use]
-pub const fn full_width_pmc(counter: u8) -> u32 {
+pub(crate) const fn full_width_pmc(counter: u8) -> u32 {
     0x4c1 + counter as u32
 }
 
 /// Returns the address of IA32_FIXED_CTRx.
-#[must_use]
-pub const fn fixed_counter(counter: u8) -> u32 {
+pub(crate) const fn fixed_counter(counter: u8) -> u32 {
     0x309 + counter as u32
 }
 

@@ -9,7 +9,7 @@ bitflags! {
     /// Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel Resource Director Technology Features,
     /// "IA32_DEBUGCTL MSR", "MSR_DEBUGCTLA MSR", "MSR_DEBUGCTLB MSR".
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct DebugFlags: u16 {
+    pub(crate) struct DebugFlags: u16 {
         /// LBR: last branches are recorded in the LBR stack.
         const LBR = 1 << 0;
         /// BTF: TF steps from branch to branch.
@@ -37,16 +37,16 @@ bitflags! {
 ///
 /// Scope: logical processor. [`DebugCtlLayout`] gives the meaning of its bits on Intel's processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DebugCtl(pub u64);
+pub(crate) struct DebugCtl(pub u64);
 
 impl DebugFlags {
     /// The functions that record branches: no other owner may use them while this driver does.
-    pub const RECORDERS: Self = Self::LBR.union(Self::TR).union(Self::BTS);
+    pub(crate) const RECORDERS: Self = Self::LBR.union(Self::TR).union(Self::BTS);
 }
 
 /// The variants of the register, which differ in the positions of their bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DebugCtlLayout {
+pub(crate) enum DebugCtlLayout {
     /// IA32_DEBUGCTL: Core Solo and Duo and all of family 06H since.
     Ia32,
     /// MSR_DEBUGCTLA: family 0FH (NetBurst).
@@ -58,8 +58,7 @@ pub enum DebugCtlLayout {
 impl DebugCtlLayout {
     /// Returns the variant of a processor with this family and model, as CPUID.1 reports them, with the extended fields
     /// added. `None` if the processor has no branch trace messages into memory.
-    #[must_use]
-    pub const fn of(family: u8, model: u8) -> Option<Self> {
+    pub(crate) const fn of(family: u8, model: u8) -> Option<Self> {
         match (family, model) {
             (0x0f, _) => Some(Self::NetBurst),
             (0x06, 0x09 | 0x0d) => Some(Self::PentiumM),
@@ -72,14 +71,12 @@ impl DebugCtlLayout {
     }
 
     /// Returns whether this variant has all of these functions, whatever CPUID says about BTS_OFF_OS and BTS_OFF_USR.
-    #[must_use]
-    pub fn has(self, control: DebugFlags) -> bool {
+    pub(crate) fn has(self, control: DebugFlags) -> bool {
         self.table().iter().fold(DebugFlags::empty(), |all, (flag, _)| all.union(*flag)).contains(control)
     }
 
     /// Returns the bits of the register for these functions; those that this variant lacks are left out.
-    #[must_use]
-    pub fn bits(self, control: DebugFlags) -> u64 {
+    pub(crate) fn bits(self, control: DebugFlags) -> u64 {
         self.table()
             .iter()
             .filter(|(flag, _)| control.contains(*flag))
@@ -87,8 +84,7 @@ impl DebugCtlLayout {
     }
 
     /// Returns the functions that are on in the register; bits without a name here are left out.
-    #[must_use]
-    pub fn flags(self, register: DebugCtl) -> DebugFlags {
+    pub(crate) fn flags(self, register: DebugCtl) -> DebugFlags {
         let set = self.table().iter().filter(|(_, bit)| register.0 >> bit & 1 == 1);
         set.fold(DebugFlags::empty(), |all, (flag, _)| all.union(*flag))
     }

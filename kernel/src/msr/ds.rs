@@ -6,7 +6,7 @@ use bitflags::bitflags;
 ///
 /// Scope: logical processor. Source: SDM vol. 4, "IA-32 Architectural MSRs".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DsAreaBase(pub u64);
+pub(crate) struct DsAreaBase(pub u64);
 
 bitflags! {
     /// IA32_MISC_ENABLE (`0x1a0`): the bits that concern the debug store. Only read here.

@@ -8,7 +8,7 @@ bitflags! {
     /// Scope: logical processor, on some models the core. Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel
     /// Resource Director Technology Features, "Filtering of Last Branch Records".
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct LbrSelect: u64 {
+    pub(crate) struct LbrSelect: u64 {
         /// CPL_EQ_0: branches that end at CPL 0.
         const CPL_EQ_0 = 1 << 0;
         /// CPL_NEQ_0: branches that end above CPL 0.
@@ -37,7 +37,7 @@ bitflags! {
     ///
     /// Scope: logical processor. Source: SDM vol. 3, Last Branch Records, "IA32_LBR_CTL".
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct LbrCtl: u64 {
+    pub(crate) struct LbrCtl: u64 {
         /// LBREn: branches are recorded.
         const LBR_EN = 1 << 0;
         /// OS: branches that end at CPL 0.
@@ -67,7 +67,7 @@ bitflags! {
 ///
 /// Scope: logical processor. Source: SDM vol. 3, Last Branch Records, "IA32_LBR_DEPTH".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LbrDepth(pub u64);
+pub(crate) struct LbrDepth(pub u64);
 
 flags! {
     LbrSelect = 0x1c8,

@@ -47,16 +47,18 @@ mod vmx;
 
 use core::fmt;
 
-pub use counters::{
+pub(crate) use counters::{
     FixedCtrCtrl, GlobalCtrl, PebsDataCfg, PebsEnable, PerfCapabilities, PerfEvtSel, fixed_counter,
     full_width_pmc, pmc,
 };
-pub use debug::{DebugCtl, DebugCtlLayout, DebugFlags};
-pub use ds::{ApicBase, DsAreaBase, MiscEnable};
-pub use lbr::{LbrCtl, LbrDepth, LbrSelect};
-pub use perfmon::{GlobalStatus, GlobalStatusReset};
-pub use rtit::{AddrA, AddrB, AddrCfg, Cr3Match, OutputBase, OutputMaskPtrs, RtitCtl, RtitStatus};
-pub use vmx::VmxMisc;
+pub(crate) use debug::{DebugCtl, DebugCtlLayout, DebugFlags};
+pub(crate) use ds::DsAreaBase;
+pub use ds::{ApicBase, MiscEnable};
+pub(crate) use lbr::{LbrCtl, LbrDepth, LbrSelect};
+pub(crate) use perfmon::{GlobalStatus, GlobalStatusReset};
+pub(crate) use rtit::{AddrA, AddrB, AddrCfg, Cr3Match};
+pub use rtit::{OutputBase, OutputMaskPtrs, RtitCtl, RtitStatus};
+pub(crate) use vmx::VmxMisc;
 
 /// RDMSR and WRMSR of one logical processor.
 ///
@@ -84,16 +86,16 @@ pub unsafe trait Msr {
     ///
     /// The processor raised #GP(0) and nothing was written.
     unsafe fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection>;
+}
 
+/// Access to registers that are given by their types.
+pub(crate) trait TypedMsr: Msr {
     /// Reads a register, given by its type.
     ///
     /// # Errors
     ///
     /// Those of [`Msr::rdmsr`].
-    fn read<R: Register>(&mut self) -> Result<R, GeneralProtection>
-    where
-        Self: Sized,
-    {
+    fn read<R: Register>(&mut self) -> Result<R, GeneralProtection> {
         Ok(R::from_bits(self.rdmsr(R::ADDRESS)?))
     }
 
@@ -106,10 +108,7 @@ pub unsafe trait Msr {
     /// # Errors
     ///
     /// Those of [`Msr::wrmsr`], for either access.
-    unsafe fn change<R: Register>(&mut self, change: impl FnOnce(R) -> R) -> Result<(), GeneralProtection>
-    where
-        Self: Sized,
-    {
+    unsafe fn change<R: Register>(&mut self, change: impl FnOnce(R) -> R) -> Result<(), GeneralProtection> {
         let changed = change(self.read()?);
         // SAFETY: the caller promises this.
         unsafe { self.write(changed) }
@@ -124,14 +123,13 @@ pub unsafe trait Msr {
     /// # Errors
     ///
     /// Those of [`Msr::wrmsr`].
-    unsafe fn write<R: Register>(&mut self, value: R) -> Result<(), GeneralProtection>
-    where
-        Self: Sized,
-    {
+    unsafe fn write<R: Register>(&mut self, value: R) -> Result<(), GeneralProtection> {
         // SAFETY: the caller promises the same for `value`.
         unsafe { self.wrmsr(R::ADDRESS, value.to_bits()) }
     }
 }
+
+impl<M: Msr + ?Sized> TypedMsr for M {}
 
 // SAFETY: every call is forwarded to the one implementation behind the reference.
 unsafe impl<M: Msr> Msr for &mut M {
@@ -146,7 +144,7 @@ unsafe impl<M: Msr> Msr for &mut M {
 }
 
 /// A register with one address.
-pub trait Register: Copy {
+pub(crate) trait Register: Copy {
     /// The register's number, for ECX.
     const ADDRESS: u32;
 

@@ -9,7 +9,7 @@ bitflags! {
     /// Scope: logical processor. Source: SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring
     /// Version 4"; vol. 4, "IA-32 Architectural MSRs".
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct GlobalStatus: u64 {
+    pub(crate) struct GlobalStatus: u64 {
         /// Ovf_PMCn: a general-purpose counter overflowed.
         const OVF_PMC = 0xffff_ffff;
         /// Ovf_FixedCtrn: a fixed-function counter overflowed.
@@ -38,7 +38,7 @@ bitflags! {
 ///
 /// Scope: logical processor. Source: as [`GlobalStatus`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GlobalStatusReset(pub GlobalStatus);
+pub(crate) struct GlobalStatusReset(pub GlobalStatus);
 
 impl Register for GlobalStatusReset {
     const ADDRESS: u32 = 0x390;

@@ -66,26 +66,22 @@ bitflags! {
 
 impl RtitCtl {
     /// Sets an MTC packet every `2^n` ticks; n must be enumerated in `CPUID.14H.1:EAX[31:16]`.
-    #[must_use]
-    pub const fn with_mtc_freq(self, n: u8) -> Self {
+    pub(crate) const fn with_mtc_freq(self, n: u8) -> Self {
         self.with_field(Self::MTC_FREQ, n)
     }
 
     /// Sets CYC packets at least `2^(n-1)` cycles apart, or 0 for all; n must be enumerated in `CPUID.14H.1:EBX[15:0]`.
-    #[must_use]
-    pub const fn with_cyc_thresh(self, n: u8) -> Self {
+    pub(crate) const fn with_cyc_thresh(self, n: u8) -> Self {
         self.with_field(Self::CYC_THRESH, n)
     }
 
     /// Sets a PSB about every `2^(n+11)` bytes of output; n must be enumerated in `CPUID.14H.1:EBX[31:16]`.
-    #[must_use]
-    pub const fn with_psb_freq(self, n: u8) -> Self {
+    pub(crate) const fn with_psb_freq(self, n: u8) -> Self {
         self.with_field(Self::PSB_FREQ, n)
     }
 
     /// Sets the use of address range `n`, which is 0 to 3.
-    #[must_use]
-    pub const fn with_addr_cfg(self, n: usize, cfg: AddrCfg) -> Self {
+    pub(crate) const fn with_addr_cfg(self, n: usize, cfg: AddrCfg) -> Self {
         self.with_field(Self::ADDR_CFG[n], cfg as u8)
     }
 
@@ -98,12 +94,10 @@ impl RtitCtl {
     }
 }
 
-/// IA32_RTIT_CTL.ADDRn_CFG: the use of an address range. Values above 2 are reserved.
+/// IA32_RTIT_CTL.ADDRn_CFG: the use of an address range. 0 is a range that is not used, and values above 2 are reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum AddrCfg {
-    /// The range is not used.
-    Off = 0,
+pub(crate) enum AddrCfg {
     /// Only code in the range is traced (FilterEn).
     Filter = 1,
     /// TraceStop: the trace stops when execution enters the range.
@@ -187,17 +181,17 @@ impl OutputMaskPtrs {
 /// compatibility mode, they belong to a PCID or are ignored, and bits 63:12 are compared. Source: "IA32_RTIT_CR3_MATCH
 /// MSR", "Filtering by CR3".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cr3Match(pub u64);
+pub(crate) struct Cr3Match(pub u64);
 
 /// IA32_RTIT_ADDRn_A (`0x580 + 2n`): the first linear address of range `N`; canonical.
 /// Source: "IA32_RTIT_ADDRn_A and IA32_RTIT_ADDRn_B MSRs".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AddrA<const N: u32>(pub u64);
+pub(crate) struct AddrA<const N: u32>(pub u64);
 
 /// IA32_RTIT_ADDRn_B (`0x581 + 2n`): the last linear address of range `N`; canonical.
 /// Source: "IA32_RTIT_ADDRn_A and IA32_RTIT_ADDRn_B MSRs".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AddrB<const N: u32>(pub u64);
+pub(crate) struct AddrB<const N: u32>(pub u64);
 
 impl<const N: u32> Register for AddrA<N> {
     const ADDRESS: u32 = 0x580 + 2 * N;

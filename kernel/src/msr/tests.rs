@@ -51,7 +51,7 @@ fn rtit_ctl_fields_hold_their_encoding_and_nothing_else() {
         assert_eq!(RtitCtl::empty().with_psb_freq(n).bits(), n64 << 24);
     }
     for (n, shift) in [32, 36, 40, 44].into_iter().enumerate() {
-        assert_eq!(RtitCtl::all().with_addr_cfg(n, AddrCfg::Off).bits() >> shift & 0xf, 0);
+        assert_eq!(RtitCtl::all().with_addr_cfg(n, AddrCfg::Filter).bits() >> shift & 0xf, 1);
         assert_eq!(RtitCtl::empty().with_addr_cfg(n, AddrCfg::Filter).bits(), 1 << shift);
         assert_eq!(RtitCtl::empty().with_addr_cfg(n, AddrCfg::TraceStop).bits(), 2 << shift);
     }

@@ -7,7 +7,7 @@ bitflags! {
     ///
     /// Scope: logical processor. Source: SDM vol. 3, VMX Capability Reporting Facility, "Miscellaneous Data".
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct VmxMisc: u64 {
+    pub(crate) struct VmxMisc: u64 {
         /// TraceEn may be 1 in VMX operation. Otherwise VMXON clears it, and setting it in VMX operation is #GP(0).
         const PT_IN_VMX = 1 << 14;
     }

@@ -80,15 +80,20 @@ impl Requests {
     /// No requests.
     pub const NONE: Self = Self(GlobalStatus::empty());
 
-    /// Returns the requests that are in either set.
+    /// Returns the requests that the processor reports by these bits of IA32_PERF_GLOBAL_STATUS, for a source that is
+    /// not this crate's.
     #[must_use]
-    pub const fn union(self, other: Self) -> Self {
+    pub const fn in_global_status(bits: u64) -> Self {
+        Self(GlobalStatus::from_bits_retain(bits))
+    }
+
+    /// Returns the requests that are in either set.
+    pub(super) const fn union(self, other: Self) -> Self {
         Self(self.0.union(other.0))
     }
 
     /// Returns the requests that are in both sets.
-    #[must_use]
-    pub const fn intersection(self, other: Self) -> Self {
+    pub(super) const fn intersection(self, other: Self) -> Self {
         Self(self.0.intersection(other.0))
     }
 

@@ -487,7 +487,7 @@ fn each_source_is_served_with_its_own_bits_and_others_are_left() {
             &mut [&mut pt, &mut bts, &mut none],
         )
         .unwrap();
-    assert_eq!(pt.seen, [GlobalStatus::TRACE_TOPA_PMI.into(), Requests::NONE]);
+    assert_eq!(pt.seen, [Requests::in_global_status(1 << 55), Requests::NONE]);
     assert_eq!(bts.seen, [GlobalStatus::OVF_BUF.into(), Requests::NONE]);
     assert_eq!(none.seen, [Requests::NONE, Requests::NONE]);
     assert_eq!(machine.0.borrow().acked, [GlobalStatus::TRACE_TOPA_PMI | GlobalStatus::OVF_BUF]);

@@ -78,6 +78,11 @@ impl Ram {
         self.live.borrow().len()
     }
 
+    /// Returns the address of allocated block `n`, in the order of the allocations.
+    pub(crate) fn block(&self, n: usize) -> u64 {
+        self.live.borrow()[n].0.as_u64()
+    }
+
     fn reach(&self, address: u64, len: usize) -> Option<NonNull<u8>> {
         let end = address.checked_add(len as u64)?;
         let live = self.live.borrow();

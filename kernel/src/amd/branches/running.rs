@@ -2,7 +2,7 @@
 
 use super::unit::POISON;
 use super::{BranchConfig, BranchRefusal, BranchUnit, Recorded, Recorder};
-use crate::lifecycle::{self, Halted, Recording, StartError};
+use crate::lifecycle::{self, Halted, Recording, Sealed, StartError};
 use crate::msr::amd::{DbgExtnCfg, branch_from, branch_to};
 use crate::msr::{GeneralProtection, Msr};
 
@@ -121,6 +121,8 @@ impl<M: Msr> BranchSession<M> {
         Ok(count)
     }
 }
+
+impl<M: Msr> Sealed for BranchSession<M> {}
 
 impl<M: Msr> Recording for BranchSession<M> {
     type Unit = BranchUnit<M>;

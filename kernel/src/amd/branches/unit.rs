@@ -5,7 +5,7 @@ use crate::amd::AmdCapabilities;
 use crate::cpuid::CpuIdReader;
 use crate::lifecycle::{self, Absent, InUse, Missing, NotStarted, StartError};
 use crate::msr::amd::{DbgExtnCfg, GlobalStatusClr, branch_from, branch_to};
-use crate::msr::{DebugCtl, GeneralProtection, Msr, Register};
+use crate::msr::{DebugCtl, GeneralProtection, Msr, Register, TypedMsr};
 use core::marker::PhantomData;
 
 /// The hardware that records branches.

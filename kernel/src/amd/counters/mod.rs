@@ -37,7 +37,7 @@ pub use session::{CounterSession, Overflow, OverflowCounts, OverflowSink};
 pub use unit::CounterUnit;
 
 /// The maximum number of counters of a processor: the number is a field of four bits.
-pub const MAX_COUNTERS: usize = 15;
+pub(crate) const MAX_COUNTERS: usize = 15;
 
 const WIDTH: u32 = pugmark_pfm::register::COUNTER_BITS;
 const MASK: u64 = (1 << WIDTH) - 1;

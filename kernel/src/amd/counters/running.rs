@@ -4,6 +4,7 @@ use super::session::{CounterSession, OverflowCounts, OverflowSink};
 use super::{CounterUnit, MAX_COUNTERS, Rdpmc};
 use crate::lifecycle::{self, Source};
 use crate::msr::{GeneralProtection, Msr};
+use crate::pmi::PmiSource;
 
 /// Running counters. A stop reports how many NMIs may still arrive for overflows that no handler has seen. Code that
 /// drops this value must claim these NMIs itself.
@@ -76,10 +77,7 @@ impl<M: Msr> CounterRunning<M> {
     }
 
     /// Returns the counters as a source for a handler, with the sink that receives their overflows.
-    pub fn source<'a, S: OverflowSink + ?Sized>(
-        &'a mut self,
-        sink: &'a mut S,
-    ) -> Source<'a, CounterSession<M>, &'a mut S> {
+    pub fn source<S: OverflowSink + ?Sized>(&mut self, sink: &mut S) -> impl PmiSource {
         self.session_mut().begin_interrupt();
         Source::new(self.session_mut(), sink)
     }

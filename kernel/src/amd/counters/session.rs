@@ -3,10 +3,10 @@
 use super::event::{CountedEvent, CountersRefusal};
 use super::registers::Bank;
 use super::{CounterStopped, CounterUnit, LONGEST, MASK, MAX_COUNTERS, Rdpmc, WIDTH};
-use crate::lifecycle::{Halted, LateNmis, Recording, Serve, StartError};
+use crate::lifecycle::{Halted, LateNmis, Recording, Sealed, Serve, StartError};
 use crate::msr::amd::PerfEvtSel;
 use crate::msr::amd::{GlobalCtl, GlobalStatusClr, PerfCntrGlobalStatus};
-use crate::msr::{GeneralProtection, Msr};
+use crate::msr::{GeneralProtection, Msr, TypedMsr};
 use crate::pmi::{Abandoned, Requests};
 
 /// Receives overflows in the handler: it must not wait, allocate or format.
@@ -363,6 +363,8 @@ impl CounterSlot {
 fn begin_of(event: &CountedEvent) -> u64 {
     MASK + 1 - event.period.unwrap_or(LONGEST)
 }
+
+impl<M: Msr> Sealed for CounterSession<M> {}
 
 impl<M: Msr> Recording for CounterSession<M> {
     type Unit = CounterUnit<M>;

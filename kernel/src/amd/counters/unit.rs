@@ -11,7 +11,7 @@ use crate::cpuid::CpuIdReader;
 use crate::lifecycle::{self, Absent, InUse, Missing, NotStarted, StartError};
 use crate::msr::amd::Efer;
 use crate::msr::amd::PerfEvtSel;
-use crate::msr::{GeneralProtection, Msr};
+use crate::msr::{GeneralProtection, Msr, TypedMsr};
 use core::marker::PhantomData;
 
 /// The performance counters of one logical processor, off.

@@ -4,6 +4,7 @@ use super::IbsUnit;
 use super::session::{IbsCounts, IbsSession, SampleSink};
 use crate::lifecycle::{self, Source};
 use crate::msr::Msr;
+use crate::pmi::PmiSource;
 use pugmark_decoder_core::ibs::Sample;
 
 /// Running IBS units. A stop reports how many NMIs may still arrive afterwards, including those of ops that were
@@ -36,10 +37,7 @@ impl<M: Msr> IbsRunning<M> {
 
     /// Returns the units as a source for a handler, with the sink that receives their samples. One NMI serves both
     /// units.
-    pub fn source<'a, S: SampleSink + ?Sized>(
-        &'a mut self,
-        sink: &'a mut S,
-    ) -> Source<'a, IbsSession<M>, &'a mut S> {
+    pub fn source<S: SampleSink + ?Sized>(&mut self, sink: &mut S) -> impl PmiSource {
         self.session_mut().begin_interrupt();
         Source::new(self.session_mut(), sink)
     }

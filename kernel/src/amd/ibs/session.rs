@@ -2,12 +2,12 @@
 
 use super::config::{Levels, Plan};
 use super::{IbsRefusal, IbsStopped, IbsUnit};
-use crate::lifecycle::{Halted, LateNmis, Recording, Serve, StartError};
+use crate::lifecycle::{Halted, LateNmis, Recording, Sealed, Serve, StartError};
 use crate::msr::amd::{
     IbsBrTarget, IbsDcLinAd, IbsDcPhysAd, IbsFetchCtl, IbsFetchCtl2, IbsFetchLinAd, IbsFetchPhysAd, IbsOpCtl,
     IbsOpCtl2, IbsOpData, IbsOpData2, IbsOpData3, IbsOpData4, IbsOpRip, IcIbsExtdCtl,
 };
-use crate::msr::{GeneralProtection, Msr, Register};
+use crate::msr::{GeneralProtection, Msr, Register, TypedMsr};
 use crate::pmi::{Abandoned, Requests, Route};
 use pugmark_decoder_core::ibs::{Caps, Errata, FetchRegisters, FetchSample, OpRegisters, OpSample, Sample};
 
@@ -283,6 +283,8 @@ impl SampleSink for Last {
         free.map(|place| *place = Some(*sample)).is_some()
     }
 }
+
+impl<M: Msr> Sealed for IbsSession<M> {}
 
 impl<M: Msr> Recording for IbsSession<M> {
     type Unit = IbsUnit<M>;

@@ -7,7 +7,7 @@ use crate::amd::{AmdCapabilities, EilvtError, ExtendedLvt, Northbridge, eilvt, n
 use crate::cpuid::CpuIdReader;
 use crate::lifecycle::{self, Absent, InUse, Missing, NotStarted, StartError};
 use crate::msr::amd::{IbsCtl, IbsFetchCtl, IbsOpCtl};
-use crate::msr::{Msr, Register};
+use crate::msr::{Msr, Register, TypedMsr};
 use core::marker::PhantomData;
 use pugmark_decoder_core::ibs::Part;
 

@@ -37,7 +37,11 @@ impl BtsConfig {
     /// # Errors
     ///
     /// This processor does not support the configuration.
-    pub fn check(&self, capabilities: &DsCapabilities, mode: BufferMode) -> Result<DebugFlags, BtsRefusal> {
+    pub(crate) fn check(
+        &self,
+        capabilities: &DsCapabilities,
+        mode: BufferMode,
+    ) -> Result<DebugFlags, BtsRefusal> {
         if !capabilities.bts {
             return Err(BtsRefusal::Unavailable);
         }

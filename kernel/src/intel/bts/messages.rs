@@ -1,7 +1,7 @@
 //! Branch trace messages on the bus, without memory.
 
 use crate::intel::ds::{DsRefusal, DsUnit};
-use crate::lifecycle::{Recording, Running, StartError};
+use crate::lifecycle::{Recording, Running, Sealed, StartError};
 use crate::msr::{DebugFlags, GeneralProtection, Msr};
 
 /// A unit that sends branch trace messages without storing them. A stop returns the unit.
@@ -20,6 +20,8 @@ impl<M: Msr> MessageSession<M> {
         Self { unit, on: false }
     }
 }
+
+impl<M: Msr> Sealed for MessageSession<M> {}
 
 impl<M: Msr> Recording for MessageSession<M> {
     type Unit = DsUnit<M>;

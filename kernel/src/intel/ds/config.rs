@@ -95,8 +95,7 @@ pub struct Gate(pub u64);
 impl Gate {
     /// Returns whether the gate is present and clears RFLAGS.IF. With a trap gate, the handler could be interrupted
     /// while it works on the area.
-    #[must_use]
-    pub const fn is_interrupt_gate(self) -> bool {
+    pub(super) const fn is_interrupt_gate(self) -> bool {
         // P, S = 0, type 1110B.
         self.0 >> 40 & 0b1001_1111 == 0b1000_1110
     }

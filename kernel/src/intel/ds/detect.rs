@@ -10,7 +10,7 @@ use crate::intel::pebs::PebsCapabilities;
 use crate::lifecycle::{self, Absent, InUse, Missing};
 use crate::msr::amd::Efer;
 use crate::msr::{
-    DebugCtl, DebugCtlLayout, DebugFlags, DsAreaBase, GeneralProtection, MiscEnable, Msr, Register,
+    DebugCtl, DebugCtlLayout, DebugFlags, DsAreaBase, GeneralProtection, MiscEnable, Msr, Register, TypedMsr,
 };
 use raw_cpuid::CpuId;
 
@@ -21,7 +21,7 @@ use raw_cpuid::CpuId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DsCapabilities {
     /// The layout of the register that turns branch trace messages on.
-    pub control: DebugCtlLayout,
+    pub(crate) control: DebugCtlLayout,
     /// 64-bit with DTES64 (`CPUID.1:ECX[2]`), and also without it if IA-32e mode is active.
     pub layout: DsLayout,
     /// The processor has BTS_OFF_OS and BTS_OFF_USR: `CPUID.1:ECX[4]` (DS-CPL).
@@ -31,11 +31,11 @@ pub struct DsCapabilities {
     /// What PEBS can do, or why there is none.
     pub pebs: Result<PebsCapabilities, Missing>,
     /// The processor has Intel PT (`CPUID.07H.0:EBX[25]`), and on this model PT excludes BTS while it traces.
-    pub processor_trace: bool,
+    pub(crate) processor_trace: bool,
     /// The processor has IA32_PERF_GLOBAL_STATUS: `CPUID.0AH:EAX[7:0]` is 2 or more.
-    pub global_status: bool,
+    pub(crate) global_status: bool,
     /// The number of bits of a linear address: `CPUID.80000008H:EAX[15:8]`, or 48 if that is not enumerated.
-    pub linear_address_bits: u8,
+    pub(crate) linear_address_bits: u8,
 }
 
 impl DsCapabilities {

@@ -39,8 +39,7 @@ impl Field {
 
 impl DsLayout {
     /// Returns the size of a branch record: from, to, flags.
-    #[must_use]
-    pub const fn branch_record_bytes(self) -> u64 {
+    pub(crate) const fn branch_record_bytes(self) -> u64 {
         3 * self.field_bytes()
     }
 
@@ -53,20 +52,17 @@ impl DsLayout {
     }
 
     /// Returns the offset of the first PEBS counter reset value. These values have 8 bytes in both layouts.
-    #[must_use]
-    pub const fn counter_resets(self) -> u64 {
+    pub(crate) const fn counter_resets(self) -> u64 {
         8 * self.field_bytes()
     }
 
     /// Returns the size of the management area with this many counter reset values.
-    #[must_use]
-    pub const fn management_bytes(self, counters: u32) -> u64 {
+    pub(crate) const fn management_bytes(self, counters: u32) -> u64 {
         self.counter_resets() + 8 * counters as u64
     }
 
     /// Returns the first linear address that a field cannot hold, if any.
-    #[must_use]
-    pub const fn limit(self) -> Option<u64> {
+    pub(crate) const fn limit(self) -> Option<u64> {
         match self {
             Self::Bits32 => Some(1 << 32),
             Self::Bits64 => None,

@@ -35,7 +35,7 @@ pub use session::DsSession;
 pub use stopped::{DsStopped, Records};
 pub use unit::DsUnit;
 
-use crate::msr::{DebugCtl, DebugFlags, GeneralProtection, Msr, PebsEnable};
+use crate::msr::{DebugCtl, DebugFlags, GeneralProtection, Msr, PebsEnable, TypedMsr};
 
 /// Stops the branch trace store and the sampling of this processor, whatever code started them: for a kernel that
 /// panics and wants to keep what was recorded.

@@ -6,6 +6,7 @@ use crate::drain::Sink;
 use crate::lifecycle::{self, Source};
 use crate::loss::Loss;
 use crate::msr::{GeneralProtection, Msr};
+use crate::pmi::PmiSource;
 
 /// A running recording of branches, samples or both, with the memory that the processor writes to. A stop also releases
 /// the counters.
@@ -71,11 +72,11 @@ impl<M: Msr, L: LinearMemory> DsRunning<M, L> {
     }
 
     /// Returns this recording as a source for a PMI handler, with the sinks that receive its records.
-    pub fn source<'a, B: Sink + ?Sized, P: Sink + ?Sized>(
-        &'a mut self,
-        branches: &'a mut B,
-        samples: &'a mut P,
-    ) -> Source<'a, DsSession<M, L>, (&'a mut B, &'a mut P)> {
+    pub fn source<B: Sink + ?Sized, P: Sink + ?Sized>(
+        &mut self,
+        branches: &mut B,
+        samples: &mut P,
+    ) -> impl PmiSource {
         Source::new(self.session_mut(), (branches, samples))
     }
 }

@@ -6,10 +6,11 @@ use super::unit::DsUnit;
 use super::{BufferMode, DsArea, DsRefusal, DsStopped, Half, LinearMemory};
 use crate::drain::Sink;
 use crate::intel::pebs::Program;
-use crate::lifecycle::{Halted, NotBacked, Recording, Serve, StartError};
+use crate::lifecycle::{Halted, NotBacked, Recording, Sealed, Serve, StartError};
 use crate::loss::Loss;
 use crate::msr::{
     DebugCtl, DebugFlags, DsAreaBase, GeneralProtection, GlobalStatus, GlobalStatusReset, Msr, Register,
+    TypedMsr,
 };
 use crate::pmi::{Abandoned, Requests};
 use core::sync::atomic::{Ordering, fence};
@@ -190,6 +191,8 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
         Ok(())
     }
 }
+
+impl<M: Msr, L: LinearMemory> Sealed for DsSession<M, L> {}
 
 impl<M: Msr, L: LinearMemory> Recording for DsSession<M, L> {
     type Unit = DsUnit<M>;

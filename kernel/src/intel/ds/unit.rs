@@ -8,7 +8,9 @@ use crate::cpuid::CpuIdReader;
 use crate::intel::bts::{MessageSession, Messages};
 use crate::intel::pebs::Program;
 use crate::lifecycle::{Absent, InUse, NotStarted, StartError};
-use crate::msr::{ApicBase, DebugCtl, DebugFlags, DsAreaBase, GeneralProtection, Msr, Register, RtitCtl};
+use crate::msr::{
+    ApicBase, DebugCtl, DebugFlags, DsAreaBase, GeneralProtection, Msr, Register, RtitCtl, TypedMsr,
+};
 use core::marker::PhantomData;
 
 /// The debug store of one logical processor, off.

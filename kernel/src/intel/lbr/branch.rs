@@ -45,7 +45,7 @@ pub enum BranchType {
 /// Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel Resource Director Technology Features, "LBR Stack and
 /// Intel 64 Processors".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LbrFormat {
+pub(super) enum LbrFormat {
     /// 0: 32 bits, offsets in the code segment.
     Bits32,
     /// 1: linear addresses.
@@ -78,8 +78,7 @@ pub enum LbrFormat {
 
 impl LbrFormat {
     /// Returns the format with this number, if it is known.
-    #[must_use]
-    pub const fn of(number: u8) -> Option<Self> {
+    pub(super) const fn of(number: u8) -> Option<Self> {
         Some(match number {
             0 => Self::Bits32,
             1 => Self::Lip,

@@ -4,7 +4,8 @@ use super::{LbrFormat, Stack};
 use crate::intel::errata::Errata;
 use crate::lifecycle::{self, Absent, Missing};
 use crate::msr::{
-    DebugCtl, DebugCtlLayout, DebugFlags, GeneralProtection, LbrCtl, Msr, PerfCapabilities, Register, RtitCtl,
+    DebugCtl, DebugCtlLayout, DebugFlags, GeneralProtection, LbrCtl, Msr, PerfCapabilities, Register,
+    RtitCtl, TypedMsr,
 };
 use raw_cpuid::{CpuId, CpuIdReader};
 
@@ -12,9 +13,9 @@ use raw_cpuid::{CpuId, CpuIdReader};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LbrCapabilities {
     /// Their registers.
-    pub stack: Stack,
+    pub(super) stack: Stack,
     /// The format in which they are read.
-    pub format: LbrFormat,
+    pub(super) format: LbrFormat,
     /// They can be filtered by privilege level.
     pub levels: bool,
     /// They can be filtered by kind of branch.
@@ -24,7 +25,7 @@ pub struct LbrCapabilities {
     /// A PMI can freeze them: FREEZE_LBRS_ON_PMI.
     pub freeze_on_pmi: bool,
     /// The processor has Intel PT (`CPUID.07H.0:EBX[25]`), and on this model PT excludes these records while it traces.
-    pub processor_trace: bool,
+    pub(super) processor_trace: bool,
     pub(super) control: DebugCtlLayout,
 }
 
@@ -65,6 +66,12 @@ impl LbrCapabilities {
         };
         found.probe(msr)?;
         Ok(found)
+    }
+
+    /// Returns how many branches they hold.
+    #[must_use]
+    pub const fn depth(&self) -> u8 {
+        self.stack.depth
     }
 
     /// Returns whether they are the architectural records.

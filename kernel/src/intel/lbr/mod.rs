@@ -13,9 +13,10 @@ mod stack;
 mod tests;
 mod unit;
 
-pub use branch::{Branch, BranchType, LbrFormat};
+use branch::LbrFormat;
+pub use branch::{Branch, BranchType};
 pub use capabilities::LbrCapabilities;
 pub use config::{Classes, LbrConfig, LbrRefusal};
 pub use running::{LbrRunning, LbrSession};
-pub use stack::Stack;
+use stack::Stack;
 pub use unit::LbrUnit;

@@ -1,7 +1,7 @@
 //! Last branch records that are on.
 
 use super::{Branch, LbrConfig, LbrRefusal, LbrUnit};
-use crate::lifecycle::{self, Halted, Recording, StartError};
+use crate::lifecycle::{self, Halted, Recording, Sealed, StartError};
 use crate::msr::{GeneralProtection, Msr};
 
 /// Last branch records that are on. A stop returns the unit. The records stay readable until the next start:
@@ -56,6 +56,8 @@ impl<M: Msr> LbrSession<M> {
         }
     }
 }
+
+impl<M: Msr> Sealed for LbrSession<M> {}
 
 impl<M: Msr> Recording for LbrSession<M> {
     type Unit = LbrUnit<M>;

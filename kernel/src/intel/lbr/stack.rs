@@ -2,9 +2,9 @@
 
 /// The registers of an LBR stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stack {
+pub(super) struct Stack {
     /// The number of branches that it holds.
-    pub depth: u8,
+    pub(super) depth: u8,
     /// The arrangement of branches in registers.
     pub(super) entries: Entries,
     /// MSR_LASTBRANCH_TOS, which gives the newest entry; without it, entry 0 is the newest.

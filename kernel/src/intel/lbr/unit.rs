@@ -5,7 +5,9 @@ use super::stack::Entries;
 use super::{Branch, LbrCapabilities, LbrConfig, LbrRefusal, LbrRunning, LbrSession};
 use crate::cpuid::CpuIdReader;
 use crate::lifecycle::{Absent, InUse, NotStarted, StartError};
-use crate::msr::{DebugCtl, DebugFlags, GeneralProtection, LbrDepth, LbrSelect, Msr, Register, RtitCtl};
+use crate::msr::{
+    DebugCtl, DebugFlags, GeneralProtection, LbrDepth, LbrSelect, Msr, Register, RtitCtl, TypedMsr,
+};
 use core::marker::PhantomData;
 
 /// The last branch records of one logical processor, off.

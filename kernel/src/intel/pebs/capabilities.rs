@@ -3,7 +3,7 @@
 use super::{GENERAL, PreciseEvent, PreciseEvents};
 use crate::intel::ds::DsLayout;
 use crate::lifecycle::Missing;
-use crate::msr::{FixedCtrCtrl, GeneralProtection, MiscEnable, Msr, PerfCapabilities};
+use crate::msr::{FixedCtrCtrl, GeneralProtection, MiscEnable, Msr, PerfCapabilities, TypedMsr};
 use pugmark_decoder_core::pebs::Format;
 use raw_cpuid::{CpuId, CpuIdReader};
 
@@ -14,19 +14,19 @@ pub struct PebsCapabilities {
     pub format: Format,
     /// The number of counter reset values of general-purpose counters in the DS area, which precede those of the
     /// fixed-function counters: 8, and 32 since format 5.
-    pub general_resets: u8,
+    pub(crate) general_resets: u8,
     /// The number of general-purpose counters that sample, from number 0.
     pub general_counters: u8,
     /// The number of fixed-function counters that sample, from number 0.
     pub fixed_counters: u8,
     /// The width of a general-purpose counter: `CPUID.0AH:EAX[23:16]`.
-    pub general_bits: u8,
+    pub(crate) general_bits: u8,
     /// The width of a fixed-function counter: `CPUID.0AH:EDX[12:5]`.
-    pub fixed_bits: u8,
+    pub(crate) fixed_bits: u8,
     /// All bits of a counter can be written: `IA32_PERF_CAPABILITIES[13]`.
-    pub full_width: bool,
+    pub(crate) full_width: bool,
     /// The events that sample.
-    pub precise: PreciseEvents,
+    pub(crate) precise: PreciseEvents,
 }
 
 impl PebsCapabilities {

@@ -14,7 +14,7 @@ mod samples;
 pub use capabilities::PebsCapabilities;
 pub use config::{Counter, PebsConfig, PebsRefusal, PreciseEvent};
 pub use groups::Groups;
-pub use precise::PreciseEvents;
+pub(crate) use precise::PreciseEvents;
 pub use samples::{Item, Samples};
 
 pub(crate) use program::Program;

@@ -11,7 +11,7 @@ use super::PreciseEvent;
 /// its table of precise events, and "Extended PEBS". What the tables lack comes from Intel's event tables (perfmon),
 /// the events with PEBS there, and from Linux's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PreciseEvents {
+pub(crate) enum PreciseEvents {
     /// Core 2.
     Core,
     /// Nehalem and Westmere.
@@ -42,8 +42,7 @@ impl PreciseEvents {
     }
 
     /// Returns the general-purpose counters that sample `event`, as bits; 0 if it is not precise.
-    #[must_use]
-    pub const fn counters(self, event: PreciseEvent) -> u8 {
+    pub(crate) const fn counters(self, event: PreciseEvent) -> u8 {
         let rows = match self {
             Self::Core => CORE,
             Self::Nehalem => NEHALEM,

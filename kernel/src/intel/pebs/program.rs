@@ -4,7 +4,7 @@ use super::{Counter, PebsCapabilities, PebsConfig};
 use crate::lifecycle::InUse;
 use crate::msr::{
     FixedCtrCtrl, GeneralProtection, GlobalCtrl, GlobalStatus, Msr, PebsDataCfg, PebsEnable, PerfEvtSel,
-    fixed_counter, full_width_pmc, pmc,
+    TypedMsr, fixed_counter, full_width_pmc, pmc,
 };
 use pugmark_decoder_core::pebs::Format;
 

@@ -138,8 +138,7 @@ impl<F: Frames> Buffer<F> {
     }
 
     /// Returns the ToPA tables, unless the buffer is a single range.
-    #[must_use]
-    pub const fn topa(&self) -> Option<&Topa<F>> {
+    pub(crate) const fn topa(&self) -> Option<&Topa<F>> {
         match &self.output {
             Output::SingleRange(_) => None,
             Output::Topa(topa) => Some(topa),

@@ -38,7 +38,7 @@ pub struct PtCapabilities {
     /// The processor has VMX: `CPUID.1:ECX[5]`.
     pub vmx: bool,
     /// The errata and restrictions of this model.
-    pub errata: Errata,
+    pub(crate) errata: Errata,
 }
 
 /// `CPUID.15H`: TSC ticks = crystal ticks × numerator / denominator.
@@ -121,7 +121,7 @@ impl PtCapabilities {
 
     /// Returns the first physical address that the unit cannot reach.
     #[must_use]
-    pub const fn physical_limit(&self) -> u64 {
+    pub(crate) const fn physical_limit(&self) -> u64 {
         // The x86-64 architecture has at most 52 bits; a nonsense value must not overflow the shift.
         let bits = if self.physical_address_bits > 52 { 52 } else { self.physical_address_bits };
         1 << bits

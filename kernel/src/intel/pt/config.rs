@@ -153,12 +153,17 @@ impl PtConfig {
         self.range(Range { first, last, cfg: AddrCfg::TraceStop })
     }
 
-    /// Returns the values for the registers, without TraceEn and the bits of the output.
+    /// Checks that the processor supports the configuration. A start does that too.
     ///
     /// # Errors
     ///
     /// The processor would refuse the configuration, or it has no meaning.
-    pub fn check(&self, capabilities: &PtCapabilities) -> Result<Checked, PtConfigRefusal> {
+    pub fn check(&self, capabilities: &PtCapabilities) -> Result<(), PtConfigRefusal> {
+        self.checked(capabilities).map(|_| ())
+    }
+
+    /// Returns the values for the registers, without TraceEn and the bits of the output.
+    pub(crate) fn checked(&self, capabilities: &PtCapabilities) -> Result<Checked, PtConfigRefusal> {
         for (flag, feature) in NEEDS {
             if self.flags.contains(flag) {
                 require(capabilities, feature)?;
@@ -232,7 +237,7 @@ impl Default for PtConfig {
 
 /// A configuration that this processor supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Checked {
+pub(crate) struct Checked {
     /// IA32_RTIT_CTL without TraceEn and ToPA.
     pub(crate) ctl: RtitCtl,
     pub(crate) cr3: Option<u64>,

@@ -6,7 +6,9 @@
 use crate::intel::errata::Errata;
 use crate::intel::pt::{Feature, PtCapabilities};
 use crate::lifecycle::{self, Absent, InUse, Missing};
-use crate::msr::{DebugCtl, DebugCtlLayout, DebugFlags, Msr, OutputMaskPtrs, Register, RtitCtl, VmxMisc};
+use crate::msr::{
+    DebugCtl, DebugCtlLayout, DebugFlags, Msr, OutputMaskPtrs, Register, RtitCtl, TypedMsr, VmxMisc,
+};
 
 /// Checks that the unit that CPUID announces has working registers and is unused.
 ///
@@ -15,7 +17,7 @@ use crate::msr::{DebugCtl, DebugCtlLayout, DebugFlags, Msr, OutputMaskPtrs, Regi
 /// # Errors
 ///
 /// A register does not work, or the unit is in use.
-pub fn probe(msr: &mut impl Msr, capabilities: &PtCapabilities) -> Result<(), Absent> {
+pub(super) fn probe(msr: &mut impl Msr, capabilities: &PtCapabilities) -> Result<(), Absent> {
     if !capabilities.has(Feature::Topa) && !capabilities.has(Feature::SingleRange) {
         return Err(Missing::TraceOutput.into());
     }

@@ -84,22 +84,22 @@ impl Feature {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuidField {
     /// The leaf: EAX at the CPUID instruction.
-    pub leaf: u32,
+    pub(crate) leaf: u32,
     /// The sub-leaf: ECX at the CPUID instruction.
-    pub subleaf: u32,
+    pub(crate) subleaf: u32,
     /// The output register that contains the field.
-    pub register: CpuidRegister,
+    pub(crate) register: CpuidRegister,
     /// The field's lowest bit.
-    pub low: u8,
+    pub(crate) low: u8,
     /// The field's highest bit.
-    pub high: u8,
+    pub(crate) high: u8,
     /// What the field describes.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
 }
 
 /// An output register of CPUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CpuidRegister {
+pub(crate) enum CpuidRegister {
     /// EAX.
     Eax,
     /// EBX.

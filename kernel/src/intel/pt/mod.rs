@@ -22,18 +22,19 @@ mod unit;
 
 pub use buffer::{Buffer, BufferError, Layout, Mode};
 pub use capabilities::{PtCapabilities, TscRatio};
-pub use config::{Checked, PtConfig, PtConfigRefusal};
-pub use detect::{VmxTracing, probe};
+pub use config::{PtConfig, PtConfigRefusal};
+pub use detect::VmxTracing;
 pub use error::OperationalError;
-pub use feature::{CpuidField, CpuidRegister, Feature};
+pub(crate) use feature::CpuidRegister;
+pub use feature::{CpuidField, Feature};
 pub use pieces::Pieces;
 pub use running::{PtRunning, PtState};
 pub use session::PtSession;
 pub use stopped::{PtStopped, Trace};
-pub use topa::{Chain, Entry, EntryFlags, Listed, RegionSize, Topa, TopaError, TopaPlan};
+pub use topa::{RegionSize, TopaError};
 pub use unit::{PtRefusal, PtUnit};
 
-use crate::msr::{GeneralProtection, Msr, RtitCtl};
+use crate::msr::{GeneralProtection, Msr, RtitCtl, TypedMsr};
 
 /// Stops this processor's unit, whatever code started it: for a kernel that panics and wants to keep what was traced.
 ///

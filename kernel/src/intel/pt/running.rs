@@ -7,7 +7,7 @@ use crate::lifecycle::{self, Halted, Source};
 use crate::loss::Loss;
 use crate::memory::Frames;
 use crate::msr::{GeneralProtection, Msr};
-use crate::pmi::Abandoned;
+use crate::pmi::{Abandoned, PmiSource};
 
 /// A running trace, with the memory that the processor writes to.
 pub type PtRunning<M, F> = lifecycle::Running<PtSession<M, F>>;
@@ -75,10 +75,7 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     }
 
     /// Returns this trace as a source for a PMI handler, with the sink that receives its bytes.
-    pub fn source<'a, S: Sink + ?Sized>(
-        &'a mut self,
-        sink: &'a mut S,
-    ) -> Source<'a, PtSession<M, F>, &'a mut S> {
+    pub fn source<S: Sink + ?Sized>(&mut self, sink: &mut S) -> impl PmiSource {
         Source::new(self.session_mut(), sink)
     }
 

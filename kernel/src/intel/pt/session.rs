@@ -11,11 +11,12 @@ use crate::drain::{Piece, Sink};
 use crate::intel::pt::buffer::{Buffer, GUARD_BYTES, Mode, Position};
 use crate::intel::pt::config::Checked;
 use crate::intel::pt::topa::Marks;
-use crate::lifecycle::{Halted, Recording, Serve, StartError};
+use crate::lifecycle::{Halted, Recording, Sealed, Serve, StartError};
 use crate::loss::{Gap, Loss, Overwritten};
 use crate::memory::Frames;
 use crate::msr::{
     GeneralProtection, GlobalStatus, GlobalStatusReset, Msr, OutputBase, OutputMaskPtrs, RtitCtl, RtitStatus,
+    TypedMsr,
 };
 use crate::pmi::{Abandoned, Requests};
 use core::sync::atomic::{Ordering, fence};
@@ -387,6 +388,8 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         Ok(Some(OperationalError { status, base, pointers }))
     }
 }
+
+impl<M: Msr, F: Frames> Sealed for PtSession<M, F> {}
 
 impl<M: Msr, F: Frames> Recording for PtSession<M, F> {
     type Unit = PtUnit<M>;

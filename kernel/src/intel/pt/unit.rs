@@ -10,7 +10,7 @@ use crate::intel::pt::buffer::{Buffer, BufferError};
 use crate::intel::pt::config::{Checked, PtConfig, PtConfigRefusal};
 use crate::lifecycle::{Absent, InUse, NotStarted, StartError};
 use crate::memory::Frames;
-use crate::msr::{AddrA, AddrB, Cr3Match, GeneralProtection, Msr, Register, RtitCtl};
+use crate::msr::{AddrA, AddrB, Cr3Match, GeneralProtection, Msr, Register, RtitCtl, TypedMsr};
 use core::fmt;
 use core::marker::PhantomData;
 
@@ -84,7 +84,7 @@ impl<M: Msr> PtUnit<M> {
 
     fn check<F: Frames>(&self, config: &PtConfig, buffer: &Buffer<F>) -> Result<Checked, PtRefusal> {
         buffer.check(&self.capabilities)?;
-        Ok(config.check(&self.capabilities)?)
+        Ok(config.checked(&self.capabilities)?)
     }
 
     /// Checks that no other owner uses the unit.

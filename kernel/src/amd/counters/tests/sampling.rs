@@ -126,8 +126,10 @@ fn counters_that_are_given_up_stand_still_which_is_counted_and_go_on_with_the_ne
         let mut handler = handler();
         machine.count(100, true);
         let mut sink = |_: Overflow| true;
-        let mut source = running.source(&mut sink);
-        let pmi = handler.give_up(&mut machine.clone(), &mut machine.clone(), &mut [&mut source]);
+        let pmi = {
+            let (mut msr, mut apic) = (machine.clone(), machine.clone());
+            handler.give_up(&mut msr, &mut apic, &mut [&mut running.source(&mut sink)])
+        };
         assert_eq!(pmi, Ok(Pmi::Stuck), "{cpu:x?}");
         assert_eq!(running.overflows(), &OverflowCounts { taken: 1, abandoned: 1, ..Default::default() });
         machine.count(7, true);

@@ -33,8 +33,10 @@ fn a_unit_that_is_given_up_waits_which_is_counted_and_goes_on_with_the_next_inte
     let (machine, mut running) = start(fake::ZEN_2, IbsConfig::new().op(0x1000));
     let (mut handler, mut sink) = (handler(), Room::new());
     assert!(machine.op(0x40_1000, 0, 0));
-    let mut source = running.source(&mut sink);
-    let pmi = handler.give_up(&mut machine.clone(), &mut machine.clone(), &mut [&mut source]);
+    let pmi = {
+        let (mut msr, mut apic) = (machine.clone(), machine.clone());
+        handler.give_up(&mut msr, &mut apic, &mut [&mut running.source(&mut sink)])
+    };
     assert_eq!(pmi, Ok(Pmi::Stuck));
     assert_eq!(running.counts(), &IbsCounts { ops: 1, abandoned: 1, ..IbsCounts::default() });
     assert!(!machine.op(0x40_2000, 0, 0), "it does not sample");

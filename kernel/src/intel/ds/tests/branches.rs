@@ -268,8 +268,10 @@ fn a_request_that_the_masked_entry_dropped_is_served_all_the_same() {
     let mut late = Late(machine.clone(), Numbers { room: Some(0), ..Numbers::default() });
     let mut sink = Numbers::default();
     let mut keep = KeepAll;
-    let mut source = running.source(&mut sink, &mut keep);
-    let pmi = handler.handle(&mut machine.clone(), &mut late, &mut [&mut source]).unwrap();
+    let pmi = {
+        let mut source = running.source(&mut sink, &mut keep);
+        handler.handle(&mut machine.clone(), &mut late, &mut [&mut source]).unwrap()
+    };
     assert_eq!(pmi, Pmi::Served);
     assert_eq!(handler.counts().unannounced, 1);
     assert_eq!(sink.seen, branches(0..184));

@@ -27,12 +27,12 @@ fn options() -> [(PtConfig, Feature, u64); 15] {
 fn an_option_sets_its_bits_and_no_other() {
     for (config, _, bits) in options() {
         let branches = if config == PtConfig::new().branches(false) { 0 } else { 1 << 13 };
-        let checked = config.check(&capabilities()).unwrap();
+        let checked = config.checked(&capabilities()).unwrap();
         assert_eq!(checked.ctl.bits(), bits | branches, "{config:?}");
     }
     let plain = PtConfig::new().os(true).user(true).tsc(true).return_compression(false);
     assert_eq!(
-        plain.check(&capabilities()).unwrap().ctl.bits(),
+        plain.checked(&capabilities()).unwrap().ctl.bits(),
         1 << 2 | 1 << 3 | 1 << 10 | 1 << 11 | 1 << 13
     );
     let undone = plain.os(false).user(false).tsc(false).return_compression(true);
@@ -44,7 +44,7 @@ fn an_option_without_its_feature_is_refused_by_the_features_name() {
     for (config, feature, _) in options() {
         let field = feature.field();
         let without = PtCapabilities { ebx: capabilities().ebx & !(1 << field.low), ..capabilities() };
-        assert_eq!(config.check(&without), Err(PtConfigRefusal::Missing(feature)), "{config:?}");
+        assert_eq!(config.checked(&without), Err(PtConfigRefusal::Missing(feature)), "{config:?}");
     }
     let refusal = PtConfigRefusal::Missing(Feature::CycleAccurate);
     assert_eq!(refusal.to_string(), "CPUID.14H.0:EBX[1] (cycle-accurate mode) is not there");
@@ -54,7 +54,7 @@ fn an_option_without_its_feature_is_refused_by_the_features_name() {
 fn every_option_and_no_feature_leaves_what_every_processor_has() {
     let bare = PtCapabilities { ebx: 0, ecx: 1, ..capabilities() };
     let config = PtConfig::new().os(true).user(true).tsc(true).return_compression(false);
-    assert!(config.check(&bare).is_ok());
+    assert!(config.checked(&bare).is_ok());
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn an_encoding_must_be_enumerated() {
         for value in (0..=17).chain([0xff]) {
             let refusal = Err(PtConfigRefusal::Encoding { field, value, allowed });
             let expected = value < 16 && allowed >> value & 1 == 1;
-            let result = config(value).check(&sparse);
+            let result = config(value).checked(&sparse);
             assert_eq!(result.is_ok(), expected, "{field} {value}");
             assert!(expected || result == refusal);
         }
@@ -87,10 +87,10 @@ fn an_encoding_must_be_enumerated() {
 #[test]
 fn an_encoding_nobody_asked_for_is_the_lowest_that_is_allowed() {
     let odd = PtCapabilities { mtc_freqs: 0x8, cyc_thresholds: 0x2, psb_freqs: 0x10, ..capabilities() };
-    let ctl = PtConfig::new().check(&odd).unwrap().ctl.bits();
+    let ctl = PtConfig::new().checked(&odd).unwrap().ctl.bits();
     assert_eq!(ctl, 1 << 13 | 3 << 14 | 1 << 19 | 4 << 24);
     let none = PtCapabilities { ebx: 0, ..odd };
-    assert_eq!(PtConfig::new().check(&none).unwrap().ctl.bits(), 1 << 13);
+    assert_eq!(PtConfig::new().checked(&none).unwrap().ctl.bits(), 1 << 13);
 }
 
 #[test]
@@ -98,9 +98,9 @@ fn ranges_are_counted_and_must_be_canonical_and_forward() {
     const HIGH: u64 = 0xffff_8000_0000_0000;
     let two = PtCapabilities { address_ranges: 2, ..capabilities() };
     let filters = |n| (0..n).fold(PtConfig::new(), |config, _| config.filter(0, 1));
-    assert!(filters(2).check(&two).is_ok());
-    assert_eq!(filters(3).check(&two), Err(PtConfigRefusal::Ranges { wanted: 3, there: 2 }));
-    assert_eq!(filters(5).check(&capabilities()), Err(PtConfigRefusal::Ranges { wanted: 5, there: 4 }));
+    assert!(filters(2).checked(&two).is_ok());
+    assert_eq!(filters(3).checked(&two), Err(PtConfigRefusal::Ranges { wanted: 3, there: 2 }));
+    assert_eq!(filters(5).checked(&capabilities()), Err(PtConfigRefusal::Ranges { wanted: 5, there: 4 }));
     let table = [
         (0, HIGH - 1, Err(PtConfigRefusal::NotCanonical { address: HIGH - 1 })),
         (1 << 47, HIGH, Err(PtConfigRefusal::NotCanonical { address: 1 << 47 })),
@@ -111,19 +111,19 @@ fn ranges_are_counted_and_must_be_canonical_and_forward() {
     ];
     for (first, last, result) in table {
         assert_eq!(
-            PtConfig::new().filter(first, last).check(&two).map(|_| ()),
+            PtConfig::new().filter(first, last).checked(&two).map(|_| ()),
             result,
             "{first:#x}..={last:#x}"
         );
     }
     let la57 = PtCapabilities { linear_address_bits: 57, ..capabilities() };
-    assert!(PtConfig::new().filter(1 << 47, 1 << 48).check(&la57).is_ok());
+    assert!(PtConfig::new().filter(1 << 47, 1 << 48).checked(&la57).is_ok());
 }
 
 #[test]
 fn a_cr3_with_low_bits_is_refused() {
     for (cr3, good) in [(0, true), (0x1234_5020, true), (0x1234_5010, false), (1, false)] {
-        let result = PtConfig::new().cr3(cr3).check(&capabilities());
+        let result = PtConfig::new().cr3(cr3).checked(&capabilities());
         assert_eq!(result.is_ok(), good);
         assert!(good || result == Err(PtConfigRefusal::Cr3 { cr3 }));
     }
@@ -132,6 +132,6 @@ fn a_cr3_with_low_bits_is_refused() {
 #[test]
 fn erratum_bdm106_keeps_branch_packets_on() {
     let broadwell = PtCapabilities { errata: Errata::BRANCH_EN_MUST_BE_SET, ..capabilities() };
-    assert_eq!(PtConfig::new().branches(false).check(&broadwell), Err(PtConfigRefusal::BranchEnErratum));
-    assert!(PtConfig::new().check(&broadwell).is_ok());
+    assert_eq!(PtConfig::new().branches(false).checked(&broadwell), Err(PtConfigRefusal::BranchEnErratum));
+    assert!(PtConfig::new().checked(&broadwell).is_ok());
 }

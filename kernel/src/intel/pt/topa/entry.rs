@@ -9,12 +9,12 @@ use core::fmt;
 /// Source: SDM vol. 3, Intel Processor Trace, "ToPA Table Entry Fields".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct Entry(u64);
+pub(crate) struct Entry(u64);
 
 bitflags! {
     /// The flags of an entry.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct EntryFlags: u64 {
+    pub(crate) struct EntryFlags: u64 {
         /// END: the entry points to the next table.
         const END = 1 << 0;
         /// INT: the processor requests a PMI when the region fills.
@@ -30,7 +30,7 @@ impl Entry {
     /// # Errors
     ///
     /// The base is not a multiple of the size, or the region does not end at or below `limit`.
-    pub const fn region(base: u64, size: RegionSize, limit: u64) -> Result<Self, TopaError> {
+    pub(crate) const fn region(base: u64, size: RegionSize, limit: u64) -> Result<Self, TopaError> {
         match checked(base, size.bytes(), size.bytes(), limit) {
             Ok(base) => Ok(Self(base | (size.0 as u64) << SIZE_SHIFT)),
             Err(error) => Err(error),
@@ -42,7 +42,7 @@ impl Entry {
     /// # Errors
     ///
     /// The base is not a multiple of 4 KiB, or the table does not end at or below `limit`.
-    pub const fn end(base: u64, limit: u64) -> Result<Self, TopaError> {
+    pub(crate) const fn end(base: u64, limit: u64) -> Result<Self, TopaError> {
         match checked(base, TABLE_BYTES, TABLE_BYTES, limit) {
             Ok(base) => Ok(Self(base | EntryFlags::END.bits())),
             Err(error) => Err(error),
@@ -52,8 +52,7 @@ impl Entry {
     /// Returns the same region with exactly the flags in `flags` among [`EntryFlags::INT`] and [`EntryFlags::STOP`].
     ///
     /// An END entry, which may have neither, is returned unchanged.
-    #[must_use]
-    pub const fn with_flags(self, flags: EntryFlags) -> Self {
+    pub(crate) const fn with_flags(self, flags: EntryFlags) -> Self {
         let both = EntryFlags::INT.union(EntryFlags::STOP);
         match self.flags().contains(EntryFlags::END) {
             true => self,
@@ -62,26 +61,18 @@ impl Entry {
     }
 
     /// Returns the flags.
-    #[must_use]
-    pub const fn flags(self) -> EntryFlags {
+    pub(crate) const fn flags(self) -> EntryFlags {
         EntryFlags::from_bits_truncate(self.0)
     }
 
     /// Returns the physical address of the region or of the next table.
-    #[must_use]
-    pub const fn base(self) -> u64 {
+    pub(crate) const fn base(self) -> u64 {
         self.0 & BASE
     }
 
-    /// Returns the region's size; the processor ignores it if END is set.
-    #[must_use]
-    pub const fn size(self) -> RegionSize {
-        RegionSize((self.0 >> SIZE_SHIFT & 0xf) as u8)
-    }
-
     /// Returns the eight bytes as a number.
-    #[must_use]
-    pub const fn bits(self) -> u64 {
+    #[cfg(test)]
+    pub(crate) const fn bits(self) -> u64 {
         self.0
     }
 }

@@ -7,9 +7,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use entry::{Entry, EntryFlags, RegionSize};
-pub use table::{Chain, Listed, Topa, TopaPlan};
-pub(crate) use table::{Marks, allocate};
+pub use entry::RegionSize;
+pub(crate) use table::{Chain, Listed, Marks, Topa, TopaPlan, allocate};
 
 use crate::memory::Request;
 use core::fmt;

@@ -1,7 +1,7 @@
 //! ToPA tables and the regions that they list, in memory of the embedding kernel.
 
-use super::entry::{TABLE_BYTES, checked};
-use super::{Entry, EntryFlags, RegionSize, TopaError};
+use super::entry::{Entry, EntryFlags, TABLE_BYTES, checked};
+use super::{RegionSize, TopaError};
 use crate::lifecycle::Halted;
 use crate::memory::{Frames, Request};
 use core::ptr::NonNull;
@@ -14,7 +14,7 @@ use x86_64::PhysAddr;
 ///
 /// While it traces, the processor reads the tables and writes the regions: a running trace owns this value.
 #[derive(Debug)]
-pub struct Topa<F: Frames> {
+pub(crate) struct Topa<F: Frames> {
     frames: F,
     plan: TopaPlan,
     limit: u64,
@@ -30,7 +30,7 @@ pub struct Topa<F: Frames> {
 
 /// How to create a ring of regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TopaPlan {
+pub(crate) struct TopaPlan {
     /// The size of each region.
     pub size: RegionSize,
     /// The number of regions.
@@ -48,7 +48,7 @@ pub struct TopaPlan {
 
 /// The meaning of a table entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub(crate) struct Listed {
     /// The lap that the entry belongs to, from 0.
     pub lap: u32,
     /// The region.
@@ -57,7 +57,7 @@ pub struct Listed {
 
 /// How one region follows another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Chain {
+pub(crate) enum Chain {
     /// By the tables: END leads to the next table; the END of the last table leads to the first table of its lap.
     Table,
     /// By the driver: each region has its own table whose END leads back to it, as processors with single-entry ToPA
@@ -79,7 +79,7 @@ impl<F: Frames> Topa<F> {
     ///
     /// The plan breaks a rule, there is no memory, or the kernel returned memory that does not satisfy the request.
     /// Memory that was already allocated is freed.
-    pub fn new(frames: F, plan: TopaPlan, limit: u64) -> Result<Self, TopaError> {
+    pub(crate) fn new(frames: F, plan: TopaPlan, limit: u64) -> Result<Self, TopaError> {
         let regions = plan.regions;
         let plan = match plan.chain {
             Chain::Table => plan,
@@ -118,46 +118,40 @@ impl<F: Frames> Topa<F> {
     }
 
     /// Returns the number of regions.
-    #[must_use]
-    pub const fn regions(&self) -> u32 {
+    pub(crate) const fn regions(&self) -> u32 {
         self.plan.regions
     }
 
     /// Returns the number of tables.
-    #[must_use]
-    pub const fn tables(&self) -> u32 {
+    #[cfg(test)]
+    pub(crate) const fn tables(&self) -> u32 {
         self.tables
     }
 
     /// Returns the size of each region.
-    #[must_use]
-    pub const fn region_size(&self) -> RegionSize {
+    pub(crate) const fn region_size(&self) -> RegionSize {
         self.plan.size
     }
 
     /// Returns how one region follows another.
-    #[must_use]
-    pub const fn chain(&self) -> Chain {
+    pub(crate) const fn chain(&self) -> Chain {
         self.plan.chain
     }
 
     /// Returns the entry of region `n`.
-    #[must_use]
-    pub fn entry(&self, n: u32) -> Entry {
+    pub(crate) fn entry(&self, n: u32) -> Entry {
         let (table, index) = self.place(n);
         self.read(table, index)
     }
 
     /// Returns how often the tables list the ring.
-    #[must_use]
-    pub const fn laps(&self) -> u32 {
+    pub(crate) const fn laps(&self) -> u32 {
         self.plan.laps
     }
 
     /// Returns the table that lists region `n` in the first lap, and the entry's index in it: the values for
     /// OUTPUT_BASE and MASK_PTRS.
-    #[must_use]
-    pub fn place(&self, n: u32) -> (PhysAddr, u32) {
+    pub(crate) fn place(&self, n: u32) -> (PhysAddr, u32) {
         let per_table = self.plan.regions_per_table;
         let mut table = self.first;
         for _ in 0..n / per_table {
@@ -169,8 +163,7 @@ impl<F: Frames> Topa<F> {
     /// Returns the entry that OUTPUT_BASE and MASK_PTRS name, if it is in these tables.
     ///
     /// The index of an END entry means the entry that END leads to.
-    #[must_use]
-    pub fn listed_at(&self, base: u64, index: u32) -> Option<Listed> {
+    pub(crate) fn listed_at(&self, base: u64, index: u32) -> Option<Listed> {
         let mut table = self.first;
         for lap in 0..self.plan.laps {
             for begin in (0..self.plan.regions).step_by(self.plan.regions_per_table as usize) {
@@ -201,7 +194,6 @@ impl<F: Frames> Topa<F> {
     }
 
     /// Returns where region `n` is mapped. In a contiguous ring the pointer is valid for all regions from `n` on.
-    #[must_use]
     pub(crate) fn pointer(&self, n: u32) -> NonNull<u8> {
         match self.block {
             // SAFETY: the block is mapped as one and contains all regions.
@@ -213,8 +205,7 @@ impl<F: Frames> Topa<F> {
     }
 
     /// Returns whether all regions are one block of memory.
-    #[must_use]
-    pub const fn is_contiguous(&self) -> bool {
+    pub(crate) const fn is_contiguous(&self) -> bool {
         self.block.is_some()
     }
 

@@ -1,4 +1,4 @@
-use super::entry::checked;
+use super::entry::{Entry, EntryFlags, checked};
 use super::*;
 use crate::fake::FakeFrames;
 use crate::lifecycle::Halted;
