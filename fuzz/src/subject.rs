@@ -49,7 +49,7 @@ impl Subject {
 
     fn of_program(u: &mut Unstructured<'_>, asked: Config<'static>) -> Result<Self> {
         let seed = u64::from(u.arbitrary::<u16>()?);
-        let (program, config) = traced::Config::draw_small(*u.choose(&TOPICS)?, seed);
+        let (program, config) = traced::TraceConfig::random_small(*u.choose(&TOPICS)?, seed);
         let mut trace = run(&program, &config, seed).trace;
         let first = first(&program);
         // Running out of input bytes ends the damage.

@@ -1,23 +1,28 @@
 //! Writes the tables as Rust source.
 
 use crate::{
-    table::{Entry, Event},
-    text::Text,
+    table::{EventRow, NamedCode},
+    text::Descriptions,
 };
 use std::{collections::HashMap, fmt::Write};
 
 /// Rust source to which tables are added.
 #[derive(Default)]
-pub(crate) struct Rust {
+pub(crate) struct RustSource {
     /// All names and descriptions, each once, one after the other.
     pool: String,
     packed: HashMap<String, u32>,
     tables: String,
 }
 
-impl Rust {
+impl RustSource {
     /// Adds a table. An error begins with the line of the entry.
-    pub(crate) fn table(&mut self, name: &str, events: &[Event], text: &Text<'_>) -> Result<(), String> {
+    pub(crate) fn table(
+        &mut self,
+        name: &str,
+        events: &[EventRow],
+        text: &Descriptions<'_>,
+    ) -> Result<(), String> {
         let mut rows = String::new();
         for (index, event) in events.iter().enumerate() {
             let masks = format!("{name}_{index}");
@@ -28,7 +33,7 @@ impl Rust {
             }
             let groups = event.masks.iter().map(|mask| mask.marks.group + 1).max().unwrap_or(0);
             let masks = if event.masks.is_empty() { "&[]".to_owned() } else { format!("&{masks}") };
-            let inner = self.entry(&event.entry, text.of(&event.entry.name, ""))?;
+            let inner = self.entry(&event.entry, text.description(&event.entry.name, ""))?;
             _ = write!(rows, "Event {{ {inner}, groups: {groups}, masks: {masks} }},");
         }
         let by_name = by_name(events);
@@ -41,13 +46,18 @@ impl Rust {
         format!("pub(crate) static POOL: &str = {:?};\n{}", self.pool, self.tables)
     }
 
-    fn mask(&mut self, event: &Event, mask: &Entry, text: &Text<'_>) -> Result<String, String> {
-        let inner = self.entry(mask, text.of(&event.entry.name, &mask.name))?;
+    fn mask(
+        &mut self,
+        event: &EventRow,
+        mask: &NamedCode,
+        text: &Descriptions<'_>,
+    ) -> Result<String, String> {
+        let inner = self.entry(mask, text.description(&event.entry.name, &mask.name))?;
         Ok(format!("UnitMask {{ {inner}, group: {} }},", mask.marks.group))
     }
 
-    fn entry(&mut self, entry: &Entry, words: Option<String>) -> Result<String, String> {
-        let Entry { line, name, code, marks } = entry;
+    fn entry(&mut self, entry: &NamedCode, words: Option<String>) -> Result<String, String> {
+        let NamedCode { line, name, code, marks } = entry;
         let words = words.ok_or_else(|| format!("{line}: text.tsv has no words for {name}"))?;
         let bound =
             |letter: Option<char>| letter.map_or("None".to_owned(), |l| format!("Some(Revision::{l})"));
@@ -76,7 +86,7 @@ impl Rust {
 }
 
 /// Returns the indices of the events, sorted by name; equal names stay in the table's order.
-fn by_name(events: &[Event]) -> Vec<usize> {
+fn by_name(events: &[EventRow]) -> Vec<usize> {
     let mut indices = (0..events.len()).collect::<Vec<_>>();
     indices.sort_by_key(|&index| events[index].entry.name.to_ascii_uppercase());
     indices

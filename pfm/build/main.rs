@@ -41,8 +41,8 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), String> {
     let words = read("text")?;
-    let text = text::Text::parse(&words).map_err(|error| format!("events/text.tsv:{error}"))?;
-    let mut rust = emit::Rust::default();
+    let text = text::Descriptions::parse(&words).map_err(|error| format!("events/text.tsv:{error}"))?;
+    let mut rust = emit::RustSource::default();
     for family in FAMILIES {
         let place = |error| format!("events/{family}.tsv:{error}");
         let events = table::parse(&read(family)?).map_err(place)?;

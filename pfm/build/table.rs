@@ -3,7 +3,7 @@
 use crate::row::{Row, rows};
 
 /// An event, or one of its unit masks.
-pub(crate) struct Entry {
+pub(crate) struct NamedCode {
     /// Its line in the file.
     pub(crate) line: usize,
     pub(crate) name: String,
@@ -11,9 +11,9 @@ pub(crate) struct Entry {
     pub(crate) marks: Marks,
 }
 
-pub(crate) struct Event {
-    pub(crate) entry: Entry,
-    pub(crate) masks: Vec<Entry>,
+pub(crate) struct EventRow {
+    pub(crate) entry: NamedCode,
+    pub(crate) masks: Vec<NamedCode>,
 }
 
 /// The marks in the third column.
@@ -37,13 +37,13 @@ const FLAGS: [(&str, &str); 7] = [
 ];
 
 /// Reads a table. An error begins with its line.
-pub(crate) fn parse(file: &str) -> Result<Vec<Event>, String> {
-    let mut events: Vec<Event> = Vec::new();
+pub(crate) fn parse(file: &str) -> Result<Vec<EventRow>, String> {
+    let mut events: Vec<EventRow> = Vec::new();
     for row in rows(file) {
         let line = row.line;
         let entry = entry(&row).map_err(|error| format!("{line}: {error}"))?;
         if !row.inner {
-            events.push(Event { entry, masks: Vec::new() });
+            events.push(EventRow { entry, masks: Vec::new() });
         } else if let Some(event) = events.last_mut() {
             event.masks.push(entry);
         } else {
@@ -53,7 +53,7 @@ pub(crate) fn parse(file: &str) -> Result<Vec<Event>, String> {
     Ok(events)
 }
 
-fn entry(row: &Row<'_>) -> Result<Entry, String> {
+fn entry(row: &Row<'_>) -> Result<NamedCode, String> {
     let (name, code, marks) = match row.columns[..] {
         [name, code] => (name, code, ""),
         [name, code, marks] => (name, code, marks),
@@ -65,7 +65,7 @@ fn entry(row: &Row<'_>) -> Result<Entry, String> {
     if code > most {
         return Err(format!("{code:#x} is above {most:#x}"));
     }
-    Ok(Entry { line: row.line, name: name.to_owned(), code, marks: parse_marks(marks)? })
+    Ok(NamedCode { line: row.line, name: name.to_owned(), code, marks: parse_marks(marks)? })
 }
 
 fn parse_marks(column: &str) -> Result<Marks, String> {

@@ -6,12 +6,12 @@ use crate::row::rows;
 const ANY: &str = "*";
 
 /// Descriptions by name. `#` in a name matches a number, and `#` in the description is replaced by that number.
-pub(crate) struct Text<'a> {
+pub(crate) struct Descriptions<'a> {
     /// Event, unit mask (empty for the event itself), description.
     rows: Vec<(&'a str, &'a str, &'a str)>,
 }
 
-impl<'a> Text<'a> {
+impl<'a> Descriptions<'a> {
     /// Reads the rows. An error begins with its line.
     pub(crate) fn parse(file: &'a str) -> Result<Self, String> {
         let mut event = ANY;
@@ -32,7 +32,7 @@ impl<'a> Text<'a> {
 
     /// Returns the description of an event, or of one of its unit masks. Descriptions under the event's own name come
     /// first.
-    pub(crate) fn of(&self, event: &str, mask: &str) -> Option<String> {
+    pub(crate) fn description(&self, event: &str, mask: &str) -> Option<String> {
         let find = |accept: &dyn Fn(&str) -> bool| {
             self.rows.iter().filter(|row| accept(row.0)).find_map(|&(_, name, words)| fill(name, words, mask))
         };

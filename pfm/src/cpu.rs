@@ -2,8 +2,8 @@
 
 use crate::{
     dispatch::{self, Dispatch, DispatchError, FindError, Request, Selection},
-    family::{self, Bank, Family},
-    table::{Absent, Event, Flags, Revision, Scope, UnitMask},
+    family::{self, CounterBank, Family},
+    table::{Event, Flags, NotFound, Revision, TableScope, UnitMask},
 };
 use core::{fmt, ptr};
 
@@ -50,7 +50,7 @@ impl Cpu {
 
     /// Returns its counters and their registers.
     #[must_use]
-    pub const fn bank(&self) -> Bank {
+    pub const fn bank(&self) -> CounterBank {
         self.family.bank
     }
 
@@ -100,12 +100,12 @@ impl Cpu {
         self.family.number > 0x10 || self.family.number == 0x10 && self.revision >= Revision::C
     }
 
-    pub(crate) fn find(&self, name: &str) -> Result<&'static Event, Absent> {
+    pub(crate) fn find(&self, name: &str) -> Result<&'static Event, NotFound> {
         self.family.table.find(self.scope(), name)
     }
 
-    pub(crate) const fn scope(&self) -> Scope {
-        Scope { revision: self.revision, without: Flags::PFM4_ONLY }
+    pub(crate) const fn scope(&self) -> TableScope {
+        TableScope { revision: self.revision, without: Flags::PFM4_ONLY }
     }
 }
 

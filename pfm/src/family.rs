@@ -9,19 +9,19 @@ pub(crate) struct Family {
     pub(crate) number: u8,
     pub(crate) table: &'static Table,
     pub(crate) modifiers: &'static [Modifier],
-    pub(crate) bank: Bank,
+    pub(crate) bank: CounterBank,
 }
 
 /// The counters of a core and the addresses of their registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bank {
+pub enum CounterBank {
     /// Four counters: PERFEVTSELn at `C001_0000 + n`, PERFCTRn at `C001_0004 + n`.
     Legacy,
     /// Six counters, since family 15h: PERFEVTSELn at `C001_0200 + 2n`, PERFCTRn at the address after it.
     Extended,
 }
 
-impl Bank {
+impl CounterBank {
     /// Returns the number of counters.
     #[must_use]
     pub const fn counters(self) -> u8 {
@@ -105,22 +105,23 @@ const VIRTUAL: &[Modifier] = &[
     Modifier::Guest,
 ];
 
-pub(crate) static K7: Family = Family { number: 6, table: &table::K7, modifiers: BASIC, bank: Bank::Legacy };
+pub(crate) static K7: Family =
+    Family { number: 6, table: &table::K7, modifiers: BASIC, bank: CounterBank::Legacy };
 pub(crate) static K8: Family =
-    Family { number: 0xf, table: &table::K8, modifiers: BASIC, bank: Bank::Legacy };
-pub(crate) static FAM10H: Family = since_10h(0x10, &table::FAM10H, Bank::Legacy);
-pub(crate) static FAM11H: Family = since_10h(0x11, &table::FAM11H, Bank::Legacy);
-pub(crate) static FAM12H: Family = since_10h(0x12, &table::FAM12H, Bank::Legacy);
-pub(crate) static FAM14H: Family = since_10h(0x14, &table::FAM14H, Bank::Legacy);
-pub(crate) static FAM15H: Family = since_10h(0x15, &table::FAM15H, Bank::Extended);
-pub(crate) static FAM16H: Family = since_10h(0x16, &table::FAM16H, Bank::Legacy);
-pub(crate) static ZEN1: Family = since_10h(0x17, &table::ZEN1, Bank::Extended);
-pub(crate) static ZEN2: Family = since_10h(0x17, &table::ZEN2, Bank::Extended);
-pub(crate) static ZEN3: Family = since_10h(0x19, &table::ZEN3, Bank::Extended);
-pub(crate) static ZEN4: Family = since_10h(0x19, &table::ZEN4, Bank::Extended);
-pub(crate) static ZEN5: Family = since_10h(0x1a, &table::ZEN5, Bank::Extended);
+    Family { number: 0xf, table: &table::K8, modifiers: BASIC, bank: CounterBank::Legacy };
+pub(crate) static FAM10H: Family = since_10h(0x10, &table::FAM10H, CounterBank::Legacy);
+pub(crate) static FAM11H: Family = since_10h(0x11, &table::FAM11H, CounterBank::Legacy);
+pub(crate) static FAM12H: Family = since_10h(0x12, &table::FAM12H, CounterBank::Legacy);
+pub(crate) static FAM14H: Family = since_10h(0x14, &table::FAM14H, CounterBank::Legacy);
+pub(crate) static FAM15H: Family = since_10h(0x15, &table::FAM15H, CounterBank::Extended);
+pub(crate) static FAM16H: Family = since_10h(0x16, &table::FAM16H, CounterBank::Legacy);
+pub(crate) static ZEN1: Family = since_10h(0x17, &table::ZEN1, CounterBank::Extended);
+pub(crate) static ZEN2: Family = since_10h(0x17, &table::ZEN2, CounterBank::Extended);
+pub(crate) static ZEN3: Family = since_10h(0x19, &table::ZEN3, CounterBank::Extended);
+pub(crate) static ZEN4: Family = since_10h(0x19, &table::ZEN4, CounterBank::Extended);
+pub(crate) static ZEN5: Family = since_10h(0x1a, &table::ZEN5, CounterBank::Extended);
 
-const fn since_10h(number: u8, table: &'static Table, bank: Bank) -> Family {
+const fn since_10h(number: u8, table: &'static Table, bank: CounterBank) -> Family {
     Family { number, table, modifiers: VIRTUAL, bank }
 }
 

@@ -64,7 +64,7 @@ mod text;
 pub use cpu::Cpu;
 pub use dispatch::{DispatchError, FindError};
 pub use encode::{EncodeError, EncodeErrorKind, Encoding, encode};
-pub use family::{Bank, Modifier};
+pub use family::{CounterBank, Modifier};
 pub use levels::Levels;
 pub use pmu::Pmu;
 pub use table::{Event, UnitMask};

@@ -2,9 +2,9 @@
 
 use crate::{
     encode::{self, EncodeError, Encoding},
-    family::{self, Bank, Family, Modifier},
+    family::{self, CounterBank, Family, Modifier},
     levels::Levels,
-    table::{Absent, Event, Flags, Revision, Scope, UnitMask},
+    table::{Event, Flags, NotFound, Revision, TableScope, UnitMask},
 };
 use core::{fmt, ptr};
 
@@ -52,7 +52,7 @@ impl Pmu {
 
     /// Returns its counters and their registers.
     #[must_use]
-    pub const fn bank(&self) -> Bank {
+    pub const fn bank(&self) -> CounterBank {
         self.family.bank
     }
 
@@ -86,12 +86,12 @@ impl Pmu {
         encode::encode_on(self, event, levels)
     }
 
-    pub(crate) fn find(&self, name: &str) -> Result<&'static Event, Absent> {
+    pub(crate) fn find(&self, name: &str) -> Result<&'static Event, NotFound> {
         self.family.table.find(self.scope(), name)
     }
 
-    pub(crate) const fn scope(&self) -> Scope {
-        Scope { revision: self.revision, without: Flags::PFM3_ONLY }
+    pub(crate) const fn scope(&self) -> TableScope {
+        TableScope { revision: self.revision, without: Flags::PFM3_ONLY }
     }
 }
 

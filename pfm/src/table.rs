@@ -159,13 +159,13 @@ bitflags! {
 
 /// Selects what exists in a table: what a revision has, according to one of the libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Scope {
+pub(crate) struct TableScope {
     pub(crate) revision: Revision,
     /// [`Flags::PFM3_ONLY`] or [`Flags::PFM4_ONLY`], whichever marks what only the other library has.
     pub(crate) without: Flags,
 }
 
-impl Scope {
+impl TableScope {
     pub(crate) fn has_event(self, event: &Event) -> bool {
         self.has(event.flags, event.revisions)
     }
@@ -195,26 +195,27 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn events(&self, scope: Scope) -> impl Iterator<Item = &'static Event> + use<> {
+    pub(crate) fn events(&self, scope: TableScope) -> impl Iterator<Item = &'static Event> + use<> {
         self.events.iter().filter(move |event| scope.has_event(event))
     }
 
     /// Finds the event of a name. Case makes no difference.
-    pub(crate) fn find(&self, scope: Scope, name: &str) -> Result<&'static Event, Absent> {
-        let mut absent = Absent::Unknown;
+    pub(crate) fn find(&self, scope: TableScope, name: &str) -> Result<&'static Event, NotFound> {
+        let mut absent = NotFound::Unknown;
         for event in self.named(name) {
             if scope.has_event(event) {
                 return Ok(event);
             }
-            absent = Absent::Elsewhere;
+            absent = NotFound::OtherRevision;
         }
         Err(absent)
     }
 
     fn named(&self, name: &str) -> impl Iterator<Item = &'static Event> {
         let of = |&index: &u16| self.events.get(usize::from(index));
-        let is_before =
-            |index: &u16| of(index).is_some_and(|event| order(event.name(), name) == Ordering::Less);
+        let is_before = |index: &u16| {
+            of(index).is_some_and(|event| compare_ignoring_case(event.name(), name) == Ordering::Less)
+        };
         let mut rest = self.by_name.iter().skip(self.by_name.partition_point(is_before)).filter_map(of);
         iter::from_fn(move || rest.next().filter(|event| event.name().eq_ignore_ascii_case(name)))
     }
@@ -222,14 +223,14 @@ impl Table {
 
 /// Why an event was not found in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Absent {
+pub(crate) enum NotFound {
     /// The table has no event of this name.
     Unknown,
     /// Only other revisions of the family, or only the other library, have the event.
-    Elsewhere,
+    OtherRevision,
 }
 
-fn order(name: &str, other: &str) -> Ordering {
+fn compare_ignoring_case(name: &str, other: &str) -> Ordering {
     let [name, other] = [name, other].map(|name| name.bytes().map(|byte| byte.to_ascii_uppercase()));
     name.cmp(other)
 }

@@ -130,7 +130,7 @@ fn agreed(instructions: &[u64], mut at: u64, branches: &[Branch]) -> (usize, usi
 mod tests {
     use super::*;
     use crate::code::Code;
-    use crate::truth::Flags;
+    use crate::truth::RecordFlags;
 
     #[test]
     fn finds_what_both_have() {
@@ -173,7 +173,7 @@ mod tests {
         stubs[0x222..0x224].copy_from_slice(&[0x48, 0xcf]);
         let code = [(0x1000, vec![0x90; 16]), (0x2000, stubs)];
         let code = code.map(|(base, bytes)| Code { base, bytes, cr3: None }).to_vec();
-        let record = |rip| Record { rip, cr3: 0, session: 1, flags: Flags::new(0), cpu: 0 };
+        let record = |rip| Record { rip, cr3: 0, session: 1, flags: RecordFlags::new(0), cpu: 0 };
         // The tracing hardware's interrupt comes within the timer's, and then an exception.
         let all = [0x1000, 0x2200, 0x2210, 0x2222, 0x2201, 0x2222, 0x1001, 0x2030, 0x2222, 0x1002];
         let found = outside_handlers(&all.map(record), 0x2000, &mut Instructions::new(code)).unwrap();

@@ -211,7 +211,7 @@ mod tests {
     use super::*;
     use crate::scratch::Scratch;
     use crate::testing::{self, CODE};
-    use crate::truth::{Flags, Record};
+    use crate::truth::{Record, RecordFlags};
     use pugmark_protocol::Samples;
 
     fn verdict(run: &Run, source: Source, profile: &str, truth: &Truth) -> Result<Option<Verdict>> {
@@ -230,7 +230,7 @@ mod tests {
     fn ran() -> Truth {
         let session = |session| {
             let of = move |rip| testing::record(session, rip);
-            let int = Record { flags: Flags::new(0).software_interrupt(), ..of(CODE + 0x20) };
+            let int = Record { flags: RecordFlags::new(0).software_interrupt(), ..of(CODE + 0x20) };
             (0..10).map(move |n| of(CODE + n)).chain([of(CODE + 0x10), int, of(0x3800)])
         };
         testing::truth((1..=4).flat_map(session))

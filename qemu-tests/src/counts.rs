@@ -99,7 +99,7 @@ pub(crate) fn is_begin_of_stub(rip: u64, stubs: u64) -> bool {
 mod tests {
     use super::*;
     use crate::code::Code;
-    use crate::truth::Flags;
+    use crate::truth::RecordFlags;
 
     #[test]
     fn each_vector_has_a_stub() {
@@ -123,7 +123,7 @@ mod tests {
         let code = [(0x1000, main.to_vec()), (0x2000, vec![0x90; 4096])];
         let code = code.map(|(base, bytes)| Code { base, bytes, cr3: None }).to_vec();
         let symbols = Symbols::from_pairs([(STUBS, 0x2000)]);
-        let at = |rip, cpl| Record { rip, cr3: 0, session: 1, flags: Flags::new(cpl), cpu: 0 };
+        let at = |rip, cpl| Record { rip, cr3: 0, session: 1, flags: RecordFlags::new(cpl), cpu: 0 };
         let (back, out, nmi, end) = (at(0x1000, 0), at(0x1003, 3), at(0x2020, 0), at(0x1005, 0));
         for (records, user) in [
             (&[back, nmi][..], 1),
@@ -147,8 +147,8 @@ mod tests {
         let code = [(0x1000, main.to_vec()), (0x2000, vec![0x90; 4096])];
         let code = code.map(|(base, bytes)| Code { base, bytes, cr3: None }).to_vec();
         let symbols = Symbols::from_pairs([(STUBS, 0x2000)]);
-        let at = |rip, cpl| Record { rip, cr3: 0, session: 1, flags: Flags::new(cpl), cpu: 0 };
-        let software = Record { flags: Flags::new(3).software_interrupt(), ..at(0x1005, 3) };
+        let at = |rip, cpl| Record { rip, cr3: 0, session: 1, flags: RecordFlags::new(cpl), cpu: 0 };
+        let software = Record { flags: RecordFlags::new(3).software_interrupt(), ..at(0x1005, 3) };
         let records = [
             at(0x1000, 3),
             at(0x1001, 3),

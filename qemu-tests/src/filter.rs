@@ -70,17 +70,17 @@ impl From<pugmark_protocol::Filter<'_>> for Filter {
 mod tests {
     use super::*;
     use crate::testing;
-    use crate::truth::Flags;
+    use crate::truth::RecordFlags;
 
     fn record(rip: u64, cpl: u8, cr3: u64) -> Record {
-        Record { rip, cr3, session: 1, flags: Flags::new(cpl), cpu: 0 }
+        Record { rip, cr3, session: 1, flags: RecordFlags::new(cpl), cpu: 0 }
     }
 
     #[test]
     fn keeps_what_the_filter_names() {
         let symbols = Symbols::from_pairs([("a", 0x100), ("b", 0x200), ("c", 0x300)]);
         let software_interrupt =
-            Record { flags: Flags::new(3).software_interrupt(), ..record(0x104, 3, 0x2000) };
+            Record { flags: RecordFlags::new(3).software_interrupt(), ..record(0x104, 3, 0x2000) };
         let records = [
             record(0x100, 0, 0x1000),
             software_interrupt,

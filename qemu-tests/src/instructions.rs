@@ -114,10 +114,10 @@ fn changes_memory(instruction: &Instruction) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::truth::Flags;
+    use crate::truth::RecordFlags;
 
     const fn record(rip: u64, cr3: u64) -> Record {
-        Record { rip, cr3, session: 1, flags: Flags::new(0), cpu: 0 }
+        Record { rip, cr3, session: 1, flags: RecordFlags::new(0), cpu: 0 }
     }
 
     #[test]

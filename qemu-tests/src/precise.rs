@@ -179,10 +179,10 @@ pub fn of(samples: &[SampledSession], event: EventKind) -> Result<&SampledSessio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::truth::Flags;
+    use crate::truth::RecordFlags;
 
     const fn record(rip: u64, cpl: u8) -> Record {
-        Record { rip, cr3: 0, session: 1, flags: Flags::new(cpl), cpu: 0 }
+        Record { rip, cr3: 0, session: 1, flags: RecordFlags::new(cpl), cpu: 0 }
     }
 
     /// 1000: nop, nop, jmp 1000, wrmsr, ud2; 2000: stubs of nops, of which the first ends with IRETQ.
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn software_interrupts_are_instructions_and_branches() {
-        let int = Record { flags: Flags::new(0).software_interrupt(), ..record(0x1000, 0) };
+        let int = Record { flags: RecordFlags::new(0).software_interrupt(), ..record(0x1000, 0) };
         let records = [record(0x1001, 0), int, record(0x2000, 0)];
         for event in [EventKind::Instructions, EventKind::Branches] {
             let found = judged(&records, &samples(event, 1, 0, &[(Some(0x1000), 0x2000)]), |_| ());

@@ -212,7 +212,7 @@ fn each_op(
 mod tests {
     use super::*;
     use crate::code::Code;
-    use crate::truth::Flags;
+    use crate::truth::RecordFlags;
     use pugmark_protocol::Samples;
 
     #[test]
@@ -244,7 +244,7 @@ mod tests {
     }
 
     fn record(rip: u64) -> Record {
-        Record { rip, cr3: 0, session: 1, flags: Flags::new(0), cpu: 0 }
+        Record { rip, cr3: 0, session: 1, flags: RecordFlags::new(0), cpu: 0 }
     }
 
     fn samples(addresses: &[(u64, u64)]) -> SampledSession {

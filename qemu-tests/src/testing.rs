@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::filter::Filter;
 use crate::report::{Run, Transcript};
 use crate::scratch::Scratch;
-use crate::truth::{Flags, Record, Truth};
+use crate::truth::{Record, RecordFlags, Truth};
 
 /// Where the image's code is.
 pub(crate) const CODE: u64 = 0x1000;
@@ -38,7 +38,7 @@ pub(crate) fn truth(records: impl IntoIterator<Item = Record>) -> Truth {
 
 /// An instruction in the kernel.
 pub(crate) fn record(session: u16, rip: u64) -> Record {
-    Record { rip, cr3: 0, session, flags: Flags::new(0), cpu: 0 }
+    Record { rip, cr3: 0, session, flags: RecordFlags::new(0), cpu: 0 }
 }
 
 /// An ELF file that has this code at [`CODE`].

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
 
-pub use pugmark_truth::{Branch, BranchKind, Flags, Record};
+pub use pugmark_truth::{Branch, BranchKind, Record, RecordFlags};
 use pugmark_truth::{Header, Log, REGION_BASE, REGION_BYTES};
 
 use crate::machine::open;
@@ -204,7 +204,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     fn record(rip: u64, session: u16) -> Record {
-        Record { rip, cr3: 0x1000, session, flags: Flags::new(3), cpu: 0 }
+        Record { rip, cr3: 0x1000, session, flags: RecordFlags::new(3), cpu: 0 }
     }
 
     /// Writes a file like the machine's memory, with this log.
@@ -229,7 +229,7 @@ mod tests {
         assert!(truth.follow(&path).is_err(), "memory without a log");
         assert_eq!(retired(&path).unwrap(), 0);
 
-        let writer = pugmark_truth::Writer::new(&words).unwrap();
+        let writer = pugmark_truth::LogWriter::new(&words).unwrap();
         writer.append(record(1, 1));
         save(&scratch, &words);
         truth.follow(&path).unwrap();
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn a_time_is_that_of_its_processors_last_instruction() {
         let words: Vec<AtomicU64> = (0..64).map(|_| AtomicU64::new(0)).collect();
-        let writer = pugmark_truth::Writer::new(&words).unwrap();
+        let writer = pugmark_truth::LogWriter::new(&words).unwrap();
         let on = |rip, cpu| Record { cpu, ..record(rip, 1) };
         // Times of a processor that has logged no instruction yet, of the first processor's second instruction, and of
         // the second processor's.
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn a_log_that_is_too_small_is_an_error() {
         let words: Vec<AtomicU64> = (0..8 + 2 * 3).map(|_| AtomicU64::new(0)).collect();
-        let writer = pugmark_truth::Writer::new(&words).unwrap();
+        let writer = pugmark_truth::LogWriter::new(&words).unwrap();
         for records in 1..=3 {
             writer.append(record(records, 1));
             let scratch = crate::scratch::Scratch::new().unwrap();

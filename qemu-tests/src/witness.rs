@@ -112,7 +112,7 @@ impl ExecLog {
 /// # Errors
 /// The first difference.
 pub fn compare(log: &ExecLog, truth: &[Record], guest: Guest) -> Result<Agreement> {
-    let Some(first) = truth.iter().find(|record| !record.flags.is_by_hand()) else {
+    let Some(first) = truth.iter().find(|record| !record.flags.is_emulated()) else {
         bail!("the truth is empty")
     };
     let mut best: Option<(usize, anyhow::Error)> = None;
@@ -183,7 +183,7 @@ impl<'a> Walk<'a> {
 
     fn all(&mut self) -> Result<()> {
         while let Some(record) = self.truth.get(self.index) {
-            if record.flags.is_by_hand() {
+            if record.flags.is_emulated() {
                 self.by_hand(record)?;
             } else {
                 self.begun(record)?;
@@ -341,7 +341,7 @@ impl<'a> Walk<'a> {
         /// instructions are enough for that.
         const ENOUGH: usize = 16;
         let log = &self.log.begun[self.at..];
-        let rest = self.truth[self.index..].iter().filter(|record| !record.flags.is_by_hand());
+        let rest = self.truth[self.index..].iter().filter(|record| !record.flags.is_emulated());
         let ahead: Vec<u64> = rest.take(ENOUGH).map(|record| record.rip).collect();
         let follows = |at: usize| log.get(at..).is_some_and(|log| log.starts_with(&ahead));
         if log.get(1).is_some_and(|&next| self.guest.is_handler(next)) && follows(1) {

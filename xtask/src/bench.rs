@@ -5,7 +5,7 @@
 //! work, this says most about the program.
 
 mod clock;
-mod made;
+mod synthetic;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -32,11 +32,11 @@ use std::{
 const SLOTS: usize = 1 << 15;
 
 /// The least duration of a turn; if the clock were read more often, reading it would be measured too.
-const TURN: Duration = Duration::from_millis(5);
+const TURN_TIME: Duration = Duration::from_millis(5);
 
 /// The options of `cargo xtask bench`.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct BenchOptions {
     /// How long to measure each layer of each decoder
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
@@ -60,7 +60,7 @@ struct Load {
 }
 
 /// Runs `cargo xtask bench`.
-pub(crate) fn bench(options: &Options) -> Result<()> {
+pub(crate) fn bench(options: &BenchOptions) -> Result<()> {
     // libipt reads code from files; the generated code is written here.
     let scratch = std::env::temp_dir().join(format!("pugmark-bench-{}", std::process::id()));
     fs::create_dir_all(&scratch)?;
@@ -69,11 +69,11 @@ pub(crate) fn bench(options: &Options) -> Result<()> {
     done
 }
 
-fn bench_in(options: &Options, scratch: &std::path::Path) -> Result<()> {
+fn bench_in(options: &BenchOptions, scratch: &std::path::Path) -> Result<()> {
     let loads = match (&options.trace, &options.image) {
-        (Some(trace), Some(image)) => vec![recorded(trace, image)?],
+        (Some(trace), Some(image)) => vec![recorded_load(trace, image)?],
         _ => [false, true]
-            .map(|timing| made::made(options.bytes, timing, scratch))
+            .map(|timing| synthetic::synthetic_load(options.bytes, timing, scratch))
             .into_iter()
             .collect::<Result<_>>()?,
     };
@@ -87,7 +87,7 @@ fn bench_in(options: &Options, scratch: &std::path::Path) -> Result<()> {
     Ok(())
 }
 
-fn recorded(trace: &std::path::Path, image: &std::path::Path) -> Result<Load> {
+fn recorded_load(trace: &std::path::Path, image: &std::path::Path) -> Result<Load> {
     let bytes = fs::read(trace).with_context(|| format!("trace {}", trace.display()))?;
     let text = fs::read_to_string(image).with_context(|| format!("image {}", image.display()))?;
     let image_json: serde_json::Value = serde_json::from_str(&text)?;
@@ -100,7 +100,10 @@ fn recorded(trace: &std::path::Path, image: &std::path::Path) -> Result<Load> {
         let (offset, len, base) = (number("offset")?, number("len")?, number("vaddr")?);
         let contents = fs::read(&file).with_context(|| format!("{}", file.display()))?;
         let range = offset as usize..(offset + len) as usize;
-        code.push((base, contents.get(range).context("a section behind its file's end")?.to_vec()));
+        code.push((
+            base,
+            contents.get(range).context("a section of the image reaches beyond its file's end")?.to_vec(),
+        ));
         files.push(FileSection { file, offset, len, base });
     }
     Ok(Load { name: trace.display().to_string(), trace: bytes, code, files })
@@ -114,12 +117,12 @@ fn measure(load: &Load, library: Option<&Libipt>, least: Duration) -> Result<()>
     println!("\n{name}: {} bytes", trace.len());
     let mut own = || packets(trace);
     let mut libipt = library.map(|library| || library.packets(trace).unwrap_or(0));
-    let mut sides: Vec<Side<'_>> = vec![("", &mut own)];
+    let mut sides: Vec<Contender<'_>> = vec![("", &mut own)];
     sides.extend(libipt.as_mut().map(|libipt| ("libipt", libipt as &mut dyn FnMut() -> u64)));
     compare("packets", trace, least, &mut sides);
     // iptr-decoder calls back for each packet, and if the callback does nothing, the compiler removes most of the
     // work. So it is compared with a run of ours that also uses no packet.
-    let sides: &mut [Side<'_>] = &mut [("", &mut || counted(trace)), ("iptr", &mut || iptr(trace))];
+    let sides: &mut [Contender<'_>] = &mut [("", &mut || counted(trace)), ("iptr", &mut || iptr(trace))];
     compare("counted", trace, least, sides);
     compare("events", trace, least, &mut [("", &mut || events(trace))]);
     compare("query", trace, least, &mut [("", &mut || query(trace))]);
@@ -132,7 +135,7 @@ fn measure(load: &Load, library: Option<&Libipt>, least: Duration) -> Result<()>
     };
     let their_image = library.map(|library| library.image(files)).transpose()?;
     let mut libipt = their_image.as_ref().map(|image| || image.blocks(trace).map_or(0, |(insns, _)| insns));
-    let mut sides: Vec<Side<'_>> = vec![("", &mut own)];
+    let mut sides: Vec<Contender<'_>> = vec![("", &mut own)];
     sides.extend(libipt.as_mut().map(|libipt| ("libipt", libipt as &mut dyn FnMut() -> u64)));
     let counts = compare("blocks", trace, least, &mut sides);
     if let [own, theirs] = counts[..] {
@@ -142,17 +145,17 @@ fn measure(load: &Load, library: Option<&Libipt>, least: Duration) -> Result<()>
 }
 
 /// The name of a decoder, and a run that counts what it decodes.
-type Side<'a> = (&'static str, &'a mut dyn FnMut() -> u64);
+type Contender<'a> = (&'static str, &'a mut dyn FnMut() -> u64);
 
 /// Measures all decoders in turn and prints them as multiples of the first one; returns their counts.
-fn compare(layer: &str, trace: &[u8], least: Duration, sides: &mut [Side<'_>]) -> Vec<u64> {
+fn compare(layer: &str, trace: &[u8], least: Duration, sides: &mut [Contender<'_>]) -> Vec<u64> {
     let mut best: Vec<_> = sides.iter().map(|_| (f64::MAX, 0)).collect();
     let begin = Instant::now();
     let mut rounds = 0;
     while rounds < 3 || begin.elapsed() < least * sides.len() as u32 {
         for ((_, run), (seconds, count)) in sides.iter_mut().zip(&mut best) {
             let (start, mut runs, mut took) = (thread_time(), 0, Duration::ZERO);
-            while took < TURN {
+            while took < TURN_TIME {
                 *count = black_box(run());
                 (runs, took) = (runs + 1, thread_time() - start);
             }

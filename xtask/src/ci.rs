@@ -4,30 +4,30 @@ use anyhow::ensure;
 use std::process::ExitCode;
 
 use crate::cargo::cargo;
-use crate::{Done, SetupOptions, deny, headline, mutate, oldest, test};
+use crate::{CommandResult, SetupOptions, deny, headline, mutate, oldest_toolchain, test};
 
 /// After this many minutes no further mutation is started, because a change of everything touches all of them.
 const MINUTES_OF_MUTATIONS: u64 = 5;
 
 /// Checks format, lints and documentation with warnings denied, the oldest toolchain, and the dependencies; runs all
 /// tests and the mutations that the last commit touches.
-pub(crate) fn ci(options: SetupOptions) -> Done {
+pub(crate) fn ci(options: SetupOptions) -> CommandResult {
     // The foreign kernel is a workspace of its own.
     for manifest in ["Cargo.toml", "qemu-tests/foreign-kernel/Cargo.toml"] {
         cargo(&["fmt", "--all", "--check", "--manifest-path", manifest], &[])?;
     }
     cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
     cargo(&["doc", "--locked", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
-    oldest::check()?;
+    oldest_toolchain::check()?;
     deny::deny_if_there()?;
-    let tally = test::test(&test::Options { setup: options, name: String::new() })?;
+    let tally = test::test(&test::TestOptions { setup: options, name: String::new() })?;
     ensure!(!tally.misses_something(), "tests were skipped whose tools can be installed");
     mutations()
 }
 
 /// Tries the mutations that the last commit touches. A whole branch may touch all of them; that is for `cargo xtask
 /// mutate --changed`.
-fn mutations() -> Done {
+fn mutations() -> CommandResult {
     headline("mutations that the last commit touches");
     let base = match mutate::commit_before() {
         Ok(base) => base,
@@ -36,7 +36,7 @@ fn mutations() -> Done {
             return Ok(());
         }
     };
-    let options = mutate::Options {
+    let options = mutate::MutateOptions {
         changed: Some(Some(base)),
         within: Some(MINUTES_OF_MUTATIONS),
         ..Default::default()

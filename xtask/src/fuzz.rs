@@ -27,7 +27,7 @@ const FLAGS: [&str; 4] = ["--sanitizer", "none", "--features", "libfuzzer"];
 const LINES_SHOWN: usize = 40;
 
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct FuzzOptions {
     /// How long to run each target
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u32,
@@ -39,7 +39,7 @@ pub(crate) struct Options {
 }
 
 /// Runs each target. Findings are files, and their names are printed at the end.
-pub(crate) fn fuzz(options: &Options) -> Result<ExitCode> {
+pub(crate) fn fuzz(options: &FuzzOptions) -> Result<ExitCode> {
     setup::prepare_fuzzing(options.setup.no_install)?;
     crate::headline("cargo fuzz build");
     // The build's output is not captured, because the build takes a while.
@@ -50,7 +50,7 @@ pub(crate) fn fuzz(options: &Options) -> Result<ExitCode> {
         if options.targets.is_empty() || options.targets.iter().any(|wanted| wanted == target) {
             crate::headline(&format!("{target}, {} s", options.seconds));
             let result = run(target, options.seconds)?;
-            println!("{}", result.did);
+            println!("{}", result.summary);
             found.extend(result.finding);
         }
     }
@@ -64,14 +64,14 @@ pub(crate) fn fuzz(options: &Options) -> Result<ExitCode> {
 
 /// The result of a target.
 #[derive(Debug, PartialEq, Eq)]
-struct Outcome {
+struct FuzzOutcome {
     /// How many runs, how fast, and what they covered.
-    did: String,
+    summary: String,
     /// The input that broke the target and the command to repeat it, or another failure.
     finding: Option<String>,
 }
 
-fn run(target: &str, seconds: u32) -> Result<Outcome> {
+fn run(target: &str, seconds: u32) -> Result<FuzzOutcome> {
     let gathered = target_folder().join("fuzz/corpus").join(target);
     std::fs::create_dir_all(&gathered)?;
     let committed = workspace().join("fuzz/corpus").join(target);
@@ -87,24 +87,24 @@ fn run(target: &str, seconds: u32) -> Result<Outcome> {
     Ok(outcome(target, &output))
 }
 
-fn outcome(target: &str, output: &Output) -> Outcome {
+fn outcome(target: &str, output: &Output) -> FuzzOutcome {
     let text = String::from_utf8_lossy(&output.stderr);
-    let did = did(&text).unwrap_or_else(|| "did not run".into());
+    let did = summary(&text).unwrap_or_else(|| "did not run".into());
     if output.status.success() {
-        return Outcome { did, finding: None };
+        return FuzzOutcome { summary: did, finding: None };
     }
     let shown: Vec<_> = text.lines().rev().take(LINES_SHOWN).collect();
     shown.iter().rev().for_each(|line| println!("  {line}"));
-    let finding = artifact(&text).map_or_else(
+    let finding = crashing_input(&text).map_or_else(
         || format!("{target}: ended with {}", output.status),
         |file| format!("{target}: {file}, again with `cargo fuzz run {} {target} {file}`", FLAGS.join(" ")),
     );
-    Outcome { did, finding: Some(finding) }
+    FuzzOutcome { summary: did, finding: Some(finding) }
 }
 
 /// Sums up `#863556  DONE   cov: 351 ft: 1872 corp: 833/104Kb lim: 1024 exec/s: 66427 rss: 28Mb`, or the last such
 /// line.
-fn did(output: &str) -> Option<String> {
+fn summary(output: &str) -> Option<String> {
     let last = output.lines().rev().find(|line| line.starts_with('#') && line.contains("cov: "))?;
     let words: Vec<_> = last.split_whitespace().collect();
     let value = |name: &str| words.iter().skip_while(|word| **word != name).nth(1).copied().unwrap_or("?");
@@ -114,7 +114,7 @@ fn did(output: &str) -> Option<String> {
 }
 
 /// The file to which libFuzzer wrote its finding.
-fn artifact(output: &str) -> Option<&str> {
+fn crashing_input(output: &str) -> Option<&str> {
     output.lines().find_map(|line| line.split_once("Test unit written to ")).map(|(_, file)| file.trim())
 }
 
@@ -143,13 +143,13 @@ mod tests {
     }
 
     #[test]
-    fn says_what_a_target_did() {
+    fn the_summary_has_runs_and_edges() {
         let text = "\
             #2\tINITED cov: 12 ft: 12 corp: 1/1b exec/s: 0 rss: 30Mb\n\
             #8192\tDONE   cov: 351 ft: 1872 corp: 833/104Kb lim: 1024 exec/s: 66427 rss: 28Mb\n\
             Done 8192 runs in 1 second(s)\n";
-        let did = "8192 runs, 66427 a second, 351 edges, 833/104Kb of inputs".to_owned();
-        assert_eq!(outcome("packets", &output(0, text)), Outcome { did, finding: None });
+        let summary = "8192 runs, 66427 a second, 351 edges, 833/104Kb of inputs".to_owned();
+        assert_eq!(outcome("packets", &output(0, text)), FuzzOutcome { summary, finding: None });
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
             artifact_prefix='a/'; Test unit written to a/crash-15bb\n\
             Base64: AQ==\n";
         let outcome = outcome("elf", &output(77, text));
-        assert_eq!(outcome.did, "did not run");
+        assert_eq!(outcome.summary, "did not run");
         assert!(outcome.finding.unwrap().starts_with("elf: a/crash-15bb, "));
     }
 

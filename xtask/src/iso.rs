@@ -19,7 +19,7 @@ menuentry pugmark {
 ";
 
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct IsoOptions {
     #[command(flatten)]
     setup: SetupOptions,
     /// Where to write it
@@ -28,7 +28,7 @@ pub(crate) struct Options {
 }
 
 /// Makes an image that GRUB boots on BIOS and UEFI machines. The kernel writes to the first serial port.
-pub(crate) fn iso(options: &Options) -> Result<()> {
+pub(crate) fn iso(options: &IsoOptions) -> Result<()> {
     setup::prepare_grub(options.setup.no_install)?;
     let images = Images::build()?;
     let tree = target_folder().join("iso");

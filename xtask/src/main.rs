@@ -1,6 +1,5 @@
 //! `cargo xtask`: one command for each thing that one does with Pugmark.
 
-mod abreast;
 mod bench;
 mod cargo;
 mod ci;
@@ -9,7 +8,8 @@ mod fuzz;
 mod iso;
 mod mutants;
 mod mutate;
-mod oldest;
+mod oldest_toolchain;
+mod parallel;
 mod run;
 mod setup;
 mod test;
@@ -30,21 +30,21 @@ enum Command {
     /// Boot the kernel in QEMU, let it trace itself, and hold its decode against the truth
     Run(run::Options),
     /// Run every test: host, model, QEMU, documentation
-    Test(test::Options),
+    Test(test::TestOptions),
     /// What the CI runs: format, clippy, documentation, all tests, mutations of what has changed
     Ci(SetupOptions),
     /// Make a disk image for a USB stick or a CD: the kernel alone, for a machine that has the tracing hardware
-    Iso(iso::Options),
+    Iso(iso::IsoOptions),
     /// Measure the decoder's layers beside libipt's; build with --release
-    Bench(bench::Options),
-    /// Try to break what must hold on any input, one target behind the other
-    Fuzz(fuzz::Options),
+    Bench(bench::BenchOptions),
+    /// Try to break what must hold on any input, one target after the other
+    Fuzz(fuzz::FuzzOptions),
     /// Check licences, sources and known faults of the libraries that are built in, by cargo-deny
     Deny(SetupOptions),
     /// Break the code on purpose, one small mutation at a time, and see the tests notice
-    Mutate(mutate::Options),
+    Mutate(mutate::MutateOptions),
     /// Find small changes of a crate that no test notices, without a list: all of them are built in at once
-    Mutants(mutants::Options),
+    Mutants(mutants::MutantsOptions),
 }
 
 /// How to treat a machine that lacks something.
@@ -79,4 +79,4 @@ fn headline(text: &str) {
 }
 
 /// The result that most commands end with.
-type Done = Result<()>;
+type CommandResult = Result<()>;

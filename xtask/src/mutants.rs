@@ -37,11 +37,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use build::{Source, build};
-use run::{Fate, Tests};
+use build::{SourceFile, build};
+use run::{MutantFate, Tests};
 
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct MutantsOptions {
     /// The crate to change, such as `decoder-core`
     name: String,
     /// Only files whose path contains this
@@ -102,8 +102,8 @@ impl fmt::Display for Mutant {
 }
 
 /// Finds, builds, and tries the mutants of a crate, and prints those that survived.
-pub(crate) fn mutants(options: &Options) -> Result<ExitCode> {
-    let subject = packages::subject(&options.name, options.own_tests)?;
+pub(crate) fn mutants(options: &MutantsOptions) -> Result<ExitCode> {
+    let subject = packages::mutated_package(&options.name, options.own_tests)?;
     let sources = sources(&subject)?;
     let all: Vec<Mutant> = sources.iter().flat_map(mutants_of).collect();
     let listed = equivalent::read()?;
@@ -138,7 +138,7 @@ pub(crate) fn mutants(options: &Options) -> Result<ExitCode> {
     let compiled = all.iter().filter(|mutant| !dropped.contains(&(mutant.place, mutant.number)));
     let (equivalent, mut chosen): (Vec<_>, Vec<_>) = compiled
         .filter(|mutant| is_chosen(mutant))
-        .partition(|mutant| listed.iter().any(|equivalent| equivalent.is(mutant)));
+        .partition(|mutant| listed.iter().any(|equivalent| equivalent.describes(mutant)));
     if let Some(sample) = options.sample {
         fastrand::Rng::with_seed(options.seed).shuffle(&mut chosen);
         chosen.truncate(sample);
@@ -165,20 +165,20 @@ pub(crate) fn mutants(options: &Options) -> Result<ExitCode> {
 }
 
 /// The files of a crate, with the places that can be changed.
-fn sources(subject: &packages::Subject) -> Result<Vec<Source>> {
+fn sources(subject: &packages::MutatedPackage) -> Result<Vec<SourceFile>> {
     let (mut sources, mut first) = (vec![], 0);
     for root in &subject.roots {
         for (path, text) in modules::files(&workspace(), root)? {
             let sites = sites::find(&text).with_context(|| path.display().to_string())?;
             let places = sites.len();
-            sources.push(Source { path, text, sites, first });
+            sources.push(SourceFile { path, text, sites, first });
             first += places;
         }
     }
     Ok(sources)
 }
 
-fn mutants_of(source: &Source) -> Vec<Mutant> {
+fn mutants_of(source: &SourceFile) -> Vec<Mutant> {
     let mut mutants = vec![];
     for (site, place) in source.sites.iter().zip(source.first..) {
         for (number, change) in site.mutants.iter().enumerate() {
@@ -202,30 +202,30 @@ fn mutants_of(source: &Source) -> Vec<Mutant> {
 }
 
 /// The line that reports a mutant that no test noticed.
-fn survivor(mutant: &Mutant, fate: &Fate) -> Option<String> {
+fn survivor(mutant: &Mutant, fate: &MutantFate) -> Option<String> {
     let why = match fate {
-        Fate::Killed | Fate::TimedOut | Fate::Left => return None,
-        Fate::Survived { binaries, untried: 0 } => format!("reached by: {}", binaries.join(", ")),
-        Fate::Survived { binaries, untried } => {
+        MutantFate::Killed | MutantFate::TimedOut | MutantFate::NoTimeLeft => return None,
+        MutantFate::Survived { binaries, untried: 0 } => format!("reached by: {}", binaries.join(", ")),
+        MutantFate::Survived { binaries, untried } => {
             format!("reached by: {}; {untried} tests were not tried", binaries.join(", "))
         }
-        Fate::NotReached if mutant.constant => "not reached; constants may call it".into(),
-        Fate::NotReached => "not reached".into(),
+        MutantFate::NotReached if mutant.constant => "not reached; constants may call it".into(),
+        MutantFate::NotReached => "not reached".into(),
     };
     Some(format!("{mutant}  ({why})"))
 }
 
 /// Sums up how many mutants had each fate, and their share.
-fn summary(package: &str, chosen: &[&Mutant], fates: &[Fate], equivalent: usize) -> String {
+fn summary(package: &str, chosen: &[&Mutant], fates: &[MutantFate], equivalent: usize) -> String {
     let mut counts = BTreeMap::<_, usize>::new();
     for (mutant, fate) in chosen.iter().zip(fates) {
         let heading = match fate {
-            Fate::Killed => "noticed",
-            Fate::TimedOut => "timed out",
-            Fate::Left => continue,
-            Fate::Survived { .. } => "survived",
-            Fate::NotReached if mutant.constant => "not reached, in functions that constants may call",
-            Fate::NotReached => "not reached",
+            MutantFate::Killed => "noticed",
+            MutantFate::TimedOut => "timed out",
+            MutantFate::NoTimeLeft => continue,
+            MutantFate::Survived { .. } => "survived",
+            MutantFate::NotReached if mutant.constant => "not reached, in functions that constants may call",
+            MutantFate::NotReached => "not reached",
         };
         *counts.entry(heading).or_default() += 1;
     }

@@ -18,8 +18,8 @@ use std::process::ExitCode;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::abreast::abreast;
-use copy::{Copy, Ran};
+use crate::parallel::run_in_parallel;
+use copy::{TestRun, WorkspaceCopy};
 use list::Mutation;
 
 pub(crate) use changed::commit_before;
@@ -27,13 +27,13 @@ use changed::default_base;
 
 /// How long tests may take without a mutation.
 const BASELINE_DEADLINE: Duration = Duration::from_secs(1200);
-/// How long tests may take with a mutation, unless [`PATIENCE`] gives more: other work may slow them down.
+/// How long tests may take with a mutation, unless [`SLOWDOWN_ALLOWED`] gives more: other work may slow them down.
 const DEADLINE: Duration = Duration::from_secs(120);
 /// How many times as long as without a mutation tests may take with one.
-const PATIENCE: u32 = 8;
+const SLOWDOWN_ALLOWED: u32 = 8;
 
 #[derive(Args, Default)]
-pub(crate) struct Options {
+pub(crate) struct MutateOptions {
     /// Only mutations whose name contains this
     #[arg(default_value = "")]
     pub(crate) name: String,
@@ -50,7 +50,7 @@ pub(crate) struct Options {
 
 /// The result for a mutation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Fate {
+enum MutationFate {
     /// This test failed.
     Killed(String),
     /// All tests passed.
@@ -62,10 +62,10 @@ enum Fate {
     /// The tests fail without the mutation; the reason.
     Untried(String),
     /// There was no time for it.
-    Left,
+    NoTimeLeft,
 }
 
-impl Fate {
+impl MutationFate {
     /// The heading under which it is counted in the summary.
     const fn heading(&self) -> &'static str {
         match self {
@@ -74,24 +74,24 @@ impl Fate {
             Self::TimedOut => "timed out",
             Self::DoesNotCompile => "does not compile",
             Self::Untried(_) => "untried (the tests are not green without it)",
-            Self::Left => "left",
+            Self::NoTimeLeft => "left",
         }
     }
 
     const fn is_wrong(&self) -> bool {
-        !matches!(self, Self::Killed(_) | Self::Left)
+        !matches!(self, Self::Killed(_) | Self::NoTimeLeft)
     }
 }
 
 /// Applies each mutation and reports those that no test noticed.
-pub(crate) fn mutate(options: &Options) -> Result<ExitCode> {
+pub(crate) fn mutate(options: &MutateOptions) -> Result<ExitCode> {
     let list = list::read()?;
     let mut chosen: Vec<&Mutation> =
         list.iter().filter(|mutation| mutation.name.contains(&options.name)).collect();
     ensure!(!chosen.is_empty(), "no mutation's name contains {:?}", options.name);
     if let Some(base) = &options.changed {
         let base = base.clone().map_or_else(default_base, Ok)?;
-        let diff = changed::Diff::since(&base)?;
+        let diff = changed::ChangedFiles::since(&base)?;
         chosen.retain(|mutation| diff.touches(mutation));
         println!("{} of {} mutations are touched since {base}", chosen.len(), list.len());
     }
@@ -102,9 +102,9 @@ pub(crate) fn mutate(options: &Options) -> Result<ExitCode> {
     let folder = target_folder().join("mutate");
     let _alone = lock(&folder)?;
     let end = options.within.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
-    let trial = Trial::new(&folder, &chosen, end);
+    let trial = MutationTrial::new(&folder, &chosen, end);
     let numbered: Vec<_> = chosen.iter().enumerate().collect();
-    let fates = abreast(
+    let fates = run_in_parallel(
         &numbered,
         |&(index, mutation), say| {
             let fate = trial.fate(mutation).with_context(|| mutation.name.clone());
@@ -120,7 +120,7 @@ pub(crate) fn mutate(options: &Options) -> Result<ExitCode> {
 }
 
 /// Prints what went wrong again, and how often each fate occurred.
-fn summary(chosen: &[&Mutation], fates: &[Fate]) -> ExitCode {
+fn summary(chosen: &[&Mutation], fates: &[MutationFate]) -> ExitCode {
     let mut counts = BTreeMap::<_, usize>::new();
     for (mutation, fate) in chosen.iter().zip(fates) {
         *counts.entry(fate.heading()).or_default() += 1;
@@ -130,7 +130,7 @@ fn summary(chosen: &[&Mutation], fates: &[Fate]) -> ExitCode {
     }
     let counts: Vec<_> = counts.iter().map(|(heading, count)| format!("{count} {heading}")).collect();
     println!("mutations: {}", if counts.is_empty() { "none".into() } else { counts.join(", ") });
-    if fates.iter().any(Fate::is_wrong) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    if fates.iter().any(MutationFate::is_wrong) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// Locks the copies until the file is dropped.
@@ -148,23 +148,23 @@ pub(crate) fn lock(folder: &Path) -> Result<File> {
 type Baseline = Result<Duration, String>;
 
 /// What all mutations share.
-struct Trial<'a> {
+struct MutationTrial<'a> {
     folder: &'a Path,
     /// Copies that are not in use; if there is none, a new one is made.
-    copies: Mutex<(Vec<Copy>, usize)>,
+    copies: Mutex<(Vec<WorkspaceCopy>, usize)>,
     baselines: BTreeMap<&'a str, OnceLock<Baseline>>,
     end: Option<Instant>,
 }
 
-impl<'a> Trial<'a> {
+impl<'a> MutationTrial<'a> {
     fn new(folder: &'a Path, chosen: &[&'a Mutation], end: Option<Instant>) -> Self {
         let baselines = chosen.iter().map(|mutation| (mutation.test.as_str(), OnceLock::new())).collect();
         Self { folder, copies: Mutex::default(), baselines, end }
     }
 
-    fn fate(&self, mutation: &Mutation) -> Result<Fate> {
+    fn fate(&self, mutation: &Mutation) -> Result<MutationFate> {
         if self.end.is_some_and(|end| end < Instant::now()) {
-            return Ok(Fate::Left);
+            return Ok(MutationFate::NoTimeLeft);
         }
         let copy = self.take_copy()?;
         let fate = self.fate_in(&copy, mutation);
@@ -172,23 +172,24 @@ impl<'a> Trial<'a> {
         fate
     }
 
-    fn fate_in(&self, copy: &Copy, mutation: &Mutation) -> Result<Fate> {
+    fn fate_in(&self, copy: &WorkspaceCopy, mutation: &Mutation) -> Result<MutationFate> {
         let baseline = self.baselines[mutation.test.as_str()].get_or_init(|| baseline(copy, &mutation.test));
         let time = match baseline {
             Ok(time) => *time,
-            Err(reason) => return Ok(Fate::Untried(reason.clone())),
+            Err(reason) => return Ok(MutationFate::Untried(reason.clone())),
         };
-        let ran =
-            copy.with(mutation, || copy.test(&mutation.test, DEADLINE.max(time.saturating_mul(PATIENCE))))?;
+        let ran = copy.with(mutation, || {
+            copy.test(&mutation.test, DEADLINE.max(time.saturating_mul(SLOWDOWN_ALLOWED)))
+        })?;
         Ok(match ran {
-            Ran::Green { .. } => Fate::Survived,
-            Ran::Red(test) => Fate::Killed(test),
-            Ran::TimedOut => Fate::TimedOut,
-            Ran::DoesNotCompile(_) => Fate::DoesNotCompile,
+            TestRun::Green { .. } => MutationFate::Survived,
+            TestRun::Red(test) => MutationFate::Killed(test),
+            TestRun::TimedOut => MutationFate::TimedOut,
+            TestRun::DoesNotCompile(_) => MutationFate::DoesNotCompile,
         })
     }
 
-    fn take_copy(&self) -> Result<Copy> {
+    fn take_copy(&self) -> Result<WorkspaceCopy> {
         let number = {
             let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(copy) = copies.0.pop() {
@@ -197,19 +198,19 @@ impl<'a> Trial<'a> {
             copies.1 += 1;
             copies.1
         };
-        Copy::new(&self.folder.join(number.to_string()))
+        WorkspaceCopy::new(&self.folder.join(number.to_string()))
     }
 }
 
 /// Runs tests without a mutation.
-fn baseline(copy: &Copy, test: &str) -> Baseline {
+fn baseline(copy: &WorkspaceCopy, test: &str) -> Baseline {
     let why = |what: &str| Err(format!("`cargo test {test}` {what} without a mutation"));
     match copy.test(test, BASELINE_DEADLINE) {
-        Ok(Ran::Green { tests: 0, .. }) => why("runs no test"),
-        Ok(Ran::Green { took, .. }) => Ok(took),
-        Ok(Ran::Red(name)) => why(&format!("is red ({name})")),
-        Ok(Ran::TimedOut) => why("does not end"),
-        Ok(Ran::DoesNotCompile(error)) => why(&format!("does not compile ({error})")),
+        Ok(TestRun::Green { tests: 0, .. }) => why("runs no test"),
+        Ok(TestRun::Green { took, .. }) => Ok(took),
+        Ok(TestRun::Red(name)) => why(&format!("is red ({name})")),
+        Ok(TestRun::TimedOut) => why("does not end"),
+        Ok(TestRun::DoesNotCompile(error)) => why(&format!("does not compile ({error})")),
         Err(error) => Err(format!("{error:#}")),
     }
 }
@@ -221,12 +222,16 @@ mod tests {
     #[test]
     fn only_what_a_test_noticed_counts_as_such() {
         let wrong = [
-            Fate::Survived,
-            Fate::TimedOut,
-            Fate::DoesNotCompile,
-            Fate::Untried("`cargo test --lib` is red without a mutation".into()),
+            MutationFate::Survived,
+            MutationFate::TimedOut,
+            MutationFate::DoesNotCompile,
+            MutationFate::Untried("`cargo test --lib` is red without a mutation".into()),
         ];
-        assert!(wrong.iter().all(Fate::is_wrong));
-        assert!(![Fate::Killed("notices".into()), Fate::Left].iter().any(Fate::is_wrong));
+        assert!(wrong.iter().all(MutationFate::is_wrong));
+        assert!(
+            ![MutationFate::Killed("notices".into()), MutationFate::NoTimeLeft]
+                .iter()
+                .any(MutationFate::is_wrong)
+        );
     }
 }

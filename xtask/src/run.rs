@@ -18,7 +18,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::{SetupOptions, abreast::abreast, setup};
+use crate::{SetupOptions, parallel::run_in_parallel, setup};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -93,7 +93,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         Some(kernel) => vec![job_of_kernel(options, kernel)],
         None => jobs_by_table(options, &images),
     };
-    let outcomes = abreast(&jobs, |job, say| job.run(options, &images, say), |line| println!("{line}"));
+    let outcomes =
+        run_in_parallel(&jobs, |job, say| job.run(options, &images, say), |line| println!("{line}"));
     let mut all = Score::default();
     let mut truths = Vec::new();
     for outcome in outcomes {

@@ -14,15 +14,15 @@ use std::num::NonZero;
 use std::thread;
 use std::time::Instant;
 
-use crate::abreast::as_they_end;
+use crate::parallel::run_with_workers;
 use crate::{SetupOptions, headline, setup};
-use outcome::{Outcome, Tally};
+use outcome::{JobOutcome, Tally};
 
 /// The most machines that run at the same time; each has half a GiB of memory.
 const AT_A_TIME: usize = 8;
 
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct TestOptions {
     #[command(flatten)]
     pub(crate) setup: SetupOptions,
     /// Only test binaries whose name contains this, such as `kernel` or `tests/witness`
@@ -31,7 +31,7 @@ pub(crate) struct Options {
 }
 
 /// Runs all tests: unit, model, host integration, QEMU and documentation tests.
-pub(crate) fn test(options: &Options) -> Result<Tally> {
+pub(crate) fn test(options: &TestOptions) -> Result<Tally> {
     setup::prepare_tests(options.setup.no_install)?;
     let begin = Instant::now();
     let binaries = binaries::build()?;
@@ -47,11 +47,11 @@ pub(crate) fn test(options: &Options) -> Result<Tally> {
     headline(&format!("{} jobs, the longest first; what they say is in {}", jobs.len(), logs.display()));
     let workers = thread::available_parallelism().map_or(1, NonZero::get).min(AT_A_TIME);
     let mut done = 0;
-    let outcomes = as_they_end(
+    let outcomes = run_with_workers(
         &jobs,
         workers,
         |job| job.run(&logs),
-        |job, outcome: &Result<Outcome>| {
+        |job, outcome: &Result<JobOutcome>| {
             done += 1;
             match outcome {
                 Ok(outcome) => println!("[{done}/{}] {job}: {outcome}", jobs.len()),
@@ -60,7 +60,7 @@ pub(crate) fn test(options: &Options) -> Result<Tally> {
         },
     );
     let outcomes = outcomes.into_iter().collect::<Result<Vec<_>>>()?;
-    let tally = Tally::of(jobs.iter().zip(&outcomes));
+    let tally = Tally::new(jobs.iter().zip(&outcomes));
     println!("{tally}");
     println!("in {:.0} s", begin.elapsed().as_secs_f64());
     ensure!(outcomes.iter().all(|outcome| outcome.passed), "tests failed");

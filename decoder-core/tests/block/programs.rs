@@ -6,7 +6,7 @@ use pugmark_decoder_core::{
     hash::AddressHash,
     image::{AddressSpace, Image, Section},
 };
-use pugmark_program::trace::{Config, Topic, run};
+use pugmark_program::trace::{Topic, TraceConfig, run};
 
 const TOPICS: [Topic; 8] = [
     Topic::Everything,
@@ -25,7 +25,7 @@ fn random_programs_whole_and_damaged() {
     let (mut insns, mut blocks, mut errors) = (0, 0, 0);
     for seed in 0..20 {
         for topic in TOPICS {
-            let (program, config) = Config::draw(topic, seed);
+            let (program, config) = TraceConfig::random(topic, seed);
             let run = run(&program, &config, seed);
             let section = |section: &pugmark_program::Section| (section.base, section.bytes.clone());
             let code: Vec<_> = program.sections().iter().map(section).collect();

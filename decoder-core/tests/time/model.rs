@@ -14,21 +14,21 @@ use pugmark_model::intel::{IntelProcessor, IntelProfile, IntelSettings};
 use pugmark_model::{Context, Delivery, DeliveryKind, ExecMode, FlatMemory, Processor as _, Retired};
 use pugmark_program::{
     Program,
-    trace::{self, Run, Topic, ctl},
+    trace::{self, Topic, TraceRun, ctl},
 };
 
 /// How a run is traced and read.
 struct Case {
     program: Program,
-    traced: trace::Config,
+    traced: trace::TraceConfig,
     clocks: Clocks,
-    run: Run,
+    run: TraceRun,
 }
 
 impl Case {
     fn draw(topic: Topic, seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x0074_7363);
-        let (program, mut traced) = trace::Config::draw(topic, seed);
+        let (program, mut traced) = trace::TraceConfig::random(topic, seed);
         // Without TSC packets there is no time.
         traced.ctl |= ctl::TSC_EN;
         traced.rates.ticks = [1, 12, 300, 5_000][rng.usize(..4)];
@@ -72,7 +72,7 @@ impl Case {
 }
 
 /// Software adds `adjust` to the TSC: the TSC packets show it, the other clocks do not.
-fn adjust_tsc(run: &mut Run, adjust: u64) {
+fn adjust_tsc(run: &mut TraceRun, adjust: u64) {
     let mut packets = Packets::new(&run.trace);
     packets.sync_forward();
     let tscs = packets.map(|packet| packet.expect("a packet")).filter_map(|(offset, packet)| match packet {
@@ -184,7 +184,7 @@ const MTC_FREQ: u64 = 3;
 impl Case {
     /// Everything is traced on this profile, with these packets besides TSC packets.
     fn with(profile: &str, packets: u64, seed: u64) -> Self {
-        let (program, mut traced) = trace::Config::draw(Topic::Everything, seed);
+        let (program, mut traced) = trace::TraceConfig::random(Topic::Everything, seed);
         traced.profile = IntelProfile::by_name(profile).expect("a profile");
         traced.ctl = ctl::TSC_EN | ctl::BRANCH_EN | packets;
         traced.ctl |= if packets & ctl::MTC_EN != 0 { MTC_FREQ << ctl::MTC_FREQ } else { 0 };

@@ -1,7 +1,7 @@
 //! Assigns events to counters.
 
 use super::{
-    MOST_COUNTERS,
+    MAX_COUNTERS,
     error::DispatchError,
     find::Selection,
     output::{Dispatch, IBS_FETCH_PMC, IBS_FETCH_PMD, IBS_OP_PMC, IBS_OP_PMD, Pmc, Pmd},
@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The levels that no counter can select.
-const REFUSED: Levels = Levels::LEVEL1.union(Levels::LEVEL2);
+const UNSELECTABLE_LEVELS: Levels = Levels::LEVEL1.union(Levels::LEVEL2);
 /// The number of possible counter masks.
 const COUNTER_MASKS: u32 = 4;
 /// The address that libpfm3 returns for the control register of its fetch event. The register is really at `C001_1030`.
@@ -23,7 +23,7 @@ const IBS_FETCH_EVENT_ADDRESS: u32 = 0xc001_1031;
 
 /// An event of a request, with the request's settings for it.
 #[derive(Clone, Copy)]
-struct Item<'a> {
+struct RequestedEvent<'a> {
     index: usize,
     selection: &'a Selection,
     /// The event's levels, or the request's if it has none.
@@ -38,46 +38,46 @@ pub(super) fn dispatch(
     dispatch: &mut Dispatch,
 ) -> Result<(), DispatchError> {
     let counters = assign(cpu, request)?;
-    for (item, counter) in items(request).zip(counters) {
-        let Item { index, selection, .. } = item;
+    for (item, counter) in requested_events(request).zip(counters) {
+        let RequestedEvent { index, selection, .. } = item;
         if let Some(mask) = selection.unit_masks().find(|mask| !cpu.scope().has_mask(mask)) {
             return Err(DispatchError::OtherRevision { event: index, unit_mask: mask.name() });
         }
         let (pmc, pmd) = match selection.event.flags() {
-            flags if flags.contains(Flags::IBS_OP) => ibs_op(cpu, index, selection)?,
-            flags if flags.contains(Flags::IBS_FETCH) => ibs_fetch(selection),
-            _ => count(cpu, &item, counter)?,
+            flags if flags.contains(Flags::IBS_OP) => ibs_op_registers(cpu, index, selection)?,
+            flags if flags.contains(Flags::IBS_FETCH) => ibs_fetch_registers(selection),
+            _ => counter_registers(cpu, &item, counter)?,
         };
         dispatch.push(pmc, pmd);
     }
     Ok(())
 }
 
-fn items<'a>(request: &Request<'a>) -> impl Iterator<Item = Item<'a>> + use<'a> {
+fn requested_events<'a>(request: &Request<'a>) -> impl Iterator<Item = RequestedEvent<'a>> + use<'a> {
     let (default, counters) = (request.levels, request.features.unwrap_or_default().counters);
     request.events.iter().zip(counters).enumerate().map(move |(index, (selection, features))| {
         let levels = if selection.levels.is_empty() { default } else { selection.levels };
-        Item { index, selection, levels, features }
+        RequestedEvent { index, selection, levels, features }
     })
 }
 
 /// Returns the counter of each event: the next available one, in the order of the events.
-fn assign(cpu: &'static Cpu, request: &Request<'_>) -> Result<[u8; MOST_COUNTERS], DispatchError> {
-    if request.levels.intersects(REFUSED) {
+fn assign(cpu: &'static Cpu, request: &Request<'_>) -> Result<[u8; MAX_COUNTERS], DispatchError> {
+    if request.levels.intersects(UNSELECTABLE_LEVELS) {
         return Err(DispatchError::Levels { event: None, levels: request.levels });
     }
-    let mut assigned = [0; MOST_COUNTERS];
+    let mut assigned = [0; MAX_COUNTERS];
     let mut free = (0..cpu.bank().counters()).filter(|n| request.unavailable >> n & 1 == 0);
-    for (item, place) in items(request).zip(&mut assigned) {
+    for (item, place) in requested_events(request).zip(&mut assigned) {
         check(cpu, &item)?;
         *place = free.next().ok_or(DispatchError::NoCounter { event: item.index })?;
     }
     Ok(assigned)
 }
 
-fn check(cpu: &'static Cpu, item: &Item<'_>) -> Result<(), DispatchError> {
-    let &Item { index, selection, levels, features } = item;
-    if levels.intersects(REFUSED) {
+fn check(cpu: &'static Cpu, item: &RequestedEvent<'_>) -> Result<(), DispatchError> {
+    let &RequestedEvent { index, selection, levels, features } = item;
+    if levels.intersects(UNSELECTABLE_LEVELS) {
         return Err(DispatchError::Levels { event: Some(index), levels });
     }
     if selection.has_many_masks() && selection.event.all_masks().iter().all(|mask| mask.is_exclusive()) {
@@ -97,8 +97,8 @@ fn check(cpu: &'static Cpu, item: &Item<'_>) -> Result<(), DispatchError> {
 }
 
 /// Returns the registers of an event that is counted.
-fn count(cpu: &Cpu, item: &Item<'_>, counter: u8) -> Result<(Pmc, Pmd), DispatchError> {
-    let &Item { index, selection, levels, features } = item;
+fn counter_registers(cpu: &Cpu, item: &RequestedEvent<'_>, counter: u8) -> Result<(Pmc, Pmd), DispatchError> {
+    let &RequestedEvent { index, selection, levels, features } = item;
     let mut select = PerfEvtSel::EN
         .union(PerfEvtSel::INT)
         .with_event(selection.event.code())
@@ -122,7 +122,7 @@ fn count(cpu: &Cpu, item: &Item<'_>, counter: u8) -> Result<(Pmc, Pmd), Dispatch
 }
 
 /// Returns the registers of libpfm3's event that stands for the IBS op unit. The event has no period.
-fn ibs_op(cpu: &Cpu, index: usize, selection: &Selection) -> Result<(Pmc, Pmd), DispatchError> {
+fn ibs_op_registers(cpu: &Cpu, index: usize, selection: &Selection) -> Result<(Pmc, Pmd), DispatchError> {
     let in_ops = unit_mask(selection) != 1;
     if in_ops && !cpu.counts_ops() {
         return Err(DispatchError::NoOpCount { event: Some(index) });
@@ -137,7 +137,7 @@ fn ibs_op(cpu: &Cpu, index: usize, selection: &Selection) -> Result<(Pmc, Pmd), 
 }
 
 /// Returns the registers of libpfm3's event that stands for the IBS fetch unit. The event has no period.
-fn ibs_fetch(selection: &Selection) -> (Pmc, Pmd) {
+fn ibs_fetch_registers(selection: &Selection) -> (Pmc, Pmd) {
     let mut control = IbsFetchCtl::EN;
     control.set(IbsFetchCtl::RAND_EN, unit_mask(selection) == 1);
     let address = IBS_FETCH_EVENT_ADDRESS;

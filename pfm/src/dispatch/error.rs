@@ -64,7 +64,7 @@ impl error::Error for FindError<'_> {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DispatchError {
     /// The request has nothing to count or sample.
-    Nothing,
+    NoEvents,
     /// The request has no privilege levels.
     NoLevels,
     /// A privilege level that counters cannot select.
@@ -143,7 +143,7 @@ impl DispatchError {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Nothing
+            Self::NoEvents
             | Self::NoLevels
             | Self::Levels { .. }
             | Self::Flags { .. }
@@ -163,7 +163,7 @@ impl DispatchError {
 impl fmt::Display for DispatchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Nothing => f.write_str("nothing is to be counted or sampled"),
+            Self::NoEvents => f.write_str("nothing is to be counted or sampled"),
             Self::NoLevels => f.write_str("no privilege level to count at"),
             Self::Levels { event: None, levels } => {
                 write!(f, "no counter has the privilege levels {:#x}", levels.bits())

@@ -5,7 +5,7 @@ use crate::{
     cpu::Cpu,
     levels::Levels,
     number,
-    table::{Absent, Event, UnitMask},
+    table::{Event, NotFound, UnitMask},
 };
 
 /// An event of a processor, with the selected unit masks.
@@ -21,7 +21,7 @@ pub struct Selection {
 impl Selection {
     /// Sets the levels to count at. If they are empty, the request's levels apply.
     #[must_use]
-    pub const fn at(self, levels: Levels) -> Self {
+    pub const fn with_levels(self, levels: Levels) -> Self {
         Self { levels, ..self }
     }
 
@@ -41,7 +41,7 @@ impl Selection {
     }
 
     pub(super) fn lacks_mask(&self) -> bool {
-        self.masks == 0 && masks(self.cpu, self.event).next().is_some()
+        self.masks == 0 && masks_of_all_revisions(self.cpu, self.event).next().is_some()
     }
 
     pub(super) const fn has_many_masks(&self) -> bool {
@@ -57,20 +57,20 @@ pub(crate) fn find<'a>(cpu: &'static Cpu, request: &'a str) -> Result<Selection,
     };
     let error = |offset, text, kind| FindError { offset, text, kind };
     let event = cpu.find(name).map_err(|absent| match absent {
-        Absent::Unknown => error(0, name, FindErrorKind::UnknownEvent),
-        Absent::Elsewhere => error(0, name, FindErrorKind::OtherRevision),
+        NotFound::Unknown => error(0, name, FindErrorKind::UnknownEvent),
+        NotFound::OtherRevision => error(0, name, FindErrorKind::OtherRevision),
     })?;
     let mut selection = Selection { cpu, event, masks: 0, levels: Levels::empty() };
     let Some(words) = words else {
-        let needs_one = masks(cpu, event).next().is_some();
+        let needs_one = masks_of_all_revisions(cpu, event).next().is_some();
         return if needs_one { Err(error(0, name, FindErrorKind::MissingUnitMask)) } else { Ok(selection) };
     };
     let mut offset = name.len() + 1;
-    if masks(cpu, event).next().is_none() {
+    if masks_of_all_revisions(cpu, event).next().is_none() {
         return Err(error(offset, words, FindErrorKind::NoUnitMasks));
     }
     for word in words.split(':') {
-        let found = named(cpu, event, word).or_else(|| numbered(cpu, event, word));
+        let found = mask_by_name(cpu, event, word).or_else(|| masks_by_number(cpu, event, word));
         selection.masks |= found.ok_or_else(|| error(offset, word, FindErrorKind::UnknownUnitMask))?;
         offset += word.len() + 1;
     }
@@ -78,7 +78,7 @@ pub(crate) fn find<'a>(cpu: &'static Cpu, request: &'a str) -> Result<Selection,
 }
 
 /// Finds the unit mask of a name.
-fn named(cpu: &Cpu, event: &Event, word: &str) -> Option<u64> {
+fn mask_by_name(cpu: &Cpu, event: &Event, word: &str) -> Option<u64> {
     let mut masks = cpu.scope().masks(event);
     masks.find(|(_, mask)| mask.name().eq_ignore_ascii_case(word)).map(|(index, _)| 1 << index)
 }
@@ -87,19 +87,21 @@ fn named(cpu: &Cpu, event: &Event, word: &str) -> Option<u64> {
 /// that together they have all of its bits.
 ///
 /// As in libpfm3, unit masks of other revisions are included.
-fn numbered(cpu: &Cpu, event: &Event, word: &str) -> Option<u64> {
+fn masks_by_number(cpu: &Cpu, event: &Event, word: &str) -> Option<u64> {
     let number = number::parse(word)?;
-    if let Some((index, _)) = masks(cpu, event).find(|(_, mask)| u64::from(mask.code()) == number) {
+    if let Some((index, _)) =
+        masks_of_all_revisions(cpu, event).find(|(_, mask)| u64::from(mask.code()) == number)
+    {
         return Some(1 << index);
     }
-    let parts =
-        masks(cpu, event).filter(|(_, mask)| number & u64::from(mask.code()) == u64::from(mask.code()));
+    let parts = masks_of_all_revisions(cpu, event)
+        .filter(|(_, mask)| number & u64::from(mask.code()) == u64::from(mask.code()));
     let (bits, all) = parts.fold((0, 0), |(bits, all), (index, mask)| (bits | mask.code(), all | 1 << index));
     (u64::from(bits) == number).then_some(all)
 }
 
 /// Returns the unit masks of all revisions.
-fn masks(cpu: &Cpu, event: &Event) -> impl Iterator<Item = (u8, &'static UnitMask)> + use<> {
+fn masks_of_all_revisions(cpu: &Cpu, event: &Event) -> impl Iterator<Item = (u8, &'static UnitMask)> + use<> {
     let without = cpu.scope().without;
     (0..).zip(event.all_masks()).filter(move |(_, mask)| !mask.flags().intersects(without))
 }

@@ -9,7 +9,7 @@ mod request;
 
 pub use error::{DispatchError, FindError, FindErrorKind};
 pub use find::Selection;
-pub use output::{Control, Dispatch, IbsPmds, Pmc, Pmd};
+pub use output::{ControlRegister, Dispatch, IbsPmds, Pmc, Pmd};
 pub use request::{CounterFeatures, CounterFlags, Features, IbsFetch, IbsOp, Request};
 
 pub(crate) use find::find;
@@ -17,7 +17,7 @@ pub(crate) use find::find;
 use crate::cpu::Cpu;
 
 /// The largest number of counters of a processor.
-pub const MOST_COUNTERS: usize = 6;
+pub const MAX_COUNTERS: usize = 6;
 
 /// Returns the registers of a request: first the counters in the order of the events, then IBS fetch, then IBS op.
 pub(crate) fn dispatch(cpu: &'static Cpu, request: &Request<'_>) -> Result<Dispatch, DispatchError> {
@@ -33,7 +33,7 @@ pub(crate) fn dispatch(cpu: &'static Cpu, request: &Request<'_>) -> Result<Dispa
     }
     let ibs = request.features.filter(|features| features.ibs_fetch.is_some() || features.ibs_op.is_some());
     if request.events.is_empty() && ibs.is_none() {
-        return Err(DispatchError::Nothing);
+        return Err(DispatchError::NoEvents);
     }
     let mut dispatch = Dispatch::default();
     if !request.events.is_empty() {

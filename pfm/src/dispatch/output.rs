@@ -1,6 +1,6 @@
 //! The result of a dispatch: registers to write (PMCs), and registers to read (PMDs).
 
-use super::MOST_COUNTERS;
+use super::MAX_COUNTERS;
 use crate::register::{IbsFetchCtl, IbsOpCtl, PerfEvtSel};
 use core::fmt;
 
@@ -14,7 +14,7 @@ pub(super) const IBS_OP_PMC: u8 = 7;
 pub(super) const IBS_OP_PMD: u8 = 9;
 
 /// The largest number of registers: the counters and both IBS units.
-const MOST: usize = MOST_COUNTERS + 2;
+const MAX_REGISTERS: usize = MAX_COUNTERS + 2;
 
 /// A control register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Pmc {
 
 /// A control register's value, as a register type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Control {
+pub enum ControlRegister {
     /// The register of a counter.
     Counter(PerfEvtSel),
     /// The register of the IBS fetch unit.
@@ -51,11 +51,11 @@ impl Pmc {
 
     /// Returns the value as a register type.
     #[must_use]
-    pub const fn control(&self) -> Control {
+    pub const fn control(&self) -> ControlRegister {
         match self.number {
-            IBS_FETCH_PMC => Control::IbsFetch(IbsFetchCtl::from_bits_retain(self.value)),
-            IBS_OP_PMC => Control::IbsOp(IbsOpCtl::from_bits_retain(self.value)),
-            _ => Control::Counter(PerfEvtSel::from_bits_retain(self.value)),
+            IBS_FETCH_PMC => ControlRegister::IbsFetch(IbsFetchCtl::from_bits_retain(self.value)),
+            IBS_OP_PMC => ControlRegister::IbsOp(IbsOpCtl::from_bits_retain(self.value)),
+            _ => ControlRegister::Counter(PerfEvtSel::from_bits_retain(self.value)),
         }
     }
 }
@@ -106,8 +106,8 @@ impl IbsPmds {
 /// The registers of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dispatch {
-    pmcs: [Pmc; MOST],
-    pmds: [Pmd; MOST],
+    pmcs: [Pmc; MAX_REGISTERS],
+    pmds: [Pmd; MAX_REGISTERS],
     length: usize,
     pub(super) fetch_base: Option<usize>,
     pub(super) op_base: Option<usize>,

@@ -1,6 +1,6 @@
 //! What is to be counted and sampled.
 
-use super::{MOST_COUNTERS, Selection};
+use super::{MAX_COUNTERS, Selection};
 use crate::levels::Levels;
 use bitflags::bitflags;
 
@@ -21,7 +21,7 @@ pub struct Request<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
     /// The settings of each event's counter, by the event's index.
-    pub counters: [CounterFeatures; MOST_COUNTERS],
+    pub counters: [CounterFeatures; MAX_COUNTERS],
     /// Sample instruction fetches.
     pub ibs_fetch: Option<IbsFetch>,
     /// Sample ops.

@@ -101,7 +101,7 @@ fn levels_are_the_events_or_the_requests() {
         (both, Levels::LEVEL1 | both, Err("INVAL")),
         (Levels::LEVEL2, both, Err("INVAL")),
     ] {
-        let events = [cpu.select("CPU_CLK_UNHALTED").expect("an event").at(own)];
+        let events = [cpu.select("CPU_CLK_UNHALTED").expect("an event").with_levels(own)];
         let request = Request { events: &events, levels: default, ..Request::default() };
         assert_eq!(pmcs(cpu, &request), expected.map(String::from), "{own:?} {default:?}");
     }
@@ -111,7 +111,7 @@ fn levels_are_the_events_or_the_requests() {
 fn counters_count_edges_inverted_above_a_threshold_in_guest_or_host() {
     let with = |counter_mask, flags: u32| {
         let counter = CounterFeatures { counter_mask, flags: CounterFlags::from_bits_retain(flags) };
-        Some(Features { counters: [counter; MOST_COUNTERS], ..Features::default() })
+        Some(Features { counters: [counter; MAX_COUNTERS], ..Features::default() })
     };
     for (name, features, expected) in [
         ("k8_revg", with(3, 3), Ok("pmc0@0xc0010000=0x3d70076")),
@@ -180,7 +180,7 @@ fn there_are_no_more_events_than_counters() {
         for count in 0..=7 {
             let request = Request { events: &events[..count], ..Request::default() };
             let expected = match count {
-                0 => Err(DispatchError::Nothing),
+                0 => Err(DispatchError::NoEvents),
                 _ if count <= counters => Ok(count),
                 _ => Err(DispatchError::TooManyEvents { events: count, counters: counters as u8 }),
             };
@@ -216,7 +216,7 @@ fn the_manual_pages_example_samples_ops() {
 }
 
 #[test]
-fn ibs_units_come_behind_the_counters() {
+fn ibs_units_come_after_the_counters() {
     let cpu = cpu("fam10h_revc");
     let events = selected(cpu, &["CPU_CLK_UNHALTED", "RETIRED_UOPS"]);
     let features = Features {
@@ -231,11 +231,11 @@ fn ibs_units_come_behind_the_counters() {
     assert_eq!(
         controls,
         [
-            Control::Counter(select.with_event(0x76)),
-            Control::Counter(select.with_event(0xc1)),
+            ControlRegister::Counter(select.with_event(0x76)),
+            ControlRegister::Counter(select.with_event(0xc1)),
             // The low four bits of a period are zero.
-            Control::IbsFetch((IbsFetchCtl::EN | IbsFetchCtl::RAND_EN).with_max_count(0x1_2340)),
-            Control::IbsOp((IbsOpCtl::EN | IbsOpCtl::CNT_CTL).with_max_count(0xf_fff0)),
+            ControlRegister::IbsFetch((IbsFetchCtl::EN | IbsFetchCtl::RAND_EN).with_max_count(0x1_2340)),
+            ControlRegister::IbsOp((IbsOpCtl::EN | IbsOpCtl::CNT_CTL).with_max_count(0xf_fff0)),
         ]
     );
     let units = [dispatch.ibs_fetch(), dispatch.ibs_op()];
@@ -291,7 +291,7 @@ fn libpfm3s_events_for_ibs_take_a_counter_and_have_no_period() {
 fn what_is_wrong_is_said_with_its_numbers() {
     let levels = Levels::LEVEL1;
     let told = [
-        (DispatchError::Nothing, "nothing is to be counted or sampled"),
+        (DispatchError::NoEvents, "nothing is to be counted or sampled"),
         (DispatchError::NoLevels, "no privilege level to count at"),
         (DispatchError::Levels { event: None, levels }, "no counter has the privilege levels 0x2"),
         (

@@ -4,19 +4,19 @@ use super::error::{EncodeError, EncodeErrorKind};
 use crate::{family::Modifier, number, pmu::Pmu, table::Event};
 
 /// The largest number of attributes of an event.
-const MOST: usize = 64;
+const MAX_ATTRIBUTES: usize = 64;
 
 /// The attributes of an event, in the order of the request.
 #[derive(Debug)]
 pub(super) struct Attributes<'a> {
-    all: [Attribute<'a>; MOST],
+    all: [Attribute<'a>; MAX_ATTRIBUTES],
     length: usize,
 }
 
 /// An attribute: its kind, its value, and its place in the request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attribute<'a> {
-    pub(super) kind: Kind,
+    pub(super) kind: AttributeKind,
     /// 0 for a unit mask.
     pub(super) value: u64,
     request: &'a str,
@@ -25,7 +25,7 @@ pub(super) struct Attribute<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum AttributeKind {
     /// A unit mask of the event, by index.
     UnitMask(u8),
     /// The bits of the unit mask.
@@ -41,8 +41,8 @@ impl<'a> Attributes<'a> {
         request: &'a str,
         from: usize,
     ) -> Result<Self, EncodeError<'a>> {
-        let none = Attribute { kind: Kind::RawUnitMask, value: 0, request, at: 0, length: 0 };
-        let mut attributes = Self { all: [none; MOST], length: 0 };
+        let none = Attribute { kind: AttributeKind::RawUnitMask, value: 0, request, at: 0, length: 0 };
+        let mut attributes = Self { all: [none; MAX_ATTRIBUTES], length: 0 };
         let mut at = from;
         while at < request.len() {
             at += 1;
@@ -65,7 +65,7 @@ impl<'a> Attributes<'a> {
     }
 
     /// Returns the kind and the value of an attribute.
-    fn read(&self, pmu: &Pmu, event: &Event, word: &str) -> Result<(Kind, u64), EncodeErrorKind> {
+    fn read(&self, pmu: &Pmu, event: &Event, word: &str) -> Result<(AttributeKind, u64), EncodeErrorKind> {
         let (name, value) = match word.split_once('=') {
             Some((name, value)) => (name, Some(value)),
             None => (word, None),
@@ -75,7 +75,7 @@ impl<'a> Attributes<'a> {
             let bits = number::parse(name).ok_or(EncodeErrorKind::UnknownAttribute)?;
             return match value {
                 Some(_) => Err(EncodeErrorKind::UnitMaskWithValue),
-                None => Ok((Kind::RawUnitMask, bits)),
+                None => Ok((AttributeKind::RawUnitMask, bits)),
             };
         }
         // A value distinguishes a modifier from a unit mask of the same name.
@@ -83,7 +83,7 @@ impl<'a> Attributes<'a> {
             let mut masks = pmu.scope().masks(event);
             if let Some((index, _)) = masks.find(|(_, mask)| mask.name().eq_ignore_ascii_case(name)) {
                 self.check_mix(false)?;
-                return Ok((Kind::UnitMask(index), 0));
+                return Ok((AttributeKind::UnitMask(index), 0));
             }
         }
         let mut modifiers = pmu.modifiers().iter();
@@ -94,16 +94,16 @@ impl<'a> Attributes<'a> {
             (_, None) => Some(1),
             (_, Some(value)) => boolean(value),
         };
-        Ok((Kind::Modifier(modifier), value.ok_or(EncodeErrorKind::Value)?))
+        Ok((AttributeKind::Modifier(modifier), value.ok_or(EncodeErrorKind::Value)?))
     }
 
     /// Checks that a number for the unit mask is its only part: it cannot be combined with names or with another
     /// number. `bits` says whether the attribute being read is a number.
     fn check_mix(&self, bits: bool) -> Result<(), EncodeErrorKind> {
         let clash = |other: &Attribute<'_>| match other.kind {
-            Kind::RawUnitMask => true,
-            Kind::UnitMask(_) => bits,
-            Kind::Modifier(_) => false,
+            AttributeKind::RawUnitMask => true,
+            AttributeKind::UnitMask(_) => bits,
+            AttributeKind::Modifier(_) => false,
         };
         if self.iter().any(clash) { Err(EncodeErrorKind::MixedUnitMasks) } else { Ok(()) }
     }

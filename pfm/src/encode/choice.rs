@@ -1,36 +1,43 @@
 //! Collects the unit masks that a request chooses.
 
 use super::error::EncodeErrorKind;
-use crate::table::{Event, Scope, UnitMask};
+use crate::table::{Event, TableScope, UnitMask};
 
 /// The largest number of groups of unit masks of an event.
-const GROUPS: usize = 4;
+const MAX_GROUPS: usize = 4;
 
 /// The largest number of unit masks in a choice: one for each attribute, and a few defaults.
-const MOST: usize = 80;
+const MAX_UNIT_MASKS: usize = 80;
 
 /// The unit masks chosen so far.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Choice {
-    scope: Scope,
+pub(crate) struct UnitMaskChoice {
+    scope: TableScope,
     event: Event,
     /// The indices of the chosen unit masks among those of the event.
-    chosen: [u8; MOST],
+    chosen: [u8; MAX_UNIT_MASKS],
     length: usize,
     raw: Option<u8>,
-    groups: [Group; GROUPS],
+    groups: [GroupState; MAX_GROUPS],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Group {
+struct GroupState {
     is_chosen: bool,
     has_exclusive: bool,
 }
 
-impl Choice {
-    pub(super) const fn new(scope: Scope, event: &Event) -> Self {
-        let none = Group { is_chosen: false, has_exclusive: false };
-        Self { scope, event: *event, chosen: [0; MOST], length: 0, raw: None, groups: [none; GROUPS] }
+impl UnitMaskChoice {
+    pub(super) const fn new(scope: TableScope, event: &Event) -> Self {
+        let none = GroupState { is_chosen: false, has_exclusive: false };
+        Self {
+            scope,
+            event: *event,
+            chosen: [0; MAX_UNIT_MASKS],
+            length: 0,
+            raw: None,
+            groups: [none; MAX_GROUPS],
+        }
     }
 
     /// Chooses a unit mask by its index.
@@ -56,7 +63,7 @@ impl Choice {
     }
 
     /// Chooses the defaults of the groups from which nothing was chosen.
-    pub(super) fn fill(&mut self) -> Result<(), EncodeErrorKind> {
+    pub(super) fn add_defaults(&mut self) -> Result<(), EncodeErrorKind> {
         let event = self.event;
         for group in 0..event.groups() {
             if self.groups.get(usize::from(group)).is_none_or(|group| group.is_chosen) {
@@ -91,7 +98,7 @@ impl Choice {
         self.raw
     }
 
-    /// Returns the unit masks. After [`fill`](Self::fill) they are in the table's order.
+    /// Returns the unit masks. After [`add_defaults`](Self::add_defaults) they are in the table's order.
     pub(super) fn masks(&self) -> impl Iterator<Item = &'static UnitMask> {
         let all = self.event.all_masks();
         self.chosen.iter().take(self.length).filter_map(|&index| all.get(usize::from(index)))

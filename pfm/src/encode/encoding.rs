@@ -1,6 +1,6 @@
 //! The result of encoding an event string.
 
-use super::{bit, choice::Choice};
+use super::{bit, choice::UnitMaskChoice};
 use crate::{
     family::Modifier,
     pmu::Pmu,
@@ -15,7 +15,7 @@ use core::fmt::{self, Write};
 pub struct Encoding {
     pmu: &'static Pmu,
     event: &'static Event,
-    choice: Choice,
+    choice: UnitMaskChoice,
     select: PerfEvtSel,
 }
 
@@ -23,7 +23,7 @@ impl Encoding {
     pub(super) const fn new(
         pmu: &'static Pmu,
         event: &'static Event,
-        choice: Choice,
+        choice: UnitMaskChoice,
         select: PerfEvtSel,
     ) -> Self {
         Self { pmu, event, choice, select }
@@ -63,7 +63,7 @@ impl Encoding {
 impl fmt::Display for Encoding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}::", self.pmu.name())?;
-        let mut f = Limited { rest: LONGEST, to: f };
+        let mut f = LimitedWriter { rest: MAX_LENGTH, to: f };
         f.write_str(self.event.name())?;
         for mask in self.unit_masks() {
             write!(f, ":{}", mask.name())?;
@@ -79,15 +79,15 @@ impl fmt::Display for Encoding {
 }
 
 /// The size of libpfm4's buffer for the text after `pmu::`, which cuts off longer texts.
-const LONGEST: usize = 255;
+const MAX_LENGTH: usize = 255;
 
 /// Passes on `rest` bytes and drops further ones. All are ASCII.
-struct Limited<'a, 'b> {
+struct LimitedWriter<'a, 'b> {
     rest: usize,
     to: &'a mut fmt::Formatter<'b>,
 }
 
-impl Write for Limited<'_, '_> {
+impl Write for LimitedWriter<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let part = text.get(..self.rest).unwrap_or(text);
         self.rest = self.rest.saturating_sub(part.len());

@@ -99,7 +99,7 @@ impl<'a> EncodeError<'a> {
     }
 
     /// Adjusts the offset for a request that has `length` bytes in front of what was encoded.
-    pub(super) const fn behind(self, length: usize) -> Self {
+    pub(super) const fn with_prefix(self, length: usize) -> Self {
         Self { offset: self.offset + length, ..self }
     }
 }

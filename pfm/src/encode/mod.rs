@@ -13,10 +13,10 @@ use crate::{
     levels::Levels,
     pmu::Pmu,
     register::PerfEvtSel,
-    table::{Absent, Event},
+    table::{Event, NotFound},
 };
-use attribute::{Attributes, Kind};
-use choice::Choice;
+use attribute::{AttributeKind, Attributes};
+use choice::UnitMaskChoice;
 
 /// Encodes `pmu::EVENT`, followed by unit masks and modifiers, each after a `:` or `.`.
 ///
@@ -52,7 +52,7 @@ pub fn encode(request: &str, levels: Levels) -> Result<Encoding, EncodeError<'_>
     let Some(pmu) = Pmu::by_name(name) else {
         return Err(EncodeError::at(request, 0, name.len(), EncodeErrorKind::UnknownPmu));
     };
-    encode_on(pmu, event, levels).map_err(|error| error.behind(name.len() + 2))
+    encode_on(pmu, event, levels).map_err(|error| error.with_prefix(name.len() + 2))
 }
 
 /// Encodes an event string without its `pmu::`.
@@ -67,15 +67,15 @@ pub(crate) fn encode_on<'a>(
     let name = request.find([':', '.']).unwrap_or(request.len());
     let event = pmu.find(&request[..name]).map_err(|absent| {
         let kind = match absent {
-            Absent::Unknown => EncodeErrorKind::UnknownEvent,
-            Absent::Elsewhere => EncodeErrorKind::OtherRevision,
+            NotFound::Unknown => EncodeErrorKind::UnknownEvent,
+            NotFound::OtherRevision => EncodeErrorKind::OtherRevision,
         };
         EncodeError::at(request, 0, name, kind)
     })?;
     let attributes = Attributes::parse(pmu, event, request, name)?;
     let mut select = PerfEvtSel::EN.union(PerfEvtSel::INT).with_event(event.code());
     let mut choice = apply(pmu, event, &attributes, levels, &mut select)?;
-    choice.fill().map_err(|kind| EncodeError::at(request, 0, name, kind))?;
+    choice.add_defaults().map_err(|kind| EncodeError::at(request, 0, name, kind))?;
     Ok(Encoding::new(pmu, event, choice, select.with_unit_mask(choice.unit_mask())))
 }
 
@@ -89,22 +89,22 @@ fn apply<'a>(
     attributes: &Attributes<'a>,
     levels: Levels,
     select: &mut PerfEvtSel,
-) -> Result<Choice, EncodeError<'a>> {
-    let mut choice = Choice::new(pmu.scope(), event);
+) -> Result<UnitMaskChoice, EncodeError<'a>> {
+    let mut choice = UnitMaskChoice::new(pmu.scope(), event);
     let mut leveled = false;
     for attribute in attributes.iter() {
         let set = attribute.value != 0;
         match attribute.kind {
-            Kind::UnitMask(index) => choice.add(index),
-            Kind::RawUnitMask => choice.set_raw(attribute.value),
-            Kind::Modifier(Modifier::CounterMask) => match u8::try_from(attribute.value) {
+            AttributeKind::UnitMask(index) => choice.add(index),
+            AttributeKind::RawUnitMask => choice.set_raw(attribute.value),
+            AttributeKind::Modifier(Modifier::CounterMask) => match u8::try_from(attribute.value) {
                 Ok(mask) => {
                     *select = select.with_counter_mask(mask);
                     Ok(())
                 }
                 Err(_) => Err(EncodeErrorKind::CounterMask(attribute.value)),
             },
-            Kind::Modifier(modifier) => {
+            AttributeKind::Modifier(modifier) => {
                 leveled |= matches!(modifier, Modifier::Kernel | Modifier::User | Modifier::Host);
                 select.set(bit(modifier), set);
                 Ok(())

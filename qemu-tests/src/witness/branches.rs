@@ -141,7 +141,7 @@ fn kind(code: &[u8]) -> Option<BranchKind> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::truth::Flags;
+    use crate::truth::RecordFlags;
     use BranchKind::{Call, Conditional, Event, Far, Jump, Return};
 
     const GUEST: Guest = Guest { wrmsr: 0x50, stubs: 0x9000 };
@@ -170,7 +170,7 @@ mod tests {
     /// Records of these addresses, at level 0 from 9000 on and otherwise at level 3.
     fn records(addresses: &[u64]) -> Vec<Record> {
         let record = |&rip: &u64| {
-            let flags = Flags::new(level(rip));
+            let flags = RecordFlags::new(level(rip));
             let flags = if rip == 0x59 { flags.software_interrupt() } else { flags };
             Record { rip, cr3: 0, session: 1, flags, cpu: 0 }
         };

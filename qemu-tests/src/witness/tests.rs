@@ -1,6 +1,6 @@
 use super::*;
 use crate::counts::STUB;
-use crate::truth::Flags;
+use crate::truth::RecordFlags;
 
 const GUEST: Guest = Guest { wrmsr: 77, stubs: 0x9000 };
 /// The first instruction of the page-fault handler.
@@ -35,7 +35,7 @@ fn log(lines: &[Line]) -> ExecLog {
 }
 
 fn records(addresses: &[u64]) -> Vec<Record> {
-    let record = |&rip: &u64| Record { rip, cr3: 0, session: 1, flags: Flags::new(0), cpu: 0 };
+    let record = |&rip: &u64| Record { rip, cr3: 0, session: 1, flags: RecordFlags::new(0), cpu: 0 };
     addresses.iter().map(record).collect()
 }
 
@@ -158,7 +158,7 @@ fn the_guest_stood_before_what_was_done_by_hand_and_goes_on_behind_it() {
     ] {
         let mut truth = records(truth);
         for record in truth.iter_mut().filter(|record| hands.contains(&record.rip)) {
-            record.flags = record.flags.by_hand();
+            record.flags = record.flags.emulated();
         }
         let agreement = compare(&log(lines), &truth, GUEST).ok();
         assert_eq!(agreement.map(|found| found.by_hand), expected, "{lines:?} {truth:?}");
@@ -199,10 +199,10 @@ fn the_guest_may_be_left_again_before_it_has_begun_anything() {
     ] {
         let mut truth = records(truth);
         for record in truth.iter_mut().filter(|record| matches!(record.rip, 110 | 112)) {
-            record.flags = record.flags.by_hand();
+            record.flags = record.flags.emulated();
         }
         if lines.last() == Some(&At(112)) {
-            truth.last_mut().unwrap().flags = Flags::new(0);
+            truth.last_mut().unwrap().flags = RecordFlags::new(0);
         }
         let agreement = compare(&log(lines), &truth, GUEST);
         let found = agreement.as_ref().ok().map(|found| found.by_hand);
@@ -217,7 +217,7 @@ fn the_level_is_compared() {
     assert!(compare(&log, &truth, GUEST).is_ok());
     log.levels[1] = 3;
     assert!(compare(&log, &truth, GUEST).is_err());
-    truth[1].flags = Flags::new(3);
+    truth[1].flags = RecordFlags::new(3);
     assert!(compare(&log, &truth, GUEST).is_ok());
     log.levels[1] = 0;
     assert!(compare(&log, &truth, GUEST).is_err());

@@ -3,7 +3,7 @@
 use pugmark_decoder_core::image::{AddressSpace, Section};
 use pugmark_program::{
     Program,
-    trace::{self, Run, Topic, ctl},
+    trace::{self, Topic, TraceRun, ctl},
 };
 use pugmark_qemu_tests::libipt;
 
@@ -19,17 +19,17 @@ pub(crate) const START: &[u8] =
 /// A program and its trace.
 pub(crate) struct Subject {
     pub(crate) topic: Topic,
-    pub(crate) run: Run,
+    pub(crate) run: TraceRun,
     program: Program,
 }
 
 impl Subject {
     pub(crate) fn of(seed: u64) -> Self {
         let topic = TOPICS[(seed % TOPICS.len() as u64) as usize];
-        let (program, mut config) = trace::Config::draw_small(topic, seed);
+        let (program, mut config) = trace::TraceConfig::random_small(topic, seed);
         // libipt 2.0.5 has no event trace.
         config.ctl &= !ctl::EVENT_EN;
-        config.for_readers_like_libipt();
+        config.make_decodable_by_libipt();
         let run = trace::run(&program, &config, seed);
         Self { topic, run, program }
     }

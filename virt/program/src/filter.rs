@@ -1,4 +1,4 @@
-//! Which part of a walk a tracing unit must trace.
+//! Which part of an execution a tracing unit must trace.
 
 use std::ops::RangeInclusive;
 

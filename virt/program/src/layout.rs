@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 
-use crate::generate::{Body, Code, FunctionId, Item};
-use crate::program::{Entries, Flow, Function, Instruction, Level, Program, Section};
+use crate::generate::{FunctionBody, FunctionId, GeneratedCode, PlannedInstruction};
+use crate::program::{CodeLevel, EntryPoints, Flow, Function, Instruction, Program, Section};
 
 /// INT3, the filler between functions.
 const FILLER: u8 = 0xcc;
 
 /// Lays out `code` in memory.
-pub(crate) fn lay_out(code: Code) -> Program {
+pub(crate) fn lay_out(code: GeneratedCode) -> Program {
     let near: Vec<_> = code.functions.iter().map(near_forms).collect();
-    let mut next = Level::ALL.map(Level::base);
+    let mut next = CodeLevel::ALL.map(CodeLevel::base);
     let mut starts = Vec::new();
     for (body, near) in code.functions.iter().zip(&near) {
         let next = &mut next[body.level as usize];
@@ -19,10 +19,13 @@ pub(crate) fn lay_out(code: Code) -> Program {
         *next += offsets(body, near).end as u64 + body.gap as u64;
     }
     let mut program = Program {
-        sections: Level::ALL.iter().map(|level| Section { base: level.base(), bytes: Vec::new() }).collect(),
+        sections: CodeLevel::ALL
+            .iter()
+            .map(|level| Section { base: level.base(), bytes: Vec::new() })
+            .collect(),
         functions: Vec::new(),
         instructions: HashMap::new(),
-        entries: Entries {
+        entries: EntryPoints {
             start: starts[code.start],
             user: code.user.map_or(0, |user| starts[user]),
             syscall: starts[code.syscall],
@@ -53,8 +56,8 @@ struct Offsets {
 /// For each item of each block: whether a branch must have the near form because the short one does not reach.
 type NearForms = Vec<Vec<bool>>;
 
-fn near_forms(body: &Body) -> NearForms {
-    let short = |item: &Item| !matches!(item, Item::Jump { short: false, .. });
+fn near_forms(body: &FunctionBody) -> NearForms {
+    let short = |item: &PlannedInstruction| !matches!(item, PlannedInstruction::Jump { short: false, .. });
     let mut near: NearForms =
         body.blocks.iter().map(|block| block.iter().map(|item| !short(item)).collect()).collect();
     loop {
@@ -64,7 +67,10 @@ fn near_forms(body: &Body) -> NearForms {
             let mut end = offsets.blocks[block];
             for (at, item) in items.iter().enumerate() {
                 end += size(item, near[block][at]);
-                let (Item::Cond { to, .. } | Item::EndRecursion { to } | Item::Jump { to, .. }) = item else {
+                let (PlannedInstruction::Cond { to, .. }
+                | PlannedInstruction::EndRecursion { to }
+                | PlannedInstruction::Jump { to, .. }) = item
+                else {
                     continue;
                 };
                 let reaches = i8::try_from(offsets.blocks[*to] as i64 - end as i64).is_ok();
@@ -80,7 +86,7 @@ fn near_forms(body: &Body) -> NearForms {
     }
 }
 
-fn offsets(body: &Body, near: &NearForms) -> Offsets {
+fn offsets(body: &FunctionBody, near: &NearForms) -> Offsets {
     let mut end = 0;
     let mut blocks = Vec::new();
     for (items, near) in body.blocks.iter().zip(near) {
@@ -91,39 +97,48 @@ fn offsets(body: &Body, near: &NearForms) -> Offsets {
 }
 
 /// Returns the size of an item. A conditional branch with only a short form is combined with a near jump.
-fn size(item: &Item, near: bool) -> usize {
+fn size(item: &PlannedInstruction, near: bool) -> usize {
     match item {
-        Item::Plain(bytes) | Item::Memory(bytes) | Item::Rep(bytes) | Item::Ptwrite(bytes) => bytes.len(),
-        Item::JumpTable(bytes, _) | Item::IndirectTail(bytes, _) | Item::Unwind(bytes) => bytes.len(),
-        Item::IndirectCall(bytes, _) | Item::FarCall(bytes, _) | Item::FarJump(bytes, _) => bytes.len(),
-        Item::Return(bytes) | Item::FarReturn(bytes) | Item::SoftwareInterrupt(bytes, _) => bytes.len(),
-        Item::Cond { opcode: 0xe0.., .. } if near => 2 + 2 + 5,
-        Item::Cond { .. } | Item::EndRecursion { .. } => {
+        PlannedInstruction::Plain(bytes)
+        | PlannedInstruction::Memory(bytes)
+        | PlannedInstruction::Rep(bytes)
+        | PlannedInstruction::Ptwrite(bytes) => bytes.len(),
+        PlannedInstruction::JumpTable(bytes, _)
+        | PlannedInstruction::IndirectTail(bytes, _)
+        | PlannedInstruction::Unwind(bytes) => bytes.len(),
+        PlannedInstruction::IndirectCall(bytes, _)
+        | PlannedInstruction::FarCall(bytes, _)
+        | PlannedInstruction::FarJump(bytes, _) => bytes.len(),
+        PlannedInstruction::Return(bytes)
+        | PlannedInstruction::FarReturn(bytes)
+        | PlannedInstruction::SoftwareInterrupt(bytes, _) => bytes.len(),
+        PlannedInstruction::Cond { opcode: 0xe0.., .. } if near => 2 + 2 + 5,
+        PlannedInstruction::Cond { .. } | PlannedInstruction::EndRecursion { .. } => {
             if near {
                 6
             } else {
                 2
             }
         }
-        Item::Jump { .. } => {
+        PlannedInstruction::Jump { .. } => {
             if near {
                 5
             } else {
                 2
             }
         }
-        Item::TailJump(_) | Item::Call(_) | Item::CallNext => 5,
-        Item::Syscall | Item::Undefined | Item::Wrmsr(_) => 2,
-        Item::Iret | Item::EnterUser => 2,
-        Item::Sysret | Item::MovCr3 => 3,
-        Item::Sti | Item::Cli => 1,
+        PlannedInstruction::TailJump(_) | PlannedInstruction::Call(_) | PlannedInstruction::CallNext => 5,
+        PlannedInstruction::Syscall | PlannedInstruction::Undefined | PlannedInstruction::Wrmsr(_) => 2,
+        PlannedInstruction::Iret | PlannedInstruction::EnterUser => 2,
+        PlannedInstruction::Sysret | PlannedInstruction::MovCr3 => 3,
+        PlannedInstruction::Sti | PlannedInstruction::Cli => 1,
     }
 }
 
 struct Linker<'a> {
-    code: &'a Code,
+    code: &'a GeneratedCode,
     starts: &'a [u64],
-    body: &'a Body,
+    body: &'a FunctionBody,
     offsets: Offsets,
     start: u64,
 }
@@ -150,16 +165,16 @@ impl Linker<'_> {
 
     /// Encodes the item at `at`: one instruction, except for a conditional branch with only a short form that does not
     /// reach.
-    fn encode(&self, item: &Item, near: bool, at: u64) -> Vec<(Vec<u8>, Flow)> {
+    fn encode(&self, item: &PlannedInstruction, near: bool, at: u64) -> Vec<(Vec<u8>, Flow)> {
         let block = |to: usize| self.start + self.offsets.blocks[to] as u64;
         let function = |id: &FunctionId| self.starts[*id];
         let one = |bytes: &[u8], flow| vec![(bytes.to_vec(), flow)];
         match item {
-            Item::Plain(bytes) => one(bytes, Flow::Next),
-            Item::Memory(bytes) => one(bytes, Flow::MayFault),
-            Item::Rep(bytes) => one(bytes, Flow::Rep),
-            Item::Ptwrite(bytes) => one(bytes, Flow::Ptwrite),
-            &Item::Cond { opcode, to, taken } => {
+            PlannedInstruction::Plain(bytes) => one(bytes, Flow::Next),
+            PlannedInstruction::Memory(bytes) => one(bytes, Flow::MayFault),
+            PlannedInstruction::Rep(bytes) => one(bytes, Flow::Rep),
+            PlannedInstruction::Ptwrite(bytes) => one(bytes, Flow::Ptwrite),
+            &PlannedInstruction::Cond { opcode, to, taken } => {
                 let target = block(to);
                 if opcode >= 0xe0 && near {
                     // LOOP +2; JMP over; JMP target.
@@ -173,45 +188,51 @@ impl Linker<'_> {
                 }
                 vec![(conditional(opcode, near, at, target), Flow::Cond { target, taken })]
             }
-            &Item::EndRecursion { to } => {
+            &PlannedInstruction::EndRecursion { to } => {
                 let target = block(to);
                 vec![(conditional(0x74, near, at, target), Flow::EndRecursion { target })]
             }
-            &Item::Jump { to, .. } => {
+            &PlannedInstruction::Jump { to, .. } => {
                 let target = block(to);
                 let bytes = if near { branch(&[0xe9], at, target) } else { short(0xeb, at, target) };
                 vec![(bytes, Flow::Jump(target))]
             }
-            Item::TailJump(id) => vec![(branch(&[0xe9], at, function(id)), Flow::Jump(function(id)))],
-            Item::JumpTable(bytes, to) => {
+            PlannedInstruction::TailJump(id) => {
+                vec![(branch(&[0xe9], at, function(id)), Flow::Jump(function(id)))]
+            }
+            PlannedInstruction::JumpTable(bytes, to) => {
                 one(bytes, Flow::IndirectJump(to.iter().map(|&to| block(to)).collect()))
             }
-            Item::IndirectTail(bytes, to) => {
+            PlannedInstruction::IndirectTail(bytes, to) => {
                 one(bytes, Flow::IndirectJump(to.iter().map(function).collect()))
             }
-            Item::Unwind(bytes) => one(bytes, Flow::Unwind),
-            Item::Call(id) => vec![(branch(&[0xe8], at, function(id)), Flow::Call(function(id)))],
-            Item::CallNext => one(&[0xe8, 0, 0, 0, 0], Flow::CallNext),
-            Item::IndirectCall(bytes, to) => {
+            PlannedInstruction::Unwind(bytes) => one(bytes, Flow::Unwind),
+            PlannedInstruction::Call(id) => {
+                vec![(branch(&[0xe8], at, function(id)), Flow::Call(function(id)))]
+            }
+            PlannedInstruction::CallNext => one(&[0xe8, 0, 0, 0, 0], Flow::CallNext),
+            PlannedInstruction::IndirectCall(bytes, to) => {
                 one(bytes, Flow::IndirectCall(to.iter().map(function).collect()))
             }
-            Item::FarCall(bytes, to) => {
+            PlannedInstruction::FarCall(bytes, to) => {
                 let mode = to.first().map_or(self.body.level, |&id| self.code.functions[id].level).mode();
                 one(bytes, Flow::FarCall(to.iter().map(function).collect(), mode))
             }
-            Item::FarJump(bytes, to) => one(bytes, Flow::FarJump(block(*to))),
-            Item::Return(bytes) => one(bytes, Flow::Return),
-            Item::FarReturn(bytes) => one(bytes, Flow::FarReturn),
-            Item::Syscall => one(&[0x0f, 0x05], Flow::Syscall),
-            Item::Sysret => one(&[0x48, 0x0f, 0x07], Flow::Sysret),
-            Item::Iret => one(&[0x48, 0xcf], Flow::Iret),
-            Item::EnterUser => one(&[0x48, 0xcf], Flow::EnterUser),
-            Item::SoftwareInterrupt(bytes, vector) => one(bytes, Flow::SoftwareInterrupt(*vector)),
-            Item::Undefined => one(&[0x0f, 0x0b], Flow::Undefined),
-            Item::MovCr3 => one(&[0x0f, 0x22, 0xd8], Flow::MovCr3),
-            Item::Sti => one(&[0xfb], Flow::Sti),
-            Item::Cli => one(&[0xfa], Flow::Cli),
-            Item::Wrmsr(switch) => one(&[0x0f, 0x30], Flow::Wrmsr(*switch)),
+            PlannedInstruction::FarJump(bytes, to) => one(bytes, Flow::FarJump(block(*to))),
+            PlannedInstruction::Return(bytes) => one(bytes, Flow::Return),
+            PlannedInstruction::FarReturn(bytes) => one(bytes, Flow::FarReturn),
+            PlannedInstruction::Syscall => one(&[0x0f, 0x05], Flow::Syscall),
+            PlannedInstruction::Sysret => one(&[0x48, 0x0f, 0x07], Flow::Sysret),
+            PlannedInstruction::Iret => one(&[0x48, 0xcf], Flow::Iret),
+            PlannedInstruction::EnterUser => one(&[0x48, 0xcf], Flow::EnterUser),
+            PlannedInstruction::SoftwareInterrupt(bytes, vector) => {
+                one(bytes, Flow::SoftwareInterrupt(*vector))
+            }
+            PlannedInstruction::Undefined => one(&[0x0f, 0x0b], Flow::Undefined),
+            PlannedInstruction::MovCr3 => one(&[0x0f, 0x22, 0xd8], Flow::MovCr3),
+            PlannedInstruction::Sti => one(&[0xfb], Flow::Sti),
+            PlannedInstruction::Cli => one(&[0xfa], Flow::Cli),
+            PlannedInstruction::Wrmsr(switch) => one(&[0x0f, 0x30], Flow::Wrmsr(*switch)),
         }
     }
 }

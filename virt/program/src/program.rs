@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use pugmark_model::ExecMode;
 
-use crate::{Shape, generate, layout};
+use crate::{ProgramShape, generate, layout};
 
 /// A program as bytes, with the meaning of each instruction.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub struct Program {
     pub(crate) sections: Vec<Section>,
     pub(crate) functions: Vec<Function>,
     pub(crate) instructions: HashMap<u64, Instruction>,
-    pub(crate) entries: Entries,
+    pub(crate) entries: EntryPoints,
 }
 
 /// A contiguous section of code.
@@ -31,12 +31,12 @@ pub struct Function {
     /// The addresses of the first and the last byte.
     pub range: RangeInclusive<u64>,
     /// Who runs the function.
-    pub level: Level,
+    pub level: CodeLevel,
 }
 
 /// Who runs a function, and which section it is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Level {
+pub enum CodeLevel {
     /// The kernel: privilege level 0, upper half of the address space.
     Kernel,
     /// The user's program: privilege level 3.
@@ -47,7 +47,7 @@ pub enum Level {
     Compat,
 }
 
-impl Level {
+impl CodeLevel {
     /// All levels.
     pub(crate) const ALL: [Self; 4] = [Self::Kernel, Self::User, Self::Library, Self::Compat];
 
@@ -72,7 +72,7 @@ impl Level {
 
 /// Addresses that the processor enters by itself.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Entries {
+pub(crate) struct EntryPoints {
     /// The first instruction.
     pub(crate) start: u64,
     /// Where user code begins.
@@ -87,7 +87,7 @@ pub(crate) struct Entries {
 
 /// What a WRMSR in a program does to tracing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Switch {
+pub enum TracingSwitch {
     /// It sets IA32_RTIT_CTL.TraceEn.
     On,
     /// It clears IA32_RTIT_CTL.TraceEn.
@@ -156,13 +156,13 @@ pub(crate) enum Flow {
     /// PTWRITE.
     Ptwrite,
     /// WRMSR of IA32_RTIT_CTL.
-    Wrmsr(Switch),
+    Wrmsr(TracingSwitch),
 }
 
 impl Program {
     /// Generates the program for `seed`.
     #[must_use]
-    pub fn generate(seed: u64, shape: &Shape) -> Self {
+    pub fn generate(seed: u64, shape: &ProgramShape) -> Self {
         layout::lay_out(generate::generate(seed, shape))
     }
 

@@ -11,7 +11,7 @@ use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_decoder_core::insn::Class;
 use pugmark_model::intel::{IntelProcessor, IntelProfile, IntelSettings};
 use pugmark_model::{DeliveryKind, FlatMemory, Processor as _, Retired};
-use pugmark_program::{Program, Rates, Shape, Step, Switch, Walk};
+use pugmark_program::{EventRates, Execution, ExecutionStep, Program, ProgramShape, TracingSwitch};
 
 const DEBUGCTL: u32 = 0x1d9;
 const OUTPUT_BASE: u32 = 0x560;
@@ -85,35 +85,35 @@ impl Machine {
 fn trace(program: &Program, seed: u64, settings: IntelSettings, steps: usize) -> Traces {
     let mut machine = Machine::new(settings);
     let mut traces = Traces::default();
-    let mut walk = Walk::new(program, seed, Rates::default());
+    let mut execution = Execution::new(program, seed, EventRates::default());
     let mut left = steps;
     loop {
-        match walk.next().expect("the walk goes on") {
-            Step::Switch(Switch::On, at) => {
+        match execution.next().expect("an execution never ends") {
+            ExecutionStep::Switch(TracingSwitch::On, at) => {
                 machine.start(&at);
                 traces.starts.push(at.before.ip);
             }
-            Step::Switch(Switch::Off, at) => {
+            ExecutionStep::Switch(TracingSwitch::Off, at) => {
                 machine.stop(&at, &mut traces);
                 if left == 0 {
                     return traces;
                 }
             }
-            Step::Retired(retired) if machine.processor.needs_each_instruction() => {
+            ExecutionStep::Retired(retired) if machine.processor.needs_each_instruction() => {
                 let memory = &mut FlatMemory { base: 0, bytes: &mut machine.ram };
                 machine.processor.retire(&retired, memory);
             }
-            Step::Delivered(delivery) if machine.processor.needs_each_instruction() => {
+            ExecutionStep::Delivered(delivery) if machine.processor.needs_each_instruction() => {
                 traces.deliveries.push(delivery.kind);
                 let memory = &mut FlatMemory { base: 0, bytes: &mut machine.ram };
                 machine.processor.deliver(&delivery, memory);
             }
-            Step::Retired(_) | Step::Delivered(_) => {}
+            ExecutionStep::Retired(_) | ExecutionStep::Delivered(_) => {}
         }
         left = left.saturating_sub(1);
         if left == 0 {
             // The handler of the NMI turns tracing off.
-            walk.request_nmi();
+            execution.request_nmi();
         }
     }
 }
@@ -196,7 +196,7 @@ fn packets_and_records_tell_of_the_same_branches() {
     let long = std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1");
     let mut deliveries = Vec::new();
     for seed in 0..if long { 2000 } else { 40 } {
-        let program = Program::generate(seed, &Shape::default());
+        let program = Program::generate(seed, &ProgramShape::default());
         // The PSB comes first, so that the decoder sees the start.
         let settings = IntelSettings {
             long_tnt: seed % 2 == 0,

@@ -5,8 +5,8 @@
 
 use pugmark_model::intel::IntelSettings;
 use pugmark_model::{Delivery, Retired};
-use pugmark_program::trace::{Config, Topic};
-use pugmark_program::{Program, Rates, Shape, Step, Walk};
+use pugmark_program::trace::{Topic, TraceConfig};
+use pugmark_program::{EventRates, Execution, ExecutionStep, Program, ProgramShape};
 use std::fmt::Write;
 
 /// FNV-1a, 64 bits, of the text written to it.
@@ -34,11 +34,11 @@ fn add_program(hash: &mut Hash, program: &Program) {
 #[test]
 fn a_seed_gives_the_program_that_it_gave_before() {
     let shapes = [
-        Shape::default(),
-        Shape { ptwrite: true, ..Shape::default() },
-        Shape { user: 0, ..Shape::default() },
-        Shape { compat: 0, ..Shape::default() },
-        Shape { kernel: 3, user: 3, lib: 1, compat: 2, blocks: 5, ..Shape::default() },
+        ProgramShape::default(),
+        ProgramShape { ptwrite: true, ..ProgramShape::default() },
+        ProgramShape { user: 0, ..ProgramShape::default() },
+        ProgramShape { compat: 0, ..ProgramShape::default() },
+        ProgramShape { kernel: 3, user: 3, lib: 1, compat: 2, blocks: 5, ..ProgramShape::default() },
     ];
     let found = shapes.map(|shape| {
         hash(|hash| (0..40).for_each(|seed| add_program(hash, &Program::generate(seed, &shape))))
@@ -54,22 +54,24 @@ fn a_seed_gives_the_program_that_it_gave_before() {
 }
 
 #[test]
-fn a_seed_gives_the_walk_that_it_gave_before() {
+fn a_seed_gives_the_execution_that_it_gave_before() {
     let found = [false, true].map(|ptwrite| {
         hash(|hash| {
             for seed in 0..30 {
-                let program = Program::generate(seed, &Shape { ptwrite, ..Shape::default() });
-                let mut walk = Walk::new(&program, seed, Rates::default());
+                let program = Program::generate(seed, &ProgramShape { ptwrite, ..ProgramShape::default() });
+                let mut execution = Execution::new(&program, seed, EventRates::default());
                 for at in 0..2000 {
                     if at % 400 == 399 {
-                        walk.request_nmi();
+                        execution.request_nmi();
                     }
-                    match walk.next().unwrap() {
-                        Step::Retired(Retired { after, tsc, operand, .. }) => {
+                    match execution.next().unwrap() {
+                        ExecutionStep::Retired(Retired { after, tsc, operand, .. }) => {
                             write!(hash, "{:x} {} {tsc} {operand}", after.ip, after.cpl).unwrap();
                         }
-                        Step::Switch(switch, retired) => write!(hash, "{switch:?} {}", retired.tsc).unwrap(),
-                        Step::Delivered(Delivery { kind, vector, after, cr2, tsc, .. }) => {
+                        ExecutionStep::Switch(switch, retired) => {
+                            write!(hash, "{switch:?} {}", retired.tsc).unwrap()
+                        }
+                        ExecutionStep::Delivered(Delivery { kind, vector, after, cr2, tsc, .. }) => {
                             write!(hash, "{kind:?} {vector} {cr2:x?} {tsc} {:x} {}", after.ip, after.iflag)
                                 .unwrap();
                         }
@@ -99,8 +101,12 @@ fn a_seed_is_traced_as_it_was_before() {
     let found = topics.map(|topic| {
         hash(|hash| {
             for seed in 0..60 {
-                for (program, config) in [Config::draw(topic, seed), Config::draw_small(topic, seed)] {
-                    let Config { profile, settings, filter, output, fresh, rates, steps, .. } = &config;
+                for (program, config) in
+                    [TraceConfig::random(topic, seed), TraceConfig::random_small(topic, seed)]
+                {
+                    let TraceConfig {
+                        profile, settings, filter, output, clears_status, rates, steps, ..
+                    } = &config;
                     write!(hash, "{} {filter:x?} {output:?}", profile.name).unwrap();
                     // Only the settings that are drawn.
                     let IntelSettings {
@@ -111,8 +117,9 @@ fn a_seed_is_traced_as_it_was_before() {
                     let overflow = settings.overflow.map(|overflow| (overflow.capacity, overflow.drain));
                     let (elsewhere, compress) = (settings.return_elsewhere, settings.compress_after_overflow);
                     write!(hash, "{overflow:?} {elsewhere:?} {compress}").unwrap();
-                    write!(hash, "{fresh} {rates:?} {steps} {:x} {:x}", config.ctl(), program.start())
-                        .unwrap();
+                    let EventRates { interrupt, trap, fault, ticks, depth } = rates;
+                    write!(hash, "{interrupt} {trap} {fault} {ticks} {depth}").unwrap();
+                    write!(hash, "{clears_status} {steps} {:x} {:x}", config.ctl(), program.start()).unwrap();
                     let last = program.functions().last().map(|function| *function.range.end());
                     write!(hash, "{last:x?}").unwrap();
                 }
@@ -120,16 +127,16 @@ fn a_seed_is_traced_as_it_was_before() {
         })
     });
     let before = [
-        0xc529_cce3_6765_b082,
-        0x8074_8f5c_4534_88fd,
-        0x0180_466b_821b_8c00,
-        0xfc2a_8743_5139_5905,
-        0x951a_79c1_2dee_b980,
-        0x145a_ab29_5694_4dcf,
-        0x9858_64b6_85fd_9e81,
-        0xdb39_78e0_7176_5d8f,
-        0xfca7_78c1_6027_08af,
-        0x229f_60ee_3fb5_057d,
+        0x244e_22e8_072c_d88c,
+        0x260b_d51a_928c_c393,
+        0xf0d6_6782_68f5_6e70,
+        0xf0be_d7e7_b66c_423b,
+        0xb285_81d8_d7ec_811e,
+        0x21cb_c86c_f171_83cd,
+        0xfa52_b391_a17b_83df,
+        0xe65c_b95d_151f_cb77,
+        0xb9e8_204d_c251_8de7,
+        0xcb9d_aeaa_2c75_0c1f,
     ];
     assert_eq!(found, before, "{found:#x?}");
 }

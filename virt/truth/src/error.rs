@@ -2,9 +2,11 @@
 
 use core::fmt;
 
+use crate::header::VERSION;
+
 /// Why a region of memory cannot be read or used as a truth log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum TruthError {
     /// The region has fewer bytes than a header.
     Short {
         /// Bytes in the region.
@@ -25,21 +27,38 @@ pub enum Error {
     },
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for TruthError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Short { bytes } => write!(f, "a truth log has a header, here are {bytes} bytes"),
-            Self::Magic(found) => write!(f, "no truth log: it begins with {found:#018x}"),
-            Self::Version(found) => write!(f, "truth log of unknown version {found}"),
-            Self::RecordBytes(found) => write!(f, "truth log with records of {found} bytes"),
+            Self::Short { bytes } => write!(
+                f,
+                "no room for a truth log: its header has {} bytes, here are {bytes}",
+                crate::Header::BYTES
+            ),
+            Self::Magic(found) => write!(
+                f,
+                "no truth log here: it begins with {found:#018x} instead of PUGTRUTH: the monitor started none"
+            ),
+            Self::Version(found) => write!(
+                f,
+                "the truth log has version {found}, this reader knows {VERSION}: build both from one source"
+            ),
+            Self::RecordBytes(found) => write!(
+                f,
+                "the truth log's records have {found} bytes, this reader's have {}",
+                crate::Record::BYTES
+            ),
             Self::Capacity { claimed, fits } => {
-                write!(f, "truth log claims room for {claimed} records where {fits} fit")
+                write!(
+                    f,
+                    "the truth log claims room for {claimed} records where {fits} fit: the file is damaged"
+                )
             }
         }
     }
 }
 
-impl core::error::Error for Error {}
+impl core::error::Error for TruthError {}
 
 #[cfg(test)]
 mod tests {
@@ -51,11 +70,20 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_log_is_said_with_what_was_found() {
         for (error, text) in [
-            (Error::Short { bytes: 3 }, "a truth log has a header, here are 3 bytes"),
-            (Error::Magic(0x2a), "no truth log: it begins with 0x000000000000002a"),
-            (Error::Version(9), "truth log of unknown version 9"),
-            (Error::RecordBytes(8), "truth log with records of 8 bytes"),
-            (Error::Capacity { claimed: 7, fits: 6 }, "truth log claims room for 7 records where 6 fit"),
+            (TruthError::Short { bytes: 3 }, "no room for a truth log: its header has 64 bytes, here are 3"),
+            (
+                TruthError::Magic(0x2a),
+                "no truth log here: it begins with 0x000000000000002a instead of PUGTRUTH: the monitor started none",
+            ),
+            (
+                TruthError::Version(9),
+                "the truth log has version 9, this reader knows 3: build both from one source",
+            ),
+            (TruthError::RecordBytes(8), "the truth log's records have 8 bytes, this reader's have 24"),
+            (
+                TruthError::Capacity { claimed: 7, fits: 6 },
+                "the truth log claims room for 7 records where 6 fit: the file is damaged",
+            ),
         ] {
             assert_eq!(error.to_string(), text);
         }

@@ -1,6 +1,6 @@
 //! The header: the first 64 bytes of the log's region.
 
-use crate::Error;
+use crate::TruthError;
 
 /// Header size in words of eight bytes.
 pub(crate) const WORDS: usize = 8;
@@ -37,27 +37,28 @@ impl Header {
     /// Reads the header at the start of `region`.
     ///
     /// # Errors
-    /// Returns an error if the region is too short, or if its header was not written by a [`Writer`](crate::Writer) of
+    /// Returns an error if the region is too short, or if its header was not written by a
+    /// [`LogWriter`](crate::LogWriter) of
     /// this layout.
-    pub fn parse(region: &[u8]) -> Result<Self, Error> {
+    pub fn parse(region: &[u8]) -> Result<Self, TruthError> {
         let Some(header) = region.get(..Self::BYTES) else {
-            return Err(Error::Short { bytes: region.len() });
+            return Err(TruthError::Short { bytes: region.len() });
         };
         let word = |index: usize| u64::from_le_bytes(header.as_chunks().0[index]);
         if word(word::MAGIC) != MAGIC {
-            return Err(Error::Magic(word(word::MAGIC)));
+            return Err(TruthError::Magic(word(word::MAGIC)));
         }
         let [version, record_bytes] = [word(word::LAYOUT) as u32, (word(word::LAYOUT) >> 32) as u32];
         if version != VERSION {
-            return Err(Error::Version(version));
+            return Err(TruthError::Version(version));
         }
         if record_bytes as usize != crate::Record::BYTES {
-            return Err(Error::RecordBytes(record_bytes));
+            return Err(TruthError::RecordBytes(record_bytes));
         }
         let claimed = word(word::CAPACITY);
         let fits = ((region.len() - Self::BYTES) / crate::Record::BYTES) as u64;
         if claimed > fits {
-            return Err(Error::Capacity { claimed, fits });
+            return Err(TruthError::Capacity { claimed, fits });
         }
         Ok(Self { capacity: claimed, count: word(word::COUNT), exit: word(word::EXIT) })
     }

@@ -30,11 +30,11 @@ mod reader;
 mod record;
 mod writer;
 
-pub use error::Error;
+pub use error::TruthError;
 pub use header::Header;
 pub use reader::{Log, Records};
-pub use record::{Branch, BranchKind, Flags, Record};
-pub use writer::Writer;
+pub use record::{Branch, BranchKind, Record, RecordFlags};
+pub use writer::LogWriter;
 
 /// Physical address of the log in a machine of 512 MiB: above the monitor, below the end of RAM.
 pub const REGION_BASE: u64 = 320 << 20;

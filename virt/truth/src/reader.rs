@@ -1,6 +1,6 @@
 //! Reads a finished log.
 
-use crate::{Error, Header, Record};
+use crate::{Header, Record, TruthError};
 
 /// A log in a file that holds the machine's memory.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +14,7 @@ impl<'a> Log<'a> {
     ///
     /// # Errors
     /// Returns an error if the region does not hold a log of this layout.
-    pub fn new(region: &'a [u8]) -> Result<Self, Error> {
+    pub fn new(region: &'a [u8]) -> Result<Self, TruthError> {
         let header = Header::parse(region)?;
         let (records, _) = region[Header::BYTES..].as_chunks();
         // `parse` has checked that the claimed capacity fits.

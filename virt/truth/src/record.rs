@@ -14,7 +14,7 @@ pub struct Record {
     /// The trace session that the guest had announced; 0 if none.
     pub session: u16,
     /// Privilege level and kind of the record.
-    pub flags: Flags,
+    pub flags: RecordFlags,
     /// Index of the logical processor, from 0.
     pub cpu: u16,
 }
@@ -27,20 +27,22 @@ impl Record {
     #[must_use]
     pub const fn of_branch(branch: Branch, session: u16, cpu: u16) -> Self {
         let Branch { from, to, kind, from_cpl, to_cpl } = branch;
-        let to_cpl = (to_cpl as u16) << Flags::TO_CPL_SHIFT & Flags::TO_CPL;
-        let kind = (kind as u16) << Flags::KIND_SHIFT;
-        let flags = Flags(Flags::new(from_cpl).0 | Flags::BRANCH | to_cpl | kind);
+        let to_cpl = (to_cpl as u16) << RecordFlags::TO_CPL_SHIFT & RecordFlags::TO_CPL;
+        let kind = (kind as u16) << RecordFlags::KIND_SHIFT;
+        let flags = RecordFlags(RecordFlags::new(from_cpl).0 | RecordFlags::BRANCH | to_cpl | kind);
         Self { rip: from, cr3: to, session, flags, cpu }
     }
 
     /// Returns the branch if this is the record of a branch of a known kind.
     #[must_use]
     pub const fn branch(self) -> Option<Branch> {
-        if self.flags.0 & Flags::BRANCH == 0 {
+        if self.flags.0 & RecordFlags::BRANCH == 0 {
             return None;
         }
-        let to_cpl = ((self.flags.0 & Flags::TO_CPL) >> Flags::TO_CPL_SHIFT) as u8;
-        let Some(kind) = BranchKind::of((self.flags.0 & Flags::KIND) >> Flags::KIND_SHIFT) else {
+        let to_cpl = ((self.flags.0 & RecordFlags::TO_CPL) >> RecordFlags::TO_CPL_SHIFT) as u8;
+        let Some(kind) =
+            BranchKind::from_number((self.flags.0 & RecordFlags::KIND) >> RecordFlags::KIND_SHIFT)
+        else {
             return None;
         };
         Some(Branch { from: self.rip, to: self.cr3, kind, from_cpl: self.flags.cpl(), to_cpl })
@@ -50,13 +52,13 @@ impl Record {
     /// instruction of this processor's last instruction record.
     #[must_use]
     pub const fn of_time(tsc: u64, session: u16, cpu: u16) -> Self {
-        Self { rip: tsc, cr3: 0, session, flags: Flags(Flags::TIME), cpu }
+        Self { rip: tsc, cr3: 0, session, flags: RecordFlags(RecordFlags::TIME), cpu }
     }
 
     /// Returns the time-stamp counter if this is the record of a time.
     #[must_use]
     pub const fn time(self) -> Option<u64> {
-        if self.flags.0 & Flags::TIME == 0 { None } else { Some(self.rip) }
+        if self.flags.0 & RecordFlags::TIME == 0 { None } else { Some(self.rip) }
     }
 
     /// Encodes the record as three words.
@@ -68,7 +70,13 @@ impl Record {
     /// Decodes a record from three words.
     #[must_use]
     pub const fn from_words([rip, cr3, rest]: [u64; 3]) -> Self {
-        Self { rip, cr3, session: rest as u16, flags: Flags((rest >> 16) as u16), cpu: (rest >> 32) as u16 }
+        Self {
+            rip,
+            cr3,
+            session: rest as u16,
+            flags: RecordFlags((rest >> 16) as u16),
+            cpu: (rest >> 32) as u16,
+        }
     }
 }
 
@@ -107,7 +115,7 @@ pub enum BranchKind {
 }
 
 impl BranchKind {
-    const fn of(number: u16) -> Option<Self> {
+    const fn from_number(number: u16) -> Option<Self> {
         Some(match number {
             0 => Self::Conditional,
             1 => Self::Jump,
@@ -122,12 +130,12 @@ impl BranchKind {
 
 /// Privilege level and kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Flags(u16);
+pub struct RecordFlags(u16);
 
-impl Flags {
+impl RecordFlags {
     const CPL: u16 = 0b11;
     const SOFTWARE_INTERRUPT: u16 = 1 << 2;
-    const BY_HAND: u16 = 1 << 3;
+    const EMULATED: u16 = 1 << 3;
     const BRANCH: u16 = 1 << 4;
     const TO_CPL: u16 = 0b11 << Self::TO_CPL_SHIFT;
     const TO_CPL_SHIFT: u16 = 5;
@@ -153,8 +161,8 @@ impl Flags {
     /// Marks the instruction as executed by the monitor itself (STI, MOV SS and a few more). The processor below,
     /// QEMU's, never began it, so a log kept by QEMU does not have it.
     #[must_use]
-    pub const fn by_hand(self) -> Self {
-        Self(self.0 | Self::BY_HAND)
+    pub const fn emulated(self) -> Self {
+        Self(self.0 | Self::EMULATED)
     }
 
     /// Returns the privilege level that the instruction executed at.
@@ -169,13 +177,13 @@ impl Flags {
         self.0 & Self::SOFTWARE_INTERRUPT != 0
     }
 
-    /// Returns whether the monitor executed the instruction by hand, so that the processor below never began it.
+    /// Returns whether the monitor executed the instruction itself, so that the processor below never began it.
     #[must_use]
-    pub const fn is_by_hand(self) -> bool {
-        self.0 & Self::BY_HAND != 0
+    pub const fn is_emulated(self) -> bool {
+        self.0 & Self::EMULATED != 0
     }
 
-    /// Returns the bits as written: privilege level 1:0, software interrupt 2, by hand 3, branch 4, privilege level at
+    /// Returns the bits as written: privilege level 1:0, software interrupt 2, emulated 3, branch 4, privilege level at
     /// the target 6:5, branch kind 9:7, time 10.
     #[must_use]
     pub const fn bits(self) -> u16 {

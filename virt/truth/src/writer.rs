@@ -2,23 +2,23 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{Error, Header, Record, header};
+use crate::{Header, Record, TruthError, header};
 
 /// Appends records to a region. Several processors can share one writer; their records are in the order of the appends.
 #[derive(Clone, Copy, Debug)]
-pub struct Writer<'a> {
+pub struct LogWriter<'a> {
     header: &'a [AtomicU64],
     records: &'a [[AtomicU64; 3]],
 }
 
-impl<'a> Writer<'a> {
+impl<'a> LogWriter<'a> {
     /// Starts an empty log that fills `region`. Earlier contents of the region no longer count.
     ///
     /// # Errors
     /// Returns an error if the region has no room for a header.
-    pub fn new(region: &'a [AtomicU64]) -> Result<Self, Error> {
+    pub fn new(region: &'a [AtomicU64]) -> Result<Self, TruthError> {
         let Some((header, rest)) = region.split_at_checked(header::WORDS) else {
-            return Err(Error::Short { bytes: region.len() * 8 });
+            return Err(TruthError::Short { bytes: region.len() * 8 });
         };
         let (records, _) = rest.as_chunks();
         header[header::word::MAGIC].store(header::MAGIC, Ordering::Relaxed);

@@ -9,12 +9,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use super::packages::Subject;
+use super::packages::MutatedPackage;
 use super::rewrite::{Rewritten, rewrite};
 use super::sites::Site;
 use crate::cargo::FOR_TESTS;
-use crate::mutate::copy::Copy;
-use crate::test::binaries::{Binary, binary};
+use crate::mutate::copy::WorkspaceCopy;
+use crate::test::binaries::{TestBinary, binary};
 
 /// The source of the crate that instrumented code asks which mutant is chosen.
 pub(super) const SUPPORT: &str = include_str!("support.rs");
@@ -30,7 +30,7 @@ exec \"$@\" --cap-lints allow
 const ROUNDS: usize = 40;
 
 /// A file of the crate, with the places that can be changed.
-pub(super) struct Source {
+pub(super) struct SourceFile {
     /// Relative to the workspace's root.
     pub(super) path: PathBuf,
     pub(super) text: String,
@@ -40,12 +40,16 @@ pub(super) struct Source {
 }
 
 /// Mutants that do not compile: the number of the place in the whole crate, and of the mutant in the place.
-pub(super) type Dropped = BTreeSet<(usize, usize)>;
+pub(super) type UncompilableMutants = BTreeSet<(usize, usize)>;
 
 /// Builds the tests, round by round, until all remaining mutants compile. Returns the binaries and the mutants that
 /// were left out.
-pub(super) fn build(folder: &Path, subject: &Subject, sources: &[Source]) -> Result<(Vec<Binary>, Dropped)> {
-    let known = Known::new(folder, subject, sources);
+pub(super) fn build(
+    folder: &Path,
+    subject: &MutatedPackage,
+    sources: &[SourceFile],
+) -> Result<(Vec<TestBinary>, UncompilableMutants)> {
+    let known = RememberedUncompilable::new(folder, subject, sources);
     let mut dropped = known.read();
     let wrapper = folder.join("rustc.sh");
     std::fs::create_dir_all(folder)?;
@@ -55,7 +59,7 @@ pub(super) fn build(folder: &Path, subject: &Subject, sources: &[Source]) -> Res
     }
     for round in 1..=ROUNDS {
         let rewritten: Vec<_> = sources.iter().map(|source| source.rewritten(&dropped)).collect();
-        let copy = Copy::with_texts(&folder.join("copy"), &texts(subject, sources, &rewritten)?)?;
+        let copy = WorkspaceCopy::with_texts(&folder.join("copy"), &texts(subject, sources, &rewritten)?)?;
         let output = cargo(&copy, subject, &wrapper)?;
         let lines: Vec<_> = output.lines().collect();
         let errors: Vec<_> = lines.iter().filter_map(|line| error(line)).collect();
@@ -64,11 +68,11 @@ pub(super) fn build(folder: &Path, subject: &Subject, sources: &[Source]) -> Res
             ensure!(finished, "the tests do not build, and cargo names no error");
             known.write(&dropped)?;
             let binaries = lines.iter().filter_map(|line| binary(line, copy.tree()));
-            return Ok((binaries.filter(|binary| subject.asks(&binary.name)).collect(), dropped));
+            return Ok((binaries.filter(|binary| subject.uses_tests_of(&binary.name)).collect(), dropped));
         }
         let before = dropped.len();
         for error in &errors {
-            dropped.extend(culprits(error, sources, &rewritten));
+            dropped.extend(mutants_to_blame(error, sources, &rewritten));
         }
         println!("round {round}: {} errors, {} mutants left out", errors.len(), dropped.len() - before);
         if dropped.len() == before {
@@ -79,14 +83,14 @@ pub(super) fn build(folder: &Path, subject: &Subject, sources: &[Source]) -> Res
 }
 
 /// The mutants that an earlier build of the same source left out, to save the rounds.
-struct Known {
+struct RememberedUncompilable {
     file: PathBuf,
     /// A hash of the source and its mutants.
     hash: u64,
 }
 
-impl Known {
-    fn new(folder: &Path, subject: &Subject, sources: &[Source]) -> Self {
+impl RememberedUncompilable {
+    fn new(folder: &Path, subject: &MutatedPackage, sources: &[SourceFile]) -> Self {
         let mut hasher = DefaultHasher::new();
         for source in sources {
             (&source.path, &source.text).hash(&mut hasher);
@@ -96,20 +100,20 @@ impl Known {
         Self { file: folder.join(format!("{}.dropped", subject.package)), hash: hasher.finish() }
     }
 
-    fn read(&self) -> Dropped {
+    fn read(&self) -> UncompilableMutants {
         let text = std::fs::read(&self.file).unwrap_or_default();
         // If the file is missing or invalid, the rounds are done again.
-        let (hash, dropped) = serde_json::from_slice(&text).unwrap_or((0, Dropped::new()));
-        if hash == self.hash { dropped } else { Dropped::new() }
+        let (hash, dropped) = serde_json::from_slice(&text).unwrap_or((0, UncompilableMutants::new()));
+        if hash == self.hash { dropped } else { UncompilableMutants::new() }
     }
 
-    fn write(&self, dropped: &Dropped) -> Result<()> {
+    fn write(&self, dropped: &UncompilableMutants) -> Result<()> {
         Ok(std::fs::write(&self.file, serde_json::to_vec(&(self.hash, dropped))?)?)
     }
 }
 
-impl Source {
-    fn rewritten(&self, dropped: &Dropped) -> Rewritten {
+impl SourceFile {
+    fn rewritten(&self, dropped: &UncompilableMutants) -> Rewritten {
         let here = dropped
             .range((self.first, 0)..(self.first + self.sites.len(), 0))
             .map(|(place, mutant)| (place - self.first, *mutant));
@@ -119,8 +123,8 @@ impl Source {
 
 /// The files that are changed or added in the copy.
 fn texts(
-    subject: &Subject,
-    sources: &[Source],
+    subject: &MutatedPackage,
+    sources: &[SourceFile],
     rewritten: &[Rewritten],
 ) -> Result<BTreeMap<PathBuf, String>> {
     let mut texts: BTreeMap<_, _> = sources
@@ -146,7 +150,7 @@ fn texts(
 }
 
 /// Cargo's messages, one per line.
-fn cargo(copy: &Copy, subject: &Subject, wrapper: &Path) -> Result<String> {
+fn cargo(copy: &WorkspaceCopy, subject: &MutatedPackage, wrapper: &Path) -> Result<String> {
     let mut command = copy.command();
     // Not `--locked`, because the support crate is new.
     command.args(["test", "--no-run", "--offline", "--message-format=json", "--lib"]);
@@ -159,7 +163,7 @@ fn cargo(copy: &Copy, subject: &Subject, wrapper: &Path) -> Result<String> {
 }
 
 #[derive(Deserialize)]
-struct Message {
+struct CompilerMessage {
     message: Diagnostic,
 }
 
@@ -194,7 +198,7 @@ struct CompileError {
 
 /// Parses the error in one of cargo's lines, if it is one.
 fn error(line: &str) -> Option<CompileError> {
-    let Message { message } = serde_json::from_str(line).ok()?;
+    let CompilerMessage { message } = serde_json::from_str(line).ok()?;
     if !message.level.starts_with("error") || message.spans.is_empty() {
         return None;
     }
@@ -212,19 +216,27 @@ fn error(line: &str) -> Option<CompileError> {
     Some(CompileError { places, rendered: message.rendered.unwrap_or_default() })
 }
 
-fn holds(outer: &Range<usize>, inner: &Range<usize>) -> bool {
+fn contains_range(outer: &Range<usize>, inner: &Range<usize>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
 }
 
 /// The mutants that are blamed for one of cargo's lines, if it is an error.
 #[cfg(test)]
-pub(super) fn culprits_of(line: &str, sources: &[Source], rewritten: &[Rewritten]) -> Vec<(usize, usize)> {
-    error(line).map(|error| culprits(&error, sources, rewritten)).unwrap_or_default()
+pub(super) fn mutants_to_blame_for(
+    line: &str,
+    sources: &[SourceFile],
+    rewritten: &[Rewritten],
+) -> Vec<(usize, usize)> {
+    error(line).map(|error| mutants_to_blame(&error, sources, rewritten)).unwrap_or_default()
 }
 
 /// The mutants that are blamed for an error: the one that contains it; otherwise those of the place that contains it,
 /// or of the places in it; otherwise those of the function.
-fn culprits(error: &CompileError, sources: &[Source], rewritten: &[Rewritten]) -> Vec<(usize, usize)> {
+fn mutants_to_blame(
+    error: &CompileError,
+    sources: &[SourceFile],
+    rewritten: &[Rewritten],
+) -> Vec<(usize, usize)> {
     let places = || {
         error.places.iter().filter_map(|(path, span)| {
             let index = sources.iter().position(|source| source.path == *path)?;
@@ -232,14 +244,14 @@ fn culprits(error: &CompileError, sources: &[Source], rewritten: &[Rewritten]) -
         })
     };
     for (source, rewritten, span) in places() {
-        let mutant = rewritten.mutants.iter().find(|(_, _, range)| holds(range, span));
+        let mutant = rewritten.mutants.iter().find(|(_, _, range)| contains_range(range, span));
         if let Some((site, mutant, _)) = mutant {
             return vec![(source.first + site, *mutant)];
         }
     }
     for (source, rewritten, span) in places() {
-        let around = rewritten.places.iter().filter(|(_, range)| holds(range, span));
-        let inside = rewritten.places.iter().filter(|(_, range)| holds(span, range));
+        let around = rewritten.places.iter().filter(|(_, range)| contains_range(range, span));
+        let inside = rewritten.places.iter().filter(|(_, range)| contains_range(span, range));
         let innermost = around.min_by_key(|(_, range)| range.len()).into_iter();
         let sites: Vec<_> = innermost.map(|(site, _)| *site).collect();
         let sites = if sites.is_empty() { inside.map(|(site, _)| *site).collect() } else { sites };
@@ -260,7 +272,7 @@ fn culprits(error: &CompileError, sources: &[Source], rewritten: &[Rewritten]) -
 }
 
 /// The mutants of these places that are in the text.
-fn all_of(source: &Source, rewritten: &Rewritten, sites: &[usize]) -> Vec<(usize, usize)> {
+fn all_of(source: &SourceFile, rewritten: &Rewritten, sites: &[usize]) -> Vec<(usize, usize)> {
     let mutants = rewritten.mutants.iter().filter(|(site, _, _)| sites.contains(site));
     mutants.map(|(site, mutant, _)| (source.first + site, *mutant)).collect()
 }

@@ -11,7 +11,7 @@ use super::Mutant;
 const FILE: &str = "xtask/equivalent.toml";
 
 #[derive(Default, Deserialize)]
-struct List {
+struct EquivalentList {
     #[serde(default)]
     equivalent: Vec<Equivalent>,
 }
@@ -34,7 +34,7 @@ pub(super) struct Equivalent {
 }
 
 impl Equivalent {
-    pub(super) fn is(&self, mutant: &Mutant) -> bool {
+    pub(super) fn describes(&self, mutant: &Mutant) -> bool {
         self.file == mutant.file
             && self.function == mutant.function
             && self.old == mutant.old
@@ -47,14 +47,14 @@ impl Equivalent {
 pub(super) fn read() -> Result<Vec<Equivalent>> {
     let file = workspace().join(FILE);
     let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-    let list: List = toml::from_str(&text).with_context(|| format!("in {}", file.display()))?;
+    let list: EquivalentList = toml::from_str(&text).with_context(|| format!("in {}", file.display()))?;
     Ok(list.equivalent)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mutants::{build::Source, mutants_of, sites};
+    use crate::mutants::{build::SourceFile, mutants_of, sites};
 
     #[test]
     fn each_line_of_the_list_is_a_mutant_that_there_is() {
@@ -62,8 +62,8 @@ mod tests {
         for equivalent in read().unwrap() {
             let text = std::fs::read_to_string(workspace().join(&equivalent.file)).unwrap_or_default();
             let (sites, path) = (sites::find(&text).unwrap(), equivalent.file.clone());
-            let mutants = mutants_of(&Source { path, text, sites, first: 0 });
-            let count = mutants.iter().filter(|mutant| equivalent.is(mutant)).count();
+            let mutants = mutants_of(&SourceFile { path, text, sites, first: 0 });
+            let count = mutants.iter().filter(|mutant| equivalent.describes(mutant)).count();
             // The same change in several places of one line is one entry.
             if count == 0 || equivalent.why.is_empty() {
                 wrong.push(format!("{count} mutants are {equivalent:?}"));

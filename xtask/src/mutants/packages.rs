@@ -23,7 +23,7 @@ struct Package {
     name: String,
     manifest_path: PathBuf,
     dependencies: Vec<Dependency>,
-    targets: Vec<Target>,
+    targets: Vec<PackageTarget>,
 }
 
 #[derive(Deserialize)]
@@ -34,14 +34,14 @@ struct Dependency {
 }
 
 #[derive(Deserialize)]
-struct Target {
+struct PackageTarget {
     name: String,
     kind: Vec<String>,
     src_path: PathBuf,
 }
 
 /// The crate to change.
-pub(super) struct Subject {
+pub(super) struct MutatedPackage {
     pub(super) package: String,
     /// Its manifest, relative to the workspace's root.
     pub(super) manifest: PathBuf,
@@ -50,23 +50,23 @@ pub(super) struct Subject {
     /// The packages whose tests may notice a change, and the names of their integration tests.
     pub(super) tested: Vec<String>,
     pub(super) tests: BTreeSet<String>,
-    /// The folders of packages of which only the library's tests are used, in the form of [`Binary::name`].
+    /// The folders of packages of which only the library's tests are used, in the form of [`TestBinary::name`].
     ///
-    /// [`Binary::name`]: crate::test::binaries::Binary::name
+    /// [`TestBinary::name`]: crate::test::binaries::TestBinary::name
     only_library: Vec<String>,
 }
 
-impl Subject {
+impl MutatedPackage {
     /// Whether the tests of a binary are used. Cargo also builds an integration test that is not used if its name is
     /// that of a used one.
-    pub(super) fn asks(&self, binary: &str) -> bool {
+    pub(super) fn uses_tests_of(&self, binary: &str) -> bool {
         let folder = binary.split_once(" tests/").map(|(folder, _)| folder);
         folder.is_none_or(|folder| !self.only_library.iter().any(|only| only == folder))
     }
 }
 
 /// Finds the crate with this name, or with this name after `pugmark-`.
-pub(super) fn subject(name: &str, own_tests: bool) -> Result<Subject> {
+pub(super) fn mutated_package(name: &str, own_tests: bool) -> Result<MutatedPackage> {
     let output = command(&["metadata", "--no-deps", "--format-version=1", "--locked"]).output()?;
     ensure!(output.status.success(), "`cargo metadata` failed: {}", String::from_utf8_lossy(&output.stderr));
     let packages = serde_json::from_slice::<Metadata>(&output.stdout)?.packages;
@@ -98,7 +98,7 @@ pub(super) fn subject(name: &str, own_tests: bool) -> Result<Subject> {
     let targets = with_tests.flat_map(|package| &package.targets);
     let folder =
         |package: &Package| Some(relative(&package.manifest_path).ok()?.parent()?.display().to_string());
-    Ok(Subject {
+    Ok(MutatedPackage {
         package: package.name.clone(),
         manifest: relative(&package.manifest_path)?,
         roots: roots.iter().map(relative).collect::<Result<_>>()?,

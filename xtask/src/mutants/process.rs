@@ -13,7 +13,7 @@ const FILE: u64 = 1 << 30;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum TestEnd {
     Green,
     Red,
     TimedOut,
@@ -24,7 +24,7 @@ pub(super) enum End {
 ///
 /// The limit that matters is processor time, because other work on the machine does not change it. The limit of real
 /// time is for a process that waits.
-pub(super) fn run(command: &mut Command, seconds: u64, clock: Duration) -> Result<(End, Duration)> {
+pub(super) fn run(command: &mut Command, seconds: u64, clock: Duration) -> Result<(TestEnd, Duration)> {
     let limit = move || {
         for (resource, most) in
             [(libc::RLIMIT_CPU, seconds), (libc::RLIMIT_AS, MEMORY), (libc::RLIMIT_FSIZE, FILE)]
@@ -45,11 +45,11 @@ pub(super) fn run(command: &mut Command, seconds: u64, clock: Duration) -> Resul
     loop {
         if let Some((status, took)) = ended(process)? {
             let end = match status {
-                0 => End::Green,
-                status if libc::WIFSIGNALED(status) && is_limit(libc::WTERMSIG(status)) => End::TimedOut,
-                _ => End::Red,
+                0 => TestEnd::Green,
+                status if libc::WIFSIGNALED(status) && is_limit(libc::WTERMSIG(status)) => TestEnd::TimedOut,
+                _ => TestEnd::Red,
             };
-            if end != End::Green {
+            if end != TestEnd::Green {
                 // It may have started processes for which it did not wait.
                 kill_group(process);
             }
@@ -94,20 +94,20 @@ fn ended(child: libc::pid_t) -> Result<Option<(i32, Duration)>> {
 mod tests {
     use super::*;
 
-    fn shell(script: &str, seconds: u64, clock: Duration) -> End {
+    fn shell(script: &str, seconds: u64, clock: Duration) -> TestEnd {
         run(Command::new("sh").args(["-c", script]), seconds, clock).unwrap().0
     }
 
     #[test]
     fn a_process_that_does_not_end_is_ended_and_not_taken_for_a_red_one() {
         let long = Duration::from_secs(600);
-        assert_eq!(shell("exit 0", 60, long), End::Green);
-        assert_eq!(shell("exit 101", 60, long), End::Red);
-        assert_eq!(shell("kill -ABRT $$", 60, long), End::Red);
+        assert_eq!(shell("exit 0", 60, long), TestEnd::Green);
+        assert_eq!(shell("exit 101", 60, long), TestEnd::Red);
+        assert_eq!(shell("kill -ABRT $$", 60, long), TestEnd::Red);
         // One process computes, and one waits.
-        assert_eq!(shell("while :; do :; done", 1, long), End::TimedOut);
+        assert_eq!(shell("while :; do :; done", 1, long), TestEnd::TimedOut);
         let begin = Instant::now();
-        assert_eq!(shell("sleep 600 & wait", 60, Duration::from_millis(20)), End::TimedOut);
+        assert_eq!(shell("sleep 600 & wait", 60, Duration::from_millis(20)), TestEnd::TimedOut);
         assert!(begin.elapsed() < long);
     }
 
@@ -115,6 +115,6 @@ mod tests {
     fn what_it_took_of_the_processor_is_measured() {
         let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
         let (end, took) = run(Command::new("sh").args(["-c", script]), 60, Duration::from_secs(60)).unwrap();
-        assert!(end == End::Green && !took.is_zero(), "{took:?}");
+        assert!(end == TestEnd::Green && !took.is_zero(), "{took:?}");
     }
 }

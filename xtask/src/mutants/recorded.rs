@@ -7,17 +7,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::run::Test;
-use crate::test::binaries::Binary;
+use crate::test::binaries::TestBinary;
 
 #[derive(Serialize, Deserialize)]
-struct Recorded {
+struct RecordedTests {
     /// The key of the binaries and the limit of time.
     key: u64,
-    tests: Vec<Row>,
+    tests: Vec<RecordedTest>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Row {
+struct RecordedTest {
     binary: usize,
     name: String,
     took: Duration,
@@ -26,7 +26,7 @@ struct Row {
 }
 
 /// A number that changes with the binaries and with `longest`.
-pub(super) fn key(binaries: &[Binary], longest: Duration) -> Result<u64> {
+pub(super) fn key(binaries: &[TestBinary], longest: Duration) -> Result<u64> {
     let mut hasher = DefaultHasher::new();
     longest.hash(&mut hasher);
     for binary in binaries {
@@ -38,8 +38,8 @@ pub(super) fn key(binaries: &[Binary], longest: Duration) -> Result<u64> {
 
 /// Reads the tests from a file if it has this key.
 pub(super) fn read(file: &Path, key: u64, places: usize) -> Option<Vec<Test>> {
-    let recorded: Recorded = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
-    let test = |Row { binary, name, took, reached }: Row| {
+    let recorded: RecordedTests = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
+    let test = |RecordedTest { binary, name, took, reached }: RecordedTest| {
         let mut by_place = vec![0; places];
         for place in reached {
             *by_place.get_mut(place)? = 1;
@@ -53,9 +53,9 @@ pub(super) fn read(file: &Path, key: u64, places: usize) -> Option<Vec<Test>> {
 pub(super) fn write(file: &Path, key: u64, tests: &[Test]) -> Result<()> {
     let row = |test: &Test| {
         let reached = (0..test.reached.len()).filter(|place| test.reached[*place] != 0).collect();
-        Row { binary: test.binary, name: test.name.clone(), took: test.took, reached }
+        RecordedTest { binary: test.binary, name: test.name.clone(), took: test.took, reached }
     };
-    let recorded = Recorded { key, tests: tests.iter().map(row).collect() };
+    let recorded = RecordedTests { key, tests: tests.iter().map(row).collect() };
     Ok(std::fs::write(file, serde_json::to_vec(&recorded)?)?)
 }
 

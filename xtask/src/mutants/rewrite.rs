@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::ops::Range;
 
-use super::sites::{Form, Site};
+use super::sites::{Site, SiteForm};
 
 /// The function that returns which mutant is chosen.
 const AT: &str = "::pugmark_mutants::at";
@@ -33,12 +33,12 @@ pub(super) fn rewrite(
 ) -> Rewritten {
     let rewritten =
         Rewritten { text: String::with_capacity(3 * text.len()), places: vec![], mutants: vec![] };
-    let mut writer = Writer { source: text, sites, first, dropped, next: 0, rewritten };
+    let mut writer = InstrumentedText { source: text, sites, first, dropped, next: 0, rewritten };
     writer.copy(0, text.len());
     writer.rewritten
 }
 
-struct Writer<'a> {
+struct InstrumentedText<'a> {
     source: &'a str,
     sites: &'a [Site],
     first: usize,
@@ -48,7 +48,7 @@ struct Writer<'a> {
     rewritten: Rewritten,
 }
 
-impl Writer<'_> {
+impl InstrumentedText<'_> {
     /// Copies these bytes, including the places in them.
     fn copy(&mut self, mut from: usize, to: usize) {
         while let Some(site) = self.sites.get(self.next) {
@@ -72,14 +72,14 @@ impl Writer<'_> {
             return;
         };
         let (start, place) = (self.rewritten.text.len(), self.first + index);
-        if site.form == Form::Arm {
+        if site.form == SiteForm::Arm {
             self.put(format_args!(" if {AT}({place}) == 0"));
             let range = start..self.rewritten.text.len();
             self.rewritten.mutants.push((index, *last, range.clone()));
             self.rewritten.places.push((index, range));
             return;
         }
-        let (open, close) = if site.form == Form::Expression { ("(", ")") } else { (" ", " ") };
+        let (open, close) = if site.form == SiteForm::Expression { ("(", ")") } else { (" ", " ") };
         self.put(format_args!("{open}match {AT}({place}) {{ 0 => {{"));
         self.copy(site.range.start, site.range.end);
         self.put(format_args!("}}"));

@@ -9,19 +9,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::process::{End, run};
+use super::process::{TestEnd, run};
 use super::recorded;
-use crate::abreast::as_they_end;
-use crate::test::binaries::Binary;
+use crate::parallel::run_with_workers;
+use crate::test::binaries::TestBinary;
 
 /// The default of [`Tests::least`].
-const SECONDS: u64 = 3;
+const DEFAULT_LEAST_SECONDS: u64 = 3;
 /// How many times as long as without a mutant tests may take with one.
-const PATIENCE: u32 = 8;
+const SLOWDOWN_ALLOWED: u32 = 8;
 /// How many times the allowed processor time may pass in real time, for other work and waiting.
-const CLOCK: u32 = 10;
+const REAL_TIME_FACTOR: u32 = 10;
 /// How many tests are remembered for a function because they noticed a mutant in it.
-const REMEMBERED: usize = 4;
+const MAX_REMEMBERED_TESTS: usize = 4;
 
 /// A test, and how it runs without a mutant.
 pub(super) struct Test {
@@ -36,7 +36,7 @@ pub(super) struct Test {
 
 /// The result for a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum MutantFate {
     /// A test failed.
     Killed,
     /// The tests did not end: this shows only as a timeout.
@@ -48,16 +48,16 @@ pub(super) enum Fate {
     },
     NotReached,
     /// There was no time for it.
-    Left,
+    NoTimeLeft,
 }
 
 /// All tests, and where they run.
 pub(super) struct Tests {
     folder: PathBuf,
-    binaries: Vec<Binary>,
+    binaries: Vec<TestBinary>,
     tests: Vec<Test>,
     jobs: usize,
-    /// The least processor time that tests may take with a mutant, in seconds; [`PATIENCE`] may give more.
+    /// The least processor time that tests may take with a mutant, in seconds; [`SLOWDOWN_ALLOWED`] may give more.
     pub(super) least: u64,
     /// No further mutant is started after this.
     pub(super) end: Option<Instant>,
@@ -77,7 +77,7 @@ impl Tests {
     pub(super) fn record(
         folder: &Path,
         known: &Path,
-        binaries: Vec<Binary>,
+        binaries: Vec<TestBinary>,
         places: usize,
         jobs: usize,
         longest: Duration,
@@ -88,7 +88,7 @@ impl Tests {
             binaries,
             tests: vec![],
             jobs,
-            least: SECONDS,
+            least: DEFAULT_LEAST_SECONDS,
             end: None,
             enough: Duration::MAX,
             left_out: vec![],
@@ -125,7 +125,7 @@ impl Tests {
         println!("{} tests, each by itself, to see what it reaches", names.len());
         let work = |(binary, name): &(usize, String)| self.record_one(*binary, name, places, longest);
         let mut left_out = vec![];
-        let tests = as_they_end(&names, self.jobs, work, |(binary, name), result| {
+        let tests = run_with_workers(&names, self.jobs, work, |(binary, name), result| {
             if let Ok(Err(end)) = result {
                 left_out.push(format!("{} {name}: {end:?}", self.binaries[*binary].name));
             }
@@ -144,7 +144,7 @@ impl Tests {
         name: &str,
         places: usize,
         longest: Duration,
-    ) -> Result<Result<Test, End>> {
+    ) -> Result<Result<Test, TestEnd>> {
         let scratch = self.scratch()?;
         let file = scratch.join("reached");
         std::fs::write(&file, vec![0; places])?;
@@ -154,7 +154,7 @@ impl Tests {
         let reached = std::fs::read(&file)?;
         std::fs::remove_dir_all(&scratch)?;
         Ok(match end {
-            End::Green => Ok(Test { binary, name: name.into(), took, reached }),
+            TestEnd::Green => Ok(Test { binary, name: name.into(), took, reached }),
             end => Err(end),
         })
     }
@@ -182,13 +182,13 @@ impl Tests {
         &self,
         mutants: &[M],
         which: impl Fn(&M) -> (usize, usize, String) + Sync,
-        mut hear: impl FnMut(&M, &Fate),
-    ) -> Result<Vec<Fate>> {
+        mut hear: impl FnMut(&M, &MutantFate),
+    ) -> Result<Vec<MutantFate>> {
         let work = |mutant: &M| {
             let (place, number, function) = which(mutant);
             self.fate(place, number, &function)
         };
-        let fates = as_they_end(mutants, self.jobs, work, |mutant, fate| {
+        let fates = run_with_workers(mutants, self.jobs, work, |mutant, fate| {
             if let Ok(fate) = fate {
                 hear(mutant, fate);
             }
@@ -196,13 +196,13 @@ impl Tests {
         fates.into_iter().collect()
     }
 
-    fn fate(&self, place: usize, number: usize, function: &str) -> Result<Fate> {
+    fn fate(&self, place: usize, number: usize, function: &str) -> Result<MutantFate> {
         if self.end.is_some_and(|end| end < Instant::now()) {
-            return Ok(Fate::Left);
+            return Ok(MutantFate::NoTimeLeft);
         }
         let order = self.order(place, function);
         if order.is_empty() {
-            return Ok(Fate::NotReached);
+            return Ok(MutantFate::NotReached);
         }
         let (mut budget, mut spent) = (Duration::from_millis(20), Duration::ZERO);
         let mut rest = order.as_slice();
@@ -218,11 +218,11 @@ impl Tests {
             spent += batch.iter().map(|test| self.tests[*test].took).sum::<Duration>();
             budget = (budget * 3).min(self.enough);
             match self.batch(batch, place, number)? {
-                (End::Green, _) => {}
-                (End::TimedOut, _) => return Ok(Fate::TimedOut),
-                (End::Red, by) => {
+                (TestEnd::Green, _) => {}
+                (TestEnd::TimedOut, _) => return Ok(MutantFate::TimedOut),
+                (TestEnd::Red, by) => {
                     self.remember(function, by);
-                    return Ok(Fate::Killed);
+                    return Ok(MutantFate::Killed);
                 }
             }
         }
@@ -230,7 +230,7 @@ impl Tests {
             order.iter().map(|test| self.binaries[self.tests[*test].binary].name.clone()).collect();
         binaries.sort();
         binaries.dedup();
-        Ok(Fate::Survived { binaries, untried: rest.len() })
+        Ok(MutantFate::Survived { binaries, untried: rest.len() })
     }
 
     /// The tests that reach a place: those that noticed a mutant in its function first, then the quickest.
@@ -248,11 +248,11 @@ impl Tests {
         let tests = noticed.entry(function.into()).or_default();
         tests.retain(|other| *other != test);
         tests.insert(0, test);
-        tests.truncate(REMEMBERED);
+        tests.truncate(MAX_REMEMBERED_TESTS);
     }
 
     /// Runs some tests with a mutant, each binary once, until one fails. Returns how it ended and which test failed.
-    fn batch(&self, batch: &[usize], place: usize, number: usize) -> Result<(End, Option<usize>)> {
+    fn batch(&self, batch: &[usize], place: usize, number: usize) -> Result<(TestEnd, Option<usize>)> {
         let mut binaries: Vec<_> = batch.iter().map(|test| self.tests[*test].binary).collect();
         binaries.sort_unstable();
         binaries.dedup();
@@ -261,24 +261,24 @@ impl Tests {
                 batch.iter().copied().filter(|test| self.tests[*test].binary == binary).collect();
             let names: Vec<_> = tests.iter().map(|test| self.tests[*test].name.as_str()).collect();
             let sum: Duration = tests.iter().map(|test| self.tests[*test].took).sum();
-            let seconds = self.least.max((sum * PATIENCE).as_secs() + 1);
+            let seconds = self.least.max((sum * SLOWDOWN_ALLOWED).as_secs() + 1);
             let scratch = self.scratch()?;
             let mut command = self.command(binary, &names, &scratch)?;
             command.env("PUGMARK_MUTANT", format!("{place}:{}", number + 1));
-            let (end, _) = run(&mut command, seconds, Duration::from_secs(seconds) * CLOCK)?;
+            let (end, _) = run(&mut command, seconds, Duration::from_secs(seconds) * REAL_TIME_FACTOR)?;
             let red = || -> Option<usize> {
                 let log = std::fs::read(scratch.join("log")).ok()?;
                 let log = String::from_utf8_lossy(&log);
                 let name = first_red(&log)?;
                 tests.iter().copied().find(|test| self.tests[*test].name == name)
             };
-            let by = if end == End::Red { red() } else { None };
+            let by = if end == TestEnd::Red { red() } else { None };
             std::fs::remove_dir_all(&scratch).context("cannot remove what a test left")?;
-            if end != End::Green {
+            if end != TestEnd::Green {
                 return Ok((end, by));
             }
         }
-        Ok((End::Green, None))
+        Ok((TestEnd::Green, None))
     }
 }
 
@@ -289,7 +289,7 @@ fn first_red(log: &str) -> Option<&str> {
 }
 
 /// The names of a binary's tests.
-fn names(binary: &Binary) -> Result<Vec<String>> {
+fn names(binary: &TestBinary) -> Result<Vec<String>> {
     let output = Command::new(&binary.file).args(["--list", "--format", "terse"]).output()?;
     ensure!(output.status.success(), "{} does not list its tests", binary.name);
     let text = String::from_utf8(output.stdout)?;

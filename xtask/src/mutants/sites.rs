@@ -13,7 +13,7 @@ use super::changes;
 
 /// How the mutants of a place are combined with the original text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum SiteForm {
     /// Instead of an expression.
     Expression,
     /// Instead of a whole statement.
@@ -29,7 +29,7 @@ pub(super) enum Form {
 pub(super) struct Site {
     /// The range in the file, in bytes; empty if something is only inserted.
     pub(super) range: Range<usize>,
-    pub(super) form: Form,
+    pub(super) form: SiteForm,
     /// The function's name, after the type to which it belongs.
     pub(super) function: String,
     /// Whether constants can call the function; then it is unknown whether it is reached.
@@ -53,7 +53,8 @@ pub(super) struct Change {
 /// The places of a file, ordered by their beginnings; of places that begin at the same byte the outermost is first.
 pub(super) fn find(text: &str) -> Result<Vec<Site>> {
     let file = syn::parse_file(text).context("does not parse")?;
-    let mut finder = Finder { text, sites: vec![], owner: String::new(), function: None, statement: None };
+    let mut finder =
+        SiteFinder { text, sites: vec![], owner: String::new(), function: None, statement: None };
     finder.visit_file(&file);
     let mut sites = finder.sites;
     sites.sort_by_key(|site| (site.range.start, !site.range.is_empty(), std::cmp::Reverse(site.range.end)));
@@ -74,7 +75,7 @@ pub(super) fn is_left_out(attributes: &[Attribute]) -> bool {
     })
 }
 
-struct Finder<'a> {
+struct SiteFinder<'a> {
     text: &'a str,
     sites: Vec<Site>,
     /// The type whose functions are being visited.
@@ -86,7 +87,7 @@ struct Finder<'a> {
 }
 
 /// How many characters of the text before and after a change are shown.
-const BESIDE: usize = 40;
+const MAX_CONTEXT: usize = 40;
 
 /// The text on one line, without comments.
 fn on_one_line(text: &str) -> String {
@@ -95,7 +96,7 @@ fn on_one_line(text: &str) -> String {
 }
 
 /// The end of a text before a change, or the beginning of a text after it.
-fn beside(text: &str, end: bool) -> String {
+fn context_text(text: &str, end: bool) -> String {
     let mut one = on_one_line(text);
     if !one.is_empty() && text.starts_with(char::is_whitespace) {
         one.insert(0, ' ');
@@ -104,12 +105,12 @@ fn beside(text: &str, end: bool) -> String {
         one.push(' ');
     }
     let count = one.chars().count();
-    if count <= BESIDE {
+    if count <= MAX_CONTEXT {
         one
     } else if end {
-        format!("…{}", one.chars().skip(count - BESIDE).collect::<String>())
+        format!("…{}", one.chars().skip(count - MAX_CONTEXT).collect::<String>())
     } else {
-        format!("{}…", one.chars().take(BESIDE).collect::<String>())
+        format!("{}…", one.chars().take(MAX_CONTEXT).collect::<String>())
     }
 }
 
@@ -117,15 +118,19 @@ fn beside(text: &str, end: bool) -> String {
 fn shortened(text: &str) -> String {
     let one = on_one_line(text);
     let count = one.chars().count();
-    if count <= 2 * BESIDE { one } else { format!("{}…", one.chars().take(2 * BESIDE).collect::<String>()) }
+    if count <= 2 * MAX_CONTEXT {
+        one
+    } else {
+        format!("{}…", one.chars().take(2 * MAX_CONTEXT).collect::<String>())
+    }
 }
 
 fn bytes(of: &impl Spanned) -> Range<usize> {
     of.span().byte_range()
 }
 
-impl Finder<'_> {
-    fn add(&mut self, range: Range<usize>, form: Form, mutants: Vec<Change>) {
+impl SiteFinder<'_> {
+    fn add(&mut self, range: Range<usize>, form: SiteForm, mutants: Vec<Change>) {
         // Outside functions there are only constants and types.
         let Some((function, constant)) = &self.function else { return };
         if !mutants.is_empty() {
@@ -136,7 +141,7 @@ impl Finder<'_> {
     /// A mutant that replaces a part of the place.
     fn part(&self, whole: &Range<usize>, part: Range<usize>, with: &str) -> Change {
         let (before, after) = (&self.text[whole.start..part.start], &self.text[part.end..whole.end]);
-        let (first, last) = (beside(before, true), beside(after, false));
+        let (first, last) = (context_text(before, true), context_text(after, false));
         Change {
             offset: part.start,
             code: format!("{before}{with}{after}"),
@@ -155,7 +160,7 @@ impl Finder<'_> {
     fn replace(&mut self, expression: &impl Spanned, texts: &[&str]) {
         let range = bytes(expression);
         let mutants = texts.iter().map(|text| self.whole(&range, text)).collect();
-        self.add(range, Form::Expression, mutants);
+        self.add(range, SiteForm::Expression, mutants);
     }
 
     /// The condition of an `if`, a `while` or a guard: each part that binds no names becomes true or false.
@@ -181,7 +186,7 @@ impl Finder<'_> {
             change
         });
         let mutants = mutants.collect();
-        self.add(whole, Form::Expression, mutants);
+        self.add(whole, SiteForm::Expression, mutants);
         let neutral = match binary.op {
             syn::BinOp::And(_) => "true",
             syn::BinOp::Or(_) => "false",
@@ -200,7 +205,7 @@ impl Finder<'_> {
         let (whole, part) = (bytes(whole), literal.span().byte_range());
         let mutants =
             changes::integer(literal).iter().map(|to| self.part(&whole, part.clone(), to)).collect();
-        self.add(whole, Form::Expression, mutants);
+        self.add(whole, SiteForm::Expression, mutants);
     }
 
     fn method(&mut self, call: &syn::ExprMethodCall) {
@@ -212,7 +217,7 @@ impl Finder<'_> {
         if changes::is_negated(&name) {
             mutants.push(self.part(&whole, whole.start..whole.start, "!"));
         }
-        self.add(whole, Form::Expression, mutants);
+        self.add(whole, SiteForm::Expression, mutants);
     }
 
     /// If the last arm takes everything, each other arm is never taken.
@@ -229,7 +234,7 @@ impl Finder<'_> {
                 let change =
                     Change { offset: pattern.start, code: String::new(), old, new: "the last arm".into() };
                 debug_assert!(pattern.end <= body.start);
-                self.add(pattern.end..pattern.end, Form::Arm, vec![change]);
+                self.add(pattern.end..pattern.end, SiteForm::Arm, vec![change]);
             }
         }
     }
@@ -294,7 +299,7 @@ impl Finder<'_> {
             new: new(&value),
         });
         let changes = changes.collect();
-        self.add(start..start, Form::Entry, changes);
+        self.add(start..start, SiteForm::Entry, changes);
     }
 
     fn with_owner(&mut self, owner: String, visit: impl FnOnce(&mut Self)) {
@@ -337,7 +342,7 @@ fn number(expression: &Expr) -> Option<&syn::LitInt> {
     }
 }
 
-impl<'ast> Visit<'ast> for Finder<'_> {
+impl<'ast> Visit<'ast> for SiteFinder<'_> {
     // These are not evaluated at run time.
     fn visit_attribute(&mut self, _: &'ast Attribute) {}
     fn visit_type(&mut self, _: &'ast syn::Type) {}
@@ -397,7 +402,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
         {
             let range = bytes(statement);
             let change = Change { new: "nothing".into(), ..self.whole(&range, "") };
-            self.add(range, Form::Statement, vec![change]);
+            self.add(range, SiteForm::Statement, vec![change]);
             self.statement = Some(bytes(expression));
         }
         visit::visit_stmt(self, statement);
@@ -418,7 +423,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
             if let Expr::Unary(minus) = expression {
                 let (whole, part) = (bytes(minus), bytes(&minus.op));
                 let change = self.part(&whole, part, "");
-                self.add(whole, Form::Expression, vec![change]);
+                self.add(whole, SiteForm::Expression, vec![change]);
             }
             self.number(expression, literal);
             return;
@@ -428,7 +433,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
             Expr::Unary(unary) if !matches!(unary.op, UnOp::Deref(_)) => {
                 let (whole, part) = (bytes(unary), bytes(&unary.op));
                 let change = self.part(&whole, part, "");
-                self.add(whole, Form::Expression, vec![change]);
+                self.add(whole, SiteForm::Expression, vec![change]);
             }
             Expr::Lit(ExprLit { lit: Lit::Bool(value), .. }) => {
                 self.replace(value, &[if value.value { "false" } else { "true" }]);
@@ -447,7 +452,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
             Expr::Assign(_) if self.statement != Some(bytes(expression)) => {
                 let range = bytes(expression);
                 let change = Change { new: "nothing".into(), ..self.whole(&range, "{}") };
-                self.add(range, Form::Expression, vec![change]);
+                self.add(range, SiteForm::Expression, vec![change]);
             }
             Expr::Break(end) if end.label.is_none() && end.expr.is_none() => {
                 self.replace(end, &["continue"]);
@@ -456,7 +461,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
             Expr::Macro(call) if call.mac.path.is_ident("matches") => {
                 let range = bytes(call);
                 let change = self.part(&range, range.start..range.start, "!");
-                self.add(range, Form::Expression, vec![change]);
+                self.add(range, SiteForm::Expression, vec![change]);
             }
             _ => {}
         }

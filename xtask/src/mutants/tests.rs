@@ -6,11 +6,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use super::build::{Source, culprits_of};
+use super::build::{SourceFile, mutants_to_blame_for};
 use super::rewrite::rewrite;
-use super::run::{Fate, Tests};
+use super::run::{MutantFate, Tests};
 use super::sites::{self, Site};
-use crate::test::binaries::Binary;
+use crate::test::binaries::TestBinary;
 
 /// What is found in a source, as `line:column old -> new`.
 fn found(text: &str) -> Vec<String> {
@@ -176,8 +176,10 @@ fn an_error_is_laid_to_the_mutant_that_it_is_about() {
     let text = "fn f() -> A { a + b * c } fn g() -> A { d - e }";
     let sites = sites::find(text).unwrap();
     let rewritten = rewrite(text, &sites, 5, &BTreeSet::new());
-    let source = Source { path: "a.rs".into(), text: text.into(), sites, first: 5 };
-    let of = |line: &str| culprits_of(line, std::slice::from_ref(&source), std::slice::from_ref(&rewritten));
+    let source = SourceFile { path: "a.rs".into(), text: text.into(), sites, first: 5 };
+    let of = |line: &str| {
+        mutants_to_blame_for(line, std::slice::from_ref(&source), std::slice::from_ref(&rewritten))
+    };
     let ranges: Vec<_> = rewritten.mutants.iter().map(|(_, _, range)| range.clone()).collect();
     // One mutant in each of three places.
     let mutant = |index: usize| ("a.rs", ranges[index].clone(), false);
@@ -274,7 +276,7 @@ fn a_small_crate_has_the_survivors_that_its_tests_leave() {
     let (built, errors) = rustc(&folder, "support.rs", &library);
     assert!(built, "{errors}");
 
-    let source = Source { path: "small.rs".into(), text: CRATE.into(), sites: sites.clone(), first: 0 };
+    let source = SourceFile { path: "small.rs".into(), text: CRATE.into(), sites: sites.clone(), first: 0 };
     let mut dropped = BTreeSet::new();
     for round in 0.. {
         assert!(round < 5, "no end of errors");
@@ -287,10 +289,11 @@ fn a_small_crate_has_the_survivors_that_its_tests_leave() {
         }
         let messages = errors.lines().map(|line| format!("{{\"message\":{line}}}"));
         let sources = std::slice::from_ref(&source);
-        dropped
-            .extend(messages.flat_map(|line| culprits_of(&line, sources, std::slice::from_ref(&rewritten))));
+        dropped.extend(
+            messages.flat_map(|line| mutants_to_blame_for(&line, sources, std::slice::from_ref(&rewritten))),
+        );
     }
-    let binary = Binary { name: "small".into(), file: folder.join("small"), folder: folder.clone() };
+    let binary = TestBinary { name: "small".into(), file: folder.join("small"), folder: folder.clone() };
     let long = Duration::from_secs(60);
     let mut tests =
         Tests::record(&folder.join("scratch"), &folder.join("known"), vec![binary], places, 2, long).unwrap();
@@ -312,20 +315,20 @@ fn a_small_crate_has_the_survivors_that_its_tests_leave() {
 
     let which = |&(site, mutant): &(usize, usize)| (site, mutant, sites[site].function.clone());
     let fates = tests.try_all(&tried, which, |_, _| {}).unwrap();
-    let with = |fate: Fate| {
+    let with = |fate: MutantFate| {
         let pairs = tried.iter().zip(&fates).filter(|(_, of)| **of == fate);
         pairs.map(|(mutant, _)| name(mutant)).collect::<Vec<_>>()
     };
     // Of two equal numbers either one may count as the larger.
-    let survived = Fate::Survived { binaries: vec!["small".into()], untried: 0 };
+    let survived = MutantFate::Survived { binaries: vec!["small".into()], untried: 0 };
     assert_eq!(with(survived), ["larger: a > b -> a >= b"]);
     assert_eq!(
-        with(Fate::NotReached),
+        with(MutantFate::NotReached),
         ["unused: the body -> return true", "unused: the body -> return false", "unused: !a -> a"]
     );
-    let late = with(Fate::TimedOut);
+    let late = with(MutantFate::TimedOut);
     assert!(late.contains(&"count: left -= 1; -> nothing".into()), "{late:?}");
-    let killed = with(Fate::Killed);
+    let killed = with(MutantFate::Killed);
     for expected in ["larger: a > b -> false", "count: left != 0 -> left == 0", "count: 0 -> 1"] {
         assert!(killed.contains(&expected.into()), "{expected} is not among {killed:?}");
     }

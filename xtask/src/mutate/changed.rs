@@ -19,14 +19,14 @@ const FOLDERS: [(&str, &str); 6] = [
 ];
 
 /// The differences from a commit.
-pub(crate) struct Diff {
+pub(crate) struct ChangedFiles {
     /// The changed files, relative to the workspace's root.
     files: Vec<PathBuf>,
     /// The commit's list of mutations, by name.
     listed: HashMap<String, Mutation>,
 }
 
-impl Diff {
+impl ChangedFiles {
     /// The differences between this commit and the working tree.
     pub(crate) fn since(base: &str) -> Result<Self> {
         let names = git(&["diff", "--name-only", "--no-renames", "-z", base, "--"])?;
@@ -165,7 +165,7 @@ mod tests {
         for (of, test, file, touched) in rows {
             let mutation = mutation(of, test);
             let listed = [(mutation.name.clone(), mutation.clone())].into();
-            let diff = Diff { files: vec![file.into()], listed };
+            let diff = ChangedFiles { files: vec![file.into()], listed };
             assert_eq!(diff.touches(&mutation), touched, "{of} {test} {file}");
         }
     }
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn a_mutation_is_touched_when_it_is_new_or_another_one() {
         let (old, new) = (mutation("f.rs", "--lib"), mutation("f.rs", "--test t"));
-        let diff = |listed| Diff { files: vec![], listed };
+        let diff = |listed| ChangedFiles { files: vec![], listed };
         assert!(!diff([("a".into(), old.clone())].into()).touches(&old));
         assert!(diff([("a".into(), old)].into()).touches(&new));
         assert!(diff([].into()).touches(&new));

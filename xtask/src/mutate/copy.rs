@@ -30,7 +30,7 @@ const SEED: [&str; 8] = [
 const NAMES_ITS_FOLDER: &str = "CARGO_MANIFEST_DIR";
 
 /// A copy of the tree, with a target folder of its own.
-pub(crate) struct Copy {
+pub(crate) struct WorkspaceCopy {
     tree: PathBuf,
     target: PathBuf,
     log: PathBuf,
@@ -38,7 +38,7 @@ pub(crate) struct Copy {
 
 /// How a run of tests ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Ran {
+pub(crate) enum TestRun {
     Green {
         tests: u64,
         took: Duration,
@@ -50,7 +50,7 @@ pub(crate) enum Ran {
     DoesNotCompile(String),
 }
 
-impl Copy {
+impl WorkspaceCopy {
     /// Updates the copy in `folder`, or makes it if it does not exist.
     pub(crate) fn new(folder: &Path) -> Result<Self> {
         Self::with_texts(folder, &BTreeMap::new())
@@ -100,21 +100,21 @@ impl Copy {
     }
 
     /// Builds and runs `cargo test` with these arguments. The deadline is for the tests alone, not for the build.
-    pub(crate) fn test(&self, arguments: &str, deadline: Duration) -> Result<Ran> {
+    pub(crate) fn test(&self, arguments: &str, deadline: Duration) -> Result<TestRun> {
         let arguments: Vec<&str> = arguments.split_whitespace().collect();
         let (for_cargo, _) =
             arguments.split_at(arguments.iter().position(|word| *word == "--").unwrap_or(arguments.len()));
         if !self.cargo(for_cargo)?.arg("--no-run").status()?.success() {
-            return Ok(Ran::DoesNotCompile(error(&self.output()?).to_owned()));
+            return Ok(TestRun::DoesNotCompile(error(&self.output()?).to_owned()));
         }
         let begin = Instant::now();
         let child = self.cargo(&arguments)?.spawn().context("cannot start cargo")?;
-        let Some(passed) = ends_within(child, deadline)? else { return Ok(Ran::TimedOut) };
+        let Some(passed) = ends_within(child, deadline)? else { return Ok(TestRun::TimedOut) };
         let output = self.output()?;
         Ok(if passed {
-            Ran::Green { tests: tests(&output), took: begin.elapsed() }
+            TestRun::Green { tests: tests(&output), took: begin.elapsed() }
         } else {
-            Ran::Red(failure(&output).unwrap_or("no test's name").to_owned())
+            TestRun::Red(failure(&output).unwrap_or("no test's name").to_owned())
         })
     }
 

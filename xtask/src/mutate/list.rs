@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub(crate) const FILE: &str = "xtask/mutations.toml";
 
 #[derive(Deserialize)]
-struct List {
+struct MutationList {
     mutation: Vec<Mutation>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn read() -> Result<Vec<Mutation>> {
 
 /// Parses a list.
 pub(crate) fn parse(text: &str) -> Result<Vec<Mutation>> {
-    Ok(toml::from_str::<List>(text)?.mutation)
+    Ok(toml::from_str::<MutationList>(text)?.mutation)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::cargo::{FOR_TESTS, command};
 
 /// A test binary.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Binary {
+pub(crate) struct TestBinary {
     /// The package's folder and the target, such as `kernel lib` and `kernel tests/pmi`.
     pub(crate) name: String,
     pub(crate) file: PathBuf,
@@ -19,7 +19,7 @@ pub(crate) struct Binary {
 }
 
 /// Builds all tests and the programs that they start.
-pub(super) fn build() -> Result<Vec<Binary>> {
+pub(super) fn build() -> Result<Vec<TestBinary>> {
     let arguments =
         ["test", "--workspace", "--no-run", "--locked", "--message-format=json-render-diagnostics"];
     let arguments: Vec<&str> = arguments.into_iter().chain(FOR_TESTS).collect();
@@ -34,15 +34,15 @@ pub(super) fn build() -> Result<Vec<Binary>> {
 
 /// The fields of cargo's messages that matter here.
 #[derive(Deserialize)]
-struct Message {
+struct CargoMessage {
     manifest_path: PathBuf,
-    target: Target,
+    target: BinaryTarget,
     profile: Profile,
     executable: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
-struct Target {
+struct BinaryTarget {
     name: String,
     kind: Vec<String>,
 }
@@ -53,9 +53,9 @@ struct Profile {
 }
 
 /// The test binary that a message names, if it names one.
-pub(crate) fn binary(line: &str, root: &Path) -> Option<Binary> {
+pub(crate) fn binary(line: &str, root: &Path) -> Option<TestBinary> {
     // Messages of other kinds have other fields.
-    let message: Message = serde_json::from_str(line).ok()?;
+    let message: CargoMessage = serde_json::from_str(line).ok()?;
     let file = message.executable.filter(|_| message.profile.test)?;
     let folder = message.manifest_path.parent()?.to_path_buf();
     let package = folder.strip_prefix(root).unwrap_or(&folder).display();
@@ -63,7 +63,7 @@ pub(crate) fn binary(line: &str, root: &Path) -> Option<Binary> {
         "test" => format!("{package} tests/{}", message.target.name),
         kind => format!("{package} {kind}"),
     };
-    Some(Binary { name, file, folder })
+    Some(TestBinary { name, file, folder })
 }
 
 #[cfg(test)]

@@ -8,18 +8,18 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::binaries::Binary;
-use super::outcome::Outcome;
+use super::binaries::TestBinary;
+use super::outcome::JobOutcome;
 use crate::cargo::{FOR_TESTS, command as cargo};
 
 /// Binaries whose tests are separate jobs: those that boot machines, and one that records programs.
-const SPLIT: [&str; 2] = ["qemu-tests tests/", "tools tests/record"];
+const RUN_TEST_BY_TEST: [&str; 2] = ["qemu-tests tests/", "tools tests/record"];
 
 /// The name of the job with the documentation tests.
 const DOCUMENTATION: &str = "documentation";
 
 /// About how many seconds long jobs take, by the beginning of their names. This only orders the queue.
-const LONG: [(&str, u64); 5] = [
+const EXPECTED_SECONDS: [(&str, u64); 5] = [
     ("qemu-tests tests/witness", 100),
     ("qemu-tests tests/samples", 60),
     (DOCUMENTATION, 30),
@@ -27,40 +27,40 @@ const LONG: [(&str, u64); 5] = [
     ("tools tests/record", 20),
 ];
 /// About how many seconds any other job takes: a single test, or a binary.
-const OTHERWISE: [u64; 2] = [10, 5];
+const DEFAULT_SECONDS: [u64; 2] = [10, 5];
 
 /// A part of the tests that runs separately.
-pub(super) enum Job {
+pub(super) enum TestJob {
     /// The documentation tests, which cargo runs.
     Documentation,
     /// A binary, or one test of it.
-    Binary(Binary, Option<String>),
+    Binary(TestBinary, Option<String>),
 }
 
 /// All jobs, the longest first.
-pub(super) fn jobs(binaries: &[Binary]) -> Result<Vec<Job>> {
-    let mut jobs = vec![Job::Documentation];
+pub(super) fn jobs(binaries: &[TestBinary]) -> Result<Vec<TestJob>> {
+    let mut jobs = vec![TestJob::Documentation];
     for binary in binaries {
-        let tests = if SPLIT.iter().any(|prefix| binary.name.starts_with(prefix)) {
+        let tests = if RUN_TEST_BY_TEST.iter().any(|prefix| binary.name.starts_with(prefix)) {
             tests(binary)?
         } else {
             vec![None]
         };
-        jobs.extend(tests.into_iter().map(|test| Job::Binary(binary.clone(), test)));
+        jobs.extend(tests.into_iter().map(|test| TestJob::Binary(binary.clone(), test)));
     }
     jobs.sort_by_key(|job| Reverse(job.expected()));
     Ok(jobs)
 }
 
 /// The names of a binary's tests.
-fn tests(binary: &Binary) -> Result<Vec<Option<String>>> {
+fn tests(binary: &TestBinary) -> Result<Vec<Option<String>>> {
     let output = Command::new(&binary.file).args(["--list", "--format", "terse"]).output()?;
     ensure!(output.status.success(), "{} does not list its tests", binary.name);
     let text = String::from_utf8(output.stdout)?;
     Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(|name| Some(name.into())).collect())
 }
 
-impl Job {
+impl TestJob {
     /// The binary's name.
     pub(super) fn binary(&self) -> &str {
         match self {
@@ -70,9 +70,10 @@ impl Job {
     }
 
     fn expected(&self) -> u64 {
-        let [boot, binary] = OTHERWISE;
+        let [boot, binary] = DEFAULT_SECONDS;
         let name = self.to_string();
-        let known = LONG.iter().find(|(job, _)| name.starts_with(job)).map(|(_, seconds)| *seconds);
+        let known =
+            EXPECTED_SECONDS.iter().find(|(job, _)| name.starts_with(job)).map(|(_, seconds)| *seconds);
         known.unwrap_or(if matches!(self, Self::Binary(_, Some(_))) { boot } else { binary })
     }
 
@@ -95,7 +96,7 @@ impl Job {
     }
 
     /// Runs the job. Its output goes into a file and is printed if it fails.
-    pub(super) fn run(&self, logs: &Path) -> Result<Outcome> {
+    pub(super) fn run(&self, logs: &Path) -> Result<JobOutcome> {
         let log = logs.join(format!("{}.log", self.to_string().replace(['/', ' ', ':'], "-")));
         let file = File::create(&log)?;
         let begin = Instant::now();
@@ -107,11 +108,11 @@ impl Job {
         if !passed {
             println!("{text}");
         }
-        Ok(Outcome::read(passed, begin.elapsed(), processor, &text))
+        Ok(JobOutcome::read(passed, begin.elapsed(), processor, &text))
     }
 }
 
-impl fmt::Display for Job {
+impl fmt::Display for TestJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.binary())?;
         let Self::Binary(_, Some(test)) = self else { return Ok(()) };

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use super::job::Job;
+use super::job::TestJob;
 
 /// The beginning of the line that a test prints if something is missing and it therefore checks less.
 const SKIPPED: &str = "skipped: ";
 
 /// The result of a job.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Outcome {
+pub(crate) struct JobOutcome {
     pub(super) passed: bool,
     /// How many tests passed, and how many failed.
     pub(super) tests: [u64; 2],
@@ -22,7 +22,7 @@ pub(crate) struct Outcome {
     processor: Duration,
 }
 
-impl Outcome {
+impl JobOutcome {
     /// Reads the output of one or more test binaries.
     pub(super) fn read(passed: bool, took: Duration, processor: Duration, text: &str) -> Self {
         let mut outcome = Self { passed, took, processor, ..Self::default() };
@@ -50,7 +50,7 @@ fn number_before(text: &str, word: &str) -> Option<u64> {
     before.rsplit(' ').next()?.parse().ok()
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for JobOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [passed, failed] = self.tests;
         write!(f, "{passed} passed, ")?;
@@ -78,7 +78,7 @@ pub(crate) struct Tally {
 const MISSING: &str = " is not installed";
 
 impl Tally {
-    pub(super) fn of<'a>(outcomes: impl Iterator<Item = (&'a Job, &'a Outcome)>) -> Self {
+    pub(super) fn new<'a>(outcomes: impl Iterator<Item = (&'a TestJob, &'a JobOutcome)>) -> Self {
         let mut tally = Self::default();
         outcomes.for_each(|(job, outcome)| tally.add(job.binary(), outcome));
         tally
@@ -89,7 +89,7 @@ impl Tally {
         self.skipped.keys().any(|reason| reason.ends_with(MISSING))
     }
 
-    fn add(&mut self, binary: &str, outcome: &Outcome) {
+    fn add(&mut self, binary: &str, outcome: &JobOutcome) {
         let (took, processor, tests) = self.binaries.entry(binary.into()).or_default();
         *took += outcome.took;
         *processor += outcome.processor;
@@ -153,14 +153,14 @@ test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 
     #[test]
     fn a_skipped_test_is_counted_once_with_its_reason() {
-        let outcome = Outcome::read(true, Duration::ZERO, Duration::ZERO, OUTPUT);
+        let outcome = JobOutcome::read(true, Duration::ZERO, Duration::ZERO, OUTPUT);
         assert_eq!(outcome.tests, [5, 1]);
         assert_eq!(outcome.skipped, ["libipt is not installed", "libpfm4 is too old for zen5"]);
     }
 
     #[test]
     fn the_closing_line_has_what_was_skipped_and_why() {
-        let outcome = Outcome::read(true, Duration::from_secs(2), Duration::from_secs(3), OUTPUT);
+        let outcome = JobOutcome::read(true, Duration::from_secs(2), Duration::from_secs(3), OUTPUT);
         let mut tally = Tally::default();
         tally.add("kernel lib", &outcome);
         tally.add("qemu-tests tests/witness", &outcome);
@@ -181,7 +181,7 @@ test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     fn what_can_be_installed_is_told_from_what_is_old() {
         let misses = |reason: &str| {
             let mut tally = Tally::default();
-            tally.add("a", &Outcome { skipped: vec![reason.into()], ..Outcome::default() });
+            tally.add("a", &JobOutcome { skipped: vec![reason.into()], ..JobOutcome::default() });
             tally.misses_something()
         };
         assert!(misses("libipt is not installed"));

@@ -12,8 +12,8 @@ use clap::Args;
 use pugmark_pfm::{
     Cpu, Event, Levels, UnitMask,
     dispatch::{
-        Control, CounterFeatures, CounterFlags, Dispatch, Features, FindErrorKind, IbsFetch, IbsOp, IbsPmds,
-        Pmc, Request,
+        ControlRegister, CounterFeatures, CounterFlags, Dispatch, Features, FindErrorKind, IbsFetch, IbsOp,
+        IbsPmds, Pmc, Request,
     },
 };
 use serde_json::{Value, json};
@@ -84,7 +84,7 @@ pub(super) fn run(options: &DispatchOptions) -> Result<()> {
             };
             anyhow!("{}: {error}{near}", error.kind.name())
         })?;
-        events.push(selection.at(levels));
+        events.push(selection.with_levels(levels));
     }
     let request = Request {
         events: &events,
@@ -163,9 +163,9 @@ fn text(dispatch: &Dispatch) -> String {
 
 fn register(pmc: &Pmc) -> String {
     match pmc.control() {
-        Control::Counter(_) => format!("PERFEVTSEL{}", pmc.number),
-        Control::IbsFetch(_) => "IbsFetchCtl".to_owned(),
-        Control::IbsOp(_) => "IbsOpCtl".to_owned(),
+        ControlRegister::Counter(_) => format!("PERFEVTSEL{}", pmc.number),
+        ControlRegister::IbsFetch(_) => "IbsFetchCtl".to_owned(),
+        ControlRegister::IbsOp(_) => "IbsOpCtl".to_owned(),
     }
 }
 

@@ -51,7 +51,8 @@ impl<'a> BatchRow<'a> {
 
     /// Returns the name of the error, the control registers, the data registers, and the IBS base indices.
     pub(super) fn answer(&self) -> String {
-        let selections = self.events.iter().map(|(event, levels)| Ok(self.cpu.select(event)?.at(*levels)));
+        let selections =
+            self.events.iter().map(|(event, levels)| Ok(self.cpu.select(event)?.with_levels(*levels)));
         let selections = match selections.collect::<Result<Vec<_>, pugmark_pfm::FindError<'_>>>() {
             Ok(selections) => selections,
             Err(error) => return format!("find:{}\t-\t-\t-", error.kind.name()),

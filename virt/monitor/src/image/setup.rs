@@ -22,7 +22,7 @@ use pugmark_monitor::permission_map::{self, MSR_MAP_BYTES, PORT_MAP_BYTES};
 use pugmark_monitor::pvh::StartInfo;
 use pugmark_monitor::single_step::NO_CONDITION;
 use pugmark_monitor::vmcb::{EFER_SVME, Vmcb};
-use pugmark_truth::{REGION_BASE, REGION_BYTES, Writer};
+use pugmark_truth::{LogWriter, REGION_BASE, REGION_BYTES};
 use x86_64::registers::model_specific::Msr;
 
 use crate::image::configuration;
@@ -47,7 +47,7 @@ pub(crate) enum SetupError {
     CommandLine(String),
     NoGuest,
     Guest(loader::LoadError),
-    Truth(pugmark_truth::Error),
+    Truth(pugmark_truth::TruthError),
     /// The processor with this local APIC ID does not start.
     Processor(u8),
 }
@@ -120,7 +120,7 @@ struct MachinePlan<'a> {
     maps: &'static PermissionMaps,
     northbridge: &'static Northbridge,
     memory: Physical,
-    truth: Option<Writer<'static>>,
+    truth: Option<LogWriter<'static>>,
 }
 
 impl MachinePlan<'_> {
@@ -210,11 +210,11 @@ fn load(
     loader::load(&file, options.guest, info.rsdp, GUEST_RAM, memory).map_err(SetupError::Guest)
 }
 
-fn truth_log() -> Result<Writer<'static>, pugmark_truth::Error> {
+fn truth_log() -> Result<LogWriter<'static>, pugmark_truth::TruthError> {
     // SAFETY: `has_ram` found RAM there, the heap ends before it, and only the log's atomics touch it.
     let words =
         unsafe { core::slice::from_raw_parts(REGION_BASE as *const AtomicU64, REGION_BYTES as usize / 8) };
-    Writer::new(words)
+    LogWriter::new(words)
 }
 
 /// Enables SVM on this processor.

@@ -12,7 +12,7 @@ use pugmark_monitor::guest::{Cpu, Exception, Instruction, Lookahead, Stretch, rf
 use pugmark_monitor::hardware::Hardware;
 use pugmark_monitor::tracing::TracingMemory;
 use pugmark_monitor::vmcb::{Vmcb, intercept1, intercept2};
-use pugmark_truth::{Branch, Flags, Record, Writer};
+use pugmark_truth::{Branch, LogWriter, Record, RecordFlags};
 
 use crate::image::local_apic::LocalApic;
 use crate::image::peers::Peers;
@@ -56,7 +56,7 @@ pub(crate) struct Vcpu {
     /// How often the log gets the time of an instruction.
     pub(crate) time_records: EveryNth,
     /// The truth log; `None` if it is disabled.
-    pub(crate) truth: Option<Writer<'static>>,
+    pub(crate) truth: Option<LogWriter<'static>>,
 }
 
 /// Intercepts that are always active.
@@ -169,13 +169,13 @@ impl Vcpu {
     }
 
     /// Returns the log's flags for an instruction that executes in the state `before`.
-    pub(crate) fn log_flags(&self, before: Context) -> Flags {
-        let flags = Flags::new(before.cpl);
-        if self.emulated_without_exit { flags.by_hand() } else { flags }
+    pub(crate) fn log_flags(&self, before: Context) -> RecordFlags {
+        let flags = RecordFlags::new(before.cpl);
+        if self.emulated_without_exit { flags.emulated() } else { flags }
     }
 
     /// Appends one record to the log.
-    pub(crate) fn log(&self, before: Context, flags: Flags) {
+    pub(crate) fn log(&self, before: Context, flags: RecordFlags) {
         if let Some(truth) = &self.truth {
             let Context { ip, cr3, .. } = before;
             truth.append(Record { rip: ip, cr3, session: self.session, flags, cpu: self.peers.index() });

@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use std::ops::{Range, RangeInclusive};
 
-use crate::{Filter, Level, Program, Rates, Shape};
+use crate::{CodeLevel, EventRates, Filter, Program, ProgramShape};
 use pugmark_model::intel::{IntelProfile, IntelSettings, Overflow, ReturnElsewhere};
 
 /// Bits of IA32_RTIT_CTL, typed from the manual: SDM vol. 3, Intel Processor Trace, "IA32_RTIT_CTL MSR".
@@ -50,7 +50,7 @@ pub mod ctl {
 
 /// Where the packets go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Output {
+pub enum TraceOutput {
     /// One range, large enough for the whole run.
     Range,
     /// One ToPA region, large enough for the whole run.
@@ -76,7 +76,7 @@ pub enum Output {
 
 /// The configuration of a traced run.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct TraceConfig {
     /// The processor model.
     pub profile: &'static IntelProfile,
     /// Choices that the manual leaves to the processor.
@@ -86,13 +86,13 @@ pub struct Config {
     /// What is traced.
     pub filter: Filter,
     /// Where the packets go.
-    pub output: Output,
+    pub output: TraceOutput,
     /// STATUS is written as 0 before each start, so that the trace begins with a PSB, the packet at which decoding can
     /// start.
-    pub fresh: bool,
+    pub clears_status: bool,
     /// How often unforeseen events happen, and how long instructions take.
-    pub rates: Rates,
-    /// The least number of steps of the walk. After them the walk continues until tracing is turned off.
+    pub rates: EventRates,
+    /// The least number of steps of the execution. After them the execution continues until tracing is turned off.
     pub steps: usize,
 }
 
@@ -121,24 +121,25 @@ pub enum Topic {
     Events,
 }
 
-impl Config {
+impl TraceConfig {
     /// Draws the program for `seed` and the configuration of its trace.
     ///
     /// # Panics
     /// Never: the profiles that it names exist.
     #[must_use]
-    pub fn draw(topic: Topic, seed: u64) -> (Program, Self) {
-        Self::draw_of(topic, seed, &Shape::default(), 1000..4000)
+    pub fn random(topic: Topic, seed: u64) -> (Program, Self) {
+        Self::random_of(topic, seed, &ProgramShape::default(), 1000..4000)
     }
 
-    /// Like [`Config::draw`] with a smaller program and fewer steps, for tests that need many programs.
+    /// Like [`TraceConfig::random`] with a smaller program and fewer steps, for tests that need many programs.
     #[must_use]
-    pub fn draw_small(topic: Topic, seed: u64) -> (Program, Self) {
-        let shape = Shape { kernel: 3, user: 3, lib: 1, compat: 2, blocks: 5, ..Shape::default() };
-        Self::draw_of(topic, seed, &shape, 50..400)
+    pub fn random_small(topic: Topic, seed: u64) -> (Program, Self) {
+        let shape =
+            ProgramShape { kernel: 3, user: 3, lib: 1, compat: 2, blocks: 5, ..ProgramShape::default() };
+        Self::random_of(topic, seed, &shape, 50..400)
     }
 
-    fn draw_of(topic: Topic, seed: u64, shape: &Shape, steps: Range<usize>) -> (Program, Self) {
+    fn random_of(topic: Topic, seed: u64, shape: &ProgramShape, steps: Range<usize>) -> (Program, Self) {
         let mut rng = Rng::with_seed(seed ^ 0x636f_6e66);
         let newest = &["sapphire-rapids"][..];
         let names = match topic {
@@ -149,7 +150,7 @@ impl Config {
         };
         let name = names[rng.usize(..names.len())];
         let profile = IntelProfile::by_name(name).expect("a profile");
-        let shape = Shape {
+        let shape = ProgramShape {
             user: if rng.u8(..5) == 0 && topic != Topic::Level { 0 } else { 1 + rng.usize(..shape.user) },
             ptwrite: topic == Topic::Events,
             ..shape.clone()
@@ -167,12 +168,12 @@ impl Config {
             },
             ctl: ctl::BRANCH_EN | packets(name, &mut rng),
             filter: Filter::all(),
-            output: if name == "broadwell" || rng.bool() { Output::Region } else { Output::Range },
-            fresh: rng.bool(),
-            rates: Rates::default(),
+            output: if name == "broadwell" || rng.bool() { TraceOutput::Region } else { TraceOutput::Range },
+            clears_status: rng.bool(),
+            rates: EventRates::default(),
             steps: rng.usize(steps),
         };
-        config.about(topic, &program, &mut rng);
+        config.apply_topic(topic, &program, &mut rng);
         // A separate generator, so that what a seed gave before stays the same.
         let mut rng = Rng::with_seed(seed ^ 0x6f74_6865);
         let settings = &mut config.settings;
@@ -181,7 +182,7 @@ impl Config {
         (program, config)
     }
 
-    fn about(&mut self, topic: Topic, program: &Program, rng: &mut Rng) {
+    fn apply_topic(&mut self, topic: Topic, program: &Program, rng: &mut Rng) {
         match topic {
             Topic::Everything => {}
             Topic::Level => {
@@ -190,12 +191,12 @@ impl Config {
             }
             Topic::Cr3 => {
                 self.filter.cr3 = Some([0x0010_0000, 0x0020_0000][rng.usize(..2)]);
-                self.any_level(rng);
+                self.sometimes_filter_by_level(rng);
             }
             Topic::Range => {
                 let count = 1 + rng.usize(..self.profile.address_ranges as usize);
                 self.filter.ranges = (0..count).map(|_| function(program, rng)).collect();
-                self.any_level(rng);
+                self.sometimes_filter_by_level(rng);
             }
             Topic::Stop => {
                 self.filter.stop = Some(function(program, rng));
@@ -203,19 +204,22 @@ impl Config {
                     self.filter.ranges =
                         (1..self.profile.address_ranges).map(|_| function(program, rng)).collect();
                 }
-                self.any_level(rng);
+                self.sometimes_filter_by_level(rng);
             }
             Topic::Pmi => {
                 let count = 3 + rng.usize(..4);
-                self.output = Output::Regions { count, pmi: rng.usize(..count - 1) };
+                self.output = TraceOutput::Regions { count, pmi: rng.usize(..count - 1) };
                 self.ctl |= ctl::CYC_EN | ctl::TSC_EN | ctl::DIS_RETC;
                 self.settings.pmi_skid = rng.u32(..20);
                 self.steps = 8000 + rng.usize(..8000);
             }
             Topic::Full | Topic::Wrap => {
                 let count = 1 + rng.usize(..3);
-                self.output =
-                    if topic == Topic::Full { Output::Full { count } } else { Output::Ring { count } };
+                self.output = if topic == Topic::Full {
+                    TraceOutput::Full { count }
+                } else {
+                    TraceOutput::Ring { count }
+                };
                 self.ctl |= ctl::CYC_EN | ctl::DIS_RETC;
                 self.ctl &= !(0xf << ctl::PSB_FREQ);
                 self.steps = 8000 + rng.usize(..8000);
@@ -233,7 +237,7 @@ impl Config {
             Topic::Events => {
                 self.ctl |= ctl::PTW_EN | if rng.bool() { ctl::FUP_ON_PTW } else { 0 };
                 self.ctl |= if rng.bool() { ctl::EVENT_EN } else { 0 };
-                self.any_level(rng);
+                self.sometimes_filter_by_level(rng);
             }
         }
     }
@@ -241,13 +245,13 @@ impl Config {
     /// Makes the choices that the manual leaves to the processor so that libipt can decode the trace. For a RET with a
     /// TIP (the packet of an indirect branch's target) libipt does not remove a CALL from its return stack, and it
     /// remembers no IP from before an OVF (the packet that reports lost packets).
-    pub fn for_readers_like_libipt(&mut self) {
+    pub fn make_decodable_by_libipt(&mut self) {
         self.settings.return_elsewhere = ReturnElsewhere::Empties;
         self.settings.compress_after_overflow = false;
     }
 
     /// Sometimes filters by privilege level as well.
-    fn any_level(&mut self, rng: &mut Rng) {
+    fn sometimes_filter_by_level(&mut self, rng: &mut Rng) {
         match rng.u8(..6) {
             0 => self.filter.os = false,
             1 => self.filter.user = false,
@@ -264,7 +268,7 @@ impl Config {
             | when(self.filter.os, ctl::OS)
             | when(self.filter.user, ctl::USER)
             | when(self.filter.cr3.is_some(), ctl::CR3_FILTER)
-            | when(self.output != Output::Range, ctl::TOPA);
+            | when(self.output != TraceOutput::Range, ctl::TOPA);
         for (at, (_, cfg)) in self.ranges().enumerate() {
             value |= cfg << (ctl::ADDR_CFG + 4 * at as u32);
         }
@@ -306,7 +310,7 @@ fn packets(name: &str, rng: &mut Rng) -> u64 {
 fn function(program: &Program, rng: &mut Rng) -> RangeInclusive<u64> {
     let functions = program.functions();
     let first = &functions[rng.usize(..functions.len())];
-    let same = |level: Level| functions.iter().filter(move |function| function.level == level);
+    let same = |level: CodeLevel| functions.iter().filter(move |function| function.level == level);
     let last = same(first.level).filter(|function| function.range.start() >= first.range.start());
     let last: Vec<_> = last.collect();
     *first.range.start()..=*last[rng.usize(..last.len())].range.end()

@@ -1,7 +1,7 @@
-//! Feeds a walk to a processor of the model, which has memory for its output.
+//! Feeds an execution to a processor of the model, which has memory for its output.
 
-use super::{Config, Output};
-use crate::{Program, Step, Switch, Walk};
+use super::{TraceConfig, TraceOutput};
+use crate::{Execution, ExecutionStep, Program, TracingSwitch};
 use pugmark_decoder_core::packet::PtwPayload;
 use pugmark_model::intel::IntelProcessor;
 use pugmark_model::{Context, FlatMemory, Processor as _, Retired};
@@ -42,7 +42,7 @@ const PAGE: u64 = 4096;
 
 /// The results of a run.
 #[derive(Debug, Default)]
-pub struct Run {
+pub struct TraceRun {
     /// All packets, in order.
     pub trace: Vec<u8>,
     /// The address of each instruction that had to be traced, in order.
@@ -66,27 +66,27 @@ pub struct Run {
 /// # Panics
 /// When the model refuses a configuration that it should accept; a test must fail then.
 #[must_use]
-pub fn run(program: &Program, config: &Config, seed: u64) -> Run {
+pub fn run(program: &Program, config: &TraceConfig, seed: u64) -> TraceRun {
     let mut ram = vec![0; 2 * BUFFER_SIZE as usize];
     let memory = FlatMemory { base: RAM, bytes: &mut ram };
     let processor = IntelProcessor::new(config.profile, config.settings);
-    let run = Run::default();
+    let run = TraceRun::default();
     let mut machine = Machine { processor, memory, config, run, on: false, stopped: false };
-    let mut walk = Walk::new(program, seed, config.rates);
+    let mut execution = Execution::new(program, seed, config.rates);
     let mut left = config.steps;
     loop {
-        let step = walk.next().expect("the walk goes on");
+        let step = execution.next().expect("an execution never ends");
         machine.step(&step);
         left = left.saturating_sub(1);
         if machine.processor.take_interrupt().is_some() {
             machine.run.pmis += 1;
-            walk.request_nmi();
+            execution.request_nmi();
         }
-        if left == 0 && matches!(step, Step::Switch(Switch::Off, _)) {
+        if left == 0 && matches!(step, ExecutionStep::Switch(TracingSwitch::Off, _)) {
             return machine.run;
         }
         if left == 0 {
-            walk.request_nmi();
+            execution.request_nmi();
         }
     }
 }
@@ -94,34 +94,34 @@ pub fn run(program: &Program, config: &Config, seed: u64) -> Run {
 struct Machine<'a> {
     processor: IntelProcessor,
     memory: FlatMemory<'a>,
-    config: &'a Config,
-    run: Run,
+    config: &'a TraceConfig,
+    run: TraceRun,
     on: bool,
     /// TraceStop has ended the trace; it stays ended until tracing is turned on again.
     stopped: bool,
 }
 
 impl Machine<'_> {
-    fn step(&mut self, step: &Step) {
+    fn step(&mut self, step: &ExecutionStep) {
         match step {
-            Step::Switch(Switch::On, retired) => self.start(retired),
-            Step::Switch(Switch::Off, retired) => self.stop(retired),
-            Step::Retired(retired) => {
+            ExecutionStep::Switch(TracingSwitch::On, retired) => self.start(retired),
+            ExecutionStep::Switch(TracingSwitch::Off, retired) => self.stop(retired),
+            ExecutionStep::Retired(retired) => {
                 if self.on && !self.stopped && self.config.filter.traces(&retired.before) {
                     self.run.truth.push(retired.before.ip);
                     self.run.times.push(retired.tsc);
                     self.run.ptwrites.extend(ptwrite(retired));
                 }
-                self.arrive(&retired.after);
+                self.take_pmi(&retired.after);
                 if self.processor.needs_each_instruction() {
                     self.processor.retire(retired, &mut self.memory);
                 }
             }
-            Step::Delivered(delivery) => {
+            ExecutionStep::Delivered(delivery) => {
                 if self.on && !self.stopped {
                     self.run.events.push((delivery.vector, delivery.cr2));
                 }
-                self.arrive(&delivery.after);
+                self.take_pmi(&delivery.after);
                 if self.processor.needs_each_instruction() {
                     self.processor.deliver(delivery, &mut self.memory);
                 }
@@ -129,7 +129,7 @@ impl Machine<'_> {
         }
     }
 
-    fn arrive(&mut self, at: &Context) {
+    fn take_pmi(&mut self, at: &Context) {
         self.stopped |= self.on && self.config.filter.stops(at);
     }
 
@@ -145,30 +145,30 @@ impl Machine<'_> {
     fn start(&mut self, at: &Retired) {
         assert!(!self.on, "turned on twice");
         let config = self.config;
-        if self.run.trace.is_empty() || config.fresh {
+        if self.run.trace.is_empty() || config.clears_status {
             self.write(msr::STATUS, 0, at);
         } else {
             let status = self.read(msr::STATUS);
             self.write(msr::STATUS, status & !(ERROR | STOPPED), at);
         }
         match config.output {
-            Output::Range => {
+            TraceOutput::Range => {
                 self.write(msr::OUTPUT_BASE, BUFFER, at);
                 self.write(msr::OUTPUT_MASK_PTRS, BUFFER_SIZE - 1, at);
             }
-            Output::Region => self.topa(&[BUFFER | BUFFER_ORDER << SIZE_SHIFT | STOP], at),
-            Output::Regions { count, pmi } => {
+            TraceOutput::Region => self.topa(&[BUFFER | BUFFER_ORDER << SIZE_SHIFT | STOP], at),
+            TraceOutput::Regions { count, pmi } => {
                 let mut entries = pages(count);
                 entries[pmi] |= INT;
                 entries[count - 1] |= STOP;
                 self.topa(&entries, at);
             }
-            Output::Full { count } => {
+            TraceOutput::Full { count } => {
                 let mut entries = pages(count);
                 entries[count - 1] |= STOP;
                 self.topa(&entries, at);
             }
-            Output::Ring { count } => self.topa(&pages(count), at),
+            TraceOutput::Ring { count } => self.topa(&pages(count), at),
         }
         if let Some(cr3) = config.filter.cr3 {
             self.write(msr::CR3_MATCH, cr3, at);
@@ -205,12 +205,12 @@ impl Machine<'_> {
         let pointers = self.read(msr::OUTPUT_MASK_PTRS);
         let offset = pointers >> 32;
         let valid = match self.config.output {
-            Output::Range | Output::Region => offset,
+            TraceOutput::Range | TraceOutput::Region => offset,
             _ => (pointers >> 7 & 0x1ff_ffff) * PAGE + offset,
         };
         let buffer = &self.memory.bytes[(BUFFER - RAM) as usize..];
         let (newest, oldest) = buffer.split_at(valid as usize);
-        if let Output::Ring { count } = self.config.output {
+        if let TraceOutput::Ring { count } = self.config.output {
             // Memory that was never written is zero, and zero bytes decode as PAD packets.
             let oldest = &oldest[..count * PAGE as usize - newest.len()];
             self.run.wrapped = oldest.iter().any(|&byte| byte != 0);

@@ -12,5 +12,5 @@
 mod config;
 mod machine;
 
-pub use config::{Config, Output, Topic, ctl};
-pub use machine::{Run, run};
+pub use config::{Topic, TraceConfig, TraceOutput, ctl};
+pub use machine::{TraceRun, run};

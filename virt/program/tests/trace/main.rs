@@ -1,6 +1,6 @@
-//! From programs to packets and back: what the decoder finds in the model's trace must be what the walk did.
+//! From programs to packets and back: what the decoder finds in the model's trace must be what was executed.
 //!
-//! What had to be traced is computed from the walk and the definition of the filter, never from the model.
+//! What had to be traced is computed from the execution and the definition of the filter, never from the model.
 //! `PUGMARK_LONG=1` runs fifty times as many programs.
 
 mod pieces;
@@ -12,7 +12,7 @@ use pugmark_decoder_core::hash::AddressHash;
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_decoder_core::packet::PtwPayload;
 use pugmark_program::Program;
-use pugmark_program::trace::{Config, Run, Topic, ctl, run};
+use pugmark_program::trace::{Topic, TraceConfig, TraceRun, ctl, run};
 
 /// Returns how many programs a test runs.
 fn programs(usual: u64) -> u64 {
@@ -67,14 +67,14 @@ fn hash(addresses: &[u64]) -> AddressHash {
 }
 
 /// Checks that the trace of a run without loss gives the truth.
-fn check(topic: Topic, seed: u64) -> Result<Run, String> {
-    let (program, config) = Config::draw(topic, seed);
+fn check(topic: Topic, seed: u64) -> Result<TraceRun, String> {
+    let (program, config) = TraceConfig::random(topic, seed);
     let run = run(&program, &config, seed);
     let sections = sections(&program);
     let (Found { instructions: found, ptwrites, events }, end) = decode(&run.trace, &sections);
     if let Err(error) = end {
         return Err(format!(
-            "{topic:?} {seed}: {error} behind {} of {} instructions\n{config:?}",
+            "{topic:?} {seed}: {error} after {} of {} instructions\n{config:?}",
             found.len(),
             run.truth.len()
         ));
@@ -106,7 +106,7 @@ fn check(topic: Topic, seed: u64) -> Result<Run, String> {
 }
 
 /// Checks that decoding from a PSB in the middle gives the rest of the truth: nothing earlier is needed.
-fn from_the_middle(run: &Run, sections: &[Section]) -> Result<(), String> {
+fn from_the_middle(run: &TraceRun, sections: &[Section]) -> Result<(), String> {
     let mut decoder = InsnDecoder::new(&run.trace, Image::new(sections));
     while let Some(psb) = decoder.sync_forward() {
         if (psb as usize) < run.trace.len() / 2 {
@@ -122,7 +122,7 @@ fn from_the_middle(run: &Run, sections: &[Section]) -> Result<(), String> {
 }
 
 /// Checks `count` seeds; returns the sum of `measure` over all runs.
-fn check_all(topic: Topic, count: u64, measure: impl Fn(&Run) -> usize) -> usize {
+fn check_all(topic: Topic, count: u64, measure: impl Fn(&TraceRun) -> usize) -> usize {
     let mut sum = 0;
     let mut failures = Vec::new();
     for seed in 0..programs(count) {

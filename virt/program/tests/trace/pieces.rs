@@ -3,7 +3,7 @@
 use pugmark_decoder_core::flow::{After, InsnDecoder, Pieces};
 use pugmark_decoder_core::image::Image;
 use pugmark_decoder_core::packet::{Packet, Packets};
-use pugmark_program::trace::{Config, Run, Topic, run};
+use pugmark_program::trace::{Topic, TraceConfig, TraceRun, run};
 
 use crate::{programs, sections};
 
@@ -19,11 +19,11 @@ struct Loss {
     /// Instructions that were traced.
     traced: usize,
     /// Instructions that had to be traced after the last one that was.
-    behind: usize,
+    after_last: usize,
 }
 
-fn check(topic: Topic, seed: u64) -> Result<(Run, Loss), String> {
-    let (program, config) = Config::draw(topic, seed);
+fn check(topic: Topic, seed: u64) -> Result<(TraceRun, Loss), String> {
+    let (program, config) = TraceConfig::random(topic, seed);
     let run = run(&program, &config, seed);
     let sections = sections(&program);
     let mut loss = Loss {
@@ -57,14 +57,14 @@ fn check(topic: Topic, seed: u64) -> Result<(Run, Loss), String> {
     if pieces.errors() != 0 {
         return fail(format!("{} errors", pieces.errors()));
     }
-    loss.behind = run.truth.len() - from;
-    loss.lost += loss.behind;
+    loss.after_last = run.truth.len() - from;
+    loss.lost += loss.after_last;
     loss.cut = usize::from(loss.lost > 0);
     Ok((run, loss))
 }
 
 /// Checks `count` seeds; `judge` returns false for a run that is wrong.
-fn check_all(topic: Topic, count: u64, judge: impl Fn(&Run, &Loss) -> bool) -> Loss {
+fn check_all(topic: Topic, count: u64, judge: impl Fn(&TraceRun, &Loss) -> bool) -> Loss {
     let mut sum = Loss::default();
     let mut failures = Vec::new();
     for seed in 0..programs(count) {
@@ -99,7 +99,7 @@ fn overflows_cut_the_trace_into_pieces_of_the_truth() {
 #[test]
 fn a_full_output_cuts_off_the_end_of_the_truth() {
     let sum = check_all(Topic::Full, 60, |run, loss| {
-        loss.pieces == 1 && loss.lost == loss.behind && (loss.lost == 0 || run.stops == 1)
+        loss.pieces == 1 && loss.lost == loss.after_last && (loss.lost == 0 || run.stops == 1)
     });
     assert!(sum.cut > 20, "{sum:?}");
 }
@@ -107,7 +107,7 @@ fn a_full_output_cuts_off_the_end_of_the_truth() {
 #[test]
 fn a_wrapped_output_has_the_end_of_the_truth() {
     let sum = check_all(Topic::Wrap, 60, |run, loss| {
-        loss.behind == 0 && loss.pieces == 1 && (loss.lost == 0 || run.wrapped)
+        loss.after_last == 0 && loss.pieces == 1 && (loss.lost == 0 || run.wrapped)
     });
     assert!(sum.cut > 20, "{sum:?}");
 }

@@ -3,7 +3,7 @@ extern crate std;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::vec::Vec;
 
-use crate::{Branch, BranchKind, Error, Flags, Log, Record, Writer};
+use crate::{Branch, BranchKind, Log, LogWriter, Record, RecordFlags, TruthError};
 
 fn region(words: usize) -> Vec<AtomicU64> {
     (0..words).map(|_| AtomicU64::new(0xdead_beef_dead_beef)).collect()
@@ -14,21 +14,21 @@ fn bytes(region: &[AtomicU64]) -> Vec<u8> {
 }
 
 const ROWS: [Record; 3] = [
-    Record { rip: 0x1000, cr3: 0x2000, session: 1, flags: Flags::new(0), cpu: 0 },
+    Record { rip: 0x1000, cr3: 0x2000, session: 1, flags: RecordFlags::new(0), cpu: 0 },
     Record {
         rip: 0xffff_8000_0000_1234,
         cr3: u64::MAX,
         session: 0xffff,
-        flags: Flags::new(3).software_interrupt(),
+        flags: RecordFlags::new(3).software_interrupt(),
         cpu: 3,
     },
-    Record { rip: u64::MAX, cr3: 0, session: 0x0102, flags: Flags::new(2).by_hand(), cpu: 0xffff },
+    Record { rip: u64::MAX, cr3: 0, session: 0x0102, flags: RecordFlags::new(2).emulated(), cpu: 0xffff },
 ];
 
 #[test]
 fn what_was_appended_is_read_in_order() {
     let region = region(8 + 3 * 5 + 2);
-    let writer = Writer::new(&region).unwrap();
+    let writer = LogWriter::new(&region).unwrap();
     assert_eq!(writer.capacity(), 5);
     for row in ROWS {
         writer.append(row);
@@ -54,12 +54,12 @@ fn a_time_is_no_instruction_and_no_branch() {
 #[test]
 fn bytes_lie_where_the_layout_says() {
     let region = region(8 + 3);
-    let writer = Writer::new(&region).unwrap();
+    let writer = LogWriter::new(&region).unwrap();
     writer.append(Record {
         rip: 0x0807_0605_0403_0201,
         cr3: 0x1817_1615_1413_1211,
         session: 0x2221,
-        flags: Flags::new(3).software_interrupt(),
+        flags: RecordFlags::new(3).software_interrupt(),
         cpu: 0x2625,
     });
     let bytes = bytes(&region);
@@ -79,7 +79,7 @@ fn bytes_lie_where_the_layout_says() {
 #[test]
 fn counts_what_finds_no_room() {
     let region = region(8 + 3 * 2);
-    let writer = Writer::new(&region).unwrap();
+    let writer = LogWriter::new(&region).unwrap();
     for row in ROWS {
         writer.append(row);
     }
@@ -93,7 +93,7 @@ fn counts_what_finds_no_room() {
 fn a_log_is_empty_where_no_record_can_be_read() {
     for (rooms, records, empty) in [(1, 0, true), (1, 1, false), (1, 2, false), (0, 0, true), (0, 1, true)] {
         let region = region(8 + 3 * rooms);
-        let writer = Writer::new(&region).unwrap();
+        let writer = LogWriter::new(&region).unwrap();
         ROWS[..records].iter().for_each(|row| writer.append(*row));
         let bytes = bytes(&region);
         let log = Log::new(&bytes).unwrap();
@@ -105,28 +105,28 @@ fn a_log_is_empty_where_no_record_can_be_read() {
 #[test]
 fn flags_say_the_level_and_the_kind() {
     for cpl in 0..4 {
-        let plain = Flags::new(cpl);
+        let plain = RecordFlags::new(cpl);
         for (flags, bits, software_interrupt, by_hand) in [
             (plain, 0, false, false),
             (plain.software_interrupt(), 4, true, false),
-            (plain.by_hand(), 8, false, true),
-            (plain.by_hand().software_interrupt(), 12, true, true),
+            (plain.emulated(), 8, false, true),
+            (plain.emulated().software_interrupt(), 12, true, true),
         ] {
             assert_eq!((flags.cpl(), flags.bits()), (cpl, bits | u16::from(cpl)));
-            assert_eq!((flags.is_software_interrupt(), flags.is_by_hand()), (software_interrupt, by_hand));
+            assert_eq!((flags.is_software_interrupt(), flags.is_emulated()), (software_interrupt, by_hand));
         }
     }
-    assert_eq!(Flags::new(7), Flags::new(3), "a level has two bits");
+    assert_eq!(RecordFlags::new(7), RecordFlags::new(3), "a level has two bits");
 }
 
 #[test]
 fn an_error_says_what_was_found() {
     for (error, text) in [
-        (Error::Short { bytes: 63 }, "a truth log has a header, here are 63 bytes"),
-        (Error::Magic(0x1234), "no truth log: it begins with 0x0000000000001234"),
-        (Error::Version(9), "truth log of unknown version 9"),
-        (Error::RecordBytes(32), "truth log with records of 32 bytes"),
-        (Error::Capacity { claimed: 7, fits: 6 }, "truth log claims room for 7 records where 6 fit"),
+        (TruthError::Short { bytes: 63 }, "a truth log has a header, here are 63 bytes"),
+        (TruthError::Magic(0x1234), "no truth log: it begins with 0x0000000000001234"),
+        (TruthError::Version(9), "truth log of unknown version 9"),
+        (TruthError::RecordBytes(32), "truth log with records of 32 bytes"),
+        (TruthError::Capacity { claimed: 7, fits: 6 }, "truth log claims room for 7 records where 6 fit"),
     ] {
         assert_eq!(std::format!("{error}"), text);
     }
@@ -134,31 +134,31 @@ fn an_error_says_what_was_found() {
 
 #[test]
 fn refuses_what_is_no_log() {
-    assert_eq!(Writer::new(&region(7)).unwrap_err(), Error::Short { bytes: 56 });
+    assert_eq!(LogWriter::new(&region(7)).unwrap_err(), TruthError::Short { bytes: 56 });
     let region = region(8 + 3);
-    Writer::new(&region).unwrap();
+    LogWriter::new(&region).unwrap();
     let good = bytes(&region);
     let change = |at: usize, value: u8| {
         let mut bytes = good.clone();
         bytes[at] = value;
         Log::new(&bytes).unwrap_err()
     };
-    assert_eq!(change(0, b'p'), Error::Magic(u64::from_le_bytes(*b"pUGTRUTH")));
-    assert_eq!(change(8, 1), Error::Version(1));
-    assert_eq!(change(12, 32), Error::RecordBytes(32));
-    assert_eq!(change(16, 2), Error::Capacity { claimed: 2, fits: 1 });
-    assert_eq!(Log::new(&good[..63]).unwrap_err(), Error::Short { bytes: 63 });
+    assert_eq!(change(0, b'p'), TruthError::Magic(u64::from_le_bytes(*b"pUGTRUTH")));
+    assert_eq!(change(8, 1), TruthError::Version(1));
+    assert_eq!(change(12, 32), TruthError::RecordBytes(32));
+    assert_eq!(change(16, 2), TruthError::Capacity { claimed: 2, fits: 1 });
+    assert_eq!(Log::new(&good[..63]).unwrap_err(), TruthError::Short { bytes: 63 });
 }
 
 #[test]
 fn processors_share_one_log() {
     let region = region(8 + 3 * 4000);
-    let writer = Writer::new(&region).unwrap();
+    let writer = LogWriter::new(&region).unwrap();
     std::thread::scope(|scope| {
         for cpu in 0..4 {
             scope.spawn(move || {
                 for rip in 0..1000 {
-                    writer.append(Record { rip, cr3: 0, session: 1, flags: Flags::new(0), cpu });
+                    writer.append(Record { rip, cr3: 0, session: 1, flags: RecordFlags::new(0), cpu });
                 }
             });
         }
@@ -176,12 +176,12 @@ fn processors_share_one_log() {
 fn a_record_is_counted_only_when_it_is_written() {
     const EACH: u64 = 20_000;
     let region = region(8 + 3 * 2 * EACH as usize);
-    let writer = Writer::new(&region).unwrap();
+    let writer = LogWriter::new(&region).unwrap();
     let torn = std::thread::scope(|scope| {
         for cpu in 1..=2 {
             scope.spawn(move || {
                 for rip in 0..EACH {
-                    writer.append(Record { rip, cr3: !rip, session: 7, flags: Flags::new(0), cpu });
+                    writer.append(Record { rip, cr3: !rip, session: 7, flags: RecordFlags::new(0), cpu });
                 }
             });
         }
@@ -207,7 +207,7 @@ fn a_record_is_not_counted_before_one_that_was_begun_earlier() {
     const BEGUN: usize = 5;
     const COUNT: usize = 3;
     let region = region(8 + 3 * 2);
-    let writer = Writer::new(&region).unwrap();
+    let writer = LogWriter::new(&region).unwrap();
     region[BEGUN].store(1, Ordering::Relaxed);
     std::thread::scope(|scope| {
         scope.spawn(|| writer.append(ROWS[0]));

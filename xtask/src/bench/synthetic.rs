@@ -4,7 +4,7 @@ use super::Load;
 use anyhow::{Result, anyhow, ensure};
 use pugmark_model::intel::{IntelProcessor, IntelProfile, IntelSettings};
 use pugmark_model::{FlatMemory, Processor as _, Retired};
-use pugmark_program::{Program, Rates, Shape, Step, Switch, Walk};
+use pugmark_program::{EventRates, Execution, ExecutionStep, Program, ProgramShape, TracingSwitch};
 use pugmark_qemu_tests::libipt_speed::FileSection;
 use std::{fs, path::Path};
 
@@ -23,11 +23,18 @@ const BRANCH_EN: u64 = 1 << 13;
 const RAM: u64 = 0x1_0000_0000;
 
 /// Few interrupts and faults, as in a program that computes.
-const RATES: Rates = Rates { interrupt: 2, trap: 1, fault: 4, ticks: 12, depth: 40 };
+const RATES: EventRates = EventRates { interrupt: 2, trap: 1, fault: 4, ticks: 12, depth: 40 };
 
 /// Makes a trace of about this many bytes, with return compression, and with timing packets if `timing` is set.
-pub(super) fn made(bytes: usize, timing: bool, scratch: &Path) -> Result<Load> {
-    let shape = Shape { kernel: 60, user: 60, lib: 40, blocks: 20, cr3_writes: false, ..Shape::default() };
+pub(super) fn synthetic_load(bytes: usize, timing: bool, scratch: &Path) -> Result<Load> {
+    let shape = ProgramShape {
+        kernel: 60,
+        user: 60,
+        lib: 40,
+        blocks: 20,
+        cr3_writes: false,
+        ..ProgramShape::default()
+    };
     let program = Program::generate(1, &shape);
     let profile = IntelProfile::by_name("skylake").ok_or_else(|| anyhow!("no such profile"))?;
     let size = (2 * bytes).next_power_of_two();
@@ -38,7 +45,7 @@ pub(super) fn made(bytes: usize, timing: bool, scratch: &Path) -> Result<Load> {
     if timing {
         ctl |= CYC_EN | MTC_EN | TSC_EN;
     }
-    let mut walk = Walk::new(&program, 1, RATES);
+    let mut execution = Execution::new(&program, 1, RATES);
     let write =
         |processor: &mut IntelProcessor, memory: &mut FlatMemory<'_>, number, value, at: &Retired<'_>| {
             let written = processor.write_msr(number, value, at, memory);
@@ -46,27 +53,27 @@ pub(super) fn made(bytes: usize, timing: bool, scratch: &Path) -> Result<Load> {
         };
     let mut steps = 0_u64;
     let end = loop {
-        let step = walk.next().ok_or_else(|| anyhow!("the walk ends"))?;
+        let step = execution.next().ok_or_else(|| anyhow!("the execution ended, which it never does"))?;
         steps += 1;
         match step {
-            Step::Switch(Switch::On, retired) => {
+            ExecutionStep::Switch(TracingSwitch::On, retired) => {
                 write(&mut processor, &mut memory, OUTPUT_BASE, RAM, &retired)?;
                 write(&mut processor, &mut memory, OUTPUT_MASK_PTRS, size as u64 - 1, &retired)?;
                 write(&mut processor, &mut memory, CTL, ctl, &retired)?;
             }
-            Step::Switch(Switch::Off, retired) => {
+            ExecutionStep::Switch(TracingSwitch::Off, retired) => {
                 write(&mut processor, &mut memory, CTL, 0, &retired)?;
                 let pointers = processor.read_msr(OUTPUT_MASK_PTRS).map_err(|_| anyhow!("RDMSR faults"))?;
                 break (pointers >> 32) as usize;
             }
-            Step::Retired(retired) => processor.retire(&retired, &mut memory),
-            Step::Delivered(delivery) => processor.deliver(&delivery, &mut memory),
+            ExecutionStep::Retired(retired) => processor.retire(&retired, &mut memory),
+            ExecutionStep::Delivered(delivery) => processor.deliver(&delivery, &mut memory),
         }
         // Each instruction adds a little output, so it is enough to read the amount now and then.
         if steps.is_multiple_of(4096) {
             let pointers = processor.read_msr(OUTPUT_MASK_PTRS).map_err(|_| anyhow!("RDMSR faults"))?;
             if (pointers >> 32) as usize >= bytes {
-                walk.request_nmi();
+                execution.request_nmi();
             }
         }
     };

@@ -1,24 +1,24 @@
-//! The walk through a program.
+//! The execution of a program.
 
 use fastrand::Rng;
 use pugmark_model::{Context, Delivery, DeliveryKind, ExecMode, Retired};
 
-use crate::program::{Flow, Program, Switch};
+use crate::program::{Flow, Program, TracingSwitch};
 
-/// One step of a walk: what the processor does next.
+/// One step of an execution: what the processor does next.
 #[derive(Debug, Clone, Copy)]
-pub enum Step<'a> {
+pub enum ExecutionStep<'a> {
     /// An instruction retired.
     Retired(Retired<'a>),
     /// The WRMSR that turns tracing on or off retired.
-    Switch(Switch, Retired<'a>),
+    Switch(TracingSwitch, Retired<'a>),
     /// An interrupt or exception was delivered.
     Delivered(Delivery),
 }
 
 /// How often unforeseen events happen: in how many of 65536 cases where the event is possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rates {
+pub struct EventRates {
     /// Interrupts, before any instruction while RFLAGS.IF is set.
     pub interrupt: u16,
     /// Traps, after any instruction.
@@ -31,14 +31,14 @@ pub struct Rates {
     pub depth: u32,
 }
 
-impl Default for Rates {
+impl Default for EventRates {
     fn default() -> Self {
         Self { interrupt: 300, trap: 100, fault: 10_000, ticks: 12, depth: 140 }
     }
 }
 
 /// Maximum nesting of interrupts within interrupts.
-const NESTED: usize = 4;
+const MAX_NESTED: usize = 4;
 
 /// The address spaces. Some differ only in their low 12 bits: PCID, or PWT and PCD.
 const CR3: [u64; 4] = [0x0010_0000, 0x0020_0000, 0x0000_000f_ffff_f000, 0x0010_0018];
@@ -49,9 +49,9 @@ const INVALID_OPCODE: u8 = 6;
 const DEBUG: u8 = 1;
 const NMI: u8 = 2;
 
-/// A return point on the walk's stack.
+/// A return point on the execution's stack.
 #[derive(Debug, Clone, Copy)]
-enum Frame {
+enum ReturnPoint {
     Near(u64),
     Far(u64, ExecMode),
     Syscall(Context),
@@ -59,15 +59,15 @@ enum Frame {
     Interrupt(Context, bool),
 }
 
-/// The walk through a program: an iterator that never ends.
+/// The execution of a program: an iterator that never ends.
 #[derive(Debug, Clone)]
-pub struct Walk<'a> {
+pub struct Execution<'a> {
     program: &'a Program,
     rng: Rng,
-    rates: Rates,
+    rates: EventRates,
     at: Context,
     tsc: u64,
-    frames: Vec<Frame>,
+    frames: Vec<ReturnPoint>,
     /// An instruction has just retired, so a trap may follow.
     retired: bool,
     /// No interrupt may come before the next instruction (STI shadow).
@@ -78,10 +78,10 @@ pub struct Walk<'a> {
     in_nmi: bool,
 }
 
-impl<'a> Walk<'a> {
-    /// Starts the walk for `seed` at the program's start: in the kernel, with interrupts disabled.
+impl<'a> Execution<'a> {
+    /// Starts the execution for `seed` at the program's start: in the kernel, with interrupts disabled.
     #[must_use]
-    pub fn new(program: &'a Program, seed: u64, rates: Rates) -> Self {
+    pub fn new(program: &'a Program, seed: u64, rates: EventRates) -> Self {
         let at = Context {
             ip: program.start(),
             cs_base: 0,
@@ -127,21 +127,21 @@ impl<'a> Walk<'a> {
     }
 
     fn interrupted(&self) -> usize {
-        self.frames.iter().filter(|frame| matches!(frame, Frame::Interrupt(..))).count()
+        self.frames.iter().filter(|frame| matches!(frame, ReturnPoint::Interrupt(..))).count()
     }
 
     /// Returns the event that is delivered before the next instruction, if any.
-    fn unforeseen(&mut self) -> Option<Step<'a>> {
+    fn unforeseen(&mut self) -> Option<ExecutionStep<'a>> {
         if self.nmi_wanted && !self.in_nmi && !self.shadow {
             self.nmi_wanted = false;
             self.in_nmi = true;
             return Some(self.deliver(DeliveryKind::Nmi, NMI, self.at, None));
         }
         let retired = std::mem::take(&mut self.retired);
-        if retired && !self.shadow && self.interrupted() < NESTED && self.chance(self.rates.trap) {
+        if retired && !self.shadow && self.interrupted() < MAX_NESTED && self.chance(self.rates.trap) {
             return Some(self.deliver(DeliveryKind::Trap, DEBUG, self.at, None));
         }
-        let open = self.at.iflag && !self.shadow && self.interrupted() < NESTED;
+        let open = self.at.iflag && !self.shadow && self.interrupted() < MAX_NESTED;
         if open && self.chance(self.rates.interrupt) {
             let vector = self.rng.u8(32..);
             return Some(self.deliver(DeliveryKind::Interrupt, vector, self.at, None));
@@ -150,19 +150,25 @@ impl<'a> Walk<'a> {
     }
 
     /// Enters a handler whose IRET restores `back`.
-    fn deliver(&mut self, kind: DeliveryKind, vector: u8, back: Context, cr2: Option<u64>) -> Step<'a> {
+    fn deliver(
+        &mut self,
+        kind: DeliveryKind,
+        vector: u8,
+        back: Context,
+        cr2: Option<u64>,
+    ) -> ExecutionStep<'a> {
         let before = self.at;
         let entries = &self.program.entries;
         let ip = match kind {
             DeliveryKind::Nmi => entries.nmi,
             _ => entries.handlers[usize::from(vector) % entries.handlers.len()],
         };
-        self.frames.push(Frame::Interrupt(back, kind == DeliveryKind::Nmi));
+        self.frames.push(ReturnPoint::Interrupt(back, kind == DeliveryKind::Nmi));
         // Exceptions use trap gates, which do not change IF; interrupts use interrupt gates.
         let iflag = before.iflag && !matches!(kind, DeliveryKind::Interrupt | DeliveryKind::Nmi);
         self.at = Context { ip, cs_base: 0, cr3: before.cr3, cpl: 0, mode: ExecMode::Bits64, iflag };
         self.tick();
-        Step::Delivered(Delivery { kind, vector, before, after: self.at, cr2, tsc: self.tsc })
+        ExecutionStep::Delivered(Delivery { kind, vector, before, after: self.at, cr2, tsc: self.tsc })
     }
 
     fn tick(&mut self) {
@@ -171,11 +177,11 @@ impl<'a> Walk<'a> {
 
     /// Pops one or a few `Near` frames and returns the last one's address.
     fn unwind(&mut self) -> u64 {
-        let deep = self.frames.iter().rev().take_while(|frame| matches!(frame, Frame::Near(_))).count();
+        let deep = self.frames.iter().rev().take_while(|frame| matches!(frame, ReturnPoint::Near(_))).count();
         let drop = 1 + self.rng.usize(..deep.clamp(1, 5));
         let mut to = self.at.ip;
         for _ in 0..drop.min(deep) {
-            if let Some(Frame::Near(ip)) = self.frames.pop() {
+            if let Some(ReturnPoint::Near(ip)) = self.frames.pop() {
                 to = ip;
             }
         }
@@ -204,24 +210,24 @@ impl<'a> Walk<'a> {
             Flow::Jump(target) | Flow::FarJump(target) => after.ip = *target,
             Flow::IndirectJump(targets) => after.ip = self.one(targets),
             Flow::Call(target) => {
-                self.frames.push(Frame::Near(next.ip));
+                self.frames.push(ReturnPoint::Near(next.ip));
                 after.ip = *target;
             }
             Flow::IndirectCall(targets) => {
-                self.frames.push(Frame::Near(next.ip));
+                self.frames.push(ReturnPoint::Near(next.ip));
                 after.ip = self.one(targets);
             }
             Flow::FarCall(targets, mode) => {
-                self.frames.push(Frame::Far(next.ip, self.at.mode));
+                self.frames.push(ReturnPoint::Far(next.ip, self.at.mode));
                 after.ip = self.one(targets);
                 after.mode = *mode;
             }
             Flow::Unwind => after.ip = self.unwind(),
             Flow::Return | Flow::FarReturn | Flow::Sysret | Flow::Iret => match self.frames.pop() {
-                Some(Frame::Near(ip)) => after.ip = ip,
-                Some(Frame::Far(ip, mode)) => (after.ip, after.mode) = (ip, mode),
-                Some(Frame::Syscall(back)) => after = Context { cr3: self.at.cr3, ..back },
-                Some(Frame::Interrupt(back, nmi)) => {
+                Some(ReturnPoint::Near(ip)) => after.ip = ip,
+                Some(ReturnPoint::Far(ip, mode)) => (after.ip, after.mode) = (ip, mode),
+                Some(ReturnPoint::Syscall(back)) => after = Context { cr3: self.at.cr3, ..back },
+                Some(ReturnPoint::Interrupt(back, nmi)) => {
                     after = Context { cr3: self.at.cr3, ..back };
                     self.in_nmi &= !nmi;
                 }
@@ -232,7 +238,7 @@ impl<'a> Walk<'a> {
                 after = Context { ip: self.program.entries.user, cpl: 3, iflag: true, ..next };
             }
             Flow::Syscall => {
-                self.frames.push(Frame::Syscall(next));
+                self.frames.push(ReturnPoint::Syscall(next));
                 after = Context { ip: self.program.entries.syscall, cpl: 0, iflag: false, ..next };
             }
             Flow::MovCr3 => after.cr3 = self.one(&CR3),
@@ -246,18 +252,18 @@ impl<'a> Walk<'a> {
     }
 }
 
-impl<'a> Iterator for Walk<'a> {
-    type Item = Step<'a>;
+impl<'a> Iterator for Execution<'a> {
+    type Item = ExecutionStep<'a>;
 
     /// Returns the next step; `None` only at an address without an instruction, which no generated program reaches.
-    fn next(&mut self) -> Option<Step<'a>> {
+    fn next(&mut self) -> Option<ExecutionStep<'a>> {
         let program = self.program;
         let instruction = program.instructions.get(&self.at.ip)?;
         let next = Context { ip: self.at.ip + instruction.len as u64, ..self.at };
         if let Some(step) = self.unforeseen() {
             return Some(step);
         }
-        if self.interrupted() < NESTED {
+        if self.interrupted() < MAX_NESTED {
             let rate = self.rates.fault;
             match instruction.flow {
                 Flow::MayFault if self.chance(rate) => {
@@ -288,8 +294,8 @@ impl<'a> Iterator for Walk<'a> {
         let operand = if matches!(instruction.flow, Flow::Ptwrite) { self.rng.u64(..) } else { 0 };
         let retired = Retired { before, after, bytes, tsc: self.tsc, operand };
         Some(match instruction.flow {
-            Flow::Wrmsr(switch) => Step::Switch(switch, retired),
-            _ => Step::Retired(retired),
+            Flow::Wrmsr(switch) => ExecutionStep::Switch(switch, retired),
+            _ => ExecutionStep::Retired(retired),
         })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-enum Said<R> {
+enum JobMessage<R> {
     Line(String),
     /// The job's result, after its last line.
     Result(R),
@@ -15,7 +15,7 @@ enum Said<R> {
 ///
 /// `work` gets a job and a function that takes a line of output. Lines of the first unfinished job are passed to
 /// `hear` at once; lines of later jobs wait for their turn.
-pub(crate) fn abreast<J: Sync, R: Send>(
+pub(crate) fn run_in_parallel<J: Sync, R: Send>(
     jobs: &[J],
     work: impl Fn(&J, &mut dyn FnMut(String)) -> R + Sync,
     mut hear: impl FnMut(String),
@@ -34,16 +34,16 @@ pub(crate) fn abreast<J: Sync, R: Send>(
                     let Some(job) = jobs.get(index) else { break };
                     // Sending fails only if the receiver has panicked.
                     let say = |said| drop(sender.send((index, said)));
-                    say(Said::Result(work(job, &mut |line| say(Said::Line(line)))));
+                    say(JobMessage::Result(work(job, &mut |line| say(JobMessage::Line(line)))));
                 }
             });
         }
         drop(sender);
         for (index, said) in receiver {
             match said {
-                Said::Line(line) if index == turn => hear(line),
-                Said::Line(line) => waiting[index].push(line),
-                Said::Result(result) => results[index] = Some(result),
+                JobMessage::Line(line) if index == turn => hear(line),
+                JobMessage::Line(line) => waiting[index].push(line),
+                JobMessage::Result(result) => results[index] = Some(result),
             }
             while results.get(turn).is_some_and(Option::is_some) {
                 turn += 1;
@@ -57,7 +57,7 @@ pub(crate) fn abreast<J: Sync, R: Send>(
 
 /// Runs the jobs, at most `workers` at a time, starts them in their order, and returns their results in that order.
 /// `hear` gets each result when its job ends.
-pub(crate) fn as_they_end<J: Sync, R: Send>(
+pub(crate) fn run_with_workers<J: Sync, R: Send>(
     jobs: &[J],
     workers: usize,
     work: impl Fn(&J) -> R + Sync,
@@ -103,7 +103,7 @@ mod tests {
                 thread::sleep(std::time::Duration::from_millis(20 - job as u64));
                 job * 10
             };
-            let results = abreast(&jobs, work, |line| heard.push(line));
+            let results = run_in_parallel(&jobs, work, |line| heard.push(line));
             let lines: Vec<String> =
                 jobs.iter().flat_map(|job| (0..3).map(move |line| format!("{job}.{line}"))).collect();
             assert_eq!(heard, lines);
@@ -117,7 +117,7 @@ mod tests {
         let all_there = Barrier::new(processors);
         let jobs = vec![(); processors];
         // The test would not end if one job had to wait for another.
-        let results = abreast(&jobs, |(), _| all_there.wait().is_leader(), drop);
+        let results = run_in_parallel(&jobs, |(), _| all_there.wait().is_leader(), drop);
         assert_eq!(results.iter().filter(|leads| **leads).count(), 1);
     }
 
@@ -140,7 +140,7 @@ mod tests {
                 first_is_heard.wait();
             }
         };
-        assert_eq!(as_they_end(&[0, 1], 2, work, hear), [0, 10]);
+        assert_eq!(run_with_workers(&[0, 1], 2, work, hear), [0, 10]);
         assert_eq!(heard, [(1, 10), (0, 0)]);
     }
 }

@@ -1,16 +1,16 @@
-//! Checks the walk with iced-x86: every step is an instruction of the program, and its successor is legal.
+//! Checks the execution with iced-x86: every step is an instruction of the program, and its successor is legal.
 
 use std::collections::BTreeMap;
 
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction};
 use pugmark_model::{Context, DeliveryKind, ExecMode, Retired};
-use pugmark_program::{Level, Program, Rates, Shape, Step, Walk};
+use pugmark_program::{CodeLevel, EventRates, Execution, ExecutionStep, Program, ProgramShape};
 
 const PROGRAMS: u64 = 200;
 const STEPS: usize = 3000;
 
-fn shape(seed: u64) -> Shape {
-    let mut shape = Shape { ptwrite: seed.is_multiple_of(2), ..Shape::default() };
+fn shape(seed: u64) -> ProgramShape {
+    let mut shape = ProgramShape { ptwrite: seed.is_multiple_of(2), ..ProgramShape::default() };
     if seed.is_multiple_of(5) {
         shape.user = 0;
     }
@@ -26,7 +26,7 @@ fn decode(retired: &Retired) -> Instruction {
     Decoder::with_ip(bits, retired.bytes, retired.before.ip, DecoderOptions::NONE).decode()
 }
 
-/// Returns whether `insn` can lead to where the walk went. The target of a return is not checked here.
+/// Returns whether `insn` can lead to where the execution went. The target of a return is not checked here.
 fn is_legal(insn: &Instruction, before: &Context, after: &Context) -> bool {
     let next = after.ip == insn.next_ip();
     let same = Context { ip: after.ip, ..*before } == *after;
@@ -61,22 +61,22 @@ fn is_legal(insn: &Instruction, before: &Context, after: &Context) -> bool {
 fn every_step_is_an_instruction_with_a_legal_successor() {
     for seed in 0..PROGRAMS {
         let program = Program::generate(seed, &shape(seed));
-        let mut walk = Walk::new(&program, seed, Rates::default());
+        let mut execution = Execution::new(&program, seed, EventRates::default());
         for at in 0..STEPS {
-            let before = walk.context();
-            let step = walk.next().expect("the walk goes on");
+            let before = execution.context();
+            let step = execution.next().expect("an execution never ends");
             if at % 500 == 499 {
-                walk.request_nmi();
+                execution.request_nmi();
             }
             let after = match step {
-                Step::Retired(retired) | Step::Switch(_, retired) => {
+                ExecutionStep::Retired(retired) | ExecutionStep::Switch(_, retired) => {
                     let insn = decode(&retired);
                     assert_eq!(insn.len(), retired.bytes.len(), "{seed}: {retired:x?}");
                     assert_eq!(retired.before, before, "{seed}");
                     assert!(is_legal(&insn, &before, &retired.after), "{seed}: {insn:?} {retired:x?}");
                     retired.after
                 }
-                Step::Delivered(delivery) => {
+                ExecutionStep::Delivered(delivery) => {
                     assert_eq!(delivery.before, before, "{seed}");
                     assert_eq!((delivery.after.cpl, delivery.after.mode), (0, ExecMode::Bits64));
                     assert!(
@@ -86,36 +86,38 @@ fn every_step_is_an_instruction_with_a_legal_successor() {
                     delivery.after
                 }
             };
-            assert_eq!(walk.context(), after, "{seed}");
+            assert_eq!(execution.context(), after, "{seed}");
         }
     }
 }
 
 #[test]
-fn the_same_seed_walks_the_same_way() {
-    let walk = |seed| {
-        let program = Program::generate(seed, &Shape::default());
-        let steps: Vec<_> =
-            Walk::new(&program, seed, Rates::default()).take(500).map(|step| format!("{step:?}")).collect();
+fn the_same_seed_executes_the_same() {
+    let execution = |seed| {
+        let program = Program::generate(seed, &ProgramShape::default());
+        let steps: Vec<_> = Execution::new(&program, seed, EventRates::default())
+            .take(500)
+            .map(|step| format!("{step:?}"))
+            .collect();
         steps
     };
-    assert_eq!(walk(3), walk(3));
-    assert_ne!(walk(3), walk(4));
+    assert_eq!(execution(3), execution(3));
+    assert_ne!(execution(3), execution(4));
 }
 
 #[test]
-fn the_walks_show_everything() {
+fn the_executions_show_everything() {
     let mut seen: BTreeMap<String, u64> = BTreeMap::new();
     let mut deepest = 0;
     for seed in 0..PROGRAMS {
         let program = Program::generate(seed, &shape(seed));
         let mut depth = 0u32;
-        let mut walk = Walk::new(&program, seed, Rates::default());
-        walk.request_nmi();
-        for step in walk.take(STEPS) {
+        let mut execution = Execution::new(&program, seed, EventRates::default());
+        execution.request_nmi();
+        for step in execution.take(STEPS) {
             let mut count = |what: String| *seen.entry(what).or_default() += 1;
             match step {
-                Step::Retired(retired) => {
+                ExecutionStep::Retired(retired) => {
                     let insn = decode(&retired);
                     count(format!("level {} {:?}", retired.before.cpl, retired.before.mode));
                     count(format!("{:?}", insn.flow_control()));
@@ -127,8 +129,8 @@ fn the_walks_show_everything() {
                     }
                     deepest = deepest.max(depth);
                 }
-                Step::Switch(switch, _) => count(format!("{switch:?}")),
-                Step::Delivered(delivery) => {
+                ExecutionStep::Switch(switch, _) => count(format!("{switch:?}")),
+                ExecutionStep::Delivered(delivery) => {
                     count(format!("{:?} from {}", delivery.kind, delivery.before.cpl))
                 }
             }
@@ -178,7 +180,7 @@ fn the_walks_show_everything() {
 #[test]
 fn functions_and_sections_hold_the_instructions() {
     for seed in 0..20 {
-        let program = Program::generate(seed, &Shape::default());
+        let program = Program::generate(seed, &ProgramShape::default());
         for (address, instruction) in program.instructions() {
             let inside = |function: &&pugmark_program::Function| {
                 function.range.contains(&address)
@@ -187,7 +189,7 @@ fn functions_and_sections_hold_the_instructions() {
             assert_eq!(program.functions().iter().filter(inside).count(), 1, "{seed}: {address:#x}");
             assert!(program.bytes_at(address).len() >= instruction.len);
         }
-        for level in [Level::Kernel, Level::User, Level::Library, Level::Compat] {
+        for level in [CodeLevel::Kernel, CodeLevel::User, CodeLevel::Library, CodeLevel::Compat] {
             assert!(program.functions().iter().any(|function| function.level == level), "{seed}: {level:?}");
         }
         assert_eq!(program.bytes_at(program.start())[..2], [0x0f, 0x30]);
