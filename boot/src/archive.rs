@@ -1,6 +1,7 @@
 //! The archive: the PMI handler stores there what it drains.
 
-use pugmark_kernel::drain::Sink;
+use alloc::vec::Vec;
+use pugmark_kernel::drain::{Piece, Sink};
 use pugmark_kernel::loss::Gap;
 use pugmark_protocol::After;
 
@@ -9,9 +10,10 @@ const SEGMENTS: usize = 256;
 
 /// Trace bytes in memory that was set aside before the trace, so that storing them neither waits nor allocates.
 #[derive(Debug)]
-pub struct Archive<'m> {
-    memory: &'m mut [u8],
-    len: usize,
+pub struct Archive {
+    trace: Vec<u8>,
+    /// For how many bytes memory was set aside.
+    room: usize,
     segments: [Mark; SEGMENTS],
     count: usize,
     full: u64,
@@ -33,7 +35,7 @@ struct Mark {
 
 /// Contiguous trace bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment<'m> {
+pub struct TraceSegment<'m> {
     /// What is before it: the start, or a kind of gap.
     pub after: After,
     /// The CR3 under which it was traced, if [`Archive::enter`] has reported it.
@@ -42,13 +44,13 @@ pub struct Segment<'m> {
     pub bytes: &'m [u8],
 }
 
-impl<'m> Archive<'m> {
-    /// An empty archive in `memory`.
+impl Archive {
+    /// An empty archive with memory for this number of bytes.
     #[must_use]
-    pub const fn new(memory: &'m mut [u8]) -> Self {
+    pub fn with_room(room: usize) -> Self {
         Self {
-            memory,
-            len: 0,
+            trace: Vec::with_capacity(room),
+            room,
             segments: [Mark { start: 0, after: After::Start, space: None }; SEGMENTS],
             count: 1,
             full: 0,
@@ -73,22 +75,26 @@ impl<'m> Archive<'m> {
     /// All bytes, segment after segment.
     #[must_use]
     pub fn trace(&self) -> &[u8] {
-        &self.memory[..self.len]
+        &self.trace
     }
 
     /// The segments, oldest first; empty ones are left out.
-    pub fn segments(&self) -> impl Iterator<Item = Segment<'_>> {
+    pub fn segments(&self) -> impl Iterator<Item = TraceSegment<'_>> {
         (0..self.count).filter_map(|index| {
             let Mark { start, after, space } = self.segments[index];
-            let end = if index + 1 < self.count { self.segments[index + 1].start } else { self.len };
-            (start < end).then(|| Segment { after, space, bytes: &self.memory[start..end] })
+            let end = if index + 1 < self.count { self.segments[index + 1].start } else { self.trace.len() };
+            (start < end).then(|| TraceSegment { after, space, bytes: &self.trace[start..end] })
         })
     }
 
-    /// Returns the memory, for the next trace.
-    #[must_use]
-    pub fn into_memory(self) -> &'m mut [u8] {
-        self.memory
+    /// Stores what a stopped unit has left in its buffer.
+    pub fn keep<'t>(&mut self, pieces: impl Iterator<Item = Piece<'t>>) {
+        for piece in pieces {
+            match piece {
+                Piece::Bytes(bytes) => _ = self.bytes(bytes),
+                Piece::Gap(gap) => _ = self.gap(gap),
+            }
+        }
     }
 
     /// How often bytes were dropped because there was no room.
@@ -98,7 +104,7 @@ impl<'m> Archive<'m> {
     }
 
     fn begin_segment(&mut self, after: After) {
-        let mark = Mark { start: self.len, after, space: self.space };
+        let mark = Mark { start: self.trace.len(), after, space: self.space };
         if self.is_new() {
             // Nothing came since the last segment began.
             self.segments[self.count - 1] = mark;
@@ -111,27 +117,24 @@ impl<'m> Archive<'m> {
     }
 
     /// Whether the last segment is still empty.
-    const fn is_new(&self) -> bool {
-        self.segments[self.count - 1].start == self.len
+    fn is_new(&self) -> bool {
+        self.segments[self.count - 1].start == self.trace.len()
     }
 }
 
-impl Sink for Archive<'_> {
+impl Sink for Archive {
     fn bytes(&mut self, bytes: &[u8]) -> usize {
         if self.is_new() {
             self.segments[self.count - 1].space = self.space;
         } else if self.apart {
             self.begin_segment(After::Off);
         }
-        match self.memory.get_mut(self.len..self.len + bytes.len()) {
-            Some(room) if !self.closed => {
-                room.copy_from_slice(bytes);
-                self.len += bytes.len();
-            }
-            _ => {
-                self.full += 1;
-                self.begin_segment(After::Full);
-            }
+        if bytes.len() <= self.room - self.trace.len() && !self.closed {
+            // The vector has the memory already.
+            self.trace.extend_from_slice(bytes);
+        } else {
+            self.full += 1;
+            self.begin_segment(After::Full);
         }
         bytes.len()
     }
@@ -151,17 +154,15 @@ impl Sink for Archive<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec::Vec;
     use pugmark_kernel::loss::Overwritten;
 
-    fn segments<'a>(archive: &'a Archive<'_>) -> Vec<(After, &'a [u8])> {
+    fn segments(archive: &Archive) -> Vec<(After, &[u8])> {
         archive.segments().map(|segment| (segment.after, segment.bytes)).collect()
     }
 
     #[test]
     fn bytes_are_one_segment_until_a_gap() {
-        let mut memory = [0; 64];
-        let mut archive = Archive::new(&mut memory);
+        let mut archive = Archive::with_room(64);
         archive.gap(Gap::Wrap(Overwritten::Exactly(1)));
         for bytes in [&b"ab"[..], b"", b"c"] {
             assert_eq!(archive.bytes(bytes), bytes.len());
@@ -177,8 +178,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_counted_and_is_a_gap() {
-        let mut memory = [0; 4];
-        let mut archive = Archive::new(&mut memory);
+        let mut archive = Archive::with_room(4);
         archive.bytes(b"abc");
         assert_eq!(archive.bytes(b"defg"), 4);
         archive.bytes(b"h");
@@ -189,8 +189,7 @@ mod tests {
 
     #[test]
     fn nothing_is_taken_when_no_more_gaps_can_be_noted() {
-        let mut memory = [0; 256];
-        let mut archive = Archive::new(&mut memory);
+        let mut archive = Archive::with_room(256);
         for _ in 0..SEGMENTS + 3 {
             archive.bytes(b"a");
             archive.gap(Gap::Stop);

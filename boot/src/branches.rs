@@ -13,7 +13,7 @@ use crate::histogram::Histogram;
 
 /// The result of decoding branch records.
 #[derive(Clone, Debug)]
-pub struct Decoded {
+pub struct DecodedBranches {
     /// The records of each contiguous part, in order.
     pub records: Vec<Records>,
     /// The instructions of each contiguous part, in order. What ran before a part's first branch and after its last
@@ -37,13 +37,17 @@ pub struct Context<'a> {
 /// Decodes all segments of `archive` over the code in `sections`, and counts each instruction in `histogram`.
 #[must_use]
 pub fn decode(
-    archive: &Archive<'_>,
+    archive: &Archive,
     sections: &[Section<'_>],
     context: &Context<'_>,
     histogram: &mut Histogram<'_>,
-) -> Decoded {
-    let mut decoded =
-        Decoded { records: Vec::new(), pieces: Vec::new(), total: AddressHash::new(), first_error: None };
+) -> DecodedBranches {
+    let mut decoded = DecodedBranches {
+        records: Vec::new(),
+        pieces: Vec::new(),
+        total: AddressHash::new(),
+        first_error: None,
+    };
     for segment in archive.segments() {
         let mut entries = Entries::new(segment.bytes, Layout::Bits64);
         decoded.records.push(hash_of(segment.after, entries.clone()));
@@ -53,7 +57,7 @@ pub fn decode(
         let options =
             Options { start, cr3: segment.space, handlers: Some(handlers), one_level, ..Options::default() };
         let mut decoder = InsnDecoder::new(entries, Image::new(sections), options);
-        let mut pieces = Pieces { decoded: &mut decoded, open: None, after: segment.after };
+        let mut pieces = SegmentPieces { decoded: &mut decoded, open: None, after: segment.after };
         loop {
             match decoder.next() {
                 Ok(Some(Item::Insn(insn))) => {
@@ -90,8 +94,8 @@ fn hash_of(after: After, entries: Entries<'_>) -> Records {
 }
 
 /// The pieces of a segment.
-struct Pieces<'d> {
-    decoded: &'d mut Decoded,
+struct SegmentPieces<'d> {
+    decoded: &'d mut DecodedBranches,
     open: Option<OpenPiece>,
     after: After,
 }
@@ -103,7 +107,7 @@ struct OpenPiece {
     last: u64,
 }
 
-impl Pieces<'_> {
+impl SegmentPieces<'_> {
     fn add(&mut self, ip: u64) {
         let new = OpenPiece { hash: AddressHash::new(), first: ip, last: ip };
         let piece = self.open.get_or_insert(new);
@@ -148,17 +152,16 @@ mod tests {
         bytes
     }
 
-    fn decoded(feed: impl Fn(&mut Archive<'_>)) -> (Decoded, u64) {
+    fn decoded(feed: impl Fn(&mut Archive)) -> (DecodedBranches, u64) {
         decoded_over(&[(0x1000, &CODE, AddressSpace::Any)], false, feed)
     }
 
     fn decoded_over(
         code: &[(u64, &[u8], AddressSpace)],
         one_level: bool,
-        feed: impl Fn(&mut Archive<'_>),
-    ) -> (Decoded, u64) {
-        let mut memory = [0; 1024];
-        let mut archive = Archive::new(&mut memory).apart();
+        feed: impl Fn(&mut Archive),
+    ) -> (DecodedBranches, u64) {
+        let mut archive = Archive::with_room(1024).apart();
         feed(&mut archive);
         let section = |&(base, bytes, space)| Section { base, bytes, space };
         let sections: Vec<_> = code.iter().map(section).collect();
@@ -180,8 +183,8 @@ mod tests {
             archive.gap(Gap::Stop);
             archive.bytes(&records(&[BACK]));
         });
-        let told: Vec<_> = decoded.records.iter().map(|records| (records.after, records.count)).collect();
-        assert_eq!(told, [(After::Start, 3), (After::Off, 2), (After::Stop, 1)]);
+        let found: Vec<_> = decoded.records.iter().map(|records| (records.after, records.count)).collect();
+        assert_eq!(found, [(After::Start, 3), (After::Off, 2), (After::Stop, 1)]);
         let pieces: Vec<_> = decoded.pieces.iter().map(|piece| (piece.after, piece.count)).collect();
         assert_eq!(pieces, [(After::Start, 5), (After::Off, 3), (After::Stop, 1)]);
         assert_eq!((decoded.total.count(), counted, decoded.first_error), (9, 9, None));

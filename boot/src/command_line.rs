@@ -4,8 +4,8 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandLine<'a> {
     only: Option<&'a str>,
-    /// `source=pt|bts|pebs|lbr|counters|ibs`: the hardware that traces, counts or samples.
-    pub source: Source,
+    /// `source=NAME`: the hardware that traces, counts or samples.
+    pub source: Option<&'a str>,
     /// `dump`: send the trace bytes to the debug console, and report which code was traced.
     pub dump: bool,
     /// `no-decode`: trace, but do not decode.
@@ -16,31 +16,13 @@ pub struct CommandLine<'a> {
     pub rounds: u32,
 }
 
-/// The tracing hardware to use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Source {
-    /// Intel Processor Trace.
-    #[default]
-    Pt,
-    /// The Branch Trace Store.
-    Bts,
-    /// Processor event-based sampling.
-    Pebs,
-    /// Last branch records.
-    Lbr,
-    /// AMD's performance counters.
-    Counters,
-    /// Instruction Based Sampling.
-    Ibs,
-}
-
 impl<'a> CommandLine<'a> {
     /// Parses the words of `text`.
     #[must_use]
     pub fn parse(text: &'a str) -> Self {
         let mut line = Self {
             only: None,
-            source: Source::Pt,
+            source: None,
             dump: false,
             no_decode: false,
             expect_overflow: false,
@@ -53,11 +35,7 @@ impl<'a> CommandLine<'a> {
                 None if word == "expect-ovf" => line.expect_overflow = true,
                 Some(("only", names)) => line.only = Some(names),
                 Some(("rounds", number)) => line.rounds = number.parse().unwrap_or(1),
-                Some(("source", "bts")) => line.source = Source::Bts,
-                Some(("source", "pebs")) => line.source = Source::Pebs,
-                Some(("source", "lbr")) => line.source = Source::Lbr,
-                Some(("source", "counters")) => line.source = Source::Counters,
-                Some(("source", "ibs")) => line.source = Source::Ibs,
+                Some(("source", name)) => line.source = Some(name),
                 _ => {}
             }
         }
@@ -116,16 +94,13 @@ mod tests {
     }
 
     #[test]
-    fn processor_trace_is_the_source_unless_another_one_is_named() {
+    fn the_last_source_counts() {
         for (text, source) in [
-            ("", Source::Pt),
-            ("source=pt", Source::Pt),
-            ("only=sort source=bts", Source::Bts),
-            ("source=counters only=sort", Source::Counters),
-            ("source=ibs", Source::Ibs),
-            ("source=pebs", Source::Pebs),
-            ("source=lbr only=sort", Source::Lbr),
-            ("source=ptt", Source::Pt),
+            ("", None),
+            ("only=sort source=bts", Some("bts")),
+            ("source=pt source=lbr", Some("lbr")),
+            ("source=", Some("")),
+            ("source", None),
         ] {
             assert_eq!(CommandLine::parse(text).source, source, "{text}");
         }

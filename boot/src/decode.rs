@@ -12,7 +12,7 @@ use crate::histogram::Histogram;
 
 /// The result of decoding a trace.
 #[derive(Clone, Debug)]
-pub struct Decoded {
+pub struct DecodedPackets {
     /// The contiguous parts, in order.
     pub pieces: Vec<Piece>,
     /// Count and hash of all instructions.
@@ -27,9 +27,14 @@ pub struct Decoded {
 
 /// Decodes all segments of `archive` over the code in `sections`, and counts each instruction in `histogram`.
 #[must_use]
-pub fn decode(archive: &Archive<'_>, sections: &[Section<'_>], histogram: &mut Histogram<'_>) -> Decoded {
-    let mut decoded =
-        Decoded { pieces: Vec::new(), total: AddressHash::new(), overflows: 0, errors: 0, first_error: None };
+pub fn decode(archive: &Archive, sections: &[Section<'_>], histogram: &mut Histogram<'_>) -> DecodedPackets {
+    let mut decoded = DecodedPackets {
+        pieces: Vec::new(),
+        total: AddressHash::new(),
+        overflows: 0,
+        errors: 0,
+        first_error: None,
+    };
     for segment in archive.segments() {
         let decoder = InsnDecoder::new(segment.bytes, Image::new(sections));
         let mut pieces =
@@ -86,9 +91,8 @@ mod tests {
     /// No packet begins with its last two bytes.
     const BROKEN: &[u8] = b"\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\x02\xff";
 
-    fn decoded(feed: impl Fn(&mut Archive<'_>)) -> (Decoded, Vec<u64>) {
-        let mut memory = [0; 512];
-        let mut archive = Archive::new(&mut memory);
+    fn decoded(feed: impl Fn(&mut Archive)) -> (DecodedPackets, Vec<u64>) {
+        let mut archive = Archive::with_room(512);
         feed(&mut archive);
         let sections = [Section { base: 0x1000, bytes: &[0x90; 16], space: AddressSpace::Any }];
         let symbols = Symbols::from_functions([Function { address: 0x1000, size: 16, name: "nops" }]);
@@ -98,11 +102,11 @@ mod tests {
         (decoded, counts)
     }
 
-    fn bytes(archive: &mut Archive<'_>, parts: &[&[u8]]) {
+    fn bytes(archive: &mut Archive, parts: &[&[u8]]) {
         parts.iter().for_each(|part| assert_eq!(archive.bytes(part), part.len()));
     }
 
-    fn told(decoded: &Decoded) -> Vec<(After, u64, u64, u64)> {
+    fn summary(decoded: &DecodedPackets) -> Vec<(After, u64, u64, u64)> {
         let piece = |piece: &Piece| (piece.after, piece.count, piece.first, piece.last);
         decoded.pieces.iter().map(piece).collect()
     }
@@ -110,7 +114,7 @@ mod tests {
     #[test]
     fn a_trace_without_loss_is_one_piece() {
         let (decoded, counts) = decoded(|archive| bytes(archive, &[&PSB[..5], &PSB[5..], THREE]));
-        assert_eq!(told(&decoded), [(After::Start, 3, 0x1000, 0x1002)]);
+        assert_eq!(summary(&decoded), [(After::Start, 3, 0x1000, 0x1002)]);
         assert_eq!((decoded.overflows, decoded.errors, decoded.total.count()), (0, 0, 3));
         assert_eq!(decoded.total.value(), decoded.pieces[0].hash);
         assert_eq!(counts, [3]);
@@ -126,7 +130,7 @@ mod tests {
             bytes(archive, &[&THREE[3..], PSB, LOST]);
         });
         assert_eq!(
-            told(&decoded),
+            summary(&decoded),
             [
                 (After::Start, 3, 0x1000, 0x1002),
                 (After::Stop, 3, 0x1000, 0x1002),

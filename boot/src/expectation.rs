@@ -18,7 +18,7 @@ pub enum Expected {
 
 /// An unexpected loss, or an expected one that did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Surprise {
+pub struct UnexpectedLoss {
     /// What was expected.
     pub expected: Expected,
     /// What was lost.
@@ -31,7 +31,7 @@ impl Expected {
     /// # Errors
     /// There was a loss of another kind, or none of the expected kind. If the machine was set up to overflow
     /// (`overflows`), OVF packets are never unexpected, and [`Expected::Overflow`] requires some.
-    pub fn check(self, lost: Lost, overflows: bool) -> Result<(), Surprise> {
+    pub fn check(self, lost: Lost, overflows: bool) -> Result<(), UnexpectedLoss> {
         let Lost { overflows: ovf, stops, wraps, full, strays: _ } = lost;
         let as_expected = match self {
             Self::Nothing => stops == 0 && wraps == 0 && (ovf == 0 || overflows),
@@ -39,11 +39,11 @@ impl Expected {
             Self::Wrap => stops == 0 && wraps > 0 && (ovf == 0 || overflows),
             Self::Overflow => stops == 0 && wraps == 0 && (ovf > 0 || !overflows),
         };
-        if as_expected && full == 0 { Ok(()) } else { Err(Surprise { expected: self, lost }) }
+        if as_expected && full == 0 { Ok(()) } else { Err(UnexpectedLoss { expected: self, lost }) }
     }
 }
 
-impl fmt::Display for Surprise {
+impl fmt::Display for UnexpectedLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let expected = match self.expected {
             Expected::Nothing => "nothing",
@@ -51,7 +51,7 @@ impl fmt::Display for Surprise {
             Expected::Wrap => "a wrap",
             Expected::Overflow => "an overflow",
         };
-        write!(f, "{expected} was to be lost, not {}", self.lost)
+        write!(f, "expected to lose {expected}, but lost {}", self.lost)
     }
 }
 
@@ -61,7 +61,7 @@ mod tests {
     use alloc::format;
 
     #[test]
-    fn only_what_is_expected_is_no_surprise() {
+    fn only_what_is_expected_is_right() {
         let lost = |overflows, stops, wraps, full| Lost { overflows, stops, wraps, full, strays: 1 };
         // What was lost; then for each expectation whether that is right, without and with `overflows`.
         for (lost, right) in [
@@ -83,16 +83,19 @@ mod tests {
     }
 
     #[test]
-    fn a_surprise_says_both() {
+    fn an_unexpected_loss_prints_what_was_expected_and_what_was_lost() {
         let lost = Lost { stops: 1, ..Lost::default() };
-        let surprise = Expected::Nothing.check(lost, false).unwrap_err();
-        assert_eq!(format!("{surprise}"), "nothing was to be lost, not ovf=0 stop=1 wrap=0 full=0 stray=0");
+        let unexpected = Expected::Nothing.check(lost, false).unwrap_err();
+        assert_eq!(
+            format!("{unexpected}"),
+            "expected to lose nothing, but lost ovf=0 stop=1 wrap=0 full=0 stray=0"
+        );
         for (expected, text) in
             [(Expected::Stop, "a stop"), (Expected::Wrap, "a wrap"), (Expected::Overflow, "an overflow")]
         {
-            let surprise = Surprise { expected, lost: Lost::default() };
-            let text = format!("{text} was to be lost, not ovf=0 stop=0 wrap=0 full=0 stray=0");
-            assert_eq!(format!("{surprise}"), text);
+            let unexpected = UnexpectedLoss { expected, lost: Lost::default() };
+            let text = format!("expected to lose {text}, but lost ovf=0 stop=0 wrap=0 full=0 stray=0");
+            assert_eq!(format!("{unexpected}"), text);
         }
     }
 }

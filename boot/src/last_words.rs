@@ -24,9 +24,9 @@ mod tests {
     use alloc::string::String;
     use core::cell::RefCell;
 
-    struct Port(Rc<RefCell<String>>);
+    struct FakePort(Rc<RefCell<String>>);
 
-    impl Write for Port {
+    impl Write for FakePort {
         fn write_str(&mut self, text: &str) -> core::fmt::Result {
             self.0.borrow_mut().write_str(text)
         }
@@ -36,7 +36,7 @@ mod tests {
     fn last_words_come_out_whoever_holds_the_port() {
         for held in [false, true] {
             let said = Rc::new(RefCell::new(String::new()));
-            let port = || Some(Port(said.clone()));
+            let port = || Some(FakePort(said.clone()));
             let kept = Mutex::new(port());
             let guard = held.then(|| kept.lock());
             write(&kept, port, format_args!("{}", "help"));

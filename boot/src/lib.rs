@@ -14,5 +14,6 @@ pub mod expectation;
 pub mod histogram;
 pub mod last_words;
 pub mod regions;
+pub mod samples;
 pub mod symbols;
 pub mod tally;

@@ -5,24 +5,30 @@
 extern crate alloc;
 
 mod arch;
-mod trace;
+mod plan;
+mod report;
+mod runner;
+mod session;
+mod sources;
+mod workload;
 mod workloads;
 
 use alloc::string::String;
-use arch::entry::Handover;
 use arch::serial::{print, say};
 use arch::{image, memory};
+use core::fmt::Display;
 use pugmark_boot::boot_info::BootInfo;
 use pugmark_boot::command_line::CommandLine;
 use pugmark_boot::symbols::Symbols;
 use pugmark_protocol::{Done, Line};
 use raw_cpuid::CpuId;
-use trace::Stage;
+use runner::Runner;
 
-/// Called by the entry code, with what the boot loader left.
-fn kernel_main(handover: Handover) -> ! {
+/// Called by the entry code, with what the boot loader left in EAX and EBX.
+#[unsafe(no_mangle)]
+extern "C" fn kernel_main(eax: u32, ebx: u32) -> ! {
     arch::serial::init();
-    let info = BootInfo::read(&memory::Mapped, handover.eax, handover.ebx).expect("boot information");
+    let info = BootInfo::read(&memory::Mapped, eax, ebx).expect("boot information");
     let module = info.module.clone().unwrap_or(0..0);
     let mut free = info.memory.clone();
     // The first MiB is left out too: it holds structures of the boot loader and the firmware.
@@ -35,6 +41,7 @@ fn kernel_main(handover: Handover) -> ! {
     let text = String::from_utf8_lossy(memory::loaded(&info.command_line)).into_owned();
     let command_line = CommandLine::parse(&text);
     arch::init();
+    session::init();
     let symbols = Symbols::parse(memory::loaded(&module)).unwrap_or_else(|error| {
         print(format_args!("symbols: {error}\n"));
         Symbols::from_functions([])
@@ -60,24 +67,31 @@ fn greet() {
 /// Runs the workloads that the command line selects; returns how many passed and how many failed.
 fn run_workloads(command_line: &CommandLine<'_>, symbols: &Symbols<'_>) -> (u64, u64) {
     let (mut passed, mut failed) = (0, 0);
-    let mut stage = Stage::new(symbols, command_line);
+    let mut fail = |name, reason: &dyn Display| {
+        say(Line::Fail(name, reason));
+        failed += 1;
+    };
+    let [(first, _), ..] = sources::ALL;
+    let named = command_line.source.unwrap_or(first);
+    let Some((_, source)) = sources::ALL.into_iter().find(|(name, _)| *name == named) else {
+        say(Line::Run(named));
+        fail(named, &"there is no such source");
+        return (passed, failed);
+    };
+    let mut runner = Runner::new(symbols, source, command_line);
     for (name, make) in workloads::ALL.into_iter().filter(|(name, _)| command_line.selects(name)) {
         say(Line::Run(name));
-        match stage.run(name, make) {
+        match runner.run(name, make) {
             Ok(()) => {
                 say(Line::Ok(name));
                 passed += 1;
             }
-            Err(fault) => {
-                say(Line::Fail(name, &fault));
-                failed += 1;
-            }
+            Err(error) => fail(name, &error),
         }
     }
     for name in command_line.only().filter(|only| workloads::ALL.iter().all(|(name, _)| name != only)) {
         say(Line::Run(name));
-        say(Line::Fail(name, &"there is no such workload"));
-        failed += 1;
+        fail(name, &"there is no such workload");
     }
     (passed, failed)
 }

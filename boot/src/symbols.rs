@@ -54,7 +54,7 @@ impl<'a> Symbols<'a> {
         let section = |index: u64| {
             let offset =
                 u64_at(elf, 0x28)?.saturating_add(u64::from(u16_at(elf, 0x3a)?).saturating_mul(index));
-            Section::read(elf, offset)
+            ElfSection::read(elf, offset)
         };
         let mut table = None;
         for index in 0..u64::from(u16_at(elf, 0x3c)?) {
@@ -104,13 +104,13 @@ impl fmt::Display for ElfError {
 
 impl core::error::Error for ElfError {}
 
-struct Section<'a> {
+struct ElfSection<'a> {
     kind: u32,
     link: u32,
     bytes: &'a [u8],
 }
 
-impl<'a> Section<'a> {
+impl<'a> ElfSection<'a> {
     fn read(elf: &'a [u8], header: u64) -> Result<Self, ElfError> {
         let kind = u32_at(elf, header.saturating_add(4))?;
         let link = u32_at(elf, header.saturating_add(0x28))?;

@@ -7,12 +7,12 @@ use core::arch::asm;
 use core::num::NonZero;
 use x86_64::registers::model_specific::Msr;
 
-use super::traps::TIMER_VECTOR;
+use super::vectors;
 
 /// Where the registers are after a reset; nothing moves them.
 pub(super) const BASE: u64 = 0xfee0_0000;
 /// The same address as a number that is never 0.
-pub(crate) const ADDRESS: NonZero<usize> = NonZero::new(BASE as usize).expect("not 0");
+pub(super) const ADDRESS: NonZero<usize> = NonZero::new(BASE as usize).expect("not 0");
 const IA32_APIC_BASE: u32 = 0x1b;
 const APIC_GLOBAL_ENABLE: u64 = 1 << 11;
 
@@ -28,7 +28,7 @@ const DIVIDE: u64 = 0x3e0;
 
 bitflags! {
     /// Bits of an entry of the local vector table, besides its vector.
-    struct Entry: u32 {
+    struct LvtEntry: u32 {
         /// The interrupt is masked.
         const MASKED = 1 << 16;
         /// The timer starts again when it reaches 0.
@@ -37,7 +37,6 @@ bitflags! {
 }
 
 const SOFTWARE_ENABLE: u32 = 1 << 8;
-const SPURIOUS_VECTOR: u32 = 0xff;
 /// Divides the timer's clock by 1.
 const DIVIDE_BY_1: u32 = 0b1011;
 
@@ -50,10 +49,10 @@ pub(super) fn init() {
     let base = unsafe { Msr::new(IA32_APIC_BASE).read() };
     assert!(base & 0xf_ffff_f000 == BASE && base & APIC_GLOBAL_ENABLE != 0, "local APIC at {base:#x}");
     for entry in [LVT_TIMER, LVT_PERFORMANCE, LVT_LINT0, LVT_LINT1] {
-        write(entry, Entry::MASKED.bits());
+        write(entry, LvtEntry::MASKED.bits());
     }
     write(DIVIDE, DIVIDE_BY_1);
-    write(SPURIOUS, SOFTWARE_ENABLE | SPURIOUS_VECTOR);
+    write(SPURIOUS, SOFTWARE_ENABLE | u32::from(vectors::SPURIOUS));
 }
 
 /// Signals the local APIC that the interrupt was handled.
@@ -72,8 +71,8 @@ pub(crate) fn send_nmi() {
 
 /// Makes the timer interrupt every `count` ticks of its clock; 0 stops it.
 pub(crate) fn start_timer(count: u32) {
-    let entry = if count == 0 { Entry::MASKED } else { Entry::PERIODIC };
-    write(LVT_TIMER, entry.bits() | u32::from(TIMER_VECTOR));
+    let entry = if count == 0 { LvtEntry::MASKED } else { LvtEntry::PERIODIC };
+    write(LVT_TIMER, entry.bits() | u32::from(vectors::TIMER));
     write(INITIAL_COUNT, count);
 }
 

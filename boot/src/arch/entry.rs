@@ -6,18 +6,10 @@
 
 use core::arch::global_asm;
 
-/// The values of EAX and EBX that the boot loader left.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Handover {
-    /// EAX: multiboot2's magic number; with PVH, any value.
-    pub(crate) eax: u32,
-    /// EBX: the physical address of the boot information.
-    pub(crate) ebx: u32,
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn entry_rust(eax: u32, ebx: u32) -> ! {
-    crate::kernel_main(Handover { eax, ebx })
+unsafe extern "C" {
+    /// The kernel's main function, with the values of EAX and EBX that the boot loader left. EAX has multiboot2's magic
+    /// number, or with PVH any value; EBX has the physical address of the boot information.
+    fn kernel_main(eax: u32, ebx: u32) -> !;
 }
 
 global_asm!(
@@ -134,9 +126,9 @@ entry_long:
     mov edi, ebp
     mov esi, ebx
     xor ebp, ebp
-    call {entry_rust}
+    call {kernel_main}
     ud2
     "#,
     stack_size = const 256 * 1024,
-    entry_rust = sym entry_rust,
+    kernel_main = sym kernel_main,
 );

@@ -5,12 +5,14 @@ pub(crate) mod clock;
 pub(crate) mod console;
 pub(crate) mod entry;
 pub(crate) mod exit;
+mod frame;
 pub(crate) mod image;
 pub(crate) mod marker;
 pub(crate) mod memory;
 pub(crate) mod nmi;
 pub(crate) mod paging;
 mod pic;
+pub(crate) mod registers;
 #[cfg(target_os = "linux")]
 mod runtime;
 pub(crate) mod segments;
@@ -18,6 +20,7 @@ pub(crate) mod serial;
 mod stack;
 pub(crate) mod traps;
 pub(crate) mod user;
+pub(crate) mod vectors;
 
 /// Sets the processor up: segments, traps, paging, the local APIC, the clock, system calls. Interrupts stay off.
 ///

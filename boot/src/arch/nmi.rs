@@ -1,16 +1,15 @@
 //! NMIs that do not come from the tracing unit: the kernel sends them to itself.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::msr::Msr;
 use x86_64::registers::model_specific::Efer;
 
-use super::apic;
+use super::{apic, registers};
 
 /// How many NMIs were sent, or will be, and have not come.
-static DUE: AtomicU64 = AtomicU64::new(0);
-/// A PMI was served while NMIs were due. Two NMIs that are pending at the same time become one.
-static MAY_BE_ONE: AtomicBool = AtomicBool::new(false);
+static OUTSTANDING: AtomicU64 = AtomicU64::new(0);
+/// A PMI was served while NMIs were outstanding. Two NMIs that are pending at the same time become one.
+static MAY_HAVE_MERGED: AtomicBool = AtomicBool::new(false);
 /// One of these NMIs is being handled.
 static HANDLING: AtomicBool = AtomicBool::new(false);
 
@@ -21,7 +20,7 @@ static FAULTS: AtomicU64 = AtomicU64::new(0);
 
 /// What became of the NMIs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct NmiCounts {
     /// How many came.
     pub(crate) taken: u64,
     /// How many did not come because they became one with a PMI.
@@ -33,12 +32,12 @@ pub(crate) struct Seen {
 }
 
 /// Returns what became of the NMIs so far. NMIs that are still due will not come any more.
-pub(crate) fn seen() -> Seen {
-    let due = DUE.swap(0, Relaxed);
-    if MAY_BE_ONE.swap(false, Relaxed) {
+pub(crate) fn counts() -> NmiCounts {
+    let due = OUTSTANDING.swap(0, Relaxed);
+    if MAY_HAVE_MERGED.swap(false, Relaxed) {
         MERGED.fetch_add(due, Relaxed);
     }
-    Seen {
+    NmiCounts {
         taken: TAKEN.load(Relaxed),
         merged: MERGED.load(Relaxed),
         accesses: ACCESSES.load(Relaxed),
@@ -49,8 +48,8 @@ pub(crate) fn seen() -> Seen {
 /// Sends an NMI to this processor. Its handler sends another one, which stays pending, and then makes an access that
 /// raises #GP.
 pub(crate) fn send() {
-    seen();
-    DUE.store(2, Relaxed);
+    counts();
+    OUTSTANDING.store(2, Relaxed);
     apic::send_nmi();
     // The NMI comes soon; the workload checks that it came.
     for _ in 0..100 {
@@ -64,21 +63,21 @@ pub(crate) fn faults() -> bool {
 }
 
 /// Called by the handler: a PMI was served.
-pub(super) fn another_came() {
-    MAY_BE_ONE.fetch_or(DUE.load(Relaxed) > 0, Relaxed);
+pub(super) fn note_served_pmi() {
+    MAY_HAVE_MERGED.fetch_or(OUTSTANDING.load(Relaxed) > 0, Relaxed);
 }
 
 /// Called by the handler for an NMI that is not the tracing unit's; returns whether it is one that was sent.
 ///
 /// # Panics
 /// If it came while another one was handled: its frame has overwritten that one's.
-pub(super) fn take() -> bool {
-    let due = DUE.load(Relaxed);
+pub(super) fn handle_sent() -> bool {
+    let due = OUTSTANDING.load(Relaxed);
     if due == 0 {
         return false;
     }
     assert!(!HANDLING.swap(true, Relaxed), "an NMI in an NMI");
-    DUE.store(due - 1, Relaxed);
+    OUTSTANDING.store(due - 1, Relaxed);
     TAKEN.fetch_add(1, Relaxed);
     if due > 1 {
         apic::send_nmi();
@@ -101,8 +100,6 @@ pub(crate) fn probe() -> (u32, u64) {
 /// Makes the access; returns whether it raised #GP.
 fn access() -> bool {
     let (register, value) = probe();
-    // SAFETY: this is CPL 0 of the only processor, and the #GP handler obeys `fixup`.
-    let mut msr = unsafe { GuardedMsr::new() };
     // SAFETY: either the access faults, or the processor ignores the bit.
-    unsafe { msr.wrmsr(register, value) }.is_err()
+    unsafe { registers::msr().wrmsr(register, value) }.is_err()
 }

@@ -31,13 +31,13 @@ static SPACES: Mutex<Vec<PhysFrame>> = Mutex::new(Vec::new());
 const PARENTS: Flags = Flags::PRESENT.union(Flags::WRITABLE).union(Flags::USER_ACCESSIBLE);
 const DEMAND_FLAGS: Flags = Flags::PRESENT.union(Flags::WRITABLE).union(Flags::NO_EXECUTE);
 
-/// An address space: the kernel's part and pages of its own.
+/// An address space, by its top page table: the kernel's part and pages of its own.
 #[derive(Debug)]
-pub(crate) struct AddressSpace {
+pub(crate) struct PageTableRoot {
     root: PhysFrame,
 }
 
-impl AddressSpace {
+impl PageTableRoot {
     /// Makes an address space that has only the kernel's part.
     pub(crate) fn new() -> Option<Self> {
         let root = ZeroedFrames.allocate_frame()?;
@@ -121,21 +121,21 @@ pub(super) fn init() {
         let frame = ZeroedFrames.allocate_frame().expect("memory for the demand pages");
         map(&mut tables, page, frame, DEMAND_FLAGS).expect("the demand pages' tables");
     }
-    AddressSpace::known(root).enter();
+    PageTableRoot::known(root).enter();
 }
 
-/// Which access to a page [`revoke`] leaves.
+/// What [`revoke`] makes of a page.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Left {
-    /// None: the page is absent.
-    Nothing,
-    /// Reading.
-    Reading,
+pub(crate) enum Revocation {
+    /// The page is absent.
+    Absent,
+    /// The page can be read and not written.
+    ReadOnly,
 }
 
 /// A page fault on the page that [`revoke`] took away.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AreaFault {
+pub(crate) struct RevokedFault {
     /// The address.
     pub(crate) address: u64,
     /// The error code.
@@ -144,38 +144,38 @@ pub(crate) struct AreaFault {
 
 /// The page that was taken away, with its original flags; and the fault on it.
 static REVOKED: Mutex<Option<(u64, Flags)>> = Mutex::new(None);
-static AREA_FAULT: Mutex<Option<AreaFault>> = Mutex::new(None);
+static REVOKED_FAULT: Mutex<Option<RevokedFault>> = Mutex::new(None);
 
 /// Takes the page with `address` away until the first fault there. The page must be in the part that all address
 /// spaces share.
 ///
 /// # Panics
 /// If the page is not mapped, or there is no memory for a table.
-pub(crate) fn revoke(address: u64, left: Left) {
+pub(crate) fn revoke(address: u64, revocation: Revocation) {
     split(address);
     let page = Page::<Size4KiB>::containing_address(VirtAddr::new(address));
     let TranslateResult::Mapped { flags, .. } = tables(Cr3::read().0).translate(page.start_address()) else {
         panic!("nothing is mapped at {address:#x}")
     };
     *REVOKED.lock() = Some((page.start_address().as_u64(), flags));
-    let less = match left {
-        Left::Nothing => Flags::PRESENT,
-        Left::Reading => Flags::WRITABLE,
+    let revoked = match revocation {
+        Revocation::Absent => Flags::PRESENT,
+        Revocation::ReadOnly => Flags::WRITABLE,
     };
-    set_flags(page, flags - less);
+    set_flags(page, flags - revoked);
 }
 
 /// Returns the fault on the page that was taken away, once.
-pub(crate) fn take_area_fault() -> Option<AreaFault> {
-    AREA_FAULT.lock().take()
+pub(crate) fn take_revoked_fault() -> Option<RevokedFault> {
+    REVOKED_FAULT.lock().take()
 }
 
 /// Restores the page that was taken away if the fault is on it; returns whether it did so.
-fn give_back(address: u64, code: u64) -> bool {
+fn restore(address: u64, code: u64) -> bool {
     let mut revoked = REVOKED.lock();
     let Some((page, flags)) = revoked.filter(|(page, _)| address & !0xfff == *page) else { return false };
     *revoked = None;
-    *AREA_FAULT.lock() = Some(AreaFault { address, code });
+    *REVOKED_FAULT.lock() = Some(RevokedFault { address, code });
     set_flags(Page::containing_address(VirtAddr::new(page)), flags);
     true
 }
@@ -244,29 +244,28 @@ pub(crate) fn forget_demand_pages() {
     }
 }
 
-/// Mends a page fault at `address` with this error code, if it is on a demand page or on the page that was taken away.
-pub(super) fn mend(address: u64, code: u64) -> Mended {
-    if give_back(address, code) {
-        return Mended::Area;
+/// Repairs a page fault at `address` with this error code, if it is on a demand page or on the page that was taken
+/// away. Returns which of them it was; `None` if it was neither.
+pub(super) fn repair(address: u64, code: u64) -> Option<FaultCause> {
+    if restore(address, code) {
+        return Some(FaultCause::RevokedPage);
     }
     let page = Page::containing_address(VirtAddr::new_truncate(address));
-    let absent = address >= DEMAND_BASE && address - DEMAND_BASE < DEMAND_PAGES * 4096;
-    if absent {
+    let on_demand = address >= DEMAND_BASE && address - DEMAND_BASE < DEMAND_PAGES * 4096;
+    if on_demand {
         set_flags(page, DEMAND_FLAGS);
-        return Mended::Demand;
+        return Some(FaultCause::DemandPage);
     }
-    Mended::Not
+    None
 }
 
-/// What was mended by [`mend`].
+/// The page on which a page fault was repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mended {
+pub(super) enum FaultCause {
     /// A demand page.
-    Demand,
+    DemandPage,
     /// The page that [`revoke`] took away.
-    Area,
-    /// Nothing.
-    Not,
+    RevokedPage,
 }
 
 fn demand_pages() -> impl Iterator<Item = Page> {

@@ -2,29 +2,16 @@
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use pugmark_kernel::arch::{Fixup, Interrupted, fixup};
+use pugmark_kernel::arch::fixup;
 use pugmark_kernel::pmi::Pmi;
-use spin::LazyLock;
+use spin::{LazyLock, Once};
 use x86_64::VirtAddr;
 use x86_64::structures::idt::{Entry, EntryOptions, InterruptDescriptorTable};
 
-use super::paging::Mended;
+use super::frame::TrapFrame;
+use super::paging::FaultCause;
 use super::segments::TrapStack;
-use super::{apic, nmi, paging, user};
-
-/// The vector of the local APIC's timer.
-pub(crate) const TIMER_VECTOR: u8 = 0x20;
-/// The vector of the tracing unit's interrupt (PMI), if it is not an NMI.
-pub(crate) const PMI_VECTOR: u8 = 0x21;
-/// The vector of system calls by `INT n`.
-pub(crate) const SYSTEM_CALL_VECTOR: u8 = 0x80;
-const SPURIOUS_VECTOR: u8 = 0xff;
-
-const BREAKPOINT: u64 = 3;
-const NMI: u64 = 2;
-const UNDEFINED: u64 = 6;
-const GENERAL_PROTECTION: u64 = 13;
-const PAGE_FAULT: u64 = 14;
+use super::{apic, nmi, paging, user, vectors};
 
 /// How many timer interrupts were taken.
 pub(crate) static TICKS: AtomicU64 = AtomicU64::new(0);
@@ -32,84 +19,70 @@ pub(crate) static TICKS: AtomicU64 = AtomicU64::new(0);
 pub(crate) static UNDEFINED_INSTRUCTIONS: AtomicU64 = AtomicU64::new(0);
 /// How many `INT3` instructions were executed.
 pub(crate) static BREAKPOINTS: AtomicU64 = AtomicU64::new(0);
-/// How many page faults were mended.
+/// How many page faults on demand pages were repaired.
 pub(crate) static PAGE_FAULTS: AtomicU64 = AtomicU64::new(0);
 /// How many page faults the tracing hardware caused.
 pub(crate) static AREA_FAULTS: AtomicU64 = AtomicU64::new(0);
 
-/// The registers at a trap, in the order in which the stub pushes them.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct TrapFrame {
-    pub(super) rax: u64,
-    pub(super) rcx: u64,
-    pub(super) rdx: u64,
-    pub(super) rbx: u64,
-    pub(super) rbp: u64,
-    pub(super) rsi: u64,
-    pub(super) rdi: u64,
-    pub(super) r8: u64,
-    pub(super) r9: u64,
-    pub(super) r10: u64,
-    pub(super) r11: u64,
-    pub(super) r12: u64,
-    pub(super) r13: u64,
-    pub(super) r14: u64,
-    pub(super) r15: u64,
-    pub(super) vector: u64,
-    pub(super) error: u64,
-    pub(super) rip: u64,
-    pub(super) cs: u64,
-    pub(super) rflags: u64,
-    pub(super) rsp: u64,
-    pub(super) ss: u64,
+/// How an interrupt came that may be a PMI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// As an NMI.
+    Nmi,
+    /// Through the vector [`vectors::PMI`].
+    Vector,
 }
 
-impl TrapFrame {
-    /// Ends the #GP of a guarded access without IRET, which would let the next NMI in.
-    fn resume(&self, fixup: Fixup) -> ! {
-        let &Self { rbx, rbp, r12, r13, r14, r15, rsp, rflags, .. } = self;
-        let interrupted = Interrupted { rbx, rbp, r12, r13, r14, r15, rsp, rflags };
-        // SAFETY: the frame is that of the #GP, which interrupted level 0. The stub and the code from there to here
-        // own nothing, and they do not change state that a function must preserve.
-        unsafe { fixup.resume(&interrupted) }
-    }
+/// Serves an interrupt that may be a PMI and came at this RIP.
+pub(crate) type PmiHandler = fn(Arrival, u64) -> Pmi;
+
+static PMI_HANDLER: Once<PmiHandler> = Once::new();
+
+/// Registers the handler of PMIs. Without one no interrupt is a PMI. Only the first call has an effect.
+pub(crate) fn on_pmi(handler: PmiHandler) {
+    PMI_HANDLER.call_once(|| handler);
+}
+
+fn serve_pmi(arrival: Arrival, interrupted: u64) -> Pmi {
+    PMI_HANDLER.get().map_or(Pmi::NotOurs, |handler| handler(arrival, interrupted))
 }
 
 extern "C" fn trap(frame: &mut TrapFrame) {
-    match frame.vector {
-        NMI => match crate::trace::nmi(frame.rip) {
+    // The stubs push vectors of eight bits.
+    match frame.vector as u8 {
+        vectors::NMI => match serve_pmi(Arrival::Nmi, frame.rip) {
             // If it is unknown whose NMI it is, it counts as the tracing unit's unless one was sent.
-            Pmi::Unknown => _ = nmi::take(),
-            Pmi::NotOurs if nmi::take() => {}
+            Pmi::Unknown => _ = nmi::handle_sent(),
+            Pmi::NotOurs if nmi::handle_sent() => {}
             Pmi::NotOurs => unexpected(frame),
             Pmi::Stray => {}
-            Pmi::Served | Pmi::Later | Pmi::Stuck => nmi::another_came(),
+            Pmi::Served | Pmi::Later | Pmi::Stuck => nmi::note_served_pmi(),
         },
-        BREAKPOINT => _ = BREAKPOINTS.fetch_add(1, Relaxed),
-        UNDEFINED if frame.cs & 3 == 0 && paging::code_at(frame.rip) == Some([0x0f, 0x0b]) => {
+        vectors::BREAKPOINT => _ = BREAKPOINTS.fetch_add(1, Relaxed),
+        vectors::UNDEFINED if frame.cs & 3 == 0 && paging::code_at(frame.rip) == Some([0x0f, 0x0b]) => {
             UNDEFINED_INSTRUCTIONS.fetch_add(1, Relaxed);
             frame.rip += 2;
         }
-        GENERAL_PROTECTION => match fixup(frame.rip) {
+        vectors::GENERAL_PROTECTION => match fixup(frame.rip) {
             Some(fixup) => frame.resume(fixup),
             None => unexpected(frame),
         },
-        PAGE_FAULT => match paging::mend(x86_64::registers::control::Cr2::read_raw(), frame.error) {
-            Mended::Demand => _ = PAGE_FAULTS.fetch_add(1, Relaxed),
-            Mended::Area => _ = AREA_FAULTS.fetch_add(1, Relaxed),
-            Mended::Not => unexpected(frame),
+        vectors::PAGE_FAULT => match paging::repair(x86_64::registers::control::Cr2::read_raw(), frame.error)
+        {
+            Some(FaultCause::DemandPage) => _ = PAGE_FAULTS.fetch_add(1, Relaxed),
+            Some(FaultCause::RevokedPage) => _ = AREA_FAULTS.fetch_add(1, Relaxed),
+            None => unexpected(frame),
         },
-        vector if vector == TIMER_VECTOR.into() => {
+        vectors::TIMER => {
             TICKS.fetch_add(1, Relaxed);
             apic::end_of_interrupt();
         }
-        vector if vector == PMI_VECTOR.into() => {
-            crate::trace::pmi(frame.rip);
+        vectors::PMI => {
+            serve_pmi(Arrival::Vector, frame.rip);
             apic::end_of_interrupt();
         }
-        vector if vector == SYSTEM_CALL_VECTOR.into() => user::interrupt_call(frame),
-        vector if vector == SPURIOUS_VECTOR.into() => {}
+        vectors::SYSTEM_CALL => user::interrupt_call(frame),
+        vectors::SPURIOUS => {}
         _ => unexpected(frame),
     }
 }
@@ -147,9 +120,9 @@ static IDT: LazyLock<InterruptDescriptorTable> = LazyLock::new(|| {
     install(&mut idt.machine_check, 18, Exception);
     install(&mut idt.simd_floating_point, 19, Exception);
     for vector in 32..=255 {
-        let stack = if vector == SYSTEM_CALL_VECTOR { SystemCall } else { Interrupt };
+        let stack = if vector == vectors::SYSTEM_CALL { SystemCall } else { Interrupt };
         let options = install(&mut idt[vector], vector, stack);
-        if vector == SYSTEM_CALL_VECTOR {
+        if vector == vectors::SYSTEM_CALL {
             options.set_privilege_level(x86_64::PrivilegeLevel::Ring3);
         }
     }
@@ -181,7 +154,7 @@ pub(crate) fn gate(vector: u8) -> u64 {
 }
 
 /// The addresses of all vectors' stubs; every interrupt and exception leads there.
-pub(crate) fn handlers() -> core::ops::RangeInclusive<u64> {
+pub(crate) fn stub_addresses() -> core::ops::RangeInclusive<u64> {
     let start = &raw const trap_stubs as u64;
     start..=start + size_of::<[[u8; 16]; 256]>() as u64 - 1
 }

@@ -7,12 +7,12 @@ use x86_64::VirtAddr;
 use x86_64::registers::model_specific::{Efer, EferFlags, LStar, SFMask, Star};
 use x86_64::registers::rflags::RFlags;
 
+use super::frame::TrapFrame;
 use super::segments::selectors;
-use super::traps::TrapFrame;
 
 /// The way to and from user level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gate {
+pub(crate) enum UserEntry {
     /// Enter by SYSRET, leave by SYSCALL.
     SystemCall,
     /// Enter by IRET, leave by `INT n`.
@@ -39,8 +39,8 @@ static USER_RSP: Saved = Saved(UnsafeCell::new(0));
 ///
 /// # Safety
 /// The current address space must have writable memory for user level below `stack`, a multiple of 16. `code` must
-/// touch only that memory, the image's code and its constants, and must end with [`exit`] through the same gate.
-pub(crate) unsafe fn run(gate: Gate, code: extern "C" fn(u64) -> !, argument: u64, stack: u64) -> u64 {
+/// touch only that memory, the image's code and its constants, and must end with [`exit`] through the same entry.
+pub(crate) unsafe fn run(entry: UserEntry, code: extern "C" fn(u64) -> !, argument: u64, stack: u64) -> u64 {
     let interrupts = x86_64::registers::rflags::read() & RFlags::INTERRUPT_FLAG;
     // Bit 1 is always set.
     let flags = interrupts.bits() | 2;
@@ -48,27 +48,27 @@ pub(crate) unsafe fn run(gate: Gate, code: extern "C" fn(u64) -> !, argument: u6
     let segments = (u64::from(selectors.user_code.0), u64::from(selectors.user_data.0));
     // The stack is as if a CALL had pushed a return address.
     let stack = stack - 8;
-    match gate {
+    match entry {
         // SAFETY: the selectors are those of user level; the caller guarantees the rest.
-        Gate::Interrupt => unsafe {
+        UserEntry::Interrupt => unsafe {
             enter_by_iret(argument, code as usize as u64, stack, flags, segments.0, segments.1)
         },
         // SAFETY: `init` has set up SYSRET's selectors; the caller guarantees the rest.
-        Gate::SystemCall => unsafe { enter_by_sysret(argument, code as usize as u64, stack, flags) },
+        UserEntry::SystemCall => unsafe { enter_by_sysret(argument, code as usize as u64, stack, flags) },
     }
 }
 
 /// Called at user level: calls the kernel's [`service`].
 #[inline(always)]
-pub(crate) fn call(gate: Gate, number: u64, argument: u64) -> u64 {
+pub(crate) fn call(entry: UserEntry, number: u64, argument: u64) -> u64 {
     let result;
-    match gate {
+    match entry {
         // SAFETY: the kernel preserves all registers that a function call preserves.
-        Gate::SystemCall => unsafe {
+        UserEntry::SystemCall => unsafe {
             asm!("syscall", inlateout("rax") number => result, inlateout("rdi") argument => _, clobber_abi("sysv64"));
         },
         // SAFETY: the stub preserves all registers but the result.
-        Gate::Interrupt => unsafe {
+        UserEntry::Interrupt => unsafe {
             asm!("int 0x80", inlateout("rax") number => result, in("rdi") argument);
         },
     }
@@ -78,18 +78,18 @@ pub(crate) fn call(gate: Gate, number: u64, argument: u64) -> u64 {
 /// Called at user level: ends it with `value`, two calls deep. The calls never return, so that a stack of last
 /// branches holds calls of user level.
 #[inline(always)]
-pub(crate) fn exit(gate: Gate, value: u64) -> ! {
+pub(crate) fn exit(entry: UserEntry, value: u64) -> ! {
     // If a call or the kernel did return, the undefined instruction would be an unexpected trap.
-    match gate {
+    match entry {
         // SAFETY: there is room on the stack, and it is not used afterwards.
-        Gate::SystemCall => unsafe {
+        UserEntry::SystemCall => unsafe {
             asm!(
                 "call 2f", "ud2", "2:", "call 3f", "ud2", "3:", "syscall", "ud2",
                 in("rax") EXIT, in("rdi") value, options(noreturn)
             )
         },
         // SAFETY: as above.
-        Gate::Interrupt => unsafe {
+        UserEntry::Interrupt => unsafe {
             asm!(
                 "call 2f", "ud2", "2:", "call 3f", "ud2", "3:", "int 0x80", "ud2",
                 in("rax") EXIT, in("rdi") value, options(noreturn)

@@ -2,11 +2,12 @@
 
 use alloc::vec::Vec;
 use core::arch::global_asm;
-use pugmark_decoder_core::image::{AddressSpace as Space, Section};
+use pugmark_decoder_core::image::{AddressSpace, Section};
 
-use super::{Mismatch, Workload, expect};
-use crate::arch::paging::{AddressSpace, USER_BASE};
-use crate::trace::{Plan, leave_address_space};
+use crate::arch::paging::{PageTableRoot, USER_BASE};
+use crate::plan::Plan;
+use crate::session::leave_address_space;
+use crate::workload::{Mismatch, Workload, expect};
 
 const CODE: u64 = USER_BASE + (1 << 28);
 const ROUNDS: u64 = 60;
@@ -14,7 +15,7 @@ const ROUNDS: u64 = 60;
 /// Calls the function at the same address in both address spaces in turn.
 pub(super) struct AddressSpaces {
     filter: bool,
-    spaces: [AddressSpace; 2],
+    spaces: [PageTableRoot; 2],
     results: [u64; 2],
 }
 
@@ -25,7 +26,7 @@ impl AddressSpaces {
     /// If there is no memory for the address spaces.
     pub(super) fn new(filter: bool) -> Self {
         let spaces = codes().map(|code| {
-            let mut space = AddressSpace::new().expect("memory for an address space");
+            let mut space = PageTableRoot::new().expect("memory for an address space");
             space.map_user(CODE, code, true).expect("memory for a page of code");
             space
         });
@@ -39,16 +40,16 @@ impl Workload for AddressSpaces {
     }
 
     fn sections(&self) -> Vec<Section<'_>> {
-        let section = |(space, bytes): (&AddressSpace, &'static [u8])| Section {
+        let section = |(space, bytes): (&PageTableRoot, &'static [u8])| Section {
             base: CODE,
             bytes,
-            space: Space::Cr3(space.cr3()),
+            space: AddressSpace::Cr3(space.cr3()),
         };
         self.spaces.iter().zip(codes()).map(section).collect()
     }
 
     fn run(&mut self) {
-        let kernel = AddressSpace::current();
+        let kernel = PageTableRoot::current();
         // SAFETY: both spaces have a function of this type at this address, and it is called only in these spaces.
         let function = unsafe { core::mem::transmute::<u64, extern "C" fn(u64) -> u64>(CODE) };
         for round in 0..ROUNDS {

@@ -8,12 +8,12 @@ use core::sync::atomic::Ordering::Relaxed;
 use x86_64::registers::model_specific::Msr;
 
 use super::user::User;
-use super::{Mismatch, Workload, expect};
 use crate::arch::memory;
-use crate::arch::paging::{self, Left};
+use crate::arch::paging::{self, Revocation};
 use crate::arch::traps::AREA_FAULTS;
-use crate::arch::user::Gate;
-use crate::trace::Plan;
+use crate::arch::user::UserEntry;
+use crate::plan::Plan;
+use crate::workload::{Mismatch, Workload, expect};
 use pugmark_protocol::Level;
 
 const IA32_DS_AREA: u32 = 0x600;
@@ -21,15 +21,20 @@ const IA32_DS_AREA: u32 = 0x600;
 /// Work at user level, with a page of the buffer taken away.
 pub(super) struct AreaFaults {
     user: User,
-    left: Left,
+    revocation: Revocation,
     /// Whether a debug store records.
     recorded: bool,
     faults: u64,
 }
 
 impl AreaFaults {
-    pub(super) fn new(left: Left) -> Self {
-        Self { user: User::new(Gate::Interrupt, true, Level::User), left, recorded: false, faults: 0 }
+    pub(super) fn new(revocation: Revocation) -> Self {
+        Self {
+            user: User::new(UserEntry::Interrupt, true, Level::User),
+            revocation,
+            recorded: false,
+            faults: 0,
+        }
     }
 }
 
@@ -42,7 +47,7 @@ impl Workload for AreaFaults {
         let before = AREA_FAULTS.load(Relaxed);
         if let Some(index) = buffer_index() {
             self.recorded = true;
-            paging::revoke(index, self.left);
+            paging::revoke(index, self.revocation);
         }
         self.user.run();
         self.faults = AREA_FAULTS.load(Relaxed) - before;

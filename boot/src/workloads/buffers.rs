@@ -3,8 +3,8 @@
 
 use super::churn::Churn;
 use super::returns::Returns;
-use super::{Mismatch, Workload, expect};
-use crate::trace::Plan;
+use crate::plan::Plan;
+use crate::workload::{Mismatch, Workload, expect};
 use pugmark_boot::expectation::Expected;
 use pugmark_kernel::intel::pt::PtConfig;
 use pugmark_kernel::intel::pt::RegionSize;

@@ -2,7 +2,7 @@
 
 use core::hint::black_box;
 
-use super::{Mismatch, expect};
+use crate::workload::{Mismatch, expect};
 
 const OPERATIONS: [fn(u64) -> u64; 4] = [
     |n| n.wrapping_add(0x9e37_79b9),

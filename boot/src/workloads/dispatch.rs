@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::hint::black_box;
 
-use super::{Mismatch, Workload, expect, numbers};
+use crate::workload::{Mismatch, Workload, expect, numbers};
 
 const COUNT: usize = 60;
 const ROUNDS: u64 = 12;

@@ -4,10 +4,10 @@ use core::arch::asm;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::{Mismatch, Workload, expect};
 use crate::arch::paging::{DEMAND_BASE, DEMAND_PAGES, forget_demand_pages};
 use crate::arch::traps::{BREAKPOINTS, PAGE_FAULTS, UNDEFINED_INSTRUCTIONS};
-use crate::trace::Plan;
+use crate::plan::Plan;
+use crate::workload::{Mismatch, Workload, expect};
 use pugmark_decoder_core::packet::{Packet, Packets};
 
 const ROUNDS: u64 = 3;

@@ -1,10 +1,11 @@
 //! NMIs of other origin together with the tracing unit's own.
 
 use super::churn::Churn;
-use super::{Mismatch, Workload, expect};
-use crate::arch::nmi::{self, Seen};
+use crate::arch::nmi::{self, NmiCounts};
 use crate::arch::serial::say;
-use crate::trace::{self, Plan};
+use crate::plan::Plan;
+use crate::session;
+use crate::workload::{Mismatch, Workload, expect};
 use pugmark_kernel::intel::pt::RegionSize;
 use pugmark_kernel::intel::pt::{Layout, Mode};
 use pugmark_kernel::lapic::Delivery;
@@ -17,7 +18,7 @@ const ROUNDS: u64 = 12;
 pub(super) struct ForeignNmis {
     churn: Churn,
     /// The counts before this workload.
-    before: Seen,
+    before: NmiCounts,
     /// Calls of [`nmi::send`].
     sent: u64,
     faults: bool,
@@ -25,7 +26,7 @@ pub(super) struct ForeignNmis {
 
 impl ForeignNmis {
     pub(super) fn new() -> Self {
-        Self { churn: Churn::default(), before: nmi::seen(), sent: 0, faults: nmi::faults() }
+        Self { churn: Churn::default(), before: nmi::counts(), sent: 0, faults: nmi::faults() }
     }
 }
 
@@ -45,12 +46,12 @@ impl Workload for ForeignNmis {
             self.churn.turn(200);
             nmi::send();
             self.churn.turn(10);
-            self.sent += 1 + u64::from(trace::hold(nmi::send));
+            self.sent += 1 + u64::from(session::hold(nmi::send));
         }
     }
 
     fn check(&self) -> Result<(), Mismatch> {
-        let (seen, before) = (nmi::seen(), self.before);
+        let (seen, before) = (nmi::counts(), self.before);
         let (taken, merged) = (seen.taken - before.taken, seen.merged - before.merged);
         // The #GPs are intended, but the handler could not announce them.
         let (msr, value) = nmi::probe();

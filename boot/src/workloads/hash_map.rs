@@ -3,7 +3,7 @@
 use core::hash::{BuildHasherDefault, Hasher};
 use hashbrown::HashMap;
 
-use super::{Mismatch, Workload, expect, numbers};
+use crate::workload::{Mismatch, Workload, expect, numbers};
 
 const COUNT: usize = 150;
 
@@ -25,13 +25,13 @@ impl Hasher for Fnv {
 
 /// Counts how often each key occurs, and removes every second key.
 #[derive(Default)]
-pub(super) struct Counting {
+pub(super) struct KeyCounts {
     map: HashMap<u64, u64, BuildHasherDefault<Fnv>>,
     missed: u64,
     removed: u64,
 }
 
-impl Workload for Counting {
+impl Workload for KeyCounts {
     fn run(&mut self) {
         for number in numbers(3).take(COUNT) {
             *self.map.entry(number >> 58).or_insert(0) += 1;

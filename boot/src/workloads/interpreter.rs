@@ -4,7 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::hint::black_box;
 
-use super::{Mismatch, Workload, expect};
+use crate::workload::{Mismatch, Workload, expect};
 
 /// The sieve finds the primes below this number.
 const LIMIT: u64 = 160;

@@ -4,8 +4,8 @@
 use core::hint::black_box;
 
 use super::returns::Returns;
-use super::{Mismatch, Workload, expect};
-use crate::trace::Plan;
+use crate::plan::Plan;
+use crate::workload::{Mismatch, Workload, expect};
 use pugmark_boot::expectation::Expected;
 
 const ROUNDS: u64 = 10;
@@ -15,19 +15,19 @@ const BURST: usize = 500;
 const QUIET: u64 = 300;
 
 /// Counts the turns of the quiet loop.
-pub(super) struct Overflow {
+pub(super) struct Overflows {
     returns: Returns,
     finished: u64,
     count: u64,
 }
 
-impl Overflow {
+impl Overflows {
     pub(super) fn new() -> Self {
         Self { returns: Returns::new(BURST), finished: Returns::finished(), count: 0 }
     }
 }
 
-impl Workload for Overflow {
+impl Workload for Overflows {
     fn plan(&self) -> Plan {
         Plan::everything().losing(Expected::Overflow).with_packets(true)
     }

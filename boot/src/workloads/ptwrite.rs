@@ -5,8 +5,8 @@ use pugmark_decoder_core::packet::{Packet, Packets, PtwPayload};
 use pugmark_kernel::intel::pt::PtConfig;
 use pugmark_kernel::intel::pt::{Feature, PtCapabilities};
 
-use super::{Mismatch, Workload, expect, numbers};
-use crate::trace::Plan;
+use crate::plan::Plan;
+use crate::workload::{Mismatch, Workload, expect, numbers};
 
 const ROUNDS: usize = 40;
 

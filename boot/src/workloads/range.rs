@@ -2,29 +2,29 @@
 
 use core::hint::black_box;
 
-use super::{Mismatch, Workload, expect};
-use crate::trace::Plan;
+use crate::plan::Plan;
+use crate::workload::{Mismatch, Workload, expect};
 
 const ROUNDS: u64 = 100;
 /// The round in which the trace ends.
 const STOP: u64 = 70;
 
 /// Functions inside and outside a range that call each other.
-pub(super) struct Range {
+pub(super) struct AddressRanges {
     stop: bool,
     inside: u64,
     outside: u64,
     stopping: u64,
 }
 
-impl Range {
+impl AddressRanges {
     /// Traces only the range, or with `stop` everything until another range is entered.
     pub(super) fn new(stop: bool) -> Self {
         Self { stop, inside: 0, outside: 0, stopping: 0 }
     }
 }
 
-impl Workload for Range {
+impl Workload for AddressRanges {
     fn plan(&self) -> Plan {
         if self.stop {
             Plan::everything().until_stopping_code()
@@ -48,7 +48,7 @@ impl Workload for Range {
         expect("sum inside", self.inside, (0..ROUNDS).map(inside).sum())?;
         expect("sum outside", self.outside, (0..ROUNDS).map(|round| 2 * inside(round / 2) + 1).sum())?;
         let stopping = if self.stop { (STOP..ROUNDS).map(|round| round * 3).sum() } else { 0 };
-        expect("sum behind the stop", self.stopping, stopping)
+        expect("sum after the stop", self.stopping, stopping)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use core::hint::black_box;
 
-use super::{Mismatch, Workload, expect};
+use crate::workload::{Mismatch, Workload, expect};
 
 const DEPTH: u64 = 300;
 const ROUNDS: u64 = 5;

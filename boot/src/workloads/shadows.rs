@@ -3,7 +3,7 @@
 
 use core::arch::asm;
 
-use super::{Mismatch, Workload, expect};
+use crate::workload::{Mismatch, Workload, expect};
 
 const ROUNDS: u64 = 60;
 

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Mismatch, Workload, expect, numbers};
+use crate::workload::{Mismatch, Workload, expect, numbers};
 
 const COUNT: usize = 250;
 

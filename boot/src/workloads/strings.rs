@@ -4,7 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::arch::asm;
 
-use super::{Mismatch, Workload, expect};
+use crate::workload::{Mismatch, Workload, expect};
 
 const SIZE: usize = 200;
 const ROUNDS: usize = 20;

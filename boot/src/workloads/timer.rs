@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 use core::arch::asm;
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::{Mismatch, Workload, expect};
 use crate::arch::apic;
 use crate::arch::traps::TICKS;
+use crate::workload::{Mismatch, Workload, expect};
 
 const SIZE: usize = 1000;
 /// Stops after this many interrupts,

@@ -1,8 +1,8 @@
 //! All packets of time are on: TSC, TMA, MTC and CYC.
 
 use super::churn::Churn;
-use super::{Mismatch, Workload, expect};
-use crate::trace::Plan;
+use crate::plan::Plan;
+use crate::workload::{Mismatch, Workload, expect};
 use pugmark_decoder_core::packet::{Packet, Packets};
 use pugmark_kernel::intel::pt::PtConfig;
 

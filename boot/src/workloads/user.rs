@@ -3,10 +3,10 @@
 
 use core::hint::black_box;
 
-use super::{Mismatch, Workload, expect};
-use crate::arch::paging::{AddressSpace, USER_BASE};
-use crate::arch::user::{self, Gate};
-use crate::trace::Plan;
+use crate::arch::paging::{PageTableRoot, USER_BASE};
+use crate::arch::user::{self, UserEntry};
+use crate::plan::Plan;
+use crate::workload::{Mismatch, Workload, expect};
 use pugmark_protocol::Level;
 
 const ROUNDS: u64 = 40;
@@ -17,10 +17,10 @@ const STACK: u64 = USER_BASE + 4 * 4096;
 
 /// Work at user level that calls the kernel again and again.
 pub(super) struct User {
-    gate: Gate,
+    entry: UserEntry,
     mask_trap_flag: bool,
     level: Level,
-    space: AddressSpace,
+    space: PageTableRoot,
     result: u64,
     /// How many system calls were made by INT.
     interrupts: u64,
@@ -29,8 +29,8 @@ pub(super) struct User {
 impl User {
     /// # Panics
     /// If there is no memory for the address space.
-    pub(super) fn new(gate: Gate, mask_trap_flag: bool, level: Level) -> Self {
-        Self { gate, mask_trap_flag, level, space: space_with_stack(), result: 0, interrupts: 0 }
+    pub(super) fn new(entry: UserEntry, mask_trap_flag: bool, level: Level) -> Self {
+        Self { entry, mask_trap_flag, level, space: space_with_stack(), result: 0, interrupts: 0 }
     }
 }
 
@@ -40,16 +40,16 @@ impl Workload for User {
     }
 
     fn run(&mut self) {
-        let kernel = AddressSpace::current();
+        let kernel = PageTableRoot::current();
         user::mask_trap_flag(self.mask_trap_flag);
         self.space.enter();
-        let code = match self.gate {
-            Gate::SystemCall => by_system_call,
-            Gate::Interrupt => by_interrupt,
+        let code = match self.entry {
+            UserEntry::SystemCall => by_system_call,
+            UserEntry::Interrupt => by_interrupt,
         };
         let before = user::interrupt_calls();
         // SAFETY: the address space has a stack of four pages there, and the code uses no other memory of its own.
-        self.result = unsafe { user::run(self.gate, code, SEED, STACK) };
+        self.result = unsafe { user::run(self.entry, code, SEED, STACK) };
         self.interrupts = user::interrupt_calls() - before;
         kernel.enter();
         user::mask_trap_flag(true);
@@ -59,7 +59,7 @@ impl Workload for User {
         let expected = work(SEED, |number, value| (0..number).fold(value, |value, _| user::lcg(value)));
         expect("result", self.result, expected)?;
         // One per round, and the last one.
-        let interrupts = if self.gate == Gate::Interrupt { ROUNDS + 1 } else { 0 };
+        let interrupts = if self.entry == UserEntry::Interrupt { ROUNDS + 1 } else { 0 };
         expect("system calls by INT", self.interrupts, interrupts)
     }
 }
@@ -68,8 +68,8 @@ impl Workload for User {
 ///
 /// # Panics
 /// If there is no memory for it.
-fn space_with_stack() -> AddressSpace {
-    let mut space = AddressSpace::new().expect("memory for an address space");
+fn space_with_stack() -> PageTableRoot {
+    let mut space = PageTableRoot::new().expect("memory for an address space");
     for page in 0..4 {
         space.map_user(USER_BASE + page * 4096, &[], false).expect("memory for a user stack");
     }
@@ -77,11 +77,17 @@ fn space_with_stack() -> AddressSpace {
 }
 
 extern "C" fn by_system_call(seed: u64) -> ! {
-    user::exit(Gate::SystemCall, work(seed, |number, value| user::call(Gate::SystemCall, number, value)))
+    user::exit(
+        UserEntry::SystemCall,
+        work(seed, |number, value| user::call(UserEntry::SystemCall, number, value)),
+    )
 }
 
 extern "C" fn by_interrupt(seed: u64) -> ! {
-    user::exit(Gate::Interrupt, work(seed, |number, value| user::call(Gate::Interrupt, number, value)))
+    user::exit(
+        UserEntry::Interrupt,
+        work(seed, |number, value| user::call(UserEntry::Interrupt, number, value)),
+    )
 }
 
 /// Mixes a value, in turn at this level and at the kernel's.

@@ -1,33 +1,31 @@
-//! How a workload wants to be traced.
+//! How a workload is to be recorded.
 
 use core::fmt;
 use pugmark_boot::expectation::Expected;
-use pugmark_kernel::intel::pt::PtConfig;
-use pugmark_kernel::intel::pt::RegionSize;
-use pugmark_kernel::intel::pt::{Layout, Mode};
+use pugmark_kernel::intel::pt::{Layout, Mode, PtConfig, RegionSize};
 use pugmark_kernel::lapic::{Delivery, Vector};
 use pugmark_protocol::{Filter, Level, SymbolRange};
 
 use crate::arch::image;
-use crate::arch::traps::PMI_VECTOR;
+use crate::arch::vectors;
 
 /// The driver's configuration, and the same filter for the harness, which checks the result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    pub(super) config: PtConfig,
-    pub(super) filter: Filter<'static>,
-    pub(super) layout: Layout,
-    pub(super) mode: Mode,
-    pub(super) delivery: Delivery,
+    pub(crate) config: PtConfig,
+    pub(crate) filter: Filter<'static>,
+    pub(crate) layout: Layout,
+    pub(crate) mode: Mode,
+    pub(crate) delivery: Delivery,
     /// Whether interrupts are on when the workload begins.
-    pub(super) interrupts: bool,
-    pub(super) expected: Expected,
+    pub(crate) interrupts: bool,
+    pub(crate) expected: Expected,
     /// The workload checks packets that do not belong to the flow of control; no other source has these.
-    pub(super) packets: bool,
+    pub(crate) packets: bool,
     /// The workload sends NMIs of its own.
-    pub(super) nmis: bool,
+    pub(crate) nmis: bool,
     /// The workload tests memory of the debug store; no other source has that.
-    pub(super) area: bool,
+    pub(crate) area: bool,
 }
 
 impl Plan {
@@ -38,7 +36,9 @@ impl Plan {
             filter: Filter::default(),
             layout: Layout::topa(RegionSize::K64, 4),
             mode: Mode::StopWhenFull { spare: 1 },
-            delivery: Delivery::Fixed(const { Vector::new(PMI_VECTOR).expect("no vector of an exception") }),
+            delivery: Delivery::Fixed(
+                const { Vector::new(vectors::PMI).expect("no vector of an exception") },
+            ),
             interrupts: true,
             expected: Expected::Nothing,
             packets: false,
@@ -124,51 +124,71 @@ impl Plan {
         self.expected = expected;
         self
     }
-}
 
-/// What a source cannot do.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Unfit {
-    Cr3,
-    Ranges,
-    Packets,
-    Area,
-}
+    /// Whether the kernel's level is recorded.
+    pub(crate) fn os(&self) -> bool {
+        self.filter.level != Level::User
+    }
 
-impl Unfit {
-    /// Returns an error if the plan needs something that only Intel PT does.
-    pub(super) fn of(plan: &Plan) -> Result<(), Self> {
-        let filter = plan.filter;
-        for (asked, unfit) in [
-            (filter.cr3.is_some(), Self::Cr3),
-            (filter.range.is_some() || filter.stop.is_some(), Self::Ranges),
-            (plan.packets, Self::Packets),
-        ] {
-            if asked {
-                return Err(unfit);
-            }
+    /// Whether user level is recorded.
+    pub(crate) fn user(&self) -> bool {
+        self.filter.level != Level::Os
+    }
+
+    /// The vector of the tracing unit's interrupt.
+    pub(crate) const fn vector(&self) -> u8 {
+        match self.delivery {
+            Delivery::Nmi => vectors::NMI,
+            Delivery::Fixed(vector) => vector.get(),
         }
-        Ok(())
     }
 
-    /// Returns an error if the plan needs something that only Intel PT or the debug store does.
-    pub(super) fn without_area(plan: &Plan) -> Result<(), Self> {
-        Self::of(plan)?;
-        Self::only_area(plan)
+    /// Returns an error if the plan needs something that a source does not offer; `recorded` names what the source
+    /// records.
+    pub(crate) fn require(&self, recorded: &'static str, offered: &[Need]) -> Result<(), UnmetNeed> {
+        let filter = self.filter;
+        let needs = [
+            (filter.cr3.is_some(), Need::Cr3Filter),
+            (filter.range.is_some() || filter.stop.is_some(), Need::AddressFilters),
+            (self.packets, Need::Packets),
+            (self.area, Need::DebugStore),
+        ];
+        match needs.into_iter().find(|(needed, need)| *needed && !offered.contains(need)) {
+            Some((_, need)) => Err(UnmetNeed { recorded, need }),
+            None => Ok(()),
+        }
     }
+}
 
-    /// Returns an error if the plan needs something that only the debug store does.
-    pub(super) fn only_area(plan: &Plan) -> Result<(), Self> {
-        if plan.area { Err(Self::Area) } else { Ok(()) }
-    }
+/// Something that a plan may need and not every source offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// A filter by address space.
+    Cr3Filter,
+    /// Filters by address.
+    AddressFilters,
+    /// Packets that do not belong to the flow of control.
+    Packets,
+    /// Memory of the debug store.
+    DebugStore,
+}
 
-    /// Prints the reason; `what` names what the source makes.
-    pub(super) fn say(self, what: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cr3 => write!(f, "{what} cannot be filtered by CR3"),
-            Self::Ranges => write!(f, "{what} cannot be filtered by address"),
-            Self::Packets => f.write_str("only Intel PT has the packets that it asks for"),
-            Self::Area => f.write_str("only the debug store writes through page tables"),
+/// A source does not offer what a plan needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnmetNeed {
+    /// What the source records.
+    recorded: &'static str,
+    need: Need,
+}
+
+impl fmt::Display for UnmetNeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { recorded, need } = self;
+        match need {
+            Need::Cr3Filter => write!(f, "{recorded} cannot be filtered by CR3"),
+            Need::AddressFilters => write!(f, "{recorded} cannot be filtered by address"),
+            Need::Packets => f.write_str("only Intel PT has the packets that it asks for"),
+            Need::DebugStore => f.write_str("only the debug store writes through page tables"),
         }
     }
 }

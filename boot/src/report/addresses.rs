@@ -1,0 +1,20 @@
+//! Reports samples that are only an address each.
+
+use pugmark_boot::samples::SampleMemory;
+use pugmark_boot::tally::tally;
+use pugmark_protocol::{Line, Sample, Samples};
+
+use super::SessionReport;
+use crate::arch::serial::say;
+
+impl SessionReport<'_> {
+    /// Reports the addresses that were sampled, and what became of the other samples.
+    pub(crate) fn say_addresses(&self, samples: Samples, addresses: &SampleMemory<u64>) {
+        let session = self.number;
+        let taken = addresses.samples().len() as u64;
+        say(Line::Samples(self.name, Samples { session, taken, ..samples }));
+        for (address, count) in tally(addresses.samples()) {
+            say(Line::Sample(self.name, Sample { session, address, count }));
+        }
+    }
+}

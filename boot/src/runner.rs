@@ -1,0 +1,148 @@
+//! Runs workloads, each as often as the source has passes, and judges what was recorded.
+
+use core::fmt;
+use pugmark_boot::command_line::CommandLine;
+use pugmark_boot::symbols::Symbols;
+use pugmark_kernel::loss::Loss;
+use pugmark_kernel::msr::GeneralProtection;
+use pugmark_protocol::{Fault, Line};
+use x86_64::instructions::interrupts;
+
+use crate::arch::paging::{self, RevokedFault};
+use crate::arch::serial::say;
+use crate::plan::Plan;
+use crate::report::{RecordingError, ReportOptions, SessionReport};
+use crate::session::{self, Finished, Prepared, SourceError};
+use crate::sources::Source;
+use crate::workload::{Make, Mismatch, Workload};
+
+/// Runs workloads, one after the other.
+pub(crate) struct Runner<'s> {
+    symbols: &'s Symbols<'s>,
+    source: &'s dyn Source,
+    options: ReportOptions,
+    /// How many rounds of samples the command line requests.
+    rounds: u32,
+    /// How many sessions there were.
+    sessions: u16,
+}
+
+/// Why a workload failed.
+pub(crate) enum RunError {
+    /// Its own result is wrong.
+    Workload(Mismatch),
+    Source(SourceError),
+    Interrupt(GeneralProtection),
+    /// The processor reported operational errors.
+    Operational(u64),
+    /// The unit was off although it should have been on.
+    LeftOff(u64),
+    Recording(RecordingError),
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Workload(mismatch) => mismatch.fmt(f),
+            Self::Source(error) => error.fmt(f),
+            Self::Interrupt(fault) => write!(f, "in the interrupt handler: {fault}"),
+            Self::Operational(count) => write!(f, "{count} operational errors"),
+            Self::LeftOff(count) => write!(f, "the driver left the unit off {count} times"),
+            Self::Recording(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<'s> Runner<'s> {
+    /// Prepares to run workloads of a kernel with these symbols, as the command line requests.
+    pub(crate) fn new(
+        symbols: &'s Symbols<'s>,
+        source: &'s dyn Source,
+        command_line: &CommandLine<'_>,
+    ) -> Self {
+        let &CommandLine { dump, no_decode, expect_overflow: overflows, rounds, .. } = command_line;
+        Self { symbols, source, options: ReportOptions { dump, no_decode, overflows }, rounds, sessions: 0 }
+    }
+
+    /// Runs a workload, recorded if the processor can, and reports the result.
+    ///
+    /// # Errors
+    /// The workload's result is wrong, or what was recorded.
+    pub(crate) fn run(&mut self, name: &str, make: Make) -> Result<(), RunError> {
+        for pass in 0..self.source.passes(self.rounds) {
+            let workload = &mut *make();
+            let plan = workload.plan();
+            let finished = self
+                .source
+                .prepare(pass, &plan)
+                .and_then(|prepared| self.record(name, prepared, &plan, workload));
+            match finished {
+                Ok(finished) => self.judge(name, &plan, &finished, workload)?,
+                Err(error) if error.is_refusal() => return run_unrecorded(name, &error, workload),
+                Err(error) => return Err(RunError::Source(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn record(
+        &mut self,
+        name: &str,
+        prepared: Prepared,
+        plan: &Plan,
+        workload: &mut dyn Workload,
+    ) -> Result<Finished, SourceError> {
+        self.sessions += 1;
+        say(Line::Session(name, self.sessions));
+        say(Line::Filter(name, plan.filter));
+        let finished = session::record(prepared, self.sessions, plan.interrupts, || workload.run());
+        if let Some(RevokedFault { address, code }) = paging::take_revoked_fault() {
+            say(Line::Fault(name, Fault { address, code }));
+        }
+        finished
+    }
+
+    /// Reports what was recorded, and checks it, the workload's result and the driver.
+    fn judge(
+        &self,
+        name: &str,
+        plan: &Plan,
+        finished: &Finished,
+        workload: &dyn Workload,
+    ) -> Result<(), RunError> {
+        let Finished { stopped, counts, fault } = finished;
+        let session = SessionReport {
+            name,
+            workload,
+            plan,
+            number: self.sessions,
+            loss: &stopped.loss,
+            counts,
+            symbols: self.symbols,
+            options: self.options,
+        };
+        let reported = stopped.recorded.report(&session);
+        workload.check().map_err(RunError::Workload)?;
+        check_driver(&stopped.loss, *fault)?;
+        reported.map_err(RunError::Recording)
+    }
+}
+
+/// Runs a workload that the source cannot record.
+fn run_unrecorded(name: &str, error: &SourceError, workload: &mut dyn Workload) -> Result<(), RunError> {
+    say(Line::Refuse(name, error));
+    interrupts::enable();
+    workload.run();
+    interrupts::disable();
+    workload.check().map_err(RunError::Workload)
+}
+
+/// Checks that the driver had no fault and that the unit was on all the time.
+fn check_driver(loss: &Loss, fault: Option<GeneralProtection>) -> Result<(), RunError> {
+    match fault {
+        Some(fault) => Err(RunError::Interrupt(fault)),
+        None if loss.error > 0 => Err(RunError::Operational(loss.error)),
+        None if loss.excluded + loss.abandoned > 0 => Err(RunError::LeftOff(loss.excluded + loss.abandoned)),
+        None => Ok(()),
+    }
+}

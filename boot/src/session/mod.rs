@@ -1,0 +1,133 @@
+//! One session: a unit is started, interrupted and stopped.
+
+mod error;
+mod unit;
+
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use pugmark_kernel::arch::GuardedMsr;
+use pugmark_kernel::lapic::{Delivery, LocalApic, XApic};
+use pugmark_kernel::msr::{GeneralProtection, Msr};
+use pugmark_kernel::pmi::{Counts, Handler, Pmi};
+use pugmark_kernel::slot::{Interrupt, Slot, SlotError, Traced};
+use x86_64::instructions::interrupts;
+
+use crate::arch::traps::{self, Arrival};
+use crate::arch::{marker, registers};
+use alloc::boxed::Box;
+
+pub(crate) use error::SourceError;
+pub(crate) use unit::{Prepared, Running, Serve, Stopped};
+
+/// The state that the PMI handler uses.
+struct Tracer {
+    unit: Box<dyn Running>,
+    fault: Option<GeneralProtection>,
+}
+
+/// The processor's registers and its local APIC.
+type Processor = fn() -> (GuardedMsr, XApic);
+
+// SAFETY: there is one processor.
+static TRACER: Slot<Tracer, Processor> =
+    unsafe { Slot::new(Handler::new(Delivery::Nmi), || (registers::msr(), registers::local_apic())) };
+
+/// Whether PMIs are NMIs.
+static BY_NMI: AtomicBool = AtomicBool::new(true);
+
+/// The unit must be drained before another address space becomes current.
+static DRAINED_BETWEEN_SPACES: AtomicBool = AtomicBool::new(false);
+
+/// The result of a session.
+pub(crate) struct Finished {
+    pub(crate) stopped: Stopped,
+    pub(crate) counts: Counts,
+    /// The fault that the PMI handler had, if any.
+    pub(crate) fault: Option<GeneralProtection>,
+}
+
+/// Registers the PMI handler.
+pub(crate) fn init() {
+    traps::on_pmi(interrupt);
+}
+
+/// Records `work` as session `session`. Interrupts are on when it begins if `interrupts_on` says so.
+pub(crate) fn record(
+    prepared: Prepared,
+    session: u16,
+    interrupts_on: bool,
+    work: impl FnOnce(),
+) -> Result<Finished, SourceError> {
+    let Prepared { mut unit, handler, by_nmi, drained_between_spaces } = prepared;
+    DRAINED_BETWEEN_SPACES.store(drained_between_spaces, Relaxed);
+    TRACER.replace(handler)?;
+    BY_NMI.store(by_nmi, Relaxed);
+    set_interrupts(interrupts_on);
+    marker::set(session.into());
+    let started = TRACER.start(|| Ok(Tracer { unit: unit.start()?, fault: None }));
+    let result = started.map_err(SourceError::from).and_then(|()| {
+        work();
+        interrupts::disable();
+        TRACER.stop(|Tracer { unit, fault }, handler| {
+            let stopped = unit.stop(handler)?;
+            Ok((stopped, fault))
+        })?
+    });
+    marker::set(0);
+    // Another interrupt, a stray one, may be on its way. STI does not let it in before the next instruction.
+    interrupts::enable();
+    x86_64::instructions::nop();
+    interrupts::disable();
+    TRACER.disarm()?;
+    let counts = TRACER.handler(|handler| *handler.counts())?;
+    result.map(|(stopped, fault)| Finished { stopped, counts, fault })
+}
+
+fn interrupt(arrival: Arrival, interrupted: u64) -> Pmi {
+    match (arrival, BY_NMI.load(Relaxed)) {
+        // A fault is kept with the recording.
+        (Arrival::Nmi, true) | (Arrival::Vector, false) => {
+            TRACER.interrupt(Some(interrupted)).unwrap_or(Pmi::Served)
+        }
+        _ => Pmi::NotOurs,
+    }
+}
+
+/// Runs `work` while PMIs have to wait. Returns false, without running it, if nothing is recorded.
+pub(crate) fn hold(work: impl FnOnce()) -> bool {
+    TRACER.with(|_| work()).is_ok()
+}
+
+/// Must be called before another address space becomes current: only the kernel knows to which one branch records
+/// belong.
+pub(crate) fn leave_address_space() {
+    // For other units, interrupts need not wait.
+    if !DRAINED_BETWEEN_SPACES.load(Relaxed) {
+        return;
+    }
+    let drained: Result<(), SlotError> = TRACER.with(|Tracer { unit, fault }| {
+        if let Err(error) = unit.drain() {
+            fault.get_or_insert(error);
+        }
+    });
+    // If nothing is recorded, there is nothing to drain.
+    let _ = drained;
+}
+
+impl Traced for Tracer {
+    fn serve<M: Msr, A: LocalApic>(
+        &mut self,
+        interrupt: Interrupt<'_, M, A>,
+    ) -> Result<Pmi, GeneralProtection> {
+        let interrupted = interrupt.interrupted();
+        let mut interrupt = Some(interrupt);
+        let served = self.unit.serve(interrupted, &mut |sources| match interrupt.take() {
+            Some(interrupt) => interrupt.serve(sources),
+            None => Ok(Pmi::Served),
+        });
+        served.inspect_err(|error| _ = self.fault.get_or_insert(*error))
+    }
+}
+
+fn set_interrupts(on: bool) {
+    if on { interrupts::enable() } else { interrupts::disable() }
+}

@@ -1,0 +1,25 @@
+//! The sources of recordings: the processor's units that trace, count or sample. Each is one file.
+
+mod addresses;
+mod bts;
+mod counters;
+mod debug_store;
+mod frames;
+mod ibs;
+mod lbr;
+mod linear;
+mod pebs;
+mod pt;
+mod source;
+
+pub(crate) use source::Source;
+
+/// All sources, with their names on the command line. The first is the one that is used if none is named.
+pub(crate) const ALL: [(&str, &dyn Source); 6] = [
+    ("pt", &pt::ProcessorTrace),
+    ("bts", &bts::BranchTraceStore),
+    ("pebs", &pebs::PreciseSampling),
+    ("lbr", &lbr::LastBranches),
+    ("counters", &counters::Counters),
+    ("ibs", &ibs::InstructionSampling),
+];
