@@ -38,8 +38,7 @@ impl Header {
     ///
     /// # Errors
     /// Returns an error if the region is too short, or if its header was not written by a
-    /// [`LogWriter`](crate::LogWriter) of
-    /// this layout.
+    /// [`LogWriter`](crate::LogWriter) of this layout.
     pub fn parse(region: &[u8]) -> Result<Self, TruthError> {
         let Some(header) = region.get(..Self::BYTES) else {
             return Err(TruthError::Short { bytes: region.len() });

@@ -7,19 +7,20 @@
 //!
 //! ```
 //! use core::sync::atomic::AtomicU64;
-//! use pugmark_truth::{Flags, Log, Record, Writer};
+//! use pugmark_truth::{Log, LogWriter, Record, RecordFlags};
 //!
 //! let words = [const { AtomicU64::new(0) }; 64];
-//! let writer = Writer::new(&words)?;
-//! writer.append(Record { rip: 0x1000, cr3: 0x2000, session: 1, flags: Flags::new(3), cpu: 0 });
+//! let writer = LogWriter::new(&words)?;
+//! writer.append(Record { rip: 0x1000, cr3: 0x2000, session: 1, flags: RecordFlags::new(3), cpu: 0 });
 //! writer.close(0x10);
 //!
 //! // What the harness reads from the file.
-//! let bytes: Vec<u8> = words.iter().flat_map(|word| word.load(core::sync::atomic::Ordering::Relaxed).to_le_bytes()).collect();
+//! let word = |word: &AtomicU64| word.load(core::sync::atomic::Ordering::Relaxed).to_le_bytes();
+//! let bytes: Vec<u8> = words.iter().flat_map(word).collect();
 //! let log = Log::new(&bytes)?;
 //! assert_eq!(log.header().exit(), Some(0x10));
 //! assert_eq!(log.records().map(|record| record.rip).collect::<Vec<_>>(), [0x1000]);
-//! # Ok::<(), pugmark_truth::Error>(())
+//! # Ok::<(), pugmark_truth::TruthError>(())
 //! ```
 #![no_std]
 #![forbid(unsafe_code)]

@@ -106,30 +106,17 @@ fn a_log_is_empty_where_no_record_can_be_read() {
 fn flags_say_the_level_and_the_kind() {
     for cpl in 0..4 {
         let plain = RecordFlags::new(cpl);
-        for (flags, bits, software_interrupt, by_hand) in [
+        for (flags, bits, software_interrupt, emulated) in [
             (plain, 0, false, false),
             (plain.software_interrupt(), 4, true, false),
             (plain.emulated(), 8, false, true),
             (plain.emulated().software_interrupt(), 12, true, true),
         ] {
             assert_eq!((flags.cpl(), flags.bits()), (cpl, bits | u16::from(cpl)));
-            assert_eq!((flags.is_software_interrupt(), flags.is_emulated()), (software_interrupt, by_hand));
+            assert_eq!((flags.is_software_interrupt(), flags.is_emulated()), (software_interrupt, emulated));
         }
     }
     assert_eq!(RecordFlags::new(7), RecordFlags::new(3), "a level has two bits");
-}
-
-#[test]
-fn an_error_says_what_was_found() {
-    for (error, text) in [
-        (TruthError::Short { bytes: 63 }, "a truth log has a header, here are 63 bytes"),
-        (TruthError::Magic(0x1234), "no truth log: it begins with 0x0000000000001234"),
-        (TruthError::Version(9), "truth log of unknown version 9"),
-        (TruthError::RecordBytes(32), "truth log with records of 32 bytes"),
-        (TruthError::Capacity { claimed: 7, fits: 6 }, "truth log claims room for 7 records where 6 fit"),
-    ] {
-        assert_eq!(std::format!("{error}"), text);
-    }
 }
 
 #[test]
