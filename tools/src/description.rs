@@ -60,7 +60,7 @@ pub struct DescriptionError {
 
 impl fmt::Display for DescriptionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} describes no recording", self.file.display())
+        write!(f, "{} does not describe a recording", self.file.display())
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
 
         let error = io::Error::other("no colon");
         let error = DescriptionError { file: "there/truth.json".into(), error };
-        assert_eq!(error.to_string(), "there/truth.json describes no recording");
+        assert_eq!(error.to_string(), "there/truth.json does not describe a recording");
         assert_eq!(error.source().unwrap().to_string(), "no colon");
     }
 

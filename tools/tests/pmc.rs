@@ -74,37 +74,38 @@ fn a_name_that_is_not_there_brings_near_ones_to_mind() {
     for (arguments, message) in [
         (
             &["list", "zen6"][..],
-            "NOTFOUND: no PMU and no processor is called \"zen6\"; near: zen1, zen2, zen3, zen4, zen5",
+            "NOTFOUND: no PMU and no processor is called \"zen6\"; similar names: zen1, zen2, zen3, zen4, zen5",
         ),
         (
             &["info", "amd64_fam10h_barcelna::PROBE"],
-            "NOTFOUND: no PMU and no processor is called \"amd64_fam10h_barcelna\"; near: \
+            "NOTFOUND: no PMU and no processor is called \"amd64_fam10h_barcelna\"; similar names: \
              amd64_fam10h_barcelona",
         ),
         (
             &["info", "k7::RETIRED_INSTRUCTION"],
-            "NOTFOUND: no event is called \"RETIRED_INSTRUCTION\"; near: RETIRED_INSTRUCTIONS",
+            "NOTFOUND: no event is called \"RETIRED_INSTRUCTION\"; similar names: RETIRED_INSTRUCTIONS",
         ),
-        (&["dispatch", "--cpu", "k9", "PROBE"], "NOTFOUND: no processor is called \"k9\"; near: k7"),
+        (&["dispatch", "--cpu", "k9", "PROBE"], "NOTFOUND: no processor is called \"k9\"; similar names: k7"),
         (
             &["dispatch", "--cpu", "k8_revb", "PROBS"],
-            "NOTFOUND: \"PROBS\" at 0: the processor has no event of this name; near: PROBE",
+            "NOTFOUND: \"PROBS\" at 0: the processor has no event of this name; similar names: PROBE",
         ),
         (
             &["dispatch", "--cpu", "k8_revb", "PROBE:MIS"],
-            "UMASK: \"MIS\" at 6: not a unit mask of the event; near: MISS",
+            "UMASK: \"MIS\" at 6: not a unit mask of the event; similar names: MISS",
         ),
         (
             &["encode", "zen4::RETIRED_INSTRUCTIONS"],
-            "NOTFOUND: \"zen4\" at 0: no PMU has this name; near: amd64_fam19h_zen4",
+            "NOTFOUND: \"zen4\" at 0: no PMU has this name; similar names: amd64_fam19h_zen4",
         ),
         (
             &["encode", "amd64_k7::RETIRED_INSTRUCTION"],
-            "NOTFOUND: \"RETIRED_INSTRUCTION\" at 10: the PMU has no event of this name; near: RETIRED_INSTRUCTIONS",
+            "NOTFOUND: \"RETIRED_INSTRUCTION\" at 10: the PMU has no event of this name; \
+             similar names: RETIRED_INSTRUCTIONS",
         ),
         (
             &["encode", "amd64_k8_revb::PROBE:MIS"],
-            "ATTR: \"MIS\" at 21: neither a unit mask of the event nor a modifier of the PMU; near: MISS",
+            "ATTR: \"MIS\" at 21: neither a unit mask of the event nor a modifier of the PMU; similar names: MISS",
         ),
     ] {
         let (printed, messages, success) = run(arguments, String::new());
@@ -126,7 +127,7 @@ fn an_error_has_libpfms_name_a_sentence_and_status_1() {
             "ATTR_VAL: \"c=256\" at 21: the counter mask 256 is above 255",
         ),
         (&["list", "i386"], "NOTFOUND: no PMU and no processor is called \"i386\""),
-        (&["info", "PROBES"], "NOTFOUND: no event is called \"PROBES\"; near: PROBE"),
+        (&["info", "PROBES"], "NOTFOUND: no event is called \"PROBES\"; similar names: PROBE"),
         (
             &["dispatch", "--cpu", "k7", "PROBE:ALL"],
             "NOTFOUND: \"PROBE\" at 0: the processor has no event of this name",
@@ -196,7 +197,10 @@ fn a_batch_fails_in_the_end_when_a_line_was_no_request() {
     let answers: Vec<&str> =
         printed.lines().map(|line| line.split('\t').next().unwrap_or_default()).collect();
     assert_eq!(answers, ["INVAL", "SUCCESS"]);
-    assert_eq!(messages, "line 1: 1 columns instead of 10\npugmark: lines that are no request: 1\n");
+    assert_eq!(
+        messages,
+        "line 1: 1 columns, but a request has 10\npugmark: 1 lines are not requests, as said above\n"
+    );
     assert!(!success);
 }
 

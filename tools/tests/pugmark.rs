@@ -237,7 +237,10 @@ fn text_says_what_is_wrong_where_and_what_to_do() {
     let output = pugmark(&folder, &["decode", "--raw", "code:0x1000", "-"], &many);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(text.matches("unknown packet opcode 0x09").count(), 100);
-    assert!(text.contains("errors        101") && text.contains("and 1 more, which --json tells"), "{text}");
+    assert!(
+        text.contains("errors        101") && text.contains("and 1 more; --json prints them all"),
+        "{text}"
+    );
     fs::remove_dir_all(folder).unwrap();
 }
 
@@ -460,22 +463,51 @@ fn refusals_say_what_and_where() {
     fs::write(folder.join("none"), []).unwrap();
     for (arguments, text) in [
         (&["decode", "missing"][..], "cannot read the trace missing"),
-        (&["decode", "--raw", "code", "trace"], "--raw code: say where the code was, as FILE:BASE"),
-        (&["decode", "--image", "image.json", "trace"], "section 0: code has no 0x6 bytes from 0x4 on"),
+        (
+            &["decode", "--raw", "code", "trace"],
+            "--raw code: the code's address is missing: write FILE:BASE, as in code:0x1000",
+        ),
+        (
+            &["decode", "--image", "image.json", "trace"],
+            "image image.json, section 0: wants 0x6 bytes from offset 0x4 of code, which has 0x8 in all",
+        ),
         (&["decode", "--elf", "code", "trace"], "ELF file code"),
         (&["decode", "--cpu", "6/1", "trace"], "the errata of processor 6/1/0 are not known"),
         (&["decode", "--cpu", "x", "trace"], "not a processor"),
-        (&["decode", "--source", "bts", "--layer", "query", "trace"], "branch records have no such layer"),
+        (
+            &["decode", "--source", "bts", "--layer", "query", "trace"],
+            "branch records have no layer query: use --layer packets, insns or blocks",
+        ),
         (&["decode", "--source", "bts", "--handler", "2-1", "trace"], "not an address"),
         (&["bench", "--seconds", "x", "trace"], "not a number of seconds"),
         (&["bench", "--seconds", "-1", "trace"], "not a number of seconds"),
-        (&["bench", "none"], "the trace is empty: there is nothing to measure"),
-        (&["decode", "--mtc-freq", "256", "trace"], "above the 8 bits of the field"),
+        (&["bench", "none"], "none is empty: there is nothing to measure"),
+        (&["decode", "--mtc-freq", "256", "trace"], "too large: the field has 8 bits, at most 0xff"),
         (&["decode", "--image", "endless.json", "trace"], "file /dev/zero: not a regular file"),
     ] {
         let output = pugmark(&folder, arguments, &[]);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && stderr.contains(text), "{arguments:?}: {stderr}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn each_help_fits_on_a_screen_and_has_an_example() {
+    let folder = scratch("help");
+    let mut subcommands =
+        vec!["decode", "bench", "ibs", "pmc encode", "pmc list", "pmc info", "pmc dispatch"];
+    if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        subcommands.push("record");
+    }
+    for subcommand in subcommands {
+        let arguments: Vec<_> = subcommand.split(' ').chain(["--help"]).collect();
+        let output = pugmark(&folder, &arguments, &[]);
+        let help = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && help.lines().count() <= 48, "{help}");
+        assert!(help.lines().all(|line| line.chars().count() <= 120), "{help}");
+        let examples = help.split("Example").nth(1).expect(subcommand);
+        assert!(examples.contains(&format!("\n  pugmark {subcommand} ")), "{help}");
     }
     fs::remove_dir_all(folder).unwrap();
 }

@@ -128,7 +128,7 @@ fn what_has_no_truth_is_not_checked() {
     folder.write("bare/truth.json", b"[]");
     let output = folder.run(PUGMARK, &["decode", "--layer", "packets", "bare/trace.pt"]);
     assert_eq!(output.status.code(), Some(0));
-    assert!(text(&output.stderr).contains("bare/truth.json describes no recording"), "{output:?}");
+    assert!(text(&output.stderr).contains("bare/truth.json does not describe a recording"), "{output:?}");
 }
 
 #[test]
@@ -170,7 +170,9 @@ fn a_folder_is_all_of_its_tasks() {
     assert_eq!(folder.json(&["--allow-errors", "rec"]).1, Some(0));
     fs::create_dir_all(folder.0.join("nothing")).unwrap();
     let output = folder.run(PUGMARK, &["decode", "nothing"]);
-    assert!(text(&output.stderr).contains("nothing is no recording: it has no trace.pt"));
+    assert!(
+        text(&output.stderr).contains("nothing is not a recording of `pugmark record`: it has no trace.pt")
+    );
     assert_eq!(output.status.code(), Some(1));
 }
 
@@ -201,9 +203,15 @@ fn the_pattern_of_bdm70_is_named_with_the_option_that_allows_for_it() {
     let arguments = ["--raw", "code:0x1000", "trace"];
     let (totals, status) = folder.json(&arguments);
     assert_eq!((&totals["errors"][0]["erratum"], status), (&"BDM70".into(), Some(1)), "{totals}");
-    assert!(totals["advice"][0].as_str().unwrap().contains("name the processor with --cpu"), "{totals}");
+    assert!(
+        totals["advice"][0].as_str().unwrap().contains("name the traced processor with --cpu"),
+        "{totals}"
+    );
     let shown = text(&folder.run(PUGMARK, &[&["decode"], &arguments[..]].concat()).stdout);
-    assert!(shown.contains("erratum BDM70") && shown.contains("name the processor with --cpu"), "{shown}");
+    assert!(
+        shown.contains("erratum BDM70") && shown.contains("name the traced processor with --cpu"),
+        "{shown}"
+    );
     for known in [["--cpu", "broadwell"], ["--errata", "bdm70"]] {
         let (totals, status) = folder.json(&[&known[..], &arguments].concat());
         assert_eq!((&totals["errors"], &totals["advice"], status), (&json!([]), &json!([]), Some(0)));

@@ -1,4 +1,4 @@
-//! Decodes traces to totals, and measures how fast.
+//! Makes, decodes and measures traces, and helps with AMD's counters and samples.
 
 use anyhow::{Context, Error, Result};
 use clap::{Parser, Subcommand};
@@ -15,7 +15,15 @@ use std::{
 };
 
 #[derive(Parser)]
-#[command(name = "pugmark", about = "Decodes Intel Processor Trace and branch records", version)]
+#[command(
+    name = "pugmark",
+    about = "Records and decodes traces of what a processor executes",
+    version,
+    after_help = "\
+Example:
+  pugmark record -o ls.rec -- ls
+  pugmark decode --check ls.rec"
+)]
 struct Cli {
     #[command(subcommand)]
     command: PugmarkCommand,
@@ -23,15 +31,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum PugmarkCommand {
-    /// Decode a trace and print what is in it
+    /// Decode a trace of Intel PT or branch records and print what it holds
     Decode(decode::DecodeOptions),
-    /// Decode a trace from memory again and again and print how fast
+    /// Measure how fast a trace is decoded
     Bench(bench::BenchOptions),
-    /// Program AMD's performance counters by libpfm's event names
+    /// Encode events of AMD's performance counters by libpfm's names
     Pmc(pmc::PmcCommand),
-    /// Print samples of AMD's Instruction Based Sampling
+    /// Print samples of AMD's Instruction Based Sampling (IBS)
     Ibs(ibs::IbsOptions),
-    /// Run a program and make a trace of it, on any processor
+    /// Run a program and make an Intel PT trace of it, on any processor
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     Record(record::RecordCommand),
 }

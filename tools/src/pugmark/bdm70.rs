@@ -7,8 +7,9 @@ use pugmark_decoder_core::{Packet, config::Config, packet::Packets, sync};
 pub(super) const NAME: &str = "BDM70";
 
 /// What to do about such an error.
-pub(super) const ADVICE: &str = "the PSB+ of these errors are as erratum BDM70 (SKD024, SKL021, KBL021) makes them: \
-                                 name the processor with --cpu (--cpu list prints the names), or allow for it with --errata bdm70";
+pub(super) const ADVICE: &str = "\
+    erratum BDM70 (also called SKD024, SKL021, KBL021) explains errors of this kind: name the traced processor with --cpu \
+    (--cpu list prints the names), or use --errata bdm70";
 
 /// Marks the errors that BDM70 explains, unless the configuration allows for the erratum already.
 pub(super) fn mark(trace: &[u8], config: Config<'_>, problems: &mut [TraceError]) {

@@ -32,15 +32,18 @@ use std::{
 
 /// The options of `pugmark bench`.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Example:
+  pugmark bench --layer insns --seconds 10 ls.rec")]
 pub struct BenchOptions {
-    #[command(flatten)]
-    input: Input,
-    /// How long to measure, at least
+    /// Measure for at least so long
     #[arg(long, default_value_t = 3.0, value_parser = parse_seconds, allow_negative_numbers = true)]
     seconds: f64,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    input: Input,
 }
 
 /// The speed of a layer.
@@ -82,7 +85,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
     let traced = traces.first().context("there is no trace")?;
     let code = options.input.code(traced)?;
     let trace = options.input.load(traced, &mut progress)?;
-    ensure!(!trace.is_empty(), "the trace is empty: there is nothing to measure");
+    ensure!(!trace.is_empty(), "{} is empty: there is nothing to measure", traced.trace.display());
     let seconds = Duration::from_secs_f64(options.seconds);
     let speed =
         measure(&trace, &code, options.input.config(traced)?, options.input.layer, seconds, &mut progress);

@@ -4,15 +4,15 @@ use super::{
     code::TracedCode,
     decode::{Layer, Totals},
     hashing::Hashing,
+    layers::{self, HashedBlocks, LayerDecoder},
     progress::{Progress, Size},
+    totals::TraceError,
     values,
 };
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use pugmark_decoder_core::{
-    block,
     bts::{BlockDecoder, Entry, InsnDecoder, Layout, Options, Records},
-    flow,
     hash::AddressHash,
     image::Image,
 };
@@ -21,42 +21,42 @@ use std::ops::RangeInclusive;
 /// Where a trace comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Source {
-    /// Packets of Intel Processor Trace
+    /// Packets of Intel Processor Trace.
     #[default]
     Pt,
-    /// Records of a Branch Trace Store buffer, 24 bytes each, as also in perf's AUX area
+    /// Records of a Branch Trace Store buffer, 24 bytes each, as perf's AUX area has them too.
     Bts,
-    /// The same of a 32-bit processor, 12 bytes each
+    /// Records of the Branch Trace Store of a 32-bit processor, 12 bytes each.
     Bts32,
-    /// perf's samples of IP and address, one for each branch
+    /// perf's samples of IP and address, one for each branch.
     PerfBts,
 }
 
-/// What only branch records need to be told.
+/// What must be known to decode branch records.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Branch records")]
-pub struct Arguments {
-    /// What the trace consists of
-    #[arg(long, value_enum, default_value_t, help_heading = None)]
+pub struct BranchOptions {
+    /// Contents: pt, bts (24-byte records), bts32 (12-byte), perf-bts (samples)
+    #[arg(long, value_enum, default_value_t, help_heading = None, hide_possible_values = true)]
     pub source: Source,
-    /// The buffer is circular and its next record would be at this offset
+    /// The buffer is circular, and its next record would be written at OFFSET
     #[arg(long, value_name = "OFFSET", value_parser = values::number::<u64>)]
     pub next: Option<u64>,
-    /// The address of the first instruction that was traced
+    /// Address of the first traced instruction
     #[arg(long, value_name = "ADDRESS", value_parser = values::number::<u64>)]
     pub start: Option<u64>,
-    /// The address of the last instruction that was traced
+    /// Address of the last traced instruction
     #[arg(long, value_name = "ADDRESS", value_parser = values::number::<u64>)]
     pub end: Option<u64>,
-    /// Where interrupts lead to; may be given again
+    /// Address of an interrupt handler, or a range of them; repeatable
     #[arg(long, value_name = "ADDRESS[-LAST]", value_parser = values::range)]
     pub handler: Vec<RangeInclusive<u64>>,
-    /// Branches of one privilege level only were stored
+    /// Only branches of one privilege level were stored
     #[arg(long)]
     pub one_level: bool,
 }
 
-impl Arguments {
+impl BranchOptions {
     fn layout(&self) -> Layout {
         match self.source {
             Source::Pt | Source::Bts => Layout::Bits64,
@@ -92,74 +92,95 @@ impl Arguments {
 pub fn decode(
     trace: &[u8],
     code: &TracedCode,
-    arguments: &Arguments,
+    branches: &BranchOptions,
     layer: Layer,
     hash: bool,
     progress: &mut Progress,
 ) -> Result<Totals> {
     let sections = code.sections();
     let image = Image::new(&sections);
-    let records = arguments.records(trace);
-    let hash = (hash && matches!(layer, Layer::Insns | Layer::Blocks)).then(AddressHash::new);
-    let mut totals = Totals { bytes: trace.len() as u64, hash, ..Totals::default() };
-    totals.packets =
-        records.clone().filter(|entry| matches!(entry, Ok((_, Entry::Branch(_))))).count() as u64;
+    let records = branches.records(trace);
+    let taken = records.clone().filter(|entry| matches!(entry, Ok((_, Entry::Branch(_)))));
+    let totals = Totals {
+        bytes: trace.len() as u64,
+        packets: taken.count() as u64,
+        hash: (hash && layer == Layer::Insns).then(AddressHash::new),
+        ..Totals::default()
+    };
     progress.begin("decoding", Size::Bytes(totals.bytes));
-    let size = arguments.layout().record_bytes();
-    match layer {
+    let record_bytes = branches.layout().record_bytes();
+    let totals = match layer {
         Layer::Packets => {
-            totals.errors = records.filter_map(Result::err).map(|error| (error, size).into()).collect();
+            let errors = records.filter_map(Result::err).map(|error| (error, record_bytes).into()).collect();
+            Totals { errors, ..totals }
         }
         Layer::Insns => {
-            insns(InsnDecoder::new(records, image, arguments.options()), size, &mut totals, progress)
+            let decoder = InsnDecoder::new(records, image, branches.options());
+            layers::count(&mut BranchRecords { decoder, record_bytes, ended: false }, totals, progress)
         }
         Layer::Blocks => {
-            blocks(BlockDecoder::new(records, image, arguments.options()), size, &mut totals, progress);
+            let decoder = BlockDecoder::new(records, image, branches.options());
+            let decoder = HashedBlocks { decoder, addresses: hash.then(Hashing::new) };
+            let mut decoder = BranchRecords { decoder, record_bytes, ended: false };
+            let totals = layers::count(&mut decoder, totals, progress);
+            Totals { hash: decoder.decoder.addresses.map(|addresses| addresses.hash()), ..totals }
         }
         Layer::Events | Layer::Query => {
-            bail!("branch records have no such layer: --layer packets, insns or blocks")
+            bail!("branch records have no layer {layer}: use --layer packets, insns or blocks")
         }
-    }
+    };
     progress.end();
     Ok(totals)
 }
 
-fn insns(mut decoder: InsnDecoder<'_>, size: usize, totals: &mut Totals, progress: &mut Progress) {
-    loop {
-        match decoder.next() {
-            Ok(Some(flow::Item::Insn(insn))) => {
-                totals.instructions += 1;
-                if let Some(hash) = &mut totals.hash {
-                    hash.add(insn.ip);
-                }
-            }
-            Ok(Some(flow::Item::Event(_))) => totals.events += 1,
-            Ok(None) => break,
-            Err(error) => totals.errors.push((error, size).into()),
+/// A decoder of branch records of this size. After an error it continues with the next record by itself.
+struct BranchRecords<D> {
+    decoder: D,
+    record_bytes: usize,
+    ended: bool,
+}
+
+impl LayerDecoder for BranchRecords<InsnDecoder<'_>> {
+    fn synchronize(&mut self) -> bool {
+        !self.ended
+    }
+
+    #[inline]
+    fn count_next(&mut self, totals: &mut Totals) -> Result<bool, TraceError> {
+        match &self.decoder.next() {
+            Ok(Some(item)) => totals.count_insn(item),
+            Ok(None) => self.ended = true,
+            Err(error) => return Err((*error, self.record_bytes).into()),
         }
-        progress.step(|| decoder.index() * size as u64);
+        Ok(!self.ended)
+    }
+
+    #[inline]
+    fn offset(&self) -> u64 {
+        self.decoder.index() * self.record_bytes as u64
     }
 }
 
-/// The hash covers the blocks' instructions.
-fn blocks(mut decoder: BlockDecoder<'_>, size: usize, totals: &mut Totals, progress: &mut Progress) {
-    let mut addresses = totals.hash.map(|_| Hashing::new());
-    loop {
-        match &decoder.next() {
-            Ok(Some(block::Item::Block(block))) => {
-                totals.blocks += 1;
-                totals.instructions += u64::from(block.insns);
-                if let Some(hashing) = &mut addresses {
-                    hashing.add(block, || decoder.insns(block).map(|(ip, _)| ip));
-                }
-            }
-            Ok(Some(block::Item::Event(_))) => totals.events += 1,
-            Ok(None) => break,
-            Err(error) => totals.errors.push((*error, size).into()),
-        }
-        progress.step(|| decoder.index() * size as u64);
+impl LayerDecoder for BranchRecords<HashedBlocks<BlockDecoder<'_>>> {
+    fn synchronize(&mut self) -> bool {
+        !self.ended
     }
-    totals.hash = addresses.map(|hashing| hashing.hash());
+
+    #[inline]
+    fn count_next(&mut self, totals: &mut Totals) -> Result<bool, TraceError> {
+        let HashedBlocks { decoder, addresses } = &mut self.decoder;
+        match &decoder.next() {
+            Ok(Some(item)) => totals.count_block(item, addresses, |block| decoder.insns(block)),
+            Ok(None) => self.ended = true,
+            Err(error) => return Err((*error, self.record_bytes).into()),
+        }
+        Ok(!self.ended)
+    }
+
+    #[inline]
+    fn offset(&self) -> u64 {
+        self.decoder.decoder.index() * self.record_bytes as u64
+    }
 }
 
 #[cfg(test)]
@@ -179,11 +200,13 @@ mod tests {
             let records = Records::new(&trace, Layout::Bits64);
             let options = Options { start: Some(0x1000), ..Options::default() };
             let (first, second) = (ProgressBar::hidden(), ProgressBar::hidden());
-            let mut totals = Totals::default();
             let decoder = InsnDecoder::new(records.clone(), image, options);
-            insns(decoder, 24, &mut totals, &mut Progress::in_bar(&first));
-            let decoder = BlockDecoder::new(records, image, options);
-            blocks(decoder, 24, &mut totals, &mut Progress::in_bar(&second));
+            let mut insns = BranchRecords { decoder, record_bytes: 24, ended: false };
+            let totals = layers::count(&mut insns, Totals::default(), &mut Progress::in_bar(&first));
+            let decoder =
+                HashedBlocks { decoder: BlockDecoder::new(records, image, options), addresses: None };
+            let mut blocks = BranchRecords { decoder, record_bytes: 24, ended: false };
+            let totals = layers::count(&mut blocks, totals, &mut Progress::in_bar(&second));
             assert_eq!((totals.errors.len(), totals.instructions), (0, 2 * count as u64));
             for bar in [first, second] {
                 let size = trace.len() as u64;
@@ -194,9 +217,9 @@ mod tests {
 
     #[test]
     fn without_handlers_they_are_not_known_and_not_none() {
-        let none = Arguments::default();
+        let none = BranchOptions::default();
         assert_eq!(none.options().handlers, None);
-        let one = Arguments { handler: vec![0x10..=0x20], ..none };
+        let one = BranchOptions { handler: vec![0x10..=0x20], ..none };
         assert_eq!(one.options().handlers, Some(&[0x10..=0x20][..]));
     }
 }

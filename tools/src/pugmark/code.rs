@@ -73,11 +73,9 @@ impl TracedCode {
             let range = range.and_then(|(from, to)| Some(from..usize::try_from(to).ok()?));
             let range = range.filter(|range| self.files[known].get(range.clone()).is_some());
             let range = range.ok_or_else(|| {
-                anyhow!(
-                    "{}, section {number}: {} has no {len:#x} bytes from {offset:#x} on",
-                    what(),
-                    file.display()
-                )
+                let (what, file, has) = (what(), file.display(), self.files[known].len());
+                let wants = format!("{len:#x} bytes from offset {offset:#x} of {file}");
+                anyhow!("{what}, section {number}: wants {wants}, which has {has:#x} in all")
             })?;
             self.sections.push(FileSection { base: *vaddr, file: known, range });
         }

@@ -1,7 +1,7 @@
 //! `pugmark decode`: prints a trace's totals.
 
 use super::{
-    branches::{self, Source},
+    branches::{self, BranchOptions, Source},
     check::Check,
     code::TracedCode,
     layers,
@@ -16,6 +16,7 @@ use clap::{Args, ValueEnum};
 use pugmark_decoder_core::{config::Config, errata::Cpu, image::Image};
 use serde::Serialize;
 use std::{
+    fmt,
     io::{self, Write},
     process::ExitCode,
     thread,
@@ -25,38 +26,42 @@ pub use super::totals::{Totals, TraceError, hash_text};
 
 /// The options of `pugmark decode`.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  pugmark decode --check ls.rec                                     a recording of `pugmark record`
+  pugmark decode --cpu skylake --elf a.out:0x400000 trace.pt        a trace of a real processor")]
 pub struct DecodeOptions {
-    #[command(flatten)]
-    input: Input,
-    #[command(flatten)]
-    branches: branches::Arguments,
+    /// Compare the instructions with truth.json beside the trace; status 1 if they differ
+    #[arg(long)]
+    check: bool,
+    /// Exit with status 0 even if the trace has errors
+    #[arg(long)]
+    allow_errors: bool,
+    /// Print the hash of the instructions' addresses: FNV-1a 64, each as 8 bytes, low first
+    #[arg(long)]
+    hash: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Print the hash of the instructions' addresses (FNV-1a 64, each as 8 bytes, the lowest first)
-    #[arg(long)]
-    hash: bool,
-    /// Hold count and hash of the instructions against truth.json beside the trace; status 1 when they differ
-    #[arg(long)]
-    check: bool,
-    /// End with status 0 whatever is wrong in the trace
-    #[arg(long)]
-    allow_errors: bool,
+    #[command(flatten)]
+    input: Input,
+    #[command(flatten)]
+    branches: BranchOptions,
 }
 
 /// A layer of the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
-    /// Packets alone, or branch records
+    /// Packets, or branch records.
     Packets,
-    /// What packets mean together
+    /// Events: what packets mean together.
     Events,
-    /// Branches and events, as one asks for them
+    /// Branches and events, each when it is asked for.
     Query,
-    /// The instruction flow
+    /// Instructions.
     Insns,
-    /// The instruction flow by blocks
+    /// Blocks of instructions, which is the fast way to the instructions.
     Blocks,
 }
 
@@ -109,6 +114,13 @@ struct PartJson {
     totals: Json,
 }
 
+impl fmt::Display for Layer {
+    /// Writes the layer's name as `--layer` takes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_possible_value().map_or(Ok(()), |value| f.write_str(value.get_name()))
+    }
+}
+
 impl DecodeOptions {
     /// Checks that the requested layer and source have a truth to compare with.
     fn can_check(&self) -> Result<()> {
@@ -116,7 +128,7 @@ impl DecodeOptions {
         let has_insns = matches!(layer, Layer::Insns | Layer::Blocks) && self.branches.source == Source::Pt;
         ensure!(
             !self.check || has_insns,
-            "--check holds the instructions of a trace of Intel PT against their truth: --layer insns or blocks"
+            "--check needs the instructions of an Intel PT trace: use --layer insns or blocks, and no other --source"
         );
         Ok(())
     }
@@ -138,17 +150,16 @@ impl DecodeOptions {
         if let Some(warning) = self.warning(&traced, &totals) {
             tell(format_args!("pugmark: warning: {warning}"));
         }
-        let check =
-            match self.check {
-                true => {
-                    let truth = traced.description.as_ref().and_then(|truth| Check::new(&totals, truth));
-                    let trace = traced.trace.display();
-                    Some(truth.with_context(|| {
-                        format!("--check: no truth.json with count and hash beside {trace}")
+        let check = match self.check {
+            true => {
+                let truth = traced.description.as_ref().and_then(|truth| Check::new(&totals, truth));
+                let trace = traced.trace.display();
+                Some(truth.with_context(|| {
+                        format!("--check: {trace} has no truth.json with count and hash beside it, as `pugmark record` writes")
                     })?)
-                }
-                false => None,
-            };
+            }
+            false => None,
+        };
         Ok(DecodedTrace { part: traced.part, cpu: config.cpu, totals, check })
     }
 
@@ -203,13 +214,14 @@ impl DecodeOptions {
         }
         if branches.source == Source::Pt && totals.packets == 0 && totals.errors.is_empty() {
             return Some(format!(
-                "no PSB in the {} bytes of {trace}: is it a trace of Intel PT? --source says what it is",
+                "no PSB in the {} bytes of {trace}: is it an Intel PT trace? If not, use --source",
                 totals.bytes
             ));
         }
         let needs_code = matches!(input.layer, Layer::Insns | Layer::Blocks);
         (needs_code && !input.has_code(traced) && !totals.errors.is_empty()).then(|| {
-            "no code was given, which instructions come from: --image, --elf or --raw; --layer packets needs none".into()
+            "no code was given, and instructions are decoded from code: use --image, --elf or --raw, or --layer packets"
+                .into()
         })
     }
 }

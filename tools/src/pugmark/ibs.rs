@@ -9,13 +9,16 @@ use std::{fs, io, io::Write, path::PathBuf};
 
 /// The options of `pugmark ibs`.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Example:
+  pugmark ibs --cpu 0x19/0x11 samples.raw")]
 pub struct IbsOptions {
-    /// Raw samples as in PERF_SAMPLE_RAW, one after the other: size, capabilities, registers
+    /// Raw samples of perf (PERF_SAMPLE_RAW), one after the other: size, capabilities, registers
     file: PathBuf,
-    /// The processor: FAMILY/MODEL; without it the first one that had the samples' capabilities
-    #[arg(long, value_parser = processor)]
+    /// The sampled processor; by default the first one that had the samples' capabilities
+    #[arg(long, value_name = "FAMILY/MODEL", value_parser = processor)]
     cpu: Option<(u8, u8)>,
-    /// Write JSON, an object a line
+    /// Print JSON, one object a line
     #[arg(long)]
     json: bool,
 }
@@ -47,7 +50,7 @@ pub fn run(options: &IbsOptions) -> Result<()> {
 fn processor(text: &str) -> Result<(u8, u8)> {
     match crate::cpu::numbers(text) {
         Ok(cpu) if cpu.family <= 0xff => Ok((cpu.family as u8, cpu.model)),
-        _ => bail!("a processor is FAMILY/MODEL, each up to 255"),
+        _ => bail!("not a processor: write FAMILY/MODEL, each up to 255, as in 0x19/0x11"),
     }
 }
 

@@ -1,9 +1,13 @@
-//! Runs each layer over a whole trace. After an error, a layer continues at the next PSB.
+//! Runs each layer over a whole trace and counts what it returns.
 
-use super::{decode::Totals, hashing::Hashing, progress::Progress};
+use super::{
+    hashing::Hashing,
+    progress::Progress,
+    totals::{Totals, TraceError},
+};
 use pugmark_decoder_core::{
     Packet,
-    block::{self, BlockDecoder, Slot},
+    block::{self, Block, BlockDecoder, Insns, Slot},
     config::Config,
     event::EventDecoder,
     flow::{self, InsnDecoder},
@@ -16,71 +20,120 @@ use pugmark_decoder_core::{
 /// The number of code runs to remember: more than the hot code of a large program has.
 pub const SLOTS: usize = 1 << 15;
 
-/// Counts what the packet layer returns.
-pub fn packets(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Totals {
-    let mut totals = Totals { bytes: trace.len() as u64, ..Totals::default() };
-    let mut packets = Packets::with_config(trace, config);
-    while packets.sync_forward().is_some() {
-        while let Some(packet) = packets.next() {
-            match packet {
-                Ok((_, packet)) => {
-                    totals.packets += 1;
-                    if let Packet::Tsc(tsc) = packet {
-                        totals.tsc_first.get_or_insert(tsc.tsc);
-                        totals.tsc_last = Some(tsc.tsc);
-                    }
+/// The decoder of one layer, as far as counting needs it.
+pub(super) trait LayerDecoder {
+    /// Goes to the next place where decoding can begin. Returns false if there is none.
+    fn synchronize(&mut self) -> bool;
+
+    /// Decodes the next item and counts it. Returns false if nothing follows the last item.
+    ///
+    /// The item is used by reference. A copy would read with wide loads what was just written by narrow stores, and
+    /// such loads must wait until the stores are in the cache.
+    fn count_next(&mut self, totals: &mut Totals) -> Result<bool, TraceError>;
+
+    /// Returns the offset in the trace that decoding has reached.
+    fn offset(&self) -> u64;
+}
+
+/// Decodes the whole trace and adds what it holds to `totals`. After an error, decoding continues at the next place
+/// where it can begin.
+pub(super) fn count(decoder: &mut impl LayerDecoder, mut totals: Totals, progress: &mut Progress) -> Totals {
+    while decoder.synchronize() {
+        loop {
+            match decoder.count_next(&mut totals) {
+                Ok(true) => progress.step(|| decoder.offset()),
+                Ok(false) => break,
+                Err(error) => {
+                    totals.errors.push(error);
+                    break;
                 }
-                Err(error) => totals.errors.push(error.into()),
             }
-            progress.step(|| packets.offset());
-        }
-        if packets.offset() == trace.len() as u64 {
-            break;
         }
     }
     totals
+}
+
+/// Counts what the packet layer returns.
+pub fn packets(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Totals {
+    let totals = Totals { bytes: trace.len() as u64, ..Totals::default() };
+    count(&mut Packets::with_config(trace, config), totals, progress)
+}
+
+impl LayerDecoder for Packets<'_> {
+    fn synchronize(&mut self) -> bool {
+        self.sync_forward().is_some()
+    }
+
+    #[inline]
+    fn count_next(&mut self, totals: &mut Totals) -> Result<bool, TraceError> {
+        let Some(packet) = self.next() else { return Ok(false) };
+        let (_, packet) = packet?;
+        totals.packets += 1;
+        if let Packet::Tsc(tsc) = packet {
+            totals.tsc_first.get_or_insert(tsc.tsc);
+            totals.tsc_last = Some(tsc.tsc);
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn offset(&self) -> u64 {
+        self.offset()
+    }
 }
 
 /// Counts what the event layer returns.
 pub fn events(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Totals {
-    let mut totals = Totals::default();
-    let mut decoder = EventDecoder::with_config(trace, config);
-    while decoder.sync_forward().is_some() {
-        loop {
-            match decoder.next() {
-                Ok(Some(_)) => totals.events += 1,
-                Ok(None) => break,
-                Err(error) => {
-                    totals.errors.push(error.into());
-                    break;
-                }
-            }
-            progress.step(|| decoder.offset());
-        }
+    count(&mut EventDecoder::with_config(trace, config), Totals::default(), progress)
+}
+
+impl LayerDecoder for EventDecoder<'_> {
+    fn synchronize(&mut self) -> bool {
+        self.sync_forward().is_some()
     }
-    totals
+
+    #[inline]
+    fn count_next(&mut self, totals: &mut Totals) -> Result<bool, TraceError> {
+        match &self.next() {
+            Ok(Some(_)) => totals.events += 1,
+            Ok(None) => return Ok(false),
+            Err(error) => return Err((*error).into()),
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn offset(&self) -> u64 {
+        self.offset()
+    }
 }
 
 /// Counts what the query layer returns when it is asked for the next item each time.
 pub fn query(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Totals {
-    let mut totals = Totals::default();
-    let mut decoder = QueryDecoder::with_config(trace, config);
-    while decoder.sync_forward().is_some() {
-        loop {
-            match decoder.next() {
-                Ok(Some(Answer::Conditional(_))) => totals.conditional += 1,
-                Ok(Some(Answer::Indirect(_))) => totals.indirect += 1,
-                Ok(Some(Answer::Event(_))) => totals.events += 1,
-                Ok(None) => break,
-                Err(error) => {
-                    totals.errors.push(error.into());
-                    break;
-                }
-            }
-            progress.step(|| decoder.offset());
-        }
+    count(&mut QueryDecoder::with_config(trace, config), Totals::default(), progress)
+}
+
+impl LayerDecoder for QueryDecoder<'_> {
+    fn synchronize(&mut self) -> bool {
+        self.sync_forward().is_some()
     }
-    totals
+
+    #[inline]
+    fn count_next(&mut self, totals: &mut Totals) -> Result<bool, TraceError> {
+        match &self.next() {
+            Ok(Some(Answer::Conditional(_))) => totals.conditional += 1,
+            Ok(Some(Answer::Indirect(_))) => totals.indirect += 1,
+            Ok(Some(Answer::Event(_))) => totals.events += 1,
+            Ok(None) => return Ok(false),
+            Err(error) => return Err((*error).into()),
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn offset(&self) -> u64 {
+        self.offset()
+    }
 }
 
 /// Counts what the instruction flow layer returns, and hashes the instructions' addresses if `hash` is set.
@@ -91,36 +144,32 @@ pub fn insns(
     hash: bool,
     progress: &mut Progress,
 ) -> Totals {
-    let mut addresses = hash.then(AddressHash::new);
-    let mut totals = Totals::default();
-    let mut decoder = InsnDecoder::with_config(trace, image, config);
-    while decoder.resync().is_some() {
-        loop {
-            match decoder.next() {
-                Ok(Some(flow::Item::Insn(insn))) => {
-                    totals.instructions += 1;
-                    if let Some(hash) = &mut addresses {
-                        hash.add(insn.ip);
-                    }
-                }
-                Ok(Some(flow::Item::Event(_))) => totals.events += 1,
-                Ok(None) => break,
-                Err(error) => {
-                    totals.errors.push(error.into());
-                    break;
-                }
-            }
-            progress.step(|| decoder.offset());
-        }
+    let totals = Totals { hash: hash.then(AddressHash::new), ..Totals::default() };
+    count(&mut InsnDecoder::with_config(trace, image, config), totals, progress)
+}
+
+impl LayerDecoder for InsnDecoder<'_> {
+    fn synchronize(&mut self) -> bool {
+        self.resync().is_some()
     }
-    totals.hash = addresses;
-    totals
+
+    #[inline]
+    fn count_next(&mut self, totals: &mut Totals) -> Result<bool, TraceError> {
+        match &self.next() {
+            Ok(Some(item)) => totals.count_insn(item),
+            Ok(None) => return Ok(false),
+            Err(error) => return Err((*error).into()),
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn offset(&self) -> u64 {
+        self.offset()
+    }
 }
 
 /// Counts what the block layer returns, and hashes the blocks' instruction addresses if `hash` is set.
-///
-/// Each item is used by reference. A copy would read with wide loads what was just written by narrow stores, and such
-/// loads must wait until the stores are in the cache.
 pub fn blocks(
     trace: &[u8],
     image: Image<'_>,
@@ -128,32 +177,76 @@ pub fn blocks(
     hash: bool,
     progress: &mut Progress,
 ) -> Totals {
-    let mut addresses = hash.then(Hashing::new);
-    let mut totals = Totals::default();
     let mut memory = vec![Slot::default(); SLOTS];
-    let mut decoder = BlockDecoder::with_config(trace, image, &mut memory, config);
-    while decoder.resync().is_some() {
-        loop {
-            match &decoder.next() {
-                Ok(Some(block::Item::Block(block))) => {
-                    totals.blocks += 1;
-                    totals.instructions += u64::from(block.insns);
-                    if let Some(hashing) = &mut addresses {
-                        hashing.add(block, || decoder.insns(block).map(|(ip, _)| ip));
-                    }
-                }
-                Ok(Some(block::Item::Event(_))) => totals.events += 1,
-                Ok(None) => break,
-                Err(error) => {
-                    totals.errors.push((*error).into());
-                    break;
+    let decoder = BlockDecoder::with_config(trace, image, &mut memory, config);
+    let mut blocks = HashedBlocks { decoder, addresses: hash.then(Hashing::new) };
+    let totals = count(&mut blocks, Totals::default(), progress);
+    Totals { hash: blocks.addresses.map(|addresses| addresses.hash()), ..totals }
+}
+
+/// A decoder of blocks, and the hash of the addresses of their instructions, if it is wanted.
+pub(super) struct HashedBlocks<D> {
+    pub(super) decoder: D,
+    pub(super) addresses: Option<Hashing>,
+}
+
+impl LayerDecoder for HashedBlocks<BlockDecoder<'_>> {
+    fn synchronize(&mut self) -> bool {
+        self.decoder.resync().is_some()
+    }
+
+    #[inline]
+    fn count_next(&mut self, totals: &mut Totals) -> Result<bool, TraceError> {
+        match &self.decoder.next() {
+            Ok(Some(item)) => {
+                totals.count_block(item, &mut self.addresses, |block| self.decoder.insns(block))
+            }
+            Ok(None) => return Ok(false),
+            Err(error) => return Err((*error).into()),
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn offset(&self) -> u64 {
+        self.decoder.offset()
+    }
+}
+
+impl Totals {
+    /// Counts a block or an event, and adds the addresses of a block's instructions to the hash if there is one.
+    #[inline]
+    pub(super) fn count_block<'a>(
+        &mut self,
+        item: &block::Item,
+        addresses: &mut Option<Hashing>,
+        insns: impl Fn(&Block) -> Insns<'a>,
+    ) {
+        match item {
+            block::Item::Block(block) => {
+                self.blocks += 1;
+                self.instructions += u64::from(block.insns);
+                if let Some(addresses) = addresses {
+                    addresses.add(block, || insns(block).map(|(ip, _)| ip));
                 }
             }
-            progress.step(|| decoder.offset());
+            block::Item::Event(_) => self.events += 1,
         }
     }
-    totals.hash = addresses.map(|hashing| hashing.hash());
-    totals
+
+    /// Counts an instruction or an event, and adds the instruction's address to the hash if there is one.
+    #[inline]
+    pub(super) fn count_insn(&mut self, item: &flow::Item) {
+        match item {
+            flow::Item::Insn(insn) => {
+                self.instructions += 1;
+                if let Some(hash) = &mut self.hash {
+                    hash.add(insn.ip);
+                }
+            }
+            flow::Item::Event(_) => self.events += 1,
+        }
+    }
 }
 
 #[cfg(test)]

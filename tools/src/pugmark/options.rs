@@ -1,4 +1,4 @@
-//! The command-line options that the subcommands share.
+//! The command-line options that `decode` and `bench` share.
 
 use super::{
     code::TracedCode, decode::Layer, input, processor::Processor, progress::Progress, recording::Traced,
@@ -9,26 +9,29 @@ use clap::Args;
 use pugmark_decoder_core::config::Config;
 use std::path::PathBuf;
 
-/// A trace, the code that made it, and what is to become of them.
+/// A trace, the code that was traced, and how to decode them.
 #[derive(Args, Clone, Debug)]
 pub struct Input {
-    /// The trace, `-` for standard input, or the folder of a recording
+    /// A trace file, `-` for standard input, or a folder that `pugmark record` has made
     pub trace: PathBuf,
-    /// Code: `{"sections":[{"file","offset","len","vaddr"}]}`, files beside it; may be given again
-    #[arg(long, value_name = "IMAGE.json")]
-    pub image: Vec<PathBuf>,
-    /// Code: the segments of an ELF file, moved so that the lowest is at BASE
-    #[arg(long, value_name = "FILE[:BASE]")]
-    pub elf: Vec<String>,
-    /// Code: a file as it is, at BASE
-    #[arg(long, value_name = "FILE:BASE")]
-    pub raw: Vec<String>,
-    /// The layer that decodes
-    #[arg(long, value_enum, default_value_t = Layer::Blocks)]
+    /// How far to decode: packets, events, query, insns or blocks
+    #[arg(long, value_enum, default_value_t = Layer::Blocks, hide_possible_values = true)]
     pub layer: Layer,
+    /// A list of files and addresses, as `pugmark record` writes it; repeatable
+    #[arg(long, value_name = "IMAGE.json", help_heading = CODE)]
+    pub image: Vec<PathBuf>,
+    /// An ELF file, moved so that its lowest segment is at BASE; repeatable
+    #[arg(long, value_name = "FILE[:BASE]", help_heading = CODE)]
+    pub elf: Vec<String>,
+    /// A file without headers, at address BASE; repeatable
+    #[arg(long, value_name = "FILE:BASE", help_heading = CODE)]
+    pub raw: Vec<String>,
     #[command(flatten)]
     processor: Processor,
 }
+
+/// The heading of the options that name code.
+const CODE: &str = "Code that was traced";
 
 impl Input {
     /// Returns the trace, or the traces of the folder.
@@ -64,8 +67,11 @@ impl Input {
         }
         for argument in &self.raw {
             let (file, base) = split_base(argument);
-            let base =
-                base.ok_or_else(|| anyhow!("--raw {argument}: say where the code was, as FILE:BASE"))?;
+            let base = base.ok_or_else(|| {
+                anyhow!(
+                    "--raw {argument}: the code's address is missing: write FILE:BASE, as in {file}:0x1000"
+                )
+            })?;
             code.add_raw(file.as_ref(), base)?;
         }
         Ok(code)

@@ -2,7 +2,7 @@
 
 use super::values;
 use crate::{cpu, description::Description};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use pugmark_decoder_core::{
     config::{AddressRange, Clocks, Config, Dialect, Flags, RangeKind},
@@ -12,44 +12,43 @@ use std::ops::RangeInclusive;
 
 /// The processor that a trace is of, how it was set up, and how the trace is to be read.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Processor")]
+#[command(next_help_heading = "Processor, unless the recording describes it")]
 pub struct Processor {
-    /// The processor, for its errata: a name (`list` prints them), family/model[/stepping], auto (this one) or none;
-    /// by default the one that is in truth.json beside the trace
+    /// For its errata: a name, family/model[/stepping], auto, none, or list (names)
     #[arg(long, value_name = "NAME|F/M[/S]", value_parser = parse_cpu)]
     cpu: Option<CpuArgument>,
-    /// An erratum to allow for, beside those of --cpu; may be given again
+    /// One more erratum to work around, such as bdm70; repeatable
     #[arg(long, value_enum, value_name = "NAME", value_delimiter = ',', hide_possible_values = true)]
     errata: Vec<Erratum>,
-    /// IA32_RTIT_CTL.MTCFreq: an MTC packet comes each 2^N ticks of the crystal clock
+    /// IA32_RTIT_CTL.MTCFreq: an MTC packet every 2^N ticks of the crystal clock
     #[arg(long, value_name = "N", value_parser = values::number::<u8>)]
     mtc_freq: Option<u8>,
-    /// MSR_PLATFORM_INFO[15:8]: the TSC's frequency by the bus clock's
+    /// MSR_PLATFORM_INFO[15:8]: the ratio of the TSC to the bus clock
     #[arg(long, value_name = "N", value_parser = values::number::<u8>)]
     nom_freq: Option<u8>,
-    /// CPUID.15H:EAX, the denominator of the TSC's ratio to the crystal clock
+    /// CPUID.15H:EAX, the denominator of the ratio of the TSC to the crystal clock
     #[arg(long = "cpuid-0x15.eax", value_name = "N", value_parser = values::number::<u32>)]
     cpuid_15h_eax: Option<u32>,
-    /// CPUID.15H:EBX, its numerator
+    /// CPUID.15H:EBX, the numerator of that ratio
     #[arg(long = "cpuid-0x15.ebx", value_name = "N", value_parser = values::number::<u32>)]
     cpuid_15h_ebx: Option<u32>,
-    /// Only these addresses were traced: up to four ranges, with those of --stop
+    /// Only these addresses were traced; at most four ranges together with --stop
     #[arg(long, value_name = "FIRST-LAST", value_parser = values::range)]
     filter: Vec<RangeInclusive<u64>>,
-    /// Tracing stopped at these addresses
+    /// Tracing stopped where execution reached these addresses
     #[arg(long, value_name = "FIRST-LAST", value_parser = values::range)]
     stop: Vec<RangeInclusive<u64>>,
-    /// Whose reading of packets counts where readings differ: manual or libipt
+    /// Where they read packets differently, follow manual or libipt
     #[arg(long, value_enum, value_name = "WHOSE", default_value_t = DialectArgument::Manual,
         hide_possible_values = true)]
     dialect: DialectArgument,
-    /// Changes of RFLAGS.IF are events
+    /// Report changes of RFLAGS.IF as events
     #[arg(long)]
     iflags: bool,
-    /// Time going on at a branch is an event, in the layers insns and blocks
+    /// Report an event where time advances at a branch (layers insns and blocks)
     #[arg(long)]
     ticks: bool,
-    /// An overflow keeps what was found out about the length of core cycles
+    /// Keep the measured length of core cycles across an overflow
     #[arg(long)]
     keep_calibration: bool,
 }
@@ -92,8 +91,8 @@ impl Processor {
             None => recording.and_then(|recording| recording.cpu),
         };
         if let Some(cpu) = cpu {
-            config.set_cpu(cpu).with_context(|| {
-                format!("--cpu {cpu}: say none to allow for no errata, or name them with --errata")
+            config.set_cpu(cpu).map_err(|error| {
+                anyhow!("{error}: use --cpu none, and name each erratum to work around with --errata")
             })?;
         }
         for erratum in &self.errata {
@@ -112,7 +111,8 @@ impl Processor {
         let mut places = config.filter.ranges.iter_mut();
         for (kind, range) in ranges {
             let Some(place) = places.next() else {
-                bail!("a processor has at most four address ranges: give fewer of --filter and --stop");
+                let given = self.filter.len() + self.stop.len();
+                bail!("{given} ranges by --filter and --stop, but a processor has at most 4: give fewer");
             };
             *place = AddressRange { kind, first: *range.start(), last: *range.end() };
         }
@@ -145,7 +145,7 @@ impl Erratum {
 
 fn parse_cpu(text: &str) -> Result<CpuArgument, String> {
     cpu::parse(text).map(CpuArgument).map_err(|_| {
-        "not a processor: a name (list prints them), family/model[/stepping], auto or none".into()
+        "not a processor: write a name (--cpu list prints them), family/model[/stepping], auto or none".into()
     })
 }
 
@@ -225,14 +225,20 @@ mod tests {
     #[test]
     fn what_is_no_value_is_refused_with_what_would_be_one() {
         for (words, text) in [
-            ("--cpu 6", "not a processor: a name (list prints them), family/model[/stepping], auto or none"),
-            ("--cpu 6/1", "or name them with --errata"),
+            ("--cpu 6", "write a name (--cpu list prints them), family/model[/stepping], auto or none"),
+            (
+                "--cpu 6/1",
+                "the errata of processor 6/1/0 are not known: use --cpu none, and name each erratum",
+            ),
             ("--errata skd1", "invalid value 'skd1'"),
-            ("--mtc-freq 256", "above the 8 bits of the field"),
-            ("--cpuid-0x15.eax 0x100000000", "above the 32 bits of the field"),
-            ("--nom-freq x", "not a number"),
-            ("--filter 2-1", "not an address, nor two with - between"),
-            ("--filter 1-2 --filter 3-4 --filter 5-6 --stop 7-8 --stop 9-10", "at most four address ranges"),
+            ("--mtc-freq 256", "too large: the field has 8 bits, at most 0xff"),
+            ("--cpuid-0x15.eax 0x100000000", "too large: the field has 32 bits, at most 0xffffffff"),
+            ("--nom-freq x", "not a number: write 16, 0x10 or 020"),
+            ("--filter 2-1", "not an address and not a range: write FIRST-LAST, with FIRST not above LAST"),
+            (
+                "--filter 1-2 --filter 3-4 --filter 5-6 --stop 7-8 --stop 9-10",
+                "5 ranges by --filter and --stop, but a processor has at most 4",
+            ),
         ] {
             let error = config(words).expect_err(words);
             assert!(error.contains(text), "{words}: {error}");

@@ -58,7 +58,7 @@ impl Traced {
         }
         // A file of that name may be another program's, so decode the trace without it.
         let description = Description::beside(trace).unwrap_or_else(|error| {
-            tell(format_args!("pugmark: warning: {error}: {}; it is not read", error.error));
+            tell(format_args!("pugmark: warning: {error}: {}; the trace is decoded without it", error.error));
             None
         });
         let image = description.is_some().then(|| trace.with_file_name(IMAGE)).filter(|image| image.exists());
@@ -71,7 +71,11 @@ impl Traced {
     /// If there are none, or the recording's index cannot be read.
     pub fn in_folder(folder: &Path) -> Result<Vec<Self>> {
         let parts = parts(folder)?;
-        ensure!(!parts.is_empty(), "{} is no recording: it has no {TRACE}", folder.display());
+        ensure!(
+            !parts.is_empty(),
+            "{} is not a recording of `pugmark record`: it has no {TRACE}",
+            folder.display()
+        );
         let traced = |part: IndexedPart| {
             let trace = folder.join(&part.dir).join(TRACE);
             Self { part: Some(part), ..Self::file(&trace) }

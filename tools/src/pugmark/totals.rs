@@ -57,9 +57,12 @@ fn advice(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::NoMemory { .. } => "give the code at these addresses with --image, --elf or --raw",
         _ if kind.ip().is_some() => {
-            "look whether the code is that which was traced, at the same addresses, and --cpu the processor"
+            "check that the code is the code that was traced, at the same addresses, and that --cpu names the traced \
+             processor"
         }
-        _ => "the trace is damaged there; or look whether --cpu is the processor, for its errata",
+        _ => {
+            "the trace is damaged there, or --cpu does not name the traced processor, whose errata could explain it"
+        }
     }
 }
 
@@ -74,8 +77,8 @@ impl From<Error> for TraceError {
 impl From<(bts::Error, usize)> for TraceError {
     fn from((error, size): (bts::Error, usize)) -> Self {
         let offset = error.index.saturating_mul(size as u64);
-        let advice =
-            "look whether the code is that which was traced, at the same addresses, and --source the layout";
+        let advice = "check that the code is the code that was traced, at the same addresses, and that --source names \
+             the layout of the records";
         Self { offset, address: error.kind.ip(), text: error.to_string(), erratum: None, advice }
     }
 }
@@ -173,7 +176,7 @@ impl Totals {
             writeln!(out, "  {:#x}: {}", error.offset, error.text)?;
         }
         if let Some(more) = self.errors.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-            writeln!(out, "  and {more} more, which --json tells")?;
+            writeln!(out, "  and {more} more; --json prints them all")?;
         }
         for advice in self.advice() {
             writeln!(out, "advice: {advice}")?;

@@ -14,43 +14,46 @@ use std::{
 
 /// The options of `pugmark record`.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Example:
+  pugmark record -o ls.rec --tsc -- ls -l         then: pugmark decode --check ls.rec")]
 pub struct RecordCommand {
-    /// The directory for trace.pt, image.json, code.bin, truth.json and recording.json
+    /// Folder for the trace, its code and its truth
     #[arg(short, long, value_name = "DIR", default_value = "pugmark-record")]
     out: PathBuf,
-    /// The processor that traces
-    #[arg(long, value_parser = profiles(), default_value = "skylake")]
+    /// As this processor: broadwell, skylake, icelake or sapphire-rapids
+    #[arg(long, value_parser = profiles(), default_value = "skylake", hide_possible_values = true)]
     profile: String,
-    /// Trace with TSC packets
+    /// Write TSC packets: the time-stamp counter
     #[arg(long)]
     tsc: bool,
-    /// Trace with MTC packets, each 2^FREQ ticks of the crystal clock
+    /// Write an MTC packet every 2^FREQ ticks of the crystal clock; 3 if FREQ is left out
     #[arg(long, value_name = "FREQ", num_args = 0..=1, default_missing_value = "3", require_equals = true,
         value_parser = clap::value_parser!(u8).range(..16))]
     mtc: Option<u8>,
-    /// Trace with CYC packets, at least 2^(THRESHOLD-1) cycles apart; 0: for each packet
+    /// Write CYC packets, at least 2^(THRESHOLD-1) cycles apart; 0, the default, for each packet
     #[arg(long, value_name = "THRESHOLD", num_args = 0..=1, default_missing_value = "0", require_equals = true,
         value_parser = clap::value_parser!(u8).range(..16))]
     cyc: Option<u8>,
-    /// Trace with a PSB each 2^(11+FREQ) bytes
+    /// Write a PSB every 2^(11+FREQ) bytes
     #[arg(long, value_name = "FREQ", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..16))]
     psb: u8,
-    /// Trace each return with its target
+    /// Write the target of each return
     #[arg(long)]
     no_ret_compression: bool,
-    /// Gather up to 47 conditional branches in a packet instead of up to 6
+    /// Put up to 47 conditional branches into a packet instead of up to 6
     #[arg(long)]
     long_tnt: bool,
-    /// Trace only these addresses: 0xFIRST-0xLAST, FUNCTION or FUNCTION-FUNCTION; as often as the processor has ranges
+    /// Trace only this: FUNCTION, FUNCTION-FUNCTION or 0xFIRST-0xLAST; repeatable
     #[arg(long, value_name = "RANGE")]
     filter: Vec<Range>,
-    /// Trace the main thread only; the threads and processes that it starts run on unseen
+    /// Trace only the main thread, not the threads and processes that it starts
     #[arg(long)]
     main_only: bool,
-    /// Trace so many instructions at most; then the program runs on without
+    /// Stop tracing after N instructions; the program continues
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
-    /// Leave it to the system where the program is in memory
+    /// Let the system randomise the program's addresses
     #[arg(long)]
     aslr: bool,
     /// The program and its arguments
@@ -86,7 +89,7 @@ pub fn run(command: &RecordCommand) -> Result<u8> {
         tell(format_args!("{}", line(part)));
         if part.unexplained > 0 {
             tell(format_args!(
-                "warning: {} transfers of control that nothing explains; the trace is wrong there",
+                "warning: {} transfers of control that no instruction explains; the trace is wrong there",
                 part.unexplained
             ));
         }
@@ -107,7 +110,10 @@ pub fn run(command: &RecordCommand) -> Result<u8> {
         Ending::Signal(signal) => tell(format_args!("the program was ended by signal {signal}")),
     }
     if recording.parts.is_empty() {
-        bail!("nothing was traced: no file that the program mapped has all functions of the filters");
+        bail!(
+            "nothing was traced: the files that the program mapped do not have all functions of --filter; check their \
+             names, for example with nm"
+        );
     }
     Ok(status(recording.ending))
 }
@@ -177,6 +183,15 @@ mod tests {
     struct RecordCli {
         #[command(flatten)]
         command: RecordCommand,
+    }
+
+    #[test]
+    fn the_help_names_each_processor_that_can_trace() {
+        use clap::CommandFactory;
+        let help = RecordCli::command().render_help().to_string();
+        for profile in IntelProfile::all() {
+            assert_eq!(help.contains(profile.name), profile.pt_outputs != 0, "{}", profile.name);
+        }
     }
 
     #[test]

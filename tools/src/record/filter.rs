@@ -47,7 +47,7 @@ pub struct BadRange {
 
 impl std::fmt::Display for BadRange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?} is no range: give 0xFIRST-0xLAST, FUNCTION or FUNCTION-FUNCTION", self.text)
+        write!(f, "{:?} is not a range: write FUNCTION, FUNCTION-FUNCTION or 0xFIRST-0xLAST", self.text)
     }
 }
 

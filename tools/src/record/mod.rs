@@ -193,19 +193,20 @@ impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             // The system's message is the error's source.
-            Self::Prepare(_) => f.write_str("the recording cannot be prepared"),
+            Self::Prepare(_) => f.write_str("this process cannot prepare to record"),
             Self::Start { program, .. } => write!(f, "{program} cannot be started"),
             Self::Step { ip, .. } => write!(f, "the program cannot be stepped at {ip:#x}"),
             Self::NoCode { ip } => write!(f, "the code executed at {ip:#x} cannot be read"),
             Self::Refused { msr, value } => write!(
                 f,
-                "the processor refuses {value:#x} for MSR {msr:#x}: choose a profile that has what is asked for, \
-                 or leave options away"
+                "the profile's processor refuses the value {value:#x} for MSR {msr:#x}: choose a profile that has what \
+                 the options ask for, or leave options out"
             ),
             Self::Ranges { most, wanted } => {
                 write!(
                     f,
-                    "{wanted} filters, but the processor has {most} address ranges: choose another profile"
+                    "{wanted} ranges to trace, but the profile's processor has {most}: give fewer, or choose another \
+                     profile"
                 )
             }
             Self::Write(_) => f.write_str("the trace cannot be written"),

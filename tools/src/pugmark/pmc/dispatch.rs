@@ -21,45 +21,47 @@ use std::io::{self, Write};
 
 /// The options of `pugmark pmc dispatch`.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Example:
+  pugmark pmc dispatch --cpu zen4 RETIRED_INSTRUCTIONS@u")]
 pub(super) struct DispatchOptions {
-    /// Events: EVENT[:UNIT_MASK…][@LEVELS]
+    /// Events as libpfm3 names them: EVENT[:UNIT_MASK…][@LEVELS]
     #[arg(value_name = "EVENT", conflicts_with = "batch")]
     events: Vec<String>,
-    /// The processor, as `list` prints it, the end of its name (zen4), or a code name
+    /// The processor: its name in `pugmark pmc list`, the end of it (zen4), or a code name
     #[arg(long, required_unless_present = "batch", conflicts_with = "batch")]
     cpu: Option<String>,
-    /// Where events count that do not say it: a mask (1 kernel, 8 user), or letters of ku
+    /// Where to count, for events that do not say it: letters of ku, or a mask
     #[arg(long, value_name = "LEVELS", default_value = "ku", value_parser = super::levels)]
     plm: Levels,
-    /// Counters that belong to somebody else: bit n for counter n
+    /// Counters that are already in use: bit n for counter n
     #[arg(long, value_name = "MASK", default_value = "0", value_parser = mask)]
     unavailable: u64,
-    /// Count clocks with at least so many events, 1 to 3
+    /// Count the clocks with at least COUNT events, 1 to 3
     #[arg(long, value_name = "COUNT", value_parser = count)]
     cnt_mask: Option<u32>,
-    /// Count clocks with fewer events
+    /// Count the clocks with fewer than COUNT events
     #[arg(long)]
     inv: bool,
-    /// Count edges
+    /// Count how often the event begins, instead of for how long it lasts
     #[arg(long)]
     edge: bool,
-    /// Count in guests only
+    /// Count only in guests
     #[arg(long)]
     guest: bool,
-    /// Count in the host only
+    /// Count only in the host
     #[arg(long)]
     host: bool,
-    /// Sample fetches with this period, randomized by rand
+    /// Sample fetches with this period; with rand, a randomised one
     #[arg(long, value_name = "MAXCNT[,rand]", value_parser = ibs_fetch)]
     ibs_fetch: Option<IbsFetch>,
-    /// Sample ops with this period in clocks, or by uops in dispatched ops
+    /// Sample ops with this period in clocks; with uops, in dispatched ops
     #[arg(long, value_name = "MAXCNT[,uops]", value_parser = ibs_op)]
     ibs_op: Option<IbsOp>,
-    /// Read requests from standard input, ten tab separated columns a line; write error name, control registers, data
-    /// registers and IBS base indices of each
+    /// Answer the requests on standard input, each a line of ten columns separated by tabs
     #[arg(long, conflicts_with = "json")]
     batch: bool,
-    /// Write JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -126,7 +128,7 @@ fn run_batch() -> Result<()> {
         })
     })?;
     if refused > 0 {
-        bail!("lines that are no request: {refused}");
+        bail!("{refused} lines are not requests, as said above");
     }
     Ok(())
 }
@@ -196,11 +198,11 @@ fn json(dispatch: &Dispatch) -> Value {
 }
 
 fn mask(text: &str) -> Result<u64> {
-    crate::number::parse(text).ok_or_else(|| anyhow!("{text:?} is no mask"))
+    crate::number::parse(text).ok_or_else(|| anyhow!("{text:?} is not a mask: write 6 or 0x6"))
 }
 
 fn count(text: &str) -> Result<u32> {
-    number(text).ok_or_else(|| anyhow!("{text:?} is no number of 32 bits"))
+    number(text).ok_or_else(|| anyhow!("{text:?} is not a number of up to 32 bits"))
 }
 
 fn ibs_fetch(text: &str) -> Result<IbsFetch> {
@@ -218,6 +220,6 @@ fn period(text: &str, option: &str) -> Result<(u32, bool)> {
     match text.split_once(',') {
         None => Ok((count(text)?, false)),
         Some((period, word)) if word == option => Ok((count(period)?, true)),
-        Some((_, word)) => bail!("{word:?} instead of {option}"),
+        Some((_, word)) => bail!("{word:?} after the comma, where only {option} may stand"),
     }
 }

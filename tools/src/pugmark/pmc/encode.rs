@@ -12,17 +12,20 @@ use std::io::{self, Write};
 
 /// The options of `pugmark pmc encode`.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Example:
+  pugmark pmc encode amd64_fam19h_zen4::RETIRED_INSTRUCTIONS:u")]
 pub(super) struct EncodeOptions {
-    /// Events: pmu::EVENT[:UNIT_MASK…][:MODIFIER[=VALUE]…]
+    /// Events as libpfm4 names them: PMU::EVENT[:UNIT_MASK…][:MODIFIER[=VALUE]…]
     #[arg(value_name = "EVENT", required_unless_present = "batch", conflicts_with = "batch")]
     events: Vec<String>,
-    /// Where to count when an event says neither k nor u nor h: a mask (1 kernel, 8 user, 16 host), or letters of kuh
+    /// Where to count, for events that do not say it: letters of kuh, or a mask
     #[arg(long, value_name = "LEVELS", default_value = "ku", value_parser = super::levels)]
     plm: Levels,
-    /// Read events from standard input, one a line; write error name, code and canonical string of each, tab separated
+    /// Read events from standard input, one a line, and print error, code and canonical string
     #[arg(long, conflicts_with = "json")]
     batch: bool,
-    /// Write JSON, an object a line
+    /// Print JSON, one object a line
     #[arg(long)]
     json: bool,
 }

@@ -9,10 +9,13 @@ use std::io::{self, Write};
 
 /// The options of `pugmark pmc info`.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Example:
+  pugmark pmc info zen4::RETIRED_INSTRUCTIONS")]
 pub(super) struct InfoOptions {
-    /// The event: pmu::EVENT or processor::EVENT, or EVENT for all PMUs that have it
+    /// PMU::EVENT or PROCESSOR::EVENT; EVENT alone for all PMUs that have it
     event: String,
-    /// Write JSON, an object a line
+    /// Print JSON, one object a line
     #[arg(long)]
     json: bool,
 }

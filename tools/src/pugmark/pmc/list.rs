@@ -9,10 +9,13 @@ use std::io::{self, Write};
 
 /// The options of `pugmark pmc list`.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Example:
+  pugmark pmc list zen4")]
 pub(super) struct ListOptions {
-    /// Whose events to print: a PMU, the end of its name (zen4), a code name, or a processor of `dispatch`
+    /// Print the events of this PMU: its name, the end of it (zen4), a code name, or a processor of `dispatch`
     pmu: Option<String>,
-    /// Write JSON, an object a line
+    /// Print JSON, one object a line
     #[arg(long)]
     json: bool,
 }

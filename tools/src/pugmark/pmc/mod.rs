@@ -23,13 +23,13 @@ pub struct PmcCommand {
 
 #[derive(Subcommand, Clone, Debug)]
 enum Action {
-    /// Print the canonical string and the event select of events
+    /// Print the event select of events, as libpfm4 makes it
     Encode(encode::EncodeOptions),
-    /// Print the PMUs, or the events of one
+    /// Print the names of PMUs and processors, or the events of one
     List(list::ListOptions),
     /// Print the unit masks and modifiers of an event
     Info(info::InfoOptions),
-    /// Assign events to counters, set up IBS, and print the registers to write
+    /// Assign events to counters, set up IBS, and print the registers to write, as libpfm3 does
     Dispatch(dispatch::DispatchOptions),
 }
 
@@ -57,7 +57,7 @@ fn levels(text: &str) -> Result<Levels> {
             'k' => Levels::KERNEL,
             'u' => Levels::USER,
             'h' => Levels::HOST,
-            _ => bail!("{letter:?} is no privilege level; they are k, u, h, or a mask"),
+            _ => bail!("{letter:?} is not a privilege level: write letters of k, u and h, or a mask"),
         };
     }
     Ok(levels)

@@ -28,7 +28,7 @@ const ALIASES: [(&str, &str); 20] = [
 ];
 
 /// The largest number of similar names to show.
-const TOLD: usize = 5;
+const MOST_SHOWN: usize = 5;
 
 /// Finds a PMU by its name in libpfm4, by the end of that name after an underscore (`zen4`), or by a code name. Case
 /// makes no difference.
@@ -87,13 +87,13 @@ impl Near {
         near.sort_by_key(|&(_, distance, name)| (distance, name));
         let best = near.first().map_or(0, |(_, distance, _)| *distance);
         near.retain(|(lacks, distance, _)| *lacks || *distance <= best + 1);
-        Self(near.into_iter().take(TOLD).map(|(.., name)| name.to_owned()).collect())
+        Self(near.into_iter().take(MOST_SHOWN).map(|(.., name)| name.to_owned()).collect())
     }
 }
 
 impl fmt::Display for Near {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() { Ok(()) } else { write!(f, "; near: {}", self.0.join(", ")) }
+        if self.0.is_empty() { Ok(()) } else { write!(f, "; similar names: {}", self.0.join(", ")) }
     }
 }
 
@@ -133,12 +133,12 @@ mod tests {
         let names =
             ["ROBE", "PROBED", "PRESET", "UNHALTED_XYA", "UNHALTED_OPS", "RETIRED_UOPS", "PROBE", "PROBE"];
         for (name, near) in [
-            ("probes", "; near: PROBE, PROBED, ROBE"),
-            ("RETIRED", "; near: RETIRED_UOPS"),
+            ("probes", "; similar names: PROBE, PROBED, ROBE"),
+            ("RETIRED", "; similar names: RETIRED_UOPS"),
             // Names with a distance of two more than the best are left out.
-            ("UNHALTED_XYZ", "; near: UNHALTED_XYA"),
-            ("UOPS", "; near: RETIRED_UOPS"),
-            ("RETIRDE_UOPS", "; near: RETIRED_UOPS"),
+            ("UNHALTED_XYZ", "; similar names: UNHALTED_XYA"),
+            ("UOPS", "; similar names: RETIRED_UOPS"),
+            ("RETIRDE_UOPS", "; similar names: RETIRED_UOPS"),
             ("xyz", ""),
             // One letter is at the end of many names, so it finds none.
             ("d", ""),

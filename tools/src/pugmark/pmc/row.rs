@@ -31,12 +31,12 @@ impl<'a> BatchRow<'a> {
     pub(super) fn parse(line: &'a str) -> Result<Self> {
         let columns: Vec<&str> = line.split('\t').take(COLUMNS).collect();
         let [cpu, events, levels, unavailable, model, mask, flags, ibs, fetch, op] = columns[..] else {
-            bail!("{} columns instead of {COLUMNS}", columns.len());
+            bail!("{} columns, but a request has {COLUMNS}", columns.len());
         };
         let features = match model {
             "yes" => Some(features(mask, flags, ibs, fetch, op)?),
             "no" => None,
-            _ => bail!("column 5: {model:?} instead of yes or no"),
+            _ => bail!("column 5: {model:?} is neither yes nor no"),
         };
         let events = events.split(',').filter(|_| events != "-");
         Ok(Self {
@@ -44,7 +44,7 @@ impl<'a> BatchRow<'a> {
             events: events.map(split).collect::<Result<_>>().context("column 2")?,
             levels: Levels::from_bits_retain(value(levels, 3)?),
             unavailable: crate::number::parse(unavailable)
-                .ok_or_else(|| anyhow!("column 4: {unavailable:?} is no mask"))?,
+                .ok_or_else(|| anyhow!("column 4: {unavailable:?} is not a mask"))?,
             features,
         })
     }
@@ -93,12 +93,12 @@ fn features(mask: &str, flags: &str, ibs: &str, fetch: &str, op: &str) -> Result
 /// Reads `maxcnt/options`; the only option is bit 0.
 fn period(text: &str, column: usize) -> Result<(u32, bool)> {
     let parts =
-        text.split_once('/').ok_or_else(|| anyhow!("column {column}: {text:?} instead of maxcnt/options"))?;
+        text.split_once('/').ok_or_else(|| anyhow!("column {column}: {text:?} is not MAXCNT/OPTIONS"))?;
     Ok((value(parts.0, column)?, value(parts.1, column)? & 1 != 0))
 }
 
 fn value(text: &str, column: usize) -> Result<u32> {
-    number(text).ok_or_else(|| anyhow!("column {column}: {text:?} is no number of 32 bits"))
+    number(text).ok_or_else(|| anyhow!("column {column}: {text:?} is not a number of up to 32 bits"))
 }
 
 #[cfg(test)]
@@ -111,17 +111,17 @@ mod tests {
         assert!(BatchRow::parse(&RIGHT.join("\t")).is_ok());
         for (column, wrong, message) in [
             (1, "k0", "column 1: no processor is called \"k0\""),
-            (3, "x", "column 3: \"x\" is no number of 32 bits"),
-            (4, "x", "column 4: \"x\" is no mask"),
-            (5, "x", "column 5: \"x\" instead of yes or no"),
-            (6, "x", "column 6: \"x\" is no number of 32 bits"),
-            (7, "x", "column 7: \"x\" is no number of 32 bits"),
-            (8, "x", "column 8: \"x\" is no number of 32 bits"),
-            (9, "0", "column 9: \"0\" instead of maxcnt/options"),
-            (9, "x/0", "column 9: \"x\" is no number of 32 bits"),
-            (9, "0/x", "column 9: \"x\" is no number of 32 bits"),
-            (10, "0", "column 10: \"0\" instead of maxcnt/options"),
-            (10, "x/0", "column 10: \"x\" is no number of 32 bits"),
+            (3, "x", "column 3: \"x\" is not a number of up to 32 bits"),
+            (4, "x", "column 4: \"x\" is not a mask"),
+            (5, "x", "column 5: \"x\" is neither yes nor no"),
+            (6, "x", "column 6: \"x\" is not a number of up to 32 bits"),
+            (7, "x", "column 7: \"x\" is not a number of up to 32 bits"),
+            (8, "x", "column 8: \"x\" is not a number of up to 32 bits"),
+            (9, "0", "column 9: \"0\" is not MAXCNT/OPTIONS"),
+            (9, "x/0", "column 9: \"x\" is not a number of up to 32 bits"),
+            (9, "0/x", "column 9: \"x\" is not a number of up to 32 bits"),
+            (10, "0", "column 10: \"0\" is not MAXCNT/OPTIONS"),
+            (10, "x/0", "column 10: \"x\" is not a number of up to 32 bits"),
         ] {
             let mut row = RIGHT;
             row[column - 1] = wrong;

@@ -65,15 +65,15 @@ fn dispatch_answers_in_four_columns() {
 #[test]
 fn a_row_that_is_no_request_says_which_column_is_wrong() {
     for (row, message) in [
-        ("", "1 columns instead of 10"),
+        ("", "1 columns, but a request has 10"),
         ("k9\t-\t9\t0\tno\t0\t0\t0\t0/0\t0/0", "column 1: no processor is called \"k9\""),
         ("k7\tRETIRED_UOPS@x\t9\t0\tno\t0\t0\t0\t0/0\t0/0", "column 2: \"RETIRED_UOPS@x\""),
-        ("k7\t-\tk\t0\tno\t0\t0\t0\t0/0\t0/0", "column 3: \"k\" is no number of 32 bits"),
-        ("k7\t-\t9\t0y\tno\t0\t0\t0\t0/0\t0/0", "column 4: \"0y\" is no mask"),
-        ("k7\t-\t9\t0\t1\t0\t0\t0\t0/0\t0/0", "column 5: \"1\" instead of yes or no"),
-        ("k7\t-\t9\t0\tyes\tx\t0\t0\t0/0\t0/0", "column 6: \"x\" is no number of 32 bits"),
-        ("k7\t-\t9\t0\tyes\t0\t0\t0\t0\t0/0", "column 9: \"0\" instead of maxcnt/options"),
-        ("k7\t-\t9\t0\tyes\t0\t0\t0\t0/0\t0/x", "column 10: \"x\" is no number of 32 bits"),
+        ("k7\t-\tk\t0\tno\t0\t0\t0\t0/0\t0/0", "column 3: \"k\" is not a number of up to 32 bits"),
+        ("k7\t-\t9\t0y\tno\t0\t0\t0\t0/0\t0/0", "column 4: \"0y\" is not a mask"),
+        ("k7\t-\t9\t0\t1\t0\t0\t0\t0/0\t0/0", "column 5: \"1\" is neither yes nor no"),
+        ("k7\t-\t9\t0\tyes\tx\t0\t0\t0/0\t0/0", "column 6: \"x\" is not a number of up to 32 bits"),
+        ("k7\t-\t9\t0\tyes\t0\t0\t0\t0\t0/0", "column 9: \"0\" is not MAXCNT/OPTIONS"),
+        ("k7\t-\t9\t0\tyes\t0\t0\t0\t0/0\t0/x", "column 10: \"x\" is not a number of up to 32 bits"),
     ] {
         let error = BatchRow::parse(row).expect_err(row);
         assert!(format!("{error:#}").starts_with(message), "{row:?}: {error:#}");
