@@ -3,8 +3,8 @@
 use anyhow::Result;
 use std::ops::Range;
 
-use crate::counts::STUB;
 use crate::instructions::Instructions;
+use crate::judge::stubs::STUB;
 use crate::truth::{Branch, BranchKind, Record};
 
 /// The length in bytes of the longest instruction.

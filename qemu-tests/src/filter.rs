@@ -5,7 +5,7 @@ use pugmark_protocol::{Level, SymbolRange};
 use std::ops::Range;
 
 use crate::symbols::Symbols;
-use crate::truth::Record;
+use crate::truth::{Branch, BranchLevel, Record};
 
 /// A filter as a workload declares it.
 ///
@@ -44,6 +44,14 @@ impl Filter {
             .filter(|ip| range.as_ref().is_none_or(|range| range.contains(ip)))
             .collect())
     }
+
+    /// Returns the branches that should have been recorded, in order; each counts at the privilege level that `level`
+    /// names.
+    #[must_use]
+    pub fn taken(&self, branches: &[Branch], level: BranchLevel) -> Vec<Branch> {
+        let at_level = |branch: &&Branch| self.cpl.is_none_or(|cpl| (cpl == 0) == (level.cpl(branch) == 0));
+        branches.iter().filter(at_level).copied().collect()
+    }
 }
 
 fn resolve((from, to): &(String, String), symbols: &Symbols) -> Result<Range<u64>> {
@@ -70,7 +78,7 @@ impl From<pugmark_protocol::Filter<'_>> for Filter {
 mod tests {
     use super::*;
     use crate::testing;
-    use crate::truth::RecordFlags;
+    use crate::truth::{BranchKind, RecordFlags};
 
     fn record(rip: u64, cpl: u8, cr3: u64) -> Record {
         Record { rip, cr3, session: 1, flags: RecordFlags::new(cpl), cpu: 0 }
@@ -107,5 +115,22 @@ mod tests {
     fn refuses_symbols_that_the_image_does_not_have() {
         let filter = testing::filter("range=a..nowhere");
         assert!(filter.traced(&[], &Symbols::from_pairs([("a", 1)])).is_err());
+    }
+
+    #[test]
+    fn a_branch_counts_for_the_level_that_it_has() {
+        let branch = |from_cpl, to_cpl| Branch { from: 1, to: 2, kind: BranchKind::Far, from_cpl, to_cpl };
+        let all = [branch(0, 0), branch(0, 3), branch(3, 3), branch(3, 0)];
+        for (text, to, from) in [
+            ("cpl=any", &[0, 1, 2, 3][..], &[0, 1, 2, 3][..]),
+            ("cpl=0", &[0, 3], &[0, 1]),
+            ("cpl=3", &[1, 2], &[2, 3]),
+        ] {
+            let filter = testing::filter(text);
+            for (level, expected) in [(BranchLevel::To, to), (BranchLevel::From, from)] {
+                let expected: Vec<Branch> = expected.iter().map(|&index: &usize| all[index]).collect();
+                assert_eq!(filter.taken(&all, level), expected, "{text} {level:?}");
+            }
+        }
     }
 }

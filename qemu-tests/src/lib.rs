@@ -2,48 +2,47 @@
 //! below the guest writes of the instructions that really retired (the "truth").
 //!
 //! ```no_run
-//! use pugmark_qemu_tests::{images::Images, judge, machine::Machine};
+//! use pugmark_qemu_tests::expected::check;
+//! use pugmark_qemu_tests::images::Images;
+//! use pugmark_qemu_tests::judge::{Evidence, Source};
+//! use pugmark_qemu_tests::machine::Machine;
 //!
 //! # fn main() -> anyhow::Result<()> {
 //! let images = Images::build()?;
+//! let symbols = images.guest_symbols()?;
 //! let outcome = Machine::on_monitor(&images, "profile=skylake", "only=sort").run(|line| println!("{line}"))?;
 //! for run in &outcome.transcript.runs {
-//!     let verdict = judge::judge(run, &outcome.truth, &images.guest_symbols()?)?;
-//!     println!("{}: {verdict}", run.name);
+//!     let evidence = Evidence { run, truth: &outcome.truth, symbols: &symbols, image: &images.guest };
+//!     match check(Source::Pt, "skylake", &evidence)? {
+//!         Some(verdict) => println!("{}: {verdict}", run.name),
+//!         None => println!("{}: declined, as expected", run.name),
+//!     }
 //! }
 //! # Ok(())
 //! # }
 //! ```
 
 pub mod agreement;
-pub mod amd_matrix;
-pub mod branch_matrix;
-pub mod branches;
+pub mod boots;
 pub mod code;
 pub mod conduct;
-pub mod counts;
 pub mod exec_log;
+pub mod expected;
 pub mod filter;
 pub mod images;
 pub mod instructions;
 pub mod judge;
-pub mod last;
 pub mod libipt;
 pub mod libipt_speed;
 pub mod machine;
-pub mod matrix;
 pub mod patience;
-pub mod precise;
 pub mod report;
-pub mod samples;
 pub mod scratch;
-pub mod store_matrix;
 pub mod sweep;
 pub mod symbols;
 #[cfg(test)]
 mod testing;
 pub mod traces;
 pub mod truth;
-#[cfg(test)]
-mod verdicts;
 pub mod witness;
+pub mod workloads;

@@ -1,49 +1,102 @@
-//! Runs many workloads in one boot and judges each of them.
+//! Runs many workloads with one source on one profile, and judges each of them.
 
 use anyhow::{Result, ensure};
-use std::fmt::Display;
-use std::path::Path;
 
+use crate::boots::boots;
+use crate::expected::check;
 use crate::images::Images;
+use crate::judge::{Evidence, Source, Verdict};
 use crate::machine::Machine;
-use crate::matrix::{Boot, WORKLOADS};
-use crate::report::Run;
-use crate::symbols::Symbols;
-use crate::truth::Truth;
+use crate::workloads::WORKLOADS;
 
-/// Boots our kernel to run the workloads in `only` (names separated by commas) or, without it, all of them. Judges each
-/// run with `check`, which also gets the image that ran, prints the verdict and returns all verdicts. Each printed line
-/// begins with `label`.
-///
-/// # Errors
-/// The machine did not end well, a workload is missing, or a run failed its check. The error names every run that
-/// failed.
-pub fn sweep<V: Display>(
-    label: &str,
-    boot: &Boot,
-    only: Option<&str>,
-    check: impl Fn(&Run, &Truth, &Symbols, &Path) -> Result<Option<V>>,
-) -> Result<Vec<V>> {
-    let images = Images::build()?;
-    let symbols = images.guest_symbols()?;
-    let machine = Machine::on_monitor(&images, &boot.monitor_options, &boot.command_line);
-    let outcome = machine.run(|_| {})?;
-    let (mut verdicts, mut wrong) = (Vec::new(), Vec::new());
-    for run in &outcome.transcript.runs {
-        match check(run, &outcome.truth, &symbols, &images.guest) {
-            Ok(Some(verdict)) => {
-                println!("{label} {}: {verdict}", run.name);
-                verdicts.push(verdict);
-            }
-            Ok(None) => println!("{label} {}: {}", run.name, run.refusal.as_deref().unwrap_or_default()),
-            Err(error) => wrong.push(format!("{label} {}: {error:#}", run.name)),
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Sweep<'a> {
+    source: Source,
+    profile: &'a str,
+    only: Option<&'a str>,
+    monitor_options: String,
+    guest_words: String,
+    processors: u16,
+}
+
+impl<'a> Sweep<'a> {
+    /// All workloads with a source on a profile.
+    #[must_use]
+    pub const fn new(source: Source, profile: &'a str) -> Self {
+        Self {
+            source,
+            profile,
+            only: None,
+            monitor_options: String::new(),
+            guest_words: String::new(),
+            processors: 1,
         }
     }
-    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-    let due = only.map_or(WORKLOADS.len(), |only| only.split(',').count());
-    let runs = outcome.transcript.runs.len();
-    ensure!(runs == due, "{label}: {runs} workloads ran instead of {due}");
-    Ok(verdicts)
+
+    /// Runs only these workloads, separated by commas.
+    #[must_use]
+    pub fn only(mut self, only: &'a str) -> Self {
+        self.only = Some(only);
+        self
+    }
+
+    /// Adds options to the monitor's.
+    #[must_use]
+    pub fn monitor_options(mut self, options: &str) -> Self {
+        self.monitor_options = format!(" {options}");
+        self
+    }
+
+    /// Adds words to the guest's command line.
+    #[must_use]
+    pub fn guest_words(mut self, words: &str) -> Self {
+        self.guest_words = format!(" {words}");
+        self
+    }
+
+    /// Gives the machine this many processors.
+    #[must_use]
+    pub fn processors(mut self, processors: u16) -> Self {
+        self.processors = processors;
+        self
+    }
+
+    /// Boots our kernel, checks each run against the table of expectations, prints and returns the verdicts.
+    ///
+    /// # Errors
+    /// A machine did not end well, a workload is missing, or a run failed its check. The error names every run that
+    /// failed.
+    pub fn run(&self) -> Result<Vec<Verdict>> {
+        let images = Images::build()?;
+        let symbols = images.guest_symbols()?;
+        let label = format!("{} {}{}", self.source.word(), self.profile, self.monitor_options);
+        let (mut verdicts, mut wrong, mut runs) = (Vec::new(), Vec::new(), 0);
+        for boot in boots(self.source, self.profile, self.only) {
+            let options = format!("{}{}", boot.monitor_options, self.monitor_options);
+            let command_line = format!("{}{}", boot.command_line, self.guest_words);
+            let machine = Machine::on_monitor(&images, &options, &command_line).processors(self.processors);
+            let outcome = machine.run(|_| {})?;
+            runs += outcome.transcript.runs.len();
+            for run in &outcome.transcript.runs {
+                let (truth, symbols, image) = (&outcome.truth, &symbols, &*images.guest);
+                match check(self.source, self.profile, &Evidence { run, truth, symbols, image }) {
+                    Ok(Some(verdict)) => {
+                        println!("{label} {}: {verdict}", run.name);
+                        verdicts.push(verdict);
+                    }
+                    Ok(None) => {
+                        println!("{label} {}: {}", run.name, run.refusal.as_deref().unwrap_or_default())
+                    }
+                    Err(error) => wrong.push(format!("{label} {}: {error:#}", run.name)),
+                }
+            }
+        }
+        ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+        let expected = self.only.map_or(WORKLOADS.len(), |only| only.split(',').count());
+        ensure!(runs == expected, "{label}: {runs} workloads ran instead of {expected}");
+        Ok(verdicts)
+    }
 }
 
 /// Makes one test for each profile. The test has the profile's name and passes it to the function `$on`.

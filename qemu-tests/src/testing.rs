@@ -1,11 +1,12 @@
 //! Builds what the tests of the judges need: a guest's lines, a monitor's log, an ELF image.
 
+use pugmark_protocol::Samples;
 use std::path::PathBuf;
 
 use crate::filter::Filter;
-use crate::report::{Run, Transcript};
+use crate::report::{Run, SampledSession, Transcript};
 use crate::scratch::Scratch;
-use crate::truth::{Record, RecordFlags, Truth};
+use crate::truth::{Branch, BranchKind, Record, RecordFlags, Truth, hash};
 
 /// Where the image's code is.
 pub(crate) const CODE: u64 = 0x1000;
@@ -60,4 +61,59 @@ pub(crate) fn image(scratch: &Scratch, code: &[u8]) -> PathBuf {
     let path = scratch.file("image");
     std::fs::write(&path, file).unwrap();
     path
+}
+
+/// A guest that has decoded the first `front` instructions of `all`, and after a gap of `gap` instructions the
+/// rest.
+pub(crate) fn decoded(name: &str, all: u64, front: u64, gap: u64, after: &str, words: &str) -> (Run, Truth) {
+    let addresses: Vec<u64> = (0..all).map(|n| 0x1000 + n).collect();
+    let [first, last] = [&addresses[..front as usize], &addresses[(front + gap) as usize..]];
+    let there: Vec<u64> = [first, last].concat();
+    let piece = |index: usize, addresses: &[u64], after: &str| {
+        let (count, hash) = (addresses.len(), hash(addresses));
+        let (first, last) = (addresses[0], addresses[count - 1]);
+        format!("piece {index} count={count} hash={hash:#x} first={first} last={last} after={after}\n")
+    };
+    let pieces = match gap {
+        0 => piece(0, &addresses, "start"),
+        _ => piece(0, first, "start") + &piece(1, last, after),
+    };
+    let (count, hash, loss) = (there.len(), hash(&there), u64::from(gap > 0));
+    let stat = format!("stat count={count} hash={hash:#x} bytes=1 pmis=0 loss={loss}\n");
+    let run = run(name, &format!("session 1\n{pieces}{stat}{words}\nok"));
+    (run, truth(addresses.iter().map(|&address| record(1, address))))
+}
+
+/// A guest that has recorded the first or the last `recorded` branches of `all`, each from one instruction to the
+/// next.
+pub(crate) fn recorded(name: &str, all: u64, recorded: u64, after: &str, words: &str) -> (Run, Truth) {
+    let addresses: Vec<u64> = (0..=all).map(|n| 0x1000 + n).collect();
+    let branches: Vec<u64> = addresses.windows(2).flatten().copied().collect();
+    let branches = match after {
+        "wrap" => &branches[2 * (all - recorded) as usize..],
+        _ => &branches[..2 * recorded as usize],
+    };
+    let (hash_of_all, last) = (hash(&addresses), 0x1000 + all);
+    let text = format!(
+        "session 1
+        records 0 count={recorded} hash={:#x} after={after}
+        piece 0 count={count} hash={hash_of_all:#x} first=0x1000 last={last} after=start
+        stat count={count} hash={hash_of_all:#x} bytes=1 pmis=0 loss={}
+        {words}
+        ok",
+        hash(branches),
+        u64::from(recorded < all),
+        count = all + 1,
+    );
+    let branch = |from| Branch { from, to: from + 1, kind: BranchKind::Jump, from_cpl: 0, to_cpl: 0 };
+    let records = addresses.iter().map(|&address| record(1, address));
+    let branches = addresses[..all as usize].iter().map(|&from| Record::of_branch(branch(from), 1, 0));
+    (run(name, &text), truth(records.chain(branches)))
+}
+
+/// A session that took as many samples at each of these addresses.
+pub(crate) fn samples_at(addresses: &[(u64, u64)]) -> SampledSession {
+    let taken = addresses.iter().map(|(_, count)| count).sum();
+    let totals = Samples { taken, ..Samples::default() };
+    SampledSession { totals, addresses: addresses.iter().copied().collect(), ..SampledSession::default() }
 }

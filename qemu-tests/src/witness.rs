@@ -8,8 +8,8 @@
 use anyhow::{Result, bail, ensure};
 use std::ops::Range;
 
-use crate::counts::is_begin_of_stub;
 use crate::exec_log::{ExecLog, Exit};
+use crate::judge::stubs::is_begin_of_stub;
 use crate::truth::Record;
 
 pub mod branches;

@@ -1,16 +1,12 @@
 //! Each workload on each profile that has last branch records: they are the newest branches of the truth, or its calls
 //! that have not returned.
 
-use pugmark_qemu_tests::store_matrix::{self, Source};
-use pugmark_qemu_tests::sweep::sweep;
+use pugmark_qemu_tests::judge::Source;
+use pugmark_qemu_tests::sweep::Sweep;
 
 /// Boots all workloads on `profile`.
 fn all_as_they_ran(profile: &str) {
-    let boot = store_matrix::boot(Source::Lbr, profile, None);
-    sweep(profile, &boot, None, |run, truth, symbols, image| {
-        store_matrix::check(run, Source::Lbr, profile, truth, symbols, image)
-    })
-    .unwrap();
+    Sweep::new(Source::Lbr, profile).run().unwrap();
 }
 
 pugmark_qemu_tests::test_on_each!(all_as_they_ran: prescott core2 nehalem broadwell skylake icelake);

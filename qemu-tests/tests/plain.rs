@@ -3,9 +3,9 @@
 use pugmark_protocol::Done;
 use pugmark_qemu_tests::images::Images;
 use pugmark_qemu_tests::machine::Machine;
-use pugmark_qemu_tests::matrix::WORKLOADS;
 use pugmark_qemu_tests::patience::Patience;
 use pugmark_qemu_tests::report::End;
+use pugmark_qemu_tests::workloads::WORKLOADS;
 use std::time::Duration;
 
 #[test]

@@ -4,10 +4,10 @@
 //! There are three seeds, each on its own profile. By default they have 10 000 samples together, which takes two
 //! minutes; with `PUGMARK_LONG=1` each seed has that many.
 
-use pugmark_qemu_tests::amd_matrix::{self, Source, Verdict};
-use pugmark_qemu_tests::matrix::Boot;
-use pugmark_qemu_tests::samples::Fit;
-use pugmark_qemu_tests::sweep::sweep;
+use pugmark_qemu_tests::judge::fit::Fit;
+use pugmark_qemu_tests::judge::ibs::IbsVerdict;
+use pugmark_qemu_tests::judge::{Source, Verdict};
+use pugmark_qemu_tests::sweep::Sweep;
 
 /// Below this probability a distribution counts as different.
 const LEAST: f64 = 0.001;
@@ -26,15 +26,12 @@ const FEW: &str = "sort,exceptions,syscall,user-interrupt";
 /// Boots `profile`, whose random numbers begin with `seed`, to sample some workloads (`None`: all) `rounds` times.
 /// Returns how well the samples of ops fit.
 fn sampled(profile: &str, seed: u64, only: Option<&str>, rounds: u32) -> Fit {
-    let Boot { monitor_options, command_line } = amd_matrix::boot(Source::Ibs, profile, only);
-    let boot = Boot {
-        monitor_options: format!("{monitor_options} seed={seed}"),
-        command_line: format!("{command_line} rounds={rounds}"),
-    };
-    let verdicts = sweep(profile, &boot, only, |run, truth, symbols, image| {
-        amd_matrix::check(run, Source::Ibs, profile, truth, symbols, image)
-    });
-    let fit = |verdict| if let Verdict::Samples(fit) = verdict { Some(fit) } else { None };
+    let mut sweep = Sweep::new(Source::Ibs, profile).monitor_options(&format!("seed={seed}"));
+    if let Some(only) = only {
+        sweep = sweep.only(only);
+    }
+    let verdicts = sweep.guest_words(&format!("rounds={rounds}")).run();
+    let fit = |verdict| if let Verdict::Ibs(IbsVerdict::Fits(fit)) = verdict { Some(fit) } else { None };
     verdicts.unwrap().into_iter().filter_map(fit).sum()
 }
 

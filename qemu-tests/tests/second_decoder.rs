@@ -1,10 +1,11 @@
 //! Intel's libipt, if it is installed, decodes the same bytes to the same instructions.
 
+use pugmark_qemu_tests::boots::boots;
 use pugmark_qemu_tests::code::Code;
 use pugmark_qemu_tests::images::Images;
+use pugmark_qemu_tests::judge::Source;
 use pugmark_qemu_tests::libipt::{self, Decoded, Section};
 use pugmark_qemu_tests::machine::Machine;
-use pugmark_qemu_tests::matrix;
 use pugmark_qemu_tests::report::Run;
 use pugmark_qemu_tests::traces::{self, Trace};
 use pugmark_qemu_tests::truth::hash;
@@ -16,7 +17,7 @@ const WALKED_ON: usize = 64;
 fn same_as_libipt(profile: &str) {
     let images = Images::build().unwrap();
     let mut wrong = Vec::new();
-    for boot in matrix::boots(profile, None) {
+    for boot in boots(Source::Pt, profile, None) {
         let command_line = format!("{} dump", boot.command_line);
         let outcome = Machine::on_monitor(&images, &boot.monitor_options, &command_line).run(|_| {}).unwrap();
         for trace in traces::of(&outcome, &images.guest).unwrap() {

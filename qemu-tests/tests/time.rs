@@ -5,9 +5,11 @@ use pugmark_decoder_core::config::{Clocks, Config};
 use pugmark_decoder_core::flow::{InsnDecoder, Item};
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_decoder_core::time::{CoreSpeed, Span, Timeline};
+use pugmark_qemu_tests::boots::boots;
+use pugmark_qemu_tests::expected;
 use pugmark_qemu_tests::images::Images;
+use pugmark_qemu_tests::judge::{Evidence, Source};
 use pugmark_qemu_tests::machine::Machine;
-use pugmark_qemu_tests::matrix;
 use pugmark_qemu_tests::traces;
 
 const PROFILE: &str = "skylake";
@@ -55,12 +57,14 @@ fn check(what: &str, mut timeline: Timeline<'_>, decoded: &[(u64, Span)], times:
 #[test]
 fn the_bounds_hold_the_tsc_that_the_model_was_given_at_each_instruction() {
     let images = Images::build().unwrap();
-    let boot = matrix::boots(PROFILE, Some("timing")).swap_remove(0);
+    let boot = boots(Source::Pt, PROFILE, Some("timing")).swap_remove(0);
     let options = format!("{} times=1", boot.monitor_options);
     let machine = Machine::on_monitor(&images, &options, &format!("{} dump", boot.command_line));
     let outcome = machine.arguments(VIRTUAL_TIME).run(|_| {}).unwrap();
     let run = &outcome.transcript.runs[0];
-    matrix::check(run, PROFILE, &outcome.truth, &images.guest_symbols().unwrap()).unwrap();
+    let symbols = images.guest_symbols().unwrap();
+    let evidence = Evidence { run, truth: &outcome.truth, symbols: &symbols, image: &images.guest };
+    expected::check(Source::Pt, PROFILE, &evidence).unwrap();
 
     let traces = traces::of(&outcome, &images.guest).unwrap();
     let (code, trace) = (&traces[0].code, traces[0].parts[0]);

@@ -2,12 +2,15 @@
 
 use pugmark_decoder_core::insn::{self, Class};
 use pugmark_decoder_core::mode::ExecMode;
+use pugmark_qemu_tests::agreement;
+use pugmark_qemu_tests::boots::{Boot, boots};
 use pugmark_qemu_tests::code::{self, Code};
+use pugmark_qemu_tests::expected;
 use pugmark_qemu_tests::images::Images;
 use pugmark_qemu_tests::instructions::Instructions;
+use pugmark_qemu_tests::judge::{Evidence, Source};
 use pugmark_qemu_tests::machine::{Machine, Outcome};
 use pugmark_qemu_tests::truth::{Branch, BranchKind};
-use pugmark_qemu_tests::{agreement, branch_matrix, matrix};
 
 const PROFILE: &str = "skylake";
 
@@ -51,7 +54,7 @@ fn agree(workloads: &[&str]) {
     let images = Images::build().unwrap();
     let symbols = images.guest_symbols().unwrap();
     let stubs = symbols.address("trap_stubs").unwrap();
-    let run = |boot: &matrix::Boot| -> Outcome {
+    let run = |boot: &Boot| -> Outcome {
         Machine::on_monitor(&images, &boot.monitor_options, &boot.command_line)
             .arguments(VIRTUAL_TIME)
             .run(|_| {})
@@ -59,15 +62,19 @@ fn agree(workloads: &[&str]) {
     };
     for name in workloads {
         // Each workload has a machine of its own, so that what ran before makes no difference.
-        let mut boot = matrix::boots(PROFILE, Some(name)).swap_remove(0);
+        let mut boot = boots(Source::Pt, PROFILE, Some(name)).swap_remove(0);
         boot.command_line.push_str(" dump");
         let packets = run(&boot);
-        let boot = branch_matrix::boot(PROFILE, Some(name));
+        let boot = boots(Source::Bts, PROFILE, Some(name)).swap_remove(0);
         let records = run(&boot);
         let (by_packets, by_records) = (&packets.transcript.runs[0], &records.transcript.runs[0]);
         // Each decode equals its own truth, so comparing the two truths compares the two decodes.
-        matrix::check(by_packets, PROFILE, &packets.truth, &symbols).unwrap();
-        branch_matrix::check(by_records, PROFILE, &records.truth, &symbols).unwrap();
+        let check = |source, run, outcome: &Outcome| {
+            let evidence = Evidence { run, truth: &outcome.truth, symbols: &symbols, image: &images.guest };
+            expected::check(source, PROFILE, &evidence).unwrap();
+        };
+        check(Source::Pt, by_packets, &packets);
+        check(Source::Bts, by_records, &records);
         // The truths contain all levels.
         let code = code::of(by_packets, &images.guest).unwrap();
         let instructions = packets.truth.session(by_packets.session.unwrap());

@@ -3,10 +3,10 @@
 use pugmark_qemu_tests::exec_log::{self, Lines};
 use pugmark_qemu_tests::images::{Images, build_foreign_kernel};
 use pugmark_qemu_tests::machine::Machine;
-use pugmark_qemu_tests::matrix;
 use pugmark_qemu_tests::patience::Patience;
 use pugmark_qemu_tests::scratch::Scratch;
 use pugmark_qemu_tests::witness::{Agreement, Guest, branches, compare};
+use pugmark_qemu_tests::workloads::WORKLOADS;
 use std::thread;
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ const OTHERS: [Job<'_>; 3] = [
 #[test]
 fn the_truth_is_what_qemu_executed() {
     let images = Images::build().unwrap();
-    let names: Vec<&str> = matrix::WORKLOADS.iter().map(|workload| workload.name).collect();
+    let names: Vec<&str> = WORKLOADS.iter().map(|workload| workload.name).collect();
     let all = names.chunks(IN_A_LOG).map(|names| ("sapphire-rapids", "", names));
     let jobs: Vec<Job<'_>> = all.chain(OTHERS).collect();
     let mut wrong = Vec::new();

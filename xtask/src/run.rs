@@ -1,20 +1,18 @@
 //! `cargo xtask run`.
 
 use anyhow::{Context, Result};
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use pugmark_qemu_tests::{
-    amd_matrix, branch_matrix, branches,
+    boots::{Boot, boots},
+    expected,
     images::Images,
-    judge::judge,
+    judge::{Evidence, Source, Verdict, judge_by_truth_alone},
     machine::{Machine, Outcome},
-    matrix::{self, Boot},
-    report::Run,
-    store_matrix,
     symbols::Symbols,
     truth::Truth,
 };
 use std::borrow::Cow;
-use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -24,11 +22,11 @@ use crate::{SetupOptions, parallel::run_in_parallel, setup};
 pub(crate) struct Options {
     #[command(flatten)]
     setup: SetupOptions,
-    /// The processor that the monitor shows; otherwise skylake, or with `--source bts`, `pebs`, `lbr`, `counters` or `ibs` each that has it
+    /// The processor that the monitor shows; otherwise skylake, or with a `--source` other than `pt` each that has it
     #[arg(long)]
     profile: Option<String>,
     /// What traces, counts or samples; otherwise Intel PT and the Branch Trace Store, one after the other
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = source_parser())]
     source: Option<Source>,
     /// Run these workloads only, separated by commas
     #[arg(long)]
@@ -47,21 +45,11 @@ pub(crate) struct Options {
     monitor: String,
 }
 
-/// A source of trace, of counts or of samples.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Source {
-    /// Intel Processor Trace
-    Pt,
-    /// Intel's Branch Trace Store
-    Bts,
-    /// Intel's processor event-based sampling
-    Pebs,
-    /// Intel's last branch records
-    Lbr,
-    /// AMD's performance counters
-    Counters,
-    /// AMD's Instruction Based Sampling
-    Ibs,
+/// Parses a source by its word.
+fn source_parser() -> impl TypedValueParser<Value = Source> {
+    let value = |source: &Source| PossibleValue::new(source.word()).help(source.description());
+    let words = PossibleValuesParser::new(Source::ALL.iter().map(value));
+    words.try_map(|word| word.parse::<Source>())
 }
 
 /// The profile that has both default sources.
@@ -72,17 +60,9 @@ struct Job<'a> {
     /// The text to print before it.
     headline: Option<String>,
     kernel: &'a Path,
-    plan: Boot,
-    expected: Expected<'a>,
-}
-
-/// What a run must give.
-#[derive(Clone, Copy)]
-enum Expected<'a> {
-    /// What the tables list for our kernel with this source on this profile.
-    Table(Source, &'a str),
-    /// What was logged, for a kernel that is in no table.
-    Truth,
+    boot: Boot,
+    /// The row of the table of expectations; `None` for a kernel that is in no table.
+    row: Option<(Source, &'a str)>,
 }
 
 /// Boots, traces and compares; prints the guest's lines and the verdicts.
@@ -111,8 +91,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 
 fn job_of_kernel<'a>(options: &Options, kernel: &'a Path) -> Job<'a> {
     let profile = options.profile.as_deref().unwrap_or(BOTH);
-    let plan = Boot { monitor_options: format!("profile={profile}"), command_line: String::new() };
-    Job { headline: None, kernel, plan, expected: Expected::Truth }
+    let boot = Boot { monitor_options: format!("profile={profile}"), command_line: String::new() };
+    Job { headline: None, kernel, boot, row: None }
 }
 
 /// The boots of our kernel, one source after the other.
@@ -122,20 +102,12 @@ fn jobs_by_table<'a>(options: &'a Options, images: &'a Images) -> Vec<Job<'a>> {
     let sources = options.source.map_or_else(|| vec![Source::Pt, Source::Bts], |source| vec![source]);
     for source in sources {
         for profile in profiles(options, source) {
-            let plans = match source {
-                Source::Pt => matrix::boots(profile, only),
-                Source::Bts => vec![branch_matrix::boot(profile, only)],
-                Source::Pebs => vec![store_matrix::boot(store_matrix::Source::Pebs, profile, only)],
-                Source::Lbr => vec![store_matrix::boot(store_matrix::Source::Lbr, profile, only)],
-                Source::Counters => vec![amd_matrix::boot(amd_matrix::Source::Counters, profile, only)],
-                Source::Ibs => vec![amd_matrix::boot(amd_matrix::Source::Ibs, profile, only)],
-            };
-            let mut headline = Some(format!("== {} on {profile}", source.name()));
-            jobs.extend(plans.into_iter().map(|plan| Job {
+            let mut headline = Some(format!("== {} on {profile}", source.title()));
+            jobs.extend(boots(source, profile, only).into_iter().map(|boot| Job {
                 headline: headline.take(),
                 kernel: &images.guest,
-                plan,
-                expected: Expected::Table(source, profile),
+                boot,
+                row: Some((source, profile)),
             }));
         }
     }
@@ -144,13 +116,10 @@ fn jobs_by_table<'a>(options: &'a Options, images: &'a Images) -> Vec<Job<'a>> {
 
 /// The profiles for a source.
 fn profiles(options: &Options, source: Source) -> Vec<&str> {
-    match (&options.profile, options.source, source) {
-        (Some(profile), ..) => vec![profile],
-        (None, Some(_), Source::Bts) => branch_matrix::PROFILES.to_vec(),
-        (None, _, Source::Pebs) => store_matrix::profiles(store_matrix::Source::Pebs),
-        (None, _, Source::Lbr) => store_matrix::profiles(store_matrix::Source::Lbr),
-        (None, _, Source::Counters | Source::Ibs) => amd_matrix::PROFILES.to_vec(),
-        (None, ..) => vec![BOTH],
+    match (&options.profile, options.source) {
+        (Some(profile), _) => vec![profile],
+        (None, None | Some(Source::Pt)) => vec![BOTH],
+        (None, Some(_)) => expected::profiles(source),
     }
 }
 
@@ -166,9 +135,9 @@ impl Job<'_> {
             say(headline.clone());
         }
         let symbols = Symbols::read(self.kernel)?;
-        let monitor_options = format!("{} {}", self.plan.monitor_options, options.monitor);
+        let monitor_options = format!("{} {}", self.boot.monitor_options, options.monitor);
         let machine =
-            Machine::kernel_on_monitor(images, self.kernel, &monitor_options, &self.plan.command_line)
+            Machine::kernel_on_monitor(images, self.kernel, &monitor_options, &self.boot.command_line)
                 .processors(options.processors);
         let mut score = Score::default();
         let outcome = machine.run_watched(|line, transcript, truth| {
@@ -179,22 +148,31 @@ impl Job<'_> {
             }
             let ended = line.starts_with("ok ") || line.starts_with("fail ");
             if let Some(run) = transcript.runs.last().filter(|_| ended) {
-                let (verdict, right) = verdict(self.expected.judge(run, truth, &symbols, self.kernel));
+                let evidence = Evidence { run, truth, symbols: &symbols, image: self.kernel };
+                let (verdict, right) = verdict(self.judge(&evidence));
                 say(format!("truth {} {verdict}", run.name));
                 score.count(right);
             }
         })?;
         Ok((score, outcome))
     }
+
+    /// Judges a run by the table of expectations; if the kernel is in no table, by the log alone.
+    fn judge(&self, evidence: &Evidence<'_>) -> Judgement {
+        match self.row {
+            Some((source, profile)) => expected::check(source, profile, evidence),
+            None => judge_by_truth_alone(evidence.run, evidence.truth, evidence.symbols),
+        }
+    }
 }
 
 /// The verdict of a run that is right; `None` if there was nothing to compare.
-type Judgement = Result<Option<String>>;
+type Judgement = Result<Option<Verdict>>;
 
 /// The text for a workload that has just ended, and whether it is right.
 fn verdict(judgement: Judgement) -> (Cow<'static, str>, bool) {
     match judgement {
-        Ok(Some(verdict)) => (verdict.into(), true),
+        Ok(Some(verdict)) => (verdict.to_string().into(), true),
         Ok(None) => ("nothing was traced, as expected".into(), true),
         Err(error) => (format!("DIFFERS: {error:#}").into(), false),
     }
@@ -215,52 +193,6 @@ impl Score {
         self.passed += other.passed;
         self.failed += other.failed;
     }
-}
-
-impl Source {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Pt => "Intel Processor Trace",
-            Self::Bts => "Branch Trace Store",
-            Self::Pebs => "Processor Event Based Sampling",
-            Self::Lbr => "last branch records",
-            Self::Counters => "performance counters",
-            Self::Ibs => "Instruction Based Sampling",
-        }
-    }
-}
-
-impl Expected<'_> {
-    /// Judges a run; `kernel` is the image that ran.
-    fn judge(self, run: &Run, truth: &Truth, symbols: &Symbols, kernel: &Path) -> Judgement {
-        let amd = |source, profile| amd_matrix::check(run, source, profile, truth, symbols, kernel).map(said);
-        let store =
-            |source, profile| store_matrix::check(run, source, profile, truth, symbols, kernel).map(said);
-        match self {
-            Self::Table(Source::Pebs, profile) => store(store_matrix::Source::Pebs, profile),
-            Self::Table(Source::Lbr, profile) => store(store_matrix::Source::Lbr, profile),
-            Self::Table(Source::Pt, profile) => matrix::check(run, profile, truth, symbols).map(said),
-            Self::Table(Source::Bts, profile) => branch_matrix::check(run, profile, truth, symbols).map(said),
-            Self::Table(Source::Counters, profile) => amd(amd_matrix::Source::Counters, profile),
-            Self::Table(Source::Ibs, profile) => amd(amd_matrix::Source::Ibs, profile),
-            Self::Truth => judge_by_truth(run, truth, symbols),
-        }
-    }
-}
-
-/// Judges a run by the log alone: a decode, if there is one, must equal the truth.
-fn judge_by_truth(run: &Run, truth: &Truth, symbols: &Symbols) -> Judgement {
-    if run.traces_nothing() {
-        Ok(None)
-    } else if run.records.is_empty() {
-        judge(run, truth, symbols).map(|verdict| Some(verdict.to_string()))
-    } else {
-        branches::judge(run, truth, symbols).map(|verdict| Some(verdict.to_string()))
-    }
-}
-
-fn said(verdict: Option<impl Display>) -> Option<String> {
-    verdict.map(|verdict| verdict.to_string())
 }
 
 fn write_truth(file: &Path, truths: &[Truth]) -> Result<()> {

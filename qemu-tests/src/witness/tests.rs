@@ -1,5 +1,5 @@
 use super::*;
-use crate::counts::STUB;
+use crate::judge::stubs::STUB;
 use crate::truth::RecordFlags;
 
 const GUEST: Guest = Guest { wrmsr: 77, stubs: 0x9000 };

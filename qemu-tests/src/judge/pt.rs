@@ -1,16 +1,19 @@
-//! Checks that a decode is what really ran.
+//! Intel Processor Trace: the decode of the packets is what really ran.
 
 use anyhow::{Result, bail, ensure};
 use pugmark_protocol::{After, Piece};
 use std::fmt;
 
-use crate::report::{End, Run};
+use super::pieces::place;
+use super::{Conditions, Evidence, Judge, ended_well, enough};
+use crate::report::Run;
 use crate::symbols::Symbols;
 use crate::truth::{Truth, hash};
+use crate::workloads::Loss;
 
 /// A decode that agrees with the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct PtVerdict {
     /// Instructions that retired under the filter while tracing was on.
     pub truth_count: u64,
     /// Their hash.
@@ -21,7 +24,7 @@ pub struct Verdict {
     pub longest_gap: u64,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for PtVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "count={} hash={:#018x} ", self.truth_count, self.truth_hash)?;
         if self.decoded == self.truth_count {
@@ -32,6 +35,44 @@ impl fmt::Display for Verdict {
     }
 }
 
+impl Judge for PtVerdict {
+    const WORD: &'static str = "pt";
+    const TITLE: &'static str = "Intel Processor Trace";
+
+    /// Checks that the decode agrees with the truth, that no gap is longer than the workload may have it, and that
+    /// enough is there.
+    fn judge(evidence: &Evidence<'_>, conditions: &Conditions<'_>) -> Result<Self> {
+        let verdict = compare(evidence.run, evidence.truth, evidence.symbols)?;
+        let bound = longest_gap(conditions.loss);
+        ensure!(verdict.longest_gap <= bound, "a gap of {} instructions, over {bound}", verdict.longest_gap);
+        enough("instructions", verdict.decoded, verdict.truth_count, least(conditions.loss))?;
+        Ok(verdict)
+    }
+}
+
+/// The most instructions that one gap may have.
+const fn longest_gap(loss: Loss) -> u64 {
+    match loss {
+        Loss::Nothing => 0,
+        // Each half of `stop` is about 15 500 instructions with interrupts off. Broadwell's tables have one region and
+        // the interrupt brings the next one, so only 4 KiB of trace, 4400 instructions, are kept and 11 000 are
+        // missing. If a table has both regions, 8 KiB are kept and 6700 instructions are missing.
+        Loss::Stop => 12_000,
+        Loss::Wrap => 20_000,
+        Loss::Overflow => 2_000,
+    }
+}
+
+/// The least share of the instructions that must still be there, in percent.
+const fn least(loss: Loss) -> u64 {
+    match loss {
+        Loss::Nothing => 100,
+        Loss::Stop => 40,
+        Loss::Wrap => 25,
+        Loss::Overflow => 50,
+    }
+}
+
 /// Compares one workload's decode with what the monitor logged.
 ///
 /// Without a loss, count and hash must be equal. With a loss, each piece must be a run of the truth, the pieces in
@@ -39,7 +80,7 @@ impl fmt::Display for Verdict {
 ///
 /// # Errors
 /// The first difference.
-pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
+pub fn compare(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<PtVerdict> {
     ended_well(run)?;
     let (Some(session), Some(stat)) = (run.session, run.stat) else { bail!("no session, or no stat line") };
     let traced = run.filter.traced(truth.session(session), symbols)?;
@@ -55,35 +96,10 @@ pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
             stat.hash,
             first_difference(&run.pieces, &traced),
         );
-        return Ok(Verdict { truth_count, truth_hash, decoded: stat.count, longest_gap: 0 });
+        return Ok(PtVerdict { truth_count, truth_hash, decoded: stat.count, longest_gap: 0 });
     }
     let longest_gap = place(&run.pieces, &traced, allowed)?.longest();
-    Ok(Verdict { truth_count, truth_hash, decoded: stat.count, longest_gap })
-}
-
-/// Returns an error unless the guest reports that the workload passed.
-pub(crate) fn ended_well(run: &Run) -> Result<()> {
-    match &run.end {
-        None => bail!("has not ended"),
-        Some(End::Fail(reason)) => bail!("the guest says: {reason}"),
-        Some(End::Broke(what)) => bail!("the kernel broke rules of the hardware: {what}"),
-        Some(End::Ok) => Ok(()),
-    }
-}
-
-/// How many instructions are missing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Missing {
-    /// The largest number before a piece.
-    pub(crate) before: u64,
-    /// The number after the last piece.
-    pub(crate) behind: u64,
-}
-
-impl Missing {
-    fn longest(self) -> u64 {
-        self.before.max(self.behind)
-    }
+    Ok(PtVerdict { truth_count, truth_hash, decoded: stat.count, longest_gap })
 }
 
 /// How many instructions may be missing before a piece of an Intel PT trace, by what came before the piece.
@@ -92,38 +108,6 @@ fn allowed(after: After) -> u64 {
         After::Overflow | After::Stop | After::Wrap | After::Error | After::Psb => u64::MAX,
         After::Start | After::Full | After::Off => 0,
     }
-}
-
-/// Finds each piece in the truth, in order. `allowed` returns how many instructions may be missing before a piece.
-pub(crate) fn place(pieces: &[Piece], traced: &[u64], allowed: impl Fn(After) -> u64) -> Result<Missing> {
-    let (mut at, mut missing) = (0, Missing::default());
-    for (index, piece) in pieces.iter().enumerate().filter(|(_, piece)| piece.count > 0) {
-        let length = usize::try_from(piece.count)?;
-        let starts = (at..(traced.len() + 1).saturating_sub(length)).filter(|&start| {
-            traced[start] == piece.first
-                && traced[start + length - 1] == piece.last
-                && hash(&traced[start..start + length]) == piece.hash
-        });
-        // A piece that fits in several places is taken to be in the first of them.
-        let Some(start) = { starts }.next() else {
-            bail!(
-                "piece {index} ({} instructions from {:#x} after {}) is no run of the truth behind its instruction {at}",
-                piece.count,
-                piece.first,
-                piece.after
-            );
-        };
-        let gap = (start - at) as u64;
-        ensure!(
-            gap <= allowed(piece.after),
-            "{gap} instructions are missing before piece {index}, and no loss is told there ({})",
-            piece.after
-        );
-        missing.before = missing.before.max(gap);
-        at = start + length;
-    }
-    missing.behind = (traced.len() - at) as u64;
-    Ok(missing)
 }
 
 /// A hint for finding the bug: which piece is the first that is not in its place.
@@ -136,7 +120,11 @@ fn first_difference(pieces: &[Piece], traced: &[u64]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pieces::Missing;
     use super::*;
+    use crate::testing::decoded;
+    use crate::workloads;
+    use std::path::Path;
 
     fn piece(addresses: &[u64], after: After) -> Piece {
         Piece {
@@ -150,9 +138,9 @@ mod tests {
 
     #[test]
     fn a_verdict_says_what_is_missing() {
-        let all = Verdict { truth_count: 9, truth_hash: 0x10, decoded: 9, longest_gap: 0 };
+        let all = PtVerdict { truth_count: 9, truth_hash: 0x10, decoded: 9, longest_gap: 0 };
         assert_eq!(all.to_string(), "count=9 hash=0x0000000000000010 equal");
-        let text = Verdict { decoded: 7, longest_gap: 2, ..all }.to_string();
+        let text = PtVerdict { decoded: 7, longest_gap: 2, ..all }.to_string();
         assert_eq!(text, "count=9 hash=0x0000000000000010 decoded=7 longest_gap=2 in order");
     }
 
@@ -172,6 +160,39 @@ mod tests {
         ] {
             let longest = place(&pieces, &truth, allowed).ok().map(Missing::longest);
             assert_eq!(longest, expected, "{pieces:?}");
+        }
+    }
+
+    #[test]
+    fn a_gap_is_as_long_as_the_workload_may_have_it_and_leaves_enough() {
+        // All instructions, those before the gap, those in it, and what the guest reports before the second piece.
+        for (name, all, front, gap, after, right) in [
+            ("sort", 100, 50, 0, "", true),
+            ("sort", 100, 50, 1, "ovf", false),
+            ("stop", 30_000, 9_000, 12_000, "stop", true),
+            ("stop", 30_000, 9_000, 12_001, "stop", false),
+            ("stop", 30_000, 9_000, 12_000, "off", false),
+            ("stop", 19_999, 4_000, 12_000, "stop", false),
+            ("stop", 20_000, 4_000, 12_000, "stop", true),
+            ("ring", 30_000, 1, 20_000, "wrap", true),
+            ("ring", 30_000, 1, 20_001, "wrap", false),
+            ("ring", 26_668, 1, 20_000, "wrap", true),
+            ("ring", 26_666, 1, 20_000, "wrap", false),
+            ("overflow", 30_000, 1, 2_000, "ovf", true),
+            ("overflow", 30_000, 1, 2_001, "ovf", false),
+            ("overflow", 4_000, 1, 2_000, "ovf", true),
+            ("overflow", 3_999, 1, 2_000, "ovf", false),
+        ] {
+            let (run, truth) = decoded(name, all, front, gap, after, "");
+            let symbols = Symbols::default();
+            let evidence =
+                Evidence { run: &run, truth: &truth, symbols: &symbols, image: Path::new("unread") };
+            let loss = workloads::find(name).unwrap().loss;
+            let conditions = Conditions { profile: "skylake", loss, last_declined: false };
+            let found = PtVerdict::judge(&evidence, &conditions);
+            assert_eq!(found.is_ok(), right, "{name}: {gap} of {all} after {after}: {found:?}");
+            let longest = found.ok().map(|verdict| verdict.longest_gap);
+            assert_eq!(longest, right.then_some(gap), "{name}");
         }
     }
 }

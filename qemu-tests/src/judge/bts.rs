@@ -1,17 +1,18 @@
-//! Checks that a guest's branch records are the branches that really ran.
+//! Intel's Branch Trace Store: a guest's branch records are the branches that really ran.
 //!
-//! Branch records (BTS, the branch trace store) name the source and target of each taken branch; the instructions
-//! between two branches follow from the code.
+//! Branch records name the source and target of each taken branch; the instructions between two branches follow from
+//! the code.
 
 use anyhow::{Context, Result, bail, ensure};
 use pugmark_protocol::{After, Records};
 use std::fmt;
 
-use crate::filter::Filter;
-use crate::judge::{ended_well, place};
+use super::pieces::place;
+use super::{Conditions, Evidence, Judge, ended_well, enough, faults};
 use crate::report::{End, Run};
 use crate::symbols::Symbols;
 use crate::truth::{Branch, BranchLevel, Truth, hash};
+use crate::workloads::Loss;
 
 /// The most instructions of straight-line code before the first branch of a part and after its last one: the records
 /// say nothing of them.
@@ -22,7 +23,7 @@ const UNDECODED: &str = "decode: branch record ";
 
 /// Branch records that agree with the truth, and the instructions that were decoded from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct BtsVerdict {
     /// Branches at the levels of the filter that were taken while recording was on.
     pub truth_count: u64,
     /// The hash of their sources and targets.
@@ -37,7 +38,7 @@ pub struct Verdict {
     pub decoded: u64,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for BtsVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { truth_count, truth_hash, recorded, longest_gap, instructions, decoded } = self;
         write!(f, "branches={truth_count} hash={truth_hash:#018x} ")?;
@@ -47,6 +48,29 @@ impl fmt::Display for Verdict {
             write!(f, "recorded={recorded} longest_gap={longest_gap} in order")?;
         }
         write!(f, "; instructions={instructions} decoded={decoded} in order")
+    }
+}
+
+impl Judge for BtsVerdict {
+    const WORD: &'static str = "bts";
+    const TITLE: &'static str = "Branch Trace Store";
+
+    /// Checks that records and decode agree with the truth, that only what may be lost is lost, and that enough is
+    /// there.
+    fn judge(evidence: &Evidence<'_>, conditions: &Conditions<'_>) -> Result<Self> {
+        let Evidence { run, truth, symbols, .. } = *evidence;
+        faults::as_expected(run, 1)?;
+        let verdict = compare(run, truth, symbols)?;
+        let expected = (conditions.loss == Loss::Stop, conditions.loss == Loss::Wrap);
+        ensure!((run.lost.stops > 0, run.lost.wraps > 0) == expected, "the guest lost {}", run.lost);
+        // A full buffer loses branches until its interrupt comes; a circular one keeps only the newest 512 records.
+        let least = match conditions.loss {
+            Loss::Stop => 15,
+            Loss::Wrap => 5,
+            Loss::Nothing | Loss::Overflow => 100,
+        };
+        enough("branches", verdict.recorded, verdict.truth_count, least)?;
+        Ok(verdict)
     }
 }
 
@@ -63,14 +87,14 @@ impl fmt::Display for Verdict {
 ///
 /// # Errors
 /// The first difference.
-pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
+pub fn compare(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<BtsVerdict> {
     let enters_unseen = truth.branch_level() == BranchLevel::From && run.filter.cpl == Some(0);
     match &run.end {
         Some(End::Fail(reason)) if enters_unseen && reason.starts_with(UNDECODED) => {}
         _ => ended_well(run)?,
     }
     let (Some(session), Some(stat)) = (run.session, run.stat) else { bail!("no session, or no stat line") };
-    let taken = taken(truth.branches(session), &run.filter, truth.branch_level());
+    let taken = run.filter.taken(truth.branches(session), truth.branch_level());
     // A record whose write faults is not written again; in these workloads it is the first record.
     let taken = taken.get(run.faults.len()..).unwrap_or_default();
     ensure!(!taken.is_empty(), "the truth has no branches: nothing was recorded");
@@ -80,19 +104,19 @@ pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
     let recorded = run.records.iter().map(|records| records.count).sum();
     ensure!(
         stat.loss > 0 || recorded == taken.len() as u64,
-        "{recorded} of {} branches were recorded, and no loss is told",
+        "{recorded} of {} branches were recorded, and the guest reports no loss",
         taken.len()
     );
     let traced = run.filter.traced(truth.session(session), symbols)?;
     if !enters_unseen {
         let missing = place(&run.pieces, &traced, allowed).context("what was decoded")?;
         ensure!(
-            cut || missing.behind <= EDGE,
+            cut || missing.at_end <= EDGE,
             "{} instructions are missing at the end of what was decoded",
-            missing.behind
+            missing.at_end
         );
     }
-    Ok(Verdict {
+    Ok(BtsVerdict {
         truth_count: taken.len() as u64,
         truth_hash: hash_of(taken),
         recorded,
@@ -100,13 +124,6 @@ pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
         instructions: traced.len() as u64,
         decoded: stat.count,
     })
-}
-
-/// The branches that a filter lets through, at the level at which each branch counts.
-#[must_use]
-pub fn taken(branches: &[Branch], filter: &Filter, level: BranchLevel) -> Vec<Branch> {
-    let at_level = |branch: &&Branch| filter.cpl.is_none_or(|cpl| (cpl == 0) == (level.cpl(branch) == 0));
-    branches.iter().filter(at_level).copied().collect()
 }
 
 /// How many instructions may be missing before a piece.
@@ -129,7 +146,7 @@ fn place_records(parts: &[Records], taken: &[Branch], cut: bool) -> Result<u64> 
             _ => at..=at,
         };
         let Some(start) = starts.find(|&start| hash_of(&taken[start..start + length]) == *hash) else {
-            bail!("part {index} ({count} records after {after}) is no run of the truth at its branch {at}")
+            bail!("part {index} ({count} records after {after}) is not in the truth at its branch {at}")
         };
         longest = longest.max(start - at);
         at = start + length;
@@ -147,8 +164,10 @@ fn hash_of(branches: &[Branch]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing;
+    use crate::testing::recorded;
     use crate::truth::BranchKind;
+    use crate::workloads;
+    use std::path::Path;
 
     fn branches(targets: &[u64]) -> Vec<Branch> {
         targets
@@ -188,19 +207,40 @@ mod tests {
     }
 
     #[test]
-    fn a_branch_counts_for_the_level_that_it_has() {
-        let branch = |from_cpl, to_cpl| Branch { from: 1, to: 2, kind: BranchKind::Far, from_cpl, to_cpl };
-        let all = [branch(0, 0), branch(0, 3), branch(3, 3), branch(3, 0)];
-        for (text, to, from) in [
-            ("cpl=any", &[0, 1, 2, 3][..], &[0, 1, 2, 3][..]),
-            ("cpl=0", &[0, 3], &[0, 1]),
-            ("cpl=3", &[1, 2], &[2, 3]),
+    fn only_what_may_be_lost_is_and_enough_is_there() {
+        for (name, all, there, after, words, right) in [
+            ("sort", 100, 100, "start", "", true),
+            ("sort", 100, 99, "start", "lost stop=1", false),
+            ("sort", 100, 100, "start", "lost stop=1 wrap=0", false),
+            ("sort", 100, 100, "start", "lost stop=0 wrap=1", false),
+            ("sort", 100, 100, "start", "lost stop=0 wrap=0", true),
+            ("stop", 100, 15, "start", "lost stop=1", true),
+            ("stop", 100, 14, "start", "lost stop=1", false),
+            ("stop", 100, 100, "start", "", false),
+            ("stop", 100, 50, "start", "lost stop=1 wrap=1", false),
+            ("ring", 100, 5, "wrap", "lost wrap=1", true),
+            ("ring", 100, 4, "wrap", "lost wrap=1", false),
+            ("ring", 100, 100, "start", "", false),
+            // A page fault of the debug store that is not expected.
+            (
+                "sort",
+                100,
+                100,
+                "start",
+                "fault address=0x5000 code=0x2\nmonitor: violation processor=0 ds_page_faults=1",
+                false,
+            ),
         ] {
-            let filter = testing::filter(text);
-            for (level, expected) in [(BranchLevel::To, to), (BranchLevel::From, from)] {
-                let expected: Vec<Branch> = expected.iter().map(|&index: &usize| all[index]).collect();
-                assert_eq!(taken(&all, &filter, level), expected, "{text} {level:?}");
-            }
+            let (run, truth) = recorded(name, all, there, after, words);
+            let symbols = Symbols::default();
+            let evidence =
+                Evidence { run: &run, truth: &truth, symbols: &symbols, image: Path::new("unread") };
+            let loss = workloads::find(name).unwrap().loss;
+            let conditions = Conditions { profile: "core2", loss, last_declined: false };
+            let found = BtsVerdict::judge(&evidence, &conditions);
+            assert_eq!(found.is_ok(), right, "{name}: {there} of {all}, {words:?}: {found:?}");
+            let found = found.ok().map(|verdict| (verdict.recorded, verdict.longest_gap));
+            assert_eq!(found, right.then_some((there, all - there)), "{name}");
         }
     }
 }

@@ -1,19 +1,59 @@
-//! Checks that the last branch records (LBR) are the newest branches that really ran.
+//! Intel's last branch records (LBR): they are the newest branches that really ran.
 //!
 //! Last branch records are a small stack of registers in which the processor keeps the source and target of its newest
 //! branches. In call-stack mode they hold only the calls that have not returned yet.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use std::fmt;
 
-use crate::branches::taken;
+use super::{Conditions, Evidence, Judge, ended_well};
 use crate::filter::Filter;
 use crate::report::LastBranches;
 use crate::truth::{Branch, BranchKind, BranchLevel};
 
+/// How many last branch records a processor has.
+const DEPTHS: [(&str, usize); 6] =
+    [("prescott", 16), ("core2", 4), ("nehalem", 16), ("broadwell", 16), ("skylake", 32), ("icelake", 32)];
+
+/// Last branch records that agree with the truth, once per mode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LbrVerdict(pub Vec<StackVerdict>);
+
+impl fmt::Display for LbrVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&texts.join("; "))
+    }
+}
+
+impl Judge for LbrVerdict {
+    const WORD: &'static str = "lbr";
+    const TITLE: &'static str = "last branch records";
+
+    /// Checks that the records of each mode agree with the truth: all branches first, then calls alone. Where the
+    /// driver declines the last part of the request, there are no calls.
+    fn judge(evidence: &Evidence<'_>, conditions: &Conditions<'_>) -> Result<Self> {
+        let Evidence { run, truth, .. } = *evidence;
+        ended_well(run)?;
+        let depth = DEPTHS.iter().find(|(profile, _)| *profile == conditions.profile);
+        let (_, depth) =
+            depth.with_context(|| format!("how deep is the stack of {}?", conditions.profile))?;
+        let modes: Vec<bool> = run.lasts.iter().map(|last| last.last.calls).collect();
+        let expected = if conditions.last_declined { &[false][..] } else { &[false, true] };
+        ensure!(modes == expected, "with calls alone: {modes:?}, instead of {expected:?}");
+        let stack = |last: &LastBranches| {
+            let (branches, level) = (truth.branches(last.last.session), truth.branch_level());
+            let verdict = compare(last, branches, &run.filter, level, *depth)?;
+            ensure!(verdict.last > 0, "there are no last branches");
+            Ok(verdict)
+        };
+        run.lasts.iter().map(stack).collect::<Result<_>>().map(Self)
+    }
+}
+
 /// What is reported of last branch records that agree with the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct StackVerdict {
     /// How many branches were taken while the records were on.
     pub branches: usize,
     /// How many branches the records held at the end.
@@ -22,7 +62,7 @@ pub struct Verdict {
     pub calls: bool,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for StackVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { branches, last, calls } = self;
         let what = if *calls { "calls" } else { "branches" };
@@ -37,16 +77,20 @@ const CALL: u64 = 5;
 ///
 /// # Errors
 /// The first difference.
-pub fn judge(
+fn compare(
     last: &LastBranches,
     branches: &[Branch],
     filter: &Filter,
     level: BranchLevel,
     depth: usize,
-) -> Result<Verdict> {
-    let taken = taken(branches, filter, level);
+) -> Result<StackVerdict> {
+    let taken = filter.taken(branches, level);
     let expected = if last.last.calls { calls(&taken, depth) } else { newest(&taken, depth) };
-    ensure!(last.last.entries == last.branches.len() as u64, "{} entries are told", last.last.entries);
+    ensure!(
+        last.last.entries == last.branches.len() as u64,
+        "the guest reports {} entries",
+        last.last.entries
+    );
     // On a processor that cannot clear its records, older ones from before the start may follow.
     let found = last.branches.get(..expected.len()).unwrap_or(&last.branches);
     let first = expected.iter().zip(found).position(|(one, other)| one != other);
@@ -58,8 +102,8 @@ pub fn judge(
         first.map(|at| found[at]),
         first.map(|at| expected[at])
     );
-    ensure!(last.branches.len() <= depth, "{} entries, of a stack of {depth}", last.branches.len());
-    Ok(Verdict { branches: taken.len(), last: expected.len(), calls: last.last.calls })
+    ensure!(last.branches.len() <= depth, "{} entries in a stack of {depth}", last.branches.len());
+    Ok(StackVerdict { branches: taken.len(), last: expected.len(), calls: last.last.calls })
 }
 
 fn newest(taken: &[Branch], depth: usize) -> Vec<(u64, u64)> {
@@ -124,7 +168,7 @@ mod tests {
             (&[4], 2, false),
             (&[4, 3, 2], 8, false),
         ] {
-            let found = judge(&last(false, from), &all, &Filter::default(), BranchLevel::To, depth);
+            let found = compare(&last(false, from), &all, &Filter::default(), BranchLevel::To, depth);
             assert_eq!(found.is_ok(), right, "{from:?} of {depth}: {found:?}");
         }
     }
@@ -139,18 +183,22 @@ mod tests {
             (&[(Call, 1), (Call, 2), (Call, 3), (Return, 4), (Return, 5)], 2, &[]),
             (&[(Return, 1), (Return, 2), (Call, 3)], 4, &[3]),
         ] {
-            let found = judge(&last(true, from), &branches(all), &Filter::default(), BranchLevel::To, depth);
+            let found =
+                compare(&last(true, from), &branches(all), &Filter::default(), BranchLevel::To, depth);
             assert_eq!(found.unwrap().last, from.len(), "{all:?}");
         }
         let next = Branch { to: 6, ..branches(&[(Call, 1)])[0] };
-        assert_eq!(judge(&last(true, &[]), &[next], &Filter::default(), BranchLevel::To, 4).unwrap().last, 0);
+        assert_eq!(
+            compare(&last(true, &[]), &[next], &Filter::default(), BranchLevel::To, 4).unwrap().last,
+            0
+        );
     }
 
     #[test]
     fn a_verdict_says_of_what_the_records_are() {
-        let all = Verdict { branches: 9, last: 4, calls: false };
+        let all = StackVerdict { branches: 9, last: 4, calls: false };
         assert_eq!(all.to_string(), "the last 4 branches of 9 branches");
-        assert_eq!(Verdict { calls: true, ..all }.to_string(), "the last 4 calls of 9 branches");
+        assert_eq!(StackVerdict { calls: true, ..all }.to_string(), "the last 4 calls of 9 branches");
     }
 
     #[test]
@@ -158,7 +206,7 @@ mod tests {
         let mut all = branches(&[(Jump, 1), (Jump, 2)]);
         all[1].to_cpl = 3;
         let user = Filter { cpl: Some(3), ..Filter::default() };
-        assert!(judge(&last(false, &[2]), &all, &user, BranchLevel::To, 1).is_ok());
-        assert!(judge(&last(false, &[1]), &all, &user, BranchLevel::To, 1).is_err());
+        assert!(compare(&last(false, &[2]), &all, &user, BranchLevel::To, 1).is_ok());
+        assert!(compare(&last(false, &[1]), &all, &user, BranchLevel::To, 1).is_err());
     }
 }

@@ -1,0 +1,85 @@
+//! The table of expectations: what each source does with each workload on each profile.
+//!
+//! A profile is a processor that the monitor shows. The rules are in `rules.rs`. [`check`] holds a run against them; if
+//! something is recorded, it asks the source's judge.
+
+use anyhow::{Result, bail, ensure};
+
+use crate::judge::{Conditions, Evidence, Source, Verdict};
+use crate::workloads::{self, WORKLOADS};
+use rules::RULES;
+
+mod rules;
+#[cfg(test)]
+mod tests;
+
+/// Intel's processors, oldest first.
+const INTEL: &[&str] =
+    &["prescott", "core2", "nehalem", "broadwell", "skylake", "icelake", "sapphire-rapids"];
+
+/// AMD's processors, oldest first.
+const AMD: &[&str] = &["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5", "zen6"];
+
+/// What the driver does when a workload asks for a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// It does the whole request.
+    Traces,
+    /// It declines the request. The reason begins with this text.
+    Declines(&'static str),
+    /// It declines the last part of the request and does the others. The reason begins with this text.
+    DeclinesLast(&'static str),
+}
+
+/// All profiles, Intel's first.
+pub fn all_profiles() -> impl Iterator<Item = &'static str> {
+    INTEL.iter().chain(AMD).copied()
+}
+
+/// The profiles that have a source: on which it records some workload.
+#[must_use]
+pub fn profiles(source: Source) -> Vec<&'static str> {
+    let records = |profile: &str| {
+        let mut all = WORKLOADS.iter().map(|workload| expected(source, workload.name, profile));
+        all.any(|expected| !matches!(expected, Ok(Expected::Declines(_))))
+    };
+    all_profiles().filter(|profile| records(profile)).collect()
+}
+
+/// Returns what a source does with a workload on a profile: what the first rule that applies says, otherwise
+/// [`Expected::Traces`].
+///
+/// # Errors
+/// There is no such workload or profile.
+pub fn expected(source: Source, workload: &str, profile: &str) -> Result<Expected> {
+    workloads::find(workload)?;
+    ensure!(all_profiles().any(|name| name == profile), "{profile} is no profile");
+    let rule = RULES.iter().find(|rule| rule.applies(source, workload, profile));
+    Ok(rule.map_or(Expected::Traces, |rule| rule.expected))
+}
+
+/// Checks that a run went as the table says: the driver declined what it should, for the right reason, and what was
+/// recorded agrees with the truth. Returns `None` if the whole request was declined.
+///
+/// # Errors
+/// What went wrong.
+pub fn check(source: Source, profile: &str, evidence: &Evidence<'_>) -> Result<Option<Verdict>> {
+    let run = evidence.run;
+    let expected = expected(source, &run.name, profile)?;
+    let last_declined = match (expected, run.refusal.as_deref()) {
+        (Expected::Traces, None) => false,
+        (Expected::DeclinesLast(text), Some(reason)) if reason.starts_with(text) => true,
+        (Expected::Declines(text), Some(reason)) if reason.starts_with(text) && run.traces_nothing() => {
+            return Ok(None);
+        }
+        (Expected::Declines(_), Some(reason)) if !run.traces_nothing() => {
+            bail!("the driver declined with {reason:?}, and recorded something or did not end well")
+        }
+        (Expected::Traces, Some(reason)) => bail!("the driver declined with {reason:?}, and should not have"),
+        (Expected::Declines(text) | Expected::DeclinesLast(text), reason) => {
+            bail!("the driver declined with {reason:?}, instead of {text:?}")
+        }
+    };
+    let loss = workloads::find(&run.name)?.loss;
+    source.judge(evidence, &Conditions { profile, loss, last_declined }).map(Some)
+}

@@ -1,0 +1,210 @@
+//! Holds what a guest reports of a workload against the truth: one file for each source.
+//!
+//! A source is hardware that traces, counts or samples. A new one is a file with its verdict and a line in the list
+//! below. [`crate::expected`] says what a source declines, and asks the judge only where something is recorded.
+
+use anyhow::{Result, bail, ensure};
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use crate::report::{End, Run};
+use crate::symbols::Symbols;
+use crate::truth::Truth;
+use crate::workloads::Loss;
+
+pub mod bts;
+pub mod counters;
+mod faults;
+pub mod fit;
+pub mod ibs;
+pub mod lbr;
+pub mod pebs;
+mod pieces;
+pub mod pt;
+mod samples;
+pub(crate) mod stubs;
+#[cfg(test)]
+mod texts;
+
+/// Makes [`Source`] and [`Verdict`] from a list of the sources, each with the type that is its verdict.
+macro_rules! sources {
+    ($(#[doc = $description:literal] $source:ident: $verdict:ty,)+) => {
+        /// The hardware that traces, counts or samples.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Source {
+            $(#[doc = $description] $source,)+
+        }
+
+        impl Source {
+            /// All sources.
+            pub const ALL: &[Self] = &[$(Self::$source),+];
+
+            /// Its word: `source=` on the guest's command line, `--source` of `cargo xtask run`.
+            #[must_use]
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$source => <$verdict>::WORD),+ }
+            }
+
+            /// Its name in a heading.
+            #[must_use]
+            pub const fn title(self) -> &'static str {
+                match self { $(Self::$source => <$verdict>::TITLE),+ }
+            }
+
+            /// What it is, with its vendor.
+            #[must_use]
+            pub const fn description(self) -> &'static str {
+                match self { $(Self::$source => $description.trim_ascii()),+ }
+            }
+
+            /// Holds a run in which this source recorded something against the truth.
+            ///
+            /// # Errors
+            /// The first difference.
+            pub fn judge(self, evidence: &Evidence<'_>, conditions: &Conditions<'_>) -> Result<Verdict> {
+                match self {
+                    $(Self::$source => <$verdict>::judge(evidence, conditions).map(Verdict::$source)),+
+                }
+            }
+        }
+
+        /// What was recorded of a workload and agrees with the truth.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Verdict {
+            $(#[doc = $description] $source($verdict),)+
+        }
+
+        impl fmt::Display for Verdict {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self { $(Self::$source(verdict) => verdict.fmt(f)),+ }
+            }
+        }
+    };
+}
+
+sources! {
+    /// Intel Processor Trace
+    Pt: pt::PtVerdict,
+    /// Intel's Branch Trace Store
+    Bts: bts::BtsVerdict,
+    /// Intel's processor event-based sampling
+    Pebs: pebs::PebsVerdict,
+    /// Intel's last branch records
+    Lbr: lbr::LbrVerdict,
+    /// AMD's performance counters
+    Counters: counters::CountersVerdict,
+    /// AMD's Instruction Based Sampling
+    Ibs: ibs::IbsVerdict,
+}
+
+impl FromStr for Source {
+    type Err = anyhow::Error;
+
+    fn from_str(word: &str) -> Result<Self> {
+        match Self::ALL.iter().find(|source| source.word() == word) {
+            Some(source) => Ok(*source),
+            None => bail!("no source is called {word}"),
+        }
+    }
+}
+
+/// A run, and what its report is compared with.
+#[derive(Clone, Copy, Debug)]
+pub struct Evidence<'a> {
+    /// What the guest reported.
+    pub run: &'a Run,
+    /// What the monitor logged.
+    pub truth: &'a Truth,
+    /// The symbols of the image that ran.
+    pub symbols: &'a Symbols,
+    /// The image that ran.
+    pub image: &'a Path,
+}
+
+/// Under which conditions something was recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct Conditions<'a> {
+    /// The processor that the monitor showed.
+    pub profile: &'a str,
+    /// What may be missing.
+    pub loss: Loss,
+    /// The driver declined the last part of the request, and recorded the others.
+    pub last_declined: bool,
+}
+
+/// A verdict of one source. It prints what agrees with the truth.
+trait Judge: fmt::Display + Sized {
+    /// See [`Source::word`].
+    const WORD: &'static str;
+    /// See [`Source::title`].
+    const TITLE: &'static str;
+
+    /// See [`Source::judge`].
+    fn judge(evidence: &Evidence<'_>, conditions: &Conditions<'_>) -> Result<Self>;
+}
+
+/// Judges a run of a kernel that is in no table, by the log alone: a decode, if there is one, must equal the truth.
+///
+/// # Errors
+/// The first difference.
+pub fn judge_by_truth_alone(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Option<Verdict>> {
+    if run.traces_nothing() {
+        Ok(None)
+    } else if run.records.is_empty() {
+        pt::compare(run, truth, symbols).map(Verdict::Pt).map(Some)
+    } else {
+        bts::compare(run, truth, symbols).map(Verdict::Bts).map(Some)
+    }
+}
+
+/// Returns an error unless the guest reports that the workload passed.
+fn ended_well(run: &Run) -> Result<()> {
+    match &run.end {
+        None => bail!("the workload has not ended"),
+        Some(End::Fail(reason)) => bail!("the guest says: {reason}"),
+        Some(End::Broke(what)) => bail!("the kernel broke rules of the hardware: {what}"),
+        Some(End::Ok) => Ok(()),
+    }
+}
+
+/// Checks that at least `least` percent of `all` are there.
+///
+/// # Errors
+/// Fewer are there.
+fn enough(what: &str, there: u64, all: u64, least: u64) -> Result<()> {
+    let enough = there > 0 && there * 100 >= all * least;
+    ensure!(enough, "{there} {what} of {all} are there, which is less than {least} %");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lost_leaves_enough() {
+        for (there, all, least, right) in [
+            (100, 100, 100, true),
+            (99, 100, 100, false),
+            (40, 100, 40, true),
+            (39, 100, 40, false),
+            (0, 0, 100, false),
+            (0, 100, 0, false),
+        ] {
+            assert_eq!(enough("x", there, all, least).is_ok(), right, "{there} of {all}");
+        }
+    }
+
+    #[test]
+    fn a_source_is_found_by_its_word() {
+        let words: Vec<&str> = Source::ALL.iter().map(|source| source.word()).collect();
+        assert_eq!(words, ["pt", "bts", "pebs", "lbr", "counters", "ibs"]);
+        for source in Source::ALL {
+            assert_eq!(source.word().parse::<Source>().unwrap(), *source);
+        }
+        assert!("PT".parse::<Source>().is_err());
+        assert_eq!(Source::Bts.title(), "Branch Trace Store");
+        assert_eq!(Source::Bts.description(), "Intel's Branch Trace Store");
+    }
+}

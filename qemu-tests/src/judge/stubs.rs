@@ -1,0 +1,45 @@
+//! The guest kernel's table of stubs: where the handlers of interrupts and exceptions begin.
+
+use anyhow::Result;
+
+use crate::symbols::Symbols;
+
+/// The symbol of the guest kernel's table of stubs, one for each of the 256 vectors.
+pub(crate) const STUBS: &str = "trap_stubs";
+/// Bytes of each stub.
+pub(crate) const STUB: u64 = 16;
+const VECTORS: u64 = 256;
+
+/// Whether `rip` is the first instruction of a handler's stub in the table at `stubs`.
+pub(crate) fn is_begin_of_stub(rip: u64, stubs: u64) -> bool {
+    rip.checked_sub(stubs).is_some_and(|at| at < VECTORS * STUB && at.is_multiple_of(STUB))
+}
+
+/// Returns the address at which the handler of NMIs begins.
+///
+/// # Errors
+/// The image has no stubs.
+pub(crate) fn nmi_handler(symbols: &Symbols) -> Result<u64> {
+    const NMI: u64 = 2;
+    Ok(symbols.address(STUBS)? + NMI * STUB)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_vector_has_a_stub() {
+        for (rip, begins) in [
+            (0x1ff0, false),
+            (0x2000, true),
+            (0x2001, false),
+            (0x200f, false),
+            (0x2010, true),
+            (0x2ff0, true),
+            (0x3000, false),
+        ] {
+            assert_eq!(is_begin_of_stub(rip, 0x2000), begins, "{rip:#x}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The workloads of the guest kernel, and what may be missing from the trace of each.
+
+use anyhow::{Context, Result};
+
+use Loss::{Nothing, Overflow, Stop, Wrap};
+
+/// What may be missing from what is recorded of a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Nothing at all.
+    Nothing,
+    /// What ran while the buffer was full, until the interrupt that makes room again. The buffer must run full.
+    Stop,
+    /// Everything except what is in the ring at the end.
+    Wrap,
+    /// What ran until an overflow was resolved; the machine must overflow.
+    Overflow,
+}
+
+/// A workload of the guest kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// Its name.
+    pub name: &'static str,
+    /// What may be missing.
+    pub loss: Loss,
+}
+
+/// All workloads, in the order in which the guest runs them.
+#[rustfmt::skip]
+pub const WORKLOADS: &[Workload] = &[
+    Workload { name: "recursion",       loss: Nothing },
+    Workload { name: "sort",            loss: Nothing },
+    Workload { name: "hash-map",        loss: Nothing },
+    Workload { name: "dispatch",        loss: Nothing },
+    Workload { name: "interpreter",     loss: Nothing },
+    Workload { name: "strings",         loss: Nothing },
+    Workload { name: "timer",           loss: Nothing },
+    Workload { name: "exceptions",      loss: Nothing },
+    Workload { name: "events",          loss: Nothing },
+    Workload { name: "shadows",         loss: Nothing },
+    Workload { name: "syscall",         loss: Nothing },
+    Workload { name: "syscall-tf-kept", loss: Nothing },
+    Workload { name: "user-interrupt",  loss: Nothing },
+    Workload { name: "filter-os",       loss: Nothing },
+    Workload { name: "filter-user",     loss: Nothing },
+    Workload { name: "area-absent",     loss: Nothing },
+    Workload { name: "area-read-only",  loss: Nothing },
+    Workload { name: "address-spaces",  loss: Nothing },
+    Workload { name: "filter-cr3",      loss: Nothing },
+    Workload { name: "filter-range",    loss: Nothing },
+    Workload { name: "trace-stop",      loss: Nothing },
+    Workload { name: "timing",          loss: Nothing },
+    Workload { name: "ptwrite",         loss: Nothing },
+    Workload { name: "small-buffers",   loss: Nothing },
+    Workload { name: "circular",        loss: Nothing },
+    Workload { name: "nmi",             loss: Nothing },
+    Workload { name: "foreign-nmis",    loss: Nothing },
+    Workload { name: "single-range",    loss: Nothing },
+    Workload { name: "stop",            loss: Stop },
+    Workload { name: "ring",            loss: Wrap },
+    Workload { name: "overflow",        loss: Overflow },
+];
+
+/// Finds a workload by its name.
+///
+/// # Errors
+/// No workload has this name.
+pub fn find(name: &str) -> Result<&'static Workload> {
+    let workload = WORKLOADS.iter().find(|workload| workload.name == name);
+    workload.with_context(|| format!("{name} is no workload"))
+}
