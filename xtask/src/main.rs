@@ -1,5 +1,6 @@
 //! `cargo xtask`: one command for each thing that one does with Pugmark.
 
+mod api;
 mod bench;
 mod cargo;
 mod ci;
@@ -39,6 +40,8 @@ enum Command {
     Bench(bench::BenchOptions),
     /// Try to break what must hold on any input, one target after the other
     Fuzz(fuzz::FuzzOptions),
+    /// Check the lists of the libraries' public items, or write them; needs a nightly toolchain
+    Api(api::ApiOptions),
     /// Check licences, sources and known faults of the libraries that are built in, by cargo-deny
     Deny(SetupOptions),
     /// Break the code on purpose, one small mutation at a time, and see the tests notice
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Command::Iso(options) => iso::iso(&options).map(|()| ExitCode::SUCCESS),
         Command::Bench(options) => bench::bench(&options).map(|()| ExitCode::SUCCESS),
         Command::Fuzz(options) => fuzz::fuzz(&options),
+        Command::Api(options) => api::api(&options).map(|()| ExitCode::SUCCESS),
         Command::Deny(options) => deny::deny(options).map(|()| ExitCode::SUCCESS),
         Command::Mutate(options) => mutate::mutate(&options),
         Command::Mutants(options) => mutants::mutants(&options),

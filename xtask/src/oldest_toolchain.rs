@@ -28,7 +28,7 @@ pub(crate) fn check() -> Result<()> {
 }
 
 /// Rustup's list of installed toolchains, one per line; empty without rustup.
-fn installed() -> String {
+pub(crate) fn installed() -> String {
     let output = Command::new("rustup").args(["toolchain", "list"]).output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }
