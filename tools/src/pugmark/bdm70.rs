@@ -8,8 +8,8 @@ pub(super) const NAME: &str = "BDM70";
 
 /// What to do about such an error.
 pub(super) const ADVICE: &str = "\
-    erratum BDM70 (also called SKD024, SKL021, KBL021) explains errors of this kind: name the traced processor with --cpu \
-    (--cpu list prints the names), or use --errata bdm70";
+    erratum BDM70 (also called SKD024, SKL021, KBL021) explains errors of this kind: name the traced processor with \
+    --cpu (--cpu list prints the names), or use --errata bdm70";
 
 /// Marks the errors that BDM70 explains, unless the configuration allows for the erratum already.
 pub(super) fn mark(trace: &[u8], config: Config<'_>, problems: &mut [TraceError]) {
