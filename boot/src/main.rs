@@ -17,7 +17,7 @@ use alloc::string::String;
 use arch::serial::{print, say};
 use arch::{image, memory};
 use core::fmt::Display;
-use pugmark_boot::boot_info::BootInfo;
+use pugmark_boot::boot_info;
 use pugmark_boot::command_line::CommandLine;
 use pugmark_boot::symbols::Symbols;
 use pugmark_protocol::{Done, Line};
@@ -28,7 +28,7 @@ use runner::Runner;
 #[unsafe(no_mangle)]
 extern "C" fn kernel_main(eax: u32, ebx: u32) -> ! {
     arch::serial::init();
-    let info = BootInfo::read(&memory::Mapped, eax, ebx).expect("boot information");
+    let info = boot_info::read(&memory::Mapped, eax, ebx).expect("boot information");
     let module = info.module.clone().unwrap_or(0..0);
     let mut free = info.memory.clone();
     // The first MiB is left out too: it holds structures of the boot loader and the firmware.

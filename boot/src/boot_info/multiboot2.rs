@@ -1,6 +1,7 @@
 //! Reads multiboot2's boot information. Source: "Multiboot2 Specification", "Boot information format".
 
-use super::{BootInfo, Physical, text, u32_at, u64_at};
+use super::info::BootInfo;
+use super::physical::{Physical, text, u32_at, u64_at};
 use crate::regions::Regions;
 
 /// The value of EAX at the entry point.
@@ -51,7 +52,7 @@ fn memory_map(tag: &[u8]) -> Option<Regions> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::Fake;
+    use super::super::physical::tests::Fake;
     use super::*;
 
     fn information() -> Fake {

@@ -1,6 +1,7 @@
 //! Reads PVH's boot information, the structure `hvm_start_info`. Source: Xen, "x86/HVM direct boot ABI".
 
-use super::{BootInfo, Physical, text, u32_at, u64_at};
+use super::info::BootInfo;
+use super::physical::{Physical, text, u32_at, u64_at};
 use crate::regions::Regions;
 
 const MAGIC: u32 = 0x336e_c578;
@@ -36,7 +37,7 @@ pub(super) fn read(memory: &impl Physical, address: u64) -> Option<BootInfo> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::Fake;
+    use super::super::physical::tests::Fake;
     use super::*;
     use alloc::vec::Vec;
 

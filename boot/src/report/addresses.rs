@@ -4,7 +4,7 @@ use pugmark_boot::samples::SampleMemory;
 use pugmark_boot::tally::tally;
 use pugmark_protocol::{Line, Sample, Samples};
 
-use super::SessionReport;
+use super::session::SessionReport;
 use crate::arch::serial::say;
 
 impl SessionReport<'_> {

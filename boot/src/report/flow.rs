@@ -7,7 +7,8 @@ use pugmark_decoder_core::hash::AddressHash;
 use pugmark_decoder_core::image::Section;
 use pugmark_protocol::{Line, Lost, Piece, Records, Stat, Top};
 
-use super::{RecordingError, SessionReport};
+use super::error::RecordingError;
+use super::session::SessionReport;
 use crate::arch::serial::say;
 use crate::arch::{clock, console};
 

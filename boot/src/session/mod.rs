@@ -3,6 +3,7 @@
 mod error;
 mod unit;
 
+use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::lapic::{Delivery, LocalApic, XApic};
@@ -13,7 +14,6 @@ use x86_64::instructions::interrupts;
 
 use crate::arch::traps::{self, Arrival};
 use crate::arch::{marker, registers};
-use alloc::boxed::Box;
 
 pub(crate) use error::SourceError;
 pub(crate) use unit::{Prepared, Running, Serve, Stopped};

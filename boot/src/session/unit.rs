@@ -80,7 +80,7 @@ pub(crate) trait Running {
         Ok(())
     }
 
-    /// Stops the unit; `handler` is told which NMIs may still come.
+    /// Stops the unit, and lets `handler` expect the NMIs that may still come.
     fn stop(self: Box<Self>, handler: &mut Handler) -> Result<Stopped, SourceError>;
 }
 

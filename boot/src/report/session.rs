@@ -1,0 +1,77 @@
+//! A session of which is reported.
+
+use alloc::vec::Vec;
+use pugmark_boot::code_section::code_section;
+use pugmark_boot::symbols::Symbols;
+use pugmark_decoder_core::image::{AddressSpace, Section};
+use pugmark_kernel::loss::Loss;
+use pugmark_kernel::pmi::Counts;
+use pugmark_protocol::{Line, Lost};
+
+use super::error::RecordingError;
+use crate::arch::image;
+use crate::arch::serial::say;
+use crate::plan::Plan;
+use crate::workload::Workload;
+
+/// What a session has recorded, whatever the source.
+pub(crate) trait Recorded {
+    /// Reports it.
+    ///
+    /// # Errors
+    /// It is not what the plan asks for.
+    fn report(&self, session: &SessionReport<'_>) -> Result<(), RecordingError>;
+}
+
+/// A session of which is reported.
+pub(crate) struct SessionReport<'a> {
+    /// The workload's name.
+    pub(crate) name: &'a str,
+    pub(crate) workload: &'a dyn Workload,
+    pub(crate) plan: &'a Plan,
+    /// The session's number.
+    pub(crate) number: u16,
+    pub(crate) loss: &'a Loss,
+    pub(crate) counts: &'a Counts,
+    pub(crate) symbols: &'a Symbols<'a>,
+    pub(crate) options: ReportOptions,
+}
+
+/// What the command line requests of reports.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReportOptions {
+    /// Send the trace bytes to the debug console, and report which code was traced.
+    pub(crate) dump: bool,
+    /// Do not decode a trace.
+    pub(crate) no_decode: bool,
+    /// The machine is set up to overflow.
+    pub(crate) overflows: bool,
+}
+
+impl SessionReport<'_> {
+    /// The code that ran.
+    pub(super) fn sections(&self) -> Vec<Section<'_>> {
+        let text =
+            Section { base: image::text().start, bytes: image::text_bytes(), space: AddressSpace::Any };
+        [text].into_iter().chain(self.workload.sections()).collect()
+    }
+
+    /// Reports which code ran and, for a source without a trace, what was lost; `full` is how much was dropped because
+    /// there was no memory for it.
+    pub(crate) fn say_code_and_losses(&self, full: u64) {
+        self.say_code(&self.sections());
+        let lost = Lost {
+            stops: self.loss.stop,
+            full: self.loss.full + full,
+            strays: self.counts.stray,
+            ..Lost::default()
+        };
+        say(Line::Lost(self.name, lost));
+    }
+
+    pub(super) fn say_code(&self, sections: &[Section<'_>]) {
+        for section in sections {
+            say(Line::Section(self.name, code_section(section)));
+        }
+    }
+}
