@@ -151,13 +151,7 @@ impl DecodeOptions {
             tell(format_args!("pugmark: warning: {warning}"));
         }
         let check = match self.check {
-            true => {
-                let truth = traced.description.as_ref().and_then(|truth| Check::new(&totals, truth));
-                let trace = traced.trace.display();
-                Some(truth.with_context(|| {
-                        format!("--check: {trace} has no truth.json with count and hash beside it, as `pugmark record` writes")
-                    })?)
-            }
+            true => Some(compare(&traced, &totals)?),
             false => None,
         };
         Ok(DecodedTrace { part: traced.part, cpu: config.cpu, totals, check })
@@ -224,6 +218,15 @@ impl DecodeOptions {
                 .into()
         })
     }
+}
+
+/// Compares a decoded trace with the truth beside it.
+fn compare(traced: &Traced, totals: &Totals) -> Result<Check> {
+    let check = traced.description.as_ref().and_then(|truth| Check::new(totals, truth));
+    let trace = traced.trace.display();
+    check.with_context(|| {
+        format!("--check: no truth.json with count and hash beside {trace}; `pugmark record` writes one")
+    })
 }
 
 /// Decodes a trace from its first PSB on, and hashes the instructions' addresses if `hash` is set.
