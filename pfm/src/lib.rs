@@ -15,7 +15,7 @@
 //! assert_eq!((event.code(), pmu.unit_masks(event).count()), (0x42, 6));
 //!
 //! let encoding = encode("amd64_k8_revf::DATA_CACHE_MISSES:u:e=1:c=2", Levels::default())?;
-//! assert_eq!(encoding.select().bits(), 0x255_0041);
+//! assert_eq!(encoding.select(), 0x255_0041);
 //! # Ok::<(), pugmark_pfm::EncodeError<'_>>(())
 //! ```
 //!
@@ -53,11 +53,11 @@ extern crate alloc;
 mod cpu;
 pub mod dispatch;
 pub mod encode;
+mod event_select;
 mod family;
 mod levels;
 mod number;
 mod pmu;
-pub mod register;
 mod table;
 mod text;
 

@@ -88,7 +88,7 @@ fn every_event_encodes_as_in_libpfm4() {
                 requests += 1;
                 let request = format!("{name}{ending}");
                 let ours = match encode(&request, Levels::default()) {
-                    Ok(encoding) => Ok((encoding.select().bits(), encoding.to_string())),
+                    Ok(encoding) => Ok((encoding.select(), encoding.to_string())),
                     Err(error) => Err(error.kind.number()),
                 };
                 assert_eq!(ours, libpfm.encode(&request), "{request}");

@@ -1,8 +1,12 @@
-//! AMD's registers of counters, Instruction Based Sampling (IBS) and last branches. The registers that select what is
-//! counted or sampled are in the crate `pugmark-pfm`, which builds their values from libpfm's names.
+//! AMD's registers of counters, Instruction Based Sampling (IBS) and last branches.
+
+mod ibs;
+mod select;
 
 use bitflags::bitflags;
-pub use pugmark_pfm::register::{IbsFetchCtl, IbsOpCtl, PerfEvtSel};
+
+pub use ibs::{IbsFetchCtl, IbsOpCtl};
+pub use select::PerfEvtSel;
 
 /// The registers of a sample. `decoder-core` interprets their bits.
 ///
@@ -170,8 +174,8 @@ pub(crate) const fn branch_to(n: u8) -> u32 {
 }
 
 flags! {
-    IbsFetchCtl = Self::MSR,
-    IbsOpCtl = Self::MSR,
+    IbsFetchCtl = 0xc001_1030,
+    IbsOpCtl = 0xc001_1033,
     IbsOpCtl2 = 0xc001_103e,
     IbsFetchCtl2 = 0xc001_103f,
     DbgExtnCfg = 0xc000_010f,

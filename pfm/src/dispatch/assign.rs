@@ -4,15 +4,11 @@ use super::{
     MAX_COUNTERS,
     error::DispatchError,
     find::Selection,
+    ibs::{OP_MSR, fetch_control, op_control},
     output::{Dispatch, IBS_FETCH_PMC, IBS_FETCH_PMD, IBS_OP_PMC, IBS_OP_PMD, Pmc, Pmd},
     request::{CounterFeatures, CounterFlags, Request},
 };
-use crate::{
-    cpu::Cpu,
-    levels::Levels,
-    register::{IbsFetchCtl, IbsOpCtl, PerfEvtSel},
-    table::Flags,
-};
+use crate::{cpu::Cpu, event_select::EventSelect, levels::Levels, table::Flags};
 
 /// The levels that no counter can select.
 const UNSELECTABLE_LEVELS: Levels = Levels::LEVEL1.union(Levels::LEVEL2);
@@ -99,19 +95,17 @@ fn check(cpu: &'static Cpu, item: &RequestedEvent<'_>) -> Result<(), DispatchErr
 /// Returns the registers of an event that is counted.
 fn counter_registers(cpu: &Cpu, item: &RequestedEvent<'_>, counter: u8) -> Result<(Pmc, Pmd), DispatchError> {
     let &RequestedEvent { index, selection, levels, features } = item;
-    let mut select = PerfEvtSel::EN
-        .union(PerfEvtSel::INT)
-        .with_event(selection.event.code())
+    let mut select = EventSelect::counting(selection.event.code())
         .with_unit_mask(unit_mask(selection))
         // It was checked to be below COUNTER_MASKS.
         .with_counter_mask(features.counter_mask as u8);
-    select.set(PerfEvtSel::USR, levels.contains(Levels::USER));
-    select.set(PerfEvtSel::OS, levels.contains(Levels::KERNEL));
-    select.set(PerfEvtSel::INV, features.flags.contains(CounterFlags::INV));
-    select.set(PerfEvtSel::EDGE, features.flags.contains(CounterFlags::EDGE));
-    select.set(PerfEvtSel::GUEST_ONLY, features.flags.contains(CounterFlags::GUEST));
-    select.set(PerfEvtSel::HOST_ONLY, features.flags.contains(CounterFlags::HOST));
-    if select.intersects(PerfEvtSel::SINCE_FAM10H) && !cpu.is_extended() {
+    select.set(EventSelect::USR, levels.contains(Levels::USER));
+    select.set(EventSelect::OS, levels.contains(Levels::KERNEL));
+    select.set(EventSelect::INV, features.flags.contains(CounterFlags::INV));
+    select.set(EventSelect::EDGE, features.flags.contains(CounterFlags::EDGE));
+    select.set(EventSelect::GUEST_ONLY, features.flags.contains(CounterFlags::GUEST));
+    select.set(EventSelect::HOST_ONLY, features.flags.contains(CounterFlags::HOST));
+    if select.intersects(EventSelect::SINCE_FAM10H) && !cpu.is_extended() {
         return Err(DispatchError::SinceFam10h { event: index });
     }
     let bank = cpu.bank();
@@ -127,22 +121,17 @@ fn ibs_op_registers(cpu: &Cpu, index: usize, selection: &Selection) -> Result<(P
     if in_ops && !cpu.counts_ops() {
         return Err(DispatchError::NoOpCount { event: Some(index) });
     }
-    let mut control = IbsOpCtl::EN;
-    control.set(IbsOpCtl::CNT_CTL, in_ops);
-    let address = IbsOpCtl::MSR;
     Ok((
-        Pmc { number: IBS_OP_PMC, address, value: control.bits() },
-        Pmd { number: IBS_OP_PMD, address, rdpmc: 0 },
+        Pmc { number: IBS_OP_PMC, address: OP_MSR, value: op_control(0, in_ops) },
+        Pmd { number: IBS_OP_PMD, address: OP_MSR, rdpmc: 0 },
     ))
 }
 
 /// Returns the registers of libpfm3's event that stands for the IBS fetch unit. The event has no period.
 fn ibs_fetch_registers(selection: &Selection) -> (Pmc, Pmd) {
-    let mut control = IbsFetchCtl::EN;
-    control.set(IbsFetchCtl::RAND_EN, unit_mask(selection) == 1);
-    let address = IBS_FETCH_EVENT_ADDRESS;
+    let (address, random) = (IBS_FETCH_EVENT_ADDRESS, unit_mask(selection) == 1);
     (
-        Pmc { number: IBS_FETCH_PMC, address, value: control.bits() },
+        Pmc { number: IBS_FETCH_PMC, address, value: fetch_control(0, random) },
         Pmd { number: IBS_FETCH_PMD, address, rdpmc: 0 },
     )
 }

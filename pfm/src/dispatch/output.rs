@@ -1,7 +1,9 @@
 //! The result of a dispatch: registers to write (PMCs), and registers to read (PMDs).
 
-use super::MAX_COUNTERS;
-use crate::register::{IbsFetchCtl, IbsOpCtl, PerfEvtSel};
+use super::{
+    MAX_COUNTERS,
+    ibs::{FETCH_MSR, OP_MSR},
+};
 use core::fmt;
 
 /// The number of IbsFetchCtl among the PMCs.
@@ -27,15 +29,15 @@ pub struct Pmc {
     pub value: u64,
 }
 
-/// A control register's value, as a register type.
+/// Which control register it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlRegister {
-    /// The register of a counter.
-    Counter(PerfEvtSel),
-    /// The register of the IBS fetch unit.
-    IbsFetch(IbsFetchCtl),
-    /// The register of the IBS op unit.
-    IbsOp(IbsOpCtl),
+    /// PERFEVTSELn of the counter with this number.
+    Counter(u8),
+    /// IbsFetchCtl, of the IBS fetch unit.
+    IbsFetch,
+    /// IbsOpCtl, of the IBS op unit.
+    IbsOp,
 }
 
 impl Pmc {
@@ -43,19 +45,19 @@ impl Pmc {
     #[must_use]
     pub const fn msr(&self) -> u32 {
         match self.number {
-            IBS_FETCH_PMC => IbsFetchCtl::MSR,
-            IBS_OP_PMC => IbsOpCtl::MSR,
+            IBS_FETCH_PMC => FETCH_MSR,
+            IBS_OP_PMC => OP_MSR,
             _ => self.address,
         }
     }
 
-    /// Returns the value as a register type.
+    /// Returns which register it is.
     #[must_use]
-    pub const fn control(&self) -> ControlRegister {
+    pub const fn register(&self) -> ControlRegister {
         match self.number {
-            IBS_FETCH_PMC => ControlRegister::IbsFetch(IbsFetchCtl::from_bits_retain(self.value)),
-            IBS_OP_PMC => ControlRegister::IbsOp(IbsOpCtl::from_bits_retain(self.value)),
-            _ => ControlRegister::Counter(PerfEvtSel::from_bits_retain(self.value)),
+            IBS_FETCH_PMC => ControlRegister::IbsFetch,
+            IBS_OP_PMC => ControlRegister::IbsOp,
+            counter => ControlRegister::Counter(counter),
         }
     }
 }

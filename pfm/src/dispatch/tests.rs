@@ -1,8 +1,5 @@
 use super::*;
-use crate::{
-    levels::Levels,
-    register::{IbsFetchCtl, IbsOpCtl, PerfEvtSel},
-};
+use crate::levels::Levels;
 use alloc::{
     format,
     string::{String, ToString},
@@ -226,16 +223,16 @@ fn ibs_units_come_after_the_counters() {
     };
     let request = Request { events: &events, features: Some(features), ..Request::default() };
     let dispatch = cpu.dispatch(&request).expect("a dispatch");
-    let select = PerfEvtSel::EN | PerfEvtSel::INT | PerfEvtSel::USR | PerfEvtSel::OS;
-    let controls = dispatch.pmcs().iter().map(Pmc::control).collect::<Vec<_>>();
+    let registers = dispatch.pmcs().iter().map(|pmc| (pmc.register(), pmc.value)).collect::<Vec<_>>();
     assert_eq!(
-        controls,
+        registers,
         [
-            ControlRegister::Counter(select.with_event(0x76)),
-            ControlRegister::Counter(select.with_event(0xc1)),
-            // The low four bits of a period are zero.
-            ControlRegister::IbsFetch((IbsFetchCtl::EN | IbsFetchCtl::RAND_EN).with_max_count(0x1_2340)),
-            ControlRegister::IbsOp((IbsOpCtl::EN | IbsOpCtl::CNT_CTL).with_max_count(0xf_fff0)),
+            // EN, INT, OS and USR, and the event.
+            (ControlRegister::Counter(0), 0x53_0076),
+            (ControlRegister::Counter(1), 0x53_00c1),
+            // The low four bits of a period are not kept. IbsRandEn and IbsFetchEn; IbsOpCntCtl and IbsOpEn.
+            (ControlRegister::IbsFetch, 0x0201_0000_0000_1234),
+            (ControlRegister::IbsOp, 0xa_ffff),
         ]
     );
     let units = [dispatch.ibs_fetch(), dispatch.ibs_op()];

@@ -2,9 +2,9 @@
 
 use super::{bit, choice::UnitMaskChoice};
 use crate::{
+    event_select::EventSelect,
     family::Modifier,
     pmu::Pmu,
-    register::PerfEvtSel,
     table::{Event, UnitMask},
 };
 use core::fmt::{self, Write};
@@ -16,7 +16,7 @@ pub struct Encoding {
     pmu: &'static Pmu,
     event: &'static Event,
     choice: UnitMaskChoice,
-    select: PerfEvtSel,
+    select: EventSelect,
 }
 
 impl Encoding {
@@ -24,7 +24,7 @@ impl Encoding {
         pmu: &'static Pmu,
         event: &'static Event,
         choice: UnitMaskChoice,
-        select: PerfEvtSel,
+        select: EventSelect,
     ) -> Self {
         Self { pmu, event, choice, select }
     }
@@ -48,8 +48,8 @@ impl Encoding {
 
     /// Returns the value for the counter's PERFEVTSEL, with the counter and its interrupt enabled.
     #[must_use]
-    pub const fn select(&self) -> PerfEvtSel {
-        self.select
+    pub const fn select(&self) -> u64 {
+        self.select.bits()
     }
 
     fn value(&self, modifier: Modifier) -> u8 {

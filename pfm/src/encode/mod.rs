@@ -9,10 +9,10 @@ pub use encoding::Encoding;
 pub use error::{EncodeError, EncodeErrorKind};
 
 use crate::{
+    event_select::EventSelect,
     family::Modifier,
     levels::Levels,
     pmu::Pmu,
-    register::PerfEvtSel,
     table::{Event, NotFound},
 };
 use attribute::{AttributeKind, Attributes};
@@ -32,7 +32,7 @@ use choice::UnitMaskChoice;
 /// use pugmark_pfm::{Levels, encode};
 ///
 /// let encoding = encode("amd64_fam10h_barcelona::DISPATCHED_FPU:OPS_ADD:k", Levels::default())?;
-/// assert_eq!(encoding.select().bits(), 0x52_0100);
+/// assert_eq!(encoding.select(), 0x52_0100);
 /// assert_eq!(
 ///     encoding.to_string(),
 ///     "amd64_fam10h_barcelona::DISPATCHED_FPU:OPS_ADD:k=1:u=0:e=0:i=0:c=0:h=0:g=0"
@@ -73,7 +73,7 @@ pub(crate) fn encode_on<'a>(
         EncodeError::at(request, 0, name, kind)
     })?;
     let attributes = Attributes::parse(pmu, event, request, name)?;
-    let mut select = PerfEvtSel::EN.union(PerfEvtSel::INT).with_event(event.code());
+    let mut select = EventSelect::counting(event.code());
     let mut choice = apply(pmu, event, &attributes, levels, &mut select)?;
     choice.add_defaults().map_err(|kind| EncodeError::at(request, 0, name, kind))?;
     Ok(Encoding::new(pmu, event, choice, select.with_unit_mask(choice.unit_mask())))
@@ -88,7 +88,7 @@ fn apply<'a>(
     event: &Event,
     attributes: &Attributes<'a>,
     levels: Levels,
-    select: &mut PerfEvtSel,
+    select: &mut EventSelect,
 ) -> Result<UnitMaskChoice, EncodeError<'a>> {
     let mut choice = UnitMaskChoice::new(pmu.scope(), event);
     let mut leveled = false;
@@ -126,15 +126,15 @@ const LEVELS: [(Levels, Modifier); 3] =
     [(Levels::KERNEL, Modifier::Kernel), (Levels::USER, Modifier::User), (Levels::HOST, Modifier::Host)];
 
 /// Returns the bit of a modifier, or all bits of the field for `c`.
-pub(super) const fn bit(modifier: Modifier) -> PerfEvtSel {
+pub(super) const fn bit(modifier: Modifier) -> EventSelect {
     match modifier {
-        Modifier::Kernel => PerfEvtSel::OS,
-        Modifier::User => PerfEvtSel::USR,
-        Modifier::Edge => PerfEvtSel::EDGE,
-        Modifier::Invert => PerfEvtSel::INV,
-        Modifier::CounterMask => PerfEvtSel::CNT_MASK,
-        Modifier::Host => PerfEvtSel::HOST_ONLY,
-        Modifier::Guest => PerfEvtSel::GUEST_ONLY,
+        Modifier::Kernel => EventSelect::OS,
+        Modifier::User => EventSelect::USR,
+        Modifier::Edge => EventSelect::EDGE,
+        Modifier::Invert => EventSelect::INV,
+        Modifier::CounterMask => EventSelect::CNT_MASK,
+        Modifier::Host => EventSelect::HOST_ONLY,
+        Modifier::Guest => EventSelect::GUEST_ONLY,
     }
 }
 

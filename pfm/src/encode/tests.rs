@@ -9,7 +9,7 @@ const BARCELONA: &str = "amd64_fam10h_barcelona";
 /// Returns the code and the canonical string, or the name of the error and the text that it is about.
 fn encoded(request: &str) -> Result<(u64, String), (&'static str, &str)> {
     match encode(request, Levels::default()) {
-        Ok(encoding) => Ok((encoding.select().bits(), encoding.to_string())),
+        Ok(encoding) => Ok((encoding.select(), encoding.to_string())),
         Err(error) => {
             assert_eq!(&request[error.offset..error.offset + error.text.len()], error.text);
             Err((error.kind.name(), error.text))
@@ -183,7 +183,7 @@ fn there_are_64_attributes_at_most() {
 fn counts_where_the_caller_says_when_the_request_does_not() {
     let bits = |event, levels| {
         let pmu = Pmu::by_name("amd64_k8_revg").expect("a PMU");
-        pmu.encode(event, levels).map(|encoding| encoding.select().bits())
+        pmu.encode(event, levels).map(|encoding| encoding.select())
     };
     assert_eq!(bits("RETIRED_UOPS", Levels::KERNEL), Ok(0x52_00c1));
     assert_eq!(bits("RETIRED_UOPS:u", Levels::KERNEL), Ok(0x51_00c1));
@@ -191,7 +191,7 @@ fn counts_where_the_caller_says_when_the_request_does_not() {
     assert_eq!(bits("RETIRED_UOPS", Levels::HOST | Levels::USER), Ok(0x51_00c1));
     let request = "amd64_fam10h_istanbul::RETIRED_UOPS";
     let encoding = encode(request, Levels::HOST).expect("an event");
-    assert_eq!(encoding.select().bits(), 0x200_0050_00c1);
+    assert_eq!(encoding.select(), 0x200_0050_00c1);
 }
 
 #[test]

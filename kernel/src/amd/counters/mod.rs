@@ -7,8 +7,8 @@
 //! // Retired instructions of user code, and one interrupt in each 100 000 retired branches.
 //! let instructions = CountedEvent::new(0xc0, 0).os(false);
 //! let branches = CountedEvent::new(0xc2, 0).every(100_000);
-//! // The crate `pugmark-pfm` makes events from libpfm's names.
-//! assert_eq!(CountedEvent::of(PerfEvtSel::USR.with_event(0xc0)), instructions);
+//! // The crate `pugmark-pfm` makes this value of libpfm's name `amd64_fam10h_barcelona::RETIRED_INSTRUCTIONS:u`.
+//! assert_eq!(CountedEvent::of(PerfEvtSel::from_bits_retain(0x51_00c0)), instructions);
 //! # let _ = branches;
 //! ```
 //!
@@ -39,7 +39,8 @@ pub use unit::CounterUnit;
 /// The maximum number of counters of a processor: the number is a field of four bits.
 pub(crate) const MAX_COUNTERS: usize = 15;
 
-const WIDTH: u32 = pugmark_pfm::register::COUNTER_BITS;
+/// The width of a counter in bits.
+const WIDTH: u32 = 48;
 const MASK: u64 = (1 << WIDTH) - 1;
 /// The longest period: up to this length, bit 47 shows whether a counter has overflowed.
 const LONGEST: u64 = 1 << (WIDTH - 1);

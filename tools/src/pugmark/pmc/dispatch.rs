@@ -164,10 +164,10 @@ fn text(dispatch: &Dispatch) -> String {
 }
 
 fn register(pmc: &Pmc) -> String {
-    match pmc.control() {
-        ControlRegister::Counter(_) => format!("PERFEVTSEL{}", pmc.number),
-        ControlRegister::IbsFetch(_) => "IbsFetchCtl".to_owned(),
-        ControlRegister::IbsOp(_) => "IbsOpCtl".to_owned(),
+    match pmc.register() {
+        ControlRegister::Counter(number) => format!("PERFEVTSEL{number}"),
+        ControlRegister::IbsFetch => "IbsFetchCtl".to_owned(),
+        ControlRegister::IbsOp => "IbsOpCtl".to_owned(),
     }
 }
 

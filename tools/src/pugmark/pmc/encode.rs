@@ -42,7 +42,7 @@ pub(super) fn run(options: &EncodeOptions) -> Result<()> {
         let encoding =
             encoded.map_err(|error| anyhow!("{}: {error}{}", error.kind.name(), near(event, &error)))?;
         if !options.json {
-            writeln!(io::stdout(), "{encoding} {:#x}", encoding.select().bits())?;
+            writeln!(io::stdout(), "{encoding} {:#x}", encoding.select())?;
         }
     }
     Ok(())
@@ -76,7 +76,7 @@ fn near(request: &str, error: &EncodeError<'_>) -> Near {
 /// Returns the line of answer: the name of the error, the code, the canonical string.
 pub(super) fn answer(event: &str, levels: Levels) -> String {
     match encode(event, levels) {
-        Ok(encoding) => format!("SUCCESS\t{:#x}\t{encoding}", encoding.select().bits()),
+        Ok(encoding) => format!("SUCCESS\t{:#x}\t{encoding}", encoding.select()),
         Err(error) => format!("{}\t-\t-", error.kind.name()),
     }
 }
@@ -87,7 +87,7 @@ fn json(event: &str, encoded: Result<Encoding, EncodeError<'_>>) -> serde_json::
             "event": event,
             "pmu": encoding.pmu().name(),
             "name": encoding.event().name(),
-            "code": format!("{:#x}", encoding.select().bits()),
+            "code": format!("{:#x}", encoding.select()),
             "canonical": encoding.to_string(),
         }),
         Err(error) => json!({

@@ -39,9 +39,6 @@ bitflags! {
 }
 
 impl IbsFetchCtl {
-    /// The MSR.
-    pub const MSR: u32 = 0xc001_1030;
-
     /// Returns the period, in completed fetches.
     #[must_use]
     pub const fn max_count(self) -> u32 {
@@ -84,9 +81,6 @@ bitflags! {
 }
 
 impl IbsOpCtl {
-    /// The MSR.
-    pub const MSR: u32 = 0xc001_1033;
-
     /// Returns the period, in clocks or dispatched ops.
     #[must_use]
     pub const fn max_count(self) -> u32 {
