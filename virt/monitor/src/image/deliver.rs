@@ -8,7 +8,8 @@ use pugmark_monitor::guest::{
 use pugmark_monitor::tracing::TracingMemory;
 
 use crate::image::exit::fatal;
-use crate::image::vcpu::{Vcpu, tsc};
+use crate::image::tsc::tsc;
+use crate::image::vcpu::Vcpu;
 
 impl Vcpu {
     /// Delivers an exception that the guest has raised at the current RIP.

@@ -7,10 +7,11 @@
 
 use alloc::boxed::Box;
 
-use pugmark_monitor::guest_map::{LOCAL_APIC, PageTable};
+use pugmark_monitor::guest_map::PageTable;
 use pugmark_monitor::hardware::Hardware;
 use pugmark_monitor::local_apic::{self, Destination, IcrCommand};
 
+use crate::image::apic_registers::{read_register, write_register};
 use crate::image::interrupts;
 use crate::image::peers::Peers;
 
@@ -142,34 +143,4 @@ impl LocalApic {
             }
         }
     }
-}
-
-/// The registers of the processor that executes this code.
-struct MappedRegisters;
-
-impl local_apic::ApicRegisters for MappedRegisters {
-    fn read(&mut self, register: usize) -> u32 {
-        read_register(register)
-    }
-
-    fn write(&mut self, register: usize, value: u32) {
-        write_register(register, value);
-    }
-}
-
-/// Sends a command to the processor with local APIC ID `id`.
-pub(crate) fn send(id: u8, command: u32) {
-    local_apic::send_command(&mut MappedRegisters, id, command);
-}
-
-fn read_register(register: usize) -> u32 {
-    let address = (LOCAL_APIC as usize + register) as *const u32;
-    // SAFETY: the boot code mapped the page, and reading a register has no effect.
-    unsafe { address.read_volatile() }
-}
-
-fn write_register(register: usize, value: u32) {
-    let address = (LOCAL_APIC as usize + register) as *mut u32;
-    // SAFETY: the boot code mapped the page; interrupts that this write may raise wait for a window of `interrupts`.
-    unsafe { address.write_volatile(value) }
 }

@@ -1,5 +1,6 @@
 //! The parts of the monitor that only run on bare metal.
 
+mod apic_registers;
 mod boot;
 mod configuration;
 mod cpuid;
@@ -14,12 +15,15 @@ mod local_apic;
 mod msr;
 mod peers;
 mod physical;
+mod reported;
 mod runtime;
 pub(crate) mod serial;
 pub(crate) mod setup;
 mod startup;
 mod step;
 mod stretch;
+mod svm;
+mod tsc;
 mod vcpu;
 mod violations;
 mod vmrun;

@@ -6,7 +6,8 @@ use pugmark_monitor::msr::{APIC_BASE, MsrHandler, accepts_apic_base, efer_after_
 use pugmark_monitor::tracing::TracingMemory;
 use x86_64::registers::model_specific::Msr;
 
-use crate::image::vcpu::{Vcpu, tsc};
+use crate::image::tsc::tsc;
+use crate::image::vcpu::Vcpu;
 
 impl Vcpu {
     /// Executes RDMSR or WRMSR.

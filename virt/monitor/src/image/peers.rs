@@ -10,9 +10,9 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use pugmark_monitor::local_apic::{ApicIdentity, Destination, NMI_COMMAND};
 use pugmark_monitor::startup::StartupState;
 
+use crate::image::apic_registers::send;
 use crate::image::exit::fatal;
-use crate::image::local_apic::send;
-use crate::image::vcpu::tsc;
+use crate::image::tsc::tsc;
 
 /// How many cycles of the time-stamp counter a processor is given to end: a second or more.
 const END_TIMEOUT: u64 = 4_000_000_000;

@@ -17,13 +17,11 @@ use pugmark_monitor::guest::{
 use pugmark_monitor::guest_map::{GUEST_RAM, GuestMap, LOCAL_APIC, PageTable};
 use pugmark_monitor::hardware::Hardware;
 use pugmark_monitor::loader::{self, EntryState};
-use pugmark_monitor::msr::EFER;
 use pugmark_monitor::permission_map::{self, MSR_MAP_BYTES, PORT_MAP_BYTES};
 use pugmark_monitor::pvh::StartInfo;
 use pugmark_monitor::single_step::NO_CONDITION;
-use pugmark_monitor::vmcb::{EFER_SVME, Vmcb};
+use pugmark_monitor::vmcb::Vmcb;
 use pugmark_truth::{LogWriter, REGION_BASE, REGION_BYTES};
-use x86_64::registers::model_specific::Msr;
 
 use crate::image::configuration;
 use crate::image::exit::DEBUG_EXIT_PORT;
@@ -31,9 +29,10 @@ use crate::image::io::MARKER_PORT;
 use crate::image::local_apic::LocalApic;
 use crate::image::peers::Peers;
 use crate::image::physical::Physical;
+use crate::image::reported::ReportedViolations;
 use crate::image::startup;
+use crate::image::svm::{NoSvm, enable_svm};
 use crate::image::vcpu::Vcpu;
-use crate::image::violations::ReportedViolations;
 use crate::image::vmrun::Sse;
 
 /// Why there is no guest to run.
@@ -42,8 +41,7 @@ pub(crate) enum SetupError {
     StartInfo(u64),
     /// The machine has too little RAM.
     Memory,
-    /// The processor below has no SVM with nested paging.
-    NoSvm,
+    Svm(NoSvm),
     CommandLine(String),
     NoGuest,
     Guest(loader::LoadError),
@@ -61,9 +59,7 @@ impl fmt::Display for SetupError {
                 "the machine needs RAM up to {:#x}, for the truth log: give QEMU -m 512M or more",
                 REGION_BASE + REGION_BYTES
             ),
-            Self::NoSvm => {
-                write!(f, "the processor has no SVM with nested paging: QEMU needs -cpu max or +svm,+npt")
-            }
+            Self::Svm(error) => error.fmt(f),
             Self::CommandLine(error) => write!(f, "the monitor's command line: {error}"),
             Self::NoGuest => write!(f, "no guest kernel: give its file to QEMU by -initrd"),
             Self::Guest(error) => write!(f, "the guest kernel cannot be loaded: {error}"),
@@ -90,7 +86,7 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     if !has_ram(&info.memory, REGION_BASE + REGION_BYTES) {
         return Err(SetupError::Memory);
     }
-    enable_svm()?;
+    enable_svm().map_err(SetupError::Svm)?;
 
     // SAFETY: the memory below this address is the guest's alone: the image and its heap are above it. It is written
     // only while the guest does not run, or in the way that one of the guest's processors would write it.
@@ -215,29 +211,6 @@ fn truth_log() -> Result<LogWriter<'static>, pugmark_truth::TruthError> {
     let words =
         unsafe { core::slice::from_raw_parts(REGION_BASE as *const AtomicU64, REGION_BYTES as usize / 8) };
     LogWriter::new(words)
-}
-
-/// Enables SVM on this processor.
-pub(crate) fn enable_svm() -> Result<(), SetupError> {
-    const SVM: u32 = 1 << 2;
-    const NESTED_PAGING: u32 = 1 << 0;
-    const VM_HSAVE_PA: u32 = 0xc001_0117;
-    let cpuid = |leaf| core::arch::x86_64::__cpuid_count(leaf, 0);
-    let has_leaf = cpuid(0x8000_0000).eax >= 0x8000_000a;
-    if !has_leaf || cpuid(0x8000_0001).ecx & SVM == 0 || cpuid(0x8000_000a).edx & NESTED_PAGING == 0 {
-        return Err(SetupError::NoSvm);
-    }
-    let mut efer = Msr::new(EFER);
-    // SAFETY: EFER exists: the boot code has written it.
-    let value = unsafe { efer.read() };
-    // SAFETY: the processor has SVM; nothing else changes.
-    unsafe { efer.write(value | EFER_SVME) };
-    let host_save: &'static mut PageTable = Box::leak(Box::new(PageTable::EMPTY));
-    // SAFETY: the page belongs to the monitor, nothing else uses it, and its physical address equals its address.
-    unsafe { Msr::new(VM_HSAVE_PA).write(host_save.0.as_ptr() as u64) };
-    // SAFETY: SVM is enabled. From here on interrupts wait for the windows of `interrupts`.
-    unsafe { core::arch::asm!("clgi", options(nomem, nostack)) };
-    Ok(())
 }
 
 /// Builds the nested tables. Returns the root's address, and the table whose first entry is the local APIC's page.

@@ -12,13 +12,13 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use pugmark_monitor::guest::GuestMemory;
 use pugmark_monitor::local_apic::{INIT_COMMAND, start_up_command};
 
+use crate::image::apic_registers::send;
 use crate::image::exit::fatal;
 use crate::image::idt;
 use crate::image::interrupts;
-use crate::image::local_apic::send;
 use crate::image::physical::Physical;
 use crate::image::serial::report;
-use crate::image::setup;
+use crate::image::svm::enable_svm;
 use crate::image::vcpu::Vcpu;
 
 /// The page at which the processors start in real mode. Its content is restored before the guest begins.
@@ -126,7 +126,7 @@ fn start_one(vcpu: Vcpu) -> Result<(), u8> {
 /// The entry point of these processors in 64-bit mode.
 extern "C" fn further_processor_main() -> ! {
     idt::load();
-    if let Err(error) = setup::enable_svm() {
+    if let Err(error) = enable_svm() {
         fatal!("a processor other than the first: {error}");
     }
     let vcpu = STARTING_VCPU.swap(ptr::null_mut(), Ordering::AcqRel);

@@ -17,7 +17,8 @@ use pugmark_truth::{Branch, LogWriter, Record, RecordFlags};
 use crate::image::local_apic::LocalApic;
 use crate::image::peers::Peers;
 use crate::image::physical::Physical;
-use crate::image::violations::ReportedViolations;
+use crate::image::reported::ReportedViolations;
+use crate::image::tsc::tsc;
 use crate::image::vmrun::{Sse, vmrun};
 
 /// One of the guest's processors, with everything that belongs to it alone.
@@ -258,10 +259,4 @@ impl Vcpu {
             }
         }
     }
-}
-
-/// Returns the time-stamp counter as the guest reads it: the control block's offset is 0.
-pub(crate) fn tsc() -> u64 {
-    // SAFETY: RDTSC is allowed at CPL 0 and touches no memory.
-    unsafe { core::arch::x86_64::_rdtsc() }
 }

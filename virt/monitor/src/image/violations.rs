@@ -6,25 +6,10 @@
 //! the session ends. `monitor: refused processor=N msr=0x… value=0x… rip=0x…: WHY` reports a rule that hardware
 //! enforces by #GP; a read has no value.
 
-use pugmark_model::Violations;
 use pugmark_monitor::hardware::NewViolations;
 
 use crate::image::serial::report;
 use crate::image::vcpu::Vcpu;
-
-/// What has been reported of one processor.
-#[derive(Debug)]
-pub(crate) struct ReportedViolations {
-    violations: Violations,
-    in_session: bool,
-}
-
-impl ReportedViolations {
-    /// The state in which nothing has been reported, on a processor with these violations.
-    pub(crate) const fn new(violations: Violations) -> Self {
-        Self { violations, in_session: false }
-    }
-}
 
 impl Vcpu {
     /// Reports the first violation of a session. The others wait, because a violation at each instruction must not

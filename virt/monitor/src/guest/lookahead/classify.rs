@@ -7,7 +7,7 @@ use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, FlowControl, Mnemoni
 
 use pugmark_truth::BranchKind;
 
-use super::{Emulation, MAX_LEN, Size};
+use super::emulation::{Emulation, MAX_LEN, Size};
 use crate::guest::cpu::Shadow;
 
 /// What can be known about an instruction before it executes.

@@ -1,7 +1,8 @@
 //! Finds stretches: instructions that must execute one after the other, as far as that is known in advance.
 
 use super::classify::Successors;
-use super::{Instruction, Lookahead, MAX_LEN};
+use super::emulation::MAX_LEN;
+use super::next::{Instruction, Lookahead};
 use crate::guest::cpu::{Cpu, Gpr, Mode, dr7, rflags};
 use crate::guest::linear::read_array;
 use crate::guest::memory::GuestMemory;

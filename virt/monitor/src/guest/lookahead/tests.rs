@@ -1,8 +1,8 @@
 extern crate std;
 
-use super::super::Segment;
-use super::super::testing::{Machine, at};
 use super::*;
+use crate::guest::testing::{Machine, at};
+use crate::guest::{Exception, GuestError, Segment, Shadow, rflags};
 
 fn next(machine: &mut Machine) -> Result<Instruction, GuestError> {
     Lookahead::new().next(&machine.cpu, &mut machine.ram)
@@ -231,7 +231,7 @@ fn a_fetch_faults_as_the_processor_would() {
             },
             pf(0x15),
         ),
-        ("SMEP", true, |m| m.cpu.cr4 |= super::super::cr4::SMEP, pf(0x11)),
+        ("SMEP", true, |m| m.cpu.cr4 |= crate::guest::cr4::SMEP, pf(0x11)),
         ("not canonical", true, |m| m.cpu.rip = 0x8000_0000_0000, gp),
         ("beyond the limit", false, |m| m.cpu.cs.limit = at::CODE as u32 - 1, gp),
         (

@@ -1,0 +1,18 @@
+//! Which of the guest's violations have been reported.
+
+use pugmark_model::Violations;
+
+/// What has been reported of one processor.
+#[derive(Debug)]
+pub(crate) struct ReportedViolations {
+    pub(crate) violations: Violations,
+    /// Whether some were reported since the session began.
+    pub(crate) in_session: bool,
+}
+
+impl ReportedViolations {
+    /// The state in which nothing has been reported, on a processor with these violations.
+    pub(crate) const fn new(violations: Violations) -> Self {
+        Self { violations, in_session: false }
+    }
+}
