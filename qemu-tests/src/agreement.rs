@@ -92,15 +92,15 @@ fn agreed(instructions: &[u64], mut at: u64, branches: &[Branch]) -> (usize, usi
     let mut last = None;
     for (count, &Branch { from, to, .. }) in branches.iter().enumerate() {
         loop {
-            let Some((&now, behind)) = left.split_first() else { return (count, reached) };
+            let Some((&now, left_after)) = left.split_first() else { return (count, reached) };
             // A trap reports the instruction before it as its source.
             if at == from || now != at && last == Some(from) {
                 // If the target itself is not executed, it was interrupted there and the next branch leads on.
                 let goes_on = branches.get(count + 1).filter(|next| next.from == to).map(|next| next.to);
-                match behind.first() {
+                match left_after.first() {
                     // The source was executed, and it branched.
                     Some(&next) if now == from && (next == to || goes_on == Some(next)) => {
-                        left = behind;
+                        left = left_after;
                         last = Some(from);
                     }
                     // It was interrupted before or after the instruction.
@@ -110,7 +110,7 @@ fn agreed(instructions: &[u64], mut at: u64, branches: &[Branch]) -> (usize, usi
                 (at, reached) = (to, all - left.len());
                 break;
             }
-            let Some(&next) = behind.first().filter(|_| now == at) else {
+            let Some(&next) = left_after.first().filter(|_| now == at) else {
                 return (count, reached);
             };
             let follows = |address: u64| (1..=LONGEST).contains(&address.wrapping_sub(at));
@@ -119,7 +119,7 @@ fn agreed(instructions: &[u64], mut at: u64, branches: &[Branch]) -> (usize, usi
                 (false, true) => from,
                 (false, false) => return (count, reached),
             };
-            left = behind;
+            left = left_after;
             last = Some(now);
         }
     }

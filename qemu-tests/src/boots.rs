@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guest_is_told_what_records_and_which_workloads() {
+    fn the_command_line_names_the_source_and_the_workloads() {
         assert_eq!(lines(Source::Ibs, Some("sort")), ["source=ibs only=sort"]);
         assert_eq!(lines(Source::Pebs, None), ["source=pebs"]);
         assert_eq!(boots(Source::Counters, "k8", Some("sort"))[0].monitor_options, "profile=k8");

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 
-use crate::machine::open;
+use crate::scratch::open;
 
 /// The bit of QEMU's translation flags that marks code of an SVM guest.
 const SVM_GUEST: u64 = 1 << 21;
@@ -165,7 +165,7 @@ fn read_file(path: &Path, processor: u16, lines: Lines) -> Result<Option<ExecLog
             log.leave(&inside, rip, !BETWEEN_BLOCKS.contains(&code));
             inside = Rc::default();
             log.exits.push(Exit { after: log.begun.len(), code, rip });
-        } else if let Some(Code { address, bytes, begins: is_first }) = code_line(&line) {
+        } else if let Some(LoggedBytes { address, bytes, begins: is_first }) = code_line(&line) {
             if !is_first && let Some(begun) = begins.and_then(|begins| log.code.get_mut(&begins)) {
                 begun.extend(bytes);
                 continue;
@@ -216,7 +216,7 @@ fn exit_line(line: &str) -> Option<(u64, u64)> {
 
 /// Bytes of an instruction.
 #[derive(Debug, PartialEq, Eq)]
-struct Code {
+struct LoggedBytes {
     address: u64,
     bytes: Vec<u8>,
     /// The instruction begins here; otherwise these are bytes that did not fit in the line before.
@@ -224,12 +224,16 @@ struct Code {
 }
 
 /// Parses `0xaddress:  bytes  mnemonic`; the mnemonic is absent if the bytes continue the line before.
-fn code_line(line: &str) -> Option<Code> {
+fn code_line(line: &str) -> Option<LoggedBytes> {
     let (address, rest) = line.strip_prefix("0x")?.split_once(':')?;
     let byte = |word: &str| u8::from_str_radix(word, 16).ok().filter(|_| word.len() == 2);
     let mut words = rest.split_whitespace().peekable();
     let bytes = std::iter::from_fn(|| words.next_if(|word| byte(word).is_some()).and_then(byte)).collect();
-    Some(Code { address: u64::from_str_radix(address, 16).ok()?, bytes, begins: words.peek().is_some() })
+    Some(LoggedBytes {
+        address: u64::from_str_radix(address, 16).ok()?,
+        bytes,
+        begins: words.peek().is_some(),
+    })
 }
 
 /// Whether the bytes are a string instruction with a REP prefix.

@@ -25,7 +25,7 @@
 pub mod agreement;
 pub mod boots;
 pub mod code;
-pub mod conduct;
+
 pub mod exec_log;
 pub mod expected;
 pub mod filter;
@@ -35,14 +35,16 @@ pub mod judge;
 pub mod libipt;
 pub mod libipt_speed;
 pub mod machine;
-pub mod patience;
+
 pub mod report;
 pub mod scratch;
 pub mod sweep;
 pub mod symbols;
 #[cfg(test)]
 mod testing;
+pub mod time_limits;
 pub mod traces;
 pub mod truth;
+pub mod violations;
 pub mod witness;
 pub mod workloads;

@@ -30,15 +30,15 @@ type Handle = NonNull<c_void>;
 
 /// libipt's functions; the signatures are those of intel-pt.h, version 2.
 pub struct Libipt {
-    pkt_alloc: unsafe extern "C" fn(*const Config) -> Option<Handle>,
+    pkt_alloc: unsafe extern "C" fn(*const PtConfig) -> Option<Handle>,
     pkt_free: unsafe extern "C" fn(Handle),
     pkt_sync_forward: unsafe extern "C" fn(Handle) -> c_int,
-    pkt_next: unsafe extern "C" fn(Handle, *mut Packet, usize) -> c_int,
-    blk_alloc: unsafe extern "C" fn(*const Config) -> Option<Handle>,
+    pkt_next: unsafe extern "C" fn(Handle, *mut PtPacket, usize) -> c_int,
+    blk_alloc: unsafe extern "C" fn(*const PtConfig) -> Option<Handle>,
     blk_free: unsafe extern "C" fn(Handle),
     blk_sync_forward: unsafe extern "C" fn(Handle) -> c_int,
     blk_next: unsafe extern "C" fn(Handle, *mut Block, usize) -> c_int,
-    blk_event: unsafe extern "C" fn(Handle, *mut Event, usize) -> c_int,
+    blk_event: unsafe extern "C" fn(Handle, *mut PtEvent, usize) -> c_int,
     blk_set_image: unsafe extern "C" fn(Handle, Handle) -> c_int,
     image_alloc: unsafe extern "C" fn(*const c_char) -> Option<Handle>,
     image_free: unsafe extern "C" fn(Handle),
@@ -51,7 +51,7 @@ pub struct Libipt {
 
 /// `struct pt_config` up to its errata; libipt treats the fields after the given size as zero.
 #[repr(C)]
-struct Config {
+struct PtConfig {
     size: usize,
     begin: *const u8,
     end: *const u8,
@@ -66,7 +66,7 @@ struct Config {
 
 /// `struct pt_packet`.
 #[repr(C)]
-struct Packet {
+struct PtPacket {
     kind: c_int,
     size: u8,
     payload: [u64; 2],
@@ -90,13 +90,13 @@ struct Block {
 /// `struct pt_event`.
 #[repr(C)]
 #[derive(Default)]
-struct Event {
+struct PtEvent {
     kind: c_int,
     flags: u32,
     rest: [u64; 7],
 }
 
-const _: () = assert!(size_of::<Packet>() == 24 && size_of::<Block>() == 48 && size_of::<Event>() == 64);
+const _: () = assert!(size_of::<PtPacket>() == 24 && size_of::<Block>() == 48 && size_of::<PtEvent>() == 64);
 
 const STATUS_EVENT_PENDING: c_int = 1 << 0;
 const STATUS_END_OF_STREAM: c_int = 1 << 2;
@@ -145,12 +145,12 @@ impl Libipt {
         let config = config(trace);
         // SAFETY: libipt copies the configuration and only reads the trace, which outlives the decoder.
         let decoder = unsafe { (self.pkt_alloc)(&raw const config) }.context("libipt: no packet decoder")?;
-        let mut packet = Packet { kind: 0, size: 0, payload: [0; 2] };
+        let mut packet = PtPacket { kind: 0, size: 0, payload: [0; 2] };
         let mut count = 0;
         // SAFETY: the decoder is allocated.
         if unsafe { (self.pkt_sync_forward)(decoder) } >= 0 {
             // SAFETY: the decoder is allocated, and the packet has the given size.
-            while unsafe { (self.pkt_next)(decoder, &raw mut packet, size_of::<Packet>()) } >= 0 {
+            while unsafe { (self.pkt_next)(decoder, &raw mut packet, size_of::<PtPacket>()) } >= 0 {
                 count += 1;
             }
         }
@@ -222,11 +222,11 @@ impl LibiptImage<'_> {
 
     fn until_error(&self, decoder: Handle, mut status: c_int, (insns, blocks): &mut (u64, u64)) {
         let mut block = Block::default();
-        let mut event = Event::default();
+        let mut event = PtEvent::default();
         loop {
             while status & STATUS_EVENT_PENDING != 0 {
                 // SAFETY: the decoder is allocated, and the event has the given size.
-                status = unsafe { (self.libipt.blk_event)(decoder, &raw mut event, size_of::<Event>()) };
+                status = unsafe { (self.libipt.blk_event)(decoder, &raw mut event, size_of::<PtEvent>()) };
                 if status < 0 {
                     return;
                 }
@@ -258,8 +258,16 @@ impl Drop for LibiptImage<'_> {
     }
 }
 
-fn config(trace: &[u8]) -> Config {
+fn config(trace: &[u8]) -> PtConfig {
     let range = trace.as_ptr_range();
-    let size = size_of::<Config>();
-    Config { size, begin: range.start, end: range.end, callback: 0, context: 0, cpu: [0; 2], errata: [0; 16] }
+    let size = size_of::<PtConfig>();
+    PtConfig {
+        size,
+        begin: range.start,
+        end: range.end,
+        callback: 0,
+        context: 0,
+        cpu: [0; 2],
+        errata: [0; 16],
+    }
 }

@@ -3,7 +3,6 @@
 use anyhow::{Context, Result, bail, ensure};
 use pugmark_protocol::Done;
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,9 +10,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Instant;
 
 use crate::images::Images;
-use crate::patience::{GivenUp, Patience, Watch};
 use crate::report::Transcript;
 use crate::scratch::Scratch;
+use crate::time_limits::{ProgressWatch, TimeLimits, TimedOut};
 use crate::truth::{self, BranchLevel, Truth};
 
 /// The name of QEMU's program.
@@ -30,7 +29,7 @@ pub struct Machine {
     kernel: PathBuf,
     module: Option<PathBuf>,
     command_line: String,
-    patience: Patience,
+    time_limits: TimeLimits,
     extra: Vec<OsString>,
     keeps_truth: bool,
 }
@@ -54,7 +53,7 @@ impl Machine {
             kernel: kernel.into(),
             module: Some(kernel.into()),
             command_line: command_line.into(),
-            patience: Patience::default(),
+            time_limits: TimeLimits::default(),
             extra: Vec::new(),
             keeps_truth: false,
         }
@@ -78,7 +77,7 @@ impl Machine {
             kernel: images.monitor.clone(),
             module: Some(kernel.into()),
             command_line: format!("{monitor_options} -- {command_line}"),
-            patience: Patience::default(),
+            time_limits: TimeLimits::default(),
             extra: Vec::new(),
             keeps_truth: true,
         }
@@ -86,8 +85,8 @@ impl Machine {
 
     /// Sets how long to wait for the machine.
     #[must_use]
-    pub fn patience(mut self, patience: Patience) -> Self {
-        self.patience = patience;
+    pub fn time_limits(mut self, time_limits: TimeLimits) -> Self {
+        self.time_limits = time_limits;
         self
     }
 
@@ -127,14 +126,14 @@ impl Machine {
     ) -> Result<Outcome> {
         let mut child = Running::start(command)?;
         let lines = child.lines()?;
-        let mut progress = Watch::new(self.patience, Instant::now());
+        let mut progress = ProgressWatch::new(self.time_limits, Instant::now());
         let mut transcript = Transcript::default();
         let monitor_options = self.command_line.split(" -- ").next().unwrap_or_default();
         let mut truth = Truth::with_branch_level(BranchLevel::of(monitor_options));
         loop {
             let wait = match progress.wait(Instant::now()) {
                 Ok(wait) => wait,
-                Err(reason) => return Err(given_up(reason, &transcript)),
+                Err(reason) => return Err(timed_out(reason, &transcript)),
             };
             match lines.recv_timeout(wait) {
                 Ok(line) => {
@@ -145,12 +144,12 @@ impl Machine {
                     }
                     watch(&line, &transcript, &truth);
                     // The time that judging took is not counted against the machine.
-                    progress.line(Instant::now());
+                    progress.note_line(Instant::now());
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
                     if self.keeps_truth {
-                        progress.retired(Instant::now(), truth::retired(ram)?);
+                        progress.note_retired(Instant::now(), truth::retired(ram)?);
                     }
                 }
             }
@@ -165,9 +164,9 @@ impl Machine {
         }
         let expected = if passed { EXIT_PASSED } else { EXIT_FAILED };
         if status != expected {
-            bail!("status {status} where {expected} was due\n{}\n{stderr}", tail(&transcript));
+            bail!("status {status} instead of {expected}\n{}\n{stderr}", tail(&transcript));
         }
-        let outside = &transcript.breaches;
+        let outside = &transcript.violations;
         ensure!(outside.is_empty(), "the kernel broke rules of the hardware: {}", outside.join("\n"));
         Ok(Outcome { transcript, truth, dump: std::fs::read(dump).unwrap_or_default() })
     }
@@ -251,8 +250,8 @@ impl Drop for Running {
     }
 }
 
-fn given_up(reason: GivenUp, transcript: &Transcript) -> anyhow::Error {
-    anyhow::anyhow!("{reason}; the last of it:\n{}", tail(transcript))
+fn timed_out(reason: TimedOut, transcript: &Transcript) -> anyhow::Error {
+    anyhow::anyhow!("{reason}; the last lines:\n{}", tail(transcript))
 }
 
 fn tail(transcript: &Transcript) -> String {
@@ -262,11 +261,6 @@ fn tail(transcript: &Transcript) -> String {
         lines.push(format!("in {} ({:?})", run.name, run.end));
     }
     lines.join("\n")
-}
-
-/// Opens a file that QEMU writes.
-pub(crate) fn open(path: &Path) -> Result<File> {
-    File::open(path).with_context(|| format!("cannot open {}", path.display()))
 }
 
 #[cfg(test)]
@@ -293,18 +287,18 @@ mod tests {
     #[test]
     fn a_machine_ends_with_its_closing_line_and_the_status_that_goes_with_it() {
         let plain = Machine::plain(Path::new("kernel"), "");
-        let breach = "monitor: violation processor=0 pmis_dropped=1";
+        let violation = "monitor: violation processor=0 pmis_dropped=1";
         for (lines, last, wrong) in [
             ("run a\nok a\ndone 1 0", "exit 33", None),
             ("run a\nfail a: so\ndone 0 1", "exit 35", None),
-            ("run a\nok a\ndone 1 0", "exit 35", Some("status 35 where 33 was due")),
-            ("run a\nok a\ndone 1 0", "exit 0", Some("status 0 where 33 was due")),
-            ("run a\nfail a: so\ndone 0 1", "exit 33", Some("status 33 where 35 was due")),
-            ("run a\nok a\ndone 1 0", "kill -9 $$", Some("status -1 where 33 was due")),
+            ("run a\nok a\ndone 1 0", "exit 35", Some("status 35 instead of 33")),
+            ("run a\nok a\ndone 1 0", "exit 0", Some("status 0 instead of 33")),
+            ("run a\nfail a: so\ndone 0 1", "exit 33", Some("status 33 instead of 35")),
+            ("run a\nok a\ndone 1 0", "kill -9 $$", Some("status -1 instead of 33")),
             ("run a\nok a", "exit 33", Some("ended without its closing line, status 33")),
             ("talk\nrun a", "exit 33", Some("talk\nin a (None)\noops")),
             ("run a\nrun b", "exit 33", Some("in the guest's line \"run b\"")),
-            (&format!("run a\nok a\n{breach}\ndone 1 0"), "exit 33", Some(breach)),
+            (&format!("run a\nok a\n{violation}\ndone 1 0"), "exit 33", Some(violation)),
         ] {
             let found = followed(&plain, lines, last);
             let text = found.as_ref().err().map(|error| format!("{error:#}"));
@@ -318,35 +312,35 @@ mod tests {
 
     #[test]
     fn a_machine_that_is_silent_is_given_up() {
-        let patience = Patience { quiet: Duration::from_millis(50), ..Patience::default() };
-        let machine = Machine::plain(Path::new("kernel"), "").patience(patience);
+        let time_limits = TimeLimits { no_progress: Duration::from_millis(50), ..TimeLimits::default() };
+        let machine = Machine::plain(Path::new("kernel"), "").time_limits(time_limits);
         let error = followed(&machine, "talk", "exec sleep 600").unwrap_err().to_string();
         assert!(
-            error.starts_with("no line and no retired instruction for 50ms; the last of it:\ntalk"),
+            error.starts_with("no line and no retired instruction for 50ms; the last lines:\ntalk"),
             "{error}"
         );
     }
 
     #[test]
-    fn each_line_is_told_with_what_was_said_by_then() {
+    fn each_line_comes_with_what_was_reported_by_then() {
         let scratch = Scratch::new().unwrap();
         let (ram, dump) = (scratch.file("ram"), scratch.file("dump"));
-        let mut told = Vec::new();
+        let mut seen = Vec::new();
         let command = program("run a\nok a\ndone 1 0", "exit 33");
         let machine = Machine::plain(Path::new("kernel"), "");
         let watch = |line: &str, said: &Transcript, _: &Truth| {
-            told.push((line.to_owned(), said.runs[0].end.is_some()))
+            seen.push((line.to_owned(), said.runs[0].end.is_some()))
         };
         machine.follow(command, &ram, &dump, watch).unwrap();
         let expected = [("run a", false), ("ok a", true), ("done 1 0", true)];
-        assert_eq!(told, expected.map(|(line, ended)| (line.to_owned(), ended)));
+        assert_eq!(seen, expected.map(|(line, ended)| (line.to_owned(), ended)));
         // With a monitor there must be a log.
         let machine = Machine { keeps_truth: true, ..machine };
         assert!(followed(&machine, "run a\nok a\ndone 1 0", "exit 33").is_err());
     }
 
     #[test]
-    fn qemu_is_told_what_to_boot() {
+    fn qemus_arguments_name_what_to_boot() {
         let machine = Machine::plain(Path::new("kernel"), "only=sort").processors(3).arguments(["-S"]);
         let command = machine.command(Path::new("ram"), Path::new("dump"));
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();

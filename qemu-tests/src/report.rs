@@ -1,7 +1,7 @@
 //! What a guest said, collected workload by workload from its lines.
 //!
 //! The lines are those of [`pugmark_protocol`]. One that begins with none of its words, or has not as many words as a line
-//! that begins so, is the guest's own talk and is kept apart. The monitor's own lines are in [`crate::conduct`].
+//! that begins so, is the guest's own talk and is kept apart. The monitor's own lines are in [`crate::violations`].
 
 use anyhow::{Context, Result, bail, ensure};
 use pugmark_protocol::{
@@ -9,8 +9,8 @@ use pugmark_protocol::{
 };
 use std::collections::BTreeMap;
 
-use crate::conduct::{Admitted, Breach, Conduct};
 use crate::filter::Filter;
+use crate::violations::{Reported, Violation, Violations};
 
 /// Everything a guest said.
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ pub struct Transcript {
     /// The closing line.
     pub done: Option<Done>,
     /// Rules of the hardware that were broken outside of any workload: the monitor's lines.
-    pub breaches: Vec<String>,
+    pub violations: Vec<String>,
     /// Lines outside the protocol.
     pub other: Vec<String>,
 }
@@ -59,7 +59,7 @@ pub struct Run {
     /// The code that the trace is of, where it is dumped.
     pub code: Vec<CodeSection>,
     /// How the kernel kept to the rules of the hardware.
-    pub conduct: Conduct,
+    pub violations: Violations,
     /// How it ended; none if it never did.
     pub end: Option<End>,
 }
@@ -72,7 +72,7 @@ pub enum End {
     /// `fail`, with the reason.
     Fail(String),
     /// `ok`, but the kernel has broken rules of the hardware: the monitor's lines.
-    Broke(String),
+    BrokeRules(String),
 }
 
 /// A session's samples, and what became of those that are none.
@@ -115,10 +115,10 @@ impl Transcript {
     /// A line of the protocol that is malformed or out of place.
     pub fn line(&mut self, line: &str) -> Result<()> {
         let line = line.trim_end();
-        if let Some(breach) = Breach::parse(line)? {
+        if let Some(violation) = Violation::parse(line)? {
             match self.runs.last_mut().filter(|run| run.end.is_none()) {
-                Some(run) => run.conduct.breach(breach, line),
-                None => self.breaches.push(line.into()),
+                Some(run) => run.violations.add(violation, line),
+                None => self.violations.push(line.into()),
             }
             return Ok(());
         }
@@ -141,7 +141,7 @@ impl Transcript {
         };
         match parsed {
             Line::Run(name) => {
-                ensure!(self.done.is_none(), "after the closing line");
+                ensure!(self.done.is_none(), "a workload begins after the closing line");
                 if let Some(open) = self.runs.last().filter(|run| run.end.is_none()) {
                     bail!("{} has not ended", open.name);
                 }
@@ -153,12 +153,12 @@ impl Transcript {
             Line::Top(name, Top { symbol, count, .. }) => self.open(name)?.top.push((symbol.into(), count)),
             Line::Piece(name, index, piece) => {
                 let run = self.open(name)?;
-                ensure!(index == run.pieces.len(), "piece out of order");
+                ensure!(index == run.pieces.len(), "piece {index} is out of order");
                 run.pieces.push(piece);
             }
             Line::Records(name, index, records) => {
                 let run = self.open(name)?;
-                ensure!(index == run.records.len(), "records out of order");
+                ensure!(index == run.records.len(), "records {index} are out of order");
                 run.records.push(records);
             }
             Line::Count(name, count) => self.open(name)?.counts.push(count),
@@ -185,15 +185,15 @@ impl Transcript {
             }
             Line::Fault(name, fault) => self.open(name)?.faults.push(fault),
             Line::Lost(name, lost) => self.open(name)?.lost += lost,
-            Line::Probe(name, access) => self.open(name)?.conduct.probe(access),
+            Line::Probe(name, access) => self.open(name)?.violations.announce(access),
             Line::Refuse(name, reason) => self.open(name)?.refusal = Some(reason.into()),
             Line::Dump(name, bytes) => self.open(name)?.dump.push(bytes),
             Line::Section(name, section) => self.open(name)?.code.push(section),
             Line::Ok(name) => {
                 let run = self.open(name)?;
                 let faults = run.faults.len() as u64;
-                let admitted = Admitted { faults, records_lost: run.lost.stops > 0 };
-                run.end = Some(run.conduct.wrong(admitted).map_or(End::Ok, End::Broke));
+                let reported = Reported { page_faults: faults, records_lost: run.lost.stops > 0 };
+                run.end = Some(run.violations.unexplained(reported).map_or(End::Ok, End::BrokeRules));
             }
             Line::Fail(name, reason) => self.open(name)?.end = Some(End::Fail(reason.into())),
             Line::Done(done) => self.done = Some(done),
@@ -205,10 +205,10 @@ impl Transcript {
     #[must_use]
     pub fn broken_rules(&self) -> Vec<String> {
         let broke = |run: &Run| match &run.end {
-            Some(End::Broke(what)) => Some(format!("{}: {what}", run.name)),
+            Some(End::BrokeRules(what)) => Some(format!("{}: {what}", run.name)),
             _ => None,
         };
-        let outside = self.breaches.iter().map(|line| format!("outside of a workload: {line}"));
+        let outside = self.violations.iter().map(|line| format!("outside of a workload: {line}"));
         self.runs.iter().filter_map(broke).chain(outside).collect()
     }
 

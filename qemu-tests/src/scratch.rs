@@ -5,6 +5,7 @@
 //! once.
 
 use anyhow::{Context, Result};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -46,6 +47,11 @@ impl Drop for Scratch {
         // A folder that cannot be removed is no reason to fail.
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// Opens a file that QEMU writes.
+pub(crate) fn open(path: &Path) -> Result<File> {
+    File::open(path).with_context(|| format!("cannot open {}", path.display()))
 }
 
 #[cfg(test)]

@@ -30,15 +30,15 @@ pub fn of<'o>(outcome: &'o Outcome, image: &Path) -> Result<Vec<Trace<'o>>> {
         for &length in &run.dump {
             let split = rest.split_at_checked(usize::try_from(length)?);
             ensure!(split.is_some(), "{}: {length} bytes announced, {} are there", run.name, rest.len());
-            let (part, behind) = split.unwrap_or_default();
+            let (part, left) = split.unwrap_or_default();
             parts.push(part);
-            rest = behind;
+            rest = left;
         }
         if !parts.is_empty() {
             traces.push(Trace { run, parts, code: code::of(run, image)? });
         }
     }
-    ensure!(rest.is_empty(), "{} bytes that nobody announced", rest.len());
+    ensure!(rest.is_empty(), "{} bytes that no workload announced", rest.len());
     Ok(traces)
 }
 

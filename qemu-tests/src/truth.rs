@@ -9,7 +9,7 @@ use std::path::Path;
 pub use pugmark_truth::{Branch, BranchKind, Record, RecordFlags};
 use pugmark_truth::{Header, Log, REGION_BASE, REGION_BYTES};
 
-use crate::machine::open;
+use crate::scratch::open;
 
 /// What one machine has logged.
 #[derive(Debug, Default)]

@@ -2,8 +2,8 @@
 //!
 //! The truth and QEMU's execution log must agree instruction by instruction. An instruction that QEMU began may be
 //! missing from the truth only if QEMU's log shows that it did not retire: it faulted, was interrupted, or was an
-//! iteration of a repeated instruction but not the last one. Instructions that the monitor executed for the guest ("by
-//! hand") are not in QEMU's log; there the guest must have been just before the instruction, and just after it next.
+//! iteration of a repeated instruction but not the last one. Instructions that the monitor executed for the guest
+//! (emulated ones) are not in QEMU's log; there the guest must have been just before the instruction, and just after it next.
 
 use anyhow::{Result, bail, ensure};
 use std::ops::Range;
@@ -40,8 +40,8 @@ pub struct Agreement {
     pub unfinished: u64,
     /// Instructions that QEMU began again because a request to the processor came before they had any effect.
     pub rerun: u64,
-    /// Instructions that the monitor executed by hand.
-    pub by_hand: u64,
+    /// Instructions that the monitor executed.
+    pub emulated: u64,
     /// Log entries between the WRMSR that switches tracing off and the one that switches it on, both included.
     pub untraced: u64,
 }
@@ -117,11 +117,11 @@ pub fn compare(log: &ExecLog, truth: &[Record], guest: Guest) -> Result<Agreemen
     };
     let mut best: Option<(usize, anyhow::Error)> = None;
     for start in (0..log.begun.len()).filter(|&index| log.begun[index] == first.rip) {
-        let mut walk = Walk::new(log, truth, guest, start);
-        match walk.all() {
-            Ok(()) => return Ok(walk.found),
-            Err(error) if best.as_ref().is_none_or(|(farthest, _)| walk.index > *farthest) => {
-                best = Some((walk.index, error));
+        let mut comparison = Comparison::new(log, truth, guest, start);
+        match comparison.all() {
+            Ok(()) => return Ok(comparison.found),
+            Err(error) if best.as_ref().is_none_or(|(farthest, _)| comparison.index > *farthest) => {
+                best = Some((comparison.index, error));
             }
             Err(_) => {}
         }
@@ -137,7 +137,7 @@ enum Place {
     /// It exited before this instruction, which has had no effect yet.
     Before(u64),
     /// The monitor has executed this instruction; execution goes on after it.
-    Behind(u64),
+    After(u64),
     /// An instruction faulted: in its handler.
     Handler,
     /// The monitor has executed a branch, so the guest may be anywhere.
@@ -151,14 +151,14 @@ impl Exit {
             DEBUG | INTERRUPT | NMI | NESTED => Place::Before(self.rip),
             INVALID_OPCODE => Place::Anywhere,
             EXCEPTION..INTERRUPT => Place::Handler,
-            code if STRAIGHT.contains(&code) => Place::Behind(self.rip),
+            code if STRAIGHT.contains(&code) => Place::After(self.rip),
             _ => Place::Anywhere,
         }
     }
 }
 
 /// The log and the truth, and how far they were compared.
-struct Walk<'a> {
+struct Comparison<'a> {
     log: &'a ExecLog,
     truth: &'a [Record],
     guest: Guest,
@@ -173,7 +173,7 @@ struct Walk<'a> {
     found: Agreement,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> Comparison<'a> {
     fn new(log: &'a ExecLog, truth: &'a [Record], guest: Guest, at: usize) -> Self {
         // Exits before the first instruction do not belong to the truth.
         let passed = log.exits_before(at).len();
@@ -184,7 +184,7 @@ impl<'a> Walk<'a> {
     fn all(&mut self) -> Result<()> {
         while let Some(record) = self.truth.get(self.index) {
             if record.flags.is_emulated() {
-                self.by_hand(record)?;
+                self.emulated(record)?;
             } else {
                 self.begun(record)?;
             }
@@ -194,31 +194,31 @@ impl<'a> Walk<'a> {
     }
 
     /// Takes an instruction that the monitor executed: the guest must have been before it.
-    fn by_hand(&mut self, record: &Record) -> Result<()> {
+    fn emulated(&mut self, record: &Record) -> Result<()> {
         // The log does not always show where the guest was before the first instruction.
         if self.index > 0 {
-            let stands = |walk: &Self| walk.place != Place::Running && walk.may_be(record.rip);
+            let is_before = |this: &Self| this.place != Place::Running && this.may_be(record.rip);
             loop {
                 // If there are several exits, the guest was before this instruction at the last of them.
                 while let Some(exit) = self.exit()
-                    && (exit.rip == record.rip || !stands(self))
+                    && (exit.rip == record.rip || !is_before(self))
                     && self.passes(exit)
                 {}
                 // Instructions on the way that faulted or were handed over are not in the truth.
-                if stands(self) || !self.leaves_out()? {
+                if is_before(self) || !self.leaves_out()? {
                     break;
                 }
             }
             ensure!(
-                stands(self),
-                "instruction {} is {:#x} by hand in the truth, where the guest was {:x?}",
+                is_before(self),
+                "instruction {} of the truth, at {:#x}, was executed by the monitor, and the guest was elsewhere: {:x?}",
                 self.index,
                 record.rip,
                 self.place
             );
         }
-        self.place = Place::Behind(record.rip);
-        self.found.by_hand += 1;
+        self.place = Place::After(record.rip);
+        self.found.emulated += 1;
         Ok(())
     }
 
@@ -305,7 +305,7 @@ impl<'a> Walk<'a> {
         let is_there = match self.place {
             Place::Running | Place::Anywhere => true,
             Place::Before(place) => place == rip,
-            Place::Behind(hand) => is_behind(hand, rip),
+            Place::After(emulated) => is_next_after(emulated, rip),
             Place::Handler => false,
         };
         // An event may have been delivered.
@@ -318,7 +318,7 @@ impl<'a> Walk<'a> {
         while let Some(exit) = self.exit() {
             ensure!(
                 self.passes(exit),
-                "the guest was {:x?} and stood at {:#x}: what is between, before {}, is not in the truth",
+                "the guest was at {:x?} and then at {:#x}; what ran in between, before instruction {}, is not in the truth",
                 self.place,
                 exit.rip,
                 self.index
@@ -326,7 +326,7 @@ impl<'a> Walk<'a> {
         }
         ensure!(
             self.may_be(entry),
-            "the guest was {:x?} and goes on at {entry:#x}: what is between, before {}, is not in the truth",
+            "the guest was at {:x?} and goes on at {entry:#x}; what ran in between, before instruction {}, is not in the truth",
             self.place,
             self.index
         );
@@ -347,13 +347,13 @@ impl<'a> Walk<'a> {
         if log.get(1).is_some_and(|&next| self.guest.is_handler(next)) && follows(1) {
             return None;
         }
-        let behind = |at: &usize| log[*at - 1] == self.guest.wrmsr && follows(*at);
-        (log.first() == Some(&self.guest.wrmsr)).then(|| (2..log.len()).find(behind)).flatten()
+        let continues = |at: &usize| log[*at - 1] == self.guest.wrmsr && follows(*at);
+        (log.first() == Some(&self.guest.wrmsr)).then(|| (2..log.len()).find(continues)).flatten()
     }
 }
 
 /// Whether `rip` can be the address of the instruction after the one at `address`.
-fn is_behind(address: u64, rip: u64) -> bool {
+fn is_next_after(address: u64, rip: u64) -> bool {
     (1..=LONGEST).contains(&rip.wrapping_sub(address))
 }
 

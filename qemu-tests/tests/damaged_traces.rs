@@ -16,7 +16,7 @@ const VARIANTS: usize = 100_000;
 const LONGEST: usize = 4096;
 
 #[test]
-fn damage_is_reported_in_its_place_and_decoding_goes_on_behind_it() {
+fn damage_is_reported_in_its_place_and_decoding_goes_on_after_it() {
     let images = Images::build().unwrap();
     let command_line =
         "dump only=recursion,dispatch,timer,exceptions,syscall,address-spaces,filter-range,small-buffers";
@@ -36,7 +36,7 @@ fn damage_is_reported_in_its_place_and_decoding_goes_on_behind_it() {
     }
     println!("{seen:?}");
     assert!(seen.errors > VARIANTS / 4, "the damage does not damage: {seen:?}");
-    assert!(seen.resumed > VARIANTS / 20, "nothing was ever decoded behind an error: {seen:?}");
+    assert!(seen.resumed > VARIANTS / 20, "nothing was ever decoded after an error: {seen:?}");
 }
 
 /// What was counted over all variants.
@@ -91,14 +91,14 @@ fn decode(bytes: &[u8], image: Image<'_>, seen: &mut Seen) {
         assert!(last_start < Some(start), "does not get on from {start:#x}");
         last_start = Some(start);
         let Err(error) = until_error(&mut decoder, last_error.is_some(), seen) else { return };
-        assert!((start..=bytes.len() as u64).contains(&error.offset), "{error} is not behind {start:#x}");
+        assert!((start..=bytes.len() as u64).contains(&error.offset), "{error} is not after {start:#x}");
         seen.errors += 1;
         last_error = Some(error.offset);
     }
 }
 
 /// Decodes to the end or to an error.
-fn until_error(decoder: &mut InsnDecoder<'_>, behind_error: bool, seen: &mut Seen) -> Result<(), Error> {
+fn until_error(decoder: &mut InsnDecoder<'_>, after_error: bool, seen: &mut Seen) -> Result<(), Error> {
     let before = seen.instructions;
     let result = loop {
         match decoder.next() {
@@ -108,6 +108,6 @@ fn until_error(decoder: &mut InsnDecoder<'_>, behind_error: bool, seen: &mut See
             Err(error) => break Err(error),
         }
     };
-    seen.resumed += usize::from(behind_error && seen.instructions > before);
+    seen.resumed += usize::from(after_error && seen.instructions > before);
     result
 }

@@ -3,8 +3,8 @@
 use pugmark_protocol::Done;
 use pugmark_qemu_tests::images::Images;
 use pugmark_qemu_tests::machine::Machine;
-use pugmark_qemu_tests::patience::Patience;
 use pugmark_qemu_tests::report::End;
+use pugmark_qemu_tests::time_limits::TimeLimits;
 use pugmark_qemu_tests::workloads::WORKLOADS;
 use std::time::Duration;
 
@@ -43,11 +43,11 @@ fn the_monitor_says_what_the_machine_lacks() {
 #[test]
 fn a_machine_that_does_not_get_on_is_given_up() {
     let images = Images::build().unwrap();
-    let patience = Patience { quiet: Duration::from_secs(1), ..Patience::default() };
+    let time_limits = TimeLimits { no_progress: Duration::from_secs(1), ..TimeLimits::default() };
     // With -S, QEMU does not let the processor run.
     let machines = [Machine::plain(&images.guest, ""), Machine::on_monitor(&images, "profile=skylake", "")];
     for machine in machines {
-        let error = machine.arguments(["-S"]).patience(patience).run(|_| {}).unwrap_err();
+        let error = machine.arguments(["-S"]).time_limits(time_limits).run(|_| {}).unwrap_err();
         assert!(error.to_string().starts_with("no line and no retired instruction for 1s"), "{error:#}");
     }
 }

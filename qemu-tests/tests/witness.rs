@@ -3,8 +3,8 @@
 use pugmark_qemu_tests::exec_log::{self, Lines};
 use pugmark_qemu_tests::images::{Images, build_foreign_kernel};
 use pugmark_qemu_tests::machine::Machine;
-use pugmark_qemu_tests::patience::Patience;
 use pugmark_qemu_tests::scratch::Scratch;
+use pugmark_qemu_tests::time_limits::TimeLimits;
 use pugmark_qemu_tests::witness::{Agreement, Guest, branches, compare};
 use pugmark_qemu_tests::workloads::WORKLOADS;
 use std::thread;
@@ -19,7 +19,8 @@ const GUEST: [std::ops::Range<u64>; 2] = [0x10_0000..0x1000_0000, 0x80_0000_0000
 const VIRTUAL_TIME: [&str; 2] = ["-icount", "shift=2,sleep=off"];
 
 /// A machine that logs is slow: it boots for half a minute before its first line.
-const PATIENCE: Patience = Patience { quiet: Duration::from_secs(900), whole: Duration::from_secs(3600) };
+const TIME_LIMITS: TimeLimits =
+    TimeLimits { no_progress: Duration::from_secs(900), total: Duration::from_secs(3600) };
 
 /// Workloads that share one log; a log of all workloads would be a gigabyte.
 const IN_A_LOG: usize = 8;
@@ -65,7 +66,7 @@ fn disagreements(images: &Images, &(profile, words, names): &Job<'_>) -> Vec<Str
     let outcome = Machine::on_monitor(images, &options, &command_line)
         .arguments(exec_log::arguments(scratch.folder(), &GUEST, Lines::Blocks))
         .arguments(VIRTUAL_TIME)
-        .patience(PATIENCE)
+        .time_limits(TIME_LIMITS)
         .run(|_| {})
         .unwrap();
     assert_eq!(outcome.transcript.runs.len(), names.len());
@@ -105,7 +106,7 @@ fn the_truth_of_each_processor_is_what_it_executed() {
     let outcome = Machine::kernel_on_monitor(&images, &kernel, "profile=skylake", "processors=4")
         .processors(4)
         .arguments(exec_log::arguments(scratch.folder(), &GUEST[..1], Lines::Instructions))
-        .patience(PATIENCE)
+        .time_limits(TIME_LIMITS)
         .run(|_| {})
         .unwrap();
     for session in SESSIONS {

@@ -36,8 +36,8 @@ impl Judge for LbrVerdict {
         let Evidence { run, truth, .. } = *evidence;
         ended_well(run)?;
         let depth = DEPTHS.iter().find(|(profile, _)| *profile == conditions.profile);
-        let (_, depth) =
-            depth.with_context(|| format!("how deep is the stack of {}?", conditions.profile))?;
+        let (_, depth) = depth
+            .with_context(|| format!("the depth of the stack of {} is unknown here", conditions.profile))?;
         let modes: Vec<bool> = run.lasts.iter().map(|last| last.last.calls).collect();
         let expected = if conditions.last_declined { &[false][..] } else { &[false, true] };
         ensure!(modes == expected, "with calls alone: {modes:?}, instead of {expected:?}");

@@ -163,7 +163,7 @@ fn ended_well(run: &Run) -> Result<()> {
     match &run.end {
         None => bail!("the workload has not ended"),
         Some(End::Fail(reason)) => bail!("the guest says: {reason}"),
-        Some(End::Broke(what)) => bail!("the kernel broke rules of the hardware: {what}"),
+        Some(End::BrokeRules(what)) => bail!("the kernel broke rules of the hardware: {what}"),
         Some(End::Ok) => Ok(()),
     }
 }

@@ -11,7 +11,7 @@ use super::lbr::{LbrVerdict, StackVerdict};
 use super::pebs::PebsVerdict;
 use super::pt::PtVerdict;
 use crate::libipt::DecodeError;
-use crate::patience::GivenUp;
+use crate::time_limits::TimedOut;
 
 #[test]
 fn a_trace_is_equal_or_in_order_with_gaps() {
@@ -39,7 +39,7 @@ fn branch_records_are_equal_or_in_order_with_gaps() {
 }
 
 #[test]
-fn samples_and_last_branches_are_told_with_what_there_was() {
+fn samples_and_last_branches_are_printed_with_the_number_that_there_was() {
     let branches = StackVerdict { branches: 40, last: 16, calls: false };
     let calls = StackVerdict { branches: 40, last: 3, calls: true };
     let precise = PebsVerdict { events: 1, periods: 2, samples: 3, lost: 4 };
@@ -53,7 +53,7 @@ fn samples_and_last_branches_are_told_with_what_there_was() {
 }
 
 #[test]
-fn counts_and_how_well_samples_fit_are_told_in_numbers() {
+fn counts_and_how_well_samples_fit_are_printed_in_numbers() {
     let fit = Fit { samples: 9, statistic: 11.0705, freedom: 5 };
     assert_eq!(fit.to_string(), "samples=9 chi2=11.1 df=5 p=0.0500");
     assert_eq!(Verdict::Ibs(IbsVerdict::Fits(fit)).to_string(), fit.to_string());
@@ -63,10 +63,10 @@ fn counts_and_how_well_samples_fit_are_told_in_numbers() {
 }
 
 #[test]
-fn what_went_wrong_is_told_with_its_place_or_its_time() {
-    let quiet = GivenUp::Quiet(Duration::from_secs(5));
+fn what_went_wrong_is_printed_with_its_place_or_its_time() {
+    let quiet = TimedOut::NoProgress(Duration::from_secs(5));
     assert_eq!(quiet.to_string(), "no line and no retired instruction for 5s");
-    assert_eq!(GivenUp::Endless(Duration::from_millis(1500)).to_string(), "no end within 1.5s");
+    assert_eq!(TimedOut::NoEnd(Duration::from_millis(1500)).to_string(), "no end within 1.5s");
     let error = DecodeError { offset: 0x2a, after: 7, text: "bad packet" };
     assert_eq!(error.to_string(), "0x2a, after 7: bad packet");
 }

@@ -137,8 +137,8 @@ fn a_run_that_breaks_a_rule_of_the_hardware_does_not_end_well() {
         (&["run a", refused, "ok a", "done 1 0", violation], true, true),
     ] {
         let transcript = transcript(lines).unwrap();
-        let broke = matches!(transcript.runs[0].end, Some(End::Broke(_)));
-        assert_eq!((broke, !transcript.breaches.is_empty()), (in_run, outside), "{lines:?}");
+        let broke = matches!(transcript.runs[0].end, Some(End::BrokeRules(_)));
+        assert_eq!((broke, !transcript.violations.is_empty()), (in_run, outside), "{lines:?}");
         assert_eq!(transcript.broken_rules().len(), usize::from(in_run) + usize::from(outside));
     }
 }

@@ -6,7 +6,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::{Guest, is_behind};
+use super::{Guest, is_next_after};
 use crate::exec_log::{ExecLog, opcode};
 use crate::truth::{Branch, BranchKind, Record};
 
@@ -19,23 +19,29 @@ const WRMSR: u64 = 2;
 /// # Errors
 /// The first difference.
 pub fn compare(log: &ExecLog, truth: &[Record], branches: &[Branch], guest: Guest) -> Result<usize> {
-    let mut walk =
-        Walk { log, left: branches, last: guest.wrmsr, at: Some(guest.wrmsr + WRMSR), level: None };
+    let mut comparison = BranchComparison {
+        log,
+        left: branches,
+        last: guest.wrmsr,
+        at: Some(guest.wrmsr + WRMSR),
+        level: None,
+    };
     for (index, record) in truth.iter().enumerate() {
         let place = || format!("before instruction {index} at {:#x}", record.rip);
-        walk.events(Some(record.rip), guest, &place)?;
-        let level = walk.level.unwrap_or(record.flags.cpl());
+        comparison.events(Some(record.rip), guest, &place)?;
+        let level = comparison.level.unwrap_or(record.flags.cpl());
         ensure!(level == record.flags.cpl(), "{}: the level is {level} by the branches", place());
-        walk.level = Some(level);
-        let place = || format!("behind instruction {index} at {:#x}", record.rip);
-        walk.retires(record, truth.get(index + 1), &place)?;
+        comparison.level = Some(level);
+        let place = || format!("after instruction {index} at {:#x}", record.rip);
+        comparison.retires(record, truth.get(index + 1), &place)?;
     }
-    walk.events(None, guest, &|| "at the end".into())?;
-    ensure!(walk.left.is_empty(), "{:x?}: there are more than the instructions show", walk.left[0]);
+    comparison.events(None, guest, &|| "at the end".into())?;
+    let left = comparison.left;
+    ensure!(left.is_empty(), "{:x?}: there are more branches than the instructions show", left[0]);
     Ok(branches.len())
 }
 
-struct Walk<'a> {
+struct BranchComparison<'a> {
     log: &'a ExecLog,
     /// The branches that are left.
     left: &'a [Branch],
@@ -47,7 +53,7 @@ struct Walk<'a> {
     level: Option<u8>,
 }
 
-impl Walk<'_> {
+impl BranchComparison<'_> {
     /// Takes the next branch if `is` accepts it.
     fn take(&mut self, place: &dyn Fn() -> String, is: impl Fn(&Branch) -> bool) -> Result<Option<Branch>> {
         let Some((branch, left)) = self.left.split_first().filter(|(branch, _)| is(branch)) else {
@@ -69,13 +75,13 @@ impl Walk<'_> {
             }
             // A trap reports the instruction before it as its source.
             let is_due = |branch: &Branch| {
-                let from =
-                    branch.from == last || at.map_or(is_behind(last, branch.from), |at| at == branch.from);
+                let from = branch.from == last
+                    || at.map_or(is_next_after(last, branch.from), |at| at == branch.from);
                 branch.kind == BranchKind::Event && from && guest.is_handler(branch.to)
             };
             if self.take(place, is_due)?.is_none() {
-                let behind = at.is_none() && next.is_some_and(|next| is_behind(last, next));
-                ensure!(next.is_none() || behind, "{}: no branch leads there from {at:x?}", place());
+                let straight_on = at.is_none() && next.is_some_and(|next| is_next_after(last, next));
+                ensure!(next.is_none() || straight_on, "{}: no branch leads there from {at:x?}", place());
                 return Ok(());
             }
         }
@@ -88,13 +94,13 @@ impl Walk<'_> {
         let code = self.log.code.get(&rip).map(Vec::as_slice);
         let kind =
             if record.flags.is_software_interrupt() { Some(BranchKind::Event) } else { code.and_then(kind) };
-        let behind = code.map(|code| rip + code.len() as u64);
-        (self.last, self.at) = (rip, behind);
+        let next_in_memory = code.map(|code| rip + code.len() as u64);
+        (self.last, self.at) = (rip, next_in_memory);
         let taken = match kind {
             None if code.is_some() => return Ok(()),
             // QEMU has not executed it, so its kind is unknown; where execution goes on shows whether it branched.
             None => {
-                let straight = next.is_none_or(|next| is_behind(rip, next.rip));
+                let straight = next.is_none_or(|next| is_next_after(rip, next.rip));
                 let is =
                     |branch: &Branch| !straight && branch.from == rip && branch.kind != BranchKind::Event;
                 self.take(place, is)?;
@@ -102,8 +108,9 @@ impl Walk<'_> {
             }
             // A conditional branch to the next instruction counts as not taken.
             Some(kind @ BranchKind::Conditional) => {
-                let is =
-                    |branch: &Branch| (branch.from, branch.kind) == (rip, kind) && Some(branch.to) != behind;
+                let is = |branch: &Branch| {
+                    (branch.from, branch.kind) == (rip, kind) && Some(branch.to) != next_in_memory
+                };
                 self.take(place, is)?;
                 return Ok(());
             }

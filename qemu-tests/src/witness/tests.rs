@@ -141,19 +141,19 @@ fn a_wrmsr_that_faulted_switches_nothing() {
 }
 
 #[test]
-fn the_guest_stood_before_what_was_done_by_hand_and_goes_on_behind_it() {
+fn the_guest_was_before_what_the_monitor_executed_and_goes_on_after_it() {
     // The monitor executed 110 and 112.
-    let by_hand = [At(100), Out(DEBUG, 110), At(114), At(115)];
+    let emulated = [At(100), Out(DEBUG, 110), At(114), At(115)];
     let to_handler = [At(100), Out(DEBUG, 110), At(HANDLER)];
     for (lines, truth, hands, expected) in [
-        (&by_hand[..], &[100, 110, 112, 114, 115][..], &[110, 112][..], Some(2)),
-        (&by_hand, &[100, 110, 114, 115], &[110], Some(1)),
+        (&emulated[..], &[100, 110, 112, 114, 115][..], &[110, 112][..], Some(2)),
+        (&emulated, &[100, 110, 114, 115], &[110], Some(1)),
         (&to_handler, &[100, 110, HANDLER], &[110], Some(1)),
         (&to_handler, &[100, HANDLER], &[], Some(0)),
-        (&by_hand, &[100, 114, 115], &[], None),
-        (&by_hand, &[100, 111, 114, 115], &[111], None),
-        (&by_hand, &[100, 110, 150, 114, 115], &[110, 150], None),
-        (&by_hand, &[100, 110, 114, 115, 116, 118], &[110, 116, 118], None),
+        (&emulated, &[100, 114, 115], &[], None),
+        (&emulated, &[100, 111, 114, 115], &[111], None),
+        (&emulated, &[100, 110, 150, 114, 115], &[110, 150], None),
+        (&emulated, &[100, 110, 114, 115, 116, 118], &[110, 116, 118], None),
         (&[At(100), Out(DEBUG, 110), At(110)], &[100, 110, 110], &[110], None),
     ] {
         let mut truth = records(truth);
@@ -161,7 +161,7 @@ fn the_guest_stood_before_what_was_done_by_hand_and_goes_on_behind_it() {
             record.flags = record.flags.emulated();
         }
         let agreement = compare(&log(lines), &truth, GUEST).ok();
-        assert_eq!(agreement.map(|found| found.by_hand), expected, "{lines:?} {truth:?}");
+        assert_eq!(agreement.map(|found| found.emulated), expected, "{lines:?} {truth:?}");
     }
 }
 
@@ -205,7 +205,7 @@ fn the_guest_may_be_left_again_before_it_has_begun_anything() {
             truth.last_mut().unwrap().flags = RecordFlags::new(0);
         }
         let agreement = compare(&log(lines), &truth, GUEST);
-        let found = agreement.as_ref().ok().map(|found| found.by_hand);
+        let found = agreement.as_ref().ok().map(|found| found.emulated);
         assert_eq!(found, expected, "{lines:?} {truth:?} {agreement:?}");
     }
 }

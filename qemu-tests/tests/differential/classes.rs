@@ -104,8 +104,8 @@ impl Difference<'_> {
 
     /// libipt has all instructions that this decoder has, and its error, if any, is not before this decoder's.
     fn goes_on(&self) -> bool {
-        let behind = |error: (&str, u64)| self.own.said().is_none_or(|(_, own)| own <= error.1);
-        self.theirs.addresses.starts_with(&self.own.addresses) && self.their_error().is_none_or(behind)
+        let not_later = |error: (&str, u64)| self.own.said().is_none_or(|(_, own)| own <= error.1);
+        self.theirs.addresses.starts_with(&self.own.addresses) && self.their_error().is_none_or(not_later)
     }
 
     /// One of the two lists of instructions begins with the other.
@@ -142,7 +142,7 @@ impl Difference<'_> {
             }
             ErrorKind::TraceMismatch { ip } => Needs::of(self.code.at(ip)).is_some_and(|needs| {
                 // Outcomes of the TNT packet before may be left.
-                let left = matches!(needs, Needs::Tip | Needs::Far) && stream.is_behind_tnt(offset);
+                let left = matches!(needs, Needs::Tip | Needs::Far) && stream.is_after_tnt(offset);
                 let is_its =
                     |packet| needs.is(packet) && !stream.is_asynchronous(offset) && !stream.waits(offset);
                 stands && (left || !packet.is_some_and(|packet| is_aside(packet) || is_its(packet)))
@@ -222,7 +222,7 @@ impl Difference<'_> {
                 Some(("unexpected packet context", offset)) => self.stream.stopped(offset),
                 Some(("trace stream does not match query", offset)) => {
                     // Outcomes are left, or a MODE.Exec waits for its TIP.
-                    let left = self.stream.is_behind_tnt(offset) && !self.stream.is_branch_at(offset);
+                    let left = self.stream.is_after_tnt(offset) && !self.stream.is_branch_at(offset);
                     left || self.stream.waits(offset)
                 }
                 Some(("compressed return without call", offset)) => {
@@ -237,20 +237,20 @@ impl Difference<'_> {
         let same = self.same();
         let Own { error, events, addresses } = self.own;
         let passes = matches!(error.map(|error| error.kind), Some(ErrorKind::TraceMismatch { .. }));
-        let at = |behind: usize| behind.checked_sub(1).map_or(&[][..], |last| self.code.at(addresses[last]));
+        let at = |after: usize| after.checked_sub(1).map_or(&[][..], |last| self.code.at(addresses[last]));
         let elsewhere = |event: &Placed| match event.kind {
             EventKind::Disabled if event.ip.is_some() => {
-                let again = event.behind == same && self.theirs.addresses.get(same).copied() == event.ip;
-                event.behind <= same && !event.at_branch || again
+                let again = event.after == same && self.theirs.addresses.get(same).copied() == event.ip;
+                event.after <= same && !event.at_branch || again
             }
-            EventKind::Disabled => event.behind == same && Needs::of(at(event.behind)) != Some(Needs::Far),
+            EventKind::Disabled => event.after == same && Needs::of(at(event.after)) != Some(Needs::Far),
             _ => false,
         };
-        let behind_mov_cr3 = at(same).starts_with(&[0x0f, 0x22, 0xd8]);
+        let after_mov_cr3 = at(same).starts_with(&[0x0f, 0x22, 0xd8]);
         passes && self.goes_on()
             || events.iter().any(elsewhere)
             || self.stream.has_odd_mode(self.place())
-            || behind_mov_cr3 && events.iter().any(|event| event.behind > same)
+            || after_mov_cr3 && events.iter().any(|event| event.after > same)
     }
 
     fn instruction(&self) -> bool {

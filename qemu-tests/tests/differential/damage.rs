@@ -68,7 +68,7 @@ fn damaged_traces_have_the_same_first_error() {
             Verdict::Same(dialect) => same[dialect] += 1,
             Verdict::Differs(class) => *differ.entry(class).or_default() += 1,
             Verdict::Unexplained => unexplained.push(format!(
-                "{:?}: own {:x?} behind {}, libipt {said:x?} behind {}: {}",
+                "{:?}: own {:x?} after {}, libipt {said:x?} after {}: {}",
                 subject.topic,
                 own.each_ref().map(|own| own.error),
                 own[1].addresses.len(),

@@ -79,7 +79,7 @@ const CASES: &[Case] = &[
     (Class::EventPlace, "TNT (N) for an indirect jump", b"\x04", JMP_RAX, Some((MISMATCH, 28)), None),
     (
         Class::Instruction,
-        "TNT (N) for a conditional jump behind prefix D5",
+        "TNT (N) for a conditional jump after prefix D5",
         b"\x04",
         b"\xd5\0\x75\xfe",
         Some(("unknown instruction", 28)),

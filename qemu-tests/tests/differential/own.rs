@@ -20,7 +20,7 @@ pub(crate) struct Own {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed {
     /// After this many instructions.
-    pub(crate) behind: usize,
+    pub(crate) after: usize,
     pub(crate) kind: EventKind,
     /// The event's address, if it has one.
     pub(crate) ip: Option<u64>,
@@ -41,21 +41,16 @@ impl Own {
         if decoder.sync_forward().is_none() {
             return own;
         }
-        let mut behind_branch = false;
+        let mut after_branch = false;
         loop {
             match decoder.next() {
                 Ok(Some(Item::Insn(insn))) => {
                     own.addresses.push(insn.ip);
-                    behind_branch = insn.class.is_branch();
+                    after_branch = insn.class.is_branch();
                 }
                 Ok(Some(Item::Event(Event { kind, ip, .. }))) => {
-                    own.events.push(Placed {
-                        behind: own.addresses.len(),
-                        kind,
-                        ip,
-                        at_branch: behind_branch,
-                    });
-                    behind_branch = false;
+                    own.events.push(Placed { after: own.addresses.len(), kind, ip, at_branch: after_branch });
+                    after_branch = false;
                 }
                 Ok(None) => return own,
                 Err(error) => {

@@ -90,8 +90,8 @@ impl Stream {
 
     /// The offset of the packet after the one at `offset`.
     pub(crate) fn next(&self, offset: u64) -> u64 {
-        let behind = self.packets.iter().map(|(at, _)| *at).chain(self.unreadable);
-        behind.filter(|at| *at > offset).min().unwrap_or(self.len)
+        let next = self.packets.iter().map(|(at, _)| *at).chain(self.unreadable);
+        next.filter(|at| *at > offset).min().unwrap_or(self.len)
     }
 
     /// The offset of a branch before `offset`, with `others` more branches in between.
@@ -149,7 +149,7 @@ impl Stream {
     }
 
     /// Whether the last branch before `offset` is a TNT.
-    pub(crate) fn is_behind_tnt(&self, offset: u64) -> bool {
+    pub(crate) fn is_after_tnt(&self, offset: u64) -> bool {
         let last = self.before(offset).filter(|(_, packet)| is_branch(packet)).last();
         last.is_some_and(|(at, _)| self.is_tnt(*at))
     }
@@ -171,8 +171,8 @@ impl Stream {
     /// How many packets of the PSB+ that `offset` is in report state.
     pub(crate) fn updates(&self, offset: u64) -> usize {
         let psb = self.before(offset + 1).filter(|(_, packet)| *packet == Packet::Psb).last();
-        let behind = self.packets.iter().skip_while(|(at, _)| Some(*at) != psb.map(|(psb, _)| *psb));
-        let within = behind.take_while(|(_, packet)| *packet != Packet::PsbEnd);
+        let next = self.packets.iter().skip_while(|(at, _)| Some(*at) != psb.map(|(psb, _)| *psb));
+        let within = next.take_while(|(_, packet)| *packet != Packet::PsbEnd);
         within
             .filter(|(_, packet)| {
                 matches!(

@@ -61,7 +61,7 @@ const CHANGES: [(&str, u64, Change); 10] = [
     ("an event is passed over", 91, |own, _, rng| {
         if !own.events.is_empty() {
             let event = own.events.remove(rng.usize(..own.events.len()));
-            own.addresses.truncate(event.behind);
+            own.addresses.truncate(event.after);
             own.error = None;
         }
     }),
@@ -74,7 +74,7 @@ fn stop(own: &mut Own, stream: &Stream, rng: &mut Rng, kind: fn(u64) -> ErrorKin
     let keep = (own.addresses.len() as f64 * share) as usize;
     let ip = own.addresses.get(keep).copied().unwrap_or(0x1000);
     own.addresses.truncate(keep);
-    own.events.retain(|event| event.behind <= keep);
+    own.events.retain(|event| event.after <= keep);
     own.error = Some(Error { offset, kind: kind(ip) });
 }
 

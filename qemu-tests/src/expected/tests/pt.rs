@@ -55,7 +55,7 @@ fn what_does_not_add_up_is_no_verdict() {
     assert!(changed(&|_| ()));
     assert!(!changed(&|run| run.end = None));
     assert!(!changed(&|run| run.end = Some(End::Fail("so".into()))));
-    assert!(!changed(&|run| run.end = Some(End::Broke("so".into()))));
+    assert!(!changed(&|run| run.end = Some(End::BrokeRules("so".into()))));
     assert!(!changed(&|run| run.session = None));
     assert!(!changed(&|run| run.session = Some(2)));
     assert!(!changed(&|run| run.stat = None));

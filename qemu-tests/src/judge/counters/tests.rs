@@ -65,7 +65,7 @@ fn interrupts_count_at_the_level_that_they_interrupt() {
 }
 
 #[test]
-fn interrupts_come_where_something_retired_or_directly_behind() {
+fn interrupts_come_where_something_retired_or_directly_after() {
     // 1000: nop; 1001: jmp 1005; 1003: ud2; 1005: nop; 1006: ud2.
     let bytes = vec![0x90, 0xeb, 0x02, 0x0f, 0x0b, 0x90, 0x0f, 0x0b];
     let code = vec![Code { base: 0x1000, bytes, cr3: None }];
@@ -82,8 +82,8 @@ fn interrupts_come_where_something_retired_or_directly_behind() {
         (0x1008, false),
     ] {
         let mut instructions = Instructions::new(code.clone());
-        let told = all_interrupted(&samples_at(&[(address, 1)]), &records, &mut instructions, 0x2020);
-        assert_eq!(told.is_ok(), can_come, "{address:#x}");
+        let found = all_interrupted(&samples_at(&[(address, 1)]), &records, &mut instructions, 0x2020);
+        assert_eq!(found.is_ok(), can_come, "{address:#x}");
     }
     let mut instructions = Instructions::new(code);
     let totals = Samples { taken: 2, ..Samples::default() };
@@ -99,15 +99,15 @@ fn an_interrupt_can_come_where_a_handler_returned_to_what_then_faulted() {
     stubs[0x20..0x22].copy_from_slice(&[0x48, 0xcf]);
     let code = [(0x1000, vec![0x90, 0x0f, 0x0b, 0x0f, 0x0b, 0x90]), (0x2000, stubs)];
     let code = code.map(|(base, bytes)| Code { base, bytes, cr3: None }).to_vec();
-    let told = |addresses: &[(u64, u64)], records: &[u64]| {
+    let found = |addresses: &[(u64, u64)], records: &[u64]| {
         let records: Vec<_> = records.iter().copied().map(|rip| record(1, rip)).collect();
         all_interrupted(&samples_at(addresses), &records, &mut Instructions::new(code.clone()), 0x2020)
             .is_ok()
     };
     // The first UD2 faults, its handler returns to the second one, and there the NMI comes.
     let records = [0x1000, 0x2000, 0x2020, 0x2000, 0x1005];
-    assert!(told(&[(0x1003, 1)], &records));
-    assert!(!told(&[(0x1003, 2)], &records), "it came there once");
-    assert!(!told(&[(0x1003, 1)], &[0x1000, 0x2000, 0x2000, 0x1005]), "no NMI came");
-    assert!(!told(&[(0x1003, 1)], &[0x2000, 0x1000, 0x2020, 0x2000, 0x1005]), "it came after a NOP");
+    assert!(found(&[(0x1003, 1)], &records));
+    assert!(!found(&[(0x1003, 2)], &records), "it came there once");
+    assert!(!found(&[(0x1003, 1)], &[0x1000, 0x2000, 0x2000, 0x1005]), "no NMI came");
+    assert!(!found(&[(0x1003, 1)], &[0x2000, 0x1000, 0x2020, 0x2000, 0x1005]), "it came after a NOP");
 }

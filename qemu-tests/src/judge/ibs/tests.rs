@@ -59,8 +59,8 @@ fn ops_are_sampled_as_often_as_they_retire_in_the_handler_or_without() {
     ] {
         let totals = Samples { period, taken, ..Samples::default() };
         let samples = SampledSession { totals, ..SampledSession::default() };
-        let told = as_often(&samples, &records, &mut Instructions::new(code.clone()), &symbols);
-        assert_eq!(told.ok(), can_be.then_some(taken), "{period:#x} {taken}");
+        let found = as_often(&samples, &records, &mut Instructions::new(code.clone()), &symbols);
+        assert_eq!(found.ok(), can_be.then_some(taken), "{period:#x} {taken}");
     }
 }
 

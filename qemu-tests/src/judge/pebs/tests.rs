@@ -35,7 +35,7 @@ fn rounds() -> Vec<Record> {
 }
 
 #[test]
-fn each_sample_is_at_the_event_behind_its_period() {
+fn each_sample_is_at_the_event_after_its_period() {
     // With a period of 3, instructions 4 and 8 are sampled. The last one is before a WRMSR or before a jump.
     for (precise, right) in [
         (&[(None, 0x1001), (None, 0x1002)][..], true),
@@ -116,15 +116,15 @@ fn an_interrupt_may_come_between_a_sample_and_the_next_instruction() {
 }
 
 #[test]
-fn an_instruction_that_faults_may_stand_behind_a_sample() {
+fn an_instruction_that_faults_may_come_after_a_sample() {
     let records = [0x1000, 0x1001, 0x2000, 0x2001].map(|rip| record(rip, 0));
-    for (behind, right) in [(0x1006, true), (0x1007, false), (0x1004, false)] {
+    for (next, right) in [(0x1006, true), (0x1007, false), (0x1004, false)] {
         let found = judged(
             &records,
-            &samples(EventKind::Instructions, 1, 0, &[(None, behind), (None, 0x1004)]),
+            &samples(EventKind::Instructions, 1, 0, &[(None, next), (None, 0x1004)]),
             |_| (),
         );
-        assert_eq!(found.is_ok(), right, "{behind:#x}");
+        assert_eq!(found.is_ok(), right, "{next:#x}");
     }
 }
 

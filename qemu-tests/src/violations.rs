@@ -20,14 +20,14 @@ const MONITOR: &str = "monitor: ";
 
 /// One or more rules that were broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Breach {
+pub enum Violation {
     /// An access that the hardware refuses with a fault.
     Refused(Access),
     /// Rules that the hardware does not enforce: the name of each, and how often it was broken.
-    Unnoticed(Vec<(String, u64)>),
+    Unenforced(Vec<(String, u64)>),
 }
 
-impl Breach {
+impl Violation {
     /// Parses one of the monitor's lines; `None` if the line does not report a broken rule.
     ///
     /// # Errors
@@ -38,13 +38,14 @@ impl Breach {
         match words.as_slice() {
             ["violation", _processor, counts @ ..] => {
                 let count = |word: &&str| {
-                    let (name, count) = word.split_once('=').with_context(|| format!("{word:?}"))?;
+                    let (name, count) =
+                        word.split_once('=').with_context(|| format!("{word:?} is no name with a count"))?;
                     anyhow::Ok((name.into(), number(count)?))
                 };
-                Ok(Some(Self::Unnoticed(counts.iter().map(count).collect::<Result<_>>()?)))
+                Ok(Some(Self::Unenforced(counts.iter().map(count).collect::<Result<_>>()?)))
             }
             ["refused", pairs @ ..] => {
-                let access = access(pairs).context("in a line of the monitor's")?;
+                let access = access(pairs).context("in the monitor's line")?;
                 Ok(Some(Self::Refused(access)))
             }
             _ => Ok(None),
@@ -73,43 +74,43 @@ fn number(text: &str) -> Result<u64> {
 
 /// What a kernel did wrong in one workload, and what it announced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Conduct {
+pub struct Violations {
     /// The broken rules, each with the monitor's line that reports it.
-    breaches: Vec<(Breach, String)>,
+    found: Vec<(Violation, String)>,
     /// The accesses that the kernel wanted to be refused, in order.
-    probes: Vec<Access>,
+    announced: Vec<Access>,
 }
 
-impl Conduct {
+impl Violations {
     /// Adds a broken rule, with the monitor's line.
-    pub fn breach(&mut self, breach: Breach, line: &str) {
-        self.breaches.push((breach, line.into()));
+    pub fn add(&mut self, violation: Violation, line: &str) {
+        self.found.push((violation, line.into()));
     }
 
     /// Adds an access that the kernel wants to be refused.
-    pub fn probe(&mut self, access: Access) {
-        self.probes.push(access);
+    pub fn announce(&mut self, access: Access) {
+        self.announced.push(access);
     }
 
-    /// Returns what was not as the kernel reported: a rule that it broke, a probe that was not refused, a reported page
+    /// Returns what was not as the kernel reported: a rule that it broke, an announced access that was not refused, a reported page
     /// fault that did not happen.
     #[must_use]
-    pub fn wrong(&self, admitted: Admitted) -> Option<String> {
-        let mut probes = self.probes.iter();
+    pub fn unexplained(&self, reported: Reported) -> Option<String> {
+        let mut announced = self.announced.iter();
         let mut faults = 0;
         let mut wrong = Vec::new();
-        for (breach, line) in &self.breaches {
-            let meant = match breach {
-                // Probes are refused in the order in which they were announced.
-                Breach::Refused(access) => {
-                    probes.as_slice().first() == Some(access) && probes.next().is_some()
+        for (violation, line) in &self.found {
+            let meant = match violation {
+                // Accesses are refused in the order in which they were announced.
+                Violation::Refused(access) => {
+                    announced.as_slice().first() == Some(access) && announced.next().is_some()
                 }
-                Breach::Unnoticed(counts) => counts.iter().all(|(name, count)| match name.as_str() {
+                Violation::Unenforced(counts) => counts.iter().all(|(name, count)| match name.as_str() {
                     "ds_page_faults" => {
                         faults += count;
                         true
                     }
-                    "branch_records_dropped" | "samples_dropped" => admitted.records_lost,
+                    "branch_records_dropped" | "samples_dropped" => reported.records_lost,
                     _ => false,
                 }),
             };
@@ -117,20 +118,22 @@ impl Conduct {
                 wrong.push(line.clone());
             }
         }
-        wrong.extend(probes.map(|probe| format!("was not refused: {probe:x?}")));
-        if faults != admitted.faults {
-            wrong
-                .push(format!("{faults} page faults of the debug store's, {} are admitted", admitted.faults));
+        wrong.extend(announced.map(|access| format!("an announced access was not refused: {access:x?}")));
+        if faults != reported.page_faults {
+            wrong.push(format!(
+                "the debug store had {faults} page faults, and the kernel reports {}",
+                reported.page_faults
+            ));
         }
         (!wrong.is_empty()).then(|| wrong.join("; "))
     }
 }
 
-/// What a kernel reports about itself, of what the monitor saw too.
+/// What a kernel reports about itself, and the monitor reports too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Admitted {
+pub struct Reported {
     /// Page faults of the debug store.
-    pub faults: u64,
+    pub page_faults: u64,
     /// Branch records or samples are missing because the buffer was full.
     pub records_lost: bool,
 }
@@ -146,8 +149,8 @@ mod tests {
     #[test]
     fn the_monitors_lines_say_what_was_broken() {
         let counts = [("live_table_edits", 1), ("first_live_edit", 0x5000)];
-        let edits = Some(Breach::Unnoticed(counts.map(|(name, count)| (name.into(), count)).to_vec()));
-        let refused = |msr, value| Some(Breach::Refused(Access { msr, value }));
+        let edits = Some(Violation::Unenforced(counts.map(|(name, count)| (name.into(), count)).to_vec()));
+        let refused = |msr, value| Some(Violation::Refused(Access { msr, value }));
         for (line, expected) in [
             (CTL, refused(0x570, Some(0x8000))),
             (READ, refused(0x571, None)),
@@ -156,15 +159,15 @@ mod tests {
             ("monitor: 4 processors", None),
             ("ok violation", None),
         ] {
-            assert_eq!(Breach::parse(line).unwrap(), expected, "{line}");
+            assert_eq!(Violation::parse(line).unwrap(), expected, "{line}");
         }
         for line in ["monitor: refused msr=x", "monitor: violation processor=0 edits"] {
-            assert!(Breach::parse(line).is_err(), "{line}");
+            assert!(Violation::parse(line).is_err(), "{line}");
         }
     }
 
     #[test]
-    fn what_the_kernel_tells_of_is_no_fault_of_its() {
+    fn what_the_kernel_reports_itself_is_no_violation() {
         let (one, two) = ("ds_page_faults=1", "ds_page_faults=2");
         let dropped = "branch_records_dropped=9 ds_page_faults=1";
         for (lines, faults, records_lost, right) in [
@@ -180,12 +183,12 @@ mod tests {
             (&["samples_dropped=9"], 0, false, false),
             (&["branch_records_dropped=9 pmis_dropped=1"], 0, true, false),
         ] {
-            let mut conduct = Conduct::default();
+            let mut violations = Violations::default();
             for counts in lines {
                 let line = format!("monitor: violation processor=0 {counts}");
-                conduct.breach(Breach::parse(&line).unwrap().unwrap(), &line);
+                violations.add(Violation::parse(&line).unwrap().unwrap(), &line);
             }
-            let wrong = conduct.wrong(Admitted { faults, records_lost });
+            let wrong = violations.unexplained(Reported { page_faults: faults, records_lost });
             assert_eq!(wrong.is_none(), right, "{lines:?}: {wrong:?}");
         }
     }
@@ -193,8 +196,8 @@ mod tests {
     #[test]
     fn only_what_was_announced_may_be_refused() {
         let (ctl, read) = (Some(0x8000), None);
-        // The monitor's lines, the kernel's probes, and what is wrong.
-        for (lines, probes, expected) in [
+        // The monitor's lines, the accesses that the kernel announced, and what is wrong.
+        for (lines, announced, expected) in [
             (&[][..], &[][..], None),
             (&[CTL], &[], Some(CTL)),
             (&[EDIT], &[], Some(EDIT)),
@@ -204,19 +207,19 @@ mod tests {
             (&[EDIT], &[(0x570, ctl)], Some(EDIT)),
             (&[CTL], &[(0x570, read)], Some(CTL)),
             (&[CTL], &[(0x570, Some(1))], Some(CTL)),
-            (&[], &[(0x570, ctl)], Some("was not refused")),
-            (&[READ], &[(0x570, ctl), (0x571, read)], Some("was not refused")),
+            (&[], &[(0x570, ctl)], Some("an announced access was not refused")),
+            (&[READ], &[(0x570, ctl), (0x571, read)], Some("an announced access was not refused")),
         ] {
-            let mut conduct = Conduct::default();
+            let mut violations = Violations::default();
             for line in lines {
-                conduct.breach(Breach::parse(line).unwrap().unwrap(), line);
+                violations.add(Violation::parse(line).unwrap().unwrap(), line);
             }
-            probes.iter().for_each(|&(msr, value)| conduct.probe(Access { msr, value }));
-            let wrong = conduct.wrong(Admitted::default());
-            assert_eq!(wrong.is_some(), expected.is_some(), "{lines:?} {probes:x?}: {wrong:?}");
+            announced.iter().for_each(|&(msr, value)| violations.announce(Access { msr, value }));
+            let wrong = violations.unexplained(Reported::default());
+            assert_eq!(wrong.is_some(), expected.is_some(), "{lines:?} {announced:x?}: {wrong:?}");
             assert!(
                 wrong.unwrap_or_default().contains(expected.unwrap_or_default()),
-                "{lines:?} {probes:x?}"
+                "{lines:?} {announced:x?}"
             );
         }
     }

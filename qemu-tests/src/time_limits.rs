@@ -9,66 +9,66 @@ use std::time::{Duration, Instant};
 
 /// How long to wait for a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct TimeLimits {
     /// The longest time without progress.
-    pub quiet: Duration,
+    pub no_progress: Duration,
     /// The longest time altogether, for a guest that writes lines or executes instructions forever.
-    pub whole: Duration,
+    pub total: Duration,
 }
 
-impl Default for Patience {
+impl Default for TimeLimits {
     /// On an idle host the guest may decode a trace for a few seconds without writing a line; two minutes leave room
     /// for a busy host.
     fn default() -> Self {
-        Self { quiet: Duration::from_secs(120), whole: Duration::from_secs(3600) }
+        Self { no_progress: Duration::from_secs(120), total: Duration::from_secs(3600) }
     }
 }
 
 /// Why a machine is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GivenUp {
+pub enum TimedOut {
     /// No progress within this time.
-    Quiet(Duration),
+    NoProgress(Duration),
     /// No end within this time.
-    Endless(Duration),
+    NoEnd(Duration),
 }
 
-impl fmt::Display for GivenUp {
+impl fmt::Display for TimedOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Quiet(time) => write!(f, "no line and no retired instruction for {time:?}"),
-            Self::Endless(time) => write!(f, "no end within {time:?}"),
+            Self::NoProgress(time) => write!(f, "no line and no retired instruction for {time:?}"),
+            Self::NoEnd(time) => write!(f, "no end within {time:?}"),
         }
     }
 }
 
 /// When a machine was last seen to make progress.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Watch {
-    patience: Patience,
+pub(crate) struct ProgressWatch {
+    limits: TimeLimits,
     started: Instant,
-    progressed: Instant,
+    last_progress: Instant,
     retired: u64,
 }
 
-impl Watch {
+impl ProgressWatch {
     /// How often to check the count of retired instructions while no lines come.
-    const LOOK: Duration = Duration::from_secs(2);
+    const CHECK_EVERY: Duration = Duration::from_secs(2);
 
     /// Begins to watch a machine that starts `now`.
-    pub(crate) const fn new(patience: Patience, now: Instant) -> Self {
-        Self { patience, started: now, progressed: now, retired: 0 }
+    pub(crate) const fn new(limits: TimeLimits, now: Instant) -> Self {
+        Self { limits, started: now, last_progress: now, retired: 0 }
     }
 
     /// Notes that the guest has written a line.
-    pub(crate) const fn line(&mut self, now: Instant) {
-        self.progressed = now;
+    pub(crate) const fn note_line(&mut self, now: Instant) {
+        self.last_progress = now;
     }
 
     /// Notes that `count` instructions have retired by now.
-    pub(crate) const fn retired(&mut self, now: Instant, count: u64) {
+    pub(crate) const fn note_retired(&mut self, now: Instant, count: u64) {
         if count != self.retired {
-            (self.retired, self.progressed) = (count, now);
+            (self.retired, self.last_progress) = (count, now);
         }
     }
 
@@ -76,16 +76,16 @@ impl Watch {
     ///
     /// # Errors
     /// The reason to give the machine up.
-    pub(crate) fn wait(&self, now: Instant) -> Result<Duration, GivenUp> {
-        let Patience { quiet, whole } = self.patience;
+    pub(crate) fn wait(&self, now: Instant) -> Result<Duration, TimedOut> {
+        let TimeLimits { no_progress, total } = self.limits;
         let left = |since: Instant, limit: Duration| limit.saturating_sub(now.duration_since(since));
-        let (to_quiet, to_end) = (left(self.progressed, quiet), left(self.started, whole));
+        let (to_no_progress, to_end) = (left(self.last_progress, no_progress), left(self.started, total));
         if to_end.is_zero() {
-            Err(GivenUp::Endless(whole))
-        } else if to_quiet.is_zero() {
-            Err(GivenUp::Quiet(quiet))
+            Err(TimedOut::NoEnd(total))
+        } else if to_no_progress.is_zero() {
+            Err(TimedOut::NoProgress(no_progress))
         } else {
-            Ok(to_quiet.min(to_end).min(Self::LOOK))
+            Ok(to_no_progress.min(to_end).min(Self::CHECK_EVERY))
         }
     }
 }
@@ -103,35 +103,40 @@ mod tests {
     use Sign::{Line, Nothing, Retired};
 
     /// The second, what is seen then, and what is decided: seconds to wait, or why to give up.
-    type Sight = (u64, Sign, Result<u64, GivenUp>);
+    type Sight = (u64, Sign, Result<u64, TimedOut>);
 
     #[test]
     fn two_minutes_without_progress_are_too_long_and_so_is_an_hour() {
-        let patience = Patience::default();
-        assert_eq!((patience.quiet.as_secs(), patience.whole.as_secs()), (120, 3600));
+        let limits = TimeLimits::default();
+        assert_eq!((limits.no_progress.as_secs(), limits.total.as_secs()), (120, 3600));
     }
 
     #[test]
     fn a_machine_that_gets_on_is_waited_for() {
-        let patience = Patience { quiet: Duration::from_secs(10), whole: Duration::from_secs(100) };
-        let (quiet, endless) = (GivenUp::Quiet(patience.quiet), GivenUp::Endless(patience.whole));
+        let limits = TimeLimits { no_progress: Duration::from_secs(10), total: Duration::from_secs(100) };
+        let (no_progress, no_end) = (TimedOut::NoProgress(limits.no_progress), TimedOut::NoEnd(limits.total));
         let rows: [&[Sight]; 6] = [
-            &[(0, Nothing, Ok(2)), (9, Nothing, Ok(1)), (10, Nothing, Err(quiet))],
-            &[(9, Line, Ok(2)), (18, Nothing, Ok(1)), (19, Nothing, Err(quiet))],
+            &[(0, Nothing, Ok(2)), (9, Nothing, Ok(1)), (10, Nothing, Err(no_progress))],
+            &[(9, Line, Ok(2)), (18, Nothing, Ok(1)), (19, Nothing, Err(no_progress))],
             &[(9, Retired(5), Ok(2)), (18, Retired(6), Ok(2)), (27, Nothing, Ok(1))],
-            &[(9, Retired(5), Ok(2)), (18, Retired(5), Ok(1)), (19, Retired(5), Err(quiet))],
-            &[(9, Retired(5), Ok(2)), (18, Line, Ok(2)), (27, Retired(5), Ok(1)), (28, Nothing, Err(quiet))],
-            &[(95, Line, Ok(2)), (99, Line, Ok(1)), (100, Line, Err(endless))],
+            &[(9, Retired(5), Ok(2)), (18, Retired(5), Ok(1)), (19, Retired(5), Err(no_progress))],
+            &[
+                (9, Retired(5), Ok(2)),
+                (18, Line, Ok(2)),
+                (27, Retired(5), Ok(1)),
+                (28, Nothing, Err(no_progress)),
+            ],
+            &[(95, Line, Ok(2)), (99, Line, Ok(1)), (100, Line, Err(no_end))],
         ];
         for (row, signs) in rows.iter().enumerate() {
             let start = Instant::now();
-            let mut watch = Watch::new(patience, start);
+            let mut watch = ProgressWatch::new(limits, start);
             for (second, sign, expected) in *signs {
                 let now = start + Duration::from_secs(*second);
                 match sign {
                     Nothing => {}
-                    Line => watch.line(now),
-                    Retired(count) => watch.retired(now, *count),
+                    Line => watch.note_line(now),
+                    Retired(count) => watch.note_retired(now, *count),
                 }
                 assert_eq!(watch.wait(now), expected.map(Duration::from_secs), "row {row} at {second} s");
             }
