@@ -26,14 +26,14 @@ use crate::{
 /// [`sync_backward`](Self::sync_backward) or [`set_offset`](Self::set_offset) say where to continue.
 #[derive(Clone, Debug)]
 pub struct Packets<'a> {
-    bytes: &'a [u8],
-    offset: usize,
+    pub(super) bytes: &'a [u8],
+    pub(super) offset: usize,
     /// The PSB last synchronised onto.
     sync: Option<usize>,
     failed: bool,
     /// Outside any block: the fast parser may be used. It never returns an error.
-    plain: bool,
-    sizes: &'static [u8; 256],
+    pub(super) plain: bool,
+    pub(super) sizes: &'static [u8; 256],
     context: Context,
     config: Config<'a>,
 }
@@ -135,46 +135,6 @@ impl<'a> Packets<'a> {
 }
 
 impl Packets<'_> {
-    /// Passes all packets, with their offsets, to `visit` until the end of the trace or an error.
-    ///
-    /// Gives the same packets as the iterator, but faster.
-    ///
-    /// # Errors
-    /// The error that the iterator would give.
-    #[inline]
-    pub fn visit(&mut self, mut visit: impl FnMut(u64, Packet)) -> Result<(), Error> {
-        loop {
-            if self.plain {
-                self.offset = self.visit_plain(&mut visit);
-            }
-            match self.next_slowly() {
-                Some(Ok((offset, packet))) => visit(offset, packet),
-                Some(Err(error)) => return Err(error),
-                None => return Ok(()),
-            }
-        }
-    }
-
-    /// Visits the packets that [`fast`] can parse. Returns the offset of the first one that it cannot.
-    #[inline(always)]
-    fn visit_plain(&self, visit: &mut impl FnMut(u64, Packet)) -> usize {
-        let (bytes, sizes) = (self.bytes, self.sizes);
-        let mut offset = self.offset;
-        loop {
-            while let Some(&byte) = bytes.get(offset)
-                && let Some(tnt) = fast::tnt(byte)
-            {
-                visit(offset as u64, tnt);
-                offset += 1;
-            }
-            let Some(window) = bytes.get(offset..).and_then(|rest| rest.first_chunk()) else { return offset };
-            let parsed = fast::parse(window, sizes).or_else(|| fast::cyc(window, sizes));
-            let Some((packet, size)) = parsed else { return offset };
-            visit(offset as u64, packet);
-            offset += size;
-        }
-    }
-
     /// The first byte of the next packet, outside any block and not near the end of the trace.
     #[inline(always)]
     pub(crate) fn peek_plain(&self) -> Option<u8> {
@@ -209,7 +169,7 @@ impl Packets<'_> {
     }
 
     #[inline(never)]
-    fn next_slowly(&mut self) -> Option<Result<(u64, Packet), Error>> {
+    pub(super) fn next_slowly(&mut self) -> Option<Result<(u64, Packet), Error>> {
         if self.failed {
             return None;
         }

@@ -15,6 +15,9 @@ const LOW_56: u64 = (1 << 56) - 1;
 /// The bits of an IP's payload, indexed by IPBytes. Entries 5 and 7 are never used.
 const IP_MASKS: [u64; 8] = [0, 0xffff, 0xffff_ffff, LOW_48, LOW_48, 0, u64::MAX, 0];
 
+/// The sizes of packets with an IP, indexed by IPBytes; 0 means the full parser.
+const IP_SIZES: [u8; 8] = [1, 3, 5, 7, 7, 0, 9, 0];
+
 /// The sizes of packets, indexed by their first byte; 0 means the full parser. CYCs with more than two bytes are
 /// detected later.
 pub(super) static SIZES: [u8; 256] = sizes(true);
@@ -34,9 +37,7 @@ const fn sizes(long_cycs: bool) -> [u8; 256] {
             _ if byte & 0b111 == 0b011 => 1,
             _ if byte & 0b111 == 0b111 => 2 * long_cycs as u8,
             _ => match (byte & 0x1f, byte >> 5) {
-                (ip::TIP | ip::FUP | ip::TIP_PGE | ip::TIP_PGD, form) => {
-                    [1, 3, 5, 7, 7, 0, 9, 0][form as usize]
-                }
+                (ip::TIP | ip::FUP | ip::TIP_PGE | ip::TIP_PGD, form) => IP_SIZES[form as usize],
                 _ => 0,
             },
         };
@@ -54,11 +55,25 @@ pub(super) fn tnt(byte: u8) -> Option<Packet> {
     if byte & 1 != 0 || byte <= 2 {
         return None;
     }
-    // The stop bit is one of bits 7 to 2, above those of the outcomes.
-    let stop = 7 - byte.leading_zeros();
-    let bits = u64::from(byte >> 1) ^ 1 << (stop - 1);
-    Some(Packet::TntShort(Tnt { bits, len: (stop - 1) as u8 }))
+    let (bits, len) = OUTCOMES[usize::from(byte)];
+    Some(Packet::TntShort(Tnt { bits: bits.into(), len }))
 }
+
+/// The outcomes of short TNTs and how many there are, by the packet's byte. To find the highest bit of a byte takes
+/// longer on some processors.
+static OUTCOMES: [(u8, u8); 256] = {
+    let mut outcomes = [(0, 0); 256];
+    // Even numbers above 2 are TNTs; the highest set bit is the stop bit, bit 0 is not an outcome.
+    let mut byte: u8 = 4;
+    loop {
+        let len = byte.ilog2() - 1;
+        outcomes[byte as usize] = (byte >> 1 ^ 1 << len, len as u8);
+        match byte.checked_add(2) {
+            Some(next) => byte = next,
+            None => break outcomes,
+        }
+    }
+};
 
 /// Parses the packet at the start of `window`, outside any block. Returns it with its size, or `None` if the full
 /// parser must read it. Short TNTs are left to [`tnt`].
@@ -101,9 +116,8 @@ pub(super) fn target(window: &[u8; WINDOW]) -> Option<(u8, u64, usize)> {
     if first & 0x1f != ip::TIP || mask == 0 {
         return None;
     }
-    // The mask covers whole bytes; the opcode is one more byte.
-    let size = 9 - mask.leading_zeros() / 8;
-    Some((form, u64::from_le_bytes(payload) & mask, size as usize))
+    let size = IP_SIZES[usize::from(form)];
+    Some((form, u64::from_le_bytes(payload) & mask, size.into()))
 }
 
 /// Parses a CYC that [`parse`] does not handle.
@@ -121,20 +135,25 @@ pub(super) fn cyc(window: &[u8; WINDOW], sizes: &[u8; 256]) -> Option<(Packet, u
 #[inline(always)]
 fn with_ip(first: u8, payload: u64) -> Packet {
     let form = first >> 5;
-    let payload = payload & IP_MASKS[usize::from(form)];
-    let ip = match form {
+    let ip = ip(form, payload & IP_MASKS[usize::from(form)]);
+    match first & 0x1f {
+        ip::TIP => Packet::Tip(ip),
+        ip::FUP => Packet::Fup(ip),
+        ip::TIP_PGE => Packet::TipPge(ip),
+        _ => Packet::TipPgd(ip),
+    }
+}
+
+/// Builds the IP with this IPBytes field, which is not a reserved one.
+#[inline(always)]
+pub(super) fn ip(form: u8, payload: u64) -> Ip {
+    match form {
         0 => Ip::Suppressed,
         1 => Ip::Update16(payload),
         2 => Ip::Update32(payload),
         3 => Ip::SignExtend48(payload),
         4 => Ip::Update48(payload),
         _ => Ip::Full(payload),
-    };
-    match first & 0x1f {
-        ip::TIP => Packet::Tip(ip),
-        ip::FUP => Packet::Fup(ip),
-        ip::TIP_PGE => Packet::TipPge(ip),
-        _ => Packet::TipPgd(ip),
     }
 }
 

@@ -38,6 +38,7 @@ mod timing;
 mod tnt;
 mod trig;
 mod unknown;
+mod visit;
 
 pub use block::{Bbp, Bep, Bip, BipValue, BlockItemSize};
 pub use context::Context;
@@ -55,6 +56,7 @@ pub use timing::{Cbr, Cyc, Mtc, Tma, Tsc};
 pub use tnt::Tnt;
 pub use trig::Trig;
 pub use unknown::Unknown;
+pub use visit::{IpPacket, Sink};
 
 use crate::error::ErrorKind;
 

@@ -1,0 +1,187 @@
+//! Handing out the packets of a trace, one call each, with the addresses that their IPs stand for.
+//!
+//! Gives what [`Packets`] gives as an iterator, several times as fast: nothing is put together that its taker would
+//! only take apart again.
+//!
+//! ```
+//! use pugmark_decoder_core::last_ip::LastIp;
+//! use pugmark_decoder_core::packet::{IpPacket, Ip, PSB, Packet, Packets, Sink};
+//!
+//! /// Collects the targets of branches.
+//! struct Targets(Vec<u64>);
+//!
+//! impl Sink for Targets {
+//!     fn packet(&mut self, _: u64, _: Packet) {}
+//!
+//!     fn ip(&mut self, _: u64, packet: IpPacket, _: Ip, address: Option<u64>) {
+//!         if packet == IpPacket::Tip {
+//!             self.0.extend(address);
+//!         }
+//!     }
+//! }
+//!
+//! let trace = [&PSB[..], &[0x02, 0x23, 0x4d, 0x78, 0x56, 0x34, 0x12, 0x2d, 0xcd, 0xab]].concat();
+//! let (mut targets, mut last_ip) = (Targets(vec![]), LastIp::new());
+//! Packets::new(&trace).visit(&mut last_ip, &mut targets).unwrap();
+//! assert_eq!(targets.0, [0x1234_5678, 0x1234_abcd]);
+//! ```
+
+use super::{Cyc, Ip, Mtc, Packet, Packets, Tnt, Tsc, fast};
+use crate::{error::Error, last_ip::LastIp};
+
+/// Which of the packets with an IP a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IpPacket {
+    /// [`Packet::Tip`].
+    Tip,
+    /// [`Packet::TipPge`].
+    TipPge,
+    /// [`Packet::TipPgd`].
+    TipPgd,
+    /// [`Packet::Fup`].
+    Fup,
+}
+
+impl IpPacket {
+    /// The packet with this IP.
+    #[must_use]
+    pub const fn with(self, ip: Ip) -> Packet {
+        match self {
+            Self::Tip => Packet::Tip(ip),
+            Self::TipPge => Packet::TipPge(ip),
+            Self::TipPgd => Packet::TipPgd(ip),
+            Self::Fup => Packet::Fup(ip),
+        }
+    }
+}
+
+/// Takes the packets of a trace in their order, each by one call, with its offset.
+///
+/// What is not overridden comes to [`packet`](Self::packet). It pays to override what is frequent, and to mark it
+/// `#[inline]`.
+pub trait Sink {
+    /// Takes a packet that no other method takes.
+    fn packet(&mut self, offset: u64, packet: Packet);
+
+    /// Takes a short TNT ([`Packet::TntShort`]).
+    #[inline]
+    fn tnt(&mut self, offset: u64, tnt: Tnt) {
+        self.packet(offset, Packet::TntShort(tnt));
+    }
+
+    /// Takes a packet with an IP, with the address that it stands for after the packets before it; `None` if it is
+    /// suppressed.
+    #[inline]
+    fn ip(&mut self, offset: u64, packet: IpPacket, ip: Ip, address: Option<u64>) {
+        let _ = address;
+        self.packet(offset, packet.with(ip));
+    }
+
+    /// Takes a CYC.
+    #[inline]
+    fn cyc(&mut self, offset: u64, cyc: Cyc) {
+        self.packet(offset, Packet::Cyc(cyc));
+    }
+
+    /// Takes an MTC.
+    #[inline]
+    fn mtc(&mut self, offset: u64, mtc: Mtc) {
+        self.packet(offset, Packet::Mtc(mtc));
+    }
+
+    /// Takes a TSC.
+    #[inline]
+    fn tsc(&mut self, offset: u64, tsc: Tsc) {
+        self.packet(offset, Packet::Tsc(tsc));
+    }
+}
+
+impl Packets<'_> {
+    /// Hands all packets to `sink` until the end of the trace or an error.
+    ///
+    /// `last_ip` is the last IP of the packets before, and afterwards that of the packets that were handed out. A PSB
+    /// resets it.
+    ///
+    /// # Errors
+    /// The error that the iterator would give.
+    #[inline]
+    pub fn visit(&mut self, last_ip: &mut LastIp, sink: &mut impl Sink) -> Result<(), Error> {
+        loop {
+            if self.plain {
+                self.offset = self.visit_frequent(last_ip, sink);
+            }
+            match self.next_out_of_line() {
+                Some(Ok((offset, packet))) => hand(offset, packet, last_ip, sink),
+                Some(Err(error)) => return Err(error),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Hands out packets up to the first one that is not frequent, and returns its offset.
+    ///
+    /// Each of the frequent packets has its own branches, also for its size where it has few sizes: what the processor
+    /// predicts it need not wait for, and a size from a table it must. Nothing is called that is not inlined, so that
+    /// what the sink counts can stay in registers.
+    #[inline(always)]
+    fn visit_frequent(&self, last_ip: &mut LastIp, sink: &mut impl Sink) -> usize {
+        let bytes = self.bytes;
+        let long_cycs = !self.config().errata.skd007;
+        let mut last = *last_ip;
+        let mut offset = self.offset;
+        while let Some(window) = bytes.get(offset..).and_then(|rest| rest.first_chunk::<{ fast::WINDOW }>()) {
+            let [first, second, ..] = *window;
+            let place = offset as u64;
+            if first & 1 == 0 {
+                let Some(Packet::TntShort(tnt)) = fast::tnt(first) else { break };
+                sink.tnt(place, tnt);
+                offset += 1;
+            } else if let Some((form, payload, size)) = fast::target(window) {
+                let address = last.update_by(form, payload);
+                sink.ip(place, IpPacket::Tip, fast::ip(form, payload), Some(address));
+                offset += size;
+            } else if first & 0b111 == 0b011 {
+                sink.cyc(place, Cyc { cycles: u64::from(first >> 3) });
+                offset += 1;
+            } else if first & 0b111 == 0b111 && second & 1 == 0 && long_cycs {
+                sink.cyc(place, Cyc { cycles: u64::from(first >> 3) | u64::from(second >> 1) << 5 });
+                offset += 2;
+            } else if first == 0x59 {
+                sink.mtc(place, Mtc { ctc: second });
+                offset += 2;
+            } else {
+                break;
+            }
+        }
+        *last_ip = last;
+        offset
+    }
+
+    #[inline(never)]
+    fn next_out_of_line(&mut self) -> Option<Result<(u64, Packet), Error>> {
+        self.next()
+    }
+}
+
+/// Hands out one packet.
+#[inline(always)]
+fn hand(offset: u64, packet: Packet, last_ip: &mut LastIp, sink: &mut impl Sink) {
+    let (kind, ip) = match packet {
+        Packet::Tip(ip) => (IpPacket::Tip, ip),
+        Packet::TipPge(ip) => (IpPacket::TipPge, ip),
+        Packet::TipPgd(ip) => (IpPacket::TipPgd, ip),
+        Packet::Fup(ip) => (IpPacket::Fup, ip),
+        Packet::TntShort(tnt) => return sink.tnt(offset, tnt),
+        Packet::Cyc(cyc) => return sink.cyc(offset, cyc),
+        Packet::Mtc(mtc) => return sink.mtc(offset, mtc),
+        Packet::Tsc(tsc) => return sink.tsc(offset, tsc),
+        _ => {
+            if packet == Packet::Psb {
+                last_ip.reset();
+            }
+            return sink.packet(offset, packet);
+        }
+    };
+    let address = last_ip.update(ip);
+    sink.ip(offset, kind, ip, address);
+}
