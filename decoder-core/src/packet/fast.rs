@@ -7,7 +7,7 @@
 //! the IP's form (the variants of [`Ip`] have the same layout in memory), and short TNTs, which come in runs, have
 //! their own loop.
 
-use super::{Cyc, Ip, Mtc, Packet, Tnt, Tsc, ip, timing};
+use super::{Cyc, Ip, Mtc, Packet, Tnt, Tsc, ip};
 
 const LOW_48: u64 = (1 << 48) - 1;
 const LOW_56: u64 = (1 << 56) - 1;
@@ -19,7 +19,7 @@ const IP_MASKS: [u64; 8] = [0, 0xffff, 0xffff_ffff, LOW_48, LOW_48, 0, u64::MAX,
 const IP_SIZES: [u8; 8] = [1, 3, 5, 7, 7, 0, 9, 0];
 
 /// The sizes of packets, indexed by their first byte; 0 means the full parser. CYCs with more than two bytes are
-/// detected later.
+/// detected later, and left to the full parser.
 pub(super) static SIZES: [u8; 256] = sizes(true);
 /// The same with erratum SKD007, where a CYC with a second byte may be an OVF.
 pub(super) static SIZES_SKD007: [u8; 256] = sizes(false);
@@ -120,17 +120,6 @@ pub(super) fn target(window: &[u8; WINDOW]) -> Option<(u8, u64, usize)> {
     Some((form, u64::from_le_bytes(payload) & mask, size.into()))
 }
 
-/// Parses a CYC that [`parse`] does not handle.
-#[inline(never)]
-pub(super) fn cyc(window: &[u8; WINDOW], sizes: &[u8; 256]) -> Option<(Packet, usize)> {
-    let skd007 = core::ptr::eq(sizes, &SIZES_SKD007);
-    if window[0] & 0b111 != 0b111 || skd007 && timing::is_ovf_by_skd007(window) {
-        return None;
-    }
-    let (cyc, size) = Cyc::parse(window).ok()??;
-    Some((Packet::Cyc(cyc), size))
-}
-
 /// Builds the packet with an IP whose first byte is `first`.
 #[inline(always)]
 fn with_ip(first: u8, payload: u64) -> Packet {
@@ -185,10 +174,7 @@ mod tests {
                     }
                     window[0] = first;
                     let long = Packet::parse_with(&window, &config, Context::OUTSIDE);
-                    let short = tnt(first)
-                        .map(|packet| (packet, 1))
-                        .or_else(|| parse(&window, sizes))
-                        .or_else(|| cyc(&window, sizes));
+                    let short = tnt(first).map(|packet| (packet, 1)).or_else(|| parse(&window, sizes));
                     let tip = target(&window).map(|(form, payload, size)| {
                         let mut last = LastIp::new();
                         last.update(Ip::Full(0x1122_3344_5566_7788));

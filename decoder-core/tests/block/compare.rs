@@ -223,12 +223,15 @@ fn rows(trace: &[u8], config: Config<'_>) -> BTreeMap<u64, u64> {
     let mut packets = Packets::with_config(trace, config);
     while packets.sync_forward().is_some() {
         let mut first = None;
-        let end = packets.visit(|offset, packet| match packet {
-            Packet::TntShort(_) => {
-                rows.insert(offset, *first.get_or_insert(offset));
+        let end = packets.by_ref().try_for_each(|packet| {
+            match packet? {
+                (offset, Packet::TntShort(_)) => {
+                    rows.insert(offset, *first.get_or_insert(offset));
+                }
+                (offset, Packet::TntLong(_)) => first = Some(offset),
+                _ => first = None,
             }
-            Packet::TntLong(_) => first = Some(offset),
-            _ => first = None,
+            Ok::<_, Error>(())
         });
         if end.is_ok() {
             break;
