@@ -5,7 +5,7 @@
 pub struct CommandLine<'a> {
     only: Option<&'a str>,
     /// `source=NAME`: the hardware that traces, counts or samples.
-    pub source: Option<&'a str>,
+    source: Option<&'a str>,
     /// `dump`: send the trace bytes to the debug console, and report which code was traced.
     pub dump: bool,
     /// `no-decode`: trace, but do not decode.
@@ -40,6 +40,17 @@ impl<'a> CommandLine<'a> {
             }
         }
         line
+    }
+
+    /// Chooses the source that `source=` names from `all`, which have their names with them; the first one if it is
+    /// absent.
+    ///
+    /// # Errors
+    /// There is no source of this name, which is returned.
+    pub fn choose_source<S: Copy>(&self, all: &[(&'a str, S)]) -> Result<S, &'a str> {
+        let named = self.source.or(all.first().map(|(name, _)| *name)).unwrap_or_default();
+        let source = all.iter().find(|(name, _)| *name == named);
+        source.map(|(_, source)| *source).ok_or(named)
     }
 
     /// Whether the workload `name` runs: `only=` names it or is absent.
@@ -94,15 +105,19 @@ mod tests {
     }
 
     #[test]
-    fn the_last_source_counts() {
+    fn the_source_is_the_first_unless_another_one_is_named_and_one_that_does_not_exist_is_refused() {
+        let all = [("pt", 1), ("bts", 2), ("lbr", 3)];
         for (text, source) in [
-            ("", None),
-            ("only=sort source=bts", Some("bts")),
-            ("source=pt source=lbr", Some("lbr")),
-            ("source=", Some("")),
-            ("source", None),
+            ("", Ok(1)),
+            ("source", Ok(1)),
+            ("source=pt", Ok(1)),
+            ("only=sort source=bts", Ok(2)),
+            ("source=pt source=lbr", Ok(3)),
+            ("source=ptt", Err("ptt")),
+            ("source=", Err("")),
         ] {
-            assert_eq!(CommandLine::parse(text).source, source, "{text}");
+            assert_eq!(CommandLine::parse(text).choose_source(&all), source, "{text}");
         }
+        assert_eq!(CommandLine::parse("").choose_source::<u8>(&[]), Err(""));
     }
 }

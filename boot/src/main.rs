@@ -71,12 +71,13 @@ fn run_workloads(command_line: &CommandLine<'_>, symbols: &Symbols<'_>) -> (u64,
         say(Line::Fail(name, reason));
         failed += 1;
     };
-    let [(first, _), ..] = sources::ALL;
-    let named = command_line.source.unwrap_or(first);
-    let Some((_, source)) = sources::ALL.into_iter().find(|(name, _)| *name == named) else {
-        say(Line::Run(named));
-        fail(named, &"there is no such source");
-        return (passed, failed);
+    let source = match command_line.choose_source(&sources::ALL) {
+        Ok(source) => source,
+        Err(named) => {
+            say(Line::Run(named));
+            fail(named, &"there is no such source");
+            return (passed, failed);
+        }
     };
     let mut runner = Runner::new(symbols, source, command_line);
     for (name, make) in workloads::ALL.into_iter().filter(|(name, _)| command_line.selects(name)) {

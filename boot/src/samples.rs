@@ -68,7 +68,7 @@ impl PreciseSamples {
         Self { memory: SampleMemory::with_room(room), gap: false }
     }
 
-    /// Stores a sample. If there is no room for it, there will be none for later ones either: it is dropped and counted.
+    /// Stores a sample. If there is no room for it, the sample is dropped and counted; there is none for later ones then.
     pub fn store(&mut self, event: Option<u64>, next: Option<u64>) {
         self.memory.store(PreciseSample { after_gap: self.gap, event, next });
         self.gap = false;

@@ -50,11 +50,11 @@ impl PageTableRoot {
         for index in [0, 2] {
             entries[index] = kernel[index].clone();
         }
-        Some(Self::known(root))
+        Some(Self::register(root))
     }
 
     /// Adds the address space to the list of those that CR3 may hold. Address spaces are never destroyed.
-    fn known(root: PhysFrame) -> Self {
+    fn register(root: PhysFrame) -> Self {
         SPACES.lock().push(root);
         Self { root }
     }
@@ -121,7 +121,7 @@ pub(super) fn init() {
         let frame = ZeroedFrames.allocate_frame().expect("memory for the demand pages");
         map(&mut tables, page, frame, DEMAND_FLAGS).expect("the demand pages' tables");
     }
-    PageTableRoot::known(root).enter();
+    PageTableRoot::register(root).enter();
 }
 
 /// What [`revoke`] makes of a page.

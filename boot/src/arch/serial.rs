@@ -28,7 +28,7 @@ pub(crate) fn init() {
     *SERIAL.lock() = ready.map(Serial);
 }
 
-/// Prints to the port what is none of the protocol's lines. Not for interrupt handlers: it takes a lock.
+/// Prints text to the port that is not a line of the protocol. Not for interrupt handlers: it takes a lock.
 pub(crate) fn print(arguments: fmt::Arguments<'_>) {
     if let Some(serial) = SERIAL.lock().as_mut() {
         // Writing to the port never fails.

@@ -1,7 +1,7 @@
 //! A debug store whose buffer is not mapped, or is read-only, when the first record comes. The processor's page fault
-//! goes to the kernel, which mends the page; later records are written.
+//! goes to the kernel, which repairs the page; later records are written.
 //!
-//! Only user level is recorded: a record of the handler itself would fault again before the handler could mend the
+//! Only user level is recorded: a record of the handler itself would fault again before the handler could repair the
 //! page.
 
 use core::sync::atomic::Ordering::Relaxed;

@@ -1,4 +1,4 @@
-//! Exceptions during the work: #UD that is stepped over, #PF that is mended and retried, #BP.
+//! Exceptions during the work: #UD that is stepped over, #PF that is repaired and retried, #BP.
 
 use core::arch::asm;
 use core::sync::atomic::AtomicU64;
