@@ -68,7 +68,7 @@ impl PreciseSamples {
         Self { memory: SampleMemory::with_room(room), gap: false }
     }
 
-    /// Stores a sample. If there is no room for it, the sample is dropped and counted; there is none for later ones then.
+    /// Stores a sample. If there is no room for it, it is dropped and counted, and so are all later ones.
     pub fn store(&mut self, event: Option<u64>, next: Option<u64>) {
         self.memory.store(PreciseSample { after_gap: self.gap, event, next });
         self.gap = false;

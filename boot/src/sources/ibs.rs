@@ -1,4 +1,5 @@
-//! AMD's Instruction Based RunningIbs (IBS): the processor follows every n-th op, and interrupts with what it saw of it.
+//! AMD's Instruction Based Sampling (IBS): the processor follows every n-th op through its pipeline, and interrupts
+//! when the op has retired.
 
 use alloc::boxed::Box;
 use pugmark_decoder_core::ibs::Caps;
@@ -36,7 +37,7 @@ const PASS: u32 = 0x10;
 /// The period in clocks, for processors that cannot count ops. One instruction may take hundreds of clocks.
 const CYCLES: u32 = 0x1000;
 
-/// Instruction Based RunningIbs.
+/// Instruction Based Sampling.
 pub(super) struct InstructionSampling;
 
 impl Source for InstructionSampling {
