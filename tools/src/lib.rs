@@ -23,7 +23,5 @@ pub mod processors;
 pub mod ptdump;
 pub mod ptxed;
 pub mod pugmark;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub mod record;
 pub mod sideband;
 pub mod text;

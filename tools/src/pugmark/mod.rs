@@ -24,6 +24,8 @@ pub mod options;
 pub mod pmc;
 pub mod processor;
 pub mod progress;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod record;
 pub mod recording;
 pub mod totals;
 mod values;

@@ -8,7 +8,7 @@ mod recorded;
 
 use programs::{Scratch, compile};
 use pugmark_model::intel::IntelProfile;
-use pugmark_tools::record::{Ending, RecordError, RecordOptions, Recording, record};
+use pugmark_tools::pugmark::record::{Ending, RecordError, RecordOptions, Recording, record};
 use recorded::check;
 use serde_json::Value;
 use std::{fs, process::Command};

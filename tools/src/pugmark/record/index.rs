@@ -1,11 +1,9 @@
 //! Writes `recording.json`: which task ran which program, and how the recording ended.
 
 use super::{Cause, Ending, Part, RecordError, RecordOptions, part};
+use crate::description::INDEX;
 use serde_json::{Value, json};
 use std::{path::Path, time::SystemTime};
-
-/// The name of the index file.
-pub(super) const INDEX: &str = "recording.json";
 
 /// Writes the index of a recording that began at `begun`.
 pub(super) fn write(
@@ -34,19 +32,7 @@ pub(super) fn write(
 fn entry(out: &Path, part: &Part) -> Value {
     let dir = part.dir.strip_prefix(out).unwrap_or(&part.dir);
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-    json!({
-        "dir": dir,
-        "task": part.task,
-        "pid": part.who.process,
-        "tid": part.who.thread,
-        "comm": part.who.comm,
-        "exe": part.program,
-        "arguments": part.who.arguments,
-        "tsc_first": part.tsc.0,
-        "tsc_last": part.tsc.1,
-        "ended": part.cause.to_string(),
-        "count": part.truth.count(),
-        "hash": format!("{:#018x}", part.truth.value()),
-        "bytes": part.bytes,
-    })
+    let mut entry = json!({ "dir": dir, "exe": part.program });
+    part.describe(&mut entry);
+    entry
 }

@@ -25,7 +25,7 @@ struct Page {
     bytes: [u8; PAGE_BYTES],
     volatile: bool,
     /// Bitmaps: where executed instructions begin, and all of their bytes.
-    begins: [u64; PAGE_BYTES / 64],
+    insn_starts: [u64; PAGE_BYTES / 64],
     executed: [u64; PAGE_BYTES / 64],
 }
 
@@ -65,7 +65,7 @@ impl CodeSnapshots {
             }
         }
         let differs = |(number, page): &(u64, Box<Page>)| {
-            self.pages.get(number).is_some_and(|old| !old.explains(&page.bytes))
+            self.pages.get(number).is_some_and(|old| !old.agrees_with(&page.bytes))
         };
         if pages.iter().any(differs) {
             return Err(Changed);
@@ -87,11 +87,12 @@ impl CodeSnapshots {
             if now.as_slice() != bytes.as_slice() {
                 self.read_again(ip / PAGE, read)?;
                 self.read_again(ip.saturating_add(insn::MAX_LEN as u64 - 1) / PAGE, read)?;
-                return Ok(self.executes(ip, mode));
+                return Ok(self.mark_executed(ip, mode));
             }
         }
-        let known = self.pages.get(&(ip / PAGE)).is_some_and(|page| bit(&page.begins, (ip % PAGE) as usize));
-        Ok(if known { bytes } else { self.executes(ip, mode) })
+        let known =
+            self.pages.get(&(ip / PAGE)).is_some_and(|page| bit(&page.insn_starts, (ip % PAGE) as usize));
+        Ok(if known { bytes } else { self.mark_executed(ip, mode) })
     }
 
     /// Returns the snapshots as addresses and bytes; adjacent pages are one piece.
@@ -111,14 +112,14 @@ impl CodeSnapshots {
     }
 
     /// Marks the instruction at `ip` as executed.
-    fn executes(&mut self, ip: u64, mode: ExecMode) -> FetchedBytes {
+    fn mark_executed(&mut self, ip: u64, mode: ExecMode) -> FetchedBytes {
         let bytes = self.peek(ip);
         let len = insn::decode(bytes.as_slice(), mode, ip).map_or(0, |insn| insn.len);
         for at in ip..ip.saturating_add(u64::from(len)) {
             if let Some(page) = self.pages.get_mut(&(at / PAGE)) {
                 set(&mut page.executed, (at % PAGE) as usize);
                 if at == ip {
-                    set(&mut page.begins, (at % PAGE) as usize);
+                    set(&mut page.insn_starts, (at % PAGE) as usize);
                 }
             }
         }
@@ -144,7 +145,7 @@ impl CodeSnapshots {
     fn read_again(&mut self, number: u64, read: Read<'_>) -> Result<(), Changed> {
         let Some(old) = self.pages.get(&number) else { return Ok(()) };
         let Some(new) = Page::read(number, old.volatile, read) else { return Ok(()) };
-        if !old.explains(&new.bytes) {
+        if !old.agrees_with(&new.bytes) {
             return Err(Changed);
         }
         self.replace(number, new);
@@ -154,7 +155,7 @@ impl CodeSnapshots {
     /// Replaces an older snapshot by a newer one; the record of what was executed stays.
     fn replace(&mut self, number: u64, mut page: Box<Page>) {
         if let Some(old) = self.pages.get(&number) {
-            (page.begins, page.executed) = (old.begins, old.executed);
+            (page.insn_starts, page.executed) = (old.insn_starts, old.executed);
         }
         self.pages.insert(number, page);
     }
@@ -163,12 +164,13 @@ impl CodeSnapshots {
 impl Page {
     fn read(number: u64, volatile: bool, read: Read<'_>) -> Option<Box<Self>> {
         let empty = [0; PAGE_BYTES / 64];
-        let mut page = Box::new(Self { bytes: [0; PAGE_BYTES], volatile, begins: empty, executed: empty });
+        let mut page =
+            Box::new(Self { bytes: [0; PAGE_BYTES], volatile, insn_starts: empty, executed: empty });
         (read(number * PAGE, &mut page.bytes) == PAGE_BYTES).then_some(page)
     }
 
     /// Returns whether everything executed on this page is the same in `bytes`.
-    fn explains(&self, bytes: &[u8; PAGE_BYTES]) -> bool {
+    fn agrees_with(&self, bytes: &[u8; PAGE_BYTES]) -> bool {
         self.bytes == *bytes
             || (0..PAGE_BYTES).all(|at| self.bytes[at] == bytes[at] || !bit(&self.executed, at))
     }

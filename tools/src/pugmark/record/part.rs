@@ -1,13 +1,13 @@
 //! One part of a recording, and its files.
 
 use super::{
-    Cause, RecordError, RecordOptions, Who,
+    Cause, RecordError, RecordOptions, ThreadInfo,
     hardware::{Clock, Hardware},
-    index,
 };
+use crate::description::{IMAGE, INDEX, TRACE, TRUTH};
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_model::ExecMode;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{
     fs::{self, File},
     io::{self, BufWriter, Write},
@@ -25,7 +25,7 @@ pub struct Part {
     /// The path of the program's file.
     pub program: String,
     /// The thread that ran it.
-    pub who: Who,
+    pub thread: ThreadInfo,
     /// The TSC at its begin and at its end. All processors of the recording have the same clock.
     pub tsc: (u64, u64),
     /// Why it ended.
@@ -39,23 +39,23 @@ pub struct Part {
 }
 
 /// A part that is being recorded.
-pub(super) struct Open {
+pub(super) struct OpenPart {
     task: u32,
     dir: PathBuf,
     program: String,
-    pub(super) who: Who,
+    pub(super) thread: ThreadInfo,
     tsc_first: u64,
     ranges: Vec<(u64, u64)>,
     /// The hardware that traces it.
     pub(super) hardware: Hardware<BufWriter<File>>,
 }
 
-impl Open {
+impl OpenPart {
     /// Begins a part.
     pub(super) fn begin(
         options: &RecordOptions,
         place: PartNumber,
-        (program, who): (String, Who),
+        (program, thread): (String, ThreadInfo),
         ranges: Vec<(u64, u64)>,
         clock: Clock,
     ) -> Result<Self, RecordError> {
@@ -65,7 +65,7 @@ impl Open {
         let file = File::create(&path).map_err(|error| RecordError::File { path, error })?;
         let tsc_first = clock.get();
         let hardware = Hardware::start(options, &ranges, clock, BufWriter::new(file))?;
-        Ok(Self { task: place.task, dir, program, who, tsc_first, ranges, hardware })
+        Ok(Self { task: place.task, dir, program, thread, tsc_first, ranges, hardware })
     }
 
     /// Ends the part and writes its files. Unless the program is in the kernel, the trace ends before the instruction
@@ -85,7 +85,7 @@ impl Open {
             task: self.task,
             dir: self.dir,
             program: self.program,
-            who: self.who,
+            thread: self.thread,
             tsc: (self.tsc_first, self.hardware.tsc()),
             cause,
         };
@@ -98,17 +98,8 @@ impl Open {
         }).collect::<Vec<_>>() });
         write(&part.dir, IMAGE, |out| writeln!(out, "{image:#}"))?;
         let profile = options.profile;
-        let truth = json!({
-            "count": part.truth.count(),
-            "hash": format!("{:#018x}", part.truth.value()),
-            "bytes": part.bytes,
+        let mut truth = json!({
             "program": part.program,
-            "task": part.task,
-            "pid": part.who.process,
-            "tid": part.who.thread,
-            "comm": part.who.comm,
-            "arguments": part.who.arguments,
-            "ended": cause.to_string(),
             "unexplained": part.unexplained,
             "ranges": self.ranges.iter().map(|(first, last)| [first, last].map(|address| format!("{address:#x}")))
                 .collect::<Vec<_>>(),
@@ -118,11 +109,27 @@ impl Open {
             "cpuid_15h": { "eax": profile.tsc_ratio.1, "ebx": profile.tsc_ratio.0 },
             "mtc_freq": options.mtc.unwrap_or(0),
             "nom_freq": profile.non_turbo_ratio,
-            "tsc_first": part.tsc.0,
-            "tsc_last": part.tsc.1,
         });
+        part.describe(&mut truth);
         write(&part.dir, TRUTH, |out| writeln!(out, "{truth:#}"))?;
         Ok(part)
+    }
+}
+
+impl Part {
+    /// Adds to an object what both `truth.json` and the recording's index say of a part.
+    pub(super) fn describe(&self, object: &mut Value) {
+        object["task"] = self.task.into();
+        object["pid"] = self.thread.pid.into();
+        object["tid"] = self.thread.tid.into();
+        object["comm"] = self.thread.comm.as_str().into();
+        object["arguments"] = self.thread.arguments.as_slice().into();
+        object["tsc_first"] = self.tsc.0.into();
+        object["tsc_last"] = self.tsc.1.into();
+        object["ended"] = self.cause.to_string().into();
+        object["count"] = self.truth.count().into();
+        object["hash"] = format!("{:#018x}", self.truth.value()).into();
+        object["bytes"] = self.bytes.into();
     }
 }
 
@@ -144,7 +151,7 @@ impl PartNumber {
 
 /// Removes an earlier recording in the same place, because its leftover files would not belong to this one.
 pub(super) fn remove_parts(out: &Path) {
-    let _ = fs::remove_file(out.join(index::INDEX));
+    let _ = fs::remove_file(out.join(INDEX));
     // A task without parts leaves a gap in the numbers, so look at the names that exist.
     let names = fs::read_dir(out).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.file_name());
     let others = names.filter_map(|name| name.to_str()?.strip_prefix(TASK)?.parse().ok());
@@ -165,10 +172,7 @@ pub(super) fn remove_parts(out: &Path) {
 
 /// The prefix of the directories of all tasks but the first.
 const TASK: &str = "task-";
-const TRACE: &str = "trace.pt";
 const CODE: &str = "code.bin";
-const IMAGE: &str = "image.json";
-const TRUTH: &str = "truth.json";
 
 pub(super) fn write(
     dir: &Path,
@@ -198,7 +202,7 @@ mod tests {
                 fs::write(out.join(dir).join(name), "").unwrap();
             }
         }
-        fs::write(out.join(index::INDEX), "").unwrap();
+        fs::write(out.join(INDEX), "").unwrap();
         // Files that do not belong to it: one in a part, one under the number of a part that does not exist, and
         // others.
         let others = ["notes", "task-4/notes", "5/trace.pt", "task-x/trace.pt", "2x/trace.pt"];
@@ -209,7 +213,7 @@ mod tests {
         remove_parts(&out);
         let left = |name: &str| out.join(name).exists();
         assert_eq!(others.map(left), [true; 5]);
-        assert_eq!(["2", "3", "task-2", "task-4/2", index::INDEX].map(left), [false; 5]);
+        assert_eq!(["2", "3", "task-2", "task-4/2", INDEX].map(left), [false; 5]);
         for name in [TRACE, CODE, IMAGE, TRUTH] {
             assert!(!out.join(name).exists() && !out.join("task-4").join(name).exists(), "{name}");
         }

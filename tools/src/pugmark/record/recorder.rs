@@ -21,18 +21,18 @@ pub(super) struct Recorder<'a> {
     options: &'a RecordOptions,
     tasks: HashMap<pid_t, Task<'a>>,
     /// The first stops of tasks whose parent has not been reported to have started them yet.
-    early: HashMap<pid_t, Stop>,
+    early_stops: HashMap<pid_t, Stop>,
     /// The program's main thread.
     main: pid_t,
     ending: Option<Ending>,
-    begun_at: SystemTime,
+    started_at: SystemTime,
     /// The clock of all processors.
     clock: Clock,
-    /// The number of tasks and of address spaces so far.
-    begun: u32,
-    spaces: u32,
+    /// The number of tasks and of address address_spaces so far.
+    tasks_started: u32,
+    address_spaces: u32,
     /// Why nothing more is traced, although the program continues. Each task is then detached at its next stop.
-    released: Option<Cause>,
+    tracing_ended: Option<Cause>,
     parts: Vec<Part>,
     signals: Option<Signals>,
     _cpu: OneCpu,
@@ -59,25 +59,25 @@ impl<'a> Recorder<'a> {
         let mut recorder = Self {
             options,
             tasks: HashMap::new(),
-            early: HashMap::new(),
+            early_stops: HashMap::new(),
             main,
             ending: None,
-            begun_at: SystemTime::now(),
-            clock: Rc::new(hardware::BEGIN.into()),
-            begun: 0,
-            spaces: 1,
-            released: None,
+            started_at: SystemTime::now(),
+            clock: Rc::new(hardware::FIRST_TSC.into()),
+            tasks_started: 0,
+            address_spaces: 1,
+            tracing_ended: None,
             parts: vec![],
             signals,
             _cpu: cpu,
         };
-        recorder.add(tracee, 1)?;
+        recorder.add_task(tracee, 1)?;
         Ok(recorder)
     }
 
     pub(super) fn run(mut self, progress: &mut dyn FnMut(RecordProgress)) -> Result<Recording, RecordError> {
         let mut steps = 0;
-        self.go_on(self.main)?;
+        self.resume_task(self.main)?;
         let ending = loop {
             if let Some(ending) = self.ending
                 && self.tasks.is_empty()
@@ -86,10 +86,10 @@ impl<'a> Recorder<'a> {
             }
             let stopped = wait_any().map_err(|error| RecordError::Step { ip: 0, error })?;
             if let Some(signal) = self.signals.as_ref().and_then(Signals::take) {
-                self.signalled(signal)?;
+                self.handle_signal(signal)?;
             }
             let Some((pid, stop)) = stopped else { continue };
-            self.stopped(pid, stop)?;
+            self.handle_stop(pid, stop)?;
             steps += 1;
             if steps % PROGRESS_EVERY == 0 {
                 let bytes = self.tasks.values().map(Task::bytes).sum();
@@ -97,77 +97,77 @@ impl<'a> Recorder<'a> {
             }
         };
         self.parts.sort_by_key(|part| part.task);
-        let cause = self.released.unwrap_or(Cause::Over);
-        index::write(self.options, self.begun_at, (&self.parts, ending, cause))?;
+        let cause = self.tracing_ended.unwrap_or(Cause::Over);
+        index::write(self.options, self.started_at, (&self.parts, ending, cause))?;
         Ok(Recording { parts: std::mem::take(&mut self.parts), ending, cause })
     }
 
     /// Handles that a task has stopped or ended.
-    fn stopped(&mut self, pid: pid_t, stop: Stop) -> Result<(), RecordError> {
+    fn handle_stop(&mut self, pid: pid_t, stop: Stop) -> Result<(), RecordError> {
         if !self.tasks.contains_key(&pid) {
             match stop {
-                Stop::Over(ending) if pid == self.main => self.ending = Some(ending),
+                Stop::Ended(ending) if pid == self.main => self.ending = Some(ending),
                 // It ended before it was reported, or it was detached.
-                Stop::Over(_) => drop(self.early.remove(&pid)),
-                _ => drop(self.early.insert(pid, stop)),
+                Stop::Ended(_) => drop(self.early_stops.remove(&pid)),
+                _ => drop(self.early_stops.insert(pid, stop)),
             }
             return Ok(());
         }
         match stop {
-            Stop::Begun { task, shares_memory } => {
-                self.begin(pid, task, shares_memory)?;
-                return self.on(pid, |task| task.step_on()).map(drop);
+            Stop::Started { task, shares_memory } => {
+                self.handle_start(pid, task, shares_memory)?;
+                return self.with_task(pid, |task| task.continue_step()).map(drop);
             }
-            Stop::Exec => self.take_place(pid)?,
+            Stop::Exec => self.handle_exec(pid)?,
             _ => {}
         }
-        match self.on(pid, |task| task.stopped(stop))? {
+        match self.with_task(pid, |task| task.handle_stop(stop))? {
             Some(Outcome::Over(ending)) => {
                 if pid == self.main {
                     self.ending = Some(ending);
                 }
-                self.remove(pid);
+                self.remove_task(pid);
                 return Ok(());
             }
-            Some(Outcome::Mapped) => self.mapped(pid),
+            Some(Outcome::Mapped) => self.mark_mappings_outdated(pid),
             Some(Outcome::Stepped) | None => {}
         }
-        self.go_on(pid)
+        self.resume_task(pid)
     }
 
     /// Starts the next step of a task that has stopped, or detaches it.
-    fn go_on(&mut self, pid: pid_t) -> Result<(), RecordError> {
+    fn resume_task(&mut self, pid: pid_t) -> Result<(), RecordError> {
         loop {
-            if self.released.is_none() && self.limit_reached() {
-                self.release(Cause::Limit)?;
+            if self.tracing_ended.is_none() && self.limit_reached() {
+                self.end_tracing(Cause::Limit)?;
             }
-            if self.released.is_some() {
-                self.on(pid, |task| {
+            if self.tracing_ended.is_some() {
+                self.with_task(pid, |task| {
                     task.tracee.detach(task.signal).map_err(|error| RecordError::Step { ip: 0, error })
                 })?;
-                self.remove(pid);
+                self.remove_task(pid);
                 return Ok(());
             }
-            if self.on(pid, Task::step)?.is_none_or(|begun| begun) {
+            if self.with_task(pid, Task::step)?.is_none_or(|begun| begun) {
                 return Ok(());
             }
         }
     }
 
     /// Ends all tracing.
-    fn release(&mut self, cause: Cause) -> Result<(), RecordError> {
-        self.released = Some(cause);
+    fn end_tracing(&mut self, cause: Cause) -> Result<(), RecordError> {
+        self.tracing_ended = Some(cause);
         self.tasks.values_mut().try_for_each(|task| task.finish(cause))
     }
 
     /// Handles a signal that asks this process to end: ends the recording and passes the signal to the program.
-    fn signalled(&mut self, signal: c_int) -> Result<(), RecordError> {
+    fn handle_signal(&mut self, signal: c_int) -> Result<(), RecordError> {
         let mut processes: HashSet<pid_t> = self.tasks.values().map(|task| task.process).collect();
         if self.ending.is_none() {
             processes.insert(self.main);
         }
-        if self.released.is_none() {
-            self.release(Cause::Signal(signal))?;
+        if self.tracing_ended.is_none() {
+            self.end_tracing(Cause::Signal(signal))?;
         }
         for process in processes {
             // SAFETY: it takes numbers. The process was not yet waited for to its end, so the number is still its own.
@@ -183,34 +183,34 @@ impl<'a> Recorder<'a> {
     }
 
     /// Handles that `parent` has started a task, which stops before its first instruction.
-    fn begin(&mut self, parent: pid_t, pid: pid_t, shares_memory: bool) -> Result<(), RecordError> {
+    fn handle_start(&mut self, parent: pid_t, pid: pid_t, shares_memory: bool) -> Result<(), RecordError> {
         let begun = |error| RecordError::Step { ip: 0, error };
-        let Ok(tracee) = Tracee::begun(pid) else {
+        let Ok(tracee) = Tracee::of_traced_thread(pid) else {
             // It was killed in the meantime.
             return Ok(());
         };
-        let stop = match self.early.remove(&pid) {
+        let stop = match self.early_stops.remove(&pid) {
             Some(stop) => stop,
             None => tracee.wait().map_err(begun)?,
         };
-        if let Stop::Over(_) = stop {
+        if let Stop::Ended(_) = stop {
             return Ok(());
         }
-        if self.released.is_some() {
+        if self.tracing_ended.is_some() {
             return tracee.detach(0).map_err(begun);
         }
         let space = match self.tasks.get(&parent) {
             Some(parent) if shares_memory => parent.space,
             _ => {
-                self.spaces += 1;
-                self.spaces
+                self.address_spaces += 1;
+                self.address_spaces
             }
         };
-        match self.add(tracee, space) {
-            Err(error) if error.is_of_the_killed() => return Ok(()),
+        match self.add_task(tracee, space) {
+            Err(error) if error.is_of_a_killed_task() => return Ok(()),
             added => added?,
         }
-        self.on(pid, |task| {
+        self.with_task(pid, |task| {
             // Another signal may come before the SIGSTOP with which tasks begin.
             if let Stop::Signal(signal) = stop
                 && signal != libc::SIGSTOP
@@ -219,41 +219,41 @@ impl<'a> Recorder<'a> {
             }
             Ok(())
         })?;
-        self.go_on(pid)
+        self.resume_task(pid)
     }
 
     /// Handles that a task executes another program: all other tasks of its process have ended, and it now has the
     /// number of the process's first thread.
-    fn take_place(&mut self, pid: pid_t) -> Result<(), RecordError> {
-        let message = self.on(pid, |task| {
+    fn handle_exec(&mut self, pid: pid_t) -> Result<(), RecordError> {
+        let message = self.with_task(pid, |task| {
             task.tracee.event_message().map_err(|error| RecordError::Step { ip: 0, error })
         })?;
         let Some(former) = message.filter(|former| *former != pid) else { return Ok(()) };
         let Some(mut task) = self.tasks.remove(&former) else { return Ok(()) };
-        self.on(pid, |task| task.finish(Cause::Over))?;
-        self.remove(pid);
-        task.becomes(pid);
+        self.with_task(pid, |task| task.finish(Cause::Over))?;
+        self.remove_task(pid);
+        task.set_pid(pid);
         self.tasks.insert(pid, task);
         Ok(())
     }
 
     /// Marks what the other tasks of an address space know of its mappings as outdated.
-    fn mapped(&mut self, pid: pid_t) {
+    fn mark_mappings_outdated(&mut self, pid: pid_t) {
         let Some(space) = self.tasks.get(&pid).map(|task| task.space) else { return };
         for (other, task) in &mut self.tasks {
-            task.stale |= *other != pid && task.space == space;
+            task.mappings_outdated |= *other != pid && task.space == space;
         }
     }
 
-    fn add(&mut self, tracee: Tracee, space: u32) -> Result<(), RecordError> {
-        self.begun += 1;
+    fn add_task(&mut self, tracee: Tracee, space: u32) -> Result<(), RecordError> {
+        self.tasks_started += 1;
         let pid = tracee.pid;
-        let task = Task::new(self.options, self.begun, space, self.clock.clone(), tracee)?;
+        let task = Task::new(self.options, self.tasks_started, space, self.clock.clone(), tracee)?;
         self.tasks.insert(pid, task);
         Ok(())
     }
 
-    fn remove(&mut self, pid: pid_t) {
+    fn remove_task(&mut self, pid: pid_t) {
         if let Some(task) = self.tasks.remove(&pid) {
             self.parts.extend(task.parts);
         }
@@ -261,13 +261,13 @@ impl<'a> Recorder<'a> {
 
     /// Does something with a task, if the task exists and has not been killed: another thread can end the whole process
     /// at any time, including threads that have stopped.
-    fn on<T>(
+    fn with_task<T>(
         &mut self,
         pid: pid_t,
         act: impl FnOnce(&mut Task<'a>) -> Result<T, RecordError>,
     ) -> Result<Option<T>, RecordError> {
         match self.tasks.get_mut(&pid).map(act) {
-            Some(Err(error)) if error.is_of_the_killed() => Ok(None),
+            Some(Err(error)) if error.is_of_a_killed_task() => Ok(None),
             result => result.transpose(),
         }
     }
@@ -276,7 +276,7 @@ impl<'a> Recorder<'a> {
 impl Drop for Recorder<'_> {
     /// Kills the tasks that are left.
     fn drop(&mut self) {
-        let mut left: HashSet<pid_t> = self.tasks.keys().chain(self.early.keys()).copied().collect();
+        let mut left: HashSet<pid_t> = self.tasks.keys().chain(self.early_stops.keys()).copied().collect();
         if self.ending.is_none() {
             left.insert(self.main);
         }
@@ -286,7 +286,7 @@ impl Drop for Recorder<'_> {
         }
         while !left.is_empty() {
             match wait_any() {
-                Ok(Some((pid, Stop::Over(_)))) => drop(left.remove(&pid)),
+                Ok(Some((pid, Stop::Ended(_)))) => drop(left.remove(&pid)),
                 Ok(_) => {}
                 // There are no children left.
                 Err(_) => break,

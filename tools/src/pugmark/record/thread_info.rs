@@ -5,25 +5,25 @@ use std::{fs, io};
 
 /// A thread, its process, and the program that it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Who {
+pub struct ThreadInfo {
     /// The process.
-    pub process: pid_t,
+    pub pid: pid_t,
     /// The thread's number; that of the process for its first thread.
-    pub thread: pid_t,
+    pub tid: pid_t,
     /// The thread's name: the first 15 bytes of the program's file name, unless the program has changed it.
     pub comm: String,
     /// The program and its arguments.
     pub arguments: Vec<String>,
 }
 
-impl Who {
+impl ThreadInfo {
     /// Reads the data of a thread that has not ended.
     pub(super) fn read(thread: pid_t) -> io::Result<Self> {
         let arguments = fs::read(format!("/proc/{thread}/cmdline"))?;
         let arguments = arguments.strip_suffix(&[0]).unwrap_or(&arguments).split(|byte| *byte == 0);
         Ok(Self {
-            process: process(thread)?,
-            thread,
+            pid: process_of(thread)?,
+            tid: thread,
             comm: comm(thread)?,
             arguments: arguments.map(|word| String::from_utf8_lossy(word).into_owned()).collect(),
         })
@@ -31,17 +31,17 @@ impl Who {
 
     /// Reads the thread's name again. For a thread that has ended, the last name that was read stays.
     pub(super) fn read_comm(&mut self) {
-        if let Ok(comm) = comm(self.thread) {
+        if let Ok(comm) = comm(self.tid) {
             self.comm = comm;
         }
     }
 }
 
 /// Returns the process of a thread that has not ended.
-pub(super) fn process(thread: pid_t) -> io::Result<pid_t> {
+pub(super) fn process_of(thread: pid_t) -> io::Result<pid_t> {
     let status = fs::read_to_string(format!("/proc/{thread}/status"))?;
     let number = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
-    number.ok_or_else(|| io::Error::other("the system does not tell the process of a thread"))
+    number.ok_or_else(|| io::Error::other("the status of the thread does not name its process"))
 }
 
 fn comm(thread: pid_t) -> io::Result<String> {
@@ -54,18 +54,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_told_with_its_name_and_arguments() {
+    fn a_thread_has_its_process_its_name_and_its_arguments() {
         let own = std::process::id().cast_signed();
-        let mut who = Who::read(own).unwrap();
-        assert_eq!((who.process, who.thread), (own, own));
+        let mut info = ThreadInfo::read(own).unwrap();
+        assert_eq!((info.pid, info.tid), (own, own));
         let arguments: Vec<_> = std::env::args().collect();
-        assert_eq!(who.arguments, arguments);
+        assert_eq!(info.arguments, arguments);
         // The kernel keeps the first 15 bytes of the file's name.
         let file = std::env::current_exe().unwrap();
-        assert!(!who.comm.is_empty() && file.file_name().unwrap().to_str().unwrap().starts_with(&who.comm));
-        let before = who.clone();
-        who.comm.clear();
-        who.read_comm();
-        assert_eq!(who, before);
+        assert!(!info.comm.is_empty() && file.file_name().unwrap().to_str().unwrap().starts_with(&info.comm));
+        let before = info.clone();
+        info.comm.clear();
+        info.read_comm();
+        assert_eq!(info, before);
     }
 }

@@ -8,9 +8,9 @@ use super::{
     hardware::{Clock, Next},
     instruction::Special,
     maps::Mapping,
-    part::{Open, PartNumber},
+    part::{OpenPart, PartNumber},
+    thread_info::{self, ThreadInfo},
     tracee::{Registers, Stop, Tracee},
-    who::{self, Who},
 };
 use libc::c_int;
 use pugmark_decoder_core::insn;
@@ -30,8 +30,8 @@ pub(super) struct Task<'a> {
     clock: Clock,
     code: CodeSnapshots,
     /// Another task has changed what is mapped.
-    pub(super) stale: bool,
-    part: Option<Open>,
+    pub(super) mappings_outdated: bool,
+    part: Option<OpenPart>,
     pub(super) parts: Vec<Part>,
     /// Nothing more is to be traced.
     finished: bool,
@@ -54,7 +54,7 @@ struct Step {
     special: Option<Special>,
     bytes: FetchedBytes,
     /// The return address of a call into the vsyscall page.
-    emulated: Option<u64>,
+    vsyscall_return: Option<u64>,
     /// The signal that was delivered with the step; 0 if there was none.
     delivered: c_int,
 }
@@ -95,7 +95,7 @@ impl<'a> Task<'a> {
             tracee,
             clock,
             code: CodeSnapshots::default(),
-            stale: false,
+            mappings_outdated: false,
             part: None,
             parts: vec![],
             finished: false,
@@ -107,8 +107,8 @@ impl<'a> Task<'a> {
             begins_with_stop: false,
         };
         let registers = task.registers()?;
-        task.arrive(&registers);
-        task.process = task.stepping(who::process(task.tracee.pid))?;
+        task.set_position(&registers);
+        task.process = task.or_step_error(thread_info::process_of(task.tracee.pid))?;
         task.refresh()?;
         Ok(task)
     }
@@ -126,7 +126,7 @@ impl<'a> Task<'a> {
 
     /// Starts a step. Returns false if the step is already done, without running the program.
     pub(super) fn step(&mut self) -> Result<bool, RecordError> {
-        if std::mem::take(&mut self.stale) {
+        if std::mem::take(&mut self.mappings_outdated) {
             self.refresh()?;
         }
         let at = self.ip;
@@ -137,26 +137,26 @@ impl<'a> Task<'a> {
             && !self.restart
         {
             let next = at + self.len(bytes);
-            if self.stepping(flags::pop(&self.tracee, pop, self.len(bytes), self.mode))? {
+            if self.or_step_error(flags::pop(&self.tracee, pop, self.len(bytes), self.mode))? {
                 return self.retire(next, bytes).map(|()| false);
             }
         }
-        let emulated = if VSYSCALL.contains(&at) { Some(self.return_address()?) } else { None };
+        let vsyscall_return = if VSYSCALL.contains(&at) { Some(self.return_address()?) } else { None };
         let delivered = std::mem::take(&mut self.signal);
-        self.step = Step { special, bytes, emulated, delivered };
-        self.stepping(self.tracee.step(delivered)).map(|()| true)
+        self.step = Step { special, bytes, vsyscall_return, delivered };
+        self.or_step_error(self.tracee.step(delivered)).map(|()| true)
     }
 
     /// Continues the step in progress, which the start of another task interrupted.
-    pub(super) fn step_on(&self) -> Result<(), RecordError> {
-        self.stepping(self.tracee.step(0))
+    pub(super) fn continue_step(&self) -> Result<(), RecordError> {
+        self.or_step_error(self.tracee.step(0))
     }
 
     /// Handles the stop at which the step in progress has ended.
-    pub(super) fn stopped(&mut self, stop: Stop) -> Result<Outcome, RecordError> {
-        let Step { special, bytes, emulated, delivered } = std::mem::take(&mut self.step);
+    pub(super) fn handle_stop(&mut self, stop: Stop) -> Result<Outcome, RecordError> {
+        let Step { special, bytes, vsyscall_return, delivered } = std::mem::take(&mut self.step);
         match stop {
-            Stop::Over(ending) => {
+            Stop::Ended(ending) => {
                 if delivered == 0 {
                     self.enter_kernel(special, bytes)?;
                 }
@@ -168,24 +168,24 @@ impl<'a> Task<'a> {
                 return self.exec();
             }
             // The start of another task does not end this task's step.
-            Stop::Begun { .. } => {}
+            Stop::Started { .. } => {}
             Stop::Signal(libc::SIGSTOP) if std::mem::take(&mut self.begins_with_stop) => {}
-            Stop::Signal(signal) => self.signalled(signal)?,
+            Stop::Signal(signal) => self.handle_signal(signal)?,
             Stop::Trap if delivered != 0 && self.signal_code()? == Some(libc::SIGTRAP) => {
                 // The task is at the first instruction of the signal's handler.
                 let registers = self.registers()?;
-                self.arrive(&registers);
+                self.set_position(&registers);
             }
             Stop::Trap => {
-                return match emulated {
-                    Some(back) => self.emulated(back),
+                return match vsyscall_return {
+                    Some(back) => self.finish_vsyscall(back),
                     None if self.restart => {
                         self.restart = false;
                         self.ip = self.ip.wrapping_sub(SYSTEM_CALL_LEN);
                         let bytes = self.fetch(self.ip)?;
-                        self.executed(Special::of(bytes.as_slice(), self.mode), bytes)
+                        self.finish_step(Special::of(bytes.as_slice(), self.mode), bytes)
                     }
-                    None => self.executed(special, bytes),
+                    None => self.finish_step(special, bytes),
                 };
             }
         }
@@ -202,12 +202,12 @@ impl<'a> Task<'a> {
     }
 
     /// Takes the number of another task that has ended, as exec does with threads.
-    pub(super) fn becomes(&mut self, pid: libc::pid_t) {
+    pub(super) fn set_pid(&mut self, pid: libc::pid_t) {
         self.tracee.pid = pid;
     }
 
     /// Handles that the instruction at `self.ip` was stepped.
-    fn executed(&mut self, special: Option<Special>, bytes: FetchedBytes) -> Result<Outcome, RecordError> {
+    fn finish_step(&mut self, special: Option<Special>, bytes: FetchedBytes) -> Result<Outcome, RecordError> {
         let (at, next) = (self.ip, self.next_ip()?);
         match special {
             Some(Special::Repeat) if next == at => {}
@@ -219,12 +219,12 @@ impl<'a> Task<'a> {
             Some(Special::SystemCall | Special::Interrupt { .. }) => {
                 self.enter_kernel(special, bytes)?;
                 let registers = self.registers()?;
-                self.arrive(&registers);
+                self.set_position(&registers);
                 self.restart = must_restart(&registers);
                 if can_rename(&registers)
                     && let Some(part) = &mut self.part
                 {
-                    part.who.read_comm();
+                    part.thread.read_comm();
                 }
                 if can_map_code(&registers) {
                     self.refresh()?;
@@ -240,14 +240,14 @@ impl<'a> Task<'a> {
             }
             Some(Special::Far) => {
                 let (before, registers) = (self.mode, self.registers()?);
-                self.arrive(&registers);
+                self.set_position(&registers);
                 let after = Next::User(self.ip, self.mode);
                 if let Some(part) = &mut self.part {
                     part.hardware.retire((at, before), after, bytes.as_slice())?;
                 }
             }
             Some(Special::PushFlags) => {
-                self.stepping(flags::clear_pushed_trap_flag(&self.tracee))?;
+                self.or_step_error(flags::clear_pushed_trap_flag(&self.tracee))?;
                 self.retire(next, bytes)?;
             }
             Some(Special::Repeat | Special::PopFlags { .. }) | None => self.retire(next, bytes)?,
@@ -280,7 +280,7 @@ impl<'a> Task<'a> {
     }
 
     /// Handles that a signal is about to be delivered. The instruction at `self.ip` was not executed.
-    fn signalled(&mut self, signal: c_int) -> Result<(), RecordError> {
+    fn handle_signal(&mut self, signal: c_int) -> Result<(), RecordError> {
         // A stop without signal information is a group stop, caused by a signal like SIGSTOP. It is not a signal.
         let Some(code) = self.signal_code()? else { return Ok(()) };
         self.signal = signal;
@@ -297,13 +297,13 @@ impl<'a> Task<'a> {
 
     /// Handles a call into the vsyscall page: the fetch faults, the kernel does what the call requests and returns to
     /// the caller, and the step ends there.
-    fn emulated(&mut self, back: u64) -> Result<Outcome, RecordError> {
+    fn finish_vsyscall(&mut self, back: u64) -> Result<Outcome, RecordError> {
         if let Some(part) = &mut self.part {
             part.hardware.deliver(DeliveryKind::Fault, PAGE_FAULT, (self.ip, self.mode))?;
         }
         self.ip = back;
         let bytes = self.fetch(back)?;
-        self.executed(Special::of(bytes.as_slice(), self.mode), bytes)
+        self.finish_step(Special::of(bytes.as_slice(), self.mode), bytes)
     }
 
     /// Handles that another program replaces this one, up to that program's first instruction.
@@ -316,13 +316,13 @@ impl<'a> Task<'a> {
             Stop::Trap => {}
             // The signal is handled before the first instruction.
             Stop::Signal(signal) => self.signal = self.signal_code()?.map_or(0, |_| signal),
-            Stop::Over(ending) => return self.finish(Cause::Over).map(|()| Outcome::Over(ending)),
-            Stop::Exec | Stop::Begun { .. } => {
+            Stop::Ended(ending) => return self.finish(Cause::Over).map(|()| Outcome::Over(ending)),
+            Stop::Exec | Stop::Started { .. } => {
                 return Err(error(io::Error::other("it did not stop where it begins")));
             }
         }
         let registers = self.registers()?;
-        self.arrive(&registers);
+        self.set_position(&registers);
         self.code = CodeSnapshots::default();
         self.refresh()?;
         Ok(Outcome::Stepped)
@@ -336,7 +336,7 @@ impl<'a> Task<'a> {
                 Ok(bytes) if !bytes.as_slice().is_empty() => return Ok(bytes),
                 // Another thread has mapped it, or it is not mapped.
                 Ok(_) => self.refresh()?,
-                Err(Changed) => self.begin_anew()?,
+                Err(Changed) => self.begin_next_part()?,
             }
         }
         Ok(FetchedBytes::default())
@@ -349,12 +349,12 @@ impl<'a> Task<'a> {
         match code.refresh(&mappings, &|address, out| tracee.read(address, out)) {
             Ok(()) if self.part.is_none() && !self.finished => self.begin_part(&mappings),
             Ok(()) => Ok(()),
-            Err(Changed) => self.begin_anew(),
+            Err(Changed) => self.begin_next_part(),
         }
     }
 
     /// Ends the part, because executed code changes, and begins the next.
-    fn begin_anew(&mut self) -> Result<(), RecordError> {
+    fn begin_next_part(&mut self) -> Result<(), RecordError> {
         self.end_part(Cause::Changed)?;
         self.code = CodeSnapshots::default();
         self.refresh()
@@ -362,15 +362,16 @@ impl<'a> Task<'a> {
 
     /// Begins a part, if all functions to trace are mapped.
     fn begin_part(&mut self, mappings: &[Mapping]) -> Result<(), RecordError> {
-        let program = self.stepping(self.tracee.executable())?;
+        let program = self.or_step_error(self.tracee.executable())?;
         let symbols = Symbols::new(mappings, &program);
         let ranges: Option<Vec<_>> =
             self.options.ranges.iter().map(|range| range.resolve(&symbols)).collect();
         if let Some(ranges) = ranges {
             let number = self.parts.len() + 1;
             let place = PartNumber { task: self.number, number };
-            let who = self.stepping(Who::read(self.tracee.pid))?;
-            self.part = Some(Open::begin(self.options, place, (program, who), ranges, self.clock.clone())?);
+            let thread = self.or_step_error(ThreadInfo::read(self.tracee.pid))?;
+            self.part =
+                Some(OpenPart::begin(self.options, place, (program, thread), ranges, self.clock.clone())?);
         }
         Ok(())
     }
@@ -378,14 +379,14 @@ impl<'a> Task<'a> {
     fn end_part(&mut self, cause: Cause) -> Result<(), RecordError> {
         if let Some(mut part) = self.part.take() {
             if cause != Cause::Exec {
-                part.who.read_comm();
+                part.thread.read_comm();
             }
             self.parts.push(part.end(self.options, cause, (self.ip, self.mode), &self.code.sections())?);
         }
         Ok(())
     }
 
-    fn arrive(&mut self, registers: &Registers) {
+    fn set_position(&mut self, registers: &Registers) {
         self.ip = registers.rip;
         self.mode = if registers.cs == USER32_CS { ExecMode::Bits32 } else { ExecMode::Bits64 };
         self.restart = false;
@@ -403,22 +404,22 @@ impl<'a> Task<'a> {
     }
 
     fn mappings(&self) -> Result<Vec<Mapping>, RecordError> {
-        self.stepping(self.tracee.maps()).map(|maps| Mapping::parse(&maps))
+        self.or_step_error(self.tracee.maps()).map(|maps| Mapping::parse(&maps))
     }
 
     fn next_ip(&self) -> Result<u64, RecordError> {
-        self.stepping(self.tracee.ip())
+        self.or_step_error(self.tracee.ip())
     }
 
     fn registers(&self) -> Result<Registers, RecordError> {
-        self.stepping(self.tracee.registers())
+        self.or_step_error(self.tracee.registers())
     }
 
     fn signal_code(&self) -> Result<Option<c_int>, RecordError> {
-        self.stepping(self.tracee.signal_code())
+        self.or_step_error(self.tracee.signal_code())
     }
 
-    fn stepping<T>(&self, result: io::Result<T>) -> Result<T, RecordError> {
+    fn or_step_error<T>(&self, result: io::Result<T>) -> Result<T, RecordError> {
         result.map_err(|error| RecordError::Step { ip: self.ip, error })
     }
 }

@@ -32,14 +32,14 @@ pub(super) enum Stop {
     /// The thread has executed another program.
     Exec,
     /// The thread has started another thread or process.
-    Begun {
+    Started {
         /// The number of the new one.
         task: pid_t,
         /// Whether the new one sees the same memory.
         shares_memory: bool,
     },
     /// The thread has ended.
-    Over(Ending),
+    Ended(Ending),
 }
 
 /// How the program ended.
@@ -71,8 +71,8 @@ impl Tracee {
         // The child is waited for by its number.
         let pid = command.spawn()?.id() as pid_t;
         let ready = || {
-            let mut tracee = Self::begun(pid)?;
-            if let Stop::Over(_) = tracee.wait()? {
+            let mut tracee = Self::of_traced_thread(pid)?;
+            if let Stop::Ended(_) = tracee.wait()? {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             tracee.reopen_memory()?;
@@ -87,27 +87,27 @@ impl Tracee {
             // SAFETY: it takes numbers. If the process was already waited for to its end, its number is unused, because
             // nothing was started since.
             unsafe { libc::kill(pid, libc::SIGKILL) };
-            while wait(pid).is_ok_and(|(_, stop)| !matches!(stop, Stop::Over(_))) {}
+            while wait(pid).is_ok_and(|(_, stop)| !matches!(stop, Stop::Ended(_))) {}
         })
     }
 
     /// Returns the thread with this number, which is already traced and will stop.
-    pub(super) fn begun(pid: pid_t) -> io::Result<Self> {
+    pub(super) fn of_traced_thread(pid: pid_t) -> io::Result<Self> {
         Ok(Self { pid, memory: File::open(format!("/proc/{pid}/mem"))? })
     }
 
     /// Delivers `signal`, unless it is 0, and lets the thread run to its next stop: after one instruction, unless
     /// something else stops it before.
     pub(super) fn step(&self, signal: c_int) -> io::Result<()> {
-        self.go(libc::PTRACE_SINGLESTEP, signal)
+        self.resume(libc::PTRACE_SINGLESTEP, signal)
     }
 
     /// Delivers `signal`, unless it is 0, and lets the thread run without tracing it any more.
     pub(super) fn detach(&self, signal: c_int) -> io::Result<()> {
-        self.go(libc::PTRACE_DETACH, signal)
+        self.resume(libc::PTRACE_DETACH, signal)
     }
 
-    fn go(&self, how: libc::c_uint, signal: c_int) -> io::Result<()> {
+    fn resume(&self, how: libc::c_uint, signal: c_int) -> io::Result<()> {
         match self.request(how, null_mut(), signal as usize as *mut c_void) {
             // It was killed in the meantime; the next wait reports its end.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
@@ -226,16 +226,16 @@ fn wait_once(pid: pid_t) -> io::Result<(pid_t, Stop)> {
     let pid = unsafe { libc::waitpid(pid, &raw mut status, options) };
     check(c_long::from(pid))?;
     if libc::WIFEXITED(status) {
-        return Ok((pid, Stop::Over(Ending::Exit(libc::WEXITSTATUS(status)))));
+        return Ok((pid, Stop::Ended(Ending::Exit(libc::WEXITSTATUS(status)))));
     }
     if libc::WIFSIGNALED(status) {
-        return Ok((pid, Stop::Over(Ending::Signal(libc::WTERMSIG(status)))));
+        return Ok((pid, Stop::Ended(Ending::Signal(libc::WTERMSIG(status)))));
     }
-    let begun = |shares_memory| event_message(pid).map(|task| Stop::Begun { task, shares_memory });
+    let started = |shares_memory| event_message(pid).map(|task| Stop::Started { task, shares_memory });
     let stop = match (libc::WSTOPSIG(status), status >> 16) {
         (libc::SIGTRAP, libc::PTRACE_EVENT_EXEC) => Stop::Exec,
-        (libc::SIGTRAP, libc::PTRACE_EVENT_FORK) => begun(false)?,
-        (libc::SIGTRAP, libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_VFORK) => begun(true)?,
+        (libc::SIGTRAP, libc::PTRACE_EVENT_FORK) => started(false)?,
+        (libc::SIGTRAP, libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_VFORK) => started(true)?,
         (libc::SIGTRAP, _) => Stop::Trap,
         (signal, _) => Stop::Signal(signal),
     };
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn whoever_is_not_stepped_has_no_signal_and_no_registers() {
-        let own = Tracee::begun(std::process::id().cast_signed()).unwrap();
+        let own = Tracee::of_traced_thread(std::process::id().cast_signed()).unwrap();
         let error = |error: io::Error| error.raw_os_error();
         assert_eq!(own.signal_code().map_err(error), Err(Some(libc::ESRCH)));
         assert_eq!(own.ip().map_err(error), Err(Some(libc::ESRCH)));
@@ -338,13 +338,13 @@ mod tests {
 
     #[test]
     fn memory_is_read_as_far_as_there_is_some() {
-        let own = Tracee::begun(std::process::id().cast_signed()).unwrap();
+        let own = Tracee::of_traced_thread(std::process::id().cast_signed()).unwrap();
         let bytes = *b"some bytes";
         let at = bytes.as_ptr() as u64;
         let mut read = [0; 10];
         assert_eq!((own.read(at, &mut read), read), (10, bytes));
         // Nothing is mapped after the stack.
-        let maps = crate::record::maps::Mapping::parse(&own.maps().unwrap());
+        let maps = crate::pugmark::record::maps::Mapping::parse(&own.maps().unwrap());
         let stack = maps.iter().find(|mapping| mapping.name == "[stack]").unwrap();
         assert!(maps.iter().all(|mapping| mapping.start != stack.end));
         assert_eq!(own.read(stack.end - 4, &mut read), 4);

@@ -6,12 +6,12 @@
 //! the trace.
 //!
 //! ```no_run
-//! use pugmark_tools::record::{RecordOptions, record};
+//! use pugmark_tools::pugmark::record::{RecordOptions, record};
 //!
 //! let options = RecordOptions { out: "hello".into(), ..RecordOptions::new(["echo", "hello"]) };
 //! let recording = record(&options, &mut |_| {})?;
 //! println!("{} instructions", recording.parts[0].truth.count());
-//! # Ok::<(), pugmark_tools::record::RecordError>(())
+//! # Ok::<(), pugmark_tools::pugmark::record::RecordError>(())
 //! ```
 //!
 //! # What is traced
@@ -59,14 +59,14 @@ mod part;
 mod recorder;
 mod signals;
 mod task;
+mod thread_info;
 mod tracee;
-mod who;
 
 pub use filter::{BadRange, Range};
 pub use options::RecordOptions;
 pub use part::Part;
+pub use thread_info::ThreadInfo;
 pub use tracee::Ending;
-pub use who::Who;
 
 use std::{fmt, io, path::PathBuf};
 
@@ -184,7 +184,7 @@ pub enum RecordError {
 
 impl RecordError {
     /// Returns whether the task no longer exists because it was killed. The next wait then reports its end.
-    fn is_of_the_killed(&self) -> bool {
+    fn is_of_a_killed_task(&self) -> bool {
         matches!(self, Self::Step { error, .. } if error.raw_os_error() == Some(libc::ESRCH))
     }
 }

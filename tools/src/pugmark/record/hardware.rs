@@ -45,7 +45,7 @@ const KERNEL_TICKS: u64 = 1000;
 pub(super) type Clock = Rc<Cell<u64>>;
 
 /// The value at which the clock begins.
-pub(super) const BEGIN: u64 = KERNEL_TICKS;
+pub(super) const FIRST_TSC: u64 = KERNEL_TICKS;
 
 /// An address in the kernel. CR3 does not matter, because only CPL 3 is traced.
 const KERNEL: Context =
@@ -120,7 +120,7 @@ impl<W: Write> Hardware<W> {
     }
 
     /// Advances the time.
-    fn pass(&self, ticks: u64) {
+    fn advance_clock(&self, ticks: u64) {
         self.clock.set(self.clock.get() + ticks);
     }
 
@@ -142,11 +142,11 @@ impl<W: Write> Hardware<W> {
         after: Next,
         bytes: &[u8],
     ) -> Result<(), RecordError> {
-        self.enter(before)?;
+        self.return_to_user(before)?;
         if self.processor.read_msr(msr::STATUS).is_ok_and(|status| status & self.enables == self.enables) {
             self.truth.add(before.0);
         }
-        self.pass(1);
+        self.advance_clock(1);
         let after = match after {
             Next::User(ip, mode) => user(ip, mode),
             Next::Kernel => KERNEL,
@@ -163,13 +163,13 @@ impl<W: Write> Hardware<W> {
         vector: u8,
         at: (u64, ExecMode),
     ) -> Result<(), RecordError> {
-        self.enter(at)?;
+        self.return_to_user(at)?;
         self.in_kernel = true;
-        self.pass(1);
+        self.advance_clock(1);
         let before = user(at.0, at.1);
         let delivery = Delivery { kind, vector, before, after: KERNEL, cr2: None, tsc: self.tsc() };
         self.processor.deliver(&delivery, &mut memory(&mut self.ram));
-        self.settle()
+        self.fetch_if_due()
     }
 
     /// Turns tracing off. Unless the program is in the kernel, an interrupt before the instruction at `at` takes it
@@ -187,18 +187,18 @@ impl<W: Write> Hardware<W> {
     }
 
     /// Returns from the kernel, if the program is there.
-    fn enter(&mut self, (ip, mode): (u64, ExecMode)) -> Result<(), RecordError> {
+    fn return_to_user(&mut self, (ip, mode): (u64, ExecMode)) -> Result<(), RecordError> {
         if !std::mem::take(&mut self.in_kernel) {
             return Ok(());
         }
-        self.pass(KERNEL_TICKS);
+        self.advance_clock(KERNEL_TICKS);
         self.instruction(KERNEL, user(ip, mode), SYSRET)
     }
 
     fn instruction(&mut self, before: Context, after: Context, bytes: &[u8]) -> Result<(), RecordError> {
         let retired = Retired { before, after, bytes, tsc: self.tsc(), operand: 0 };
         self.processor.retire(&retired, &mut memory(&mut self.ram));
-        self.settle()
+        self.fetch_if_due()
     }
 
     fn write_msr(&mut self, number: u32, value: u64) -> Result<(), RecordError> {
@@ -208,7 +208,7 @@ impl<W: Write> Hardware<W> {
         written.map_err(|_| RecordError::Refused { msr: number, value })
     }
 
-    fn settle(&mut self) -> Result<(), RecordError> {
+    fn fetch_if_due(&mut self) -> Result<(), RecordError> {
         self.until_fetch -= 1;
         if self.until_fetch == 0 {
             self.fetch()?;
@@ -280,7 +280,7 @@ mod tests {
         make: impl FnOnce(&mut Hardware<&mut Vec<u8>>),
     ) -> (Vec<u8>, AddressHash) {
         let mut trace = vec![];
-        let mut hardware = Hardware::start(options, ranges, Rc::new(BEGIN.into()), &mut trace).unwrap();
+        let mut hardware = Hardware::start(options, ranges, Rc::new(FIRST_TSC.into()), &mut trace).unwrap();
         make(&mut hardware);
         hardware.finish((AT, MODE)).unwrap();
         let (bytes, truth) = (hardware.bytes(), hardware.truth());
