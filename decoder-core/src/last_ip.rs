@@ -72,18 +72,30 @@ impl LastIp {
     }
 
     /// Applies the payload of a packet with this IPBytes field, which is not 0 and not a reserved one, and returns
-    /// the address it stands for. It has no branches, because the processor could not predict which form comes next.
+    /// the address it stands for.
     #[inline(always)]
     pub(crate) const fn update_by(&mut self, form: u8, payload: u64) -> u64 {
+        self.set(Self::updated(self.ip, form, payload));
+        self.ip
+    }
+
+    /// The address that the payload of a packet with this IPBytes field stands for after the address `base`. It has no
+    /// branches, because the processor could not predict which form comes next.
+    #[inline(always)]
+    pub(crate) const fn updated(base: u64, form: u8, payload: u64) -> u64 {
         /// Indexed by IPBytes: the bits of the last IP to keep, and the number of bits above the payload that repeat
         /// its highest bit.
         const KEPT: [(u64, u8); 8] =
             [(!0, 0), (!0xffff, 0), (!0xffff_ffff, 0), (0, 16), (!LOW_48, 0), (!0, 0), (0, 0), (!0, 0)];
         let (kept, extended) = KEPT[(form & 7) as usize];
         let payload = ((payload << extended).cast_signed() >> extended).cast_unsigned();
-        self.ip = self.ip & kept | payload & !kept;
-        self.missing = None;
-        self.ip
+        base & kept | payload & !kept
+    }
+
+    /// Makes `ip` the last IP.
+    #[inline(always)]
+    pub(crate) const fn set(&mut self, ip: u64) {
+        *self = Self { ip, missing: None };
     }
 
     /// The address of the last packet.

@@ -78,6 +78,7 @@ pub mod errata;
 pub mod error;
 pub mod event;
 pub mod flow;
+pub mod graph;
 pub mod hash;
 pub mod ibs;
 pub mod image;

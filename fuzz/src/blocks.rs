@@ -4,25 +4,28 @@ use crate::subject::Subject;
 use arbitrary::{Result, Unstructured};
 use pugmark_decoder_core::{
     Error,
-    block::{self, BlockDecoder, Slot},
+    block::{self, BlockDecoder},
     event::Event,
     flow::{self, InsnDecoder},
+    graph::Graph,
     image::Image,
     mode::ExecMode,
 };
 
 /// Checks that blocks, expanded, hold the instructions that the instruction flow returns, between the same events and
-/// with the same errors, however much memory the block decoder has for code.
+/// with the same errors, however many blocks are asked for at a time and however much memory the graph has.
 ///
 /// # Panics
 /// If they differ.
 pub fn check(data: &[u8]) {
-    let Ok((subject, slots)) = made(&mut Unstructured::new(data)) else { return };
+    let Ok((subject, words, most)) = made(&mut Unstructured::new(data)) else { return };
     let (sections, config) = (subject.sections(), subject.config);
     let image = Image::new(&sections);
     let mut insns = InsnDecoder::with_config(&subject.trace, image, config);
-    let mut memory = vec![Slot::default(); slots];
-    let mut blocks = BlockDecoder::with_config(&subject.trace, image, &mut memory, config);
+    let mut memory = vec![0; words];
+    let mut graph = Graph::new(&mut memory);
+    let mut items = vec![block::Item::NONE; most];
+    let mut blocks = BlockDecoder::with_config(&subject.trace, image, config);
     let mut steps = 0;
     loop {
         let psb = insns.resync();
@@ -31,21 +34,32 @@ pub fn check(data: &[u8]) {
             break;
         }
         loop {
-            steps += 1;
+            let (filled, end) = blocks.fill(&mut graph, &mut items);
+            steps += filled;
             assert!(steps <= subject.most_steps(), "more than {steps} blocks and events");
-            match blocks.next() {
-                Ok(Some(block::Item::Block(block))) => {
-                    assert!(block.insns > 0, "{block:x?}");
-                    let mut last = None;
-                    for (ip, _) in blocks.insns(&block) {
-                        let block::Block { mode, speculative, .. } = block;
-                        assert_eq!(next(&mut insns), Step::Insn { ip, mode, speculative }, "{block:x?}");
-                        last = Some(ip);
+            for item in items.iter().take(filled) {
+                match item {
+                    block::Item::Block(block) => {
+                        assert!(block.insns > 0, "{block:x?}");
+                        let (mut count, mut last) = (0, None);
+                        while count < block.insns {
+                            let step = next(&mut insns);
+                            let Step::Insn { ip, mode, speculative } = step else {
+                                panic!("{step:x?} in {block:x?}");
+                            };
+                            assert_eq!((mode, speculative), (block.mode, block.speculative), "{block:x?}");
+                            assert!(count > 0 || ip == block.ip, "{ip:x} in {block:x?}");
+                            last = Some(ip);
+                            count += 1;
+                        }
+                        assert_eq!(last, Some(block.end_ip), "{block:x?}");
                     }
-                    assert_eq!(last, Some(block.end_ip), "{block:x?}");
+                    block::Item::Event(event) => assert_eq!(next(&mut insns), Step::Event(*event)),
                 }
-                Ok(Some(block::Item::Event(event))) => assert_eq!(next(&mut insns), Step::Event(event)),
-                Ok(None) => {
+            }
+            match end {
+                Ok(()) if filled == most => {}
+                Ok(()) => {
                     assert_eq!(next(&mut insns), Step::End(blocks.ip()));
                     break;
                 }
@@ -59,9 +73,11 @@ pub fn check(data: &[u8]) {
     assert_eq!(blocks.counters(), insns.counters());
 }
 
-fn made(u: &mut Unstructured<'_>) -> Result<(Subject, usize)> {
-    let slots = *u.choose(&[0, 1, 4, 16, 64, 1024])?;
-    Ok((Subject::made(u)?, slots))
+/// A subject, the graph's words, and how many items are asked for at a time.
+fn made(u: &mut Unstructured<'_>) -> Result<(Subject, usize, usize)> {
+    let words = *u.choose(&[0, 50, 100, 500, 5_000, 50_000])?;
+    let most = *u.choose(&[1, 2, 7, 1000])?;
+    Ok((Subject::made(u)?, words, most))
 }
 
 /// The next result of the instruction flow.

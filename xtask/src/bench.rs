@@ -13,13 +13,13 @@ use clock::thread_time;
 use iptr_decoder::{DecodeOptions, error::DecoderError, packet_handler::packet_counter::PacketCounter};
 use pugmark_decoder_core::{
     Error,
-    block::{self, BlockDecoder, Slot},
-    event::EventDecoder,
-    flow::{InsnDecoder, Item},
+    block::{Block, BlockDecoder},
+    event::{Event, EventDecoder},
+    graph::{Graph, Sink, Straight, WORDS_PER_BLOCK},
     image::{AddressSpace, Image, Section},
     last_ip::LastIp,
-    packet::{Cyc, Ip, IpPacket, Packet, Packets, Sink, Tnt},
-    query::QueryDecoder,
+    packet::{self, Cyc, Ip, IpPacket, Packet, Packets, Tnt},
+    query::{Answers, QueryDecoder},
 };
 use pugmark_qemu_tests::libipt_speed::{FileSection, Libipt};
 use std::{
@@ -29,8 +29,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How many stretches of code the block decoder remembers.
-const SLOTS: usize = 1 << 15;
+/// The memory of the graph of blocks, in 32-bit words.
+const GRAPH_WORDS: usize = WORDS_PER_BLOCK << 16;
 
 /// The least duration of a turn; if the clock were read more often, reading it would be measured too.
 const TURN_TIME: Duration = Duration::from_millis(5);
@@ -125,13 +125,10 @@ fn measure(load: &Load, library: Option<&Libipt>, least: Duration) -> Result<()>
     compare("counted", trace, least, sides);
     compare("events", trace, least, &mut [("", &mut || events(trace))]);
     compare("query", trace, least, &mut [("", &mut || query(trace))]);
-    compare("insns", trace, least, &mut [("", &mut || insns(trace, image))]);
-    let mut memory = vec![Slot::default(); SLOTS];
-    let mut decoder = BlockDecoder::new(trace, image, &mut memory);
-    let mut own = || {
-        decoder.set_trace(trace);
-        blocks(&mut decoder)
-    };
+    let mut memory = vec![0; GRAPH_WORDS];
+    let mut graph = Graph::new(&mut memory);
+    compare("insns", trace, least, &mut [("", &mut || insns(trace, image, &mut graph))]);
+    let mut own = || blocks(trace, image, &mut graph);
     let their_image = library.map(|library| library.image(files)).transpose()?;
     let mut libipt = their_image.as_ref().map(|image| || image.blocks(trace).map_or(0, |(insns, _)| insns));
     let mut sides: Vec<Contender<'_>> = vec![("", &mut own)];
@@ -185,7 +182,7 @@ impl Taken {
     }
 }
 
-impl Sink for Taken {
+impl packet::Sink for Taken {
     #[inline]
     fn packet(&mut self, _: u64, packet: Packet) {
         self.take(packet);
@@ -238,37 +235,86 @@ fn events(trace: &[u8]) -> u64 {
 
 fn query(trace: &[u8]) -> u64 {
     let mut decoder = QueryDecoder::new(trace);
-    let mut count = 0;
+    let mut answers = Counted::default();
     while decoder.sync_forward().is_some() {
-        while let Ok(Some(answer)) = &decoder.next() {
-            black_box(answer);
-            count += 1;
-        }
+        let _: Result<(), Error> = decoder.visit(&mut answers);
     }
-    count
+    answers.0
 }
 
-fn insns(trace: &[u8], image: Image<'_>) -> u64 {
-    let mut decoder = InsnDecoder::new(trace, image);
-    let mut count = 0;
+fn insns(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> u64 {
+    let mut decoder = BlockDecoder::new(trace, image);
+    let mut insns = Counted::default();
     while decoder.resync().is_some() {
-        while let Ok(Some(item)) = &decoder.next() {
-            black_box(item);
-            count += u64::from(matches!(item, Item::Insn(_)));
-        }
+        let _: Result<(), Error> = decoder.visit(graph, &mut insns);
     }
-    count
+    insns.0
 }
 
-fn blocks(decoder: &mut BlockDecoder<'_>) -> u64 {
-    let mut count = 0;
+fn blocks(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> u64 {
+    let mut decoder = BlockDecoder::new(trace, image);
+    let mut blocks = CountedBlocks::default();
     while decoder.resync().is_some() {
-        while let Ok(Some(item)) = &decoder.next() {
-            black_box(item);
-            if let block::Item::Block(block) = item {
-                count += u64::from(block.insns);
-            }
+        let _: Result<(), Error> = decoder.visit(graph, &mut blocks);
+    }
+    blocks.0
+}
+
+/// Counts answers, or instructions.
+#[derive(Default)]
+struct Counted(u64);
+
+impl Answers for Counted {
+    #[inline]
+    fn outcomes(&mut self, outcomes: Tnt) {
+        for taken in outcomes.outcomes() {
+            black_box(taken);
+            self.0 += 1;
         }
     }
-    count
+
+    #[inline]
+    fn target(&mut self, ip: Option<u64>) {
+        black_box(ip);
+        self.0 += 1;
+    }
+
+    fn event(&mut self, event: &Event) {
+        black_box(event);
+        self.0 += 1;
+    }
+}
+
+impl Sink for Counted {
+    const INSNS: bool = true;
+
+    #[inline]
+    fn insns(&mut self, insns: Straight) {
+        for ip in insns {
+            black_box(ip);
+            self.0 += 1;
+        }
+    }
+
+    fn event(&mut self, event: &Event) {
+        black_box(event);
+    }
+}
+
+/// Counts the instructions of blocks.
+#[derive(Default)]
+struct CountedBlocks(u64);
+
+impl Sink for CountedBlocks {
+    const BLOCKS: bool = true;
+
+    #[inline]
+    fn block(&mut self, block: &Block) {
+        black_box(block);
+        self.0 += u64::from(block.insns);
+    }
+
+    fn event(&mut self, event: &Event) {
+        black_box(event);
+    }
 }

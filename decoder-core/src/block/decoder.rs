@@ -1,11 +1,12 @@
-//! The block decoder: walks the code many instructions at a time.
+//! The block decoder: walks the code a block at a time.
 
-use super::{Block, Insns, Item, Slot, cache::Cache, follow::Following};
+use super::{Block, Insns, Item};
 use crate::{
-    config::{Config, Flags},
+    config::Config,
     error::Error,
-    flow::{Recovered, Tracing, Walker, walker_verbs},
-    image::{Asid, Image, Window},
+    flow::{Recovered, Walker, walker_verbs},
+    hash::AddressHash,
+    image::{Image, Section, Window},
     mode::ExecMode,
     time::Span,
 };
@@ -15,21 +16,21 @@ use crate::{
 /// Decoding starts at a PSB: call [`sync_forward`](Self::sync_forward) first, and again after each error.
 #[derive(Debug)]
 pub struct BlockDecoder<'a> {
-    pub(super) walker: Walker<'a>,
-    pub(super) cache: Cache<'a>,
+    pub(crate) walker: Walker<'a>,
     /// Instructions that were executed but not reported yet; none if the count is 0.
-    pub(super) block: Block,
+    pub(crate) block: Block,
     /// The error that comes after `block`.
     pub(super) failed: Option<Error>,
     /// The packet after which `block` was executed, and whether it ended with a branch that the trace decided.
     pub(super) behind: u64,
-    pub(super) decided: bool,
+    pub(crate) decided: bool,
     /// The part of the image that the last single instruction came from, and its section.
     pub(super) window: Window<'a>,
     pub(super) section: u32,
-    pub(super) following: Following,
-    /// Blocks end with branches that the trace decides, and there is memory for paths.
-    follows: bool,
+    /// What remains of the block before, for the next edge of a visit.
+    pub(crate) edge_before: u16,
+    /// A number for the image, to tell it from others, if it was needed.
+    image_key: Option<u64>,
 }
 
 pub(super) const NO_BLOCK: Block = Block {
@@ -58,54 +59,44 @@ impl Block {
 walker_verbs!(BlockDecoder);
 
 impl<'a> BlockDecoder<'a> {
-    /// A decoder in front of `trace`, not synchronised. Of `memory` the largest power of two is used.
+    /// A decoder in front of `trace`, not synchronised.
     #[must_use]
-    pub fn new(trace: &'a [u8], image: Image<'a>, memory: &'a mut [Slot]) -> Self {
-        Self::with_config(trace, image, memory, Config::new())
+    pub fn new(trace: &'a [u8], image: Image<'a>) -> Self {
+        Self::with_config(trace, image, Config::new())
     }
 
-    /// A decoder in front of `trace`, not synchronised. Of `memory` the largest power of two is used.
+    /// A decoder in front of `trace`, not synchronised.
     #[must_use]
-    pub fn with_config(
-        trace: &'a [u8],
-        image: Image<'a>,
-        memory: &'a mut [Slot],
-        config: Config<'a>,
-    ) -> Self {
-        let Flags { end_on_call, end_on_jump, .. } = config.flags;
-        let cache = Cache::new(memory, image);
-        let follows = !(end_on_call || end_on_jump || config.errata.bdm64 || cache.is_empty());
+    pub fn with_config(trace: &'a [u8], image: Image<'a>, config: Config<'a>) -> Self {
         Self {
-            walker: Walker::new(trace, image, config, true),
-            cache,
-            follows,
+            walker: Walker::new(trace, image, config),
             block: NO_BLOCK,
             failed: None,
             behind: 0,
             decided: false,
             window: Window::default(),
             section: u32::MAX,
-            following: Following::NOTHING,
+            edge_before: 0,
+            image_key: None,
         }
     }
 
-    /// Goes to the start of another trace of the same image. All state is forgotten except the decoded code.
+    /// Goes to the start of another trace of the same image. All state is forgotten.
     pub fn set_trace(&mut self, trace: &'a [u8]) {
         self.forget();
         self.walker.set_trace(trace);
     }
 
-    /// Replaces the image, from the next block on. All code is decoded again.
+    /// Replaces the image, from the next block on.
     pub fn set_image(&mut self, image: Image<'a>) {
-        self.leave_path();
         self.walker.set_image(image);
         self.window = Window::default();
-        self.cache.set_image(image, self.walker.space);
+        self.image_key = None;
     }
 
     /// Goes to the next PSB and returns its offset; `None` when none follows.
     ///
-    /// The decoder forgets all state except the counters and the decoded code. It reads ahead: a PSB that it has read
+    /// The decoder forgets all state except the counters. It reads ahead: a PSB that it has read
     /// before an error counts as passed. [`resync`](Self::resync) loses less.
     pub fn sync_forward(&mut self) -> Option<u64> {
         self.forget();
@@ -147,18 +138,15 @@ impl<'a> BlockDecoder<'a> {
     /// there.
     pub fn recover(&mut self) -> Result<Recovered, Error> {
         self.forget();
-        let recovered = self.walker.recover();
-        self.cache.enter(self.walker.space);
-        recovered
+        self.walker.recover()
     }
 
     fn forget(&mut self) {
-        self.following = Following::NOTHING;
+        self.edge_before = 0;
         self.block = NO_BLOCK;
         (self.behind, self.decided) = (0, false);
         self.failed = None;
         self.window = Window::default();
-        self.cache.enter(Asid::default());
     }
 
     /// The packets between which the last reported block was executed.
@@ -168,13 +156,6 @@ impl<'a> BlockDecoder<'a> {
     /// [`Event::offset`](crate::event::Event::offset).
     #[must_use]
     pub fn span(&self) -> Span {
-        if let Some(before) = self.following.given().checked_sub(1) {
-            // All outcomes of a path come from packets without another packet in between.
-            return Span {
-                behind: self.walker.behind_with(before),
-                before: self.walker.behind_with(before + 1),
-            };
-        }
         let (behind, last) = (self.behind, self.walker.behind());
         // The branch at the block's end used the last packet, which may be the one before the block.
         let used = self.decided && (last > behind || !self.walker.may_be_deferred());
@@ -191,29 +172,13 @@ impl<'a> BlockDecoder<'a> {
     ///
     /// Status updates, TIPs and TNTs are consumed here and not reported.
     ///
-    /// Use the block by reference: copying all of it right after its fields were written stalls the processor.
-    ///
     /// # Errors
     /// Holds the offset of the packet that is wrong or does not fit the code. The instructions before it are reported
     /// first. After an error, only [`ErrorKind::OutOfSync`](crate::ErrorKind::OutOfSync) follows until
     /// [`sync_forward`](Self::sync_forward).
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
-    #[inline]
     pub fn next(&mut self) -> Result<Option<Item>, Error> {
-        match self.follow() {
-            Some(block) => Ok(Some(Item::Block(block))),
-            None => self.next_elsewhere(),
-        }
-    }
-
-    /// The next block or event, when the current path has no next block.
-    #[inline(never)]
-    fn next_elsewhere(&mut self) -> Result<Option<Item>, Error> {
-        let following = self.leave_path();
-        let next = match self.leave(following) {
-            Some(next) => next,
-            None => self.advance(!following.is_some()),
-        };
+        let next = self.step();
         if let Err(error) = next {
             return self.give_up(error);
         }
@@ -222,7 +187,7 @@ impl<'a> BlockDecoder<'a> {
 
     /// Prepares for executing an instruction, which is the first of a block if the block is empty.
     #[inline]
-    pub(super) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         if self.block.insns == 0 {
             (self.behind, self.decided) = (self.walker.behind(), false);
         }
@@ -246,32 +211,29 @@ impl<'a> BlockDecoder<'a> {
         Err(error)
     }
 
-    /// The next block or event while the walk is on no path. With `may_follow` a path may start here.
-    #[inline(always)]
-    fn advance(&mut self, may_follow: bool) -> Result<Option<Item>, Error> {
-        match self.hot_mode() {
-            Some(mode) if may_follow && self.follows && self.block.insns == 0 => self.enter(mode),
-            Some(mode) => self.run(mode),
-            None => self.step(),
+    /// Whether a visit may walk through the graph from here.
+    pub(crate) fn may_walk(&self) -> bool {
+        let Config { flags, errata, .. } = self.walker.config();
+        self.block.insns == 0
+            && self.failed.is_none()
+            && !(flags.end_on_call || flags.end_on_jump || flags.ticks || errata.bdm64)
+            && self.walker.may_read_ahead()
+    }
+
+    /// A number for the image, to tell it from others by where its sections are and where their bytes are.
+    pub(crate) fn image_key(&mut self) -> u64 {
+        if let Some(key) = self.image_key {
+            return key;
         }
-    }
-
-    /// The mode to run in, if a branch is next in the trace.
-    #[inline(always)]
-    fn hot_mode(&mut self) -> Option<ExecMode> {
-        let goes_on = self.walker.executed.is_none()
-            && !self.walker.failed
-            && self.walker.tracing == Tracing::On
-            && !self.walker.config().flags.ticks
-            && self.walker.sees_branch();
-        if goes_on { self.walker.mode } else { None }
-    }
-
-    /// The mode to run in, if no event comes before the next branch that the trace decides, and that branch makes no
-    /// event.
-    #[inline]
-    pub(super) fn bulk_mode(&self) -> Option<ExecMode> {
-        let goes_on = self.walker.tracing == Tracing::On && self.walker.awaits_branch();
-        self.walker.mode.filter(|_| goes_on && !self.walker.config().flags.ticks)
+        let mut key = AddressHash::new();
+        for Section { base, bytes, space } in self.walker.image.sections() {
+            let place = bytes.as_ptr() as usize;
+            let vmcs = space.vmcs().map_or(1, |vmcs| vmcs & !1);
+            let cr3 = space.cr3().map_or(1, |cr3| cr3 & !1);
+            for value in [*base, place as u64, bytes.len() as u64, vmcs, cr3] {
+                key.add(value);
+            }
+        }
+        *self.image_key.insert(key.value())
     }
 }

@@ -4,13 +4,13 @@
 //! up to a branch that the trace decides or to an event. The blocks of a trace hold the same instructions that
 //! [`InsnDecoder`](crate::flow::InsnDecoder) gives, between the same events.
 //!
-//! Code is decoded once and cached in memory that the caller provides, as many [`Slot`]s as it can spare. Without
-//! slots every block is decoded each time. The cache also holds paths: the blocks that certain outcomes led to from
-//! an address. When the same outcomes come at that address again, the blocks are reported without looking at the
-//! code.
+//! [`BlockDecoder::next`] decodes the code of each block when it comes to it. That is exact, and the reference for
+//! what is faster: [`BlockDecoder::visit`] passes everything to a [`Sink`](crate::graph::Sink), and
+//! [`BlockDecoder::fill`] gives many items at a time. Both decode code once and keep it in a
+//! [`Graph`](crate::graph::Graph).
 //!
 //! ```
-//! use pugmark_decoder_core::block::{BlockDecoder, Item, Slot};
+//! use pugmark_decoder_core::block::{BlockDecoder, Item};
 //! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 //!
 //! // 1000: xor eax, eax; 1002: jz 1005; 1004: hlt; 1005: nop; 1006: jmp 1000
@@ -20,8 +20,7 @@
 //! let trace = b"\
 //!     \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\x0e";
 //!
-//! let mut memory = [Slot::default(); 64];
-//! let mut blocks = BlockDecoder::new(trace, Image::new(&sections), &mut memory);
+//! let mut blocks = BlockDecoder::new(trace, Image::new(&sections));
 //! blocks.sync_forward();
 //! let mut seen = vec![];
 //! while let Some(item) = blocks.next()? {
@@ -35,20 +34,15 @@
 //! # Ok::<(), pugmark_decoder_core::Error>(())
 //! ```
 
-mod cache;
 mod decoder;
-mod explore;
-mod fast;
-mod follow;
+mod fill;
 mod insns;
-mod path;
-mod run;
-mod slow;
+mod section;
+mod step;
 
-pub use cache::Slot;
 pub use decoder::BlockDecoder;
 pub use insns::Insns;
-pub(crate) use run::{is_truncated, section_of};
+pub(crate) use section::{is_truncated, section_of};
 
 use crate::{event::Event, mode::ExecMode};
 
@@ -79,4 +73,9 @@ pub enum Item {
     Block(Block),
     /// Something else happened.
     Event(Event),
+}
+
+impl Item {
+    /// A block without instructions, to fill memory with before [`BlockDecoder::fill`].
+    pub const NONE: Self = Self::Block(decoder::NO_BLOCK);
 }

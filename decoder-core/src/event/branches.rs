@@ -1,63 +1,171 @@
-//! A fast path to outcomes and targets of branches, which are most of a trace.
+//! Branches: reads outcomes, targets and timing packets in one loop, which are most of a trace.
 //!
-//! It decides nothing itself: if anything else may come next, it reads nothing and leaves the packet to
-//! [`EventDecoder::next`].
+//! The loop ends before any other packet, and reads nothing while an event is incomplete. So it decides nothing that
+//! [`EventDecoder::next`] would decide differently.
 
-use super::{EventDecoder, Stamp, decoder::State};
-use crate::{
-    error::Error,
-    packet::{Packet, Tnt},
-};
+use super::{Counters, EventDecoder, Stamp, clock::Clock, decoder::State};
+use crate::{error::Error, last_ip::LastIp, packet::Tnt};
 
-/// What the trace has for the next branch, if nothing comes before it.
-pub(crate) enum Branch {
-    /// Outcomes of the packet at this offset, which has been read.
-    Outcomes(u64, Tnt),
-    /// A target, in a packet that has not been read yet: [`EventDecoder::take_target`] reads it.
-    Target,
+/// Receives the branches of a trace in order.
+pub(crate) trait Branches {
+    /// The outcomes of the short TNT packet at `offset`, which is this byte.
+    fn short(&mut self, offset: u64, packet: u8);
+
+    /// Other outcomes: those of the long TNT packet at `offset`, or what is left of one.
+    fn long(&mut self, offset: u64, outcomes: Tnt);
+
+    /// The target of an indirect branch, from the TIP packet at `offset`.
+    fn target(&mut self, offset: u64, ip: u64);
+
+    /// Whether there is no room for the outcomes of a packet, or for a target.
+    fn is_full(&self) -> bool;
+}
+
+/// The outcomes of a long TNT packet with this payload of 48 bits; `None` without a stop bit.
+#[inline(always)]
+const fn long(payload: u64) -> Option<Tnt> {
+    if payload < 2 {
+        return None;
+    }
+    // The highest set bit ends the outcomes.
+    let len = 63 - payload.leading_zeros() as u8;
+    Some(Tnt { bits: payload ^ 1 << len, len })
+}
+
+/// The part of an event decoder that reading branches changes, to read them again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    offset: u64,
+    last_ip: LastIp,
+    clock: Clock,
+    held: u64,
+    counters: Counters,
+}
+
+/// What reading branches has come to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadAhead {
+    /// The time of the last branch.
+    pub(crate) when: Stamp,
+    /// The offsets of the last TNT packet, and of the last packet before it or after it; as they were when nothing was
+    /// read.
+    pub(crate) outcomes_at: u64,
+    pub(crate) located: u64,
 }
 
 impl EventDecoder<'_> {
-    /// Returns what the trace has for the next branch, if only timing packets come before that.
-    #[inline(always)]
-    pub(crate) fn next_branch(&mut self) -> Option<Branch> {
-        if !self.has_nothing_open() {
-            return None;
-        }
-        loop {
-            match self.packets.peek_plain()? {
-                // IPBytes 0 is no target, 5 and 7 are reserved.
-                0x2d | 0x4d | 0x6d | 0x8d | 0xcd => return Some(Branch::Target),
-                tnt if tnt & 1 == 0 && tnt > 2 => {}
-                // CYC and MTC.
-                time if time & 0b11 == 0b11 || time == 0x59 => {}
-                _ => return None,
-            }
-            let (offset, packet) = self.packets.next_plain()?;
-            self.counters.packets += 1;
-            if let Packet::TntShort(tnt) = packet {
-                return Some(Branch::Outcomes(offset, tnt));
-            }
-            if let Err(kind) = self.track_time(packet) {
-                self.state = State::Failing(Error { offset, kind });
-                return None;
-            }
-        }
+    /// Where the decoder is, to return with [`reset`](Self::reset). Nothing but branches may be read in between.
+    pub(crate) fn mark(&self) -> Mark {
+        let Self { last_ip, clock, held, counters, .. } = *self;
+        Mark { offset: self.offset(), last_ip, clock, held, counters }
     }
 
-    /// Reads the TIP packet of a [`Branch::Target`] and returns its offset and address.
-    #[inline(always)]
-    pub(crate) fn take_target(&mut self) -> Option<(u64, u64)> {
-        let (offset, form, payload) = self.packets.next_target()?;
-        self.counters.packets += 1;
-        self.held = offset;
-        Some((offset, self.last_ip.update_by(form, payload)))
+    /// Goes back to where the decoder was.
+    pub(crate) fn reset(&mut self, mark: &Mark) {
+        self.rewind(mark.offset);
+        self.state = State::Synced;
+        (self.last_ip, self.clock) = (mark.last_ip, mark.clock);
+        (self.held, self.counters) = (mark.held, mark.counters);
     }
 
-    /// The time of the packet that was read last.
+    /// Reads branches and timing packets up to something else, or until `into` is full. `read` is what was read
+    /// before, and then what was read last.
     #[inline(always)]
-    pub(crate) fn now(&self) -> Stamp {
-        self.clock.now()
+    pub(crate) fn read_branches<B: Branches>(&mut self, into: &mut B, read: &mut ReadAhead) {
+        if !self.has_nothing_open() || self.packets.peek_plain().is_none() {
+            return;
+        }
+        let long_cycs = !self.config().errata.skd007;
+        let trace = self.packets.bytes();
+        let mut at = self.packets.offset() as usize;
+        let (mut ip, mut packets) = (self.last_ip.base(), 0);
+        let (mut located, mut outcomes_at) = (read.located, read.outcomes_at);
+        // The end of the last branch's packet.
+        let (mut branch_end, mut target_at) = (usize::MAX, None);
+        while !into.is_full() {
+            let Some(&byte) = trace.get(at) else { break };
+            if byte & 1 == 0 && byte > 2 {
+                located = located.max(outcomes_at);
+                outcomes_at = at as u64;
+                into.short(outcomes_at, byte);
+                at += 1;
+                packets += 1;
+                branch_end = at;
+                continue;
+            }
+            let Some(&[first, second, ..]) = trace.get(at..).and_then(<[u8]>::first_chunk::<9>) else {
+                break;
+            };
+            match first {
+                // TIP, where IPBytes is neither 0, which is no target, nor 5 or 7, which are reserved.
+                0x2d | 0x4d | 0x6d | 0x8d | 0xcd => {
+                    let Some((form, payload, size)) = self.packets.target_at(at) else { break };
+                    ip = LastIp::updated(ip, form, payload);
+                    located = at as u64;
+                    target_at = Some(located);
+                    into.target(located, ip);
+                    at += size;
+                    packets += 1;
+                    branch_end = at;
+                }
+                // CYC or MTC.
+                _ if first & 0b11 == 0b11 || first == 0x59 => {
+                    if branch_end == at {
+                        read.when = self.clock.now();
+                        branch_end = usize::MAX;
+                    }
+                    // A CYC of one or two bytes, whose Exp bit ends it.
+                    let longer = first >> 2 & 1;
+                    if first & 0b11 == 0b11 && (longer == 0 || second & 1 == 0) && long_cycs {
+                        let high = u64::from(second >> 1) << 5;
+                        let cycles = u64::from(first >> 3) | if longer == 0 { 0 } else { high };
+                        if self.clock.plain_cyc(cycles) {
+                            at += 1 + usize::from(longer);
+                            packets += 1;
+                            continue;
+                        }
+                    }
+                    self.rewind(at as u64);
+                    let Some((offset, packet)) = self.packets.next_plain() else { break };
+                    packets += 1;
+                    at = self.packets.offset() as usize;
+                    if let Err(kind) = self.track_time(packet) {
+                        self.state = State::Failing(Error { offset, kind });
+                        break;
+                    }
+                }
+                // PAD.
+                0x00 => {
+                    at += 1;
+                    packets += 1;
+                    if branch_end == at - 1 {
+                        branch_end = at;
+                    }
+                }
+                // Long TNT.
+                0x02 if second == 0xa3 => {
+                    let Some(&payload) = trace.get(at..).and_then(<[u8]>::first_chunk::<8>) else { break };
+                    let Some(tnt) = long(u64::from_le_bytes(payload) >> 16) else { break };
+                    located = located.max(outcomes_at);
+                    outcomes_at = at as u64;
+                    into.long(outcomes_at, tnt);
+                    at += 8;
+                    packets += 1;
+                    branch_end = at;
+                }
+                _ => break,
+            }
+        }
+        self.rewind(at as u64);
+        self.counters.packets += packets;
+        if branch_end == at {
+            read.when = self.clock.now();
+        }
+        (read.located, read.outcomes_at) = (located, outcomes_at);
+        if let Some(at) = target_at {
+            self.last_ip.set(ip);
+            self.held = at;
+        }
     }
 
     /// Whether no event waits or is queued, so that the next packet alone decides what comes next.

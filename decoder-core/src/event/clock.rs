@@ -4,7 +4,7 @@ use super::{EventDecoder, Stamp};
 use crate::{
     config::Config,
     error::ErrorKind,
-    packet::Packet,
+    packet::{Cyc, Packet},
     time::{Calibration, Estimate, TimeError},
 };
 
@@ -29,6 +29,16 @@ impl Clock {
     /// Leaves a PSB+.
     pub(super) fn leave_psb(&mut self) {
         self.in_psb = false;
+    }
+
+    /// Applies a CYC if it only adds ticks to the time; otherwise changes nothing and returns `false`.
+    #[inline(always)]
+    pub(super) fn plain_cyc(&mut self, cycles: u64) -> bool {
+        let plain = self.estimate.plain_cyc(cycles, self.calibration.ratio().unwrap_or(0));
+        if plain {
+            self.calibration.cyc(Cyc { cycles });
+        }
+        plain
     }
 
     #[inline]

@@ -29,7 +29,7 @@ impl<'a> InsnDecoder<'a> {
     /// A decoder in front of `trace`, not synchronised.
     #[must_use]
     pub fn with_config(trace: &'a [u8], image: Image<'a>, config: Config<'a>) -> Self {
-        Self { walker: Walker::new(trace, image, config, false) }
+        Self { walker: Walker::new(trace, image, config) }
     }
 
     /// Goes to the next PSB and returns its offset; `None` when none follows.

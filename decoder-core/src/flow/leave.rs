@@ -85,10 +85,10 @@ impl Walker<'_> {
             Way::Return => match self.take_outcome() {
                 Some(true) => match self.returns.pop() {
                     Some(target) => target,
-                    None => return Err(self.fail_at_outcome(ErrorKind::ReturnWithoutCall { ip: self.ip })),
+                    None => return Err(self.fail(ErrorKind::ReturnWithoutCall { ip: self.ip })),
                 },
                 Some(false) => {
-                    return Err(self.fail_at_outcome(ErrorKind::BadReturnCompression { ip: self.ip }));
+                    return Err(self.fail(ErrorKind::BadReturnCompression { ip: self.ip }));
                 }
                 None => {
                     // By the manual every return removes the address from the stack; in libipt only returns without a
@@ -117,34 +117,6 @@ impl Walker<'_> {
         }
     }
 
-    /// Notes a direct call that will return to `to`.
-    #[inline]
-    pub(crate) fn call(&mut self, to: u64) {
-        self.returns.push(to);
-    }
-
-    /// The return address `below` entries below the youngest one.
-    pub(crate) fn returns_to(&self, below: usize) -> Option<u64> {
-        self.returns.below(below)
-    }
-
-    /// Executes a return if it leads to `next`; otherwise returns false.
-    #[inline]
-    pub(crate) fn returns(&mut self, next: u64) -> bool {
-        let leads = self.returns.leads_to(next);
-        if leads {
-            self.returns.pop();
-        }
-        leads
-    }
-
-    /// Consumes `outcomes` outcomes that were peeked at and have led here.
-    #[inline]
-    pub(crate) fn pass(&mut self, outcomes: u8) {
-        self.tnt.skip(outcomes);
-        self.walk.anchor();
-    }
-
     #[inline]
     fn take_outcome(&mut self) -> Option<bool> {
         let outcome = self.tnt.take()?;
@@ -153,23 +125,8 @@ impl Walker<'_> {
     }
 
     /// Takes the next TIP. If outcomes are left, it is a deferred TIP after them.
-    #[inline(always)]
-    fn take_tip(&mut self) -> Result<u64, Error> {
-        if core::mem::take(&mut self.awaits_target)
-            && let Some((offset, ip)) = self.events.take_target()
-        {
-            self.when = self.events.now();
-            self.located = offset;
-            self.walk.anchor();
-            return Ok(ip);
-        }
-        self.take_tip_event()
-    }
-
-    #[inline(never)]
-    fn take_tip_event(&mut self) -> Result<u64, Error> {
+    pub(super) fn take_tip(&mut self) -> Result<u64, Error> {
         if self.event.is_none() {
-            self.give_back();
             self.look_behind_outcomes()?;
         }
         let Some(event @ Event { kind: EventKind::Tip, ip, .. }) = self.event else {

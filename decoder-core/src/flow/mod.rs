@@ -37,6 +37,7 @@ mod fetch;
 mod leave;
 mod pieces;
 mod place;
+mod read_ahead;
 mod recover;
 mod span;
 mod sync;
@@ -56,7 +57,7 @@ pub(crate) use fetch::fetch;
 pub(crate) use leave::Way;
 pub(crate) use place::needs_trace;
 pub(crate) use verbs::walker_verbs;
-pub(crate) use walker::{Due, Tracing, Walker};
+pub(crate) use walker::{Due, Walker};
 
 use crate::{event::Event, insn::Class, mode::ExecMode};
 

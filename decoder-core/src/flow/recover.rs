@@ -20,7 +20,6 @@ pub enum Recovered {
 impl Walker<'_> {
     /// After an error, looks for the next event that gives the walk's place, and continues there.
     pub(crate) fn recover(&mut self) -> Result<Recovered, Error> {
-        self.read_target();
         self.executed = None;
         self.tick = None;
         self.walk.consumed();

@@ -16,11 +16,6 @@ impl Walker<'_> {
         if self.tnt.is_untouched() { self.located } else { self.located.max(self.outcomes_at) }
     }
 
-    /// The value of [`behind`](Self::behind) after `outcomes` more outcomes.
-    pub(crate) fn behind_with(&self, outcomes: u8) -> u64 {
-        if outcomes == 0 { self.behind() } else { self.located.max(self.outcomes_at) }
-    }
-
     /// The next packet that gives the walk's place.
     pub(crate) fn before(&self) -> u64 {
         if self.tnt.is_empty() { self.offset() } else { self.outcomes_at }

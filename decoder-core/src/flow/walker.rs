@@ -18,23 +18,17 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct Walker<'a> {
     pub(super) events: EventDecoder<'a>,
-    /// Consecutive short TNTs are read together, without the event decoder.
-    pub(super) bulk: bool,
-    /// How many packets were read that way.
-    pub(super) packets: u64,
     pub(crate) image: Image<'a>,
     /// The part of the image that the last instruction came from.
     pub(crate) window: Window<'a>,
     /// Outcomes that were not used yet. They come before `event`.
     pub(super) tnt: Outcomes,
-    /// The offset of the outcomes' packet, or of the first of several packets without another packet in between.
+    /// The offset of the outcomes' packet.
     pub(super) outcomes_at: u64,
     /// The offset of the last other packet that gives the walk's place.
     pub(super) located: u64,
     /// The next event.
     pub(super) event: Option<Event>,
-    /// The next packet is a TIP that was seen but not read, with nothing before it.
-    pub(super) awaits_target: bool,
     /// The address of the instruction in `executed`, or else of the next one.
     pub(crate) ip: u64,
     /// The instruction executed last, until the walk leaves it.
@@ -112,19 +106,16 @@ pub(crate) enum Due {
 }
 
 impl<'a> Walker<'a> {
-    /// A walk at the start of `trace`. With `bulk` it reads many short TNTs at a time; ticks need them one by one.
-    pub(crate) fn new(trace: &'a [u8], image: Image<'a>, config: Config<'a>, bulk: bool) -> Self {
+    /// A walk at the start of `trace`.
+    pub(crate) fn new(trace: &'a [u8], image: Image<'a>, config: Config<'a>) -> Self {
         Self {
             events: EventDecoder::with_config(trace, config),
-            bulk: bulk && !config.flags.ticks,
-            packets: 0,
             image,
             window: Window::default(),
             tnt: Outcomes::new(),
             outcomes_at: 0,
             located: 0,
             event: None,
-            awaits_target: false,
             ip: 0,
             executed: None,
             bound: 0,
@@ -155,7 +146,6 @@ impl<'a> Walker<'a> {
     /// Goes to the start of another trace of the same image.
     pub(crate) fn set_trace(&mut self, trace: &'a [u8]) {
         self.forget();
-        self.packets = 0;
         self.events = EventDecoder::with_config(trace, *self.config());
     }
 
@@ -171,7 +161,6 @@ impl<'a> Walker<'a> {
         self.outcomes_at = 0;
         self.located = 0;
         self.event = None;
-        self.awaits_target = false;
         self.ip = 0;
         self.executed = None;
         self.tracing = Tracing::Unknown;
@@ -218,34 +207,45 @@ impl<'a> Walker<'a> {
     }
 
     pub(crate) fn counters(&self) -> Counters {
-        let counters = self.events.counters();
-        Counters { packets: counters.packets + self.packets, ..counters }
+        self.events.counters()
     }
 
     /// Leaves the instruction that was executed last and goes to what comes next. With `hold` it stops before an
     /// event.
+    pub(crate) fn advance(&mut self, hold: bool) -> Result<Due, Error> {
+        match self.depart(hold)? {
+            Some(due) => Ok(due),
+            None => self.arrive(hold),
+        }
+    }
+
+    /// Leaves the instruction that was executed last. `None` if nothing keeps the walk there: no event of the
+    /// instruction, and not the end of the trace.
     ///
     /// An event after an instruction is applied before the walk leaves the instruction. So while the event is held,
     /// the walk's state is that of the instruction.
-    #[inline]
-    pub(crate) fn advance(&mut self, hold: bool) -> Result<Due, Error> {
-        if let Some(executed) = self.executed {
-            if !self.look()? {
-                return Ok(Due::End);
+    pub(crate) fn depart(&mut self, hold: bool) -> Result<Option<Due>, Error> {
+        let Some(executed) = self.executed else { return Ok(None) };
+        if !self.look()? {
+            return Ok(Some(Due::End));
+        }
+        if let Some(event) = self.event_if_next() {
+            if self.is_behind(event, &executed) || self.leads_out_by_skl014(&executed, event) {
+                return Ok(Some(if hold { Due::Held } else { self.take_behind(executed)? }));
             }
-            if let Some(event) = self.event_if_next() {
-                if self.is_behind(event, &executed) || self.leads_out_by_skl014(&executed, event) {
-                    return if hold { Ok(Due::Held) } else { self.take_behind(executed) };
-                }
-                // If packets were lost after a branch, its target is unknown.
-                if event.kind == EventKind::Overflow {
-                    self.executed = None;
-                }
-            }
-            if self.executed.is_some() {
-                self.leave_for_good(executed)?;
+            // If packets were lost after a branch, its target is unknown.
+            if event.kind == EventKind::Overflow {
+                self.executed = None;
             }
         }
+        if self.executed.is_some() {
+            self.leave_for_good(executed)?;
+        }
+        Ok(None)
+    }
+
+    /// Goes to the next instruction or event, from no instruction.
+    pub(crate) fn arrive(&mut self, hold: bool) -> Result<Due, Error> {
         if self.tick.is_some() {
             return Ok(if hold { Due::Held } else { self.take_tick() });
         }

@@ -152,14 +152,11 @@ impl Packets<'_> {
         Some((offset, packet))
     }
 
-    /// The offset, the IPBytes field and the payload of the next packet, if it is a TIP with an IP that the fast
+    /// The IPBytes field, the payload and the size of the packet at `offset`, if it is a TIP with an IP that the fast
     /// parser can read.
     #[inline(always)]
-    pub(crate) fn next_target(&mut self) -> Option<(u64, u8, u64)> {
-        let (form, payload, size) = fast::target(self.plain_window()?)?;
-        let offset = self.offset as u64;
-        self.offset += size;
-        Some((offset, form, payload))
+    pub(crate) fn target_at(&self, offset: usize) -> Option<(u8, u64, usize)> {
+        fast::target(self.bytes.get(offset..)?.first_chunk()?)
     }
 
     #[inline(always)]

@@ -14,13 +14,13 @@ use crate::{
 /// trace.
 #[derive(Clone, Debug)]
 pub struct QueryDecoder<'a> {
-    events: EventDecoder<'a>,
+    pub(super) events: EventDecoder<'a>,
     /// Outcomes that were not taken yet; the oldest is in bit `len - 1`. They come before `next`.
-    tnt: Tnt,
+    pub(super) tnt: Tnt,
     /// The event after the outcomes, if it was read.
-    next: Option<Event>,
+    pub(super) next: Option<Event>,
     /// The time of the last answer.
-    when: Stamp,
+    pub(super) when: Stamp,
 }
 
 const NO_OUTCOMES: Tnt = Tnt { bits: 0, len: 0 };

@@ -29,9 +29,11 @@
 
 mod decoder;
 mod error;
+mod visit;
 
 pub use decoder::QueryDecoder;
 pub use error::QueryError;
+pub use visit::Answers;
 
 use crate::event::Event;
 

@@ -144,6 +144,28 @@ impl Estimate {
         Ok(())
     }
 
+    /// Applies a CYC if it only adds ticks or is lost; otherwise changes nothing and returns `false`. The same as
+    /// [`cyc`](Self::cyc).
+    #[inline(always)]
+    pub(crate) const fn plain_cyc(&mut self, cycles: u64, ratio: u64) -> bool {
+        if ratio == 0 {
+            self.lost_cyc = self.lost_cyc.saturating_add(1);
+            return true;
+        }
+        if self.fast_counter == 0 && self.ctc != self.ctc_cyc {
+            return false;
+        }
+        self.add_cycles(cycles, ratio);
+        true
+    }
+
+    #[inline(always)]
+    const fn add_cycles(&mut self, cycles: u64, ratio: u64) {
+        let ticks = cycles.wrapping_mul(ratio) >> 8;
+        self.fast_counter = self.fast_counter.wrapping_add(ticks);
+        self.tsc = self.base.wrapping_add(self.fast_counter);
+    }
+
     /// Applies a CYC with `ratio` TSC ticks per cycle, a fixed point number with eight fraction bits; 0 if it is not
     /// known.
     ///
@@ -161,9 +183,7 @@ impl Estimate {
             let before = (clocks.tsc_of(ticks)? << 8) / ratio;
             cycles = cycles.saturating_sub(before);
         }
-        let ticks = cycles.wrapping_mul(ratio) >> 8;
-        self.fast_counter = self.fast_counter.wrapping_add(ticks);
-        self.tsc = self.base.wrapping_add(self.fast_counter);
+        self.add_cycles(cycles, ratio);
         Ok(())
     }
 }

@@ -2,18 +2,17 @@
 
 use pugmark_decoder_core::{
     Error,
-    block::{self, BlockDecoder, Slot},
+    block::{self, BlockDecoder},
     config::{Config, Flags},
     event::{Counters, Event},
     flow::{self, InsnDecoder},
+    graph::{Graph, Sink, Straight},
     hash::AddressHash,
     image::Image,
     insn::Class,
     mode::ExecMode,
-    packet::{Packet, Packets},
     time::Span,
 };
-use std::collections::BTreeMap;
 
 /// What a decoder returns, with blocks split into instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,37 +38,127 @@ pub(crate) struct Sum {
     pub(crate) hash: AddressHash,
 }
 
-/// How much memory for code the block decoder gets: none, little enough for runs to replace each other, and enough.
-const MEMORIES: [usize; 3] = [0, 16, 1 << 12];
-
 /// Decodes with both decoders in every way. The error describes the difference.
 pub(crate) fn compare(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<Sum, String> {
     let (expected, counters) = insns(trace, image, config);
     in_step(trace, image, config)?;
+    visits(trace, image, config, &expected, counters)?;
     spans(trace, image, config)?;
     let mut sum = Sum::default();
-    for memory in MEMORIES {
-        for (end_on_call, end_on_jump) in [(false, false), (true, false), (false, true)] {
-            let flags = Flags { end_on_call, end_on_jump, ..config.flags };
-            let mut memory = vec![Slot::default(); memory];
-            let decoder = BlockDecoder::with_config(trace, image, &mut memory, Config { flags, ..config });
-            let (got, seen, these) = blocks(decoder)?;
+    for (end_on_call, end_on_jump) in [(false, false), (true, false), (false, true)] {
+        let flags = Flags { end_on_call, end_on_jump, ..config.flags };
+        let decoder = BlockDecoder::with_config(trace, image, Config { flags, ..config });
+        let (got, seen, these) = blocks(decoder)?;
+        if got != expected {
+            let same = got.iter().zip(&expected).take_while(|(a, b)| a == b).count();
+            return Err(format!(
+                "{flags:?}, step {same}: {:x?} instead of {:x?}, after {:x?}",
+                got.get(same),
+                expected.get(same),
+                expected.get(same.saturating_sub(3)..same)
+            ));
+        }
+        if seen != counters {
+            return Err(format!("{flags:?}: {seen:?} instead of {counters:?}"));
+        }
+        sum = these;
+    }
+    Ok(sum)
+}
+
+/// The sizes of the graphs to visit with, in words: too small for anything, and from one that is full all the time up to
+/// one that never is.
+const GRAPHS: [usize; 5] = [0, 100, 500, 5_000, 100_000];
+
+/// Visits a trace with graphs of all sizes, at once and in parts.
+fn visits(
+    trace: &[u8],
+    image: Image<'_>,
+    config: Config<'_>,
+    expected: &[Step],
+    counters: Counters,
+) -> Result<(), String> {
+    for words in GRAPHS {
+        let mut memory = vec![0_u32; words];
+        let mut graph = Graph::new(&mut memory);
+        for most in [usize::MAX, 1, 7] {
+            let mut decoder = BlockDecoder::with_config(trace, image, config);
+            let mut sink = Steps { most, ..Steps::default() };
+            while let Some(psb) = decoder.resync() {
+                sink.steps.push(Step::Sync(psb));
+                let end = loop {
+                    sink.items = 0;
+                    match decoder.visit(&mut graph, &mut sink) {
+                        Ok(()) if sink.items >= most => {}
+                        end => break end,
+                    }
+                };
+                sink.steps.push(match end {
+                    Ok(()) => Step::End(decoder.ip()),
+                    Err(error) => Step::Error(error),
+                });
+                if end.is_err() && decoder.visit(&mut graph, &mut Steps { most, ..Steps::default() }).is_ok()
+                {
+                    return Err("goes on after an error".into());
+                }
+            }
+            let got = &sink.steps;
             if got != expected {
-                let same = got.iter().zip(&expected).take_while(|(a, b)| a == b).count();
+                let same = got.iter().zip(expected).take_while(|(a, b)| a == b).count();
                 return Err(format!(
-                    "{flags:?}, step {same}: {:x?} instead of {:x?}, behind {:x?}",
+                    "graph of {words} words, {most} at a time, step {same}: {:x?} instead of {:x?}, after {:x?}",
                     got.get(same),
                     expected.get(same),
                     expected.get(same.saturating_sub(3)..same)
                 ));
             }
-            if seen != counters {
-                return Err(format!("{flags:?}: {seen:?} instead of {counters:?}"));
+            if decoder.counters() != counters {
+                return Err(format!(
+                    "graph of {words} words: {:?} instead of {counters:?}",
+                    decoder.counters()
+                ));
             }
-            sum = these;
         }
     }
-    Ok(sum)
+    Ok(())
+}
+
+/// Collects the steps of a visit.
+#[derive(Default)]
+struct Steps {
+    steps: Vec<Step>,
+    /// Instructions whose block has not come yet.
+    open: Vec<u64>,
+    items: usize,
+    most: usize,
+}
+
+impl Sink for Steps {
+    const INSNS: bool = true;
+    const BLOCKS: bool = true;
+    const FILLS: bool = true;
+
+    fn insns(&mut self, insns: Straight) {
+        self.open.extend(insns);
+    }
+
+    fn block(&mut self, block: &block::Block) {
+        assert_eq!(self.open.len(), block.insns as usize, "{block:x?}: {:x?}", self.open);
+        assert_eq!(self.open.last(), Some(&block.end_ip));
+        let block::Block { mode, speculative, .. } = *block;
+        self.steps.extend(self.open.drain(..).map(|ip| Step::Insn { ip, mode, speculative }));
+        self.items += 1;
+        assert!(self.steps.len() < 10_000_000, "endless: {:x?}", &self.steps[self.steps.len() - 30..]);
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.steps.push(Step::Event(*event));
+        self.items += 1;
+    }
+
+    fn is_full(&self) -> bool {
+        self.items >= self.most
+    }
 }
 
 fn insns(trace: &[u8], image: Image<'_>, config: Config<'_>) -> (Vec<Step>, Counters) {
@@ -139,21 +228,38 @@ fn blocks(mut decoder: BlockDecoder<'_>) -> Result<(Vec<Step>, Counters, Sum), S
     Ok((steps, decoder.counters(), sum))
 }
 
-/// Decodes with and without memory for code, step by step: the decoders report the same state. Now and then the
-/// remembered code is dropped.
+/// Decodes with and without a graph, step by step: the decoders report the same state. Now and then the graph is
+/// forgotten.
 fn in_step(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), String> {
-    let mut memory = vec![Slot::default(); 1 << 8];
-    let mut plain = BlockDecoder::with_config(trace, image, &mut [], config);
-    let mut quick = BlockDecoder::with_config(trace, image, &mut memory, config);
-    let mut step = 0_u64;
+    let mut memory = vec![0; 10_000];
+    let mut graph = Graph::new(&mut memory);
+    let mut plain = BlockDecoder::with_config(trace, image, config);
+    let mut quick = BlockDecoder::with_config(trace, image, config);
+    let mut step = 0_usize;
     while let Some(psb) = plain.resync() {
         if quick.resync() != Some(psb) {
             return Err(format!("step {step}: synchronised elsewhere"));
         }
         let mut goes_on = true;
         while goes_on {
-            let (expected, got) = (plain.next(), quick.next());
-            goes_on = matches!(expected, Ok(Some(_)));
+            let most = step % 5 + 1;
+            let mut expected = vec![];
+            let end = loop {
+                match plain.next() {
+                    Ok(Some(item)) => expected.push(item),
+                    Ok(None) => break Ok(()),
+                    Err(error) => break Err(error),
+                }
+                if expected.len() == most {
+                    break Ok(());
+                }
+            };
+            let mut items = [block::Item::NONE; 5];
+            let (filled, quick_end) = quick.fill(&mut graph, &mut items[..most]);
+            goes_on = expected.len() == most && quick_end.is_ok();
+            // An error comes with the items before it.
+            let end =
+                if goes_on || end.is_err() || expected.len() < most { end } else { plain.next().map(|_| ()) };
             let said = |decoder: &BlockDecoder<'_>| {
                 (
                     decoder.span(),
@@ -164,13 +270,16 @@ fn in_step(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), Str
                     decoder.counters(),
                 )
             };
-            if got != expected || said(&quick) != said(&plain) {
+            if items[..filled] != expected[..] || quick_end != end || said(&quick) != said(&plain) {
                 let (quick, plain) = (said(&quick), said(&plain));
-                return Err(format!("step {step}: {got:x?} {quick:x?} instead of {expected:x?} {plain:x?}"));
+                return Err(format!(
+                    "step {step}: {:x?} {quick_end:x?} {quick:x?} instead of {expected:x?} {end:x?} {plain:x?}",
+                    &items[..filled]
+                ));
             }
             step += 1;
             if step.is_multiple_of(29) {
-                quick.set_image(image);
+                graph.forget();
             }
         }
     }
@@ -178,14 +287,10 @@ fn in_step(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), Str
 }
 
 /// Checks that a block's span begins where the span of its first instruction begins and ends where that of its last one
-/// ends. If an error or a tick follows the block, the span may end later. Short TNT packets in a row are read at once,
-/// so all of them count as the first one, or as the long one before them.
+/// ends. If an error or a tick follows the block, the span may end later.
 fn spans(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), String> {
-    let mut memory = vec![Slot::default(); 1 << 8];
     let mut insns = InsnDecoder::with_config(trace, image, config);
-    let mut blocks = BlockDecoder::with_config(trace, image, &mut memory, config);
-    let first_of_row = rows(trace, config);
-    let first_of_row = |offset: u64| first_of_row.get(&offset).copied().unwrap_or(offset);
+    let mut blocks = BlockDecoder::with_config(trace, image, config);
     while blocks.resync().is_some() {
         insns.resync();
         let mut later = None;
@@ -206,7 +311,7 @@ fn spans(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), Strin
             let Span { behind, before } = blocks.span();
             let what =
                 || format!("{block:x?} in {behind:x} to {before:x}, its instructions in {of_insns:x?}");
-            let [behind, before, first, last] = [behind, before, first.behind, last.before].map(first_of_row);
+            let (first, last) = (first.behind, last.before);
             if behind != first || before < last {
                 return Err(what());
             }
@@ -215,27 +320,4 @@ fn spans(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), Strin
         while let Ok(Some(_)) = insns.next() {}
     }
     Ok(())
-}
-
-/// Maps each short TNT packet of a row to the first packet of the row.
-fn rows(trace: &[u8], config: Config<'_>) -> BTreeMap<u64, u64> {
-    let mut rows = BTreeMap::new();
-    let mut packets = Packets::with_config(trace, config);
-    while packets.sync_forward().is_some() {
-        let mut first = None;
-        let end = packets.by_ref().try_for_each(|packet| {
-            match packet? {
-                (offset, Packet::TntShort(_)) => {
-                    rows.insert(offset, *first.get_or_insert(offset));
-                }
-                (offset, Packet::TntLong(_)) => first = Some(offset),
-                _ => first = None,
-            }
-            Ok::<_, Error>(())
-        });
-        if end.is_ok() {
-            break;
-        }
-    }
-    rows
 }

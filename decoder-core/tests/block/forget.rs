@@ -3,11 +3,12 @@
 use crate::common::{notation::Scenario, scenarios, sections};
 use pugmark_decoder_core::{
     Error,
-    block::{BlockDecoder, Slot},
+    block::{BlockDecoder, Item},
     flow::InsnDecoder,
+    graph::Graph,
     image::Image,
 };
-use std::fmt::Debug;
+use std::{cell::RefCell, fmt::Debug};
 
 /// The most items that the decoder returns before it goes to a PSB, and after that.
 const STEPS: usize = 32;
@@ -114,18 +115,26 @@ fn an_instruction_decoder_that_synchronises_is_like_a_new_one() {
 #[test]
 fn a_block_decoder_that_synchronises_is_like_a_new_one() {
     let said = |decoder: &BlockDecoder<'_>| said!(decoder);
-    let next = |decoder: &mut BlockDecoder<'_>| decoder.next();
     let mut count = 0;
     for (name, scenario) in scenarios() {
         let (sections, trace) = (sections(&scenario), twice(&scenario));
         for used in 0..STEPS {
-            // Another trace is one more way, and memory for code makes a difference.
-            for (way, slots) in WAYS.into_iter().chain(["another"]).flat_map(|way| [(way, 0), (way, 1 << 6)])
-            {
-                let [mut memory, mut fresh] = [vec![Slot::default(); slots], vec![Slot::default(); slots]];
-                let [mut decoder, other] = [&mut memory, &mut fresh].map(|memory| {
-                    BlockDecoder::with_config(&trace, Image::new(&sections), memory, scenario.config)
-                });
+            // Another trace is one more way, and a graph makes a difference.
+            for (way, words) in WAYS.into_iter().chain(["another"]).flat_map(|way| [(way, 0), (way, 5000)]) {
+                let mut memory = vec![0; words];
+                let graph = RefCell::new(Graph::new(&mut memory));
+                let next = |decoder: &mut BlockDecoder<'_>| {
+                    if words == 0 {
+                        return decoder.next();
+                    }
+                    let mut item = [Item::NONE];
+                    match decoder.fill(&mut graph.borrow_mut(), &mut item) {
+                        (1, _) => Ok(Some(item[0])),
+                        (_, end) => end.map(|()| None),
+                    }
+                };
+                let new = || BlockDecoder::with_config(&trace, Image::new(&sections), scenario.config);
+                let (mut decoder, other) = (new(), new());
                 decoder.sync_forward();
                 if steps(&mut decoder, used, next, said).len() < used {
                     continue;
@@ -139,7 +148,7 @@ fn a_block_decoder_that_synchronises_is_like_a_new_one() {
                     go!(decoder, way)
                 };
                 let Some(psb) = psb else { continue };
-                let what = format!("{name}, {way} behind {used}, {slots} slots");
+                let what = format!("{name}, {way} behind {used}, {words} words");
                 like_a_new_one(decoder, other, |new| new.sync_at(psb), next, said, &what);
                 count += 1;
             }

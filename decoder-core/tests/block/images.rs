@@ -2,10 +2,23 @@
 
 use pugmark_decoder_core::{
     Error,
-    block::{self, BlockDecoder, Slot},
+    block::{self, BlockDecoder},
     flow::{self, InsnDecoder},
+    graph::Graph,
     image::{AddressSpace, Image, Section, Sections},
 };
+
+/// The sizes of the graph: too small for anything, and large enough.
+const WORDS: [usize; 2] = [0, 5000];
+
+/// The next item, with the help of a graph.
+fn next(blocks: &mut BlockDecoder<'_>, graph: &mut Graph<'_>) -> Result<Option<block::Item>, Error> {
+    let mut item = [block::Item::NONE];
+    match blocks.fill(graph, &mut item) {
+        (1, _) => Ok(Some(item[0])),
+        (_, end) => end.map(|()| None),
+    }
+}
 
 // 1000: nop; 1001: nop; 1002: jmp rax
 const FIRST: [u8; 4] = [0x90, 0x90, 0xff, 0xe0];
@@ -42,12 +55,13 @@ fn an_event_changes_the_code_for_both_decoders() -> Result<(), Error> {
     }
     assert_eq!(found, EXPECTED);
 
-    for slots in [0, 64] {
-        let mut slots = vec![Slot::default(); slots];
-        let mut blocks = BlockDecoder::new(TRACE, Image::new(&first), &mut slots);
+    for words in WORDS {
+        let mut memory = vec![0; words];
+        let mut graph = Graph::new(&mut memory);
+        let mut blocks = BlockDecoder::new(TRACE, Image::new(&first));
         let (mut found, mut events) = (vec![], images.iter());
         blocks.sync_forward();
-        while let Some(item) = blocks.next()? {
+        while let Some(item) = next(&mut blocks, &mut graph)? {
             match item {
                 block::Item::Block(block) => {
                     found.extend(blocks.insns(&block).map(|(ip, _)| ip));
@@ -91,14 +105,15 @@ fn an_image_that_is_set_in_an_address_space_is_not_seen_in_another() {
         ];
         let image = Image::new(&sections);
         let trace = [PSB, first, STATE, MNT, TIP_1000, MNT, PSB, second, STATE, TIP_1000].concat();
-        for slots in [0, 64] {
-            let mut slots = vec![Slot::default(); slots];
+        for words in WORDS {
+            let mut memory = vec![0; words];
+            let mut graph = Graph::new(&mut memory);
             // The image with code in address spaces is set at the first event.
-            let mut blocks = BlockDecoder::new(&trace, Image::new(&[]), &mut slots);
+            let mut blocks = BlockDecoder::new(&trace, Image::new(&[]));
             let mut found = vec![];
             // Synchronise on the second PSB+ as well, so that nothing is known about the address space there.
             while blocks.sync_forward().is_some() {
-                while let Some(item) = blocks.next().unwrap() {
+                while let Some(item) = next(&mut blocks, &mut graph).unwrap() {
                     match item {
                         block::Item::Block(block) => {
                             found.extend(blocks.insns(&block).map(|(ip, _)| ip));

@@ -6,8 +6,10 @@ mod common;
 
 use pugmark_decoder_core::{
     Error,
+    config::Config,
     event::{Event, EventDecoder, EventKind},
-    query::{Answer, Pending, QueryDecoder, QueryError},
+    packet::{Cbr, Cyc, Encoder, Ip, Mnt, ModeExec, Mtc, Packet, Tma, Tnt, Tsc},
+    query::{Answer, Answers, Pending, QueryDecoder, QueryError},
 };
 
 /// The event layer's events up to the end or an error, as answers.
@@ -51,6 +53,127 @@ fn asked(decoder: &mut QueryDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
             Pending::Event => Answer::Event(decoder.event().unwrap().unwrap()),
         });
     }
+}
+
+/// Collects all answers.
+#[derive(Default)]
+struct All(Vec<Answer>);
+
+impl Answers for All {
+    fn outcomes(&mut self, outcomes: Tnt) {
+        self.0.extend(outcomes.outcomes().map(Answer::Conditional));
+    }
+
+    fn target(&mut self, ip: Option<u64>) {
+        self.0.push(Answer::Indirect(ip));
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.0.push(Answer::Event(*event));
+    }
+}
+
+/// All answers by [`QueryDecoder::next`], the state after them, and the same by a visit.
+fn compare_visit(trace: &[u8], config: Config<'_>, what: &str) -> usize {
+    let said = |query: &QueryDecoder<'_>| {
+        (query.offset(), query.time(), query.lost_mtc(), query.lost_cyc(), query.counters())
+    };
+    let mut slow = QueryDecoder::with_config(trace, config);
+    let mut fast = slow.clone();
+    let mut count = 0;
+    while let Some(psb) = slow.sync_forward() {
+        assert_eq!(fast.sync_forward(), Some(psb), "{what}");
+        let mut expected = vec![];
+        let error = loop {
+            match slow.next() {
+                Ok(Some(answer)) => expected.push(answer),
+                Ok(None) => break None,
+                Err(error) => break Some(error),
+            }
+        };
+        let mut found = All::default();
+        let found_error = fast.visit(&mut found).err();
+        let same = found.0.iter().zip(&expected).take_while(|(a, b)| a == b).count();
+        assert_eq!(found.0.get(same), expected.get(same), "{what}, answer {same}");
+        assert_eq!((found_error, said(&fast)), (error, said(&slow)), "{what}");
+        count += expected.len();
+    }
+    count
+}
+
+#[test]
+fn a_visit_gives_the_same_answers() {
+    let mut count = 0;
+    let mut rng = fastrand::Rng::with_seed(1);
+    for (name, scenario) in common::scenarios() {
+        let (trace, config) = (scenario.trace, scenario.config);
+        for end in 0..=trace.len() {
+            count += compare_visit(&trace[..end], config, &format!("{name} up to {end}"));
+        }
+        // Twice, because the end of a trace is never read in the fast way.
+        for _ in 0..200 {
+            let mut damaged = [&trace[..], &trace].concat();
+            for _ in 0..rng.usize(0..4) {
+                let at = rng.usize(..damaged.len());
+                damaged[at] = if rng.bool() { rng.u8(..) } else { 1 << rng.u8(..8) ^ damaged[at] };
+            }
+            count += compare_visit(&damaged, config, &format!("{name} damaged: {damaged:x?}"));
+        }
+    }
+    assert!(count > 100_000, "{count}");
+}
+
+#[test]
+fn a_visit_gives_the_same_answers_of_branches_and_clocks_in_any_order() {
+    let mut rng = fastrand::Rng::with_seed(2);
+    let mut count = 0;
+    for round in 0..3000 {
+        let mut memory = vec![0; 4096];
+        let mut encoder = Encoder::new(&mut memory);
+        let mut write = |packet: Packet| encoder.emit(&packet).expect("there is room");
+        write(Packet::Psb);
+        write(Packet::Tsc(Tsc { tsc: 0x1000 }));
+        write(Packet::Tma(Tma { ctc: 0x10, fc: 3 }));
+        if rng.bool() {
+            write(Packet::Cbr(Cbr { ratio: 20, reserved: 0 }));
+        }
+        write(Packet::ModeExec(ModeExec { cs_l: true, cs_d: false, iflag: false }));
+        write(Packet::Fup(Ip::SignExtend48(0x1000)));
+        write(Packet::PsbEnd);
+        let mut ctc = 0_u8;
+        for _ in 0..rng.usize(1..200) {
+            let most = if rng.u8(..10) == 0 { Tnt::LONG } else { Tnt::SHORT };
+            let (len, width) = (rng.u8(1..=most), rng.u8(1..20));
+            write(match rng.u8(..20) {
+                0..8 => Tnt { bits: rng.u64(..1 << len), len }.packet(),
+                8..12 => Packet::Tip(
+                    [
+                        Ip::Update16(rng.u64(..0x1_0000)),
+                        Ip::Update32(rng.u64(..1 << 32)),
+                        Ip::Full(rng.u64(..)),
+                    ][rng.usize(..3)],
+                ),
+                12..16 => Packet::Cyc(Cyc { cycles: rng.u64(..1 << width) }),
+                16 => {
+                    ctc = ctc.wrapping_add(rng.u8(1..3));
+                    Packet::Mtc(Mtc { ctc })
+                }
+                17 => Packet::Pad,
+                18 if rng.u8(..8) == 0 => Packet::Mnt(Mnt { payload: 7 }),
+                _ => Packet::Tip(Ip::Suppressed),
+            });
+        }
+        let trace = encoder.trace().to_vec();
+        let mut config = Config::new();
+        if rng.bool() {
+            config.clocks.mtc_freq = 3;
+            config.clocks.nom_freq = 0x24;
+            (config.clocks.cpuid_15h_eax, config.clocks.cpuid_15h_ebx) = (2, 168);
+        }
+        config.errata.skd007 = rng.u8(..4) == 0;
+        count += compare_visit(&trace, config, &format!("round {round}: {trace:x?}"));
+    }
+    assert!(count > 300_000, "{count}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use crate::{TimeScale, seeds};
 use pugmark_decoder_core::{
-    block::{self, BlockDecoder, Slot},
+    block::{self, BlockDecoder},
     config::{Clocks, Config},
     flow::{InsnDecoder, Item},
     image::{AddressSpace, Image, Section},
@@ -132,14 +132,13 @@ fn the_bounds_at_each_instruction_hold() {
 #[test]
 fn the_bounds_at_each_block_hold_for_all_its_instructions() {
     let mut scale = TimeScale::default();
-    let mut slots = vec![Slot::default(); 1 << 12];
     for seed in 0..seeds(40) {
         for topic in [Topic::Everything, Topic::Level, Topic::Range, Topic::Events] {
             let case = Case::draw(topic, seed);
             let what = format!("{topic:?} {seed}, {:?} {:?}", case.traced, case.clocks);
             let sections = sections(&case.program);
             let mut timeline = case.timeline(&mut fastrand::Rng::with_seed(seed));
-            let mut decoder = BlockDecoder::new(&case.run.trace, Image::new(&sections), &mut slots);
+            let mut decoder = BlockDecoder::new(&case.run.trace, Image::new(&sections));
             decoder.sync_forward();
             let mut truth = case.run.times.iter();
             let mut last = None;

@@ -8,7 +8,7 @@
 use super::{
     code::TracedCode,
     decode::{self, Layer, hash_text},
-    layers::SLOTS,
+    layers::GRAPH_WORDS,
     options::Input,
     progress::{Progress, Size},
 };
@@ -16,13 +16,13 @@ use crate::output;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use pugmark_decoder_core::{
-    block::{self, BlockDecoder, Slot},
+    block::{Block, BlockDecoder},
     config::Config,
-    event::EventDecoder,
-    flow::{self, InsnDecoder},
+    event::{Event, EventDecoder},
+    graph::{Graph, Sink, Straight},
     image::Image,
-    packet::Packets,
-    query::QueryDecoder,
+    packet::{Packets, Tnt},
+    query::{Answers, QueryDecoder},
 };
 use serde::Serialize;
 use std::{
@@ -118,15 +118,15 @@ pub fn measure(
     let hash = decode::decode(trace, code, config, layer, true, progress).hash;
     let sections = code.sections();
     let image = Image::new(&sections);
-    let mut memory = vec![Slot::default(); SLOTS];
-    let mut blocks = BlockDecoder::with_config(trace, image, &mut memory, config);
+    let mut memory = vec![0; GRAPH_WORDS];
+    let mut graph = Graph::new(&mut memory);
     let mut times = vec![];
     let mut count = 0;
     let begin = Instant::now();
     progress.begin("measuring", Size::Time(least));
     while times.len() < 3 || begin.elapsed() < least {
         let start = Instant::now();
-        count = black_box(once(black_box(trace), image, config, layer, &mut blocks));
+        count = black_box(once(black_box(trace), image, config, layer, &mut graph));
         times.push(start.elapsed().as_secs_f64());
         progress.at(begin.elapsed().as_millis() as u64);
     }
@@ -149,13 +149,7 @@ pub fn measure(
 ///
 /// Each item is used by reference. A copy would read with wide loads what was just written by narrow stores, and such
 /// loads must wait until the stores are in the cache.
-fn once<'a>(
-    trace: &'a [u8],
-    image: Image<'_>,
-    config: Config<'_>,
-    layer: Layer,
-    blocks: &mut BlockDecoder<'a>,
-) -> u64 {
+fn once(trace: &[u8], image: Image<'_>, config: Config<'_>, layer: Layer, graph: &mut Graph<'_>) -> u64 {
     let mut count = 0;
     match layer {
         Layer::Packets => {
@@ -175,33 +169,87 @@ fn once<'a>(
         }
         Layer::Query => {
             let mut decoder = QueryDecoder::with_config(trace, config);
+            let mut answers = Counted::default();
             while decoder.sync_forward().is_some() {
-                while let Ok(Some(answer)) = &decoder.next() {
-                    black_box(answer);
-                    count += 1;
-                }
+                let _ = decoder.visit(&mut answers);
             }
+            count = answers.0;
         }
         Layer::Insns => {
-            let mut decoder = InsnDecoder::with_config(trace, image, config);
+            let mut decoder = BlockDecoder::with_config(trace, image, config);
+            let mut insns = Counted::default();
             while decoder.resync().is_some() {
-                while let Ok(Some(item)) = &decoder.next() {
-                    black_box(item);
-                    count += u64::from(matches!(item, flow::Item::Insn(_)));
-                }
+                let _ = decoder.visit(graph, &mut insns);
             }
+            count = insns.0;
         }
         Layer::Blocks => {
-            blocks.set_trace(trace);
-            while blocks.resync().is_some() {
-                while let Ok(Some(item)) = &blocks.next() {
-                    black_box(item);
-                    if let block::Item::Block(block) = item {
-                        count += u64::from(block.insns);
-                    }
-                }
+            let mut decoder = BlockDecoder::with_config(trace, image, config);
+            let mut blocks = CountedBlocks::default();
+            while decoder.resync().is_some() {
+                let _ = decoder.visit(graph, &mut blocks);
             }
+            count = blocks.0;
         }
     }
     count
+}
+
+/// Counts answers, or instructions.
+#[derive(Default)]
+struct Counted(u64);
+
+impl Answers for Counted {
+    #[inline]
+    fn outcomes(&mut self, outcomes: Tnt) {
+        for taken in outcomes.outcomes() {
+            black_box(taken);
+            self.0 += 1;
+        }
+    }
+
+    #[inline]
+    fn target(&mut self, ip: Option<u64>) {
+        black_box(ip);
+        self.0 += 1;
+    }
+
+    fn event(&mut self, event: &Event) {
+        black_box(event);
+        self.0 += 1;
+    }
+}
+
+impl Sink for Counted {
+    const INSNS: bool = true;
+
+    #[inline]
+    fn insns(&mut self, insns: Straight) {
+        for ip in insns {
+            black_box(ip);
+            self.0 += 1;
+        }
+    }
+
+    fn event(&mut self, event: &Event) {
+        black_box(event);
+    }
+}
+
+/// Counts the instructions of blocks.
+#[derive(Default)]
+struct CountedBlocks(u64);
+
+impl Sink for CountedBlocks {
+    const BLOCKS: bool = true;
+
+    #[inline]
+    fn block(&mut self, block: &Block) {
+        black_box(block);
+        self.0 += u64::from(block.insns);
+    }
+
+    fn event(&mut self, event: &Event) {
+        black_box(event);
+    }
 }

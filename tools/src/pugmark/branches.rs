@@ -4,7 +4,7 @@ use super::{
     code::TracedCode,
     decode::{Layer, Totals},
     hashing::Hashing,
-    layers::{self, HashedBlocks, LayerDecoder},
+    layers::{self, HashedBlocks, ItemDecoder},
     progress::{Progress, Size},
     totals::TraceError,
     values,
@@ -140,7 +140,7 @@ struct BranchRecords<D> {
     ended: bool,
 }
 
-impl LayerDecoder for BranchRecords<InsnDecoder<'_>> {
+impl ItemDecoder for BranchRecords<InsnDecoder<'_>> {
     fn synchronize(&mut self) -> bool {
         !self.ended
     }
@@ -161,7 +161,7 @@ impl LayerDecoder for BranchRecords<InsnDecoder<'_>> {
     }
 }
 
-impl LayerDecoder for BranchRecords<HashedBlocks<BlockDecoder<'_>>> {
+impl ItemDecoder for BranchRecords<HashedBlocks<BlockDecoder<'_>>> {
     fn synchronize(&mut self) -> bool {
         !self.ended
     }

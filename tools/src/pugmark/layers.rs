@@ -7,21 +7,30 @@ use super::{
 };
 use pugmark_decoder_core::{
     Packet,
-    block::{self, Block, BlockDecoder, Insns, Slot},
+    block::{self, Block, BlockDecoder, Insns},
     config::Config,
-    event::EventDecoder,
-    flow::{self, InsnDecoder},
-    hash::AddressHash,
+    event::{Event, EventDecoder},
+    flow,
+    graph::{Graph, Sink, Straight, WORDS_PER_BLOCK},
     image::Image,
-    packet::Packets,
-    query::{Answer, QueryDecoder},
+    packet::{Packets, Tnt},
+    query::{Answers, QueryDecoder},
 };
 
-/// The number of code runs to remember: more than the hot code of a large program has.
-pub const SLOTS: usize = 1 << 15;
+/// The memory of a graph of blocks, in 32-bit words: more blocks than the hot code of a large program has.
+pub const GRAPH_WORDS: usize = WORDS_PER_BLOCK << 16;
 
 /// The decoder of one layer, as far as counting needs it.
 pub(super) trait LayerDecoder {
+    /// Goes to the next place where decoding can begin. Returns false if there is none.
+    fn synchronize(&mut self) -> bool;
+
+    /// Decodes and counts all items up to the end of the trace or an error.
+    fn count_all(&mut self, totals: &mut Totals, progress: &mut Progress) -> Result<(), TraceError>;
+}
+
+/// A decoder that is asked for each item.
+pub(super) trait ItemDecoder {
     /// Goes to the next place where decoding can begin. Returns false if there is none.
     fn synchronize(&mut self) -> bool;
 
@@ -35,19 +44,25 @@ pub(super) trait LayerDecoder {
     fn offset(&self) -> u64;
 }
 
+impl<D: ItemDecoder> LayerDecoder for D {
+    fn synchronize(&mut self) -> bool {
+        ItemDecoder::synchronize(self)
+    }
+
+    fn count_all(&mut self, totals: &mut Totals, progress: &mut Progress) -> Result<(), TraceError> {
+        while self.count_next(totals)? {
+            progress.step(|| self.offset());
+        }
+        Ok(())
+    }
+}
+
 /// Decodes the whole trace and adds what it holds to `totals`. After an error, decoding continues at the next place
 /// where it can begin.
 pub(super) fn count(decoder: &mut impl LayerDecoder, mut totals: Totals, progress: &mut Progress) -> Totals {
     while decoder.synchronize() {
-        loop {
-            match decoder.count_next(&mut totals) {
-                Ok(true) => progress.step(|| decoder.offset()),
-                Ok(false) => break,
-                Err(error) => {
-                    totals.errors.push(error);
-                    break;
-                }
-            }
+        if let Err(error) = decoder.count_all(&mut totals, progress) {
+            totals.errors.push(error);
         }
     }
     totals
@@ -59,7 +74,7 @@ pub fn packets(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Tot
     count(&mut Packets::with_config(trace, config), totals, progress)
 }
 
-impl LayerDecoder for Packets<'_> {
+impl ItemDecoder for Packets<'_> {
     fn synchronize(&mut self) -> bool {
         self.sync_forward().is_some()
     }
@@ -87,7 +102,7 @@ pub fn events(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Tota
     count(&mut EventDecoder::with_config(trace, config), Totals::default(), progress)
 }
 
-impl LayerDecoder for EventDecoder<'_> {
+impl ItemDecoder for EventDecoder<'_> {
     fn synchronize(&mut self) -> bool {
         self.sync_forward().is_some()
     }
@@ -108,35 +123,51 @@ impl LayerDecoder for EventDecoder<'_> {
     }
 }
 
-/// Counts what the query layer returns when it is asked for the next item each time.
+/// Counts what the query layer returns.
 pub fn query(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Totals {
-    count(&mut QueryDecoder::with_config(trace, config), Totals::default(), progress)
+    count(&mut Visited(QueryDecoder::with_config(trace, config)), Totals::default(), progress)
 }
 
-impl LayerDecoder for QueryDecoder<'_> {
+/// A decoder that passes everything to a visitor.
+struct Visited<D>(D);
+
+impl LayerDecoder for Visited<QueryDecoder<'_>> {
     fn synchronize(&mut self) -> bool {
-        self.sync_forward().is_some()
+        self.0.sync_forward().is_some()
     }
 
-    #[inline]
-    fn count_next(&mut self, totals: &mut Totals) -> Result<bool, TraceError> {
-        match &self.next() {
-            Ok(Some(Answer::Conditional(_))) => totals.conditional += 1,
-            Ok(Some(Answer::Indirect(_))) => totals.indirect += 1,
-            Ok(Some(Answer::Event(_))) => totals.events += 1,
-            Ok(None) => return Ok(false),
-            Err(error) => return Err((*error).into()),
-        }
-        Ok(true)
-    }
-
-    #[inline]
-    fn offset(&self) -> u64 {
-        self.offset()
+    fn count_all(&mut self, totals: &mut Totals, progress: &mut Progress) -> Result<(), TraceError> {
+        Ok(self.0.visit(&mut Counting { totals, progress })?)
     }
 }
 
-/// Counts what the instruction flow layer returns, and hashes the instructions' addresses if `hash` is set.
+/// Counts what a visitor is given.
+struct Counting<'a> {
+    totals: &'a mut Totals,
+    progress: &'a mut Progress,
+}
+
+impl Answers for Counting<'_> {
+    #[inline]
+    fn outcomes(&mut self, outcomes: Tnt) {
+        self.totals.conditional += u64::from(outcomes.len);
+    }
+
+    #[inline]
+    fn target(&mut self, _: Option<u64>) {
+        self.totals.indirect += 1;
+    }
+
+    fn event(&mut self, _: &Event) {
+        self.totals.events += 1;
+    }
+
+    fn reached(&mut self, offset: u64) {
+        self.progress.reached(offset);
+    }
+}
+
+/// Counts the instructions, and hashes their addresses if `hash` is set.
 pub fn insns(
     trace: &[u8],
     image: Image<'_>,
@@ -144,32 +175,10 @@ pub fn insns(
     hash: bool,
     progress: &mut Progress,
 ) -> Totals {
-    let totals = Totals { hash: hash.then(AddressHash::new), ..Totals::default() };
-    count(&mut InsnDecoder::with_config(trace, image, config), totals, progress)
+    Totals { blocks: 0, ..blocks(trace, image, config, hash, progress) }
 }
 
-impl LayerDecoder for InsnDecoder<'_> {
-    fn synchronize(&mut self) -> bool {
-        self.resync().is_some()
-    }
-
-    #[inline]
-    fn count_next(&mut self, totals: &mut Totals) -> Result<bool, TraceError> {
-        match &self.next() {
-            Ok(Some(item)) => totals.count_insn(item),
-            Ok(None) => return Ok(false),
-            Err(error) => return Err((*error).into()),
-        }
-        Ok(true)
-    }
-
-    #[inline]
-    fn offset(&self) -> u64 {
-        self.offset()
-    }
-}
-
-/// Counts what the block layer returns, and hashes the blocks' instruction addresses if `hash` is set.
+/// Counts the blocks, and hashes the blocks' instruction addresses if `hash` is set.
 pub fn blocks(
     trace: &[u8],
     image: Image<'_>,
@@ -177,40 +186,99 @@ pub fn blocks(
     hash: bool,
     progress: &mut Progress,
 ) -> Totals {
-    let mut memory = vec![Slot::default(); SLOTS];
-    let decoder = BlockDecoder::with_config(trace, image, &mut memory, config);
-    let mut blocks = HashedBlocks { decoder, addresses: hash.then(Hashing::new) };
-    let totals = count(&mut blocks, Totals::default(), progress);
-    Totals { hash: blocks.addresses.map(|addresses| addresses.hash()), ..totals }
+    let mut memory = vec![0; GRAPH_WORDS];
+    let (decoder, graph) = (BlockDecoder::with_config(trace, image, config), Graph::new(&mut memory));
+    if hash {
+        let mut blocks = Blocks { decoder, graph, addresses: Hashing::new() };
+        let totals = count(&mut blocks, Totals::default(), progress);
+        Totals { hash: Some(blocks.addresses.hash()), ..totals }
+    } else {
+        count(&mut Blocks { decoder, graph, addresses: () }, Totals::default(), progress)
+    }
+}
+
+/// A decoder of blocks, and what is done with the addresses of their instructions.
+struct Blocks<'a, 'm, H> {
+    decoder: BlockDecoder<'a>,
+    graph: Graph<'m>,
+    addresses: H,
+}
+
+impl<H: Addresses> LayerDecoder for Blocks<'_, '_, H> {
+    fn synchronize(&mut self) -> bool {
+        self.decoder.resync().is_some()
+    }
+
+    fn count_all(&mut self, totals: &mut Totals, progress: &mut Progress) -> Result<(), TraceError> {
+        let Self { decoder, graph, addresses } = self;
+        let counting = Counting { totals, progress };
+        Ok(decoder.visit(graph, &mut CountingBlocks { counting, addresses, insns: vec![] })?)
+    }
+}
+
+/// What is done with the addresses of a block's instructions.
+trait Addresses {
+    const WANTED: bool;
+
+    fn add(&mut self, block: &Block, insns: &[Straight]);
+}
+
+impl Addresses for () {
+    const WANTED: bool = false;
+
+    #[inline]
+    fn add(&mut self, _: &Block, _: &[Straight]) {}
+}
+
+impl Addresses for Hashing {
+    const WANTED: bool = true;
+
+    #[inline]
+    fn add(&mut self, block: &Block, insns: &[Straight]) {
+        self.add(block, || insns.iter().copied().flatten());
+    }
+}
+
+/// Counts blocks, and passes on the addresses of their instructions.
+struct CountingBlocks<'a, H> {
+    counting: Counting<'a>,
+    addresses: &'a mut H,
+    /// The instructions of the block that comes next.
+    insns: Vec<Straight>,
+}
+
+impl<H: Addresses> Sink for CountingBlocks<'_, H> {
+    const INSNS: bool = H::WANTED;
+    const BLOCKS: bool = true;
+
+    #[inline]
+    fn insns(&mut self, insns: Straight) {
+        self.insns.push(insns);
+    }
+
+    #[inline]
+    fn block(&mut self, block: &Block) {
+        self.counting.totals.blocks += 1;
+        self.counting.totals.instructions += u64::from(block.insns);
+        if H::WANTED {
+            self.addresses.add(block, &self.insns);
+            self.insns.clear();
+        }
+    }
+
+    fn event(&mut self, _: &Event) {
+        self.counting.totals.events += 1;
+    }
+
+    fn reached(&mut self, offset: u64) {
+        self.counting.progress.reached(offset);
+    }
 }
 
 /// A decoder of blocks, and the hash of the addresses of their instructions, if it is wanted.
 pub(super) struct HashedBlocks<D> {
     pub(super) decoder: D,
     pub(super) addresses: Option<Hashing>,
-}
-
-impl LayerDecoder for HashedBlocks<BlockDecoder<'_>> {
-    fn synchronize(&mut self) -> bool {
-        self.decoder.resync().is_some()
-    }
-
-    #[inline]
-    fn count_next(&mut self, totals: &mut Totals) -> Result<bool, TraceError> {
-        match &self.decoder.next() {
-            Ok(Some(item)) => {
-                totals.count_block(item, &mut self.addresses, |block| self.decoder.insns(block))
-            }
-            Ok(None) => return Ok(false),
-            Err(error) => return Err((*error).into()),
-        }
-        Ok(true)
-    }
-
-    #[inline]
-    fn offset(&self) -> u64 {
-        self.decoder.offset()
-    }
 }
 
 impl Totals {

@@ -32,6 +32,8 @@ pub struct Progress {
     begin: Instant,
     /// Steps since the last check of the clock.
     steps: u32,
+    /// The last position that [`reached`](Self::reached) passed on.
+    shown: u64,
     bar: Option<ProgressBar>,
 }
 
@@ -45,13 +47,22 @@ impl Progress {
     /// Never shows progress.
     #[must_use]
     pub fn hidden() -> Self {
-        Self { watched: false, what: "", size: Size::Unknown, begin: Instant::now(), steps: 0, bar: None }
+        Self {
+            watched: false,
+            what: "",
+            size: Size::Unknown,
+            begin: Instant::now(),
+            steps: 0,
+            shown: 0,
+            bar: None,
+        }
     }
 
     /// Begins a piece of work.
     pub fn begin(&mut self, what: &'static str, size: Size) {
         self.end();
         (self.what, self.size, self.begin) = (what, size, Instant::now());
+        self.shown = 0;
     }
 
     /// Sets the position of the work, in bytes, or in milliseconds if its size is a duration. Call it at most some
@@ -76,6 +87,15 @@ impl Progress {
         if self.steps == STRIDE {
             self.steps = 0;
             self.at(position());
+        }
+    }
+
+    /// Notes that the work has come to this byte. It may be called often.
+    #[inline]
+    pub fn reached(&mut self, position: u64) {
+        if position.wrapping_sub(self.shown) >= u64::from(STRIDE) {
+            self.shown = position;
+            self.at(position);
         }
     }
 

@@ -1,8 +1,8 @@
-//! The slow path: one instruction at a time, when an event may follow each.
+//! The walk to the next block or event, one instruction at a time, because an event may follow each.
 
 use super::{
     BlockDecoder, Item,
-    run::{is_truncated, section_of},
+    section::{is_truncated, section_of},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -25,19 +25,18 @@ impl BlockDecoder<'_> {
             let open = self.block.insns != 0;
             let ends = open && self.walker.executed.is_some_and(|insn| self.ends_block(insn.class));
             let decided = self.walker.executed.is_some_and(|insn| needs_trace(insn.class));
-            let due = self.walker.advance(open)?;
-            self.cache.enter(self.walker.space);
-            match due {
-                Due::Event(event) => return Ok(Some(Item::Event(event))),
-                Due::Insn if ends => {
+            let due = match self.walker.depart(open)? {
+                Some(due) => due,
+                None if ends => {
                     self.decided = decided;
                     return Ok(Some(Item::Block(self.take_block())));
                 }
-                Due::Insn => match self.bulk_mode() {
-                    Some(mode) => return self.run(mode),
-                    None if self.execute()? => {}
-                    None => return Ok(Some(Item::Block(self.take_block()))),
-                },
+                None => self.walker.arrive(open)?,
+            };
+            match due {
+                Due::Event(event) => return Ok(Some(Item::Event(event))),
+                Due::Insn if self.execute()? => {}
+                Due::Insn => return Ok(Some(Item::Block(self.take_block()))),
                 Due::Held | Due::End if open => return Ok(Some(Item::Block(self.take_block()))),
                 Due::Held | Due::End => return Ok(None),
             }

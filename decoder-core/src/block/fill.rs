@@ -1,0 +1,56 @@
+//! Many items at a time, for callers that must pull.
+
+use super::{Block, BlockDecoder, Item};
+use crate::{
+    error::Error,
+    event::Event,
+    graph::{Graph, Sink},
+};
+
+/// Takes items until there is no room.
+struct Items<'a> {
+    items: &'a mut [Item],
+    len: usize,
+}
+
+impl Items<'_> {
+    #[inline(always)]
+    fn push(&mut self, item: Item) {
+        if let Some(place) = self.items.get_mut(self.len) {
+            *place = item;
+            self.len += 1;
+        }
+    }
+}
+
+impl Sink for Items<'_> {
+    const BLOCKS: bool = true;
+    const FILLS: bool = true;
+
+    #[inline(always)]
+    fn block(&mut self, block: &Block) {
+        self.push(Item::Block(*block));
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.push(Item::Event(*event));
+    }
+
+    #[inline(always)]
+    fn is_full(&self) -> bool {
+        self.len == self.items.len()
+    }
+}
+
+impl BlockDecoder<'_> {
+    /// Writes the next items to `items`, and returns how many: fewer than there is room for at the end of the trace
+    /// and before an error, which is returned with them.
+    ///
+    /// The items are those of [`next`](Self::next), and the decoder's state after the last one is the same. Most of
+    /// the time goes into beginning and ending, so give room for a hundred items or more.
+    pub fn fill(&mut self, graph: &mut Graph<'_>, items: &mut [Item]) -> (usize, Result<(), Error>) {
+        let mut sink = Items { items, len: 0 };
+        let end = self.visit(graph, &mut sink);
+        (sink.len, end)
+    }
+}

@@ -1,0 +1,226 @@
+//! A part of a trace, read ahead: its outcomes in one row, and its targets, each with its place in the row.
+//!
+//! Reading first and walking afterwards keeps two loops apart whose branches have nothing to do with each other: the
+//! processor predicts each better alone. And the blocks at all targets can be looked up before the walk needs them, so
+//! that the lookups do not wait for each other.
+
+use crate::{event::Branches, packet::Tnt};
+
+/// The most targets and outcomes in a part.
+const TARGETS: usize = 64;
+const OUTCOMES: usize = 1024;
+/// The outcomes of one packet may come after the last, and are written eight at a time.
+const ROOM: usize = OUTCOMES + 72;
+
+/// A target of an indirect branch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Target {
+    pub(super) ip: u64,
+    /// How many outcomes come before it.
+    pub(super) at: u32,
+    /// The block at this address; 0 if it is not in the graph.
+    pub(super) block: u32,
+}
+
+/// Branches that were read ahead.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    /// One byte for each outcome: 1 is taken.
+    outcomes: [u8; ROOM],
+    /// After the last target comes one that stands for the end.
+    targets: [Target; TARGETS + 1],
+    /// How many of each there are.
+    end: Cursor,
+}
+
+/// A place in the branches that were read ahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cursor {
+    /// How many outcomes and how many targets were used.
+    pub(super) outcomes: usize,
+    pub(super) targets: usize,
+}
+
+/// Writes branches, with its counts in registers.
+pub(super) struct Writer<'a> {
+    outcomes: &'a mut [u8; ROOM],
+    targets: &'a mut [Target; TARGETS + 1],
+    end: Cursor,
+}
+
+/// The outcomes of each short TNT packet: one in a byte from the lowest byte on, and their number in the highest byte.
+static SHORT: [u64; 256] = short();
+
+const fn short() -> [u64; 256] {
+    let mut all = [0; 256];
+    let mut packet = 4;
+    while packet < all.len() {
+        // The highest set bit ends the outcomes.
+        let len = packet.ilog2() - 1;
+        let mut outcome = 0;
+        all[packet] = (len as u64) << 56;
+        while outcome < len {
+            all[packet] |= (packet as u64 >> (len - outcome) & 1) << (8 * outcome);
+            outcome += 1;
+        }
+        packet += 2;
+    }
+    all
+}
+
+impl Ahead {
+    pub(super) const fn new() -> Self {
+        let none = Target { ip: 0, at: 0, block: 0 };
+        let end = Cursor { outcomes: 0, targets: 0 };
+        Self { outcomes: [0; ROOM], targets: [none; TARGETS + 1], end }
+    }
+
+    /// Replaces the branches by those that `read` writes.
+    #[inline(always)]
+    pub(super) fn fill(&mut self, read: impl FnOnce(&mut Writer<'_>)) {
+        let Self { outcomes, targets, .. } = self;
+        let mut writer = Writer { outcomes, targets, end: Cursor::default() };
+        read(&mut writer);
+        self.end = writer.end;
+        if let Some(end) = self.targets.get_mut(self.end.targets) {
+            *end = Target { ip: 0, at: self.end.outcomes as u32, block: 0 };
+        }
+    }
+
+    /// The place after all branches.
+    #[inline(always)]
+    pub(super) const fn end(&self) -> Cursor {
+        self.end
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.end == Cursor::default()
+    }
+
+    /// The targets from the one with that number on.
+    pub(super) fn targets_mut(&mut self, from: usize) -> &mut [Target] {
+        self.targets.get_mut(from..self.end.targets).unwrap_or_default()
+    }
+
+    /// The target with that number, or the end.
+    #[inline(always)]
+    pub(super) fn target(&self, number: usize) -> Target {
+        self.targets.get(number).copied().unwrap_or_default()
+    }
+
+    /// The outcome with that number: 1 is taken.
+    #[inline(always)]
+    pub(super) fn outcome(&self, number: usize) -> u8 {
+        self.outcomes.get(number).copied().unwrap_or_default()
+    }
+}
+
+impl Branches for Writer<'_> {
+    #[inline(always)]
+    fn short(&mut self, _: u64, packet: u8) {
+        let outcomes = SHORT[usize::from(packet)];
+        if let Some(place) = self.outcomes.get_mut(self.end.outcomes..).and_then(<[u8]>::first_chunk_mut) {
+            *place = outcomes.to_le_bytes();
+        }
+        self.end.outcomes += (outcomes >> 56) as usize;
+    }
+
+    fn long(&mut self, offset: u64, outcomes: Tnt) {
+        let mut left = outcomes.len.min(63);
+        while left > 0 {
+            // As short packets.
+            let most = left.min(Tnt::SHORT);
+            left -= most;
+            let bits = (outcomes.bits >> left) as u8 & !(0xff << most);
+            self.short(offset, (1 << most | bits) << 1);
+        }
+    }
+
+    #[inline(always)]
+    fn target(&mut self, _: u64, ip: u64) {
+        if let Some(target) = self.targets.get_mut(self.end.targets) {
+            *target = Target { ip, at: self.end.outcomes as u32, block: 0 };
+            self.end.targets += 1;
+        }
+    }
+
+    #[inline(always)]
+    fn is_full(&self) -> bool {
+        self.end.outcomes >= OUTCOMES || self.end.targets >= TARGETS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::{Encoder, Packet};
+
+    extern crate std;
+    use std::vec::Vec;
+
+    fn outcomes(ahead: &Ahead) -> Vec<bool> {
+        (0..ahead.end().outcomes).map(|number| ahead.outcome(number) != 0).collect()
+    }
+
+    #[test]
+    fn outcomes_are_in_the_order_of_their_packets() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        for _ in 0..1000 {
+            let packets: Vec<_> = (0..rng.usize(1..20))
+                .map(|_| {
+                    let len = if rng.bool() { rng.u8(1..=6) } else { rng.u8(1..=47) };
+                    Tnt { bits: rng.u64(..1 << len), len }
+                })
+                .collect();
+            let mut ahead = Ahead::new();
+            ahead.fill(|writer| {
+                for &tnt in &packets {
+                    let mut memory = [0; 8];
+                    match tnt.packet() {
+                        Packet::TntShort(_) => {
+                            Encoder::new(&mut memory).emit(&tnt.packet()).expect("there is room");
+                            writer.short(0, memory[0]);
+                        }
+                        _ => writer.long(0, tnt),
+                    }
+                }
+            });
+            let expected: Vec<bool> = packets.iter().flat_map(|tnt| tnt.outcomes()).collect();
+            assert_eq!(outcomes(&ahead), expected, "{packets:x?}");
+        }
+    }
+
+    #[test]
+    fn a_target_comes_after_the_outcomes_before_it() {
+        let mut ahead = Ahead::new();
+        ahead.fill(|writer| {
+            writer.target(0, 0x1000);
+            writer.long(0, Tnt { bits: 0b101, len: 3 });
+            writer.target(0, 0x2000);
+        });
+        let seen = [0, 1, 2].map(|number| (ahead.target(number).ip, ahead.target(number).at));
+        assert_eq!(seen, [(0x1000, 0), (0x2000, 3), (0, 3)]);
+        assert_eq!(ahead.end(), Cursor { outcomes: 3, targets: 2 });
+    }
+
+    #[test]
+    fn a_part_that_is_not_full_has_room_for_the_largest_packet() {
+        for len in 1..=63 {
+            let mut ahead = Ahead::new();
+            let mut written = 0;
+            ahead.fill(|writer| {
+                while !writer.is_full() {
+                    writer.long(0, Tnt { bits: (1 << len) - 1, len });
+                    written += usize::from(len);
+                }
+            });
+            assert_eq!(outcomes(&ahead), [true].repeat(written), "{len}");
+            ahead.fill(|writer| {
+                while !writer.is_full() {
+                    writer.target(0, 1)
+                }
+            });
+            assert_eq!(ahead.end().targets, TARGETS);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Edges: pairs of blocks that were executed one after the other, counted in a map as fuzzers use it.
+//!
+//! A block's place is a hash of its address. An edge is the place of its second block, exclusive-or half the place of
+//! its first one, as in AFL. Where the block before is unknown, half its place counts as 0: after synchronising and
+//! recovering, after an overflow, where tracing is enabled, and after an asynchronous branch, such as an interrupt,
+//! so that the map depends less on when interrupts come. A PSB+ in between changes nothing.
+
+use super::Sink;
+use crate::event::{Event, EventKind};
+
+/// The size of a map of edges: one count for each edge.
+pub const EDGES: usize = 1 << 16;
+
+/// The place of the block at `ip`.
+#[inline(always)]
+#[must_use]
+pub const fn place(ip: u64) -> u16 {
+    (ip.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16
+}
+
+/// The edge to a block with that place, and what to keep for the next one.
+#[inline(always)]
+pub(super) const fn edge(before: u16, place: u16) -> (u16, u16) {
+    (place ^ before, place >> 1)
+}
+
+/// Whether the block before the next one is unknown after this event.
+pub(super) const fn breaks(event: &Event) -> bool {
+    matches!(event.kind, EventKind::Enabled { .. } | EventKind::Overflow | EventKind::AsyncBranch { .. })
+}
+
+/// Counts how often each edge was taken. With `SATURATES` a count stays at 255, otherwise it continues at 0.
+///
+/// ```
+/// use pugmark_decoder_core::graph::edges::{EDGES, EdgeMap};
+///
+/// let mut map = [0; EDGES];
+/// let edges = EdgeMap::<true>::new(&mut map);
+/// assert_eq!(edges.taken(), 0);
+/// ```
+#[derive(Debug)]
+pub struct EdgeMap<'m, const SATURATES: bool> {
+    counts: &'m mut [u8; EDGES],
+    taken: u64,
+}
+
+impl<'m, const SATURATES: bool> EdgeMap<'m, SATURATES> {
+    /// Counts in `counts`, in addition to what is there.
+    #[must_use]
+    pub const fn new(counts: &'m mut [u8; EDGES]) -> Self {
+        Self { counts, taken: 0 }
+    }
+
+    /// How many edges were taken.
+    #[must_use]
+    pub const fn taken(&self) -> u64 {
+        self.taken
+    }
+}
+
+impl<const SATURATES: bool> Sink for EdgeMap<'_, SATURATES> {
+    const EDGES: bool = true;
+
+    #[inline(always)]
+    fn edge(&mut self, edge: u16) {
+        let count = &mut self.counts[usize::from(edge)];
+        *count = if SATURATES { count.saturating_add(1) } else { count.wrapping_add(1) };
+        self.taken += 1;
+    }
+
+    fn event(&mut self, _: &Event) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        block::BlockDecoder,
+        graph::Graph,
+        image::{AddressSpace, Image, Section},
+    };
+
+    extern crate std;
+    use std::{boxed::Box, vec, vec::Vec};
+
+    /// 1000: je 1004; 1002: jmp 1000; 1004: jmp rax.
+    const CODE: &[u8] = &[0x74, 0x02, 0xeb, 0xfc, 0xff, 0xe0];
+    const SYNC: &[u8] = b"\
+        \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
+    /// TNT (not taken, not taken, taken), TIP (1000).
+    const LOOP: &[u8] = b"\x12\x2d\0\x10";
+    /// OVF, FUP (1000).
+    const OVERFLOW: &[u8] = b"\x02\xf3\x3d\0\x10";
+    /// FUP (1000), TIP (1000): an interrupt whose handler begins where the code was.
+    const INTERRUPT: &[u8] = b"\x3d\0\x10\x2d\0\x10";
+    /// Enough for the fast way.
+    const TAIL: &[u8] = &[0; 16];
+
+    fn counts<const SATURATES: bool>(parts: &[&[u8]]) -> Box<[u8; EDGES]> {
+        let trace = parts.concat();
+        let sections = [Section { base: 0x1000, bytes: CODE, space: AddressSpace::Any }];
+        let mut memory = vec![0; 5000];
+        let mut graph = Graph::new(&mut memory);
+        let mut counts = Box::new([0; EDGES]);
+        let mut decoder = BlockDecoder::new(&trace, Image::new(&sections));
+        while decoder.sync_forward().is_some() {
+            let end = decoder.visit(&mut graph, &mut EdgeMap::<SATURATES>::new(&mut counts));
+            assert_eq!(end, Ok(()), "{trace:x?}");
+        }
+        counts
+    }
+
+    /// The edges of a path through the blocks at these addresses, by the definition.
+    fn expected(paths: &[&[u64]]) -> Box<[u8; EDGES]> {
+        let mut counts = Box::new([0_u8; EDGES]);
+        for path in paths {
+            let mut before = 0;
+            for &ip in *path {
+                let place = (ip.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16;
+                counts[usize::from(place ^ before)] += 1;
+                before = place >> 1;
+            }
+        }
+        counts
+    }
+
+    #[test]
+    fn an_edge_is_a_pair_of_blocks() {
+        // The path begins at 1000, goes twice through 1002 and 1000, then to 1004 and back to 1000.
+        const ROUND: [u64; 4] = [0x1000, 0x1002, 0x1002, 0x1004];
+        let round: Vec<u64> = ROUND.to_vec();
+        let twice = [&round[..], &round].concat();
+        for (parts, paths) in [
+            (&[SYNC, LOOP, TAIL][..], &[&round[..]][..]),
+            (&[SYNC, LOOP, LOOP, TAIL], &[&twice]),
+            (&[SYNC, LOOP, SYNC, LOOP, TAIL], &[&twice]),
+            (&[SYNC, LOOP, OVERFLOW, LOOP, TAIL], &[&round, &round]),
+            (&[SYNC, LOOP, INTERRUPT, LOOP, TAIL], &[&round, &round]),
+        ] {
+            let (found, expected) = (counts::<false>(parts), expected(paths));
+            let taken = |counts: &[u8; EDGES]| {
+                let some = counts.iter().enumerate().filter(|(_, count)| **count > 0);
+                some.map(|(edge, count)| (edge, *count)).collect::<Vec<_>>()
+            };
+            assert_eq!(taken(&found), taken(&expected), "{parts:x?}");
+        }
+    }
+
+    #[test]
+    fn a_count_stays_at_its_most_or_wraps_around() {
+        let trace = [SYNC, &LOOP.repeat(300), TAIL];
+        // The edge from 1004 to 1000 is taken 299 times, from one to the other within the loop 300 times.
+        let most = |counts: &[u8; EDGES]| counts.iter().copied().max();
+        assert_eq!(most(&counts::<true>(&trace)), Some(255));
+        assert_eq!(most(&counts::<false>(&trace)), Some((300 % 256) as u8));
+    }
+}

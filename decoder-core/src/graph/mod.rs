@@ -1,0 +1,57 @@
+//! Code as a graph of blocks, which a trace is followed through.
+//!
+//! A block is decoded when the trace comes to it first. After that it knows the blocks that follow it, so that a
+//! conditional branch costs one bit of the trace and one read of memory. [`Graph`] holds the blocks, a [`Sink`]
+//! receives what was executed, and [`BlockDecoder::visit`](crate::block::BlockDecoder::visit) does the work: it gives
+//! the same as [`BlockDecoder::next`](crate::block::BlockDecoder::next), many times as fast.
+//!
+//! ```
+//! use pugmark_decoder_core::block::{Block, BlockDecoder};
+//! use pugmark_decoder_core::event::Event;
+//! use pugmark_decoder_core::graph::{Graph, Sink};
+//! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
+//!
+//! #[derive(Default)]
+//! struct Blocks(Vec<(u64, u32)>);
+//!
+//! impl Sink for Blocks {
+//!     const BLOCKS: bool = true;
+//!
+//!     fn block(&mut self, block: &Block) {
+//!         self.0.push((block.ip, block.insns));
+//!     }
+//!
+//!     fn event(&mut self, event: &Event) {
+//!         println!("{event:?}");
+//!     }
+//! }
+//!
+//! // 1000: xor eax, eax; 1002: jz 1005; 1004: hlt; 1005: nop; 1006: jmp 1000
+//! let code = [0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8];
+//! let sections = [Section { base: 0x1000, bytes: &code, space: AddressSpace::Any }];
+//! // PSB, MODE.Exec (64 bit), FUP (1000), PSBEND, TNT (taken, taken)
+//! let trace = b"\
+//!     \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\x0e";
+//!
+//! let mut memory = [0; 2048];
+//! let mut graph = Graph::new(&mut memory);
+//! let mut blocks = Blocks::default();
+//! let mut decoder = BlockDecoder::new(trace, Image::new(&sections));
+//! decoder.sync_forward();
+//! decoder.visit(&mut graph, &mut blocks)?;
+//! assert_eq!(blocks.0, [(0x1000, 2), (0x1005, 4)]);
+//! # Ok::<(), pugmark_decoder_core::Error>(())
+//! ```
+
+mod branches;
+mod build;
+mod calls;
+mod context;
+pub mod edges;
+mod node;
+mod sink;
+mod store;
+mod visit;
+
+pub use sink::{Sink, Straight};
+pub use store::{Graph, Statistics, WORDS_PER_BLOCK};

@@ -1,0 +1,239 @@
+//! A block of the graph, packed into 32-bit words.
+
+use crate::block::Block;
+
+/// What the walk reads of each block: four words.
+///
+/// | word | bits | what |
+/// |---|---|---|
+/// | 0, 1 | 31:0 | the block that follows when the conditional branch is not taken, and when it is taken; the first alone if there is no branch |
+/// | 2 | 31:0 | the block at the return address of the last call in this block |
+/// | 3 | 15:0 | the block's place in a map of edges |
+/// | 3 | 18:16 | how it ends, an [`End`] |
+/// | 3 | 19 | there are calls in it |
+/// | 3 | 20 | there are several calls in it |
+/// | 3 | 21 | it ends without a branch, and the blocks that follow are known up to one with a branch |
+/// | 3 | 31:24 | its [context](super::context) |
+pub(super) type Words = [u32; 4];
+
+/// A block to read, where it is in memory: a copy of it would have to be written before it is read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node<'g>(pub(super) &'g Words);
+
+/// A block to change.
+#[derive(Debug)]
+pub(super) struct NodeMut<'g>(pub(super) &'g mut Words);
+
+/// How a block ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// It is no block that can be walked here.
+    None = 0,
+    /// A conditional branch.
+    Cond = 1,
+    /// A near return.
+    Return = 2,
+    /// A near indirect call.
+    Call = 3,
+    /// Another branch whose target the trace gives.
+    Indirect = 4,
+    /// No branch: the code goes on in another section.
+    Open = 5,
+}
+
+const END: u32 = 16;
+const CALLS: u32 = 1 << 19;
+const SEVERAL: u32 = 1 << 20;
+const CLOSED: u32 = 1 << 21;
+
+impl Node<'_> {
+    /// No block.
+    pub(super) const NONE: Self = Node(&[0; 4]);
+
+    #[inline(always)]
+    pub(super) const fn ends(self) -> u32 {
+        self.0[3] >> END & 7
+    }
+
+    /// Whether it ends with a conditional branch and has no calls.
+    #[inline(always)]
+    pub(super) const fn is_plain(self) -> bool {
+        self.0[3] & (7 << END | CALLS) == (End::Cond as u32) << END
+    }
+
+    /// Whether the block has calls; an indirect call at its end counts.
+    #[inline(always)]
+    pub(super) const fn has_calls(self) -> bool {
+        self.0[3] & CALLS != 0
+    }
+
+    #[inline(always)]
+    pub(super) const fn has_several_calls(self) -> bool {
+        self.0[3] & SEVERAL != 0
+    }
+
+    #[inline(always)]
+    pub(super) const fn is_closed(self) -> bool {
+        self.0[3] & CLOSED != 0
+    }
+
+    #[inline(always)]
+    pub(super) const fn edge(self) -> u16 {
+        self.0[3] as u16
+    }
+
+    pub(super) const fn context(self) -> u8 {
+        (self.0[3] >> 24) as u8
+    }
+
+    /// The block that follows the conditional branch; 0 if it is not known.
+    #[inline(always)]
+    pub(super) const fn next(self, taken: u8) -> u32 {
+        self.0[taken as usize & 1]
+    }
+
+    /// The block that the last call returns to; 0 if it is not known.
+    #[inline(always)]
+    pub(super) const fn site(self) -> u32 {
+        self.0[2]
+    }
+}
+
+impl NodeMut<'_> {
+    /// Makes it a block that ends with nothing yet.
+    pub(super) const fn begin(&mut self, edge: u16, context: u8) {
+        *self.0 = [0, 0, 0, edge as u32 | (context as u32) << 24];
+    }
+
+    pub(super) const fn end_with(&mut self, end: End) {
+        self.0[3] |= (end as u32) << END;
+    }
+
+    pub(super) const fn set_calls(&mut self, calls: u8) {
+        self.0[3] |= match calls {
+            0 => 0,
+            1 => CALLS,
+            _ => CALLS | SEVERAL,
+        };
+    }
+
+    pub(super) const fn set_closed(&mut self) {
+        self.0[3] |= CLOSED;
+    }
+
+    pub(super) const fn set_next(&mut self, taken: u8, next: u32) {
+        self.0[taken as usize & 1] = next;
+    }
+
+    pub(super) const fn set_site(&mut self, site: u32) {
+        self.0[2] = site;
+    }
+}
+
+/// The rest of a block, which is read only for sinks that want it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Body {
+    pub(super) end_ip: u64,
+    pub(super) insns: u32,
+    pub(super) section: u32,
+    /// Its first segment.
+    pub(super) segment: u32,
+    pub(super) segments: u8,
+    /// After the segments come as many return addresses.
+    pub(super) calls: u8,
+    /// The length of the last instruction.
+    pub(super) size: u8,
+}
+
+impl Body {
+    /// How many words a body has.
+    pub(super) const WORDS: usize = 6;
+
+    #[inline(always)]
+    pub(super) const fn words(self) -> [u32; Self::WORDS] {
+        let Self { end_ip, insns, section, segment, segments, calls, size } = self;
+        let [low, high] = halves(end_ip);
+        [low, high, insns, section, segment, u32::from_le_bytes([segments, calls, size, 0])]
+    }
+
+    #[inline(always)]
+    pub(super) const fn of([low, high, insns, section, segment, counts]: [u32; Self::WORDS]) -> Self {
+        let [segments, calls, size, _] = counts.to_le_bytes();
+        Self { end_ip: whole([low, high]), insns, section, segment, segments, calls, size }
+    }
+
+    /// The address after the last instruction.
+    pub(super) const fn next(&self) -> u64 {
+        self.end_ip.wrapping_add(self.size as u64)
+    }
+
+    #[inline(always)]
+    pub(super) const fn block(&self, ip: u64, like: &Block) -> Block {
+        Block { ip, end_ip: self.end_ip, insns: self.insns, section: self.section, ..*like }
+    }
+}
+
+/// The low and the high half of an address.
+#[inline(always)]
+pub(super) const fn halves(value: u64) -> [u32; 2] {
+    [value as u32, (value >> 32) as u32]
+}
+
+/// The address of these halves.
+#[inline(always)]
+pub(super) const fn whole([low, high]: [u32; 2]) -> u64 {
+    low as u64 | (high as u64) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_of_a_node_is_apart_from_the_others() {
+        let mut words = [u32::MAX; 4];
+        let mut node = NodeMut(&mut words);
+        node.begin(0xabcd, 0x7f);
+        node.end_with(End::Indirect);
+        node.set_calls(2);
+        node.set_closed();
+        node.set_next(1, 0x1234_5678);
+        node.set_next(0, 0x9abc_def0);
+        node.set_site(0x1357_9bdf);
+        let node = Node(&words);
+        assert_eq!((node.edge(), node.context()), (0xabcd, 0x7f));
+        assert_eq!(node.ends(), End::Indirect as u32);
+        assert!(node.has_calls() && node.has_several_calls() && node.is_closed());
+        assert_eq!((node.next(0), node.next(1), node.site()), (0x9abc_def0, 0x1234_5678, 0x1357_9bdf));
+    }
+
+    #[test]
+    fn a_block_is_plain_with_a_conditional_branch_and_no_calls() {
+        for end in [End::None, End::Cond, End::Return, End::Call, End::Indirect, End::Open] {
+            for calls in 0..3 {
+                let mut words = [0; 4];
+                let mut node = NodeMut(&mut words);
+                node.begin(0xffff, 0xff);
+                node.end_with(end);
+                node.set_calls(calls);
+                assert_eq!(Node(&words).is_plain(), end == End::Cond && calls == 0, "{end:?} {calls}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_body_keeps_all_its_parts_in_words() {
+        let body = Body {
+            end_ip: 0xffff_8000_1234_5678,
+            insns: 0x0102_0304,
+            section: u32::MAX,
+            segment: 0x0506_0708,
+            segments: 9,
+            calls: 10,
+            size: 15,
+        };
+        let Body { end_ip, insns, section, segment, segments, calls, size } = Body::of(body.words());
+        assert_eq!((end_ip, insns, section), (body.end_ip, body.insns, body.section));
+        assert_eq!((segment, segments, calls, size), (body.segment, 9, 10, 15));
+    }
+}

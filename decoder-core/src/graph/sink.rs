@@ -1,0 +1,82 @@
+//! What is done with what was executed.
+
+use crate::{block::Block, event::Event};
+
+/// Receives what a trace says was executed, in order.
+///
+/// The constants say what a sink wants. What it does not want costs nothing.
+pub trait Sink {
+    /// Whether [`insns`](Self::insns) is called.
+    const INSNS: bool = false;
+    /// Whether [`block`](Self::block) is called.
+    const BLOCKS: bool = false;
+    /// Whether [`edge`](Self::edge) is called.
+    const EDGES: bool = false;
+    /// Whether [`is_full`](Self::is_full) is asked before each item.
+    const FILLS: bool = false;
+
+    /// Instructions were executed. A block's instructions come in several calls.
+    #[inline(always)]
+    fn insns(&mut self, insns: Straight) {
+        let _ = insns;
+    }
+
+    /// A block was executed. It comes after its instructions.
+    #[inline(always)]
+    fn block(&mut self, block: &Block) {
+        let _ = block;
+    }
+
+    /// A block was executed. `edge` stands for it and the block before it, see [`edges`](super::edges).
+    #[inline(always)]
+    fn edge(&mut self, edge: u16) {
+        let _ = edge;
+    }
+
+    /// Something else happened.
+    fn event(&mut self, event: &Event);
+
+    /// The decoder has come to this offset of the trace. It is called now and then, to show progress.
+    #[inline(always)]
+    fn reached(&mut self, offset: u64) {
+        let _ = offset;
+    }
+
+    /// Whether the sink takes nothing more: then the decoder stops, and can go on later.
+    #[inline(always)]
+    fn is_full(&self) -> bool {
+        false
+    }
+}
+
+/// Instructions that follow each other in memory: at most 16.
+///
+/// ```
+/// use pugmark_decoder_core::graph::Straight;
+///
+/// let insns = Straight { ip: 0x1000, lengths: 0x152 };
+/// assert!(insns.eq([0x1000, 0x1002, 0x1007]));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Straight {
+    /// The address of the first one.
+    pub ip: u64,
+    /// Their lengths in bytes, four bits each, the first one's lowest; zero after the last.
+    pub lengths: u64,
+}
+
+impl Iterator for Straight {
+    type Item = u64;
+
+    /// The address of the next instruction.
+    #[inline(always)]
+    fn next(&mut self) -> Option<u64> {
+        if self.lengths == 0 {
+            return None;
+        }
+        let ip = self.ip;
+        self.ip = ip.wrapping_add(self.lengths & 15);
+        self.lengths >>= 4;
+        Some(ip)
+    }
+}

@@ -1,0 +1,231 @@
+//! The blocks in the caller's memory, and how one is found by its address.
+
+use super::{
+    context::{Context, Contexts},
+    node::{Body, Node, NodeMut, Words, halves, whole},
+};
+use crate::image::Image;
+
+/// How many 32-bit words of memory a block takes, with its part of the index and two segments.
+pub const WORDS_PER_BLOCK: usize = 24;
+
+/// Straight code, as its address and the lengths of its instructions; or a return address. The low half of each is
+/// first.
+pub(super) type Segment = [u32; 4];
+
+/// Decoded code as a graph: each block knows the blocks that follow it.
+///
+/// It lives apart from the trace and the image, in memory of the caller, and outlives both: decode one trace after
+/// the other with the same graph, and code that was decoded once is not decoded again. It is for one image at a time;
+/// with another one it forgets all blocks. If bytes of the image change in place, call [`forget`](Self::forget).
+///
+/// When the memory is full, all blocks are forgotten. A block takes about [`WORDS_PER_BLOCK`] words.
+///
+/// ```
+/// use pugmark_decoder_core::graph::{Graph, WORDS_PER_BLOCK};
+///
+/// let mut memory = [0; 1024 * WORDS_PER_BLOCK];
+/// let graph = Graph::new(&mut memory);
+/// assert_eq!(graph.statistics().room, 1023);
+/// ```
+#[derive(Debug)]
+pub struct Graph<'m> {
+    pub(super) nodes: &'m mut [Words],
+    pub(super) ips: &'m mut [[u32; 2]],
+    pub(super) bodies: &'m mut [[u32; Body::WORDS]],
+    pub(super) segments: &'m mut [Segment],
+    /// Blocks by the hashes of their addresses. 0 is free.
+    index: &'m mut [u32],
+    shift: u32,
+    /// How many blocks there are; block 0 stands for none.
+    pub(super) used: usize,
+    pub(super) used_segments: usize,
+    pub(super) contexts: Contexts,
+    /// The context that the walk is in.
+    pub(super) context: u8,
+    /// The image that the blocks are of.
+    image: u64,
+    pub(super) statistics: Statistics,
+}
+
+/// What a graph holds and has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// How many blocks it holds, and how many it has room for.
+    pub blocks: usize,
+    /// How many blocks it has room for.
+    pub room: usize,
+    /// How often it forgot all blocks because its memory was full.
+    pub flushes: u64,
+    /// How many blocks were decoded.
+    pub built: u64,
+}
+
+/// A place in the index.
+pub(super) struct Place(usize);
+
+impl<'m> Graph<'m> {
+    /// A graph without blocks. All of `memory` is used.
+    #[must_use]
+    pub fn new(memory: &'m mut [u32]) -> Self {
+        // Two places in the index for each block, or up to twice as many, because their number is a power of two.
+        let fits = memory.len() / WORDS_PER_BLOCK;
+        let indexed = if fits < 2 { 0 } else { 2 * fits.next_power_of_two() };
+        let (index, memory) = memory.split_at_mut(indexed.min(memory.len()));
+        let room = memory.len() / (WORDS_PER_BLOCK - 2);
+        let (nodes, memory) = memory.split_at_mut(4 * room);
+        let (ips, memory) = memory.split_at_mut(2 * room);
+        let (bodies, segments) = memory.split_at_mut(Body::WORDS * room);
+        let mut graph = Self {
+            nodes: nodes.as_chunks_mut().0,
+            ips: ips.as_chunks_mut().0,
+            bodies: bodies.as_chunks_mut().0,
+            segments: segments.as_chunks_mut().0,
+            shift: 64 - index.len().checked_ilog2().unwrap_or(1),
+            index,
+            used: 1,
+            used_segments: 0,
+            contexts: Contexts::NONE,
+            context: 0,
+            image: 0,
+            statistics: Statistics { room: room.saturating_sub(1), ..Statistics::default() },
+        };
+        graph.forget();
+        graph
+    }
+
+    /// Forgets all blocks. Call it when code changed in place.
+    pub fn forget(&mut self) {
+        self.clear();
+        self.contexts.clear();
+        self.context = 0;
+    }
+
+    fn clear(&mut self) {
+        self.index.fill(0);
+        (self.used, self.used_segments) = (1, 0);
+        // Block 0 stands for none, and leads nowhere.
+        if let (Some(node), Some(ip)) = (self.nodes.first_mut(), self.ips.first_mut()) {
+            (*node, *ip) = ([0; 4], [0; 2]);
+        }
+    }
+
+    /// What the graph holds and has done.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        Statistics { blocks: self.used - 1, ..self.statistics }
+    }
+
+    /// Turns to the code of `image`, which `key` tells from others.
+    pub(super) fn enter_image(&mut self, image: Image<'_>, key: u64) {
+        if self.image != key {
+            self.forget();
+            self.image = key;
+        }
+        self.contexts.sees(image);
+    }
+
+    /// Turns to a context.
+    pub(super) fn enter(&mut self, context: Context) {
+        self.context = self.contexts.number_of(context).unwrap_or_else(|| {
+            self.flush();
+            self.contexts.clear();
+            self.contexts.number_of(context).unwrap_or(0)
+        });
+    }
+
+    /// Forgets all blocks to make room.
+    #[cold]
+    pub(super) fn flush(&mut self) {
+        self.clear();
+        self.statistics.flushes += 1;
+    }
+
+    /// The block at `ip` in the current context, or the place in the index for it.
+    #[inline(always)]
+    pub(super) fn find(&self, ip: u64) -> Result<u32, Place> {
+        let mask = self.index.len().wrapping_sub(1);
+        // Multiplicative hashing by the golden ratio.
+        let hash = (ip ^ u64::from(self.context) << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut slot = (hash >> self.shift) as usize & mask;
+        loop {
+            let node = self.index.get(slot).copied().unwrap_or(0);
+            if node == 0 {
+                return Err(Place(slot));
+            }
+            if self.view().ip(node) == ip && self.view().node(node).context() == self.context {
+                return Ok(node);
+            }
+            slot = (slot + 1) & mask;
+        }
+    }
+
+    /// Adds a block at `ip` that ends with nothing yet; `None` without room.
+    pub(super) fn add(&mut self, place: Place, ip: u64) -> Option<u32> {
+        let at = self.used;
+        let number = u32::try_from(at).ok()?;
+        *self.ips.get_mut(at)? = halves(ip);
+        NodeMut(self.nodes.get_mut(at)?).begin(super::edges::place(ip), self.context);
+        let Place(slot) = place;
+        *self.index.get_mut(slot)? = number;
+        self.used += 1;
+        self.statistics.built += 1;
+        Some(number)
+    }
+
+    pub(super) fn change(&mut self, number: u32, change: impl FnOnce(&mut NodeMut<'_>)) {
+        if let Some(words) = self.nodes.get_mut(number as usize) {
+            change(&mut NodeMut(words));
+        }
+    }
+
+    /// What a walk reads.
+    #[inline(always)]
+    pub(super) const fn view(&self) -> View<'_> {
+        let Self { nodes, ips, bodies, segments, .. } = self;
+        View { nodes, ips, bodies, segments }
+    }
+}
+
+/// The blocks of a graph, to read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View<'g> {
+    nodes: &'g [Words],
+    ips: &'g [[u32; 2]],
+    bodies: &'g [[u32; Body::WORDS]],
+    segments: &'g [Segment],
+}
+
+impl<'g> View<'g> {
+    #[inline(always)]
+    pub(super) fn get(&self, number: u32) -> Option<Node<'g>> {
+        self.nodes.get(number as usize).map(Node)
+    }
+
+    pub(super) fn node(&self, number: u32) -> Node<'g> {
+        self.get(number).unwrap_or(Node::NONE)
+    }
+
+    #[inline(always)]
+    pub(super) fn body(&self, number: u32) -> Body {
+        Body::of(self.bodies.get(number as usize).copied().unwrap_or_default())
+    }
+
+    #[inline(always)]
+    pub(super) fn ip(&self, number: u32) -> u64 {
+        whole(self.ips.get(number as usize).copied().unwrap_or_default())
+    }
+
+    /// The straight code of a block.
+    #[inline(always)]
+    pub(super) fn straights(&self, body: &Body) -> &'g [Segment] {
+        let first = body.segment as usize;
+        self.segments.get(first..first + usize::from(body.segments)).unwrap_or_default()
+    }
+
+    /// The addresses that the calls of a block return to, in order.
+    pub(super) fn returns(&self, body: &Body) -> &'g [Segment] {
+        let first = body.segment as usize + usize::from(body.segments);
+        self.segments.get(first..first + usize::from(body.calls)).unwrap_or_default()
+    }
+}

@@ -1,0 +1,383 @@
+//! The walk through the graph: the loop that almost all decoding time goes into.
+//!
+//! [`BlockDecoder::visit`] walks wherever only branches come next in the trace. Everything else, and whatever does not
+//! fit the code, goes through [`BlockDecoder::next`], which is exact and slow.
+
+use super::{
+    Graph, Sink, Straight,
+    branches::{Ahead, Cursor, Target},
+    build::{Code, NoBlock},
+    calls::{Calls, Top},
+    context::Context,
+    edges,
+    node::{End, whole},
+    store::View,
+};
+use crate::{
+    block::{Block, BlockDecoder, Item},
+    error::Error,
+    flow::Way,
+};
+
+const COND: u32 = End::Cond as u32;
+const RETURN: u32 = End::Return as u32;
+const CALL: u32 = End::Call as u32;
+
+const OPEN: u32 = End::Open as u32;
+
+/// How a walk ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// All branches were used; the walk is at the block.
+    Used,
+    /// The sink is full; the walk is at the block.
+    SinkFull,
+    /// The walk is at this address, where no block is in the graph.
+    NoBlock(u64),
+    /// The block was executed, but the branch at its end does not fit the trace, or not simply.
+    Misfit,
+}
+
+/// Why the loop needs to change the graph, or ends.
+enum Miss {
+    /// It is not known where the conditional branch leads, or the end without a branch.
+    Link(u8),
+    /// It is not known where the call that was popped returns to. The block with the call, or 0.
+    Return(u32),
+    /// There is no block at the target.
+    Target(u64),
+    /// The block ends without a branch, and it is not known whether one follows.
+    Open,
+    Stop(Stop),
+}
+
+/// A walk through the graph: where it is.
+struct Walk {
+    /// The block that the walk is at.
+    block: u32,
+    /// What remains of the block before, for the next edge.
+    before: u16,
+    top: Top,
+    /// What was used of the branches that were read ahead, and what was used before the last block.
+    cursor: Cursor,
+    before_last: Cursor,
+    /// Whether a block was executed since the branches were read; only for sinks that fill.
+    executed: bool,
+    /// Whether a return whose target the trace names takes an address from the stack.
+    pops: bool,
+}
+
+impl BlockDecoder<'_> {
+    /// Passes everything up to the end of the trace or an error to `sink`: what [`next`](Self::next) would return,
+    /// but faster. It ends early when the sink is full.
+    ///
+    /// # Errors
+    /// Those of [`next`](Self::next), after everything before the error was passed on.
+    pub fn visit<S: Sink>(&mut self, graph: &mut Graph<'_>, sink: &mut S) -> Result<(), Error> {
+        let key = self.image_key();
+        graph.enter_image(self.walker.image, key);
+        let mut ahead = Ahead::new();
+        loop {
+            if S::FILLS && sink.is_full() {
+                return Ok(());
+            }
+            if self.may_walk() && self.walk(graph, sink, &mut ahead)? {
+                continue;
+            }
+            match self.next()? {
+                Some(Item::Block(block)) => {
+                    if S::INSNS {
+                        for (ip, insn) in self.insns(&block) {
+                            sink.insns(Straight { ip, lengths: insn.len.into() });
+                        }
+                    }
+                    if S::EDGES {
+                        let (edge, before) = edges::edge(self.edge_before, edges::place(block.ip));
+                        self.edge_before = before;
+                        sink.edge(edge);
+                    }
+                    if S::BLOCKS {
+                        sink.block(&block);
+                    }
+                }
+                Some(Item::Event(event)) => {
+                    if edges::breaks(&event) {
+                        self.edge_before = 0;
+                    }
+                    sink.event(&event);
+                }
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Walks as long as only branches come next; `false` if nothing was executed.
+    #[inline(never)]
+    fn walk<S: Sink>(
+        &mut self,
+        graph: &mut Graph<'_>,
+        sink: &mut S,
+        ahead: &mut Ahead,
+    ) -> Result<bool, Error> {
+        let Some(mode) = self.walker.mode else { return Ok(false) };
+        let context = Context { mode, speculative: self.walker.speculative, space: self.walker.space };
+        graph.enter(context);
+        let mut code = Code::new(self.walker.image, context);
+        let block = match graph.at(&mut code, self.walker.ip) {
+            Err(NoBlock::Full) => {
+                graph.flush();
+                graph.at(&mut code, self.walker.ip)
+            }
+            found => found,
+        };
+        let Ok(block) = block else { return Ok(false) };
+        let mut calls = Calls::new(self.walker.take_returns());
+        let mut walk = Walk {
+            block,
+            before: self.edge_before,
+            top: calls.top(),
+            cursor: Cursor::default(),
+            before_last: Cursor::default(),
+            executed: false,
+            pops: self.walker.named_returns_pop(),
+        };
+        let (mut executed, mut used) = (false, false);
+        // The branches that the last block is among, and how they were used.
+        let mut last = (self.walker.start(), Cursor::default(), Cursor::default());
+        let stop = loop {
+            let start = self.walker.start();
+            ahead.fill(|writer| self.walker.read_ahead(writer));
+            if ahead.is_empty() {
+                break Stop::Used;
+            }
+            (walk.cursor, walk.before_last) = (Cursor::default(), Cursor::default());
+            walk.executed = false;
+            find_targets(graph, ahead, 0);
+            let stop = walk.go(graph, &mut code, &mut calls, sink, ahead);
+            if walk.executed || walk.cursor != Cursor::default() || stop == Stop::Misfit {
+                used |= walk.cursor != Cursor::default();
+                executed = true;
+                last = (start, walk.before_last, walk.cursor);
+            }
+            if stop != Stop::Used {
+                break stop;
+            }
+            sink.reached(self.walker.used().0);
+        };
+        // If all was read that was used, only callers that stop within a trace need to know how.
+        if stop != Stop::Used || executed && S::FILLS {
+            let (start, before_last, cursor) = last;
+            self.walker.return_to(&start);
+            if executed {
+                self.use_branches(before_last, cursor);
+            }
+        }
+        let returns = calls.settle(walk.top, graph.view());
+        self.walker.put_returns(returns);
+        self.edge_before = walk.before;
+        if executed {
+            self.walker.has_walked(used);
+        }
+        match stop {
+            Stop::Used | Stop::SinkFull => self.walker.ip = graph.view().ip(walk.block),
+            Stop::NoBlock(ip) => self.walker.ip = ip,
+            Stop::Misfit => self.leave_block(graph.view(), walk.block)?,
+        }
+        Ok(executed)
+    }
+
+    /// Uses the branches before the cursor, of which those after `before_last` are the last block's.
+    fn use_branches(&mut self, before_last: Cursor, cursor: Cursor) {
+        self.walker.use_branches(before_last.outcomes, before_last.targets);
+        self.begin();
+        self.decided = cursor != before_last;
+        self.walker
+            .use_branches(cursor.outcomes - before_last.outcomes, cursor.targets - before_last.targets);
+        if !self.decided {
+            // The branch that the next block ends with is at hand.
+            self.walker.sees_branch();
+        }
+    }
+
+    /// Goes from a block that was executed to what comes next, where that is not simple.
+    #[cold]
+    fn leave_block(&mut self, view: View<'_>, block: u32) -> Result<(), Error> {
+        let body = view.body(block);
+        let way = match view.node(block).ends() {
+            COND => Way::Cond,
+            RETURN => Way::Return,
+            CALL => Way::IndirectCall,
+            _ => Way::Indirect,
+        };
+        // What does not fit has to be at hand.
+        self.walker.sees_branch();
+        self.begin();
+        self.walker.ip = body.end_ip;
+        let gone = self.walker.go(way, body.next(), body.next());
+        self.decided = gone.is_ok();
+        gone.inspect_err(|error| self.walker.give_up(*error))
+    }
+}
+
+/// Looks up the blocks at the targets from that number on. The lookups do not wait for each other.
+#[inline(always)]
+fn find_targets(graph: &Graph<'_>, ahead: &mut Ahead, from: usize) {
+    for target in ahead.targets_mut(from) {
+        target.block = match graph.find(target.ip) {
+            Ok(block) if graph.view().node(block).ends() != End::None as u32 => block,
+            _ => 0,
+        };
+    }
+}
+
+impl Walk {
+    /// Walks from the cursor on, and adds to the graph what is missing.
+    #[inline(always)]
+    fn go<S: Sink>(
+        &mut self,
+        graph: &mut Graph<'_>,
+        code: &mut Code<'_>,
+        calls: &mut Calls,
+        sink: &mut S,
+        ahead: &mut Ahead,
+    ) -> Stop {
+        let like = code.context.block();
+        let mut flushed = None;
+        loop {
+            let (next, ip) = match self.run(&graph.view(), calls, sink, ahead, &like) {
+                Miss::Stop(stop) => return stop,
+                Miss::Open => {
+                    let ip = graph.view().ip(self.block);
+                    (graph.close(code, self.block), ip)
+                }
+                Miss::Link(taken) => graph.link(code, self.block, taken),
+                Miss::Return(caller) => {
+                    let ip = calls.popped(self.top);
+                    let next = graph.at(code, ip);
+                    if let Ok(site) = next
+                        && caller != 0
+                    {
+                        graph.change(caller, |node| node.set_site(site));
+                    }
+                    (next, ip)
+                }
+                Miss::Target(ip) => (graph.at(code, ip), ip),
+            };
+            self.block = match next {
+                Ok(next) => next,
+                Err(NoBlock::Slow) => return Stop::NoBlock(ip),
+                // There is less room than this takes.
+                Err(NoBlock::Full) if flushed == Some((ip, self.cursor)) => return Stop::NoBlock(ip),
+                Err(NoBlock::Full) => {
+                    flushed = Some((ip, self.cursor));
+                    calls.forget_blocks(self.top, graph.view());
+                    graph.flush();
+                    match graph.at(code, ip) {
+                        Ok(next) => {
+                            find_targets(graph, ahead, self.cursor.targets);
+                            next
+                        }
+                        Err(_) => return Stop::NoBlock(ip),
+                    }
+                }
+            };
+        }
+    }
+
+    /// Walks from the cursor on, as far as all blocks are known.
+    #[inline(never)]
+    fn run<S: Sink>(
+        &mut self,
+        view: &View<'_>,
+        calls: &mut Calls,
+        sink: &mut S,
+        ahead: &Ahead,
+        like: &Block,
+    ) -> Miss {
+        let Self { mut block, mut before, mut top, .. } = *self;
+        let Cursor { mut outcomes, mut targets } = self.cursor;
+        // How many outcomes come before the next target or the end.
+        let mut until = ahead.target(targets).at as usize;
+        let miss = loop {
+            if S::FILLS && sink.is_full() {
+                break Miss::Stop(Stop::SinkFull);
+            }
+            if outcomes == until && targets == ahead.end().targets {
+                break Miss::Stop(Stop::Used);
+            }
+            let Some(node) = view.get(block) else { break Miss::Stop(Stop::Misfit) };
+            let ends = node.ends();
+            if ends == OPEN && !node.is_closed() {
+                break Miss::Open;
+            }
+            if S::FILLS {
+                self.before_last = Cursor { outcomes, targets };
+                self.executed = true;
+            }
+            if S::INSNS || S::BLOCKS {
+                let body = view.body(block);
+                if S::INSNS {
+                    for &[a, b, c, d] in view.straights(&body) {
+                        sink.insns(Straight { ip: whole([a, b]), lengths: whole([c, d]) });
+                    }
+                }
+                if S::BLOCKS {
+                    sink.block(&body.block(view.ip(block), like));
+                }
+            }
+            if S::EDGES {
+                let edge;
+                (edge, before) = edges::edge(before, node.edge());
+                sink.edge(edge);
+            }
+            // Most blocks are plain.
+            if !node.is_plain() {
+                if node.has_calls() {
+                    calls.push(&mut top, view, block, node, ends != CALL || outcomes == until);
+                }
+                if ends == OPEN {
+                    // The code alone says what follows, and it is known.
+                    block = node.next(0);
+                    continue;
+                }
+                if ends != COND {
+                    if outcomes == until {
+                        if ends == RETURN && self.pops {
+                            calls.pop(&mut top);
+                        }
+                        let Target { ip, block: at_target, .. } = ahead.target(targets);
+                        targets += 1;
+                        until = ahead.target(targets).at as usize;
+                        if at_target == 0 {
+                            break Miss::Target(ip);
+                        }
+                        block = at_target;
+                        continue;
+                    }
+                    if ends != RETURN || ahead.outcome(outcomes) == 0 {
+                        break Miss::Stop(Stop::Misfit);
+                    }
+                    let Some((site, caller)) = calls.pop(&mut top) else { break Miss::Stop(Stop::Misfit) };
+                    outcomes += 1;
+                    if site == 0 {
+                        break Miss::Return(caller);
+                    }
+                    block = site;
+                    continue;
+                }
+            }
+            if outcomes == until {
+                break Miss::Stop(Stop::Misfit);
+            }
+            let taken = ahead.outcome(outcomes);
+            outcomes += 1;
+            block = match node.next(taken) {
+                0 => break Miss::Link(taken),
+                next => next,
+            };
+        };
+        (self.block, self.before, self.top) = (block, before, top);
+        self.cursor = Cursor { outcomes, targets };
+        miss
+    }
+}

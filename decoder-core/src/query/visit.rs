@@ -1,0 +1,114 @@
+//! All answers at once, for callers that need no walk over the code to take them.
+
+use super::{Answer, QueryDecoder};
+use crate::{
+    error::Error,
+    event::{Branches, Event, ReadAhead},
+    packet::Tnt,
+};
+
+/// Receives the answers of a trace in order.
+pub trait Answers {
+    /// Outcomes of conditional branches and of compressed returns: those of a packet, or what is left of them.
+    fn outcomes(&mut self, outcomes: Tnt);
+
+    /// Where an indirect branch went; `None` if the trace does not say.
+    fn target(&mut self, ip: Option<u64>);
+
+    /// An event.
+    fn event(&mut self, event: &Event);
+
+    /// The decoder has come to this offset of the trace. It is called now and then, to show progress.
+    #[inline(always)]
+    fn reached(&mut self, offset: u64) {
+        let _ = offset;
+    }
+}
+
+/// Passes branches on as answers.
+struct Passing<'a, A>(&'a mut A);
+
+impl<A: Answers> Branches for Passing<'_, A> {
+    #[inline(always)]
+    fn short(&mut self, _: u64, packet: u8) {
+        // The highest set bit ends the outcomes.
+        let len = 6 - packet.leading_zeros() as u8;
+        self.0.outcomes(Tnt { bits: u64::from(packet >> 1) ^ 1 << len, len });
+    }
+
+    #[inline(always)]
+    fn long(&mut self, _: u64, outcomes: Tnt) {
+        self.0.outcomes(outcomes);
+    }
+
+    #[inline(always)]
+    fn target(&mut self, _: u64, ip: u64) {
+        self.0.target(Some(ip));
+    }
+
+    #[inline(always)]
+    fn is_full(&self) -> bool {
+        false
+    }
+}
+
+impl QueryDecoder<'_> {
+    /// Passes all answers up to the end of the trace or an error to `answers`: what [`next`](Self::next) would return,
+    /// but faster.
+    ///
+    /// # Errors
+    /// Those of [`next`](Self::next), after everything before the error was passed on.
+    ///
+    /// ```
+    /// use pugmark_decoder_core::event::Event;
+    /// use pugmark_decoder_core::packet::Tnt;
+    /// use pugmark_decoder_core::query::{Answers, QueryDecoder};
+    ///
+    /// #[derive(Default)]
+    /// struct Count(u64, u64);
+    ///
+    /// impl Answers for Count {
+    ///     fn outcomes(&mut self, outcomes: Tnt) {
+    ///         self.0 += u64::from(outcomes.len);
+    ///     }
+    ///
+    ///     fn target(&mut self, _: Option<u64>) {
+    ///         self.1 += 1;
+    ///     }
+    ///
+    ///     fn event(&mut self, _: &Event) {}
+    /// }
+    ///
+    /// // PSB, MODE.Exec (64 bit), FUP (1000), PSBEND, TNT (taken, not taken), TIP (2000)
+    /// let trace = b"\
+    ///     \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\
+    ///     \x0c\x2d\0\x20";
+    /// let mut query = QueryDecoder::new(trace);
+    /// query.sync_forward();
+    /// let mut count = Count::default();
+    /// query.visit(&mut count)?;
+    /// assert_eq!((count.0, count.1), (2, 1));
+    /// # Ok::<(), pugmark_decoder_core::Error>(())
+    /// ```
+    pub fn visit<A: Answers>(&mut self, answers: &mut A) -> Result<(), Error> {
+        loop {
+            if self.tnt.len > 0 {
+                let len = self.tnt.len.min(63);
+                answers.outcomes(Tnt { bits: self.tnt.bits & !(!0 << len), len });
+                self.tnt.len = 0;
+            }
+            if self.next.is_none() {
+                let mut read = ReadAhead { when: self.when, outcomes_at: 0, located: 0 };
+                self.events.read_branches(&mut Passing(answers), &mut read);
+                self.when = read.when;
+                answers.reached(self.events.offset());
+            }
+            match self.next()? {
+                Some(Answer::Conditional(taken)) => answers.outcomes(Tnt { bits: taken.into(), len: 1 }),
+                Some(Answer::Indirect(ip)) => answers.target(ip),
+                Some(Answer::Event(event)) => answers.event(&event),
+                None => return Ok(()),
+            }
+        }
+    }
+}
