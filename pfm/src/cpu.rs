@@ -1,7 +1,6 @@
 //! Processors by libpfm3's revisions, and later processors that are programmed in the same way.
 
 use crate::{
-    dispatch::{self, Dispatch, DispatchError, FindError, Request, Selection},
     family::{self, CounterBank, Family},
     table::{Event, Flags, NotFound, Revision, TableScope, UnitMask},
 };
@@ -68,25 +67,6 @@ impl Cpu {
     /// Returns the unit masks of one of its events.
     pub fn unit_masks(&self, event: &Event) -> impl Iterator<Item = &'static UnitMask> + use<> {
         self.scope().masks(event).map(|(_, mask)| mask)
-    }
-
-    /// Selects an event: `EVENT`, followed by its unit masks, each after a `:`.
-    ///
-    /// A unit mask is a name in any case, or a number: the code of one, or the codes of several combined. An event with
-    /// unit masks needs one, even if it has a default; an event without unit masks takes none.
-    ///
-    /// # Errors
-    /// The first error in the string.
-    pub fn select<'a>(&'static self, event: &'a str) -> Result<Selection, FindError<'a>> {
-        dispatch::find(self, event)
-    }
-
-    /// Assigns events to counters, sets up the IBS units, and returns the registers to write.
-    ///
-    /// # Errors
-    /// If the request needs something that the processor does not have.
-    pub fn dispatch(&'static self, request: &Request<'_>) -> Result<Dispatch, DispatchError> {
-        dispatch::dispatch(self, request)
     }
 
     /// Returns whether the event select has twelve bits, counters distinguish guest and host, and there is IBS: since

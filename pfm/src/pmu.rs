@@ -1,9 +1,7 @@
 //! PMUs by libpfm4's names.
 
 use crate::{
-    encode::{self, EncodeError, Encoding},
     family::{self, CounterBank, Family, Modifier},
-    levels::Levels,
     table::{Event, Flags, NotFound, Revision, TableScope, UnitMask},
 };
 use core::{fmt, ptr};
@@ -76,14 +74,6 @@ impl Pmu {
     /// Returns the unit masks of one of its events.
     pub fn unit_masks(&self, event: &Event) -> impl Iterator<Item = &'static UnitMask> + use<> {
         self.scope().masks(event).map(|(_, mask)| mask)
-    }
-
-    /// Encodes a string for one of its events, like [`encode()`](encode::encode) but without `pmu::`.
-    ///
-    /// # Errors
-    /// Those of [`encode()`](encode::encode).
-    pub fn encode<'a>(&'static self, event: &'a str, levels: Levels) -> Result<Encoding, EncodeError<'a>> {
-        encode::encode_on(self, event, levels)
     }
 
     pub(crate) fn find(&self, name: &str) -> Result<&'static Event, NotFound> {

@@ -5,12 +5,14 @@
 //! work, this says most about the program.
 
 mod clock;
+mod load;
 mod synthetic;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use clock::thread_time;
 use iptr_decoder::{DecodeOptions, error::DecoderError, packet_handler::packet_counter::PacketCounter};
+use load::Load;
 use pugmark_decoder_core::{
     Error,
     block::{Block, BlockDecoder},
@@ -50,14 +52,6 @@ pub(crate) struct BenchOptions {
     /// The code of the recorded trace: `{"sections":[{"file","offset","len","vaddr"}]}`, files beside it
     #[arg(long, requires = "trace")]
     image: Option<PathBuf>,
-}
-
-/// A trace and its code.
-struct Load {
-    name: String,
-    trace: Vec<u8>,
-    code: Vec<(u64, Vec<u8>)>,
-    files: Vec<FileSection>,
 }
 
 /// Runs `cargo xtask bench`.

@@ -4,6 +4,8 @@ use anyhow::{Context, Result, ensure};
 use pugmark_qemu_tests::images::workspace;
 use std::process::Command;
 
+use crate::headline::headline;
+
 /// Arguments for commands that build tests. Test harnesses always unwind, whatever a profile says: without the first
 /// argument the programs that tests start, and all their libraries, would be built a second time. The manifest has
 /// `abort`, because the images, which have no std, are checked in that profile too. The second argument saves a sixth of
@@ -13,7 +15,7 @@ pub(crate) const FOR_TESTS: [&str; 4] =
 
 /// A cargo command with these arguments, in the workspace's root.
 pub(crate) fn command(arguments: &[&str]) -> Command {
-    crate::headline(&format!("cargo {}", arguments.join(" ")));
+    headline(&format!("cargo {}", arguments.join(" ")));
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(workspace());
     command

@@ -1,17 +1,19 @@
 //! `cargo xtask ci`.
 
-use anyhow::ensure;
+use anyhow::{Result, ensure};
 use std::process::ExitCode;
 
 use crate::cargo::cargo;
-use crate::{CommandResult, SetupOptions, deny, headline, mutate, oldest_toolchain, test};
+use crate::headline::headline;
+use crate::setup::SetupOptions;
+use crate::{deny, mutate, oldest_toolchain, test};
 
 /// After this many minutes no further mutation is started, because a change of everything touches all of them.
 const MINUTES_OF_MUTATIONS: u64 = 5;
 
 /// Checks format, lints and documentation with warnings denied, the oldest toolchain, and the dependencies; runs all
 /// tests and the mutations that the last commit touches.
-pub(crate) fn ci(options: SetupOptions) -> CommandResult {
+pub(crate) fn ci(options: SetupOptions) -> Result<()> {
     // The foreign kernel is a workspace of its own.
     for manifest in ["Cargo.toml", "qemu-tests/foreign-kernel/Cargo.toml"] {
         cargo(&["fmt", "--all", "--check", "--manifest-path", manifest], &[])?;
@@ -27,7 +29,7 @@ pub(crate) fn ci(options: SetupOptions) -> CommandResult {
 
 /// Tries the mutations that the last commit touches. A whole branch may touch all of them; that is for `cargo xtask
 /// mutate --changed`.
-fn mutations() -> CommandResult {
+fn mutations() -> Result<()> {
     headline("mutations that the last commit touches");
     let base = match mutate::commit_before() {
         Ok(base) => base,

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use std::process::Stdio;
 
 use crate::cargo::{cargo, command};
-use crate::{SetupOptions, setup};
+use crate::setup::{self, SetupOptions};
 
 /// Checks everything; installs cargo-deny unless `no_install` is set.
 pub(crate) fn deny(options: SetupOptions) -> Result<()> {

@@ -11,7 +11,8 @@ use std::{
     process::{Command, ExitCode, Output},
 };
 
-use crate::{SetupOptions, setup};
+use crate::headline::headline;
+use crate::setup::{self, SetupOptions};
 
 /// One target for each layer, the lowest first.
 const TARGETS: [&str; 8] = ["packets", "encoder", "events", "query", "insns", "blocks", "sideband", "elf"];
@@ -41,14 +42,14 @@ pub(crate) struct FuzzOptions {
 /// Runs each target. Findings are files, and their names are printed at the end.
 pub(crate) fn fuzz(options: &FuzzOptions) -> Result<ExitCode> {
     setup::prepare_fuzzing(options.setup.no_install)?;
-    crate::headline("cargo fuzz build");
+    headline("cargo fuzz build");
     // The build's output is not captured, because the build takes a while.
     let status = cargo_fuzz("build", &[]).status().context("cannot start cargo")?;
     ensure!(status.success(), "the targets do not build");
     let mut found = vec![];
     for target in TARGETS {
         if options.targets.is_empty() || options.targets.iter().any(|wanted| wanted == target) {
-            crate::headline(&format!("{target}, {} s", options.seconds));
+            headline(&format!("{target}, {} s", options.seconds));
             let result = run(target, options.seconds)?;
             println!("{}", result.summary);
             found.extend(result.finding);

@@ -6,7 +6,7 @@ use pugmark_qemu_tests::images::{Images, target_folder};
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::{SetupOptions, setup};
+use crate::setup::{self, SetupOptions};
 
 /// GRUB's menu: the kernel, booted by multiboot2, and the same file as the module with its symbols.
 const MENU: &str = "\

@@ -6,6 +6,7 @@ mod cargo;
 mod ci;
 mod deny;
 mod fuzz;
+mod headline;
 mod iso;
 mod mutants;
 mod mutate;
@@ -15,9 +16,10 @@ mod run;
 mod setup;
 mod test;
 
-use anyhow::Result;
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use std::process::ExitCode;
+
+use setup::SetupOptions;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Builds, boots, traces and tests Pugmark", version)]
@@ -50,14 +52,6 @@ enum Command {
     Mutants(mutants::MutantsOptions),
 }
 
-/// How to treat a machine that lacks something.
-#[derive(Args, Clone, Copy)]
-struct SetupOptions {
-    /// Do not install what is missing: stop and print the command that would
-    #[arg(long)]
-    no_install: bool,
-}
-
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(options) => run::run(&options),
@@ -76,11 +70,3 @@ fn main() -> ExitCode {
         ExitCode::FAILURE
     })
 }
-
-/// Prints what comes next, so that a long log is easier to read.
-fn headline(text: &str) {
-    println!("== {text}");
-}
-
-/// The result that most commands end with.
-type CommandResult = Result<()>;

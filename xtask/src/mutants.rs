@@ -17,6 +17,7 @@ mod build;
 mod changes;
 mod equivalent;
 mod modules;
+mod mutant;
 mod packages;
 mod process;
 mod recorded;
@@ -30,7 +31,6 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use pugmark_qemu_tests::images::{target_folder, workspace};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
@@ -38,6 +38,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use build::{SourceFile, build};
+use mutant::Mutant;
 use run::{MutantFate, Tests};
 
 #[derive(Args)]
@@ -77,28 +78,6 @@ pub(crate) struct MutantsOptions {
     /// Write the survivors into this file too
     #[arg(long, value_name = "FILE")]
     survivors: Option<PathBuf>,
-}
-
-/// A change and its place.
-struct Mutant {
-    place: usize,
-    number: usize,
-    file: PathBuf,
-    function: String,
-    constant: bool,
-    line: usize,
-    column: usize,
-    /// The line where it begins, without surrounding spaces.
-    line_text: String,
-    old: String,
-    new: String,
-}
-
-impl fmt::Display for Mutant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { line, column, function, old, new, .. } = self;
-        write!(f, "{}:{line}:{column}  in fn {function}  `{old}` -> `{new}`", self.file.display())
-    }
 }
 
 /// Finds, builds, and tries the mutants of a crate, and prints those that survived.

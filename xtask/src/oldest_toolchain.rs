@@ -4,6 +4,8 @@ use anyhow::{Context, Result, ensure};
 use pugmark_qemu_tests::images::{target_folder, workspace};
 use std::process::Command;
 
+use crate::headline::headline;
+
 /// Builds everything with the oldest toolchain that the manifest promises to support, if it is installed.
 pub(crate) fn check() -> Result<()> {
     let manifest = std::fs::read_to_string(workspace().join("Cargo.toml"))?;
@@ -14,7 +16,7 @@ pub(crate) fn check() -> Result<()> {
         println!("the oldest toolchain, {version}: not tried, rustup has not installed it");
         return Ok(());
     };
-    crate::headline(&format!("cargo check, by {toolchain}"));
+    headline(&format!("cargo check, by {toolchain}"));
     let status = Command::new("rustup")
         .args(["run", toolchain, "cargo", "check", "--workspace", "--all-targets", "--locked"])
         .current_dir(workspace())

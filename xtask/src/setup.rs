@@ -1,8 +1,17 @@
 //! Checks that the machine has the programs and libraries that are needed, and installs those that are missing.
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
 use pugmark_qemu_tests::machine::QEMU;
 use std::process::Command;
+
+/// How to treat a machine that lacks something.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct SetupOptions {
+    /// Do not install what is missing: stop and print the command that would
+    #[arg(long)]
+    pub(crate) no_install: bool,
+}
 
 /// The oldest QEMU with which the monitor was tested.
 const OLDEST_QEMU: (u32, u32) = (7, 2);

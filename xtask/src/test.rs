@@ -14,8 +14,9 @@ use std::num::NonZero;
 use std::thread;
 use std::time::Instant;
 
+use crate::headline::headline;
 use crate::parallel::run_with_workers;
-use crate::{SetupOptions, headline, setup};
+use crate::setup::{self, SetupOptions};
 use outcome::{JobOutcome, Tally};
 
 /// The most machines that run at the same time; each has half a GiB of memory.

@@ -1,11 +1,10 @@
 //! Assigns events to counters.
 
 use super::{
-    MAX_COUNTERS,
     error::DispatchError,
     find::Selection,
-    ibs::{OP_MSR, fetch_control, op_control},
-    output::{Dispatch, IBS_FETCH_PMC, IBS_FETCH_PMD, IBS_OP_PMC, IBS_OP_PMD, Pmc, Pmd},
+    ibs_control::{OP_MSR, fetch_control, op_control},
+    output::{Dispatch, IBS_FETCH_PMC, IBS_FETCH_PMD, IBS_OP_PMC, IBS_OP_PMD, MAX_COUNTERS, Pmc, Pmd},
     request::{CounterFeatures, CounterFlags, Request},
 };
 use crate::{cpu::Cpu, event_select::EventSelect, levels::Levels, table::Flags};

@@ -4,23 +4,40 @@ mod assign;
 mod error;
 mod find;
 mod ibs;
+mod ibs_control;
 mod output;
 mod request;
 
 pub use error::{DispatchError, FindError, FindErrorKind};
 pub use find::Selection;
-pub use output::{ControlRegister, Dispatch, IbsPmds, Pmc, Pmd};
+pub use output::{ControlRegister, Dispatch, IbsPmds, MAX_COUNTERS, Pmc, Pmd};
 pub use request::{CounterFeatures, CounterFlags, Features, IbsFetch, IbsOp, Request};
-
-pub(crate) use find::find;
 
 use crate::cpu::Cpu;
 
-/// The largest number of counters of a processor.
-pub const MAX_COUNTERS: usize = 6;
+impl Cpu {
+    /// Selects an event: `EVENT`, followed by its unit masks, each after a `:`.
+    ///
+    /// A unit mask is a name in any case, or a number: the code of one, or the codes of several combined. An event with
+    /// unit masks needs one, even if it has a default; an event without unit masks takes none.
+    ///
+    /// # Errors
+    /// The first error in the string.
+    pub fn select<'a>(&'static self, event: &'a str) -> Result<Selection, FindError<'a>> {
+        find::find(self, event)
+    }
+
+    /// Assigns events to counters, sets up the IBS units, and returns the registers to write.
+    ///
+    /// # Errors
+    /// If the request needs something that the processor does not have.
+    pub fn dispatch(&'static self, request: &Request<'_>) -> Result<Dispatch, DispatchError> {
+        dispatch(self, request)
+    }
+}
 
 /// Returns the registers of a request: first the counters in the order of the events, then IBS fetch, then IBS op.
-pub(crate) fn dispatch(cpu: &'static Cpu, request: &Request<'_>) -> Result<Dispatch, DispatchError> {
+fn dispatch(cpu: &'static Cpu, request: &Request<'_>) -> Result<Dispatch, DispatchError> {
     if request.levels.is_empty() {
         return Err(DispatchError::NoLevels);
     }

@@ -1,9 +1,6 @@
 //! The result of a dispatch: registers to write (PMCs), and registers to read (PMDs).
 
-use super::{
-    MAX_COUNTERS,
-    ibs::{FETCH_MSR, OP_MSR},
-};
+use super::ibs_control::{FETCH_MSR, OP_MSR};
 use core::fmt;
 
 /// The number of IbsFetchCtl among the PMCs.
@@ -14,6 +11,9 @@ pub(super) const IBS_FETCH_PMD: u8 = 6;
 pub(super) const IBS_OP_PMC: u8 = 7;
 /// The number of IbsOpCtl among the PMDs.
 pub(super) const IBS_OP_PMD: u8 = 9;
+
+/// The largest number of counters of a processor.
+pub const MAX_COUNTERS: usize = 6;
 
 /// The largest number of registers: the counters and both IBS units.
 const MAX_REGISTERS: usize = MAX_COUNTERS + 2;

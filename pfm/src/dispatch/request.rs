@@ -1,6 +1,6 @@
 //! What is to be counted and sampled.
 
-use super::{MAX_COUNTERS, Selection};
+use super::{find::Selection, output::MAX_COUNTERS};
 use crate::levels::Levels;
 use bitflags::bitflags;
 

@@ -55,12 +55,18 @@ pub fn encode(request: &str, levels: Levels) -> Result<Encoding, EncodeError<'_>
     encode_on(pmu, event, levels).map_err(|error| error.with_prefix(name.len() + 2))
 }
 
+impl Pmu {
+    /// Encodes a string for one of its events, like [`encode()`] but without `pmu::`.
+    ///
+    /// # Errors
+    /// Those of [`encode()`].
+    pub fn encode<'a>(&'static self, event: &'a str, levels: Levels) -> Result<Encoding, EncodeError<'a>> {
+        encode_on(self, event, levels)
+    }
+}
+
 /// Encodes an event string without its `pmu::`.
-pub(crate) fn encode_on<'a>(
-    pmu: &'static Pmu,
-    request: &'a str,
-    levels: Levels,
-) -> Result<Encoding, EncodeError<'a>> {
+fn encode_on<'a>(pmu: &'static Pmu, request: &'a str, levels: Levels) -> Result<Encoding, EncodeError<'a>> {
     if let Some(at) = request.find(SEPARATORS) {
         return Err(EncodeError::at(request, at, 1, EncodeErrorKind::Separator));
     }

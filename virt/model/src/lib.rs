@@ -39,6 +39,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod amd;
+mod answers;
 mod branch;
 mod context;
 mod instruction_cache;
@@ -47,7 +48,8 @@ mod memory;
 mod predictor;
 mod processor;
 
+pub use answers::{CpuidResult, GeneralProtection, Pmi};
 pub use context::{Context, Delivery, DeliveryKind, Retired};
 pub use memory::{FlatMemory, Mapping, Memory, PageFault, PageSize, PhysMemory};
-pub use processor::{CpuidResult, GeneralProtection, Pmi, Processor, Violations};
+pub use processor::{Processor, Violations};
 pub use pugmark_decoder_core::mode::ExecMode;

@@ -2,33 +2,7 @@
 
 use crate::amd::AmdViolations;
 use crate::intel::IntelViolations;
-use crate::{Delivery, PageFault, PhysMemory, Retired};
-
-/// #GP(0): the instruction that accessed the MSR faults.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GeneralProtection;
-
-/// What CPUID leaves in EAX, EBX, ECX and EDX.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CpuidResult {
-    /// EAX.
-    pub eax: u32,
-    /// EBX.
-    pub ebx: u32,
-    /// ECX.
-    pub ecx: u32,
-    /// EDX.
-    pub edx: u32,
-}
-
-/// A performance-monitoring interrupt that the local APIC delivers now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pmi {
-    /// Delivery mode Fixed, with this vector.
-    Fixed(u8),
-    /// Delivery mode NMI.
-    Nmi,
-}
+use crate::{CpuidResult, Delivery, GeneralProtection, PageFault, PhysMemory, Pmi, Retired};
 
 /// Mistakes of the software that the manuals warn of and that hardware does not report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

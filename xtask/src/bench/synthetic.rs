@@ -1,6 +1,6 @@
 //! Generates a trace: the model traces a random program.
 
-use super::Load;
+use super::load::Load;
 use anyhow::{Result, anyhow, ensure};
 use pugmark_model::intel::{IntelProcessor, IntelProfile, IntelSettings};
 use pugmark_model::{FlatMemory, Processor as _, Retired};

@@ -5,7 +5,7 @@ use pugmark_qemu_tests::images::workspace;
 use serde::Deserialize;
 use std::path::PathBuf;
 
-use super::Mutant;
+use super::mutant::Mutant;
 
 /// The file of the list, relative to the workspace's root.
 const FILE: &str = "xtask/equivalent.toml";

@@ -8,29 +8,11 @@
 //! Stack Registers", "Last Branch Record Stack"; for branch sampling PPR for AMD Family 19h Model 01h, as described by
 //! Linux in `arch/x86/events/amd/brs.c`.
 
+use super::profile::{LAST_BRANCHES, LastBranchKind};
 use super::registers::{debug_extn, lbr, msr, sampling};
 use super::{AmdProfile, AmdViolations};
 use crate::GeneralProtection;
 use crate::branch::InstructionKind;
-
-/// The number of entries.
-const MAX_ENTRIES: usize = 16;
-
-/// Which registers record branches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LastBranchKind {
-    /// The Last Branch Record Stack of 16 entries; an overflow can freeze it.
-    Stack,
-    /// Branch sampling with 16 entries.
-    Sampling,
-}
-
-impl LastBranchKind {
-    /// How many branches they hold.
-    pub const fn depth(self) -> u32 {
-        MAX_ENTRIES as u32
-    }
-}
 
 /// A control transfer.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +32,7 @@ pub(super) struct LastBranches {
     control: u64,
     /// LastBranchStackSelect.
     select: u64,
-    entries: [RecordedBranch; MAX_ENTRIES],
+    entries: [RecordedBranch; LAST_BRANCHES],
     /// Branch sampling: whether an overflow has started it, so that its interrupt is held back.
     holds_interrupt: bool,
 }
@@ -63,7 +45,7 @@ struct RecordedBranch {
 
 impl LastBranches {
     pub(super) const fn new(profile: &AmdProfile) -> Self {
-        let entries = [RecordedBranch { from: 0, to: 0 }; MAX_ENTRIES];
+        let entries = [RecordedBranch { from: 0, to: 0 }; LAST_BRANCHES];
         let control = match profile.branches {
             Some(LastBranchKind::Sampling) => sampling::ONES,
             _ => 0,
@@ -83,7 +65,7 @@ impl LastBranches {
     /// Returns the entry of a register, and whether the register holds the target.
     fn entry(&self, number: u32) -> Option<(usize, bool)> {
         let offset = number.checked_sub(msr::LAST_BRANCH_STACK)? as usize;
-        (offset / 2 < MAX_ENTRIES).then_some((offset / 2, offset % 2 == 1))
+        (offset / 2 < LAST_BRANCHES).then_some((offset / 2, offset % 2 == 1))
     }
 
     pub(super) fn read(&self, number: u32) -> u64 {
@@ -190,7 +172,7 @@ impl LastBranches {
     fn append(&mut self, transfer: &BranchTransfer) -> bool {
         let index = (self.control & sampling::MSROFF) >> sampling::MSROFF_SHIFT;
         self.entries[index as usize] = RecordedBranch { from: transfer.from, to: transfer.to & sampling::TO };
-        let next = (index + 1) % MAX_ENTRIES as u64;
+        let next = (index + 1) % LAST_BRANCHES as u64;
         self.control = self.control & !sampling::MSROFF | next << sampling::MSROFF_SHIFT | sampling::VB;
         if next != 0 {
             return false;

@@ -45,9 +45,8 @@ mod settings;
 mod tests;
 
 pub use access::DataRegisters;
-pub use branches::LastBranchKind;
 pub use events::AmdEvent;
 pub use northbridge::Northbridge;
 pub use processor::AmdProcessor;
-pub use profile::{AmdProfile, DataSources, Errata, Ibs};
+pub use profile::{AmdProfile, DataSources, Errata, Ibs, LastBranchKind};
 pub use settings::{AmdSettings, AmdViolations};

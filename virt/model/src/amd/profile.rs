@@ -1,6 +1,5 @@
 //! The profiles: what a processor enumerates by CPUID, which of the optional units it has, and its errata.
 
-use super::LastBranchKind;
 use super::events::AmdEvent;
 
 mod table;
@@ -56,6 +55,25 @@ pub struct Ibs {
     pub ctl: u64,
     /// How IbsOpData2 encodes where data came from.
     pub sources: DataSources,
+}
+
+/// The number of entries of the last branches.
+pub(super) const LAST_BRANCHES: usize = 16;
+
+/// Which registers record branches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastBranchKind {
+    /// The Last Branch Record Stack of 16 entries; an overflow can freeze it.
+    Stack,
+    /// Branch sampling with 16 entries.
+    Sampling,
+}
+
+impl LastBranchKind {
+    /// How many branches they hold.
+    pub const fn depth(self) -> u32 {
+        LAST_BRANCHES as u32
+    }
 }
 
 /// How IbsOpData2 encodes where data came from.
@@ -135,16 +153,6 @@ impl Errata {
 }
 
 impl AmdProfile {
-    /// The profile of that name.
-    pub fn by_name(name: &str) -> Option<&'static Self> {
-        Self::all().iter().find(|profile| profile.name == name)
-    }
-
-    /// All profiles.
-    pub fn all() -> &'static [Self] {
-        &table::ALL
-    }
-
     /// The family.
     pub const fn family(&self) -> u32 {
         let base = self.signature >> 8 & 0xf;

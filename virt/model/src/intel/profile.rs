@@ -60,17 +60,6 @@ pub struct IntelProfile {
 }
 
 impl IntelProfile {
-    /// The profile of that name.
-    pub fn by_name(name: &str) -> Option<&'static Self> {
-        Self::all().iter().chain([&table::PENTIUM_M]).find(|profile| profile.name == name)
-    }
-
-    /// All profiles that run 64-bit code. `pentium-m` does not: only its debug control register's layout and its 32-bit
-    /// save area are modelled.
-    pub fn all() -> &'static [Self] {
-        &table::ALL
-    }
-
     /// Whether MSR_PLATFORM_INFO exists: from Nehalem on. Source: SDM vol. 4, the table of Nehalem's MSRs.
     pub(crate) const fn has_platform_info(&self) -> bool {
         let (family, model) =

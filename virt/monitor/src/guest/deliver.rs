@@ -1,67 +1,16 @@
 //! Delivers events through the guest's IDT and TSS.
 
-use super::cpu::{Cpu, Mode, dr6, dr7, rflags};
-use super::exception::{Exception, ExceptionKind, GuestError, Unsupported, vector};
+use super::cpu::{Cpu, Mode, dr6, dr7};
+use super::event::Event;
+use super::exception::{Exception, GuestError, Unsupported, vector};
 use super::memory::GuestMemory;
 
+mod frame;
 mod long;
 mod protected;
 mod real;
 
-/// An event to be delivered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A maskable interrupt that was acknowledged. `Cpu::rip` is the next instruction.
-    ///
-    /// If the interrupt comes between two iterations of a repeated string instruction, set RF in `Cpu::rflags` first,
-    /// because the pushed RFLAGS has RF set then.
-    Interrupt {
-        /// Its vector.
-        vector: u8,
-    },
-    /// A non-maskable interrupt. It blocks further NMIs until an IRET.
-    Nmi,
-    /// An exception. `Cpu::rip` is the faulting instruction, or the next one after a trap.
-    Exception(Exception),
-    /// An INT n, INT3, INTO or INT1. `Cpu::rip` is the instruction itself.
-    Software {
-        /// Its vector.
-        vector: u8,
-        /// Which instruction it is.
-        kind: SoftwareKind,
-        /// Its length in bytes.
-        length: u8,
-    },
-}
-
-/// Which instruction raised a software interrupt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SoftwareKind {
-    /// INT n.
-    Int,
-    /// INT3.
-    Int3,
-    /// INTO.
-    Into,
-    /// INT1: a privileged software exception, for which the gate's DPL is not checked.
-    Int1,
-}
-
-impl Event {
-    /// Returns the vector.
-    pub const fn vector(&self) -> u8 {
-        match self {
-            Self::Interrupt { vector } | Self::Software { vector, .. } => *vector,
-            Self::Nmi => vector::NMI,
-            Self::Exception(exception) => exception.vector,
-        }
-    }
-
-    /// Returns whether the event is the effect of an instruction, which has retired once the handler starts.
-    pub const fn ends_instruction(&self) -> bool {
-        matches!(self, Self::Software { .. })
-    }
-}
+use frame::EventFrame;
 
 /// The result of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,60 +61,6 @@ pub fn deliver<M: GuestMemory + ?Sized>(
                 }
             }
         }
-    }
-}
-
-/// What a delivery pushes, and how its faults are marked.
-struct EventFrame {
-    vector: u8,
-    error_code: Option<u32>,
-    /// The gate's DPL must not be below the CPL.
-    checks_dpl: bool,
-    /// Bit 0 of the error code of a fault during the delivery: the event came from outside the program.
-    ext: u32,
-    return_rip: u64,
-    rflags: u64,
-}
-
-impl EventFrame {
-    fn new(cpu: &Cpu, event: &Event) -> Self {
-        let mut frame = Self {
-            vector: event.vector(),
-            error_code: None,
-            checks_dpl: false,
-            ext: 1,
-            return_rip: cpu.rip,
-            rflags: cpu.rflags,
-        };
-        match event {
-            Event::Interrupt { .. } | Event::Nmi => {}
-            Event::Exception(exception) => {
-                frame.error_code = exception.error_code;
-                if exception.kind() == ExceptionKind::Fault {
-                    frame.rflags |= rflags::RF;
-                }
-            }
-            Event::Software { kind, length, .. } => {
-                if *kind != SoftwareKind::Int1 {
-                    frame.checks_dpl = true;
-                    frame.ext = 0;
-                }
-                frame.return_rip = cpu.rip_after(*length);
-                frame.rflags &= !rflags::RF;
-            }
-        }
-        frame
-    }
-
-    /// Returns the error code that names the gate.
-    fn gate_error(&self) -> u32 {
-        u32::from(self.vector) * 8 + 2 + self.ext
-    }
-
-    /// Returns RFLAGS for the handler. AC is not changed.
-    fn handler_rflags(&self, clears_if: bool) -> u64 {
-        let cleared = rflags::TF | rflags::NT | rflags::RF | rflags::VM;
-        self.rflags & !cleared & !if clears_if { rflags::IF } else { 0 }
     }
 }
 

@@ -29,6 +29,7 @@ mod cpu;
 mod deliver;
 mod descriptor;
 mod emulate;
+mod event;
 mod exception;
 mod init;
 mod linear;
@@ -39,8 +40,9 @@ mod paging;
 mod testing;
 
 pub use cpu::{Cpu, DescriptorTableRegister, Gpr, Mode, Segment, Shadow, cr0, cr4, efer, rflags};
-pub use deliver::{DeliveryOutcome, Event, SoftwareKind, deliver};
+pub use deliver::{DeliveryOutcome, deliver};
 pub use emulate::{ExecutionOutcome, PtwriteOperand, execute, ptwrite_operand, retire};
+pub use event::{Event, SoftwareKind};
 pub use exception::{Exception, ExceptionKind, GuestError, Unsupported, vector};
 pub use linear::{read_linear, write_linear};
 pub use lookahead::{Emulation, Instruction, Lookahead, Size, Stretch};

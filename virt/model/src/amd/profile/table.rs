@@ -35,7 +35,19 @@ const ZEN: AmdProfile = AmdProfile {
     errata: Errata::NONE,
 };
 
-pub(super) static ALL: [AmdProfile; 8] = [
+impl AmdProfile {
+    /// The profile of that name.
+    pub fn by_name(name: &str) -> Option<&'static Self> {
+        Self::all().iter().find(|profile| profile.name == name)
+    }
+
+    /// All profiles.
+    pub fn all() -> &'static [Self] {
+        &ALL
+    }
+}
+
+static ALL: [AmdProfile; 8] = [
     AmdProfile {
         name: "k8",
         // Athlon 64 X2, revision F.

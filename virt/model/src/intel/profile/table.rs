@@ -35,7 +35,20 @@ const NOTHING: IntelProfile = IntelProfile {
     non_turbo_ratio: 0,
 };
 
-pub(super) static ALL: [IntelProfile; 7] = [
+impl IntelProfile {
+    /// The profile of that name.
+    pub fn by_name(name: &str) -> Option<&'static Self> {
+        Self::all().iter().chain([&PENTIUM_M]).find(|profile| profile.name == name)
+    }
+
+    /// All profiles that run 64-bit code. `pentium-m` does not: only its debug control register's layout and its 32-bit
+    /// save area are modelled.
+    pub fn all() -> &'static [Self] {
+        &ALL
+    }
+}
+
+static ALL: [IntelProfile; 7] = [
     IntelProfile {
         name: "prescott",
         signature: 0x0000_0f43,
@@ -239,7 +252,7 @@ pub(super) static ALL: [IntelProfile; 7] = [
 ];
 
 /// Not modelled are its counters, and its last branch records, of which two share one register.
-pub(super) static PENTIUM_M: IntelProfile = IntelProfile {
+static PENTIUM_M: IntelProfile = IntelProfile {
     name: "pentium-m",
     signature: 0x0000_06d8,
     highest_leaf: 2,

@@ -1,6 +1,6 @@
 //! Delivery in long mode: 16-byte gates; stacks from IST or RSP0 to RSP2 of the TSS; a frame of quadwords.
 
-use super::EventFrame;
+use super::frame::EventFrame;
 use crate::guest::cpu::{Cpu, Gpr, Segment};
 use crate::guest::descriptor::{Descriptor, error_code, is_null, null_stack_segment};
 use crate::guest::exception::{Exception, GuestError};

@@ -1,6 +1,6 @@
 //! Delivery in protected mode outside long mode: 8-byte gates; SS:ESP from the TSS; a frame of words or doublewords.
 
-use super::EventFrame;
+use super::frame::EventFrame;
 use super::long::stack_privilege;
 use crate::guest::cpu::{Cpu, Gpr, Segment};
 use crate::guest::descriptor::{Descriptor, error_code, is_null};

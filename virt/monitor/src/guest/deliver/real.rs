@@ -1,6 +1,6 @@
 //! Delivery in real-address mode: the interrupt vector table, and a frame of words.
 
-use super::EventFrame;
+use super::frame::EventFrame;
 use crate::guest::cpu::{Cpu, Gpr, rflags};
 use crate::guest::exception::{Exception, GuestError};
 use crate::guest::linear::{SegmentName, read_linear, segment_address, write_linear};

@@ -4,6 +4,7 @@ extern crate std;
 
 use super::super::testing::{Gate, Machine, at};
 use super::*;
+use crate::guest::{SoftwareKind, rflags};
 
 mod legacy;
 mod long;

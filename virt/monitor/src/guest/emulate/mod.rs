@@ -1,7 +1,7 @@
 //! Instructions that the monitor executes by hand.
 
 use super::cpu::{Cpu, Mode, rflags};
-use super::deliver::{Event, SoftwareKind};
+use super::event::{Event, SoftwareKind};
 use super::exception::{Exception, GuestError, Unsupported, vector};
 use super::lookahead::{Emulation, Instruction};
 use super::memory::GuestMemory;

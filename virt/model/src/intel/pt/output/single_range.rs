@@ -1,6 +1,6 @@
 //! Single-range output. Source: SDM vol. 3, Intel Processor Trace, "Single Range Output".
 
-use super::OperationalError;
+use super::operational_error::OperationalError;
 use crate::PhysMemory;
 
 /// One circular range.

@@ -1,7 +1,7 @@
 //! Output through a Table of Physical Addresses (ToPA), whose entries name the regions of memory that are filled in
 //! turn. Source: SDM vol. 3, Intel Processor Trace, "Table of Physical Addresses (ToPA)".
 
-use super::OperationalError;
+use super::operational_error::OperationalError;
 use crate::PhysMemory;
 use crate::intel::registers::cap_ecx;
 use crate::intel::{IntelProfile, IntelViolations};

@@ -1,6 +1,6 @@
 use super::*;
 use crate::guest::testing::sel;
-use crate::guest::{Gpr, Segment, Shadow};
+use crate::guest::{Gpr, Segment, Shadow, SoftwareKind};
 
 const NON_CANONICAL: u64 = 0x8000_0000_0000;
 
