@@ -31,7 +31,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Boot the kernel in QEMU, let it trace itself, and hold its decode against the truth
-    Run(run::Options),
+    Run(run::RunOptions),
     /// Run every test: host, model, QEMU, documentation
     Test(test::TestOptions),
     /// What the CI runs: format, clippy, documentation, all tests, mutations of what has changed

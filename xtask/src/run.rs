@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use crate::{SetupOptions, parallel::run_in_parallel, setup};
 
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct RunOptions {
     #[command(flatten)]
     setup: SetupOptions,
     /// The processor that the monitor shows; otherwise skylake, or with a `--source` other than `pt` each that has it
@@ -52,11 +52,11 @@ fn source_parser() -> impl TypedValueParser<Value = Source> {
     words.try_map(|word| word.parse::<Source>())
 }
 
-/// The profile that has both default sources.
-const BOTH: &str = "skylake";
+/// The profile where none is named: it has both default sources.
+const DEFAULT_PROFILE: &str = "skylake";
 
 /// One boot of a kernel, and what its runs are checked against.
-struct Job<'a> {
+struct BootJob<'a> {
     /// The text to print before it.
     headline: Option<String>,
     kernel: &'a Path,
@@ -66,7 +66,7 @@ struct Job<'a> {
 }
 
 /// Boots, traces and compares; prints the guest's lines and the verdicts.
-pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+pub(crate) fn run(options: &RunOptions) -> Result<ExitCode> {
     setup::prepare(options.setup.no_install)?;
     let images = Images::build()?;
     let jobs = match &options.kernel {
@@ -74,36 +74,36 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         None => jobs_by_table(options, &images),
     };
     let outcomes =
-        run_in_parallel(&jobs, |job, say| job.run(options, &images, say), |line| println!("{line}"));
-    let mut all = Score::default();
+        run_in_parallel(&jobs, |job, print| job.run(options, &images, print), |line| println!("{line}"));
+    let mut total = RunTally::default();
     let mut truths = Vec::new();
     for outcome in outcomes {
-        let (score, outcome) = outcome?;
-        all.add(score);
+        let (tally, outcome) = outcome?;
+        total.add(tally);
         truths.push(outcome.truth);
     }
     if let Some(file) = &options.truth {
         write_truth(file, &truths)?;
     }
-    println!("done {} passed {} failed", all.passed, all.failed);
-    Ok(if all.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    println!("done {} passed {} failed", total.passed, total.failed);
+    Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn job_of_kernel<'a>(options: &Options, kernel: &'a Path) -> Job<'a> {
-    let profile = options.profile.as_deref().unwrap_or(BOTH);
+fn job_of_kernel<'a>(options: &RunOptions, kernel: &'a Path) -> BootJob<'a> {
+    let profile = options.profile.as_deref().unwrap_or(DEFAULT_PROFILE);
     let boot = Boot { monitor_options: format!("profile={profile}"), command_line: String::new() };
-    Job { headline: None, kernel, boot, row: None }
+    BootJob { headline: None, kernel, boot, row: None }
 }
 
 /// The boots of our kernel, one source after the other.
-fn jobs_by_table<'a>(options: &'a Options, images: &'a Images) -> Vec<Job<'a>> {
+fn jobs_by_table<'a>(options: &'a RunOptions, images: &'a Images) -> Vec<BootJob<'a>> {
     let mut jobs = vec![];
     let only = options.only.as_deref();
     let sources = options.source.map_or_else(|| vec![Source::Pt, Source::Bts], |source| vec![source]);
     for source in sources {
         for profile in profiles(options, source) {
             let mut headline = Some(format!("== {} on {profile}", source.title()));
-            jobs.extend(boots(source, profile, only).into_iter().map(|boot| Job {
+            jobs.extend(boots(source, profile, only).into_iter().map(|boot| BootJob {
                 headline: headline.take(),
                 kernel: &images.guest,
                 boot,
@@ -115,46 +115,46 @@ fn jobs_by_table<'a>(options: &'a Options, images: &'a Images) -> Vec<Job<'a>> {
 }
 
 /// The profiles for a source.
-fn profiles(options: &Options, source: Source) -> Vec<&str> {
+fn profiles(options: &RunOptions, source: Source) -> Vec<&str> {
     match (&options.profile, options.source) {
         (Some(profile), _) => vec![profile],
-        (None, None | Some(Source::Pt)) => vec![BOTH],
+        (None, None | Some(Source::Pt)) => vec![DEFAULT_PROFILE],
         (None, Some(_)) => expected::profiles(source),
     }
 }
 
-impl Job<'_> {
-    /// Runs the machine to its end, and passes the guest's lines and the verdicts to `say`.
+impl BootJob<'_> {
+    /// Runs the machine to its end, and passes the guest's lines and the verdicts to `print`.
     fn run(
         &self,
-        options: &Options,
+        options: &RunOptions,
         images: &Images,
-        say: &mut dyn FnMut(String),
-    ) -> Result<(Score, Outcome)> {
+        print: &mut dyn FnMut(String),
+    ) -> Result<(RunTally, Outcome)> {
         if let Some(headline) = &self.headline {
-            say(headline.clone());
+            print(headline.clone());
         }
         let symbols = Symbols::read(self.kernel)?;
         let monitor_options = format!("{} {}", self.boot.monitor_options, options.monitor);
         let machine =
             Machine::kernel_on_monitor(images, self.kernel, &monitor_options, &self.boot.command_line)
                 .processors(options.processors);
-        let mut score = Score::default();
+        let mut tally = RunTally::default();
         let outcome = machine.run_watched(|line, transcript, truth| {
             // There are hundreds of lines with addresses.
             let many = ["sample ", "precise ", "branch "].iter().any(|word| line.starts_with(word));
             if !line.starts_with("done ") && !many {
-                say(line.into());
+                print(line.into());
             }
             let ended = line.starts_with("ok ") || line.starts_with("fail ");
             if let Some(run) = transcript.runs.last().filter(|_| ended) {
                 let evidence = Evidence { run, truth, symbols: &symbols, image: self.kernel };
                 let (verdict, right) = verdict(self.judge(&evidence));
-                say(format!("truth {} {verdict}", run.name));
-                score.count(right);
+                print(format!("truth {} {verdict}", run.name));
+                tally.count(right);
             }
         })?;
-        Ok((score, outcome))
+        Ok((tally, outcome))
     }
 
     /// Judges a run by the table of expectations; if the kernel is in no table, by the log alone.
@@ -178,13 +178,14 @@ fn verdict(judgement: Judgement) -> (Cow<'static, str>, bool) {
     }
 }
 
+/// How many runs were right, and how many were not.
 #[derive(Default)]
-struct Score {
+struct RunTally {
     passed: u64,
     failed: u64,
 }
 
-impl Score {
+impl RunTally {
     fn count(&mut self, right: bool) {
         *(if right { &mut self.passed } else { &mut self.failed }) += 1;
     }

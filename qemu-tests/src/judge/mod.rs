@@ -181,6 +181,7 @@ fn enough(what: &str, there: u64, all: u64, least: u64) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
 
     #[test]
     fn what_is_lost_leaves_enough() {
@@ -206,5 +207,18 @@ mod tests {
         assert!("PT".parse::<Source>().is_err());
         assert_eq!(Source::Bts.title(), "Branch Trace Store");
         assert_eq!(Source::Bts.description(), "Intel's Branch Trace Store");
+    }
+
+    #[test]
+    fn a_kernel_in_no_table_is_judged_by_what_it_recorded() {
+        let judge = |run: &Run, truth: &Truth| judge_by_truth_alone(run, truth, &Symbols::default());
+        let (decoded, truth) = testing::decoded("foreign", 100, 50, 0, "", "");
+        assert!(matches!(judge(&decoded, &truth), Ok(Some(Verdict::Pt(_)))));
+        assert!(judge(&decoded, &Truth::default()).is_err());
+        let (recorded, truth) = testing::recorded("foreign", 100, 100, "start", "");
+        assert!(matches!(judge(&recorded, &truth), Ok(Some(Verdict::Bts(_)))));
+        assert!(judge(&recorded, &Truth::default()).is_err());
+        assert!(matches!(judge(&testing::run("foreign", "ok"), &truth), Ok(None)));
+        assert!(judge(&testing::run("foreign", "fail so"), &truth).is_err());
     }
 }
