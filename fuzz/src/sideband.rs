@@ -5,7 +5,10 @@ use arbitrary::{Result, Unstructured};
 use pugmark_decoder_core::event::EventDecoder;
 use pugmark_tools::{
     code::SectionCache,
-    sideband::{Config, Event, Follower, Plan, ProcessImages, RecordLayout, Session, Show, Stream},
+    sideband::{
+        Follower, ImagePlan, MergedStreams, ProcessImages, RecordLayout, ShowOptions, Stream, StreamConfig,
+        TimedRecord,
+    },
 };
 use std::{
     collections::HashMap,
@@ -27,7 +30,7 @@ pub fn check(data: &[u8]) {
     let streams = [stream(first, true), stream(second, false)];
     let mut lines = Lines::default();
     let ((), held) = heap::measure(|| {
-        let mut session = Session::new(&streams, &mut lines).expect("lines take all");
+        let mut session = MergedStreams::new(&streams, &mut lines).expect("lines take all");
         session.show(u64::MAX, &show, &mut lines).expect("lines take all");
     });
     if show.layout.is_some() {
@@ -40,8 +43,8 @@ pub fn check(data: &[u8]) {
     }
 }
 
-fn asked(u: &mut Unstructured<'_>) -> Result<(Config, Show, usize)> {
-    let config = Config {
+fn asked(u: &mut Unstructured<'_>) -> Result<(StreamConfig, ShowOptions, usize)> {
+    let config = StreamConfig {
         sample_type: u.arbitrary()?,
         sample_configs: vec![(u.arbitrary()?, u.arbitrary()?)],
         time_zero: u.arbitrary()?,
@@ -54,7 +57,7 @@ fn asked(u: &mut Unstructured<'_>) -> Result<(Config, Show, usize)> {
         vdso: HashMap::new(),
     };
     let layout = *u.choose(&[None, Some(RecordLayout::Compact), Some(RecordLayout::Verbose)])?;
-    let show = Show {
+    let show = ShowOptions {
         layout,
         filename: u.arbitrary()?,
         offset: u.arbitrary()?,
@@ -65,9 +68,9 @@ fn asked(u: &mut Unstructured<'_>) -> Result<(Config, Show, usize)> {
 }
 
 /// Returns the number of records up to the first that cannot be read.
-fn records(bytes: &[u8], config: &Config) -> usize {
+fn records(bytes: &[u8], config: &StreamConfig) -> usize {
     let (mut at, mut count) = (0, 0);
-    while let Ok((_, size)) = Event::parse(&bytes[at..], config) {
+    while let Ok((_, size)) = TimedRecord::parse(&bytes[at..], config) {
         assert!(size >= 8 && at + size <= bytes.len(), "{size} bytes at {at:#x}");
         at += size;
         count += 1;
@@ -76,9 +79,9 @@ fn records(bytes: &[u8], config: &Config) -> usize {
 }
 
 /// Applies the records at the events of a trace that has events of each kind.
-fn apply(streams: &[Stream], show: Show) {
+fn apply(streams: &[Stream], show: ShowOptions) {
     let mut cache = SectionCache::default();
-    let plan = Plan::new(streams, &[], &mut cache);
+    let plan = ImagePlan::new(streams, &[], &mut cache);
     let images = ProcessImages::new(plan, &cache);
     let mut lines = Lines::default();
     let mut follower = Follower::new(streams, &images, show, true, &mut lines).expect("lines take all");

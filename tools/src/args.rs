@@ -28,24 +28,24 @@ impl Args {
     /// Takes the value of `option`, whatever it looks like.
     ///
     /// # Errors
-    /// [`Usage::MissingArgument`] if no argument is left.
-    pub fn value(&mut self, option: &str) -> Result<String, Usage> {
-        self.rest.next().ok_or_else(|| Usage::MissingArgument(option.into()))
+    /// [`UsageError::MissingArgument`] if no argument is left.
+    pub fn value(&mut self, option: &str) -> Result<String, UsageError> {
+        self.rest.next().ok_or_else(|| UsageError::MissingArgument(option.into()))
     }
 
     /// Takes the value of `option`, a number up to `most`.
     ///
     /// # Errors
-    /// [`Usage::MissingArgument`] also if the next argument is empty or an option, [`Usage::BadArgument`],
-    /// [`Usage::TooBig`].
-    pub fn number(&mut self, option: &str, most: u64) -> Result<u64, Usage> {
+    /// [`UsageError::MissingArgument`] also if the next argument is empty or an option, [`UsageError::BadArgument`],
+    /// [`UsageError::TooBig`].
+    pub fn number(&mut self, option: &str, most: u64) -> Result<u64, UsageError> {
         let argument = self.value(option)?;
         if argument.is_empty() || argument.starts_with("--") {
-            return Err(Usage::MissingArgument(option.into()));
+            return Err(UsageError::MissingArgument(option.into()));
         }
         match number::parse(&argument) {
-            None => Err(Usage::BadArgument { option: option.into(), argument }),
-            Some(value) if value > most => Err(Usage::TooBig { option: option.into(), argument }),
+            None => Err(UsageError::BadArgument { option: option.into(), argument }),
+            Some(value) if value > most => Err(UsageError::TooBig { option: option.into(), argument }),
             Some(value) => Ok(value),
         }
     }
@@ -54,8 +54,8 @@ impl Args {
     ///
     /// # Errors
     /// As [`number`](Self::number).
-    pub fn number_as<T: TryFrom<u64>>(&mut self, option: &str) -> Result<T, Usage> {
-        let too_big = |argument| Usage::TooBig { option: option.into(), argument };
+    pub fn number_as<T: TryFrom<u64>>(&mut self, option: &str) -> Result<T, UsageError> {
+        let too_big = |argument| UsageError::TooBig { option: option.into(), argument };
         let argument = self.rest.as_slice().first().cloned().unwrap_or_default();
         T::try_from(self.number(option, u64::MAX)?).map_err(|_| too_big(argument))
     }
@@ -71,7 +71,7 @@ impl Iterator for Args {
 
 /// What is wrong with a command line. The programs print it after their name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Usage {
+pub enum UsageError {
     /// There is no such option.
     UnknownOption(String),
     /// The value of an option is missing.
@@ -99,13 +99,13 @@ pub enum Usage {
     /// A second trace.
     SecondTrace(String),
     /// An argument after the trace.
-    BehindTrace,
+    AfterTrace,
     /// Both `--time` and `--tcal`.
     TimeAndTcal,
     /// `--cpu` after the trace.
-    LateCpu,
+    CpuAfterTrace,
     /// This option after the trace.
-    Late(String),
+    OptionAfterTrace(String),
     /// `--pevent:sample-config` with something other than `ID:V`.
     BadSampleConfig {
         /// The part of the argument that libipt's program shows.
@@ -175,7 +175,7 @@ pub enum ElfHeader {
     Program(u16),
 }
 
-impl fmt::Display for Usage {
+impl fmt::Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownOption(option) => write!(f, "unknown option: {option}."),
@@ -186,10 +186,10 @@ impl fmt::Display for Usage {
             Self::NoTrace => write!(f, "No processor trace file specified."),
             Self::NoPtFile => write!(f, "no pt file."),
             Self::SecondTrace(argument) => write!(f, "duplicate pt sources: {argument}."),
-            Self::BehindTrace => write!(f, "[<options>] <ptfile>.  Use --help or -h for help."),
+            Self::AfterTrace => write!(f, "[<options>] <ptfile>.  Use --help or -h for help."),
             Self::TimeAndTcal => write!(f, "specify either --time or --tcal."),
-            Self::LateCpu => write!(f, "please specify cpu before the pt source file."),
-            Self::Late(option) => write!(f, "please specify {option} before --pt."),
+            Self::CpuAfterTrace => write!(f, "please specify cpu before the pt source file."),
+            Self::OptionAfterTrace(option) => write!(f, "please specify {option} before --pt."),
             Self::BadSampleConfig { shown, error } => write!(f, "bad sample config {shown}: {error}."),
             Self::File(error) => error.fmt(f),
             Self::Records { file, error } => write!(f, "error loading {file}: {error}."),
@@ -217,15 +217,15 @@ impl fmt::Display for Usage {
     }
 }
 
-impl std::error::Error for Usage {}
+impl std::error::Error for UsageError {}
 
-impl From<FileError> for Usage {
+impl From<FileError> for UsageError {
     fn from(error: FileError) -> Self {
         Self::File(error)
     }
 }
 
-impl From<BadCpu> for Usage {
+impl From<BadCpu> for UsageError {
     fn from(_: BadCpu) -> Self {
         Self::BadCpu
     }

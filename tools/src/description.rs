@@ -1,6 +1,6 @@
 //! Reads the files beside a trace that describe its recording: the processor, its clocks, and what is true of it.
 
-use crate::{args::Usage, cpu, text};
+use crate::{args::UsageError, cpu, text};
 use pugmark_decoder_core::{config::Clocks, errata::Cpu};
 use serde::Deserialize;
 use std::{
@@ -123,11 +123,11 @@ impl RecordingFiles {
     /// Finds the recording's image and reads its description.
     ///
     /// # Errors
-    /// [`Usage::Image`] if there is no such file, or the description cannot be read.
-    pub fn load(argument: &str) -> Result<Self, Usage> {
+    /// [`UsageError::Image`] if there is no such file, or the description cannot be read.
+    pub fn load(argument: &str) -> Result<Self, UsageError> {
         let path = Path::new(argument);
         let image = if path.is_dir() { path.join(IMAGE) } else { path.to_path_buf() };
-        let failed = |file: &Path, error: &io::Error| Usage::Image {
+        let failed = |file: &Path, error: &io::Error| UsageError::Image {
             file: file.display().to_string(),
             error: text::of_system(error),
         };
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_description_is_told_with_its_file_and_the_reason() {
+    fn an_error_names_the_file_that_is_not_a_description_and_the_reason() {
         use std::error::Error as _;
 
         let error = io::Error::other("no colon");

@@ -3,13 +3,13 @@
 use std::io::{self, BufWriter, Write};
 
 /// The message of a program whose output cannot be written.
-pub const FAILED: &str = "the output cannot be written";
+pub const CANNOT_WRITE: &str = "the output cannot be written";
 
 /// Drops the error that says that the reader has closed its end of the pipe.
 ///
 /// # Errors
 /// All others.
-pub fn written(result: io::Result<()>) -> io::Result<()> {
+pub fn ignore_closed_reader(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
@@ -23,7 +23,7 @@ pub fn written(result: io::Result<()>) -> io::Result<()> {
 pub fn print(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     let result = fill(&mut out).and_then(|()| out.flush());
-    result.map_err(|error| anyhow::Error::from(error).context(FAILED))
+    result.map_err(|error| anyhow::Error::from(error).context(CANNOT_WRITE))
 }
 
 /// Writes a line to standard error. An error there cannot be reported anywhere and is dropped.

@@ -177,7 +177,7 @@ fn a_folder_is_all_of_its_tasks() {
 }
 
 #[test]
-fn the_processor_is_the_one_that_the_recording_names_unless_told_otherwise() {
+fn the_processor_is_the_one_that_the_recording_names_unless_an_option_names_another() {
     let folder = Scratch::new("processor");
     // With erratum SKD007, the second and third byte of what looks like a CYC are an OVF.
     let overflow: [&[u8]; 2] = [PSB, b"\x07\x02\xf3\x02\x23"];

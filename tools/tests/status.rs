@@ -42,7 +42,7 @@ impl Drop for Scratch {
     }
 }
 
-fn told(output: &Output) -> (Option<i32>, String) {
+fn status_and_stderr(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
@@ -111,7 +111,7 @@ fn samples_that_are_none_are_warned_of() {
     fs::write(folder.0.join("empty"), []).unwrap();
     let output = folder.command(PUGMARK, &["ibs", "empty"]).output().unwrap();
     let warning = "pugmark: warning: empty is empty: there is no sample\n";
-    assert_eq!((told(&output), output.stdout), ((Some(0), warning.into()), vec![]));
+    assert_eq!((status_and_stderr(&output), output.stdout), ((Some(0), warning.into()), vec![]));
 }
 
 #[cfg(target_os = "linux")]
@@ -121,10 +121,10 @@ fn output_that_cannot_be_written_is_a_failure_with_a_reason() {
     fs::write(folder.0.join("samples"), samples()).unwrap();
     for (program, arguments) in PRINTING {
         let good = folder.command(program, arguments).output().unwrap();
-        assert_eq!(told(&good), (Some(0), String::new()), "{arguments:?}");
+        assert_eq!(status_and_stderr(&good), (Some(0), String::new()), "{arguments:?}");
         let full = File::options().write(true).open("/dev/full").unwrap();
         let output = folder.command(program, arguments).stdout(full).output().unwrap();
-        let (status, stderr) = told(&output);
+        let (status, stderr) = status_and_stderr(&output);
         assert_eq!(status, Some(1), "{program} {arguments:?}: {stderr}");
         assert!(stderr.contains("No space left on device"), "{program} {arguments:?}: {stderr}");
     }
@@ -139,7 +139,7 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let output = folder.command(program, arguments).stdout(writer).output().unwrap();
-        assert_eq!(told(&output), (Some(0), String::new()), "{program} {arguments:?}");
+        assert_eq!(status_and_stderr(&output), (Some(0), String::new()), "{program} {arguments:?}");
     }
 }
 

@@ -1,8 +1,8 @@
 //! Shows the packets of an Intel PT trace.
 
-use pugmark_tools::args::{Args, Usage};
+use pugmark_tools::args::{Args, UsageError};
 use pugmark_tools::file::{FileError, FileRange};
-use pugmark_tools::output::{self, tell, written};
+use pugmark_tools::output::{self, ignore_closed_reader, tell};
 use pugmark_tools::processors;
 use pugmark_tools::ptdump::{self, PtdumpCommand};
 use std::io::{self, BufWriter, Write};
@@ -23,15 +23,15 @@ fn main() -> ExitCode {
     };
     match result {
         Err((status, error)) => failed(status, &error),
-        Ok(result) => match written(result.and(flushed)) {
+        Ok(result) => match ignore_closed_reader(result.and(flushed)) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => failed(1, &format_args!("{}: {error}.", output::FAILED)),
+            Err(error) => failed(1, &format_args!("{}: {error}.", output::CANNOT_WRITE)),
         },
     }
 }
 
 /// The inner result is that of writing the output.
-fn run(program: &str, args: Args, out: &mut dyn Write) -> Result<io::Result<()>, (u8, Usage)> {
+fn run(program: &str, args: Args, out: &mut dyn Write) -> Result<io::Result<()>, (u8, UsageError)> {
     let failed = |error| (1, error);
     Ok(match PtdumpCommand::parse(args).map_err(failed)? {
         PtdumpCommand::Help => write!(out, "{}", ptdump::HELP),

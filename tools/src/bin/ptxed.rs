@@ -1,7 +1,7 @@
 //! Shows the instructions of an Intel PT trace.
 
 use pugmark_tools::args::Args;
-use pugmark_tools::output::{self, tell, written};
+use pugmark_tools::output::{self, ignore_closed_reader, tell};
 use pugmark_tools::processors;
 use pugmark_tools::ptxed::{self, Console, PtxedCommand, PtxedFailure};
 use std::io::{self, BufWriter, Write};
@@ -31,10 +31,10 @@ fn main() -> ExitCode {
             (Ok(()), status)
         }
     };
-    match written(result.and(out.flush())) {
+    match ignore_closed_reader(result.and(out.flush())) {
         Ok(()) => status,
         Err(error) => {
-            tell(format_args!("{program}: {}: {error}.", output::FAILED));
+            tell(format_args!("{program}: {}: {error}.", output::CANNOT_WRITE));
             ExitCode::FAILURE
         }
     }

@@ -5,7 +5,7 @@ use clap::{Parser, Subcommand};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use pugmark_tools::pugmark::record::command as record;
 use pugmark_tools::{
-    output::{self, print, tell, written},
+    output::{self, ignore_closed_reader, print, tell},
     processors,
     pugmark::{bench, decode, ibs, pmc},
 };
@@ -79,7 +79,7 @@ fn lists_processors() -> bool {
 /// Returns the exit status of a result after all output is written.
 fn end(result: Result<ExitCode>, failure: fn(&Error) -> u8) -> ExitCode {
     let flushed = result.and_then(|status| {
-        io::stdout().flush().context(output::FAILED)?;
+        io::stdout().flush().context(output::CANNOT_WRITE)?;
         Ok(status)
     });
     match flushed {
@@ -95,7 +95,7 @@ fn end(result: Result<ExitCode>, failure: fn(&Error) -> u8) -> ExitCode {
 
 /// Reports what is wrong with the command line, or prints the help that it requests.
 fn refuse(refusal: &clap::Error) -> ExitCode {
-    let printed = written(refusal.print());
+    let printed = ignore_closed_reader(refusal.print());
     if refusal.use_stderr() {
         // Below 125, the exit statuses of `record` are those of the traced program.
         let is_record = std::env::args_os().nth(1).is_some_and(|word| word == "record");
@@ -104,7 +104,7 @@ fn refuse(refusal: &clap::Error) -> ExitCode {
     match printed {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tell(format_args!("pugmark: {}: {error}", output::FAILED));
+            tell(format_args!("pugmark: {}: {error}", output::CANNOT_WRITE));
             ExitCode::FAILURE
         }
     }

@@ -4,7 +4,7 @@ use super::columns;
 use super::line::Line;
 use super::options::PtdumpOptions;
 use super::tracking::{Diagnostic, Tracking};
-use crate::sideband::Session;
+use crate::sideband::MergedStreams;
 use crate::text;
 use pugmark_decoder_core::config::{Config, Dialect};
 use pugmark_decoder_core::errata::Errata;
@@ -38,7 +38,7 @@ pub fn dump(trace: &[u8], options: PtdumpOptions, errata: Errata, out: &mut dyn 
     let config = Config { errata, dialect: Dialect::Libipt, ..Config::new() };
     let sideband = match options.streams.as_slice() {
         [] => None,
-        streams => Some(Session::new(streams, out)?),
+        streams => Some(MergedStreams::new(streams, out)?),
     };
     let tracks_time = options.time.is_some() || sideband.is_some();
     let tracking = Tracking::default();
@@ -60,7 +60,7 @@ struct Dump<'a> {
     errata: Errata,
     tracks_time: bool,
     tracking: Tracking,
-    sideband: Option<Session<'a>>,
+    sideband: Option<MergedStreams<'a>>,
     out: &'a mut dyn Write,
 }
 

@@ -1,6 +1,6 @@
 //! ptdump's command line.
 
-use crate::args::{Args, Usage};
+use crate::args::{Args, UsageError};
 use crate::description::{RecordingFiles, clocks_or};
 use crate::file::FileRange;
 use crate::sideband::{self, RecordLayout};
@@ -62,7 +62,7 @@ pub struct PtdumpOptions {
     /// Its clocks.
     pub clocks: Clocks,
     /// How to show sideband records.
-    pub sideband: sideband::Show,
+    pub sideband: sideband::ShowOptions,
     /// The streams of sideband records.
     pub streams: Vec<Stream>,
 }
@@ -81,18 +81,18 @@ impl PtdumpCommand {
     ///
     /// # Errors
     /// The first argument that is wrong.
-    pub fn parse(mut args: Args) -> Result<Self, Usage> {
+    pub fn parse(mut args: Args) -> Result<Self, UsageError> {
         let mut options = PtdumpOptions::default();
-        let mut records = sideband::Config::default();
+        let mut records = sideband::StreamConfig::default();
         let mut recording: Option<RecordingFiles> = None;
         let mut cpu_given = false;
         while let Some(argument) = args.next() {
             let option = argument.as_str();
             if !option.starts_with('-') {
-                let behind = !args.is_empty();
+                let more = !args.is_empty();
                 options.describe(recording.as_ref(), cpu_given);
                 let dump = Self::Dump { options: Box::new(options), trace: argument };
-                return if behind { Err(Usage::BehindTrace) } else { Ok(dump) };
+                return if more { Err(UsageError::AfterTrace) } else { Ok(dump) };
             }
             match option {
                 "--help" | "-h" => return Ok(Self::Help),
@@ -101,7 +101,7 @@ impl PtdumpCommand {
                 "--quiet" => {
                     options.quiet = true;
                     // A later option can turn records on again.
-                    options.sideband = sideband::Show::default();
+                    options.sideband = sideband::ShowOptions::default();
                 }
                 "--no-pad" => options.no_pad = true,
                 "--no-timing" => options.no_timing = true,
@@ -147,7 +147,7 @@ impl PtdumpCommand {
                 _ => records.set(option, &mut args)?,
             }
         }
-        let trace = recording.as_ref().and_then(RecordingFiles::trace).ok_or(Usage::NoTrace)?;
+        let trace = recording.as_ref().and_then(RecordingFiles::trace).ok_or(UsageError::NoTrace)?;
         options.describe(recording.as_ref(), cpu_given);
         Ok(Self::Dump { options: Box::new(options), trace })
     }
@@ -165,9 +165,9 @@ impl PtdumpOptions {
         self.clocks = clocks_or(self.clocks, description.clocks);
     }
 
-    fn set_time(&mut self, column: TimeColumn) -> Result<(), Usage> {
+    fn set_time(&mut self, column: TimeColumn) -> Result<(), UsageError> {
         match self.time {
-            Some(other) if other != column => Err(Usage::TimeAndTcal),
+            Some(other) if other != column => Err(UsageError::TimeAndTcal),
             _ => {
                 self.time = Some(column);
                 Ok(())

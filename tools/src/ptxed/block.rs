@@ -10,9 +10,9 @@ use pugmark_decoder_core::insn::Class;
 use std::collections::HashSet;
 
 /// The largest number of instructions of a block.
-const MOST: u32 = 65535;
+const MAX_INSNS: u32 = 65535;
 /// The largest number of new instructions of a block.
-const MOST_NEW: u32 = 1024;
+const MAX_NEW_INSNS: u32 = 1024;
 
 /// Finds blocks in a flow of instructions.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Blocks {
     /// The last block was ended by a direct branch on the way to an event, so the event may still belong to it.
     reaches: bool,
     /// New instructions. They become known when it is known where their block continues.
-    filling: Vec<usize>,
+    new_insns: Vec<usize>,
 }
 
 /// The block so far.
@@ -36,14 +36,14 @@ struct OpenBlock {
     insns: u32,
     /// The number of new instructions since the block left known ones.
     new: u32,
-    walk: Walk,
+    continuation: Continuation,
     /// The address of the block's section, and of its bytes in this process.
     section: (u64, *const u8),
 }
 
 /// What the decoder is heading for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Course {
+pub(super) enum Goal {
     /// A branch whose outcome is in the trace.
     Branch,
     /// An event.
@@ -55,8 +55,8 @@ pub(super) enum Course {
     Count,
 }
 
-impl Course {
-    /// Returns the course to the next event, if there is one.
+impl Goal {
+    /// Returns the goal to the next event, if there is one.
     pub(super) fn to(event: Option<&Event>) -> Self {
         let Some(event) = event else { return Self::Branch };
         match (event.kind, event.ip) {
@@ -80,7 +80,7 @@ impl Course {
 
 /// How a block continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Walk {
+enum Continuation {
     /// It heads for an event.
     ToEvent,
     /// It passes known instructions.
@@ -98,13 +98,13 @@ impl Blocks {
             known: HashSet::new(),
             current: None,
             reaches: false,
-            filling: Vec::new(),
+            new_insns: Vec::new(),
         }
     }
 
     /// Ends the block because of an event or a synchronisation.
     pub(super) fn end(&mut self) {
-        self.known.extend(self.filling.drain(..));
+        self.known.extend(self.new_insns.drain(..));
         self.current = None;
         self.reaches = false;
     }
@@ -112,8 +112,8 @@ impl Blocks {
     /// Ends the block because of an error.
     pub(super) fn fail(&mut self) {
         // Only the last instruction, after which the error came, becomes known.
-        self.known.extend(self.filling.pop());
-        self.filling.clear();
+        self.known.extend(self.new_insns.pop());
+        self.new_insns.clear();
         self.current = None;
         self.reaches = false;
     }
@@ -130,30 +130,24 @@ impl Blocks {
 
     /// Takes the next instruction, which is in `window`. `target` is where it goes if it is a direct branch. Returns
     /// whether it begins a block.
-    pub(super) fn add(
-        &mut self,
-        insn: &Insn,
-        target: Option<u64>,
-        window: Window<'_>,
-        course: Course,
-    ) -> bool {
+    pub(super) fn add(&mut self, insn: &Insn, target: Option<u64>, window: Window<'_>, goal: Goal) -> bool {
         let section = (window.base, window.bytes.as_ptr());
-        let open = self.current.take().filter(|block| block.section == section && block.insns < MOST);
+        let open = self.current.take().filter(|block| block.section == section && block.insns < MAX_INSNS);
         if open.is_none() {
-            self.known.extend(self.filling.drain(..));
+            self.known.extend(self.new_insns.drain(..));
         }
         let begins = open.is_none();
         let mut block = open.unwrap_or_else(|| {
-            let walk = match course {
-                Course::Event | Course::Through(_) | Course::Count => Walk::ToEvent,
-                Course::Branch if self.known.contains(&place(insn.ip, window)) => Walk::Known,
-                Course::Branch => Walk::New,
+            let continuation = match goal {
+                Goal::Event | Goal::Through(_) | Goal::Count => Continuation::ToEvent,
+                Goal::Branch if self.known.contains(&byte_address(insn.ip, window)) => Continuation::Known,
+                Goal::Branch => Continuation::New,
             };
-            OpenBlock { insns: 0, new: 0, walk, section }
+            OpenBlock { insns: 0, new: 0, continuation, section }
         });
         block.insns += 1;
         let next = insn.ip.wrapping_add(insn.len.into());
-        let behind = match insn.class {
+        let after = match insn.class {
             Class::NearJump | Class::NearCall => target.unwrap_or(next),
             _ => next,
         };
@@ -161,41 +155,41 @@ impl Blocks {
         let mut ends = crosses
             || match insn.class {
                 Class::Other | Class::Ptwrite => false,
-                Class::NearCall => self.end_on_call && course.may_end(behind),
-                Class::NearJump => self.end_on_jump && course.may_end(behind),
+                Class::NearCall => self.end_on_call && goal.may_end(after),
+                Class::NearJump => self.end_on_jump && goal.may_end(after),
                 _ => true,
             };
-        if block.walk == Walk::New {
-            self.filling.push(place(insn.ip, window));
+        if block.continuation == Continuation::New {
+            self.new_insns.push(byte_address(insn.ip, window));
             block.new += 1;
             ends |= match insn.class {
                 Class::NearCall => true,
-                Class::NearJump => behind < next,
+                Class::NearJump => after < next,
                 _ => false,
-            } || block.new == MOST_NEW;
+            } || block.new == MAX_NEW_INSNS;
         }
-        if block.walk != Walk::ToEvent {
-            let inside = !window.from(behind).is_empty();
+        if block.continuation != Continuation::ToEvent {
+            let inside = !window.from(after).is_empty();
             ends |= !inside;
-            let known = inside && self.known.contains(&place(behind, window));
-            block.walk = match (known, block.walk) {
-                (true, _) => Walk::Known,
-                (false, Walk::New) => Walk::New,
+            let known = inside && self.known.contains(&byte_address(after, window));
+            block.continuation = match (known, block.continuation) {
+                (true, _) => Continuation::Known,
+                (false, Continuation::New) => Continuation::New,
                 (false, _) => {
                     block.new = 0;
-                    Walk::New
+                    Continuation::New
                 }
             };
         }
         let is_direct = matches!(insn.class, Class::NearCall | Class::NearJump);
-        self.reaches = ends && is_direct && block.walk == Walk::ToEvent;
+        self.reaches = ends && is_direct && block.continuation == Continuation::ToEvent;
         self.current = (!ends).then_some(block);
         begins
     }
 }
 
 /// Returns the address of the byte at `ip` in this process, which is the same wherever its section is mapped.
-fn place(ip: u64, window: Window<'_>) -> usize {
+fn byte_address(ip: u64, window: Window<'_>) -> usize {
     window.from(ip).as_ptr() as usize
 }
 
@@ -208,11 +202,11 @@ mod tests {
     static BYTES: [u8; 0x2000] = [0x90; 0x2000];
 
     /// Executes NOPs at these addresses and returns the lengths of their blocks, except for the last one.
-    fn lengths(blocks: &mut Blocks, course: Course, ips: impl Iterator<Item = u64>) -> Vec<usize> {
+    fn lengths(blocks: &mut Blocks, goal: Goal, ips: impl Iterator<Item = u64>) -> Vec<usize> {
         let window = Window { base: BASE, bytes: &BYTES };
         let begins = ips.map(|ip| {
             let insn = Insn { ip, len: 1, class: Class::Other, mode: ExecMode::Bits64, speculative: false };
-            blocks.add(&insn, None, window, course)
+            blocks.add(&insn, None, window, goal)
         });
         let begins: Vec<_> = begins.collect();
         let at: Vec<_> = (0..begins.len()).filter(|index| begins[*index]).collect();
@@ -221,35 +215,35 @@ mod tests {
 
     #[test]
     fn new_code_is_counted_from_where_known_code_was_left() {
-        let new = MOST_NEW as usize;
+        let new = MAX_NEW_INSNS as usize;
         let all = || BASE..BASE + 0x2000;
-        assert_eq!(lengths(&mut Blocks::new(false, false), Course::Branch, all()), [new; 7]);
+        assert_eq!(lengths(&mut Blocks::new(false, false), Goal::Branch, all()), [new; 7]);
         // There is no such limit on the way to an event.
-        assert_eq!(lengths(&mut Blocks::new(false, false), Course::Event, all()), [0; 0]);
+        assert_eq!(lengths(&mut Blocks::new(false, false), Goal::Event, all()), [0; 0]);
 
         let mut blocks = Blocks::new(false, false);
-        lengths(&mut blocks, Course::Branch, BASE + 100..BASE + 200);
+        lengths(&mut blocks, Goal::Branch, BASE + 100..BASE + 200);
         blocks.end();
         // A hundred new ones, a hundred known ones, and new ones again.
-        assert_eq!(lengths(&mut blocks, Course::Branch, all())[..2], [200 + new, new]);
+        assert_eq!(lengths(&mut blocks, Goal::Branch, all())[..2], [200 + new, new]);
     }
 
     #[test]
     fn an_error_ends_a_block_and_what_was_new_in_it_stays_new() {
         let mut blocks = Blocks::new(false, false);
-        lengths(&mut blocks, Course::Branch, BASE..BASE + 100);
+        lengths(&mut blocks, Goal::Branch, BASE..BASE + 100);
         assert!(blocks.is_open());
         blocks.fail();
         assert!(!blocks.is_open() && !blocks.reaches_event());
         // Only the last one is known, so new ones are counted from there.
-        let found = lengths(&mut blocks, Course::Branch, BASE..BASE + 0x2000);
-        assert_eq!(found[..2], [100 + MOST_NEW as usize, MOST_NEW as usize]);
+        let found = lengths(&mut blocks, Goal::Branch, BASE..BASE + 0x2000);
+        assert_eq!(found[..2], [100 + MAX_NEW_INSNS as usize, MAX_NEW_INSNS as usize]);
     }
 
     #[test]
     fn a_block_has_no_more_than_the_most_instructions() {
         let round = BASE..BASE + 0x1000;
         let rounds = || (0..40).flat_map(|_| round.clone());
-        assert_eq!(lengths(&mut Blocks::new(false, false), Course::Event, rounds()), [MOST as usize; 2]);
+        assert_eq!(lengths(&mut Blocks::new(false, false), Goal::Event, rounds()), [MAX_INSNS as usize; 2]);
     }
 }

@@ -1,7 +1,7 @@
 //! Reads ptxed's command line. Options take effect in their order: `--pt` makes the decoder from the options before it.
 
 use super::load::{self, ElfLoader};
-use crate::args::{Args, Usage};
+use crate::args::{Args, UsageError};
 use crate::code::{MappedSection, SectionCache};
 use crate::cpu;
 use crate::description::{RecordingFiles, clocks_or};
@@ -68,7 +68,7 @@ pub struct PtxedOptions {
     /// End blocks at near jumps.
     pub end_on_jump: bool,
     /// How to show sideband records.
-    pub sideband: sideband::Show,
+    pub sideband: sideband::ShowOptions,
     /// Print a line when the image changes.
     pub show_switches: bool,
     /// The streams of sideband records.
@@ -98,11 +98,11 @@ pub enum Decoder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PtxedFailure {
     /// The command line is wrong.
-    Usage(Usage),
+    Usage(UsageError),
     /// The command line is wrong, but the exit status is that of success.
-    Harmless(Usage),
+    Harmless(UsageError),
     /// A raw file cannot be read. The text is the part of the argument that is left.
-    Raw(Usage, String),
+    Raw(UsageError, String),
     /// This option comes after the trace. The message has the option in the program's place and the program in the
     /// option's, as in libipt's program.
     Swapped(String),
@@ -124,8 +124,8 @@ impl PtxedFailure {
     }
 }
 
-impl From<Usage> for PtxedFailure {
-    fn from(error: Usage) -> Self {
+impl From<UsageError> for PtxedFailure {
+    fn from(error: UsageError) -> Self {
         Self::Usage(error)
     }
 }
@@ -145,7 +145,7 @@ struct Reader {
     verbose: bool,
     loaded: bool,
     stat: bool,
-    records: sideband::Config,
+    records: sideband::StreamConfig,
 }
 
 /// The outputs for messages about loading.
@@ -180,7 +180,7 @@ impl PtxedCommand {
         }
         let Reader { mut options, loaded, stat, .. } = reader;
         if !loaded {
-            return Err(Usage::NoPtFile.into());
+            return Err(UsageError::NoPtFile.into());
         }
         if stat && !options.stat_insn && !options.stat_blocks {
             options.stat_insn = true;
@@ -202,7 +202,7 @@ impl Reader {
             "--pt" => {
                 let argument = needed(args)?;
                 if self.loaded {
-                    return Err(Usage::SecondTrace(argument).into());
+                    return Err(UsageError::SecondTrace(argument).into());
                 }
                 self.load_trace(&argument, console.out)?;
             }
@@ -213,7 +213,7 @@ impl Reader {
             }
             "--image" => {
                 if self.loaded {
-                    return Err(Usage::Late(option.into()).into());
+                    return Err(UsageError::OptionAfterTrace(option.into()).into());
                 }
                 let recording = RecordingFiles::load(&needed(args)?)?;
                 let PtxedOptions { code, cache, .. } = &mut self.options;
@@ -224,9 +224,9 @@ impl Reader {
             "--pevent:kcore" => self.elf(&args.value(option)?, console, |code| &mut code.kernel)?,
             "--cpu" => {
                 if self.loaded {
-                    return Err(Usage::LateCpu.into());
+                    return Err(UsageError::CpuAfterTrace.into());
                 }
-                (self.cpu, self.cpu_given) = (cpu::parse(&needed(args)?).map_err(Usage::from)?, true);
+                (self.cpu, self.cpu_given) = (cpu::parse(&needed(args)?).map_err(UsageError::from)?, true);
             }
             "--insn-decoder" | "--block-decoder" => {
                 if self.loaded {
@@ -237,7 +237,7 @@ impl Reader {
             }
             _ if option.starts_with("--filter:addr") => {
                 if is_filter(option) && self.loaded {
-                    return Err(Usage::Late(option.into()).into());
+                    return Err(UsageError::OptionAfterTrace(option.into()).into());
                 }
                 self.filter(option, args)?;
             }
@@ -249,7 +249,7 @@ impl Reader {
             "--sb" | "--sb:compact" => self.options.sideband.layout = Some(RecordLayout::Compact),
             "--sb:verbose" => self.options.sideband.layout = Some(RecordLayout::Verbose),
             "--pevent:primary" | "--pevent:secondary" => {
-                let range: FileRange = args.value(option)?.parse().map_err(Usage::File)?;
+                let range: FileRange = args.value(option)?.parse().map_err(UsageError::File)?;
                 let primary = option == "--pevent:primary";
                 self.options.streams.push(Stream::load(&range, primary, self.records.clone())?);
             }
@@ -260,7 +260,7 @@ impl Reader {
                 self.records.add_sample_config(&shown, argument.as_deref())?;
             }
             _ if option.starts_with("--pevent:") => self.records.set(option, args)?,
-            _ => *self.flag(option).ok_or_else(|| Usage::UnknownOption(option.into()))? = true,
+            _ => *self.flag(option).ok_or_else(|| UsageError::UnknownOption(option.into()))? = true,
         }
         Ok(())
     }
@@ -271,7 +271,7 @@ impl Reader {
         argument: &str,
         console: &mut Console<'_>,
         parts: impl Fn(&mut GivenCode) -> &mut Vec<MappedSection>,
-    ) -> Result<(), Usage> {
+    ) -> Result<(), UsageError> {
         let verbose: Option<&mut dyn Write> = if self.verbose { Some(console.out) } else { None };
         let PtxedOptions { code, cache, .. } = &mut self.options;
         let program = console.program;
@@ -312,8 +312,8 @@ impl Reader {
         })
     }
 
-    fn filter(&mut self, option: &str, args: &mut Args) -> Result<(), Usage> {
-        let unknown = || Usage::UnknownOption(option.into());
+    fn filter(&mut self, option: &str, args: &mut Args) -> Result<(), UsageError> {
+        let unknown = || UsageError::UnknownOption(option.into());
         let (number, field) =
             option.trim_start_matches("--filter:addr").split_once('_').ok_or_else(unknown)?;
         let range = match number {
@@ -348,8 +348,8 @@ impl Reader {
                 Errata::NONE
             }
         };
-        let range: FileRange = argument.parse().map_err(Usage::File)?;
-        self.options.trace = range.load().map_err(Usage::File)?;
+        let range: FileRange = argument.parse().map_err(UsageError::File)?;
+        self.options.trace = range.load().map_err(UsageError::File)?;
         self.loaded = true;
         let keep_calibration = match self.options.decoder {
             Decoder::Insn => self.keep_insn,

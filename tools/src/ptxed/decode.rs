@@ -1,11 +1,11 @@
 //! Turns a trace into lines.
 
 use super::PtxedOptions;
-use super::block::Course;
-use super::diagnose::{Last, is_fetch_error};
+use super::block::Goal;
+use super::diagnose::{LastInsn, is_fetch_error};
 use super::lines::{Lines, ShownBytes};
 use crate::code;
-use crate::sideband::{Follower, Plan, ProcessImages};
+use crate::sideband::{Follower, ImagePlan, ProcessImages};
 use pugmark_decoder_core::error::{Error, ErrorKind};
 use pugmark_decoder_core::event::{Event, EventKind};
 use pugmark_decoder_core::flow::{Insn, InsnDecoder, Item, Placed, Recovered};
@@ -20,7 +20,7 @@ use std::io::{self, Write};
 /// Those of `out`. Errors in the trace are written as lines.
 pub fn decode(mut options: PtxedOptions, out: &mut dyn Write) -> io::Result<()> {
     let streams = std::mem::take(&mut options.streams);
-    let plan = Plan::new(&streams, &options.code.kernel, &mut options.cache);
+    let plan = ImagePlan::new(&streams, &options.code.kernel, &mut options.cache);
     let images = ProcessImages::new(plan, &options.cache);
     let follower = match streams.as_slice() {
         [] => None,
@@ -32,7 +32,7 @@ pub fn decode(mut options: PtxedOptions, out: &mut dyn Write) -> io::Result<()> 
         decoder: InsnDecoder::with_config(&options.trace, Image::new(&sections), options.config),
         follower,
         window: Window::default(),
-        last: Last::default(),
+        last: LastInsn::default(),
         lines: Lines::new(&options, out),
     };
     run.run()?;
@@ -45,7 +45,7 @@ struct Run<'a> {
     follower: Option<Follower<'a>>,
     /// The section of the last instruction.
     window: Window<'a>,
-    last: Last,
+    last: LastInsn,
     lines: Lines<'a>,
 }
 
@@ -53,7 +53,7 @@ impl Run<'_> {
     fn run(&mut self) -> io::Result<()> {
         let mut failed_at = 0;
         while self.decoder.sync_forward_from_held().is_some() {
-            self.last = Last::default();
+            self.last = LastInsn::default();
             if let Err(error) = self.status()? {
                 self.diagnose("sync error", &error)?;
                 if error.offset <= failed_at {
@@ -203,8 +203,8 @@ impl Run<'_> {
         }
         let own = &bytes.bytes[..bytes.len.min(insn.len.into())];
         let target = insn::decode(own, insn.mode, insn.ip).ok().and_then(|insn| insn.target);
-        self.last = Last::after(insn.ip, insn.len, insn.class, own, target);
-        let place = (self.decoder.held(), Course::to(self.decoder.awaited()));
-        self.lines.insn(insn, bytes, (self.window, target), place)
+        self.last = LastInsn::after(insn.ip, insn.len, insn.class, own, target);
+        let position = (self.decoder.held(), Goal::to(self.decoder.awaited()));
+        self.lines.insn(insn, bytes, (self.window, target), position)
     }
 }

@@ -5,13 +5,13 @@ use pugmark_decoder_core::insn::Class;
 
 /// Where the last instruction shown leads, for errors that are not about an instruction.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Last {
+pub(super) struct LastInsn {
     /// The address after the instruction; for a direct branch its target, taken or not. 0 if there is no instruction
     /// yet.
     next: u64,
 }
 
-impl Last {
+impl LastInsn {
     /// Starts after the instruction at `ip`.
     pub(super) fn after(ip: u64, len: u8, class: Class, bytes: &[u8], target: Option<u64>) -> Self {
         let direct = matches!(class, Class::CondJump | Class::NearJump | Class::NearCall);

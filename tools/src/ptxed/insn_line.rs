@@ -306,7 +306,7 @@ mod tests {
     use pugmark_decoder_core::mode::ExecMode::{self, Bits16, Bits32, Bits64};
 
     #[test]
-    fn the_text_is_behind_the_bytes_in_either_syntax() {
+    fn the_text_follows_the_bytes_in_either_syntax() {
         for (bytes, raw_insn, att, text) in [
             (&[0x90][..], false, false, "  nop"),
             (&[0x90], true, true, " 90                                            nop"),

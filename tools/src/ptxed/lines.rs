@@ -4,7 +4,7 @@
 //! decoder held before the block (block decoder), or after the block for all instructions but the first (instruction
 //! decoder).
 
-use super::block::{Blocks, Course};
+use super::block::{Blocks, Goal};
 use super::insn_line::{insn_text, refusal_text};
 use super::reading::{IcedReading, Refusal};
 use super::{Decoder, PtxedOptions};
@@ -79,11 +79,11 @@ impl<'o> Lines<'o> {
         insn: &Insn,
         bytes: ShownBytes,
         (window, target): (Window<'_>, Option<u64>),
-        (held, course): (u64, Course),
+        (held, goal): (u64, Goal),
     ) -> io::Result<()> {
         self.insns += 1;
         self.left = false;
-        let begins = self.blocks.add(insn, target, window, course);
+        let begins = self.blocks.add(insn, target, window, goal);
         if begins {
             self.finish(held)?;
             self.begin(held)?;
@@ -202,7 +202,7 @@ impl<'o> Lines<'o> {
         if self.options.quiet || is_lost {
             return Ok(());
         }
-        self.place(insn, self.block.held)?;
+        self.columns(insn, self.block.held)?;
         let own = &bytes.bytes[..bytes.len.min(insn.len.into())];
         match reading {
             IcedReading::Refused(refusal) => writeln!(self.out, "{}", refusal_text(refusal, bytes.get())),
@@ -216,7 +216,7 @@ impl<'o> Lines<'o> {
         let reading =
             if needed { IcedReading::of(bytes.get(), insn.mode, insn.ip) } else { IcedReading::Newer };
         if !quiet {
-            self.place(insn, held)?;
+            self.columns(insn, held)?;
             match reading {
                 IcedReading::Refused(refusal) if !no_inst => {
                     writeln!(self.out, "{}", refusal_text(refusal, bytes.get()))?;
@@ -228,7 +228,7 @@ impl<'o> Lines<'o> {
     }
 
     /// Writes the columns before an instruction, and its address.
-    fn place(&mut self, insn: &Insn, held: u64) -> io::Result<()> {
+    fn columns(&mut self, insn: &Insn, held: u64) -> io::Result<()> {
         if self.options.offset {
             write!(self.out, "{held:016x}  ")?;
         }

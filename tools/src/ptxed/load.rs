@@ -1,6 +1,6 @@
 //! Loads the traced code for `--raw`, `--elf`, `--image` and `--pevent:kcore`.
 
-use crate::args::{ElfHeader, Usage};
+use crate::args::{ElfHeader, UsageError};
 use crate::code::elf::{self, ElfError};
 use crate::code::{self, CacheError, MappedSection, SectionCache};
 use crate::file::{FileError, FileRange};
@@ -18,18 +18,18 @@ pub(super) fn raw(
     argument: &str,
     parts: &mut Vec<MappedSection>,
     cache: &mut SectionCache,
-) -> Result<(), (Usage, String)> {
+) -> Result<(), (UsageError, String)> {
     let Some((file, base)) = split_base(argument) else {
-        return Err((Usage::NoBase(argument.into()), argument.into()));
+        return Err((UsageError::NoBase(argument.into()), argument.into()));
     };
     let range: FileRange =
-        file.parse().map_err(|_| (Usage::File(FileError::EmptyRange(file.into())), file.into()))?;
+        file.parse().map_err(|_| (UsageError::File(FileError::EmptyRange(file.into())), file.into()))?;
     let len = range.to.map_or(u64::MAX, |to| to - range.from);
     match cache.add(range.name.as_ref(), range.from, len) {
         Ok(section) => parts.push(MappedSection { base, section }),
         Err(error) => {
             let error = text::of_cache(&error);
-            return Err((Usage::Add { file: range.name.clone(), base, error }, range.name));
+            return Err((UsageError::Add { file: range.name.clone(), base, error }, range.name));
         }
     }
     Ok(())
@@ -43,8 +43,8 @@ pub(super) fn image(
     path: &Path,
     parts: &mut Vec<MappedSection>,
     cache: &mut SectionCache,
-) -> Result<(), Usage> {
-    let failed = |file: &Path, error: String| Usage::Image { file: file.display().to_string(), error };
+) -> Result<(), UsageError> {
+    let failed = |file: &Path, error: String| UsageError::Image { file: file.display().to_string(), error };
     let sections = code::image::read(path).map_err(|error| failed(path, error.root_cause().to_string()))?;
     for section in sections {
         let file = path.with_file_name(section.file);
@@ -71,18 +71,18 @@ impl ElfLoader<'_> {
     ///
     /// # Errors
     /// Why loading stopped.
-    pub(super) fn load(&mut self, argument: &str) -> Result<(), Usage> {
+    pub(super) fn load(&mut self, argument: &str) -> Result<(), UsageError> {
         let (name, base) = split_base(argument).unwrap_or((argument, 0));
-        let open = |error: io::Error| Usage::NoElf { file: name.into(), error: text::of_system(&error) };
+        let open = |error: io::Error| UsageError::NoElf { file: name.into(), error: text::of_system(&error) };
         let file = File::open(name).map_err(open)?;
         let is_folder = file.metadata().map_err(open)?.is_dir();
-        let cut = |header| Usage::CutElf { file: name.into(), header, is_folder };
+        let cut = |header| UsageError::CutElf { file: name.into(), header, is_folder };
         let segments = elf::segments(&ReadCache::new(file)).map_err(|error| match error {
-            ElfError::NotElf => Usage::NotElf(name.into()),
-            ElfError::Class(class) => Usage::ElfClass(class),
+            ElfError::NotElf => UsageError::NotElf(name.into()),
+            ElfError::Class(class) => UsageError::ElfClass(class),
             ElfError::NoIdentification => cut(ElfHeader::Identification),
             ElfError::FileHeader => cut(ElfHeader::File),
-            ElfError::Table(_) => Usage::ElfTable(name.into()),
+            ElfError::Table(_) => UsageError::ElfTable(name.into()),
         })?;
         let cut = segments.cut.map_or(Ok(()), |number| Err(cut(ElfHeader::Program(number))));
         let shift = segments.shift(base);

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_sample_is_named_behind_what_comes_before_it() {
+    fn a_bad_sample_is_named_after_what_comes_before_it() {
         let file = file();
         let (text, result) = printed(&file[..file.len() - 1], None, false);
         assert_eq!(text.lines().count(), 2);

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_base_is_a_number_behind_the_last_colon() {
+    fn a_base_is_a_number_after_the_last_colon() {
         for (argument, file, base) in [
             ("a.out", "a.out", None),
             ("a.out:0x1000", "a.out", Some(0x1000)),

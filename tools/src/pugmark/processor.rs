@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_recording_says_goes_behind_what_the_options_say() {
+    fn the_options_override_what_the_recording_says() {
         let clocks =
             Clocks { mtc_freq: 3, nom_freq: 35, cpuid_15h_eax: 2, cpuid_15h_ebx: 292, ..Clocks::default() };
         let recording = Description { cpu: Some(Cpu::intel(6, 94, 3)), clocks, ..Description::default() };

@@ -136,11 +136,13 @@ mod tests {
 
     #[test]
     fn the_bar_of_work_that_is_done_is_taken_away_also_when_other_work_begins() {
-        type Way = fn(&mut Progress);
-        for way in [(|progress| progress.end()) as Way, |progress| progress.begin("other", Size::Unknown)] {
+        type EndOfWork = fn(&mut Progress);
+        for end in
+            [(|progress| progress.end()) as EndOfWork, |progress| progress.begin("other", Size::Unknown)]
+        {
             let shown = ProgressBar::hidden();
             let mut progress = Progress { bar: Some(shown.clone()), ..Progress::hidden() };
-            way(&mut progress);
+            end(&mut progress);
             assert!(progress.bar.is_none() && shown.is_finished());
         }
     }

@@ -1,13 +1,13 @@
 //! How a stream of records was taken: the values of `--pevent:*`.
 
-use crate::args::{Args, Usage};
+use crate::args::{Args, UsageError};
 use crate::code::elf::Abi;
 use crate::number;
 use std::collections::HashMap;
 
 /// What a stream's records do not say themselves but is needed to read them.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct StreamConfig {
     /// `perf_event_attr.sample_type`.
     pub sample_type: u64,
     /// The `sample_type` of events by identifier, if the stream has events with several.
@@ -28,7 +28,7 @@ pub struct Config {
     pub vdso: HashMap<Abi, String>,
 }
 
-impl Default for Config {
+impl Default for StreamConfig {
     fn default() -> Self {
         Self {
             sample_type: 0,
@@ -44,12 +44,12 @@ impl Default for Config {
     }
 }
 
-impl Config {
+impl StreamConfig {
     /// Reads the value of a `--pevent:` option.
     ///
     /// # Errors
-    /// [`Usage::UnknownOption`], and what is wrong with the value.
-    pub fn set(&mut self, option: &str, args: &mut Args) -> Result<(), Usage> {
+    /// [`UsageError::UnknownOption`], and what is wrong with the value.
+    pub fn set(&mut self, option: &str, args: &mut Args) -> Result<(), UsageError> {
         match option {
             "--pevent:sample-type" => self.sample_type = args.number_as(option)?,
             "--pevent:time-zero" => self.time_zero = args.number_as(option)?,
@@ -61,7 +61,7 @@ impl Config {
             "--pevent:vdso-x64" => drop(self.vdso.insert(Abi::X64, args.value(option)?)),
             "--pevent:vdso-x32" => drop(self.vdso.insert(Abi::X32, args.value(option)?)),
             "--pevent:vdso-ia32" => drop(self.vdso.insert(Abi::Ia32, args.value(option)?)),
-            _ => return Err(Usage::UnknownOption(option.into())),
+            _ => return Err(UsageError::UnknownOption(option.into())),
         }
         Ok(())
     }
@@ -69,9 +69,9 @@ impl Config {
     /// Reads `ID:V`; `shown` is the text to show if the argument has another form.
     ///
     /// # Errors
-    /// [`Usage::BadSampleConfig`].
-    pub fn add_sample_config(&mut self, shown: &str, argument: Option<&str>) -> Result<(), Usage> {
-        let failed = |error| Usage::BadSampleConfig { shown: shown.into(), error };
+    /// [`UsageError::BadSampleConfig`].
+    pub fn add_sample_config(&mut self, shown: &str, argument: Option<&str>) -> Result<(), UsageError> {
+        let failed = |error| UsageError::BadSampleConfig { shown: shown.into(), error };
         let config = argument
             .ok_or_else(|| failed("internal error"))?
             .split_once(':')
@@ -109,18 +109,18 @@ mod tests {
 
     #[test]
     fn converts_perf_time_to_tsc() {
-        let config = Config { time_zero: 100, time_shift: 4, time_mult: 10, ..Config::default() };
+        let config = StreamConfig { time_zero: 100, time_shift: 4, time_mult: 10, ..StreamConfig::default() };
         for (config, time, tsc) in [
-            (Config::default(), 7, Some(7)),
+            (StreamConfig::default(), 7, Some(7)),
             (config.clone(), 0, Some(0)),
-            (Config { tsc_offset: 5_u64.wrapping_neg(), ..config.clone() }, 0, Some(5)),
+            (StreamConfig { tsc_offset: 5_u64.wrapping_neg(), ..config.clone() }, 0, Some(5)),
             (config.clone(), 100, Some(0)),
             (config.clone(), 123, Some(2 * 16 + 3 * 16 / 10)),
-            (Config { tsc_offset: 6, ..config.clone() }, 123, Some(30)),
-            (Config { tsc_offset: 1000, ..config.clone() }, 123, Some(0)),
-            (Config { tsc_offset: 5_u64.wrapping_neg(), ..config.clone() }, 123, Some(41)),
-            (Config { time_mult: 0, ..config.clone() }, 123, None),
-            (Config { time_shift: 0xffff, ..config }, 123, Some(0)),
+            (StreamConfig { tsc_offset: 6, ..config.clone() }, 123, Some(30)),
+            (StreamConfig { tsc_offset: 1000, ..config.clone() }, 123, Some(0)),
+            (StreamConfig { tsc_offset: 5_u64.wrapping_neg(), ..config.clone() }, 123, Some(41)),
+            (StreamConfig { time_mult: 0, ..config.clone() }, 123, None),
+            (StreamConfig { time_shift: 0xffff, ..config }, 123, Some(0)),
         ] {
             assert_eq!(config.tsc_of(time), tsc, "{config:?}");
         }
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn each_option_sets_its_own_value() {
-        type Number = (&'static str, fn(&Config) -> u64, u64);
+        type Number = (&'static str, fn(&StreamConfig) -> u64, u64);
         let numbers: [Number; 6] = [
             ("--pevent:sample-type", |config| config.sample_type, 0x10),
             ("--pevent:time-zero", |config| config.time_zero, 11),
@@ -137,11 +137,14 @@ mod tests {
             ("--pevent:tsc-offset", |config| config.tsc_offset, 14),
             ("--pevent:kernel-start", |config| config.kernel_start, 15),
         ];
-        let mut config = Config::default();
+        let mut config = StreamConfig::default();
         for (option, get, value) in numbers {
             config.set(option, &mut Args::new([value.to_string()])).expect(option);
             assert_eq!(get(&config), value, "{option}");
-            assert_eq!(config.set(option, &mut Args::new([])), Err(Usage::MissingArgument(option.into())));
+            assert_eq!(
+                config.set(option, &mut Args::new([])),
+                Err(UsageError::MissingArgument(option.into()))
+            );
         }
         for (option, get, value) in numbers {
             assert_eq!(get(&config), value, "{option}, which another one has changed");
@@ -156,22 +159,22 @@ mod tests {
             config.set(option, &mut Args::new([option.into()])).unwrap();
             assert_eq!(config.vdso[&abi], option);
         }
-        let unknown = Err(Usage::UnknownOption("--pevent:x".into()));
+        let unknown = Err(UsageError::UnknownOption("--pevent:x".into()));
         assert_eq!(config.set("--pevent:x", &mut Args::new(["1".into()])), unknown);
     }
 
     #[test]
     fn reads_sample_configs() {
-        let mut config = Config::default();
+        let mut config = StreamConfig::default();
         config.add_sample_config("o", Some("0x10:6")).unwrap();
         assert_eq!(config.sample_configs, [(16, 6)]);
         config.add_sample_config("o", Some("1:")).unwrap();
         assert_eq!(config.sample_configs, [(16, 6), (1, 0)]);
         for argument in ["", "zz", "1", ":1", "1:2:3", "1:x"] {
-            let error = Usage::BadSampleConfig { shown: "o".into(), error: "invalid argument" };
+            let error = UsageError::BadSampleConfig { shown: "o".into(), error: "invalid argument" };
             assert_eq!(config.add_sample_config("o", Some(argument)), Err(error), "{argument:?}");
         }
-        let error = Usage::BadSampleConfig { shown: "o".into(), error: "internal error" };
+        let error = UsageError::BadSampleConfig { shown: "o".into(), error: "internal error" };
         assert_eq!(config.add_sample_config("o", None), Err(error));
     }
 }

@@ -5,8 +5,8 @@
 //! where the processes' own code does not matter.
 
 use super::images::Effect;
-use super::session::report;
-use super::{ProcessImages, Session, Show, Stream};
+use super::merged::report;
+use super::{MergedStreams, ProcessImages, ShowOptions, Stream};
 use pugmark_decoder_core::event::{Event, EventKind};
 use pugmark_decoder_core::image::Image;
 use std::io::{self, Write};
@@ -15,8 +15,8 @@ use std::io::{self, Write};
 #[derive(Debug)]
 pub struct Follower<'s> {
     images: &'s ProcessImages<'s>,
-    session: Session<'s>,
-    show: Show,
+    merged: MergedStreams<'s>,
+    show: ShowOptions,
     /// Whether to print a line for each switch.
     show_switches: bool,
     /// The number of records that were applied.
@@ -58,7 +58,7 @@ impl<'s> Follower<'s> {
     pub fn new(
         streams: &'s [Stream],
         images: &'s ProcessImages<'s>,
-        show: Show,
+        show: ShowOptions,
         show_switches: bool,
         out: &mut dyn Write,
     ) -> io::Result<Self> {
@@ -69,7 +69,7 @@ impl<'s> Follower<'s> {
             next: None,
         };
         Ok(Self {
-            session: Session::new(streams, out)?,
+            merged: MergedStreams::new(streams, out)?,
             show,
             show_switches,
             applied: 0,
@@ -87,7 +87,7 @@ impl<'s> Follower<'s> {
     /// Those of `out`. Errors in the records are written as lines.
     pub fn event(&mut self, event: &Event, out: &mut dyn Write) -> io::Result<Option<Image<'s>>> {
         let mut changed = false;
-        while let Some((record, cursor)) = self.session.next_due(event.when.time) {
+        while let Some((record, cursor)) = self.merged.next_due(event.when.time) {
             self.show.event(&record, &cursor, out)?;
             let effect = self.images.effect(self.applied);
             self.applied += 1;
@@ -106,7 +106,7 @@ impl<'s> Follower<'s> {
                 Effect::Warn(_) => {}
                 Effect::Fail(problem) => report(out, &cursor, "error", &problem)?,
             }
-            self.session.advance(cursor, out)?;
+            self.merged.advance(cursor, out)?;
         }
         let mut event = *event;
         if let (true, EventKind::Enabled { .. } | EventKind::Disabled) = (event.status, event.kind) {
@@ -114,7 +114,7 @@ impl<'s> Follower<'s> {
         } else if event.status {
             event.ip = self.psb_ip;
         }
-        let present: Vec<usize> = self.session.present().collect();
+        let present: Vec<usize> = self.merged.present().collect();
         for stream in present {
             if self.places[stream].go_to(&event) {
                 changed |= self.switch(stream, out)?;

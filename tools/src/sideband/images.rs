@@ -5,7 +5,7 @@
 //! image is the beginning of its list. The decoder borrows it, and nothing is copied.
 
 use super::record::{AUX_TRUNCATED, Fork};
-use super::{Event, Record, RecordProblem, Session, Stream, Warning};
+use super::{MergedStreams, Record, RecordProblem, Stream, TimedRecord, Warning};
 use crate::code::elf::{self, Abi};
 use crate::code::{self, CacheError, MappedSection, SectionCache};
 use pugmark_decoder_core::image::{Image, Section};
@@ -26,7 +26,7 @@ pub struct ProcessImages<'c> {
 
 /// What each record does, as far as that is known without reading code.
 #[derive(Debug)]
-pub struct Plan {
+pub struct ImagePlan {
     contexts: Vec<Context>,
     effects: Vec<Effect>,
 }
@@ -66,8 +66,8 @@ pub(super) enum Effect {
 impl<'c> ProcessImages<'c> {
     /// Makes the images of a plan. The cache must be the one that the plan was made with.
     #[must_use]
-    pub fn new(plan: Plan, cache: &'c SectionCache) -> Self {
-        let Plan { contexts, effects } = plan;
+    pub fn new(plan: ImagePlan, cache: &'c SectionCache) -> Self {
+        let ImagePlan { contexts, effects } = plan;
         let sections = contexts.iter().map(|_| OnceCell::new()).collect();
         Self { cache, contexts, effects, sections }
     }
@@ -96,19 +96,19 @@ impl<'c> ProcessImages<'c> {
     }
 }
 
-impl Plan {
+impl ImagePlan {
     /// Goes through all records of the streams and finds the files that they name. Every image begins with the parts of
     /// the kernel.
     #[must_use]
     pub fn new(streams: &[Stream], kernel: &[MappedSection], cache: &mut SectionCache) -> Self {
         let plan = Self { contexts: Vec::new(), effects: Vec::new() };
-        let mut planner = Planner { cache, kernel, plan, by_pid: HashMap::new(), left: MOST_PARTS };
+        let mut planner = ImagePlanner { cache, kernel, plan, by_pid: HashMap::new(), left: MOST_PARTS };
         // Writing to a sink cannot fail.
-        if let Ok(mut session) = Session::new(streams, &mut io::sink()) {
-            while let Some((event, cursor)) = session.next_due(u64::MAX) {
+        if let Ok(mut merged) = MergedStreams::new(streams, &mut io::sink()) {
+            while let Some((event, cursor)) = merged.next_due(u64::MAX) {
                 let effect = planner.effect(&event, cursor.stream).unwrap_or_else(Effect::Fail);
                 planner.plan.effects.push(effect);
-                if session.advance(cursor, &mut io::sink()).is_err() {
+                if merged.advance(cursor, &mut io::sink()).is_err() {
                     break;
                 }
             }
@@ -121,18 +121,18 @@ impl Plan {
 /// limit a few records could create very many.
 const MOST_PARTS: usize = 1 << 22;
 
-struct Planner<'p> {
+struct ImagePlanner<'p> {
     cache: &'p mut SectionCache,
     /// The parts that every image begins with.
     kernel: &'p [MappedSection],
-    plan: Plan,
+    plan: ImagePlan,
     by_pid: HashMap<u32, usize>,
     /// The number of parts that can still be added to any image.
     left: usize,
 }
 
-impl Planner<'_> {
-    fn effect(&mut self, event: &Event<'_>, stream: &Stream) -> Result<Effect, RecordProblem> {
+impl ImagePlanner<'_> {
+    fn effect(&mut self, event: &TimedRecord<'_>, stream: &Stream) -> Result<Effect, RecordProblem> {
         let primary = stream.primary;
         Ok(match &event.record {
             // The kernel in memory differs from its file after booting.

@@ -1,11 +1,11 @@
 //! Reads a perf record.
 
-use super::{Config, RecordProblem, Sample};
+use super::{RecordProblem, Sample, StreamConfig};
 use std::borrow::Cow;
 
 /// A record and its sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event<'a> {
+pub struct TimedRecord<'a> {
     /// What happened.
     pub record: Record<'a>,
     /// When and to whom.
@@ -172,12 +172,12 @@ const MISC_13: u16 = 1 << 13;
 /// `PERF_AUX_FLAG_TRUNCATED`.
 pub(super) const AUX_TRUNCATED: u64 = 1;
 
-impl<'a> Event<'a> {
+impl<'a> TimedRecord<'a> {
     /// Reads the record at the front of `bytes` and returns it with its size.
     ///
     /// # Errors
     /// [`NoRecord`].
-    pub fn parse(bytes: &'a [u8], config: &Config) -> Result<(Self, usize), NoRecord> {
+    pub fn parse(bytes: &'a [u8], config: &StreamConfig) -> Result<(Self, usize), NoRecord> {
         let &[a, b, c, d, e, f, g, h, ..] = bytes else { return Err(NoRecord::End) };
         let (kind, misc) = (u32::from_le_bytes([a, b, c, d]), u16::from_le_bytes([e, f]));
         let size = usize::from(u16::from_le_bytes([g, h]));
@@ -343,10 +343,18 @@ mod tests {
             (99, 3, &[1], Record::Unknown { kind: 99, misc: 3 }),
         ] {
             let bytes = bytes(kind, misc, words);
-            let event = Event { record, sample: Sample::default(), due: 0, kernel: misc & 7 == 1 };
-            assert_eq!(Event::parse(&bytes, &Config::default()), Ok((event, bytes.len())), "{kind}");
+            let event = TimedRecord { record, sample: Sample::default(), due: 0, kernel: misc & 7 == 1 };
+            assert_eq!(
+                TimedRecord::parse(&bytes, &StreamConfig::default()),
+                Ok((event, bytes.len())),
+                "{kind}"
+            );
             for cut in 0..bytes.len() {
-                assert_eq!(Event::parse(&bytes[..cut], &Config::default()), Err(NoRecord::End), "{kind}");
+                assert_eq!(
+                    TimedRecord::parse(&bytes[..cut], &StreamConfig::default()),
+                    Err(NoRecord::End),
+                    "{kind}"
+                );
             }
         }
     }
@@ -372,28 +380,28 @@ mod tests {
             (14, &[1], size),
             (15, &[], size),
         ] {
-            let parsed = Event::parse(&bytes(kind, 0, words), &Config::default()).map(|_| ());
+            let parsed = TimedRecord::parse(&bytes(kind, 0, words), &StreamConfig::default()).map(|_| ());
             assert_eq!(parsed, Err(problem.into()), "{kind} {words:?}");
         }
-        let parsed = Event::parse(&[14, 0, 0, 0, 0, 0, 7, 0], &Config::default()).map(|_| ());
+        let parsed = TimedRecord::parse(&[14, 0, 0, 0, 0, 0, 7, 0], &StreamConfig::default()).map(|_| ());
         assert_eq!(parsed, Err(size.into()));
         // A text that should be padded to a whole word, in a record whose size is no multiple of a word.
         let cut = [3, 0, 0, 0, 0, 0, 20, 0, 1, 0, 0, 0, 1, 0, 0, 0, b'a', 0, 0, 0];
-        assert_eq!(Event::parse(&cut, &Config::default()).map(|_| ()), Err(size.into()));
+        assert_eq!(TimedRecord::parse(&cut, &StreamConfig::default()).map(|_| ()), Err(size.into()));
         let zero = bytes(0, 0, &[1]);
-        assert_eq!(Event::parse(&zero, &Config::default()).map(|_| ()), Err(NoRecord::End));
+        assert_eq!(TimedRecord::parse(&zero, &StreamConfig::default()).map(|_| ()), Err(NoRecord::End));
     }
 
     #[test]
-    fn samples_are_behind_the_fields_and_say_when_a_record_is_due() {
-        let config = Config { sample_type: 6, time_mult: 2, ..Config::default() };
+    fn a_sample_follows_the_fields_and_has_the_time_of_its_record() {
+        let config = StreamConfig { sample_type: 6, time_mult: 2, ..StreamConfig::default() };
         let switch = bytes(14, 0, &[pair(7, 8), 40]);
-        let (event, size) = Event::parse(&switch, &config).unwrap();
+        let (event, size) = TimedRecord::parse(&switch, &config).unwrap();
         let sample = Sample { tid: Some((7, 8)), time: Some(40), ..Sample::default() };
         assert_eq!((event.sample, event.due, size), (sample, 20, 24));
         // An unknown record's fields have an unknown size, so no sample is read after them.
         let unknown = bytes(99, 0, &[pair(7, 8), 40]);
-        let (event, _) = Event::parse(&unknown, &config).unwrap();
+        let (event, _) = TimedRecord::parse(&unknown, &config).unwrap();
         assert_eq!((event.sample, event.due), (Sample::default(), 0));
     }
 }

@@ -1,6 +1,6 @@
 //! Reads the sample at a record's end.
 
-use super::{Config, RecordProblem};
+use super::{RecordProblem, StreamConfig};
 
 /// The values that `perf_event_attr.sample_type` adds at the end of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,14 +32,14 @@ impl Sample {
     /// # Errors
     /// [`RecordProblem::Size`] if the sample is not the configured one; [`RecordProblem::Configuration`] if a sample
     /// type lacks the identifier that it is chosen by, or if the record's time cannot be converted.
-    pub fn parse(bytes: &[u8], config: &Config) -> Result<(Self, u64), RecordProblem> {
+    pub fn parse(bytes: &[u8], config: &StreamConfig) -> Result<(Self, u64), RecordProblem> {
         let sample_type = sample_type(bytes, config)?;
         let mut rest = bytes;
         let mut next = |bit| match sample_type & bit {
             0 => Ok(None),
             _ => {
-                let (word, behind) = rest.split_first_chunk().ok_or(RecordProblem::Size)?;
-                rest = behind;
+                let (word, after) = rest.split_first_chunk().ok_or(RecordProblem::Size)?;
+                rest = after;
                 Ok(Some(u64::from_le_bytes(*word)))
             }
         };
@@ -61,7 +61,7 @@ impl Sample {
 }
 
 /// If sample types are chosen by identifier, the record's last word is the identifier.
-fn sample_type(bytes: &[u8], config: &Config) -> Result<u64, RecordProblem> {
+fn sample_type(bytes: &[u8], config: &StreamConfig) -> Result<u64, RecordProblem> {
     let identifier = bytes.last_chunk().map(|word| u64::from_le_bytes(*word));
     match config.sample_configs.iter().find(|(id, _)| Some(*id) == identifier) {
         None => Ok(config.sample_type),
@@ -77,7 +77,9 @@ mod tests {
     #[test]
     fn reads_what_the_sample_type_says() {
         let bytes: Vec<u8> = (1..=6_u64).flat_map(|word| (word | word << 36).to_le_bytes()).collect();
-        let parse = |bytes, sample_type| Sample::parse(bytes, &Config { sample_type, ..Config::default() });
+        let parse = |bytes, sample_type| {
+            Sample::parse(bytes, &StreamConfig { sample_type, ..StreamConfig::default() })
+        };
         let word = |word: u64| word | word << 36;
         assert_eq!(parse(&[], 0), Ok((Sample::default(), 0)));
         let all = Sample {
@@ -97,17 +99,17 @@ mod tests {
             assert_eq!(parse(&bytes[..len], 0x102c6), Err(RecordProblem::Size), "{len}");
         }
         assert_eq!(parse(&bytes, 0x2c6), Err(RecordProblem::Size));
-        let no_time = Config { sample_type: TIME, time_mult: 0, ..Config::default() };
+        let no_time = StreamConfig { sample_type: TIME, time_mult: 0, ..StreamConfig::default() };
         assert_eq!(Sample::parse(&bytes[..8], &no_time), Err(RecordProblem::Configuration));
     }
 
     #[test]
     fn the_identifier_chooses_the_sample_type() {
         let bytes: Vec<u8> = [7, 9_u64].iter().flat_map(|word| word.to_le_bytes()).collect();
-        let with = |id, sample_type| Config {
+        let with = |id, sample_type| StreamConfig {
             sample_type: TIME | ID,
             sample_configs: vec![(8, 0), (id, sample_type), (id, 0)],
-            ..Config::default()
+            ..StreamConfig::default()
         };
         let sample = Sample { time: Some(7), identifier: Some(9), ..Sample::default() };
         assert_eq!(Sample::parse(&bytes, &with(9, TIME | IDENTIFIER)), Ok((sample, 7)));

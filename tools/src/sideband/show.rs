@@ -1,12 +1,12 @@
 //! Writes records as text, as `--sb:*` asks for.
 
 use super::record::{AUX_TRUNCATED, Fork, Throttle};
-use super::{Cursor, Event, Record, Sample};
+use super::{Cursor, Record, Sample, TimedRecord};
 use std::io::{self, Write};
 
 /// What to show of records.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Show {
+pub struct ShowOptions {
     /// The layout; without one, records are not shown.
     pub layout: Option<RecordLayout>,
     /// Whether to show their file.
@@ -31,12 +31,12 @@ pub enum RecordLayout {
 /// A field's name, which only the verbose layout shows, and its value.
 type Field = (&'static str, String);
 
-impl Show {
+impl ShowOptions {
     /// Writes a record. Without a layout, the columns in front of it still make a line.
     ///
     /// # Errors
     /// Those of `out`.
-    pub fn event(&self, event: &Event<'_>, cursor: &Cursor<'_>, out: &mut dyn Write) -> io::Result<()> {
+    pub fn event(&self, event: &TimedRecord<'_>, cursor: &Cursor<'_>, out: &mut dyn Write) -> io::Result<()> {
         let (name, offset) = (&cursor.stream.name, cursor.offset);
         match (self.filename, self.offset) {
             (true, true) => write!(out, "{name}:{offset:016x}  ")?,
@@ -199,13 +199,13 @@ fn verbose_sample(sample: &Sample) -> impl Iterator<Item = Field> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Config, Mmap2, Stream};
+    use super::super::{Mmap2, Stream, StreamConfig};
     use super::*;
 
-    fn shown(show: &Show, record: &Record<'_>, sample: &Sample) -> String {
-        let stream = Stream::new("s".into(), vec![], true, Config::default());
+    fn shown(show: &ShowOptions, record: &Record<'_>, sample: &Sample) -> String {
+        let stream = Stream::new("s".into(), vec![], true, StreamConfig::default());
         let cursor = Cursor::new(&stream, 0);
-        let event = Event { record: record.clone(), sample: *sample, due: 0x2a, kernel: false };
+        let event = TimedRecord { record: record.clone(), sample: *sample, due: 0x2a, kernel: false };
         let mut out = vec![];
         show.event(&event, &cursor, &mut out).unwrap();
         String::from_utf8(out).unwrap()
@@ -214,15 +214,15 @@ mod tests {
     #[test]
     fn each_of_what_is_in_front_of_a_record_makes_a_line_by_itself() {
         let (without, with) = (Sample::default(), Sample { time: Some(7), ..Sample::default() });
-        let (none, record) = (Show::default(), Record::Switch { out: false });
+        let (none, record) = (ShowOptions::default(), Record::Switch { out: false });
         for (show, timeless, timed) in [
             (none, "", ""),
-            (Show { warn: true, ..none }, "", ""),
-            (Show { filename: true, ..none }, "s  \n", "s  \n"),
-            (Show { offset: true, ..none }, "0000000000000000  \n", "0000000000000000  \n"),
-            (Show { time: true, ..none }, "\n", "000000000000002a  \n"),
+            (ShowOptions { warn: true, ..none }, "", ""),
+            (ShowOptions { filename: true, ..none }, "s  \n", "s  \n"),
+            (ShowOptions { offset: true, ..none }, "0000000000000000  \n", "0000000000000000  \n"),
+            (ShowOptions { time: true, ..none }, "\n", "000000000000002a  \n"),
             (
-                Show { filename: true, offset: true, time: true, ..none },
+                ShowOptions { filename: true, offset: true, time: true, ..none },
                 "s:0000000000000000  \n",
                 "s:0000000000000000  000000000000002a  \n",
             ),
@@ -288,19 +288,22 @@ mod tests {
                 vec!["next pid: f1", "next tid: f2"],
             ),
         ] {
-            let show = |layout| shown(&Show { layout, ..Show::default() }, &record, &Sample::default());
+            let show = |layout| {
+                shown(&ShowOptions { layout, ..ShowOptions::default() }, &record, &Sample::default())
+            };
             assert_eq!(show(Some(RecordLayout::Compact)), format!("PERF_RECORD_{name}{compact}  {{ }}\n"));
             let lines: String = verbose.iter().map(|field| format!("  {field}\n")).collect();
             assert_eq!(show(Some(RecordLayout::Verbose)), format!("PERF_RECORD_{name}\n{lines}"));
         }
         let unknown = Record::Unknown { kind: 0x63, misc: 0x14 };
-        let show = |layout| shown(&Show { layout, ..Show::default() }, &unknown, &Sample::default());
+        let show =
+            |layout| shown(&ShowOptions { layout, ..ShowOptions::default() }, &unknown, &Sample::default());
         assert_eq!(show(Some(RecordLayout::Compact)), "UNKNOWN (63, 14)  { }\n");
         assert_eq!(show(Some(RecordLayout::Verbose)), "UNKNOWN\n  type: 63\n  misc: 14\n");
     }
 
     #[test]
-    fn samples_stand_behind_the_record_in_their_order() {
+    fn samples_follow_their_record_in_order() {
         let sample = Sample {
             tid: Some((0xa1, 0xa2)),
             time: Some(0xa3),
@@ -310,7 +313,7 @@ mod tests {
             identifier: Some(0xa7),
         };
         let record = Record::Switch { out: false };
-        let show = |layout| shown(&Show { layout, ..Show::default() }, &record, &sample);
+        let show = |layout| shown(&ShowOptions { layout, ..ShowOptions::default() }, &record, &sample);
         let compact = "PERF_RECORD_SWITCH.IN  { a1/a2 a3 a4 cpu-a5 a6 a7 }\n";
         assert_eq!(show(Some(RecordLayout::Compact)), compact);
         let verbose = "PERF_RECORD_SWITCH.IN\n  pid: a1\n  tid: a2\n  time: a3\n  id: a4\n  cpu: a5\n  stream id: a6\n  identifier: a7\n";

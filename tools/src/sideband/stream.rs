@@ -1,7 +1,7 @@
 //! One file of sideband records.
 
-use super::{Config, Event, NoRecord};
-use crate::args::Usage;
+use super::{NoRecord, StreamConfig, TimedRecord};
+use crate::args::UsageError;
 use crate::file::{FileError, FileRange};
 
 /// A file of sideband records.
@@ -11,7 +11,7 @@ pub struct Stream {
     pub name: String,
     /// Whether it is of the traced processor.
     pub primary: bool,
-    config: Config,
+    config: StreamConfig,
     bytes: Vec<u8>,
 }
 
@@ -32,8 +32,8 @@ impl Stream {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn load(range: &FileRange, primary: bool, config: Config) -> Result<Self, Usage> {
-        let failed = |error| Usage::Records { file: range.name.clone(), error };
+    pub fn load(range: &FileRange, primary: bool, config: StreamConfig) -> Result<Self, UsageError> {
+        let failed = |error| UsageError::Records { file: range.name.clone(), error };
         // In libipt's program these numbers are C's `long`, which is signed.
         if range.from.max(range.to.unwrap_or(0)) > i64::MAX.cast_unsigned() {
             return Err(failed("invalid argument"));
@@ -49,13 +49,13 @@ impl Stream {
 
     /// Makes a stream of these bytes.
     #[must_use]
-    pub fn new(name: String, bytes: Vec<u8>, primary: bool, config: Config) -> Self {
+    pub fn new(name: String, bytes: Vec<u8>, primary: bool, config: StreamConfig) -> Self {
         Self { name, primary, config, bytes }
     }
 
     /// Returns how its records were taken.
     #[must_use]
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> &StreamConfig {
         &self.config
     }
 }
@@ -71,11 +71,11 @@ impl<'s> Cursor<'s> {
     ///
     /// # Errors
     /// [`NoRecord`], after which there are no more records.
-    pub fn advance(&mut self) -> Result<Event<'s>, NoRecord> {
+    pub fn advance(&mut self) -> Result<TimedRecord<'s>, NoRecord> {
         self.offset += self.size;
         self.size = 0;
         let rest = self.stream.bytes.get(self.offset..).unwrap_or_default();
-        let (event, size) = Event::parse(rest, &self.stream.config)?;
+        let (event, size) = TimedRecord::parse(rest, &self.stream.config)?;
         self.size = size;
         Ok(event)
     }

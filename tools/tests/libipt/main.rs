@@ -7,3 +7,14 @@ mod scenarios;
 mod sideband;
 mod triggers;
 mod vectors;
+
+#[test]
+fn each_help_fits_on_a_screen_and_has_an_example() {
+    for (program, help) in [("ptdump", pugmark_tools::ptdump::HELP), ("ptxed", pugmark_tools::ptxed::HELP)] {
+        assert!(help.lines().count() <= 48, "{program}");
+        for line in help.lines() {
+            assert!(line.chars().count() <= 120, "{program}: {line}");
+        }
+        assert!(help.contains(&format!("\nExample: {program} ")), "{program}");
+    }
+}

@@ -53,7 +53,7 @@ fn a_trace_without_psb_shows_nothing() {
 }
 
 #[test]
-fn what_is_wrong_with_the_command_line_is_told_in_libipts_words() {
+fn errors_of_the_command_line_have_libipts_texts() {
     let folder = Folder::new("ptdump-usage", &[("t", &PSB), ("empty", &[])]);
     for (args, status, text) in [
         (&["t:1-"][..], 2, "bad file t:1-: invalid argument."),

@@ -14,7 +14,7 @@ pub(crate) fn lines(name: &str, code: &[u8], trace: &[u8], args: &[&str]) -> Vec
 }
 
 #[test]
-fn what_cannot_be_read_again_is_told_and_ends_a_block() {
+fn what_cannot_be_read_again_is_reported_and_ends_a_block() {
     // 1000: nop; 1001: lock nop; 1003: ret. TIP.PGD without an address.
     let code = [0x90, 0xf0, 0x90, 0xc3];
     let trace = [0x01];
@@ -96,7 +96,7 @@ fn code_that_was_executed_before_makes_longer_blocks() {
 }
 
 #[test]
-fn the_instruction_decoder_holds_what_is_behind_a_block() {
+fn the_instruction_decoder_holds_the_packet_after_a_block() {
     // 1000: nop; 1001: nop; 1002: jnz 1000; 1004: ret
     let code = [0x90, 0x90, 0x75, 0xfc, 0xc3];
     // TNT: not taken; CBR; TIP.PGD without an address.
@@ -192,7 +192,7 @@ fn elf_files_that_are_damaged_say_where() {
 }
 
 #[test]
-fn what_is_wrong_with_the_command_line_is_told_in_libipts_words() {
+fn errors_of_the_command_line_have_libipts_texts() {
     let folder = Folder::new("ptxed-usage", &[("t", START), ("code", &[0xc3])]);
     for (args, status, text) in [
         (&["--pt", "t", "--pt", "t"][..], 1, "{prog}: duplicate pt sources: t.\n"),
@@ -248,19 +248,19 @@ fn psb(here: u16) -> Vec<u8> {
 }
 
 #[test]
-fn what_comes_behind_an_event_of_a_branch_is_of_a_block() {
+fn what_follows_an_event_of_a_branch_belongs_to_a_block() {
     // 1000: nop; 1001: iretq; 1003: nop, 1004: nop; 1005: nop. CFE (IRET), TIP (1004).
     let code = [0x90, 0x48, 0xcf, 0x90, 0x90, 0x90];
     let iret = [0x02, 0x13, 0x02, 0x00, 0x2d, 0x04, 0x10];
     let cbr = [0x02, 0x03, 0x05, 0x00];
-    for (name, behind, shown) in [
+    for (name, after, shown) in [
         ("event", &cbr[..], &["[block 2]", "[cbr: 5]", "[end of trace]"][..]),
         ("code", &[0x06], &["[block 2]", "0000000000001004", "0000000000001005"]),
         ("error", &[0xc9], &["[block 2]", "[22, 1004: error: unknown opcode]"]),
         ("end", &[], &["[end of trace]"]),
     ] {
         let args = ["--no-inst", "--block:show-blocks", "--stat:blocks"];
-        let lines = lines(&format!("behind-{name}"), &code, &[&iret, behind].concat(), &args);
+        let lines = lines(&format!("after-{name}"), &code, &[&iret, after].concat(), &args);
         let block = ["[block 1]", "0000000000001000", "0000000000001001", "[iret]"];
         assert_eq!(lines[..4], block, "{name}");
         assert_eq!(lines[4..4 + shown.len()], *shown, "{name}");
@@ -268,7 +268,7 @@ fn what_comes_behind_an_event_of_a_branch_is_of_a_block() {
 }
 
 #[test]
-fn the_end_of_tracing_behind_a_target_is_of_an_empty_block_and_behind_a_call_of_its_block() {
+fn the_end_of_tracing_after_a_target_is_of_an_empty_block_and_after_a_call_of_its_block() {
     // 1000: jmp rax; 1002: call 1007; 1007: nop. TIP.PGD (there).
     let code = [0xff, 0xe0, 0xe8, 0, 0, 0, 0, 0x90];
     let args = ["--no-inst", "--block:show-blocks", "--block:end-on-call"];
@@ -284,7 +284,7 @@ fn the_end_of_tracing_behind_a_target_is_of_an_empty_block_and_behind_a_call_of_
 }
 
 #[test]
-fn a_psb_in_the_middle_is_where_it_says_and_so_is_the_end_behind_it() {
+fn a_psb_in_the_middle_is_where_it_says_and_so_is_the_end_after_it() {
     let code = [0x90; 8];
     assert_eq!(
         lines("psb-place", &code, &[psb(0x1002), psb(0x1003)].concat(), &["--no-inst"]),
@@ -293,19 +293,19 @@ fn a_psb_in_the_middle_is_where_it_says_and_so_is_the_end_behind_it() {
 }
 
 #[test]
-fn an_error_behind_a_direct_branch_is_at_its_target_taken_or_not() {
+fn an_error_after_a_direct_branch_is_at_its_target_taken_or_not() {
     // 1000: jz 1004; 1002: nop. TNT, then an invalid packet.
     for outcome in [0x04, 0x06] {
-        let shown = lines("behind-jump", &[0x74, 0x02, 0x90, 0x90, 0x90], &[outcome, 0xc9], &["--no-inst"]);
+        let shown = lines("after-jump", &[0x74, 0x02, 0x90, 0x90, 0x90], &[outcome, 0xc9], &["--no-inst"]);
         assert_eq!(shown, ["0000000000001000", "[1c, 1004: error: unknown opcode]"], "{outcome:x}");
     }
 }
 
 #[test]
-fn an_error_behind_a_mismatch_is_behind_the_instruction() {
+fn an_error_after_a_mismatch_is_after_the_instruction() {
     // 1000: nop; 1001: call rax; 1003: hlt. FUP (1003), TIP (1000), then an invalid packet.
     let shown = lines(
-        "behind-mismatch",
+        "after-mismatch",
         &[0x90, 0xff, 0xd0, 0xf4],
         &[0x3d, 0x03, 0x10, 0x2d, 0x00, 0x10, 0xc9],
         &["--no-inst", "--resync-on-error"],

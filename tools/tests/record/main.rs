@@ -307,7 +307,7 @@ fn says_why_there_is_no_recording() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_told_once() {
+fn a_program_that_does_not_exist_is_named_once() {
     let scratch = Scratch::new("missing");
     let options = RecordOptions { out: scratch.path("out"), ..RecordOptions::new(["/nowhere/program"]) };
     let error = anyhow::Error::from(record(&options, &mut |_| {}).unwrap_err());

@@ -85,7 +85,7 @@ int main(void) {
     setitimer(ITIMER_REAL, &soon, 0);
     if (nanosleep(&long_time, 0) == 0 || counted != 4) return 5;
 
-    /* System calls that are restarted, behind a handler and without one. */
+    /* System calls that are restarted, after a handler and without one. */
     int ends[2];
     char byte;
     if (pipe(ends)) return 6;

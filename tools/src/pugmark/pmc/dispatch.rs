@@ -2,7 +2,7 @@
 
 use super::{
     batch,
-    names::{self, Near},
+    names::{self, SimilarNames},
     number,
     row::BatchRow,
 };
@@ -72,7 +72,7 @@ pub(super) fn run(options: &DispatchOptions) -> Result<()> {
     }
     let name = options.cpu.as_deref().unwrap_or_default();
     let cpu = names::cpu(name).ok_or_else(|| {
-        let near = Near::to(name, Cpu::all().iter().map(Cpu::name));
+        let near = SimilarNames::to(name, Cpu::all().iter().map(Cpu::name));
         anyhow!("NOTFOUND: no processor is called {name:?}{near}")
     })?;
     let mut events = Vec::new();
@@ -80,9 +80,9 @@ pub(super) fn run(options: &DispatchOptions) -> Result<()> {
         let (event, levels) = split(text)?;
         let selection = cpu.select(event).map_err(|error| {
             let near = match error.kind {
-                FindErrorKind::UnknownEvent => Near::to(error.text, cpu.events().map(Event::name)),
-                FindErrorKind::UnknownUnitMask => Near::to(error.text, masks(cpu, event)),
-                _ => Near::default(),
+                FindErrorKind::UnknownEvent => SimilarNames::to(error.text, cpu.events().map(Event::name)),
+                FindErrorKind::UnknownUnitMask => SimilarNames::to(error.text, masks(cpu, event)),
+                _ => SimilarNames::default(),
             };
             anyhow!("{}: {error}{near}", error.kind.name())
         })?;

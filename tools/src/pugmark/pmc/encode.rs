@@ -2,7 +2,7 @@
 
 use super::{
     batch,
-    names::{self, Near},
+    names::{self, SimilarNames},
 };
 use anyhow::{Result, anyhow};
 use clap::Args;
@@ -49,27 +49,27 @@ pub(super) fn run(options: &EncodeOptions) -> Result<()> {
 }
 
 /// Returns names similar to the unknown one of the error.
-fn near(request: &str, error: &EncodeError<'_>) -> Near {
+fn near(request: &str, error: &EncodeError<'_>) -> SimilarNames {
     let (of, event) = request.split_once("::").unwrap_or_default();
     let pmu = Pmu::by_name(of);
     match error.kind {
         EncodeErrorKind::UnknownPmu => match names::pmu(of) {
             // libpfm takes only whole names; suggest the one that was meant.
-            Some(pmu) => Near(vec![pmu.name().to_owned()]),
-            None => Near::to(error.text, Pmu::all().iter().map(Pmu::name)),
+            Some(pmu) => SimilarNames(vec![pmu.name().to_owned()]),
+            None => SimilarNames::to(error.text, Pmu::all().iter().map(Pmu::name)),
         },
         EncodeErrorKind::UnknownEvent => {
-            Near::to(error.text, pmu.into_iter().flat_map(Pmu::events).map(Event::name))
+            SimilarNames::to(error.text, pmu.into_iter().flat_map(Pmu::events).map(Event::name))
         }
         EncodeErrorKind::UnknownAttribute => {
             let name = event.split([':', '.']).next().unwrap_or_default();
             let found = pmu.and_then(|pmu| Some((pmu, pmu.event(name)?)));
-            Near::to(
+            SimilarNames::to(
                 error.text,
                 found.into_iter().flat_map(|(pmu, event)| pmu.unit_masks(event)).map(UnitMask::name),
             )
         }
-        _ => Near::default(),
+        _ => SimilarNames::default(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `pugmark pmc info`: prints the unit masks and modifiers of an event.
 
-use super::names::{self, Near};
+use super::names::{self, SimilarNames};
 use anyhow::{Result, bail};
 use clap::Args;
 use pugmark_pfm::{Cpu, Event, Modifier, Pmu, UnitMask};
@@ -49,7 +49,10 @@ fn blocks(request: &str) -> Result<Vec<SharedEvent>> {
             (Some(pmu), ..) | (None, None, Some(pmu)) => (of_pmu(pmu, name).into_iter().collect(), name),
             (None, Some(cpu), _) => (of_cpu(cpu, name).into_iter().collect(), name),
             (None, None, None) => {
-                bail!("NOTFOUND: no PMU and no processor is called {of:?}{}", Near::to(of, names::all()))
+                bail!(
+                    "NOTFOUND: no PMU and no processor is called {of:?}{}",
+                    SimilarNames::to(of, names::all())
+                )
             }
         },
     };
@@ -67,14 +70,14 @@ fn blocks(request: &str) -> Result<Vec<SharedEvent>> {
 }
 
 /// Returns names of events similar to an unknown name, from the PMU or processor in the request, or from all.
-fn near(request: &str, name: &str) -> Near {
+fn near(request: &str, name: &str) -> SimilarNames {
     let of = request.split_once("::").map(|(of, _)| of);
     let cpu = of.and_then(Cpu::by_name).filter(|cpu| Pmu::by_name(cpu.name()).is_none());
     let pmus = Pmu::all()
         .iter()
         .filter(|pmu| of.is_none_or(|of| names::pmu(of).is_some_and(|found| found.name() == pmu.name())));
     let events = pmus.filter(|_| cpu.is_none()).flat_map(Pmu::events);
-    Near::to(name, events.chain(cpu.into_iter().flat_map(Cpu::events)).map(Event::name))
+    SimilarNames::to(name, events.chain(cpu.into_iter().flat_map(Cpu::events)).map(Event::name))
 }
 
 fn of_pmu(pmu: &'static Pmu, name: &str) -> Option<SharedEvent> {

@@ -1,6 +1,6 @@
 //! `pugmark pmc list`: prints the PMUs, or the events of one.
 
-use super::names::{self, Near};
+use super::names::{self, SimilarNames};
 use anyhow::{Result, bail};
 use clap::Args;
 use pugmark_pfm::{Cpu, Event, Pmu};
@@ -29,7 +29,10 @@ pub(super) fn run(options: &ListOptions) -> Result<()> {
         (Some(pmu), ..) | (None, None, Some(pmu)) => pmu.events().collect(),
         (None, Some(cpu), _) => cpu.events().collect(),
         (None, None, None) => {
-            bail!("NOTFOUND: no PMU and no processor is called {name:?}{}", Near::to(name, names::all()))
+            bail!(
+                "NOTFOUND: no PMU and no processor is called {name:?}{}",
+                SimilarNames::to(name, names::all())
+            )
         }
     };
     for event in events {

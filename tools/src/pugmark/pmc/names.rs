@@ -67,9 +67,9 @@ fn ends_with(name: &str, end: &str) -> bool {
 
 /// Names similar to an unknown one. `Display` writes the end of a message, which is empty if there are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Near(pub(super) Vec<String>);
+pub(super) struct SimilarNames(pub(super) Vec<String>);
 
-impl Near {
+impl SimilarNames {
     /// Finds the most similar of `names`. A third of the letters may be wrong, or more may be missing at one end.
     pub(super) fn to<'n>(name: &str, names: impl IntoIterator<Item = &'n str>) -> Self {
         let name = name.to_ascii_lowercase();
@@ -91,7 +91,7 @@ impl Near {
     }
 }
 
-impl fmt::Display for Near {
+impl fmt::Display for SimilarNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() { Ok(()) } else { write!(f, "; similar names: {}", self.0.join(", ")) }
     }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn near_names_are_told_from_others_and_the_nearest_comes_first() {
+    fn similar_names_are_found_and_the_most_similar_comes_first() {
         // In another order than that of the results.
         let names =
             ["ROBE", "PROBED", "PRESET", "UNHALTED_XYA", "UNHALTED_OPS", "RETIRED_UOPS", "PROBE", "PROBE"];
@@ -144,7 +144,7 @@ mod tests {
             ("d", ""),
             ("", ""),
         ] {
-            assert_eq!(Near::to(name, names).to_string(), near, "{name}");
+            assert_eq!(SimilarNames::to(name, names).to_string(), near, "{name}");
         }
     }
 }

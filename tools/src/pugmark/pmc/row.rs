@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_with_a_row_is_told_with_its_column() {
+    fn an_error_names_the_column_that_is_wrong() {
         const RIGHT: [&str; COLUMNS] = ["k7", "-", "0", "0", "yes", "0", "0", "0", "0/0", "0/0"];
         assert!(BatchRow::parse(&RIGHT.join("\t")).is_ok());
         for (column, wrong, message) in [

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn options_stand_before_the_program_and_its_own_behind() {
+    fn options_come_before_the_program_and_those_of_the_program_after_it() {
         let words = "record --profile icelake --tsc --mtc --cyc=4 --filter main --limit 5 -- ls --aslr";
         let options = RecordCli::parse_from(words.split(' ')).command.options();
         assert_eq!(

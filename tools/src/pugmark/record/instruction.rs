@@ -58,7 +58,7 @@ mod tests {
     use ExecMode::{Bits32, Bits64};
 
     #[test]
-    fn knows_them_behind_prefixes() {
+    fn knows_them_after_prefixes() {
         let rows: [(ExecMode, &[u8], Option<Special>); 22] = [
             (Bits64, &[0xf3, 0xa4], Some(Special::Repeat)),
             (Bits64, &[0xf3, 0x48, 0xa5], Some(Special::Repeat)),

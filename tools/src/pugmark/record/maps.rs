@@ -34,8 +34,8 @@ impl Mapping {
         // start-end perms offset device inode name
         let mut rest = line;
         let mut word = || {
-            let (word, behind) = rest.split_once(' ').unwrap_or((rest, ""));
-            rest = behind.trim_start();
+            let (word, after) = rest.split_once(' ').unwrap_or((rest, ""));
+            rest = after.trim_start();
             word
         };
         let (start, end) = word().split_once('-')?;

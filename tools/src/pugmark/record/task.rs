@@ -478,7 +478,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn system_calls_that_can_map_code_are_told_from_others() {
+    fn only_some_system_calls_can_map_code() {
         // The system call's number, and its third and fourth argument.
         for (call, rdx, r10, expected) in [
             (9, 4, 0, true),
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_for_exceptions_are_told_from_those_that_are_sent() {
+    fn a_signal_for_an_exception_differs_from_one_that_was_sent() {
         // The codes are SEGV_MAPERR and BUS_ADRERR, ILL_ILLOPN, FPE_INTDIV; SI_USER, SI_TKILL, SI_KERNEL.
         for (signal, code, expected) in [
             (libc::SIGSEGV, 1, Some(14)),

@@ -1,6 +1,6 @@
 use super::*;
 use crate::code::SectionCache;
-use crate::sideband::{Config, Plan, RecordLayout};
+use crate::sideband::{ImagePlan, RecordLayout, StreamConfig};
 use pugmark_decoder_core::event::Stamp;
 
 const KERNEL: u64 = 0xffff_8000_0000_0000;
@@ -37,11 +37,11 @@ fn at_1(event: Event) -> Event {
 
 /// Returns the lines that the follower prints at each event.
 fn lines(records: &[Vec<u8>], events: &[Event]) -> Vec<String> {
-    let config = Config { sample_type: 6, kernel_start: KERNEL, ..Config::default() };
+    let config = StreamConfig { sample_type: 6, kernel_start: KERNEL, ..StreamConfig::default() };
     let streams = [Stream::new("s".into(), records.concat(), true, config)];
     let mut cache = SectionCache::default();
-    let images = ProcessImages::new(Plan::new(&streams, &[], &mut cache), &cache);
-    let show = Show { warn: true, ..Show::default() };
+    let images = ProcessImages::new(ImagePlan::new(&streams, &[], &mut cache), &cache);
+    let show = ShowOptions { warn: true, ..ShowOptions::default() };
     let mut follower = Follower::new(&streams, &images, show, true, &mut Vec::new()).unwrap();
     let at = |event| {
         let mut out = Vec::new();
@@ -105,11 +105,12 @@ fn switches_back_before_their_place_are_none() {
 fn records_are_shown_before_what_they_do() {
     let lost = record(2, 0, &[0, 5], 1, 1);
     let records = [start(1, 1), lost, record(1, 2, &[1, 0x1000, 0x1000, 0, u64::from(b'/')], 1, 1)];
-    let config = Config { sample_type: 6, sysroot: "/no/such/folder".into(), ..Config::default() };
+    let config =
+        StreamConfig { sample_type: 6, sysroot: "/no/such/folder".into(), ..StreamConfig::default() };
     let streams = [Stream::new("s".into(), records.concat(), true, config)];
     let mut cache = SectionCache::default();
-    let images = ProcessImages::new(Plan::new(&streams, &[], &mut cache), &cache);
-    let show = Show { layout: Some(RecordLayout::Compact), warn: true, ..Show::default() };
+    let images = ProcessImages::new(ImagePlan::new(&streams, &[], &mut cache), &cache);
+    let show = ShowOptions { layout: Some(RecordLayout::Compact), warn: true, ..ShowOptions::default() };
     let mut out = Vec::new();
     let mut follower = Follower::new(&streams, &images, show, true, &mut out).unwrap();
     follower.event(&event(EventKind::Stop, None, 1), &mut out).unwrap();

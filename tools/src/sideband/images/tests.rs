@@ -1,5 +1,5 @@
 use super::*;
-use crate::sideband::Config;
+use crate::sideband::StreamConfig;
 use std::path::PathBuf;
 
 /// A folder for one test, with the files that the records name.
@@ -20,12 +20,12 @@ impl Folder {
     }
 
     /// Returns a configuration in which names of files are relative to the folder.
-    fn config(&self) -> Config {
+    fn config(&self) -> StreamConfig {
         let path = |name: &str| self.0.join(name).to_str().unwrap().to_string();
-        Config {
+        StreamConfig {
             sysroot: format!("{}/", self.0.display()),
             vdso: [(Abi::X64, path("code")), (Abi::Ia32, path("none"))].into(),
-            ..Config::default()
+            ..StreamConfig::default()
         }
     }
 }
@@ -68,10 +68,10 @@ fn exec(pid: u64) -> Vec<u8> {
 type Shown = (String, Vec<(u64, usize)>);
 
 /// Returns the effects of one stream's records, and the images.
-fn planned(records: &[Vec<u8>], primary: bool, config: Config) -> (Vec<Effect>, Vec<Shown>) {
+fn planned(records: &[Vec<u8>], primary: bool, config: StreamConfig) -> (Vec<Effect>, Vec<Shown>) {
     let mut cache = SectionCache::default();
     let streams = [Stream::new("s".into(), records.concat(), primary, config)];
-    let images = ProcessImages::new(Plan::new(&streams, &[], &mut cache), &cache);
+    let images = ProcessImages::new(ImagePlan::new(&streams, &[], &mut cache), &cache);
     let of = |context: usize| {
         let image = images.image(context, usize::MAX);
         let sections = image.sections().iter().map(|section| (section.base, section.bytes.len())).collect();
@@ -194,7 +194,7 @@ fn switches_count_only_on_the_traced_processor() {
         record(2, 0, &words(&[0, 0])),
     ];
     let lost = Effect::Warn(Warning::Records);
-    let (effects, _) = planned(&records, true, Config::default());
+    let (effects, _) = planned(&records, true, StreamConfig::default());
     let expected = [
         Effect::Start(0),
         Effect::Fail(RecordProblem::Configuration),
@@ -205,12 +205,12 @@ fn switches_count_only_on_the_traced_processor() {
         lost,
     ];
     assert_eq!(effects, expected);
-    let (effects, images) = planned(&records, false, Config::default());
+    let (effects, images) = planned(&records, false, StreamConfig::default());
     assert_eq!((&effects[..6], effects[6]), (&[Effect::None; 6][..], lost));
     assert_eq!(images, []);
     // A sample that names the process switched to.
     let records = [record(14, 0, &start), record(15, 0, &[wide, start].concat())];
-    let config = Config { sample_type: 2, ..Config::default() };
+    let config = StreamConfig { sample_type: 2, ..StreamConfig::default() };
     assert_eq!(planned(&records, true, config).0, [Effect::Switch(0), Effect::Switch(0)]);
 }
 

@@ -1,36 +1,36 @@
 //! Merges several streams in the order of time.
 
-use super::{Cursor, Event, NoRecord, Show, Stream};
+use super::{Cursor, NoRecord, ShowOptions, Stream, TimedRecord};
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::io::{self, Write};
 
 /// The streams, ordered by the time of their next record.
 #[derive(Debug)]
-pub struct Session<'s> {
-    waiting: VecDeque<(Event<'s>, Cursor<'s>)>,
+pub struct MergedStreams<'s> {
+    waiting: VecDeque<(TimedRecord<'s>, Cursor<'s>)>,
     /// The numbers of the streams that have ended, the most recent one first.
     ended: Vec<usize>,
 }
 
-impl<'s> Session<'s> {
+impl<'s> MergedStreams<'s> {
     /// Goes to the first record of each stream. Streams with records due at the same time stay in their order. Records
     /// that cannot be read are reported as lines of `out`.
     ///
     /// # Errors
     /// Those of `out`.
     pub fn new(streams: &'s [Stream], out: &mut dyn Write) -> io::Result<Self> {
-        let mut session = Self { waiting: VecDeque::new(), ended: Vec::new() };
+        let mut merged = Self { waiting: VecDeque::new(), ended: Vec::new() };
         for (number, stream) in streams.iter().enumerate().rev() {
-            session.advance(Cursor::new(stream, number), out)?;
+            merged.advance(Cursor::new(stream, number), out)?;
         }
         // A stream without any record is ignored.
-        session.ended.clear();
-        Ok(session)
+        merged.ended.clear();
+        Ok(merged)
     }
 
     /// Takes the earliest record if it is due.
-    pub fn next_due(&mut self, tsc: u64) -> Option<(Event<'s>, Cursor<'s>)> {
+    pub fn next_due(&mut self, tsc: u64) -> Option<(TimedRecord<'s>, Cursor<'s>)> {
         self.waiting.front().filter(|(event, _)| event.due <= tsc)?;
         self.waiting.pop_front()
     }
@@ -62,7 +62,7 @@ impl<'s> Session<'s> {
     ///
     /// # Errors
     /// Those of `out`. Errors in the records are written as lines.
-    pub fn show(&mut self, tsc: u64, show: &Show, out: &mut dyn Write) -> io::Result<()> {
+    pub fn show(&mut self, tsc: u64, show: &ShowOptions, out: &mut dyn Write) -> io::Result<()> {
         while let Some((event, cursor)) = self.next_due(tsc) {
             show.event(&event, &cursor, out)?;
             self.advance(cursor, out)?;
