@@ -1,7 +1,7 @@
 //! The archive: the PMI handler stores there what it drains.
 
 use alloc::vec::Vec;
-use pugmark_kernel::drain::{Piece, Sink};
+use pugmark_kernel::drain::{Chunk, Sink};
 use pugmark_kernel::loss::Gap;
 use pugmark_protocol::After;
 
@@ -88,11 +88,11 @@ impl Archive {
     }
 
     /// Stores what a stopped unit has left in its buffer.
-    pub fn keep<'t>(&mut self, pieces: impl Iterator<Item = Piece<'t>>) {
-        for piece in pieces {
-            match piece {
-                Piece::Bytes(bytes) => _ = self.bytes(bytes),
-                Piece::Gap(gap) => _ = self.gap(gap),
+    pub fn keep<'t>(&mut self, chunks: impl Iterator<Item = Chunk<'t>>) {
+        for chunk in chunks {
+            match chunk {
+                Chunk::Bytes(bytes) => _ = self.bytes(bytes),
+                Chunk::Gap(gap) => _ = self.gap(gap),
             }
         }
     }

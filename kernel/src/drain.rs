@@ -46,10 +46,10 @@ impl Sink for KeepAll {
     }
 }
 
-/// A part of a trace.
+/// A part of what was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece<'a> {
-    /// Bytes that directly follow those of the previous piece, unless that piece is a gap.
+pub enum Chunk<'a> {
+    /// Bytes that directly follow the bytes before them, unless a gap is between the two.
     Bytes(&'a [u8]),
     /// Something is missing here.
     Gap(Gap),

@@ -56,7 +56,7 @@
 //! # let buffer = Buffer::allocate(&frames, &capabilities, Layout::topa(RegionSize::K4, 8), Mode::Overwrite).unwrap();
 //! # use pugmark_kernel::intel::pt::{Buffer, Layout, Mode, RegionSize};
 //! use pugmark_kernel::lifecycle::StartError;
-//! use pugmark_kernel::drain::Piece;
+//! use pugmark_kernel::drain::Chunk;
 //! use pugmark_kernel::intel::pt::{PtConfig, PtRefusal, PtUnit};
 //!
 //! let unit = PtUnit::with_capabilities(capabilities, Registers::new()).unwrap();
@@ -64,10 +64,10 @@
 //! // … the code to be traced …
 //! let stopped = running.stop().unwrap_or_else(|_| panic!("the processor does not stop"));
 //! assert!(stopped.loss.is_none());
-//! for piece in stopped.trace.pieces() {
-//!     match piece {
-//!         Piece::Bytes(bytes) => println!("{} bytes", bytes.len()),
-//!         Piece::Gap(gap) => println!("{gap}"),
+//! for chunk in stopped.trace.chunks() {
+//!     match chunk {
+//!         Chunk::Bytes(bytes) => println!("{} bytes", bytes.len()),
+//!         Chunk::Gap(gap) => println!("{gap}"),
 //!     }
 //! }
 //! # Ok::<(), StartError<PtRefusal>>(())

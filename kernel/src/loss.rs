@@ -62,6 +62,34 @@ impl Loss {
     }
 }
 
+/// Names each count that is not 0, and says of overwritten bytes that their number is unknown where it is.
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = [
+            (self.stop, "stopped: the buffer was full"),
+            (self.full, "off: there was no room to go on"),
+            (self.wrap, "overwritten before it was drained"),
+            (self.perhaps_wrapped, "perhaps overwritten before it was drained"),
+            (self.error, "operational error"),
+            (self.samples, "sample lost"),
+            (self.excluded, "off: another recorder was on"),
+            (self.abandoned, "off: the driver gave up"),
+            (self.trace_stop, "stopped: execution entered a TraceStop range"),
+        ];
+        let mut separator = "";
+        for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
+            write!(f, "{separator}{count} × {what}")?;
+            separator = "; ";
+        }
+        match (self.wrap + self.perhaps_wrapped, self.wrapped_bytes) {
+            (0, _) if separator.is_empty() => f.write_str("nothing was lost"),
+            (0, _) => Ok(()),
+            (_, 0) => f.write_str("; it is unknown how many bytes were overwritten"),
+            (_, bytes) => write!(f, "; {bytes} bytes or more were overwritten"),
+        }
+    }
+}
+
 /// A place in the trace where something is missing. After it the trace continues with a PSB, a packet at which a
 /// decoder can start, except after [`Gap::Wrap`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,6 +193,35 @@ mod tests {
             let mut loss = Loss::NONE;
             *count(&mut loss) = 1;
             assert_eq!(loss.is_none(), none, "count {n}");
+        }
+    }
+
+    #[test]
+    fn a_loss_names_what_there_is_of_it_and_says_where_a_number_is_unknown() {
+        let wrapped = |wrap, perhaps_wrapped, wrapped_bytes| Loss {
+            wrap,
+            perhaps_wrapped,
+            wrapped_bytes,
+            ..Loss::NONE
+        };
+        let unknown = "it is unknown how many bytes were overwritten";
+        for (loss, text) in [
+            (Loss::NONE, "nothing was lost"),
+            (Loss { trace_stop: 2, ..Loss::NONE }, "2 × stopped: execution entered a TraceStop range"),
+            (
+                Loss { stop: 1, error: 3, ..Loss::NONE },
+                "1 × stopped: the buffer was full; 3 × operational error",
+            ),
+            (
+                Loss { full: 1, samples: 4, excluded: 5, abandoned: 6, ..Loss::NONE },
+                "1 × off: there was no room to go on; 4 × sample lost; 5 × off: another recorder was on; \
+                 6 × off: the driver gave up",
+            ),
+            (wrapped(2, 0, 700), "2 × overwritten before it was drained; 700 bytes or more were overwritten"),
+            (wrapped(0, 1, 0), &format!("1 × perhaps overwritten before it was drained; {unknown}")),
+            (wrapped(1, 0, 0), &format!("1 × overwritten before it was drained; {unknown}")),
+        ] {
+            assert_eq!(loss.to_string(), text);
         }
     }
 

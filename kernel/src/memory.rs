@@ -1,7 +1,7 @@
 //! The embedding kernel's physical memory, which the driver allocates through [`Frames`].
 
 use core::ptr::NonNull;
-use x86_64::PhysAddr;
+pub use x86_64::PhysAddr;
 
 /// Allocates memory that the processor writes to, and maps it for the driver.
 ///

@@ -391,7 +391,7 @@ impl Handler {
     /// it, or there are no sources, and one that is gone may have left it masked, by its PMI or because the handler
     /// gave it up.
     fn serves_entry(&self, sources: &[&mut dyn PmiSource]) -> bool {
-        let gone = sources.is_empty();
+        let gone = sources.iter().all(|source| source.route() == Route::None);
         self.entry && (gone || sources.iter().any(|source| source.route() == Route::Counters))
     }
 }

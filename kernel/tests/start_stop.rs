@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Collector, Machine, assert_same, tips, user_code};
-use pugmark_kernel::drain::Piece;
+use pugmark_kernel::drain::Chunk;
 use pugmark_kernel::intel::pt::PtConfig;
 use pugmark_kernel::intel::pt::RegionSize;
 use pugmark_kernel::intel::pt::VmxTracing;
@@ -301,7 +301,7 @@ fn assert_snapshot(
 ) {
     let mut collector = Collector::new();
     collector.finish(trace);
-    assert_eq!(matches!(trace.pieces().next(), Some(Piece::Gap(_))), wrapped);
+    assert_eq!(matches!(trace.chunks().next(), Some(Chunk::Gap(_))), wrapped);
     let bytes = collector.stretches.last().unwrap();
     let jumps = &machine.jumps()[before..];
     match wrapped {

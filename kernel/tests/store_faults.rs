@@ -5,7 +5,7 @@ mod common;
 
 use common::store::{CAPACITY, CIRCULAR, INTERRUPT, PERIOD, Recording, What, sampled, targets};
 use common::{Collector, Machine, Ram, Registers, assert_same};
-use pugmark_kernel::drain::{Piece, Sink};
+use pugmark_kernel::drain::{Chunk, Sink};
 use pugmark_kernel::intel::ds::{AreaError, BufferMode, DsArea, DsUnit, Half, Records, Strictness};
 use pugmark_kernel::intel::lbr::{self, Branch, LbrConfig};
 use pugmark_kernel::lapic::Delivery;
@@ -246,10 +246,10 @@ impl Drained {
     fn finish(&mut self, records: &Records<&Ram>) {
         let halves = [(Half::Bts, &mut self.branches), (Half::Pebs, &mut self.samples)];
         for (half, collector) in halves {
-            for piece in records.pieces(half) {
-                match piece {
-                    Piece::Bytes(bytes) => assert_eq!(collector.bytes(bytes), bytes.len()),
-                    Piece::Gap(gap) => assert!(collector.gap(gap)),
+            for chunk in records.chunks(half) {
+                match chunk {
+                    Chunk::Bytes(bytes) => assert_eq!(collector.bytes(bytes), bytes.len()),
+                    Chunk::Gap(gap) => assert!(collector.gap(gap)),
                 }
             }
         }

@@ -80,7 +80,7 @@ impl Running for RunningBts {
         let Self { running, mut archive } = *self;
         let stopped = running.stop().map_err(|failed| SourceError::does_not_stop(failed.fault))?;
         archive.enter(PageTableRoot::current().cr3());
-        archive.keep(stopped.records.pieces(Half::Bts));
+        archive.keep(stopped.records.chunks(Half::Bts));
         let loss = *stopped.records.loss(Half::Bts);
         Ok(Stopped::new(BranchRecords { archive }, loss))
     }

@@ -4,7 +4,7 @@
 use alloc::boxed::Box;
 use pugmark_boot::samples::PreciseSamples;
 use pugmark_decoder_core::pebs::Format;
-use pugmark_kernel::drain::{KeepAll, Piece, Sink};
+use pugmark_kernel::drain::{Chunk, KeepAll, Sink};
 use pugmark_kernel::intel::ds::{AreaPlan, BufferMode, BufferPlan, DsConfig, DsRefusal, Half};
 use pugmark_kernel::intel::pebs::{
     Groups, Item, PebsCapabilities, PebsConfig, PreciseEvent, Samples as RecordSink,
@@ -127,10 +127,10 @@ impl Running for RunningPebs {
         let Self { running, kind: event, period, mut records } = *self;
         let stopped = running.stop().map_err(|failed| SourceError::does_not_stop(failed.fault))?;
         let mut sink = records.sink();
-        for piece in stopped.records.pieces(Half::Pebs) {
-            match piece {
-                Piece::Bytes(bytes) => _ = sink.bytes(bytes),
-                Piece::Gap(gap) => _ = sink.gap(gap),
+        for chunk in stopped.records.chunks(Half::Pebs) {
+            match chunk {
+                Chunk::Bytes(bytes) => _ = sink.bytes(bytes),
+                Chunk::Gap(gap) => _ = sink.gap(gap),
             }
         }
         drop(sink);

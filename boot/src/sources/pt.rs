@@ -69,7 +69,7 @@ impl Running for RunningPt {
         let Self { running, mut archive } = *self;
         let PtStopped { trace, loss, .. } =
             running.stop().map_err(|failed| SourceError::does_not_stop(failed.fault))?;
-        archive.keep(trace.pieces());
+        archive.keep(trace.chunks());
         Ok(Stopped::new(PtRecording { archive }, loss))
     }
 }

@@ -133,3 +133,24 @@ impl<S: Recording> fmt::Display for StopFailed<S> {
 }
 
 impl<S: Recording> core::error::Error for StopFailed<S> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::intel::pt::PtSession;
+    use crate::memory::Frames;
+    use crate::msr::Msr;
+
+    fn is_error<E: core::error::Error>() {}
+
+    /// Compiles only if the errors require nothing of the kernel's own types, such as `Debug`.
+    fn are_errors<M: Msr, F: Frames>() {
+        is_error::<NotStarted<PtSession<M, F>>>();
+        is_error::<StopFailed<PtSession<M, F>>>();
+    }
+
+    #[test]
+    fn a_failed_start_or_stop_is_an_error_whatever_the_kernels_memory_and_registers_are() {
+        are_errors::<crate::fake::FakeMsr, &crate::fake::FakeFrames>();
+    }
+}

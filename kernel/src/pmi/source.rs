@@ -70,6 +70,47 @@ pub trait PmiSource {
     }
 }
 
+/// Serves a source if there is one, so that a kernel can pass the sources that may be off as they are.
+impl<S: PmiSource> PmiSource for Option<S> {
+    fn status(&self) -> Requests {
+        self.as_ref().map_or(Requests::NONE, S::status)
+    }
+
+    fn route(&self) -> Route {
+        self.as_ref().map_or(Route::None, S::route)
+    }
+
+    fn quiesce(&mut self) -> Result<(), GeneralProtection> {
+        self.as_mut().map_or(Ok(()), S::quiesce)
+    }
+
+    fn asks(&mut self) -> Result<bool, GeneralProtection> {
+        self.as_mut().map_or(Ok(false), S::asks)
+    }
+
+    fn may_ask(&mut self) -> Result<bool, GeneralProtection> {
+        self.as_mut().map_or(Ok(false), S::may_ask)
+    }
+
+    fn service(&mut self, seen: Requests) -> Result<bool, GeneralProtection> {
+        self.as_mut().map_or(Ok(false), |source| source.service(seen))
+    }
+
+    fn resume(&mut self) -> Result<(), GeneralProtection> {
+        self.as_mut().map_or(Ok(()), S::resume)
+    }
+
+    fn abandon(&mut self, why: Abandoned) {
+        if let Some(source) = self {
+            source.abandon(why);
+        }
+    }
+
+    fn late_requests(&self) -> u8 {
+        self.as_ref().map_or(0, S::late_requests)
+    }
+}
+
 /// Requests for PMIs that the processor reports by itself: bits of one register. Each source has its own bits.
 ///
 /// Intel's processors set them in IA32_PERF_GLOBAL_STATUS. AMD's sources have none: they check their own registers.
@@ -127,4 +168,6 @@ pub enum Route {
     /// An extended entry of AMD's local APIC, programmed by the code that started the source. The handler does not
     /// write it: a delivery does not set its mask.
     Extended,
+    /// None: the source is absent.
+    None,
 }

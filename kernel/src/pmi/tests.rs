@@ -1,4 +1,5 @@
 mod machine;
+mod optional;
 
 use super::*;
 use crate::lapic::Vector;

@@ -1,7 +1,7 @@
 //! Compares delivered bytes and reported losses with the bytes that the processor wrote.
 
 use super::Ram;
-use pugmark_kernel::drain::{Piece, Sink};
+use pugmark_kernel::drain::{Chunk, Sink};
 use pugmark_kernel::intel::pt::Trace;
 use pugmark_kernel::loss::{Gap, Loss, Overwritten};
 
@@ -59,10 +59,10 @@ impl<'a> Ledger<'a> {
     /// Takes the rest of a stopped trace; then nothing may be missing.
     pub(crate) fn finish(&mut self, trace: &Trace<&Ram>) {
         self.appetite = None;
-        for piece in trace.pieces() {
-            match piece {
-                Piece::Bytes(bytes) => assert_eq!(self.bytes(bytes), bytes.len()),
-                Piece::Gap(gap) => assert!(self.gap(gap)),
+        for chunk in trace.chunks() {
+            match chunk {
+                Chunk::Bytes(bytes) => assert_eq!(self.bytes(bytes), bytes.len()),
+                Chunk::Gap(gap) => assert!(self.gap(gap)),
             }
         }
         self.assert_complete();

@@ -12,7 +12,7 @@ pub(crate) use ram::Ram;
 use pugmark_decoder_core::last_ip::LastIp;
 use pugmark_decoder_core::packet::{Packet, Packets};
 use pugmark_kernel::cpuid::CpuIdResult;
-use pugmark_kernel::drain::{Piece, Sink};
+use pugmark_kernel::drain::{Chunk, Sink};
 use pugmark_kernel::intel::pt::PtCapabilities;
 use pugmark_kernel::intel::pt::PtConfig;
 use pugmark_kernel::intel::pt::{Buffer, Layout, Mode};
@@ -443,10 +443,10 @@ impl Collector {
 
     /// Takes the rest of a stopped trace.
     pub(crate) fn finish(&mut self, trace: &Trace<&Ram>) {
-        for piece in trace.pieces() {
-            match piece {
-                Piece::Bytes(bytes) => assert_eq!(self.bytes(bytes), bytes.len()),
-                Piece::Gap(gap) => assert!(self.gap(gap)),
+        for chunk in trace.chunks() {
+            match chunk {
+                Chunk::Bytes(bytes) => assert_eq!(self.bytes(bytes), bytes.len()),
+                Chunk::Gap(gap) => assert!(self.gap(gap)),
             }
         }
     }

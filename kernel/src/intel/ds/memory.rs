@@ -1,8 +1,8 @@
 //! Linear memory of the embedding kernel: the processor writes to the DS save area through page tables.
 
 use core::ptr::NonNull;
-use x86_64::structures::paging::PageTableFlags;
-use x86_64::{PhysAddr, VirtAddr};
+pub use x86_64::structures::paging::PageTableFlags;
+pub use x86_64::{PhysAddr, VirtAddr};
 
 /// Allocates memory that the processor writes to through whatever page tables CR3 selects.
 ///

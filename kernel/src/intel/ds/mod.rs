@@ -26,7 +26,7 @@ pub use buffer::BadIndex;
 pub use config::{DsConfig, DsRefusal, Gate};
 pub use detect::DsCapabilities;
 pub use layout::{DsLayout, Half};
-pub use memory::{LinearMemory, LinearPage, LinearRequest, MemoryType};
+pub use memory::{LinearMemory, LinearPage, LinearRequest, MemoryType, PageTableFlags, PhysAddr, VirtAddr};
 pub use plan::{AreaPlan, BufferMode, BufferPlan, PlanError};
 pub use progress::DsState;
 pub use rules::{Place, Rule, Strictness, Warning, Warnings};

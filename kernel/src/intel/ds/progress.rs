@@ -3,7 +3,7 @@
 use super::BufferMode;
 use super::buffer::{BadIndex, RecordBuffer};
 use super::memory::LinearMemory;
-use crate::drain::{Piece, Sink};
+use crate::drain::{Chunk, Sink};
 use crate::loss::{Gap, Loss, Overwritten};
 
 /// The state of a half.
@@ -183,16 +183,16 @@ impl Progress {
     }
 
     /// Returns the content of the buffer, oldest first. The recording must be off.
-    pub(super) fn pieces<'a, L: LinearMemory>(
+    pub(super) fn chunks<'a, L: LinearMemory>(
         &self,
         buffer: &'a RecordBuffer<L>,
-    ) -> impl Iterator<Item = Piece<'a>> + use<'a, L> {
+    ) -> impl Iterator<Item = Chunk<'a>> + use<'a, L> {
         let round = buffer.mode() == BufferMode::Circular && buffer.went_round();
-        let wrap = round.then(|| Piece::Gap(Gap::Wrap(self.overwritten(buffer))));
-        let older = round.then(|| Piece::Bytes(buffer.records(self.filled, buffer.end())));
-        let newer = Some(Piece::Bytes(buffer.records(0, self.filled)));
-        let some = |piece: &Piece<'_>| !matches!(piece, Piece::Bytes([]));
-        [wrap, older, newer, self.cut.map(Piece::Gap)].into_iter().flatten().filter(some)
+        let wrap = round.then(|| Chunk::Gap(Gap::Wrap(self.overwritten(buffer))));
+        let older = round.then(|| Chunk::Bytes(buffer.records(self.filled, buffer.end())));
+        let newer = Some(Chunk::Bytes(buffer.records(0, self.filled)));
+        let some = |chunk: &Chunk<'_>| !matches!(chunk, Chunk::Bytes([]));
+        [wrap, older, newer, self.cut.map(Chunk::Gap)].into_iter().flatten().filter(some)
     }
 
     /// Returns what a circular buffer that wrapped has overwritten: at least the records between its base and the place
@@ -202,10 +202,10 @@ impl Progress {
     }
 
     fn show<L: LinearMemory>(&self, buffer: &RecordBuffer<L>, sink: &mut (impl Sink + ?Sized)) {
-        for piece in self.pieces(buffer) {
-            let goes_on = match piece {
-                Piece::Gap(gap) => sink.gap(gap),
-                Piece::Bytes(bytes) => sink.bytes(bytes) >= bytes.len(),
+        for chunk in self.chunks(buffer) {
+            let goes_on = match chunk {
+                Chunk::Gap(gap) => sink.gap(gap),
+                Chunk::Bytes(bytes) => sink.bytes(bytes) >= bytes.len(),
             };
             if !goes_on {
                 break;

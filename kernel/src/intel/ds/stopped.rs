@@ -2,7 +2,7 @@
 
 use super::progress::Progress;
 use super::{DsArea, DsLayout, DsUnit, Half, LinearMemory};
-use crate::drain::Piece;
+use crate::drain::Chunk;
 use crate::loss::Loss;
 use crate::msr::Msr;
 
@@ -31,9 +31,9 @@ pub struct Records<L: LinearMemory> {
 
 impl<L: LinearMemory> Records<L> {
     /// Returns the complete records of a half, oldest first, and the gaps between them.
-    pub fn pieces(&self, half: Half) -> impl Iterator<Item = Piece<'_>> {
+    pub fn chunks(&self, half: Half) -> impl Iterator<Item = Chunk<'_>> {
         let progress = self.progress(half);
-        self.area.half(half).into_iter().flat_map(|buffer| progress.pieces(buffer))
+        self.area.half(half).into_iter().flat_map(|buffer| progress.chunks(buffer))
     }
 
     /// Returns what was lost of a half.

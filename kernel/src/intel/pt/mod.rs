@@ -7,12 +7,12 @@
 
 pub(crate) mod buffer;
 mod capabilities;
+mod chunks;
 pub(crate) mod config;
 mod detect;
 mod error;
 mod feature;
 mod gaps;
-mod pieces;
 mod ring;
 mod running;
 mod session;
@@ -22,12 +22,12 @@ mod unit;
 
 pub use buffer::{Buffer, BufferError, Layout, Mode};
 pub use capabilities::{PtCapabilities, TscRatio};
+pub use chunks::Chunks;
 pub use config::{PtConfig, PtConfigRefusal};
 pub use detect::VmxTracing;
 pub use error::OperationalError;
 pub(crate) use feature::CpuidRegister;
 pub use feature::{CpuidField, Feature};
-pub use pieces::Pieces;
 pub use running::{PtRunning, PtState};
 pub use session::PtSession;
 pub use stopped::{PtStopped, Trace};

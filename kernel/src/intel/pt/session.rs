@@ -1,13 +1,13 @@
 //! A PT unit together with the buffer that it traces into: the steps that start, PMI handler and stop consist of.
 
+use super::chunks::Chunks;
 use super::detect::other_recorder;
 use super::gaps::Gaps;
-use super::pieces::Pieces;
 use super::ring::{Ring, Written};
 use super::running::PtState;
 use super::unit::{PtRefusal, PtUnit};
 use super::{OperationalError, PtStopped, Trace};
-use crate::drain::{Piece, Sink};
+use crate::drain::{Chunk, Sink};
 use crate::intel::pt::buffer::{Buffer, GUARD_BYTES, Mode, Position};
 use crate::intel::pt::config::Checked;
 use crate::intel::pt::topa::Marks;
@@ -133,9 +133,9 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
     /// Offers what was traced to `sink`, as far as the sink takes it.
     pub(super) fn deliver(&mut self, sink: &mut (impl Sink + ?Sized), _: &Halted) {
         let keep = self.buffer.mode() == Mode::Overwrite;
-        for piece in Pieces::new(&self.buffer, self.ring, self.gaps) {
-            match piece {
-                Piece::Gap(gap) => {
+        for chunk in Chunks::new(&self.buffer, self.ring, self.gaps) {
+            match chunk {
+                Chunk::Gap(gap) => {
                     if !sink.gap(gap) {
                         break;
                     }
@@ -143,7 +143,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
                         self.gaps.take_until(self.ring.tail());
                     }
                 }
-                Piece::Bytes(bytes) => {
+                Chunk::Bytes(bytes) => {
                     let done = sink.bytes(bytes).min(bytes.len());
                     if !keep {
                         self.ring.consume(done as u64);

@@ -1,8 +1,8 @@
 //! A stopped trace.
 
 use super::PtUnit;
+use super::chunks::Chunks;
 use super::gaps::Gaps;
-use super::pieces::Pieces;
 use super::ring::Ring;
 use crate::intel::pt::buffer::Buffer;
 use crate::loss::Loss;
@@ -47,8 +47,8 @@ impl<F: Frames> Trace<F> {
 
     /// Returns the bytes, oldest first, with the gaps between them.
     #[must_use]
-    pub const fn pieces(&self) -> Pieces<'_, F> {
-        Pieces::new(&self.buffer, self.ring, self.gaps)
+    pub const fn chunks(&self) -> Chunks<'_, F> {
+        Chunks::new(&self.buffer, self.ring, self.gaps)
     }
 
     /// Returns the memory, for the next trace.

@@ -1,7 +1,7 @@
 //! Tests of the branch trace store.
 
 use super::*;
-use crate::drain::Piece;
+use crate::drain::Chunk;
 use crate::lifecycle::NotStarted;
 use crate::loss::Overwritten;
 
@@ -124,8 +124,8 @@ fn a_recording_gives_all_branches_and_leaves_the_processor_as_it_was() {
     let stopped = running.stop().map_err(|failed| failed.fault).unwrap();
     assert_eq!((machine.get(DEBUGCTL), machine.get(DS_AREA)), (0x2, 0));
     assert!(stopped.records.loss(Half::Bts).is_none());
-    let pieces: Vec<_> = stopped.records.pieces(Half::Bts).collect();
-    let [Piece::Bytes(bytes)] = pieces[..] else { panic!("{pieces:?}") };
+    let chunks: Vec<_> = stopped.records.chunks(Half::Bts).collect();
+    let [Chunk::Bytes(bytes)] = chunks[..] else { panic!("{chunks:?}") };
     assert!(numbers(bytes, 24).eq(0..50));
     drop(stopped);
     assert_eq!(machine.memory.live(), 0);
@@ -447,7 +447,7 @@ fn a_fault_at_any_access_leaves_nothing_running_and_nothing_lost() {
         let running = unit.start(&config(), area).map_err(|failed| failed.error()).unwrap();
         machine.branches(0, 3);
         let stopped = running.stop().map_err(|failed| failed.fault).unwrap();
-        assert_eq!(stopped.records.pieces(Half::Bts).count(), 1);
+        assert_eq!(stopped.records.chunks(Half::Bts).count(), 1);
     }
 }
 
@@ -466,8 +466,8 @@ fn a_fault_at_any_access_of_the_stop_can_be_tried_again() {
             Err(failed) => failed.running.stop().map_err(|failed| failed.fault).unwrap(),
         };
         assert_eq!((machine.get(DEBUGCTL), machine.get(DS_AREA)), (0, 0));
-        let pieces: Vec<_> = stopped.records.pieces(Half::Bts).collect();
-        let [Piece::Bytes(bytes)] = pieces[..] else { panic!("{pieces:?}") };
+        let chunks: Vec<_> = stopped.records.chunks(Half::Bts).collect();
+        let [Chunk::Bytes(bytes)] = chunks[..] else { panic!("{chunks:?}") };
         assert!(numbers(bytes, 24).eq(0..3));
         if nth == 3 {
             break;

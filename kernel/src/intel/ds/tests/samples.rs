@@ -1,7 +1,7 @@
 //! Tests of PEBS.
 
 use super::*;
-use crate::drain::Piece;
+use crate::drain::Chunk;
 use crate::intel::pebs::{Counter, Groups, Item, PebsConfig, PebsRefusal, PreciseEvent, Samples};
 use crate::lifecycle::{InUse, Missing, NotStarted, StartError};
 use pugmark_decoder_core::pebs::Format;
@@ -145,8 +145,8 @@ fn a_counter_samples_and_all_is_as_it_was_behind_it() {
         let left = [EVTSEL, PEBS_ENABLE, GLOBAL_CTRL, EVTSEL + 1, 0x3f2, DS_AREA].map(|at| machine.get(at));
         assert_eq!(left, [0, 0, 0xf, 0x41_003c, 0x1234, 0]);
         assert!(stopped.records.loss(Half::Pebs).is_none());
-        let pieces: Vec<_> = stopped.records.pieces(Half::Pebs).collect();
-        let [Piece::Bytes(records)] = pieces[..] else { panic!("{pieces:?}") };
+        let chunks: Vec<_> = stopped.records.chunks(Half::Pebs).collect();
+        let [Chunk::Bytes(records)] = chunks[..] else { panic!("{chunks:?}") };
         let mut seen = Events::default();
         seen.sink(format).bytes(records);
         assert_eq!(seen.0, every(1000, 3));
@@ -427,9 +427,9 @@ fn a_fault_at_any_access_of_the_stop_can_be_tried_again() {
         };
         let left = [DEBUGCTL, DS_AREA, EVTSEL, PEBS_ENABLE, GLOBAL_CTRL].map(|at| machine.get(at));
         assert_eq!(left, [0, 0, 0, 0, 0xf], "access {nth}");
-        let bytes = |half| match stopped.records.pieces(half).collect::<Vec<_>>()[..] {
-            [Piece::Bytes(bytes)] => bytes.len(),
-            ref pieces => panic!("{pieces:?}"),
+        let bytes = |half| match stopped.records.chunks(half).collect::<Vec<_>>()[..] {
+            [Chunk::Bytes(bytes)] => bytes.len(),
+            ref chunks => panic!("{chunks:?}"),
         };
         assert_eq!((bytes(Half::Bts), bytes(Half::Pebs)), (3 * 24, 2 * 176), "access {nth}");
         if done {

@@ -6,31 +6,31 @@ mod tests;
 use super::buffer::Buffer;
 use super::gaps::Gaps;
 use super::ring::Ring;
-use crate::drain::Piece;
+use crate::drain::Chunk;
 use crate::memory::Frames;
 
 /// Iterates over the content of a buffer, oldest first.
 #[derive(Debug)]
-pub struct Pieces<'a, F: Frames> {
+pub struct Chunks<'a, F: Frames> {
     buffer: &'a Buffer<F>,
     ring: Ring,
     gaps: Gaps,
 }
 
-impl<'a, F: Frames> Pieces<'a, F> {
+impl<'a, F: Frames> Chunks<'a, F> {
     /// The processor must not trace into `buffer` as long as `'a` lasts.
     pub(crate) const fn new(buffer: &'a Buffer<F>, ring: Ring, gaps: Gaps) -> Self {
         Self { buffer, ring, gaps }
     }
 }
 
-impl<'a, F: Frames> Iterator for Pieces<'a, F> {
-    type Item = Piece<'a>;
+impl<'a, F: Frames> Iterator for Chunks<'a, F> {
+    type Item = Chunk<'a>;
 
-    fn next(&mut self) -> Option<Piece<'a>> {
+    fn next(&mut self) -> Option<Chunk<'a>> {
         let tail = self.ring.tail();
         if let Some(gap) = self.gaps.take_until(tail) {
-            return Some(Piece::Gap(gap));
+            return Some(Chunk::Gap(gap));
         }
         let end = self.gaps.first_place().unwrap_or(u64::MAX).min(self.ring.head());
         if tail >= end {
@@ -42,6 +42,6 @@ impl<'a, F: Frames> Iterator for Pieces<'a, F> {
         self.ring.consume(len);
         // SAFETY: `len` bytes of one block of the buffer's memory, which is borrowed; the processor does not write to
         // it, see `new`.
-        Some(Piece::Bytes(unsafe { core::slice::from_raw_parts(start.as_ptr(), len as usize) }))
+        Some(Chunk::Bytes(unsafe { core::slice::from_raw_parts(start.as_ptr(), len as usize) }))
     }
 }

@@ -20,7 +20,7 @@ fn ring(tail: u64, head: u64) -> Ring {
 
 #[test]
 fn bytes_come_in_order_and_in_as_few_pieces_as_the_memory_has() {
-    // (tail, head, contiguous, pieces as (first byte, length))
+    // (tail, head, contiguous, chunks as (first byte, length))
     type Row<'a> = (u64, u64, bool, &'a [(u8, usize)]);
     let table: [Row; 9] = [
         (0, 0, false, &[]),
@@ -36,13 +36,13 @@ fn bytes_come_in_order_and_in_as_few_pieces_as_the_memory_has() {
     for (tail, head, contiguous, expected) in table {
         let frames = FakeFrames::new(1 << 20);
         let buffer = buffer(&frames, contiguous);
-        let pieces: Vec<_> = Pieces::new(&buffer, ring(tail, head), Gaps::new())
-            .map(|piece| match piece {
-                Piece::Bytes(bytes) => (bytes[0], bytes.len()),
-                Piece::Gap(gap) => panic!("{gap}"),
+        let chunks: Vec<_> = Chunks::new(&buffer, ring(tail, head), Gaps::new())
+            .map(|chunk| match chunk {
+                Chunk::Bytes(bytes) => (bytes[0], bytes.len()),
+                Chunk::Gap(gap) => panic!("{gap}"),
             })
             .collect();
-        assert_eq!(pieces, expected, "{tail:#x}..{head:#x}");
+        assert_eq!(chunks, expected, "{tail:#x}..{head:#x}");
     }
 }
 
@@ -54,14 +54,14 @@ fn a_gap_comes_between_the_bytes_it_is_between() {
     gaps.push(0x10, Gap::Error);
     gaps.push(0x20, Gap::Stop);
     gaps.wrap(0, Overwritten::Exactly(5));
-    let pieces: Vec<_> = Pieces::new(&buffer, ring(0, 0x20), gaps).collect();
+    let chunks: Vec<_> = Chunks::new(&buffer, ring(0, 0x20), gaps).collect();
     let half = [0u8; 0x10];
     let expected = [
-        Piece::Gap(Gap::Wrap(Overwritten::Exactly(5))),
-        Piece::Bytes(&half),
-        Piece::Gap(Gap::Error),
-        Piece::Bytes(&half),
-        Piece::Gap(Gap::Stop),
+        Chunk::Gap(Gap::Wrap(Overwritten::Exactly(5))),
+        Chunk::Bytes(&half),
+        Chunk::Gap(Gap::Error),
+        Chunk::Bytes(&half),
+        Chunk::Gap(Gap::Stop),
     ];
-    assert_eq!(pieces, expected);
+    assert_eq!(chunks, expected);
 }
