@@ -1,156 +1,218 @@
 //! A tracing driver that a kernel embeds. It records what a processor executes with Intel Processor Trace (PT), the
 //! Branch Trace Store (BTS), PEBS samples and last branch records (LBR), and with AMD's performance counters, IBS and
-//! branch records. It covers everything from CPUID detection to the recorded bytes.
+//! branch records. It covers everything from CPUID detection to the recorded bytes; the crate `pugmark-decoder-core`
+//! decodes them.
 //!
-//! The driver uses no heap, no lock that waits, no clock and no thread. The kernel around it implements three traits:
-//! [`msr::Msr`] (real implementations are in [`arch`]), [`memory::Frames`] and [`lapic::LocalApic`].
+//! The driver uses no heap, no lock that waits, no clock and no thread. The kernel around it provides three things: its
+//! registers ([`msr::Msr`]; [`arch`] has implementations), its memory ([`memory::Frames`]) and the local APIC of each
+//! processor ([`lapic::LocalApic`]; [`lapic::XApic`] and [`lapic::X2Apic`] are implementations).
 //!
-//! # Layers
+//! # How the parts hang together
 //!
-//! **What the processor can do, and what to trace.** [`PtCapabilities`] are read from CPUID leaf 14H. The
-//! [configuration] is checked against them before any register is written; if the check fails, the error names the
-//! missing CPUID bit.
+//! ```text
+//!  CPUID ─▶ what the unit can do ─▶ Unit, off            memory, from the kernel's Frames
+//!                                     │  ▲                 │
+//!              start(configuration) ──┤  └──────────┐      │
+//!                                     ▼             │      │
+//!  Slot, one for each processor ◀── Running ◀───────│──────┘
+//!   ▲      ▲                          │ stop        │
+//!   │      │ with, stop               ▼             │
+//!   │      │                        Stopped: the Unit, what was recorded, what was lost
+//!   │      the kernel's code
+//!   │
+//!  PMI ─▶ Handler: halts all sources ─▶ each hands its bytes and gaps to a Sink ─▶ all go on
+//! ```
+//!
+//! Each unit has these three states as types. A unit that is off ([`PtUnit`]) is started with memory and becomes a
+//! [`Running`](lifecycle::Running), which owns the memory while the processor may write to it; a stop returns both. A
+//! failed start or stop returns the values too, or keeps them as long as the processor may still write.
+//!
+//! When a buffer fills or a sampling period is over, the unit requests a performance-monitoring interrupt (PMI).
+//! [`pmi::Handler`] serves it, and a [`drain::Sink`] receives the recorded bytes where the processor wrote them. The
+//! handler and the code that it interrupts share the trace through a [`slot::Slot`].
+//!
+//! # Example
+//!
+//! It traces a kernel by Intel PT and loses nothing: when three quarters of the buffer are full, an NMI empties it.
+//! Nothing is hidden; only the registers are not a processor's, so that the example runs on any machine.
 //!
 //! ```
 //! use pugmark_kernel::cpuid::CpuIdResult;
-//! use pugmark_kernel::intel::pt::{PtCapabilities, PtConfig};
-//!
-//! // A processor with ToPA and no cycle-accurate mode; a kernel takes `PtCapabilities::of_this_processor()`.
-//! let cpuid = |leaf, subleaf| match (leaf, subleaf) {
-//!     (0, _) => CpuIdResult { eax: 0x14, ebx: 0, ecx: 0, edx: 0 },
-//!     (7, 0) => CpuIdResult { eax: 0, ebx: 1 << 25, ecx: 0, edx: 0 },
-//!     (0x14, 0) => CpuIdResult { eax: 0, ebx: 1, ecx: 3, edx: 0 },
-//!     _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
-//! };
-//! let capabilities = PtCapabilities::read(cpuid)?;
-//! let config = PtConfig::new().os(true).cr3(0x1000);
-//! assert!(config.check(&capabilities).is_ok());
-//! let refusal = config.cycles(0).check(&capabilities).unwrap_err();
-//! assert_eq!(refusal.to_string(), "CPUID.14H.0:EBX[1] (cycle-accurate mode) is not there");
-//! # Ok::<(), pugmark_kernel::lifecycle::Missing>(())
-//! ```
-//!
-//! **Where the trace goes.** A [`buffer`] allocates memory with the kernel's [`memory::Frames`] and lists it in the
-//! processor's table of output regions (ToPA: Table of Physical Addresses), following the manual's rules. Dropping
-//! the buffer frees the memory.
-//!
-//! ```
-#![doc = include_str!("../doc/machine.md")]
-//! # let (frames, capabilities) = (Memory::new(), capabilities());
+//! use pugmark_kernel::drain::{Chunk, Sink};
 //! use pugmark_kernel::intel::pt::{Buffer, Layout, Mode, RegionSize};
+//! use pugmark_kernel::intel::pt::{PtCapabilities, PtConfig, PtRunning, PtUnit};
+//! use pugmark_kernel::lapic::{Delivery, LocalApic, X2Apic};
+//! use pugmark_kernel::loss::Gap;
+//! use pugmark_kernel::memory::{Frames, PhysAddr, Request};
+//! use pugmark_kernel::msr::{GeneralProtection, Msr};
+//! use pugmark_kernel::pmi::{Handler, Pmi};
+//! use pugmark_kernel::slot::{Interrupt, Slot, Traced};
+//! use std::alloc::{self, alloc_zeroed, dealloc};
+//! use std::{collections::BTreeMap, error::Error, ptr::NonNull, sync::Mutex};
 //!
-//! // Eight regions of 4 KiB; a PMI comes while two are still free.
-//! let layout = Layout::topa(RegionSize::K4, 8);
-//! let buffer = Buffer::allocate(&frames, &capabilities, layout, Mode::StopWhenFull { spare: 2 })?;
-//! assert_eq!(buffer.capacity(), 0x8000);
-//! # Ok::<(), pugmark_kernel::intel::pt::BufferError>(())
-//! ```
+//! // What the kernel provides: registers and memory. The local APIC is this crate's `X2Apic`.
 //!
-//! **A trace.** Three types for three states: [`pt::PtUnit`] is off; [`pt::PtRunning`] traces and owns the memory;
-//! [`pt::PtStopped`] holds what was traced. An operation that fails returns the values it was given, or keeps them as
-//! long as the processor may still write to their memory.
+//! /// Registers that hold what is written. A kernel uses `arch::GuardedMsr`, which executes RDMSR and WRMSR.
+//! struct Registers;
 //!
-//! ```
-#![doc = include_str!("../doc/machine.md")]
-//! # let (frames, capabilities) = (Memory::new(), capabilities());
-//! # let buffer = Buffer::allocate(&frames, &capabilities, Layout::topa(RegionSize::K4, 8), Mode::Overwrite).unwrap();
-//! # use pugmark_kernel::intel::pt::{Buffer, Layout, Mode, RegionSize};
-//! use pugmark_kernel::lifecycle::StartError;
-//! use pugmark_kernel::drain::Chunk;
-//! use pugmark_kernel::intel::pt::{PtConfig, PtRefusal, PtUnit};
+//! static VALUES: Mutex<BTreeMap<u32, u64>> = Mutex::new(BTreeMap::new());
 //!
-//! let unit = PtUnit::with_capabilities(capabilities, Registers::new()).unwrap();
-//! let running = unit.start(&PtConfig::new().os(true), buffer).map_err(|failed| failed.error())?;
-//! // … the code to be traced …
-//! let stopped = running.stop().unwrap_or_else(|_| panic!("the processor does not stop"));
-//! assert!(stopped.loss.is_none());
-//! for chunk in stopped.trace.chunks() {
-//!     match chunk {
-//!         Chunk::Bytes(bytes) => println!("{} bytes", bytes.len()),
-//!         Chunk::Gap(gap) => println!("{gap}"),
+//! // SAFETY: there is one set of registers.
+//! unsafe impl Msr for Registers {
+//!     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
+//!         Ok(VALUES.lock().unwrap().get(&address).copied().unwrap_or(0))
+//!     }
+//!     unsafe fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection> {
+//!         let mut values = VALUES.lock().unwrap();
+//!         match address {
+//!             // IA32_PERF_GLOBAL_STATUS_RESET clears bits of IA32_PERF_GLOBAL_STATUS.
+//!             0x390 => *values.entry(0x38e).or_default() &= !value,
+//!             _ => _ = values.insert(address, value),
+//!         }
+//!         Ok(())
 //!     }
 //! }
-//! # Ok::<(), StartError<PtRefusal>>(())
-//! ```
 //!
-//! **The PMI.** A unit requests a performance-monitoring interrupt (PMI) when its buffer fills or its sampling period
-//! is over. [`pmi::Handler`] serves all sources of PMIs in the order that the manual requires. A [`drain::Sink`]
-//! receives the recorded bytes in place. Each processor has a [`slot::Slot`], in which the handler and the interrupted
-//! code share a trace. The slot enforces the one order of steps that loses no PMI: unmask the LVT entry, start the
-//! trace, and put it into the slot before the next PMI is served.
+//! /// Physical memory that is mapped at its own addresses. A kernel with an offset adds and subtracts it.
+//! struct Memory;
 //!
-//! ```
-#![doc = include_str!("../doc/machine.md")]
-//! # let (frames, capabilities) = (Memory::new(), capabilities());
-//! # let (full, layout) = (Mode::StopWhenFull { spare: 2 }, Layout::topa(RegionSize::K4, 8));
-//! # let buffer = Buffer::allocate(frames, &capabilities, layout, full).unwrap();
-//! # use pugmark_kernel::intel::pt::{Buffer, Layout, Mode, PtConfig, PtRunning, PtUnit, RegionSize};
-//! # let unit = PtUnit::with_capabilities(capabilities, Registers::new()).unwrap();
-//! use pugmark_kernel::drain::Sink;
-//! use pugmark_kernel::lapic::Delivery;
-//! use pugmark_kernel::lifecycle::StartError;
-//! use pugmark_kernel::loss::Gap;
-//! use pugmark_kernel::msr::GeneralProtection;
-//! use pugmark_kernel::pmi::{Handler, Pmi};
-//! use pugmark_kernel::intel::pt::PtRefusal;
-//! use pugmark_kernel::slot::{Interrupt, Slot, Traced};
+//! fn layout(request: Request) -> alloc::Layout {
+//!     alloc::Layout::from_size_align(request.size as usize, request.align as usize).unwrap()
+//! }
 //!
-//! struct Count(usize);
+//! // SAFETY: the allocator gives each block out once, until it is freed.
+//! unsafe impl Frames for Memory {
+//!     fn allocate(&self, request: Request) -> Option<PhysAddr> {
+//!         // SAFETY: a request's size is not 0.
+//!         let block = unsafe { alloc_zeroed(layout(request)) };
+//!         NonNull::new(block).map(|block| PhysAddr::new(block.as_ptr() as u64))
+//!     }
+//!     unsafe fn free(&self, address: PhysAddr, request: Request) {
+//!         // SAFETY: the driver frees what it has allocated, with the same request.
+//!         unsafe { dealloc(address.as_u64() as *mut u8, layout(request)) }
+//!     }
+//!     fn pointer(&self, address: PhysAddr) -> NonNull<u8> {
+//!         NonNull::new(address.as_u64() as *mut u8).unwrap()
+//!     }
+//! }
 //!
-//! impl Sink for Count {
+//! // What is traced on this processor, and who receives the bytes.
+//!
+//! /// Keeps the trace in memory of its own: the handler must not allocate.
+//! struct Log {
+//!     bytes: [u8; 0x8000],
+//!     len: usize,
+//!     gaps: usize,
+//! }
+//!
+//! impl Sink for Log {
 //!     fn bytes(&mut self, bytes: &[u8]) -> usize {
-//!         self.0 += bytes.len();
-//!         bytes.len()
+//!         let room = &mut self.bytes[self.len..];
+//!         let taken = bytes.len().min(room.len());
+//!         room[..taken].copy_from_slice(&bytes[..taken]);
+//!         self.len += taken;
+//!         taken // The rest stays in the buffer and is offered again.
 //!     }
 //!     fn gap(&mut self, _: Gap) -> bool {
+//!         self.gaps += 1;
 //!         true
 //!     }
 //! }
 //!
-//! /// What is traced, and the sink that receives the bytes.
 //! struct Tracer {
 //!     running: PtRunning<Registers, Memory>,
-//!     count: Count,
+//!     log: Log,
 //! }
 //!
 //! impl Traced for Tracer {
 //!     fn serve<M: Msr, A: LocalApic>(&mut self, pmi: Interrupt<'_, M, A>) -> Result<Pmi, GeneralProtection> {
-//!         pmi.serve(&mut [&mut self.running.source(&mut self.count)])
+//!         pmi.serve(&mut [&mut self.running.source(&mut self.log)])
 //!     }
 //! }
 //!
-//! // SAFETY: one processor uses it, and the registers are that processor's.
-//! let slot = unsafe { Slot::new(Handler::new(Delivery::Nmi), || (Registers::new(), Apic::new())) };
+//! /// A kernel has one for each processor.
+//! static SLOT: Slot<Tracer, fn() -> (Registers, X2Apic<Registers>)> =
+//!     // SAFETY: there is one processor, and these are its registers.
+//!     unsafe { Slot::new(Handler::new(Delivery::Nmi), || (Registers, X2Apic::new(Registers))) };
 //!
-//! // The start, with preemption disabled.
-//! let config = PtConfig::new().os(true);
-//! let started = slot.start(|| {
-//!     let running = unit.start(&config, buffer).map_err(|failed| failed.error())?;
-//!     Ok::<_, StartError<PtRefusal>>(Tracer { running, count: Count(0) })
-//! });
-//! assert!(started.is_ok());
+//! /// The kernel's NMI handler, with the RIP that the processor pushed. Returns whether to ask other handlers too.
+//! fn nmi(rip: u64) -> bool {
+//!     SLOT.interrupt(Some(rip)).map_or(true, Pmi::may_be_anothers)
+//! }
 //!
-//! // The kernel's NMI handler, with the RIP that the processor pushed. The registers of this example hold no request,
-//! // so this is an NMI of another cause, and the kernel asks its other handlers.
-//! assert_eq!(slot.interrupt(Some(0x1000)), Ok(Pmi::NotOurs));
+//! fn main() -> Result<(), Box<dyn Error>> {
+//!     // A processor with ToPA output. A kernel calls `PtUnit::detect(cpuid::this_processor, registers)`.
+//!     let cpuid = |leaf, subleaf| match (leaf, subleaf) {
+//!         (0, _) => CpuIdResult { eax: 0x14, ebx: 0, ecx: 0, edx: 0 },
+//!         (7, 0) => CpuIdResult { eax: 0, ebx: 1 << 25, ecx: 0, edx: 0 },
+//!         (0x14, 0) => CpuIdResult { eax: 0, ebx: 1, ecx: 3, edx: 0 },
+//!         (0x8000_0000, _) => CpuIdResult { eax: 0x8000_0008, ebx: 0, ecx: 0, edx: 0 },
+//!         (0x8000_0008, _) => CpuIdResult { eax: 48 << 8 | 52, ebx: 0, ecx: 0, edx: 0 },
+//!         _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
+//!     };
+//!     let unit = PtUnit::with_capabilities(PtCapabilities::read(cpuid)?, Registers)?;
 //!
-//! // Access the trace while it runs. A PMI that arrives meanwhile is served when the closure returns.
-//! let undrained = slot.with(|tracer| tracer.running.undrained());
-//! assert_eq!(undrained, Ok(0));
+//!     // Eight regions of 4 KiB; the PMI comes while two are still free.
+//!     let regions = Layout::topa(RegionSize::K4, 8);
+//!     let buffer = Buffer::allocate(Memory, unit.capabilities(), regions, Mode::StopWhenFull { spare: 2 })?;
+//!     let config = PtConfig::new().os(true);
 //!
-//! // End the trace. The handler stays: a PMI that was on its way still arrives, and has masked the LVT entry.
-//! let stopped = slot.stop(|tracer, _| tracer.running.stop()).expect("there is a trace");
-//! assert!(stopped.is_ok_and(|stopped| stopped.loss.is_none()));
-//! assert_eq!(slot.interrupt(Some(0x1000)), Ok(Pmi::NotOurs));
+//!     // From here to the end with preemption disabled, on one processor. The slot unmasks the APIC's entry, calls the
+//!     // closure, and keeps what it returns before a PMI is served.
+//!     let log = Log { bytes: [0; 0x8000], len: 0, gaps: 0 };
+//!     SLOT.start(|| match unit.start(&config, buffer) {
+//!         Ok(running) => Ok(Tracer { running, log }),
+//!         Err(failed) => Err(failed.error()),
+//!     })?;
+//!
+//!     // … The code to be traced. What the processor does meanwhile: it fills six regions, reports this in
+//!     // IA32_PERF_GLOBAL_STATUS, masks the APIC's entry and raises an NMI.
+//!     let values = [(0x561, 6 << 7 | 0x7f), (0x38e, 1 << 55), (0x834, 1 << 16 | 0x400)];
+//!     VALUES.lock().unwrap().extend(values);
+//!     assert!(!nmi(0x1000), "it was the PMI");
+//!     assert_eq!(VALUES.lock().unwrap()[&0x834], 0x400, "the entry is unmasked again");
+//!
+//!     // The trace while it runs. A PMI that comes meanwhile is served when the closure returns.
+//!     assert_eq!(SLOT.with(|tracer| tracer.log.len)?, 6 * 4096);
+//!
+//!     // The end. The handler stays in the slot, for a PMI that is still on its way.
+//!     let (stopped, log) = SLOT.stop(|tracer, _| (tracer.running.stop(), tracer.log))?;
+//!     let stopped = stopped?;
+//!     assert!(stopped.loss.is_none() && log.gaps == 0, "{}", stopped.loss);
+//!     // What was not drained is still in the buffer: here nothing.
+//!     for chunk in stopped.trace.chunks() {
+//!         match chunk {
+//!             Chunk::Bytes(bytes) => println!("{} bytes", bytes.len()),
+//!             Chunk::Gap(gap) => println!("{gap}"),
+//!         }
+//!     }
+//!     Ok(())
+//! }
 //! ```
 //!
-//! **Branch records and samples.** [`ds`] allocates the debug store (DS) save area, the memory that BTS and PEBS write
-//! their records to. [`ds::DsUnit`], [`ds::DsRunning`] and [`ds::DsStopped`] are the three states as above, and [its
-//! source] works with the same PMI handler. [`bts`] configures which branches are recorded, [`pebs`] which counters
-//! sample. [`lbr`] keeps the last branches in registers instead of memory.
+//! # What the kernel must see to
 //!
-//! **AMD's units.** [`amd`] counts and samples with AMD's performance counters, samples instructions by Instruction
-//! Based Sampling (IBS), and reads the last branches. Each has the same three states and uses the same PMI handler.
+//! - Software has enabled the local APIC: bit 8 of the spurious-interrupt vector register is 1. Otherwise its entries
+//!   stay masked whatever is written, and no PMI arrives. Source: SDM vol. 3, Advanced Programmable Interrupt
+//!   Controller, "Local APIC State After It Has Been Software Disabled".
+//! - Preemption is disabled while a method of the slot runs: a thread that is preempted in it holds the slot.
+//! - The handler and this crate use no SSE registers, or the handler saves them.
+//! - An NMI that [`Pmi::may_be_anothers`](pmi::Pmi::may_be_anothers) speaks of goes to the kernel's other handlers.
+//! - A decoder starts anew after each gap: bytes before a [`Gap`](loss::Gap) may end within a packet, and those after
+//!   [`Gap::Wrap`](loss::Gap::Wrap) may begin within one.
+//!
+//! # Where to read on
+//!
+//! | module | what it has |
+//! |---|---|
+//! | [`intel::pt`] | Intel PT: capabilities, configuration, output memory, the unit |
+//! | [`intel::ds`] with [`intel::bts`] and [`intel::pebs`] | the debug store: branch records and samples in memory |
+//! | [`intel::lbr`] | the last branches, in registers |
+//! | [`amd`] | performance counters, Instruction Based Sampling (IBS), the last branches |
+//! | [`lifecycle`] | start, stop, and why they fail: the same for all units |
+//! | [`pmi`], [`slot`], [`lapic`] | the interrupt |
+//! | [`drain`], [`loss`] | who receives what was recorded; what was lost, and where |
+//! | [`memory`], [`msr`], [`arch`], [`cpuid`] | what the kernel provides |
 //!
 //! # Not supported yet
 //!
@@ -158,21 +220,8 @@
 //! and hot-plug; output to the trace transport subsystem; the registers of trigger tracing. A kernel that uses VMX must
 //! stop its traces before VMXON where [`VmxTracing`] says so.
 //!
-//! [`PtCapabilities`]: intel::pt::PtCapabilities
+//! [`PtUnit`]: intel::pt::PtUnit
 //! [`VmxTracing`]: intel::pt::VmxTracing
-//! [`bts`]: intel::bts
-//! [`buffer`]: intel::pt::Buffer
-//! [`ds::DsRunning`]: intel::ds::DsRunning
-//! [`ds::DsStopped`]: intel::ds::DsStopped
-//! [`ds::DsUnit`]: intel::ds::DsUnit
-//! [`ds`]: intel::ds
-//! [`lbr`]: intel::lbr
-//! [`pebs`]: intel::pebs
-//! [`pt::PtRunning`]: intel::pt::PtRunning
-//! [`pt::PtStopped`]: intel::pt::PtStopped
-//! [`pt::PtUnit`]: intel::pt::PtUnit
-//! [configuration]: intel::pt::PtConfig
-//! [its source]: intel::ds::DsRunning::source
 #![cfg_attr(not(test), no_std)]
 
 pub mod amd;

@@ -10,6 +10,27 @@ use core::fmt;
 
 /// What to trace. Nothing is traced unless [`PtConfig::os`] or [`PtConfig::user`] is set.
 ///
+/// It is checked before any register is written; a refusal names the CPUID bit that is missing:
+///
+/// ```
+/// use pugmark_kernel::cpuid::CpuIdResult;
+/// use pugmark_kernel::intel::pt::{PtCapabilities, PtConfig};
+///
+/// // A processor without cycle-accurate mode; a kernel takes `PtCapabilities::of_this_processor()`.
+/// let cpuid = |leaf, subleaf| match (leaf, subleaf) {
+///     (0, _) => CpuIdResult { eax: 0x14, ebx: 0, ecx: 0, edx: 0 },
+///     (7, 0) => CpuIdResult { eax: 0, ebx: 1 << 25, ecx: 0, edx: 0 },
+///     (0x14, 0) => CpuIdResult { eax: 0, ebx: 1, ecx: 3, edx: 0 },
+///     _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
+/// };
+/// let capabilities = PtCapabilities::read(cpuid)?;
+/// let config = PtConfig::new().os(true).cr3(0x1000);
+/// assert!(config.check(&capabilities).is_ok());
+/// let refusal = config.cycles(0).check(&capabilities).unwrap_err();
+/// assert_eq!(refusal.to_string(), "CPUID.14H.0:EBX[1] (cycle-accurate mode) is not there");
+/// # Ok::<(), pugmark_kernel::lifecycle::Missing>(())
+/// ```
+///
 /// Source: SDM vol. 3, Intel Processor Trace, "IA32_RTIT_CTL MSR", "Trace Filtering".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PtConfig {
