@@ -11,11 +11,9 @@ use crate::{
     image::{Image, Window},
 };
 
-/// The most direct jumps and calls in a block. The limit excludes endless loops.
-const JUMPS: u32 = 64;
 /// The most blocks in a row that end without a branch.
 const OPEN_BLOCKS: u32 = 16;
-/// The most segments of a block, and calls in it.
+/// The most segments of a block, which excludes endless loops, and the most calls in it.
 const SEGMENTS: usize = 255;
 const CALLS: usize = 16;
 /// The most lengths in a segment.
@@ -113,7 +111,7 @@ impl Graph<'_> {
             calls: 0,
             size: 0,
         };
-        let (mut returns, mut calls, mut jumps) = ([0; CALLS], 0, 0);
+        let (mut returns, mut calls) = ([0; CALLS], 0);
         let (mut segments, mut filled) = (0, 0);
         let (mut segment, mut lengths) = (ip, 0_u64);
         let mut at = ip;
@@ -144,10 +142,6 @@ impl Graph<'_> {
             let (goes_to, end) = match Way::behind(&insn, next) {
                 Way::On => (next, None),
                 way @ (Way::Jump | Way::Call | Way::CallNext) => {
-                    jumps += 1;
-                    if jumps > JUMPS {
-                        return Err(NoBlock::Slow);
-                    }
                     if way == Way::Call {
                         *returns.get_mut(calls).ok_or(NoBlock::Slow)? = next;
                         calls += 1;

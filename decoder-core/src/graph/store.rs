@@ -51,7 +51,7 @@ pub struct Graph<'m> {
 /// What a graph holds and has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// How many blocks it holds, and how many it has room for.
+    /// How many blocks it holds.
     pub blocks: usize,
     /// How many blocks it has room for.
     pub room: usize,
@@ -121,8 +121,8 @@ impl<'m> Graph<'m> {
         if self.image != key {
             self.forget();
             self.image = key;
+            self.contexts.sees(image);
         }
-        self.contexts.sees(image);
     }
 
     /// Turns to a context.

@@ -22,7 +22,6 @@ use crate::{
 const COND: u32 = End::Cond as u32;
 const RETURN: u32 = End::Return as u32;
 const CALL: u32 = End::Call as u32;
-
 const OPEN: u32 = End::Open as u32;
 
 /// How a walk ended.

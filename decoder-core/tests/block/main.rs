@@ -5,6 +5,7 @@
 mod common;
 mod compare;
 mod forget;
+mod graph;
 mod images;
 mod programs;
 mod real;

@@ -1,0 +1,127 @@
+//! One graph for several traces, and what only a graph could get wrong.
+
+use crate::compare::compare;
+use pugmark_decoder_core::{
+    block::{BlockDecoder, Item},
+    config::Config,
+    graph::Graph,
+    image::{AddressSpace, Image, Section},
+};
+
+const PSB: &[u8] = b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82";
+/// MODE.Exec (64 bit), FUP (1000), PSBEND.
+const STATE: &[u8] = b"\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
+/// TIP (1000), and enough for the fast way after it.
+const TIP_1000: &[u8] = b"\x2d\0\x10";
+const TAIL: &[u8] = &[0; 16];
+
+const fn section(bytes: &[u8]) -> Section<'_> {
+    Section { base: 0x1000, bytes, space: AddressSpace::Any }
+}
+
+/// All items, by a graph if there is one.
+fn items(trace: &[u8], image: Image<'_>, graph: Option<&mut Graph<'_>>) -> Vec<Item> {
+    let mut decoder = BlockDecoder::new(trace, image);
+    decoder.sync_forward();
+    match graph {
+        None => std::iter::from_fn(|| decoder.next().expect("the trace fits the code")).collect(),
+        Some(graph) => {
+            let mut items = vec![Item::NONE; 1000];
+            let (filled, end) = decoder.fill(graph, &mut items);
+            assert!(filled < 1000 && end.is_ok(), "{end:?}");
+            items.truncate(filled);
+            items
+        }
+    }
+}
+
+#[test]
+fn a_graph_is_of_one_image_at_a_time() {
+    // jmp rax; nop, jmp rax; the same bytes in two places.
+    let plain = [0xff, 0xe0, 0x90];
+    let longer = [0x90, 0xff, 0xe0];
+    let sections = [section(&plain), section(&longer), section(&plain)];
+    let trace = [PSB, STATE, TIP_1000, TIP_1000, TIP_1000, TAIL].concat();
+    let mut memory = vec![0; 5000];
+    let mut graph = Graph::new(&mut memory);
+    for section in &sections {
+        let image = Image::new(std::slice::from_ref(section));
+        assert_eq!(items(&trace, image, Some(&mut graph)), items(&trace, image, None), "{section:x?}");
+    }
+    assert_eq!(graph.statistics().built, 3);
+    // The same image again: nothing is decoded.
+    items(&trace, Image::new(&sections[2..]), Some(&mut graph));
+    assert_eq!(graph.statistics().built, 3);
+    graph.forget();
+    items(&trace, Image::new(&sections[2..]), Some(&mut graph));
+    assert_eq!(graph.statistics().built, 4);
+}
+
+#[test]
+fn code_in_a_transaction_is_apart_from_the_same_code_outside() {
+    let code = [0x90, 0xff, 0xe0];
+    let sections = [section(&code)];
+    let image = Image::new(&sections);
+    // MODE.TSX: in a transaction, and not.
+    let trace = |mode: &[u8]| [PSB, mode, STATE, TIP_1000, TIP_1000, TAIL].concat();
+    let mut memory = vec![0; 5000];
+    let mut graph = Graph::new(&mut memory);
+    for mode in [&b"\x99\x21"[..], b"\x99\x20", b"\x99\x21"] {
+        let trace = trace(mode);
+        let found = items(&trace, image, Some(&mut graph));
+        assert_eq!(found, items(&trace, image, None), "{mode:x?}");
+        let speculative = mode == b"\x99\x21";
+        assert!(
+            found.iter().any(|item| matches!(item, Item::Block(block) if block.speculative == speculative))
+        );
+    }
+    assert_eq!(graph.statistics().built, 2);
+}
+
+#[test]
+fn no_more_returns_are_compressed_than_there_are_calls_in_the_stack() {
+    // 1000: je 1007; 1002: call 1000; 1007: ret
+    let code = [0x74, 0x05, 0xe8, 0xf9, 0xff, 0xff, 0xff, 0xc3];
+    let sections = [section(&code)];
+    for calls in [1, 5, 63, 64, 65, 70, 150] {
+        for returns in [calls / 2, calls, calls + 1] {
+            // Not taken for each call, then taken once, and once more for each return.
+            let outcomes = [vec![false; calls], vec![true; returns + 1]].concat();
+            let mut trace = [PSB, STATE].concat();
+            for six in outcomes.chunks(6) {
+                let bits = six.iter().fold(1, |bits, &taken| bits << 1 | u8::from(taken));
+                trace.push(bits << 1);
+            }
+            trace.extend(TAIL);
+            compare(&trace, Image::new(&sections), Config::new())
+                .unwrap_or_else(|error| panic!("{calls} calls, {returns} returns: {error}"));
+        }
+    }
+}
+
+#[test]
+fn contexts_and_blocks_come_and_go() {
+    // More address spaces than a graph tells apart, each with code of its own.
+    let codes: Vec<Vec<u8>> = (0..50).map(|at| [vec![0x90; at % 7], vec![0xff, 0xe0]].concat()).collect();
+    let sections: Vec<Section<'_>> = codes
+        .iter()
+        .zip(1_u64..)
+        .map(|(bytes, at)| Section { base: 0x1000, bytes, space: AddressSpace::Cr3(at << 12) })
+        .collect();
+    let mut trace = vec![];
+    for round in 0..2 {
+        for at in 1..=50_u64 {
+            trace.extend(PSB);
+            // PIP: CR3 from bit 5 on.
+            let cr3 = ((at << 12) >> 5) << 1;
+            trace.extend([0x02, 0x43]);
+            trace.extend(&cr3.to_le_bytes()[..6]);
+            trace.extend(STATE);
+            trace.extend(TIP_1000.repeat(1 + (at as usize + round) % 3));
+            // OVF, FUP (1000): the next PSB+ may be of another address space.
+            trace.extend(b"\x02\xf3\x3d\0\x10");
+        }
+    }
+    trace.extend(TAIL);
+    compare(&trace, Image::new(&sections), Config::new()).unwrap();
+}
