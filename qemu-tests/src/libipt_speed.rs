@@ -1,4 +1,4 @@
-//! Runs libipt's packet and block decoders, to compare their speed with ours.
+//! Runs libipt's packet, query, instruction and block decoders, to compare their speed with ours.
 //!
 //! As in [`libipt`](crate::libipt), the library is loaded at run time. Code comes from files, because libipt caches the
 //! blocks of code in sections that it has mapped, but not those of code that a callback reads. The section cache is
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use std::{
     ffi::{CString, c_char, c_int, c_void},
     os::unix::ffi::OsStrExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     ptr::{self, NonNull},
 };
 
@@ -26,6 +26,25 @@ pub struct FileSection {
     pub base: u64,
 }
 
+/// What a run has decoded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Decoded {
+    /// The number of items.
+    pub count: u64,
+    /// The sum of what the items hold, modulo 2^64. Who adds it up has used each item, and two decoders with the same
+    /// sum have hardly decoded different things.
+    pub sum: u64,
+}
+
+impl Decoded {
+    /// Adds an item that holds this.
+    #[inline(always)]
+    pub fn add(&mut self, value: u64) {
+        self.count += 1;
+        self.sum = self.sum.wrapping_add(value);
+    }
+}
+
 type Handle = NonNull<c_void>;
 
 /// libipt's functions; the signatures are those of intel-pt.h, version 2.
@@ -34,6 +53,18 @@ pub struct Libipt {
     pkt_free: unsafe extern "C" fn(Handle),
     pkt_sync_forward: unsafe extern "C" fn(Handle) -> c_int,
     pkt_next: unsafe extern "C" fn(Handle, *mut PtPacket, usize) -> c_int,
+    qry_alloc: unsafe extern "C" fn(*const PtConfig) -> Option<Handle>,
+    qry_free: unsafe extern "C" fn(Handle),
+    qry_sync_forward: unsafe extern "C" fn(Handle, *mut u64) -> c_int,
+    qry_cond_branch: unsafe extern "C" fn(Handle, *mut c_int) -> c_int,
+    qry_indirect_branch: unsafe extern "C" fn(Handle, *mut u64) -> c_int,
+    qry_event: unsafe extern "C" fn(Handle, *mut PtEvent, usize) -> c_int,
+    insn_alloc: unsafe extern "C" fn(*const PtConfig) -> Option<Handle>,
+    insn_free: unsafe extern "C" fn(Handle),
+    insn_sync_forward: unsafe extern "C" fn(Handle) -> c_int,
+    insn_next: unsafe extern "C" fn(Handle, *mut PtInsn, usize) -> c_int,
+    insn_event: unsafe extern "C" fn(Handle, *mut PtEvent, usize) -> c_int,
+    insn_set_image: unsafe extern "C" fn(Handle, Handle) -> c_int,
     blk_alloc: unsafe extern "C" fn(*const PtConfig) -> Option<Handle>,
     blk_free: unsafe extern "C" fn(Handle),
     blk_sync_forward: unsafe extern "C" fn(Handle) -> c_int,
@@ -72,6 +103,47 @@ struct PtPacket {
     payload: [u64; 2],
 }
 
+impl PtPacket {
+    // Kinds of packets, of `enum pt_packet_type`.
+    const PSB: c_int = 3;
+    const FUP: c_int = 5;
+    const TIP_PGD: c_int = 8;
+    const TNT_8: c_int = 9;
+    const TNT_64: c_int = 10;
+    const TSC: c_int = 15;
+    const MTC: c_int = 17;
+    const CYC: c_int = 18;
+
+    /// What the packet holds: a TNT its outcomes as a number and how many these are, a packet with an IP the address that
+    /// it stands for, a TSC, an MTC or a CYC its number. Of the others, which are rare, only the kind is used.
+    #[inline(always)]
+    fn held(&self, last_ip: &mut u64) -> u64 {
+        let [first, second] = self.payload;
+        match self.kind {
+            Self::TNT_8 | Self::TNT_64 => (first & 0xff) + second,
+            Self::FUP..=Self::TIP_PGD => {
+                // The field `ipc` holds IPBytes.
+                *last_ip = match first & 0xff {
+                    1 => *last_ip & !0xffff | second,
+                    2 => *last_ip & !0xffff_ffff | second,
+                    3 => ((second << 16).cast_signed() >> 16).cast_unsigned(),
+                    4 => *last_ip & !0xffff_ffff_ffff | second,
+                    6 => second,
+                    _ => return 0,
+                };
+                *last_ip
+            }
+            Self::PSB => {
+                *last_ip = 0;
+                0
+            }
+            Self::TSC | Self::CYC => first,
+            Self::MTC => first & 0xff,
+            _ => 0,
+        }
+    }
+}
+
 /// `struct pt_block`.
 #[repr(C)]
 #[derive(Default)]
@@ -87,6 +159,19 @@ struct Block {
     flags: u16,
 }
 
+/// `struct pt_insn`.
+#[repr(C)]
+#[derive(Default)]
+struct PtInsn {
+    ip: u64,
+    isid: c_int,
+    mode: c_int,
+    class: c_int,
+    raw: [u8; 15],
+    size: u8,
+    flags: u32,
+}
+
 /// `struct pt_event`.
 #[repr(C)]
 #[derive(Default)]
@@ -97,16 +182,27 @@ struct PtEvent {
 }
 
 const _: () = assert!(size_of::<PtPacket>() == 24 && size_of::<Block>() == 48 && size_of::<PtEvent>() == 64);
+const _: () = assert!(size_of::<PtInsn>() == 40);
+
+/// The error of a question that the trace does not answer next.
+const BAD_QUERY: c_int = 8;
 
 const STATUS_EVENT_PENDING: c_int = 1 << 0;
+const STATUS_IP_SUPPRESSED: c_int = 1 << 1;
 const STATUS_END_OF_STREAM: c_int = 1 << 2;
 
 impl Libipt {
-    /// Loads the library; `None` if it is not installed.
+    /// Loads the installed library; `None` if there is none.
     #[must_use]
     pub fn load() -> Option<Self> {
+        Self::load_from(Path::new("libipt.so.2"))
+    }
+
+    /// Loads the library from a file; `None` if it is not there or lacks a function.
+    #[must_use]
+    pub fn load_from(file: &Path) -> Option<Self> {
         // SAFETY: libipt has no constructors and no destructors.
-        let library = unsafe { libloading::Library::new("libipt.so.2") }.ok()?;
+        let library = unsafe { libloading::Library::new(file) }.ok()?;
         // Its functions are used until the program ends, so it is never unloaded.
         let library: &'static libloading::Library = Box::leak(Box::new(library));
         /// The function of this name, with the type of the field to which it is assigned.
@@ -121,6 +217,18 @@ impl Libipt {
             pkt_free: function!(b"pt_pkt_free_decoder"),
             pkt_sync_forward: function!(b"pt_pkt_sync_forward"),
             pkt_next: function!(b"pt_pkt_next"),
+            qry_alloc: function!(b"pt_qry_alloc_decoder"),
+            qry_free: function!(b"pt_qry_free_decoder"),
+            qry_sync_forward: function!(b"pt_qry_sync_forward"),
+            qry_cond_branch: function!(b"pt_qry_cond_branch"),
+            qry_indirect_branch: function!(b"pt_qry_indirect_branch"),
+            qry_event: function!(b"pt_qry_event"),
+            insn_alloc: function!(b"pt_insn_alloc_decoder"),
+            insn_free: function!(b"pt_insn_free_decoder"),
+            insn_sync_forward: function!(b"pt_insn_sync_forward"),
+            insn_next: function!(b"pt_insn_next"),
+            insn_event: function!(b"pt_insn_event"),
+            insn_set_image: function!(b"pt_insn_set_image"),
             blk_alloc: function!(b"pt_blk_alloc_decoder"),
             blk_free: function!(b"pt_blk_free_decoder"),
             blk_sync_forward: function!(b"pt_blk_sync_forward"),
@@ -137,26 +245,75 @@ impl Libipt {
         })
     }
 
-    /// Returns the number of packets from the first PSB (the packet at which a decoder can start) to the first error.
+    /// Decodes the packets from the first PSB (the packet at which a decoder can start) to the first error. The sum is of
+    /// what [`PtPacket::held`] returns.
     ///
     /// # Errors
     /// libipt gives no decoder.
-    pub fn packets(&self, trace: &[u8]) -> Result<u64> {
+    pub fn packets(&self, trace: &[u8]) -> Result<Decoded> {
         let config = config(trace);
         // SAFETY: libipt copies the configuration and only reads the trace, which outlives the decoder.
         let decoder = unsafe { (self.pkt_alloc)(&raw const config) }.context("libipt: no packet decoder")?;
         let mut packet = PtPacket { kind: 0, size: 0, payload: [0; 2] };
-        let mut count = 0;
+        let (mut decoded, mut last_ip) = (Decoded::default(), 0);
         // SAFETY: the decoder is allocated.
         if unsafe { (self.pkt_sync_forward)(decoder) } >= 0 {
             // SAFETY: the decoder is allocated, and the packet has the given size.
             while unsafe { (self.pkt_next)(decoder, &raw mut packet, size_of::<PtPacket>()) } >= 0 {
-                count += 1;
+                decoded.add(packet.held(&mut last_ip));
             }
         }
         // SAFETY: the decoder was allocated and is not used any more.
         unsafe { (self.pkt_free)(decoder) };
-        Ok(count)
+        Ok(decoded)
+    }
+
+    /// Asks where each branch went, without code, and takes each event in between. The count is of branches, the sum of
+    /// outcomes (1 for taken) and targets. After an error it goes on at the next PSB.
+    ///
+    /// Without code one does not know what kind of branch comes next. The question after the outcome of a conditional
+    /// one is asked first; if it is the wrong one, libipt says so at once.
+    ///
+    /// # Errors
+    /// libipt gives no decoder.
+    pub fn query(&self, trace: &[u8]) -> Result<Decoded> {
+        let config = config(trace);
+        // SAFETY: libipt copies the configuration and only reads the trace, which outlives the decoder.
+        let decoder = unsafe { (self.qry_alloc)(&raw const config) }.context("libipt: no query decoder")?;
+        let (mut decoded, mut ip) = (Decoded::default(), 0);
+        // SAFETY: the decoder is allocated.
+        while let mut status @ 0.. = unsafe { (self.qry_sync_forward)(decoder, &raw mut ip) } {
+            while status >= 0 {
+                status = self.next_answer(decoder, status, &mut decoded);
+            }
+        }
+        // SAFETY: the decoder was allocated and is not used any more.
+        unsafe { (self.qry_free)(decoder) };
+        Ok(decoded)
+    }
+
+    #[inline]
+    fn next_answer(&self, decoder: Handle, status: c_int, decoded: &mut Decoded) -> c_int {
+        if status & STATUS_EVENT_PENDING != 0 {
+            let mut event = PtEvent::default();
+            // SAFETY: the decoder is allocated, and the event has the given size.
+            return unsafe { (self.qry_event)(decoder, &raw mut event, size_of::<PtEvent>()) };
+        }
+        let (mut taken, mut target) = (0, 0);
+        // SAFETY: the decoder is allocated.
+        let status = unsafe { (self.qry_cond_branch)(decoder, &raw mut taken) };
+        if status >= 0 {
+            decoded.add(taken.unsigned_abs().into());
+        }
+        if status != -BAD_QUERY {
+            return status;
+        }
+        // SAFETY: the decoder is allocated.
+        let status = unsafe { (self.qry_indirect_branch)(decoder, &raw mut target) };
+        if status >= 0 {
+            decoded.add(if status & STATUS_IP_SUPPRESSED == 0 { target } else { 0 });
+        }
+        status
     }
 
     /// Makes an image of files, which can be used for many traces.
@@ -195,6 +352,47 @@ pub struct LibiptImage<'a> {
 }
 
 impl LibiptImage<'_> {
+    /// Decodes the instructions from the first PSB on; after an error it goes on at the next PSB. The sum is of their
+    /// addresses.
+    ///
+    /// # Errors
+    /// libipt gives no decoder.
+    pub fn insns(&self, trace: &[u8]) -> Result<Decoded> {
+        let libipt = self.libipt;
+        let config = config(trace);
+        let image = self.handle.context("libipt: no image")?;
+        // SAFETY: libipt copies the configuration and only reads the trace, which outlives the decoder.
+        let decoder =
+            unsafe { (libipt.insn_alloc)(&raw const config) }.context("libipt: no instruction decoder")?;
+        // SAFETY: both are allocated; the image is freed after the decoder.
+        let set = unsafe { (libipt.insn_set_image)(decoder, image) };
+        let mut decoded = Decoded::default();
+        let (mut insn, mut event) = (PtInsn::default(), PtEvent::default());
+        if set >= 0 {
+            // SAFETY: the decoder is allocated.
+            while let mut status @ 0.. = unsafe { (libipt.insn_sync_forward)(decoder) } {
+                while status >= 0 && status & STATUS_END_OF_STREAM == 0 {
+                    if status & STATUS_EVENT_PENDING != 0 {
+                        // SAFETY: the decoder is allocated, and the event has the given size.
+                        status =
+                            unsafe { (libipt.insn_event)(decoder, &raw mut event, size_of::<PtEvent>()) };
+                        continue;
+                    }
+                    insn.class = 0;
+                    // SAFETY: the decoder is allocated, and the instruction has the given size.
+                    status = unsafe { (libipt.insn_next)(decoder, &raw mut insn, size_of::<PtInsn>()) };
+                    // If there is an error, the instruction before it counts if its class is known.
+                    if status >= 0 || insn.class != 0 {
+                        decoded.add(insn.ip);
+                    }
+                }
+            }
+        }
+        // SAFETY: the decoder was allocated and is not used any more.
+        unsafe { (libipt.insn_free)(decoder) };
+        Ok(decoded)
+    }
+
     /// Returns the numbers of instructions and of blocks from the first PSB on; after an error it goes on at the next
     /// PSB.
     ///

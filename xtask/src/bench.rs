@@ -1,57 +1,74 @@
-//! `cargo xtask bench`: measures how fast packets, instructions and blocks are decoded, compared with libipt and
-//! iptr-decoder in the same run.
+//! `cargo xtask bench`: measures how fast each layer decodes, beside libipt, iptr-decoder, iptr-edge-analyzer and ptcov
+//! in the same run.
 //!
-//! The decoders take turns, and the fastest turn of each counts, in processor time: on a machine that also does other
-//! work, this says most about the program.
+//! The decoders take turns, and the fastest turn of each counts, in the processor time of the thread: on a machine that
+//! also does other work, this says most about the program. Everybody uses what it decodes in the same way: it is added
+//! up, and where the layers are the same the sums must be equal.
 
 mod clock;
+mod layers;
 mod load;
+mod peers;
+mod plot;
+mod race;
+mod record;
+mod report;
+mod scaling;
 mod synthetic;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use clap::Args;
-use clock::thread_time;
-use iptr_decoder::{DecodeOptions, error::DecoderError, packet_handler::packet_counter::PacketCounter};
-use load::Load;
-use pugmark_decoder_core::{
-    Error,
-    block::{Block, BlockDecoder},
-    event::{Event, EventDecoder},
-    graph::{Graph, Sink, Straight, WORDS_PER_BLOCK},
-    image::{AddressSpace, Image, Section},
-    last_ip::LastIp,
-    packet::{self, Cyc, Ip, IpPacket, Packet, Packets, Tnt},
-    query::{Answers, QueryDecoder},
-};
-use pugmark_qemu_tests::libipt_speed::{FileSection, Libipt};
+use layers::{LAYERS, Setup};
+use load::{Load, recorded_load};
+use peers::Peers;
+use pugmark_decoder_core::image::Image;
+use pugmark_qemu_tests::libipt_speed::Libipt;
+use report::{Report, Row};
 use std::{
     fs,
-    hint::black_box,
-    path::PathBuf,
-    time::{Duration, Instant},
+    path::{Path, PathBuf},
+    time::Duration,
 };
-
-/// The memory of the graph of blocks, in 32-bit words.
-const GRAPH_WORDS: usize = WORDS_PER_BLOCK << 16;
-
-/// The least duration of a turn; if the clock were read more often, reading it would be measured too.
-const TURN_TIME: Duration = Duration::from_millis(5);
 
 /// The options of `cargo xtask bench`.
 #[derive(Args)]
 pub(crate) struct BenchOptions {
     /// How long to measure each layer of each decoder
-    #[arg(long, default_value_t = 2.0)]
+    #[arg(long, default_value_t = 0.5)]
     seconds: f64,
+    /// Measure only recordings whose names contain this, such as python3 or -timing; can be repeated
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Measure only this layer; can be repeated
+    #[arg(long, value_name = "LAYER")]
+    layer: Vec<String>,
+    /// Make the recordings anew, and measure nothing
+    #[arg(long)]
+    record: bool,
+    /// Measure made traces of random programs instead of recordings: quick, but no program is like them
+    #[arg(long)]
+    made: bool,
     /// How many bytes of trace to make
-    #[arg(long, default_value_t = 4 << 20)]
+    #[arg(long, default_value_t = 4 << 20, requires = "made")]
     bytes: usize,
-    /// Measure a recorded trace instead of a made one; needs --image
+    /// Measure this trace instead of the recordings; needs --image
     #[arg(long, requires = "image")]
     trace: Option<PathBuf>,
     /// The code of the recorded trace: `{"sections":[{"file","offset","len","vaddr"}]}`, files beside it
     #[arg(long, requires = "trace")]
     image: Option<PathBuf>,
+    /// Compare with this libipt instead of the installed one
+    #[arg(long, value_name = "FILE")]
+    libipt: Option<PathBuf>,
+    /// Compare with libipt only: the others are built on first use, which takes a minute
+    #[arg(long)]
+    no_peers: bool,
+    /// Write all numbers into a file as well
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write plots into a folder, and measure what the cost depends on
+    #[arg(long, value_name = "FOLDER")]
+    plots: Option<PathBuf>,
 }
 
 /// Runs `cargo xtask bench`.
@@ -64,251 +81,91 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<()> {
     done
 }
 
-fn bench_in(options: &BenchOptions, scratch: &std::path::Path) -> Result<()> {
-    let loads = match (&options.trace, &options.image) {
-        (Some(trace), Some(image)) => vec![recorded_load(trace, image)?],
-        _ => [false, true]
+fn loads(options: &BenchOptions, scratch: &Path) -> Result<Vec<Load>> {
+    match (&options.trace, &options.image) {
+        (Some(trace), Some(image)) => {
+            Ok(vec![recorded_load(&trace.display().to_string(), trace, image, false)?])
+        }
+        _ if options.made => [false, true]
             .map(|timing| synthetic::synthetic_load(options.bytes, timing, scratch))
             .into_iter()
-            .collect::<Result<_>>()?,
+            .collect(),
+        _ => record::recordings(&options.only, options.record),
+    }
+}
+
+fn bench_in(options: &BenchOptions, scratch: &Path) -> Result<()> {
+    if let Some(unknown) = options.layer.iter().find(|name| LAYERS.iter().all(|layer| layer.name != **name)) {
+        bail!("no layer {unknown}; there are {}", LAYERS.map(|layer| layer.name).join(", "));
+    }
+    let loads = loads(options, scratch)?;
+    if options.record {
+        return Ok(());
+    }
+    let libipt = match &options.libipt {
+        Some(file) => {
+            Some(Libipt::load_from(file).with_context(|| format!("no libipt in {}", file.display()))?)
+        }
+        None => Libipt::load(),
     };
-    let library = Libipt::load();
-    if library.is_none() {
-        println!("libipt is not installed: no comparison");
+    if libipt.is_none() {
+        println!("libipt is not installed: no comparison with it");
     }
-    for load in loads {
-        measure(&load, library.as_ref(), Duration::from_secs_f64(options.seconds))?;
-    }
-    Ok(())
-}
-
-fn recorded_load(trace: &std::path::Path, image: &std::path::Path) -> Result<Load> {
-    let bytes = fs::read(trace).with_context(|| format!("trace {}", trace.display()))?;
-    let text = fs::read_to_string(image).with_context(|| format!("image {}", image.display()))?;
-    let image_json: serde_json::Value = serde_json::from_str(&text)?;
-    let folder = image.parent().unwrap_or(std::path::Path::new(""));
-    let (mut code, mut files) = (vec![], vec![]);
-    for section in image_json["sections"].as_array().context("no sections in the image")? {
-        let number =
-            |field: &str| section[field].as_u64().with_context(|| format!("no {field} in a section"));
-        let file = folder.join(section["file"].as_str().context("no file in a section")?);
-        let (offset, len, base) = (number("offset")?, number("len")?, number("vaddr")?);
-        let contents = fs::read(&file).with_context(|| format!("{}", file.display()))?;
-        let range = offset as usize..(offset + len) as usize;
-        code.push((
-            base,
-            contents.get(range).context("a section of the image reaches beyond its file's end")?.to_vec(),
-        ));
-        files.push(FileSection { file, offset, len, base });
-    }
-    Ok(Load { name: trace.display().to_string(), trace: bytes, code, files })
-}
-
-fn measure(load: &Load, library: Option<&Libipt>, least: Duration) -> Result<()> {
-    let Load { name, trace, code, files } = load;
-    let sections: Vec<_> =
-        code.iter().map(|(base, bytes)| Section { base: *base, bytes, space: AddressSpace::Any }).collect();
-    let image = Image::new(&sections);
-    println!("\n{name}: {} bytes", trace.len());
-    let mut own = || packets(trace);
-    let mut libipt = library.map(|library| || library.packets(trace).unwrap_or(0));
-    let mut sides: Vec<Contender<'_>> = vec![("", &mut own)];
-    sides.extend(libipt.as_mut().map(|libipt| ("libipt", libipt as &mut dyn FnMut() -> u64)));
-    compare("packets", trace, least, &mut sides);
-    let sides: &mut [Contender<'_>] = &mut [("", &mut || packets(trace)), ("iptr", &mut || iptr(trace))];
-    compare("counted", trace, least, sides);
-    compare("events", trace, least, &mut [("", &mut || events(trace))]);
-    compare("query", trace, least, &mut [("", &mut || query(trace))]);
-    let mut memory = vec![0; GRAPH_WORDS];
-    let mut graph = Graph::new(&mut memory);
-    compare("insns", trace, least, &mut [("", &mut || insns(trace, image, &mut graph))]);
-    let mut own = || blocks(trace, image, &mut graph);
-    let their_image = library.map(|library| library.image(files)).transpose()?;
-    let mut libipt = their_image.as_ref().map(|image| || image.blocks(trace).map_or(0, |(insns, _)| insns));
-    let mut sides: Vec<Contender<'_>> = vec![("", &mut own)];
-    sides.extend(libipt.as_mut().map(|libipt| ("libipt", libipt as &mut dyn FnMut() -> u64)));
-    let counts = compare("blocks", trace, least, &mut sides);
-    if let [own, theirs] = counts[..] {
-        ensure!(own == theirs, "libipt has {theirs} instructions, our own blocks have {own}");
-    }
-    Ok(())
-}
-
-/// The name of a decoder, and a run that counts what it decodes.
-type Contender<'a> = (&'static str, &'a mut dyn FnMut() -> u64);
-
-/// Measures all decoders in turn and prints them as multiples of the first one; returns their counts.
-fn compare(layer: &str, trace: &[u8], least: Duration, sides: &mut [Contender<'_>]) -> Vec<u64> {
-    let mut best: Vec<_> = sides.iter().map(|_| (f64::MAX, 0)).collect();
-    let begin = Instant::now();
-    let mut rounds = 0;
-    while rounds < 3 || begin.elapsed() < least * sides.len() as u32 {
-        for ((_, run), (seconds, count)) in sides.iter_mut().zip(&mut best) {
-            let (start, mut runs, mut took) = (thread_time(), 0, Duration::ZERO);
-            while took < TURN_TIME {
-                *count = black_box(run());
-                (runs, took) = (runs + 1, thread_time() - start);
+    let peers = if options.no_peers { None } else { peers() };
+    let mut report = Report::new();
+    for load in &loads {
+        let sections = load.sections();
+        let setup =
+            Setup { load, image: Image::new(&sections), libipt: libipt.as_ref(), peers: peers.as_ref() };
+        println!("\n{}: {} bytes", load.name, load.trace.len());
+        for layer in &LAYERS {
+            if !options.layer.is_empty() && options.layer.iter().all(|name| name != layer.name) {
+                continue;
             }
-            *seconds = (took.as_secs_f64() / f64::from(runs)).min(*seconds);
-        }
-        rounds += 1;
-    }
-    let mb_per_s = |seconds: f64| trace.len() as f64 / 1e6 / seconds;
-    let (own, count) = best[0];
-    let each = own * 1e9 / count.max(1) as f64;
-    print!("{layer:>8} {:>9.1} MB/s {count:>10} {each:>7.2} ns each", mb_per_s(own));
-    for ((whose, _), (seconds, count)) in sides.iter().zip(&best).skip(1) {
-        print!("   {whose} {:>8.1} MB/s {count:>10}   ratio {:.2}", mb_per_s(*seconds), seconds / own);
-    }
-    println!();
-    best.iter().map(|(_, count)| *count).collect()
-}
-
-/// Takes every packet and the address that its IP stands for.
-#[derive(Default)]
-struct Taken(u64);
-
-impl Taken {
-    #[inline]
-    fn take<T>(&mut self, taken: T) {
-        black_box(taken);
-        self.0 += 1;
-    }
-}
-
-impl packet::Sink for Taken {
-    #[inline]
-    fn packet(&mut self, _: u64, packet: Packet) {
-        self.take(packet);
-    }
-
-    #[inline]
-    fn tnt(&mut self, _: u64, tnt: Tnt) {
-        self.take(tnt);
-    }
-
-    #[inline]
-    fn ip(&mut self, _: u64, _: IpPacket, _: Ip, address: Option<u64>) {
-        self.take(address);
-    }
-
-    #[inline]
-    fn cyc(&mut self, _: u64, cyc: Cyc) {
-        self.take(cyc);
-    }
-}
-
-/// Decodes every packet and hands it out.
-fn packets(trace: &[u8]) -> u64 {
-    let (mut packets, mut last_ip, mut taken) = (Packets::new(trace), LastIp::new(), Taken::default());
-    while packets.sync_forward().is_some() {
-        let _: Result<(), Error> = packets.visit(&mut last_ip, &mut taken);
-    }
-    taken.0
-}
-
-/// Counts the packets with iptr-decoder, up to the first error.
-fn iptr(trace: &[u8]) -> u64 {
-    let mut counter = PacketCounter::new();
-    let _: Result<(), DecoderError<PacketCounter>> =
-        iptr_decoder::decode(trace, DecodeOptions::default(), &mut counter);
-    counter.packet_count() as u64
-}
-
-fn events(trace: &[u8]) -> u64 {
-    let mut decoder = EventDecoder::new(trace);
-    let mut count = 0;
-    while decoder.sync_forward().is_some() {
-        while let Ok(Some(event)) = &decoder.next() {
-            black_box(event);
-            count += 1;
+            let speeds = layer.measure(&setup, Duration::from_secs_f64(options.seconds))?;
+            let row = Row { load: &load.name, bytes: load.trace.len(), layer: layer.name, speeds };
+            println!("{row}");
+            report.add(&row);
         }
     }
-    count
-}
-
-fn query(trace: &[u8]) -> u64 {
-    let mut decoder = QueryDecoder::new(trace);
-    let mut answers = Counted::default();
-    while decoder.sync_forward().is_some() {
-        let _: Result<(), Error> = decoder.visit(&mut answers);
+    report.print_ratios(&loads);
+    if let Some(file) = &options.json {
+        fs::write(file, report.json()?).with_context(|| format!("cannot write {}", file.display()))?;
     }
-    answers.0
-}
-
-fn insns(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> u64 {
-    let mut decoder = BlockDecoder::new(trace, image);
-    let mut insns = Counted::default();
-    while decoder.resync().is_some() {
-        let _: Result<(), Error> = decoder.visit(graph, &mut insns);
+    if let Some(folder) = &options.plots {
+        plots(&report, &loads, folder).with_context(|| format!("no plots in {}", folder.display()))?;
     }
-    insns.0
+    Ok(())
 }
 
-fn blocks(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> u64 {
-    let mut decoder = BlockDecoder::new(trace, image);
-    let mut blocks = CountedBlocks::default();
-    while decoder.resync().is_some() {
-        let _: Result<(), Error> = decoder.visit(graph, &mut blocks);
-    }
-    blocks.0
+/// The decoders beside libipt, if they can be built.
+fn peers() -> Option<Peers> {
+    Peers::build().map_err(|error| println!("no comparison but with libipt: {error:#}")).ok()
 }
 
-/// Counts answers, or instructions.
-#[derive(Default)]
-struct Counted(u64);
-
-impl Answers for Counted {
-    #[inline]
-    fn outcomes(&mut self, outcomes: Tnt) {
-        for taken in outcomes.outcomes() {
-            black_box(taken);
-            self.0 += 1;
+fn plots(report: &Report, loads: &[Load], folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder)?;
+    let write = |name: &str, svg: String| fs::write(folder.join(name), svg);
+    for (timing, name) in [(false, "speed.svg"), (true, "speed-timing.svg")] {
+        let named: Vec<_> = loads.iter().filter(|load| load.timing == timing).collect();
+        if let Some(load) = named.first() {
+            write(name, report.speed_plot(&load.name))?;
         }
     }
-
-    #[inline]
-    fn target(&mut self, ip: Option<u64>) {
-        black_box(ip);
-        self.0 += 1;
-    }
-
-    fn event(&mut self, event: &Event) {
-        black_box(event);
-        self.0 += 1;
-    }
-}
-
-impl Sink for Counted {
-    const INSNS: bool = true;
-
-    #[inline]
-    fn insns(&mut self, insns: Straight) {
-        for ip in insns {
-            black_box(ip);
-            self.0 += 1;
-        }
-    }
-
-    fn event(&mut self, event: &Event) {
-        black_box(event);
-    }
-}
-
-/// Counts the instructions of blocks.
-#[derive(Default)]
-struct CountedBlocks(u64);
-
-impl Sink for CountedBlocks {
-    const BLOCKS: bool = true;
-
-    #[inline]
-    fn block(&mut self, block: &Block) {
-        black_box(block);
-        self.0 += u64::from(block.insns);
-    }
-
-    fn event(&mut self, event: &Event) {
-        black_box(event);
-    }
+    let plain: Vec<_> =
+        loads.iter().filter(|load| !load.timing && !load.name.ends_with("-returns")).take(3).collect();
+    let every = |curves: fn(&Load) -> Vec<scaling::Curve>| -> Vec<_> {
+        plain.iter().flat_map(|load| curves(load)).collect()
+    };
+    let milliseconds = "milliseconds";
+    let (length, image, cache) =
+        (every(scaling::by_length), every(scaling::by_image), every(scaling::by_cache));
+    let title = "Cost against the length of the trace";
+    write("length.svg", plot::curves(title, "kilobytes of trace", milliseconds, false, &length))?;
+    let title = "Cost against the size of the image";
+    write("image.svg", plot::curves(title, "sections of the image", milliseconds, true, &image))?;
+    let title = format!("Cost against the size of the graph ({} bytes a block)", report::BYTES_PER_BLOCK);
+    write("cache.svg", plot::curves(&title, "blocks that have room", milliseconds, true, &cache))?;
+    println!("plots: {}", folder.display());
+    Ok(())
 }

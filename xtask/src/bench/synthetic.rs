@@ -89,5 +89,5 @@ pub(super) fn synthetic_load(bytes: usize, timing: bool, scratch: &Path) -> Resu
         code.push((base, section.bytes.clone()));
     }
     let name = if timing { "random program, with TSC, MTC and CYC" } else { "random program, branches only" };
-    Ok(Load { name: name.into(), trace: ram, code, files })
+    Ok(Load { name: name.into(), trace: ram, code, files, timing })
 }

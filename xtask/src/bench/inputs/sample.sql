@@ -1,0 +1,10 @@
+create table item(id integer primary key, name text, weight real, owner integer);
+create table owner(id integer primary key, name text);
+insert into owner with recursive n(i) as (select 1 union all select i + 1 from n where i < 200) select i, 'owner ' || (i * 7919 % 1000) from n;
+insert into item with recursive n(i) as (select 1 union all select i + 1 from n where i < 4000) select i, 'item ' || (i * 104729 % 10007), i * 37 % 101 / 7.0, i * 31 % 200 + 1 from n;
+create index by_name on item(name);
+select count(*), sum(weight) from item join owner on item.owner = owner.id where owner.name like '%7%';
+select owner.name, count(*), avg(weight) from item join owner on item.owner = owner.id group by owner.name order by 2 desc, 1 limit 20;
+update item set weight = weight * 2 where name > 'item 5' and id % 3 = 0;
+delete from item where id % 5 = 0;
+select name, length(name), upper(substr(name, 3)) from item order by name limit 500;

@@ -1,0 +1,382 @@
+//! Each layer: a run of ours and of whoever else has that layer. Another layer is one more row of [`LAYERS`].
+
+use super::{
+    load::Load,
+    peers::{EdgePeer, Peers},
+    race::{Contender, Speed, race},
+};
+use anyhow::{Result, ensure};
+use pugmark_decoder_core::{
+    Error,
+    block::{Block, BlockDecoder},
+    event::{Event, EventDecoder},
+    graph::{
+        self, Graph, Straight, WORDS_PER_BLOCK,
+        edges::{EDGES, EdgeMap},
+    },
+    image::Image,
+    last_ip::LastIp,
+    packet::{self, Cyc, Ip, IpPacket, Mtc, Packet, Packets, Tnt, Tsc},
+    query::{Answers, QueryDecoder},
+};
+use pugmark_qemu_tests::libipt_speed::{Decoded, Libipt, LibiptImage};
+use std::{hint::black_box, time::Duration};
+
+/// The memory of the graph of blocks, in 32-bit words.
+pub(super) const GRAPH_WORDS: usize = WORDS_PER_BLOCK << 16;
+
+/// A trace with its code, as each decoder wants it.
+pub(super) struct Setup<'a> {
+    pub(super) load: &'a Load,
+    pub(super) image: Image<'a>,
+    pub(super) libipt: Option<&'a Libipt>,
+    pub(super) peers: Option<&'a Peers>,
+}
+
+/// A layer.
+pub(super) struct Layer {
+    pub(super) name: &'static str,
+    run: fn(&Setup<'_>, Duration) -> Result<Vec<Speed>>,
+    /// Whether all decoders must give the same.
+    same: bool,
+}
+
+/// All layers.
+pub(super) const LAYERS: [Layer; 10] = [
+    Layer { name: "packets", run: packet_layer, same: true },
+    Layer { name: "events", run: event_layer, same: true },
+    Layer { name: "query", run: query_layer, same: true },
+    Layer { name: "query-slices", run: slice_layer, same: false },
+    Layer { name: "insns", run: insn_layer, same: true },
+    Layer { name: "blocks", run: block_layer, same: true },
+    Layer { name: "edges", run: edge_layer, same: false },
+    Layer { name: "insns-cold", run: insn_layer_cold, same: true },
+    Layer { name: "blocks-cold", run: block_layer_cold, same: true },
+    Layer { name: "edges-cold", run: edge_layer_cold, same: false },
+];
+
+impl Layer {
+    /// Measures the layer.
+    ///
+    /// # Errors
+    /// The decoders do not agree.
+    pub(super) fn measure(&self, setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
+        let speeds = (self.run)(setup, least)?;
+        for pair in speeds.windows(2).filter(|_| self.same) {
+            ensure!(
+                pair[0].decoded == pair[1].decoded,
+                "{}, {}: {} has {:?}, {} has {:?}",
+                setup.load.name,
+                self.name,
+                pair[0].name,
+                pair[0].decoded,
+                pair[1].name,
+                pair[1].decoded
+            );
+        }
+        Ok(speeds)
+    }
+}
+
+const OWN: &str = "pugmark";
+
+fn own<'a>(mut run: impl FnMut() -> Decoded + 'a) -> Contender<'a> {
+    Contender { name: OWN, run: Box::new(move || Some(run())) }
+}
+
+fn libipt<'a>(run: impl FnMut() -> Option<Decoded> + 'a) -> Contender<'a> {
+    Contender { name: "libipt", run: Box::new(run) }
+}
+
+fn packet_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
+    let trace = &setup.load.trace[..];
+    let mut contenders = vec![own(|| packets(trace))];
+    contenders.extend(setup.libipt.map(|library| libipt(|| library.packets(trace).ok())));
+    contenders.extend(
+        setup
+            .peers
+            .map(|peers| Contender { name: "iptr-decoder", run: Box::new(|| Some(peers.packets(trace))) }),
+    );
+    Ok(race(contenders, least))
+}
+
+fn event_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
+    Ok(race(vec![own(|| events(&setup.load.trace))], least))
+}
+
+fn query_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
+    let trace = &setup.load.trace[..];
+    let mut contenders = vec![own(|| query(trace))];
+    contenders.extend(setup.libipt.map(|library| libipt(|| library.query(trace).ok())));
+    Ok(race(contenders, least))
+}
+
+/// Outcomes as they are in a packet: all of them in one call. libipt hands each out by itself.
+fn slice_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
+    let trace = &setup.load.trace[..];
+    let mut contenders = vec![own(|| query_slices(trace))];
+    contenders.extend(setup.libipt.map(|library| libipt(|| library.query(trace).ok())));
+    Ok(race(contenders, least))
+}
+
+fn insn_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
+    let trace = &setup.load.trace[..];
+    let their_image = their_image(setup)?;
+    let mut memory = vec![0; GRAPH_WORDS];
+    let mut graph = Graph::new(&mut memory);
+    let mut contenders = vec![own(|| insns(trace, setup.image, &mut graph))];
+    contenders.extend(their_image.as_ref().map(|image| libipt(|| image.insns(trace).ok())));
+    Ok(race(contenders, least))
+}
+
+fn insn_layer_cold(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
+    let trace = &setup.load.trace[..];
+    let mut contenders = vec![own(|| {
+        let mut memory = vec![0; GRAPH_WORDS];
+        insns(trace, setup.image, &mut Graph::new(&mut memory))
+    })];
+    let run = |library: &Libipt| library.image(&setup.load.files).ok()?.insns(trace).ok();
+    contenders.extend(setup.libipt.map(|library| libipt(move || run(library))));
+    Ok(race(contenders, least))
+}
+
+fn block_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
+    let trace = &setup.load.trace[..];
+    let their_image = their_image(setup)?;
+    let mut memory = vec![0; GRAPH_WORDS];
+    let mut graph = Graph::new(&mut memory);
+    let mut contenders = vec![own(|| blocks(trace, setup.image, &mut graph))];
+    contenders.extend(their_image.as_ref().map(|image| libipt(|| their_blocks(image, trace))));
+    Ok(race(contenders, least))
+}
+
+fn block_layer_cold(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
+    let trace = &setup.load.trace[..];
+    let mut contenders = vec![own(|| {
+        let mut memory = vec![0; GRAPH_WORDS];
+        blocks(trace, setup.image, &mut Graph::new(&mut memory))
+    })];
+    let run = |library: &Libipt| their_blocks(&library.image(&setup.load.files).ok()?, trace);
+    contenders.extend(setup.libipt.map(|library| libipt(move || run(library))));
+    Ok(race(contenders, least))
+}
+
+fn edge_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
+    let trace = &setup.load.trace[..];
+    let mut memory = vec![0; GRAPH_WORDS];
+    let mut graph = Graph::new(&mut memory);
+    let mut map = Box::new([0; EDGES]);
+    let mut contenders = vec![own(|| edges(trace, setup.image, &mut graph, &mut map))];
+    for (name, which) in EDGE_PEERS {
+        contenders.extend(setup.peers.map(|peers| {
+            let mut edges = peers.edges(which, setup.load);
+            let run = Box::new(move || edges.run().map(|()| Decoded::default()));
+            Contender { name, run }
+        }));
+    }
+    Ok(race(contenders, least))
+}
+
+fn edge_layer_cold(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
+    let trace = &setup.load.trace[..];
+    let mut map = Box::new([0; EDGES]);
+    let mut contenders = vec![own(|| {
+        let mut memory = vec![0; GRAPH_WORDS];
+        edges(trace, setup.image, &mut Graph::new(&mut memory), &mut map)
+    })];
+    for (name, which) in EDGE_PEERS {
+        contenders.extend(setup.peers.map(|peers| {
+            let run = move || peers.edges(which, setup.load).run().map(|()| Decoded::default());
+            Contender { name, run: Box::new(run) }
+        }));
+    }
+    Ok(race(contenders, least))
+}
+
+const EDGE_PEERS: [(&str, EdgePeer); 2] =
+    [("ptcov", EdgePeer::Ptcov), ("iptr-edge-analyzer", EdgePeer::IptrEdgeAnalyzer)];
+
+fn their_image<'a>(setup: &Setup<'a>) -> Result<Option<LibiptImage<'a>>> {
+    setup.libipt.map(|library| library.image(&setup.load.files)).transpose()
+}
+
+fn their_blocks(image: &LibiptImage<'_>, trace: &[u8]) -> Option<Decoded> {
+    image.blocks(trace).ok().map(|(insns, _)| Decoded { count: insns, sum: 0 })
+}
+
+/// Adds up what packets hold, as the other decoders' sums do.
+struct Held(Decoded);
+
+impl packet::Sink for Held {
+    #[inline]
+    fn packet(&mut self, _: u64, packet: Packet) {
+        self.0.add(match packet {
+            Packet::TntLong(tnt) => tnt.bits + u64::from(tnt.len),
+            _ => 0,
+        });
+    }
+
+    #[inline]
+    fn tnt(&mut self, _: u64, tnt: Tnt) {
+        self.0.add(tnt.bits + u64::from(tnt.len));
+    }
+
+    #[inline]
+    fn ip(&mut self, _: u64, _: IpPacket, _: Ip, address: Option<u64>) {
+        self.0.add(address.unwrap_or_default());
+    }
+
+    #[inline]
+    fn cyc(&mut self, _: u64, cyc: Cyc) {
+        self.0.add(cyc.cycles);
+    }
+
+    #[inline]
+    fn mtc(&mut self, _: u64, mtc: Mtc) {
+        self.0.add(mtc.ctc.into());
+    }
+
+    #[inline]
+    fn tsc(&mut self, _: u64, tsc: Tsc) {
+        self.0.add(tsc.tsc);
+    }
+}
+
+/// Hands out every packet.
+fn packets(trace: &[u8]) -> Decoded {
+    let (mut packets, mut last_ip) = (Packets::new(trace), LastIp::new());
+    let mut held = Held(Decoded::default());
+    while packets.sync_forward().is_some() {
+        let _: Result<(), Error> = packets.visit(&mut last_ip, &mut held);
+    }
+    held.0
+}
+
+fn events(trace: &[u8]) -> Decoded {
+    let mut decoder = EventDecoder::new(trace);
+    let mut decoded = Decoded::default();
+    while decoder.sync_forward().is_some() {
+        while let Ok(Some(event)) = &decoder.next() {
+            decoded.add(event.offset);
+        }
+    }
+    decoded
+}
+
+/// Takes the answer about every branch. Events are taken, but not counted: libipt tells some of them otherwise.
+#[derive(Default)]
+struct EachAnswer(Decoded);
+
+impl Answers for EachAnswer {
+    #[inline]
+    fn outcomes(&mut self, outcomes: Tnt) {
+        // Without the black box the outcomes would be added up all at once.
+        outcomes.outcomes().for_each(|taken| self.0.add(black_box(taken).into()));
+    }
+
+    #[inline]
+    fn target(&mut self, ip: Option<u64>) {
+        self.0.add(ip.unwrap_or_default());
+    }
+
+    fn event(&mut self, event: &Event) {
+        black_box(event);
+    }
+}
+
+/// Takes the outcomes of a packet together.
+#[derive(Default)]
+struct Slices(Decoded);
+
+impl Answers for Slices {
+    #[inline]
+    fn outcomes(&mut self, outcomes: Tnt) {
+        self.0.count += u64::from(outcomes.len);
+        self.0.sum = self.0.sum.wrapping_add(outcomes.bits);
+    }
+
+    #[inline]
+    fn target(&mut self, ip: Option<u64>) {
+        self.0.add(ip.unwrap_or_default());
+    }
+
+    fn event(&mut self, event: &Event) {
+        black_box(event);
+    }
+}
+
+pub(super) fn query(trace: &[u8]) -> Decoded {
+    let (mut decoder, mut answers) = (QueryDecoder::new(trace), EachAnswer::default());
+    while decoder.sync_forward().is_some() {
+        let _: Result<(), Error> = decoder.visit(&mut answers);
+    }
+    answers.0
+}
+
+fn query_slices(trace: &[u8]) -> Decoded {
+    let (mut decoder, mut answers) = (QueryDecoder::new(trace), Slices::default());
+    while decoder.sync_forward().is_some() {
+        let _: Result<(), Error> = decoder.visit(&mut answers);
+    }
+    answers.0
+}
+
+/// Takes the address of every instruction.
+#[derive(Default)]
+struct Insns(Decoded);
+
+impl graph::Sink for Insns {
+    const INSNS: bool = true;
+
+    #[inline]
+    fn insns(&mut self, insns: Straight) {
+        insns.for_each(|ip| self.0.add(ip));
+    }
+
+    fn event(&mut self, event: &Event) {
+        black_box(event);
+    }
+}
+
+fn insns(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> Decoded {
+    let mut insns = Insns::default();
+    visit(trace, image, graph, &mut insns);
+    insns.0
+}
+
+/// Takes every block; counts their instructions, because decoders differ in where a block ends.
+#[derive(Default)]
+struct Blocks(Decoded);
+
+impl graph::Sink for Blocks {
+    const BLOCKS: bool = true;
+
+    #[inline]
+    fn block(&mut self, block: &Block) {
+        black_box(block);
+        self.0.count += u64::from(block.insns);
+    }
+
+    fn event(&mut self, event: &Event) {
+        black_box(event);
+    }
+}
+
+pub(super) fn blocks(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> Decoded {
+    let mut blocks = Blocks::default();
+    visit(trace, image, graph, &mut blocks);
+    blocks.0
+}
+
+fn edges(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>, map: &mut [u8; EDGES]) -> Decoded {
+    let mut edges = EdgeMap::<false>::new(map);
+    visit(trace, image, graph, &mut edges);
+    Decoded { count: edges.taken(), sum: 0 }
+}
+
+fn visit(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>, sink: &mut impl graph::Sink) {
+    let mut decoder = BlockDecoder::new(trace, image);
+    while decoder.resync().is_some() {
+        let _: Result<(), Error> = decoder.visit(graph, sink);
+    }
+}
