@@ -21,7 +21,8 @@ use pugmark_decoder_core::{
     event::{Event, EventDecoder},
     graph::{Graph, Sink, Straight},
     image::Image,
-    packet::{Packets, Tnt},
+    last_ip::LastIp,
+    packet::{self, Ip, IpPacket, Packet, Packets, Tnt},
     query::{Answers, QueryDecoder},
 };
 use serde::Serialize;
@@ -154,9 +155,11 @@ fn once(trace: &[u8], image: Image<'_>, config: Config<'_>, layer: Layer, graph:
     match layer {
         Layer::Packets => {
             let mut packets = Packets::with_config(trace, config);
+            let (mut last_ip, mut taken) = (LastIp::new(), Counted::default());
             while packets.sync_forward().is_some() {
-                count += packets.by_ref().filter(Result::is_ok).count() as u64;
+                let _ = packets.visit(&mut last_ip, &mut taken);
             }
+            count = taken.0;
         }
         Layer::Events => {
             let mut decoder = EventDecoder::with_config(trace, config);
@@ -195,9 +198,29 @@ fn once(trace: &[u8], image: Image<'_>, config: Config<'_>, layer: Layer, graph:
     count
 }
 
-/// Counts answers, or instructions.
+/// Counts packets, answers, or instructions, and uses what each holds.
 #[derive(Default)]
 struct Counted(u64);
+
+impl packet::Sink for Counted {
+    #[inline]
+    fn packet(&mut self, _: u64, packet: Packet) {
+        black_box(packet);
+        self.0 += 1;
+    }
+
+    #[inline]
+    fn tnt(&mut self, _: u64, tnt: Tnt) {
+        black_box(tnt);
+        self.0 += 1;
+    }
+
+    #[inline]
+    fn ip(&mut self, _: u64, _: IpPacket, _: Ip, address: Option<u64>) {
+        black_box(address);
+        self.0 += 1;
+    }
+}
 
 impl Answers for Counted {
     #[inline]
