@@ -8,8 +8,8 @@ use crate::headline::headline;
 
 /// Arguments for commands that build tests. Test harnesses always unwind, whatever a profile says: without the first
 /// argument the programs that tests start, and all their libraries, would be built a second time. The manifest has
-/// `abort`, because the images, which have no std, are checked in that profile too. The second argument saves a sixth of
-/// the processor time of a clean build; a build for the tests seldom continues from an earlier one.
+/// `abort`, because the images, which have no std, are checked in that profile too. The second argument saves a sixth
+/// of the processor time of a clean build; a build for the tests seldom continues from an earlier one.
 pub(crate) const FOR_TESTS: [&str; 4] =
     ["--config", "profile.dev.panic='unwind'", "--config", "profile.dev.incremental=false"];
 

@@ -14,8 +14,8 @@ pub(super) fn fetch_control(max_count: u32, random: bool) -> u64 {
     u64::from(max_count >> 4 & 0xffff) | 1 << 48 | u64::from(random) << 57
 }
 
-/// Returns the value of IbsOpCtl that samples an op after each `max_count` clocks: bits 19:4 of the period in bits 15:0,
-/// IbsOpEn in bit 17. If `ops`, the period is in dispatched ops (IbsOpCntCtl, bit 19).
+/// Returns the value of IbsOpCtl that samples an op after each `max_count` clocks: bits 19:4 of the period in bits
+/// 15:0, IbsOpEn in bit 17. If `ops`, the period is in dispatched ops (IbsOpCntCtl, bit 19).
 ///
 /// Source: as for [`fetch_control`]; BKDG 31116, "IBS Execution Control Register".
 pub(super) fn op_control(max_count: u32, ops: bool) -> u64 {

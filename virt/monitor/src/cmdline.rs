@@ -231,8 +231,8 @@ mod tests {
 
     #[test]
     fn of_two_values_the_last_one_counts() {
-        let line = "ovf=128:3 long-tnt=off psb-before-pge=off ret-elsewhere=pops compress-after-ovf=on branch-level=from \
-                    bts-sets-status=off truth=off step=always \
+        let line = "ovf=128:3 long-tnt=off psb-before-pge=off ret-elsewhere=pops compress-after-ovf=on \
+                    branch-level=from bts-sets-status=off truth=off step=always \
                     ovf=off long-tnt=on psb-before-pge=on ret-elsewhere=empties compress-after-ovf=off branch-level=to \
                     bts-sets-status=on truth=on step=traced";
         let MonitorOptions { settings, truth, step, .. } = MonitorOptions::parse(line).unwrap();
@@ -260,8 +260,8 @@ mod tests {
 
     #[test]
     fn options_reach_the_model() {
-        let line = "profile=broadwell pmi-skid=7 visibility=0 ovf=128:3 long-tnt=off deferred-tips=on psb-before-pge=off \
-                    ret-elsewhere=pops compress-after-ovf=on core-ratio=9 branch-level=from bts-sets-status=off \
+        let line = "profile=broadwell pmi-skid=7 visibility=0 ovf=128:3 long-tnt=off deferred-tips=on \
+                    psb-before-pge=off ret-elsewhere=pops compress-after-ovf=on core-ratio=9 branch-level=from bts-sets-status=off \
                     seed=9 rip-invalid=4 truth=off times=5 step=always stretch=3";
         let options = MonitorOptions::parse(line).unwrap();
         assert!(matches!(options.profile, Profile::Intel(profile) if profile.name == "broadwell"));

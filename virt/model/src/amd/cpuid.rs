@@ -48,7 +48,8 @@ fn vendor(highest: u32) -> CpuidResult {
 }
 
 fn version_and_features(profile: &AmdProfile, hardware: CpuidResult) -> CpuidResult {
-    // DTES64, DS-CPL, VMX, SMX, EIST, TM2, CNXT-ID, SDBG, xTPR, PDCM, PCID, DCA, TSC deadline, "a hypervisor is present".
+    // DTES64, DS-CPL, VMX, SMX, EIST, TM2, CNXT-ID, SDBG, xTPR, PDCM, PCID, DCA, TSC deadline,
+    // "a hypervisor is present".
     let intel_ecx = 1 << 2 | 0b1_1111 << 4 | 0b11 << 10 | 0b11 << 14 | 0b11 << 17 | 1 << 24 | 1 << 31;
     // FMA, XSAVE, OSXSAVE, AVX, F16C: features that need leaf 0DH.
     let extended_state = 1 << 12 | 1 << 26 | 1 << 27 | 1 << 28 | 1 << 29;

@@ -1,7 +1,7 @@
 //! The events that the core performance counters count.
 //!
-//! Source: BKDG for AMD Family 10h Processors, "Performance Counter Events"; PPR for AMD Family 17h Model 31h and PPR for
-//! AMD Family 19h Model 11h, "Core Performance Monitor Counters".
+//! Source: BKDG for AMD Family 10h Processors, "Performance Counter Events"; PPR for AMD Family 17h Model 31h and PPR
+//! for AMD Family 19h Model 11h, "Core Performance Monitor Counters".
 
 use super::execution::Execution;
 use crate::DeliveryKind;

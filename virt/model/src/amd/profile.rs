@@ -101,11 +101,11 @@ impl Errata {
     /// 420: stopping IBS op sampling by IbsOpEn alone leaves the tagging engine on, which raises interrupts without a
     /// sample, until a maximum count of 0 is written.
     ///
-    /// Source: Revision Guide for AMD Family 10h Processors, "Instruction-Based Sampling Engine May Generate Interrupt that
-    /// Cannot Be Cleared".
+    /// Source: Revision Guide for AMD Family 10h Processors, "Instruction-Based Sampling Engine May Generate Interrupt
+    /// that Cannot Be Cleared".
     pub const IBS_INTERRUPT_CANNOT_BE_CLEARED: Self = Self(1 << 0);
-    /// 718: IbsOpData3 keeps IbsDcL2TlbMiss, IbsDcL2tlbHit2M and IbsDcL2TlbHit1G of earlier samples until software clears
-    /// them.
+    /// 718: IbsOpData3 keeps IbsDcL2TlbMiss, IbsDcL2tlbHit2M and IbsDcL2TlbHit1G of earlier samples until software
+    /// clears them.
     ///
     /// Source: Revision Guide for AMD Family 15h Models 00h-0Fh Processors.
     pub const IBS_STICKY_TLB_BITS: Self = Self(1 << 1);
@@ -114,7 +114,8 @@ impl Errata {
     ///
     /// Source: Revision Guide for AMD Family 15h Models 10h-1Fh Processors.
     pub const IBS_FETCH_STARTS_AT_MAXIMUM: Self = Self(1 << 2);
-    /// Families 16h to 18h: the fetch counter takes its start from IbsFetchCnt only when IbsFetchEn changes from 0 to 1.
+    /// Families 16h to 18h: the fetch counter takes its start from IbsFetchCnt only when IbsFetchEn changes from 0 to
+    /// 1.
     ///
     /// Source: PPR for AMD Family 17h Model 31h, "IBS Fetch Control".
     pub const IBS_FETCH_COUNT_BY_ENABLE_ALONE: Self = Self(1 << 3);

@@ -6,6 +6,7 @@ use super::exception::{Exception, GuestError, Unsupported, vector};
 use super::memory::GuestMemory;
 
 mod frame;
+mod handler_segment;
 mod long;
 mod protected;
 mod real;

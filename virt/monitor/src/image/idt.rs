@@ -27,7 +27,8 @@ monitor_vectors:
     .elseif vector >= 32
         mov eax, vector
         jmp monitor_interrupt
-    .elseif (vector == 8) || ((vector >= 10) && (vector <= 14)) || (vector == 17) || (vector == 21) || (vector == 29) || (vector == 30)
+    // The vectors with an error code: 8, 10 to 14, 17, 21, 29, 30.
+    .elseif (0x60227d00 >> vector) & 1
         push vector
         jmp monitor_fault
     .else

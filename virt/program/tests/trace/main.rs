@@ -82,7 +82,8 @@ fn check(topic: Topic, seed: u64) -> Result<TraceRun, String> {
     if hash(&found) != hash(&run.truth) {
         let same = found.iter().zip(&run.truth).take_while(|(a, b)| a == b).count();
         return Err(format!(
-            "{topic:?} {seed}: {} instructions instead of {}, the first {same} agree, then {:x?} instead of {:x?}\n{config:?}",
+            "{topic:?} {seed}: {} instructions instead of {}, the first {same} agree, then {:x?} instead of \
+             {:x?}\n{config:?}",
             found.len(),
             run.truth.len(),
             found.get(same),

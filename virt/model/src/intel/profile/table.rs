@@ -114,24 +114,10 @@ static ALL: [IntelProfile; 7] = [
         // 64-bit EIP and flags, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 1, SMM_FREEZE.
         perf_capabilities: Some(0x11c3),
         counters: Some(CounterProfile { count: 4, width: 48, full_width: false, events: &NEHALEM_EVENTS }),
-        lbr: Some(LbrProfile {
-            format: 3,
-            entries: 16,
-            from: 0x680,
-            to: 0x6c0,
-            info: None,
-            tos: 0x1c9,
-            ler: 0x1dd,
-            select: 0x1ff,
-            writable: true,
-            excludes_tr: false,
-        }),
+        lbr: Some(NEHALEM_STACK),
         debug_store: Some(DebugStoreProfile {
-            debugctl: DebugCtlLayout::Core,
-            dtes64: true,
-            ds_cpl: true,
-            predicted: true,
             pebs: Some(PebsProfile { format: Format::Latency, counters: 4, other_bits: LOAD_LATENCY }),
+            ..NEHALEM_DEBUG_STORE
         }),
         uncore_pmi: true,
         non_turbo_ratio: 20,
@@ -146,24 +132,10 @@ static ALL: [IntelProfile; 7] = [
         // 64-bit EIP and flags with TSX's, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 2, SMM_FREEZE, FW_WRITE.
         perf_capabilities: Some(0x32c4),
         counters: Some(CounterProfile { count: 4, width: 48, full_width: true, events: &BROADWELL_EVENTS }),
-        lbr: Some(LbrProfile {
-            format: 4,
-            entries: 16,
-            from: 0x680,
-            to: 0x6c0,
-            info: None,
-            tos: 0x1c9,
-            ler: 0x1dd,
-            select: 0x3ff,
-            writable: true,
-            excludes_tr: false,
-        }),
+        lbr: Some(LbrProfile { format: 4, select: 0x3ff, ..NEHALEM_STACK }),
         debug_store: Some(DebugStoreProfile {
-            debugctl: DebugCtlLayout::Core,
-            dtes64: true,
-            ds_cpl: true,
-            predicted: true,
             pebs: Some(PebsProfile { format: Format::Transaction, counters: 4, other_bits: LOAD_LATENCY }),
+            ..NEHALEM_DEBUG_STORE
         }),
         uncore_pmi: true,
         pt_features: 0b1,
@@ -182,11 +154,8 @@ static ALL: [IntelProfile; 7] = [
         counters: Some(CounterProfile { count: 4, width: 48, full_width: true, events: &SKYLAKE_EVENTS }),
         lbr: Some(SKYLAKE_STACK),
         debug_store: Some(DebugStoreProfile {
-            debugctl: DebugCtlLayout::Core,
-            dtes64: true,
-            ds_cpl: true,
-            predicted: true,
             pebs: Some(PebsProfile { format: Format::Time, counters: 4, other_bits: LOAD_LATENCY }),
+            ..NEHALEM_DEBUG_STORE
         }),
         uncore_pmi: true,
         pt_features: 0b1111,
@@ -206,16 +175,14 @@ static ALL: [IntelProfile; 7] = [
         highest_leaf: 0x1b,
         physical_address_bits: 46,
         perfmon_version: 5,
-        // 64-bit EIP, flags and LBR_INFO, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 4, SMM_FREEZE, FW_WRITE, PEBS_BASELINE.
+        // 64-bit EIP, flags and LBR_INFO, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 4, SMM_FREEZE, FW_WRITE,
+        // PEBS_BASELINE.
         perf_capabilities: Some(0x74c5),
         counters: Some(CounterProfile { count: 8, width: 48, full_width: true, events: &ICELAKE_EVENTS }),
         lbr: Some(SKYLAKE_STACK),
         debug_store: Some(DebugStoreProfile {
-            debugctl: DebugCtlLayout::Core,
-            dtes64: true,
-            ds_cpl: true,
-            predicted: true,
             pebs: Some(PebsProfile { format: Format::Adaptive, counters: 8, other_bits: 0 }),
+            ..NEHALEM_DEBUG_STORE
         }),
         uncore_pmi: true,
         pt_features: 0b0101_1111,
@@ -269,18 +236,31 @@ static PENTIUM_M: IntelProfile = IntelProfile {
     ..NOTHING
 };
 
-/// The last branch record stack of Skylake and Ice Lake.
-const SKYLAKE_STACK: LbrProfile = LbrProfile {
-    format: 5,
-    entries: 32,
+/// The last branch record stack of Nehalem.
+const NEHALEM_STACK: LbrProfile = LbrProfile {
+    format: 3,
+    entries: 16,
     from: 0x680,
     to: 0x6c0,
-    info: Some(0xdc0),
+    info: None,
     tos: 0x1c9,
     ler: 0x1dd,
-    select: 0x3ff,
+    select: 0x1ff,
     writable: true,
     excludes_tr: false,
+};
+
+/// The last branch record stack of Skylake and Ice Lake.
+const SKYLAKE_STACK: LbrProfile =
+    LbrProfile { format: 5, entries: 32, info: Some(0xdc0), select: 0x3ff, ..NEHALEM_STACK };
+
+/// The debug store of Nehalem and later processors, without samples.
+const NEHALEM_DEBUG_STORE: DebugStoreProfile = DebugStoreProfile {
+    debugctl: DebugCtlLayout::Core,
+    dtes64: true,
+    ds_cpl: true,
+    predicted: true,
+    pebs: None,
 };
 
 /// IA32_PEBS_ENABLE.LL_EN_PMCx.
@@ -304,37 +284,29 @@ static NEHALEM_EVENTS: [IntelEvent; 5] = [
     event(0xc5, 0x00, CountedEvent::Mispredicted, 0b1111),
 ];
 
-/// Source: SDM vol. 3, Performance Monitoring, "PEBS Facility" of the Haswell microarchitecture; Intel's event tables of
-/// Broadwell.
-static BROADWELL_EVENTS: [IntelEvent; 11] = [
-    event(0xc0, 0x00, CountedEvent::Instructions, 0),
-    event(0xc0, 0x01, CountedEvent::Instructions, 0b0010),
-    event(0xc4, 0x00, CountedEvent::Branches, 0),
-    event(0xc4, 0x01, CountedEvent::Conditional, 0b1111),
-    event(0xc4, 0x02, CountedEvent::NearCalls, 0b1111),
-    event(0xc4, 0x04, CountedEvent::Branches, 0b1111),
-    event(0xc4, 0x08, CountedEvent::NearReturns, 0b1111),
-    event(0xc4, 0x20, CountedEvent::NearTaken, 0b1111),
-    // Far branches are counted here, but not sampled.
-    event(0xc4, 0x40, CountedEvent::FarBranches, 0),
-    event(0xc5, 0x00, CountedEvent::Mispredicted, 0),
-    event(0xc5, 0x04, CountedEvent::Mispredicted, 0b1111),
-];
+/// Far branches are counted, but not sampled. Source: SDM vol. 3, Performance Monitoring, "PEBS Facility" of the Haswell
+/// microarchitecture; Intel's event tables of Broadwell.
+static BROADWELL_EVENTS: [IntelEvent; 11] = haswell_events(0);
 
 /// Source: SDM vol. 3, Performance Monitoring, the table "Precise Events for the Skylake Microarchitecture".
-static SKYLAKE_EVENTS: [IntelEvent; 11] = [
-    event(0xc0, 0x00, CountedEvent::Instructions, 0),
-    event(0xc0, 0x01, CountedEvent::Instructions, 0b0010),
-    event(0xc4, 0x00, CountedEvent::Branches, 0),
-    event(0xc4, 0x01, CountedEvent::Conditional, 0b1111),
-    event(0xc4, 0x02, CountedEvent::NearCalls, 0b1111),
-    event(0xc4, 0x04, CountedEvent::Branches, 0b1111),
-    event(0xc4, 0x08, CountedEvent::NearReturns, 0b1111),
-    event(0xc4, 0x20, CountedEvent::NearTaken, 0b1111),
-    event(0xc4, 0x40, CountedEvent::FarBranches, 0b1111),
-    event(0xc5, 0x00, CountedEvent::Mispredicted, 0),
-    event(0xc5, 0x04, CountedEvent::Mispredicted, 0b1111),
-];
+static SKYLAKE_EVENTS: [IntelEvent; 11] = haswell_events(0b1111);
+
+/// The events from Haswell to Skylake; `far_branches`: the counters that sample far branches.
+const fn haswell_events(far_branches: u32) -> [IntelEvent; 11] {
+    [
+        event(0xc0, 0x00, CountedEvent::Instructions, 0),
+        event(0xc0, 0x01, CountedEvent::Instructions, 0b0010),
+        event(0xc4, 0x00, CountedEvent::Branches, 0),
+        event(0xc4, 0x01, CountedEvent::Conditional, 0b1111),
+        event(0xc4, 0x02, CountedEvent::NearCalls, 0b1111),
+        event(0xc4, 0x04, CountedEvent::Branches, 0b1111),
+        event(0xc4, 0x08, CountedEvent::NearReturns, 0b1111),
+        event(0xc4, 0x20, CountedEvent::NearTaken, 0b1111),
+        event(0xc4, 0x40, CountedEvent::FarBranches, far_branches),
+        event(0xc5, 0x00, CountedEvent::Mispredicted, 0),
+        event(0xc5, 0x04, CountedEvent::Mispredicted, 0b1111),
+    ]
+}
 
 /// Extended PEBS samples any event on any counter. Source: SDM vol. 3, Performance Monitoring,
 /// "Extended PEBS"; Intel's event tables of Ice Lake.

@@ -1,8 +1,9 @@
 //! Delivery in long mode: 16-byte gates; stacks from IST or RSP0 to RSP2 of the TSS; a frame of quadwords.
 
 use super::frame::EventFrame;
+use super::handler_segment::handler_segment;
 use crate::guest::cpu::{Cpu, Gpr, Segment};
-use crate::guest::descriptor::{Descriptor, error_code, is_null, null_stack_segment};
+use crate::guest::descriptor::{error_code, null_stack_segment};
 use crate::guest::exception::{Exception, GuestError};
 use crate::guest::linear::{read_array, write_linear};
 use crate::guest::memory::GuestMemory;
@@ -17,7 +18,8 @@ pub(super) fn enter<M: GuestMemory + ?Sized>(
     frame: &EventFrame,
 ) -> Result<(), GuestError> {
     let gate = LongModeGate::read(cpu, memory, frame)?;
-    let (code, cpl) = target(cpu, memory, frame, gate.selector)?;
+    let is_64_bit = |segment: &Segment| segment.has(Segment::L) && !segment.has(Segment::DB);
+    let (code, cpl) = handler_segment(cpu, memory, frame, gate.selector, is_64_bit)?;
     let inner = cpl < cpu.cpl;
 
     let top = if gate.ist != 0 {
@@ -102,32 +104,6 @@ impl LongModeGate {
             kind,
         })
     }
-}
-
-/// Returns the handler's code segment and its privilege level.
-fn target<M: GuestMemory + ?Sized>(
-    cpu: &Cpu,
-    memory: &mut M,
-    frame: &EventFrame,
-    selector: u16,
-) -> Result<(Descriptor, u8), GuestError> {
-    if is_null(selector) {
-        return Err(Exception::general_protection(frame.ext).into());
-    }
-    let code = error_code(selector) | frame.ext;
-    let refused = Exception::general_protection(code);
-    let descriptor = Descriptor::find(cpu, memory, selector)?.ok_or(refused)?;
-    let segment = descriptor.segment;
-    if !descriptor.is_code() || segment.dpl() > cpu.cpl {
-        return Err(refused.into());
-    }
-    if !segment.has(Segment::L) || segment.has(Segment::DB) {
-        return Err(refused.into());
-    }
-    if !descriptor.is_present() {
-        return Err(Exception::segment_not_present(code).into());
-    }
-    Ok((descriptor, if descriptor.is_conforming() { cpu.cpl } else { segment.dpl() }))
 }
 
 fn stack_from_tss<M: GuestMemory + ?Sized>(

@@ -1,6 +1,7 @@
 //! Delivery in protected mode outside long mode: 8-byte gates; SS:ESP from the TSS; a frame of words or doublewords.
 
 use super::frame::EventFrame;
+use super::handler_segment::handler_segment;
 use super::long::stack_privilege;
 use crate::guest::cpu::{Cpu, Gpr, Segment};
 use crate::guest::descriptor::{Descriptor, error_code, is_null};
@@ -21,7 +22,7 @@ pub(super) fn enter<M: GuestMemory + ?Sized>(
     frame: &EventFrame,
 ) -> Result<(), GuestError> {
     let gate = ProtectedModeGate::read(cpu, memory, frame)?;
-    let (code, cpl) = target(cpu, memory, frame, gate.selector)?;
+    let (code, cpl) = handler_segment(cpu, memory, frame, gate.selector, |_| true)?;
     let inner = cpl < cpu.cpl;
     let (stack, top) =
         if inner { inner_stack(cpu, memory, frame, cpl)? } else { (cpu.ss, cpu.get(Gpr::Rsp)) };
@@ -107,28 +108,6 @@ impl ProtectedModeGate {
         let high = if kind & GATE_32 != 0 { raw >> 32 & 0xffff_0000 } else { 0 };
         Ok(Self { selector: (raw >> 16) as u16, offset: raw & 0xffff | high, kind })
     }
-}
-
-/// Returns the handler's code segment and its privilege level.
-fn target<M: GuestMemory + ?Sized>(
-    cpu: &Cpu,
-    memory: &mut M,
-    frame: &EventFrame,
-    selector: u16,
-) -> Result<(Descriptor, u8), GuestError> {
-    if is_null(selector) {
-        return Err(Exception::general_protection(frame.ext).into());
-    }
-    let code = error_code(selector) | frame.ext;
-    let refused = Exception::general_protection(code);
-    let descriptor = Descriptor::find(cpu, memory, selector)?.ok_or(refused)?;
-    if !descriptor.is_code() || descriptor.segment.dpl() > cpu.cpl {
-        return Err(refused.into());
-    }
-    if !descriptor.is_present() {
-        return Err(Exception::segment_not_present(code).into());
-    }
-    Ok((descriptor, if descriptor.is_conforming() { cpu.cpl } else { descriptor.segment.dpl() }))
 }
 
 /// Returns SS:ESP for privilege level `cpl` from the TSS, with the segment of SS loaded.
