@@ -34,7 +34,7 @@ fn mutations() -> Result<()> {
     let base = match mutate::commit_before() {
         Ok(base) => base,
         Err(error) => {
-            println!("none is tried: {error:#}");
+            println!("no mutation is tried: {error:#}");
             return Ok(());
         }
     };
@@ -43,6 +43,9 @@ fn mutations() -> Result<()> {
         within: Some(MINUTES_OF_MUTATIONS),
         ..Default::default()
     };
-    ensure!(mutate::mutate(&options)? == ExitCode::SUCCESS, "tests do not notice mutations");
+    ensure!(
+        mutate::mutate(&options)? == ExitCode::SUCCESS,
+        "tests do not notice the mutations above: give them a test that fails"
+    );
     Ok(())
 }

@@ -45,7 +45,7 @@ pub(crate) fn fuzz(options: &FuzzOptions) -> Result<ExitCode> {
     headline("cargo fuzz build");
     // The build's output is not captured, because the build takes a while.
     let status = cargo_fuzz("build", &[]).status().context("cannot start cargo")?;
-    ensure!(status.success(), "the targets do not build");
+    ensure!(status.success(), "the fuzz targets do not build: cargo's errors are above");
     let mut found = vec![];
     for target in TARGETS {
         if options.targets.is_empty() || options.targets.iter().any(|wanted| wanted == target) {
@@ -128,10 +128,9 @@ fn cargo_fuzz(verb: &str, arguments: &[&str]) -> Command {
 }
 
 fn path(path: &Path) -> Result<String> {
-    path.to_path_buf()
-        .into_os_string()
-        .into_string()
-        .map_err(|path| anyhow::anyhow!("{} is no UTF-8", PathBuf::from(path).display()))
+    path.to_path_buf().into_os_string().into_string().map_err(|path| {
+        anyhow::anyhow!("the path {} is not UTF-8, which cargo-fuzz needs", PathBuf::from(path).display())
+    })
 }
 
 #[cfg(test)]

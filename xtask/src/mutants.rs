@@ -122,7 +122,12 @@ pub(crate) fn mutants(options: &MutantsOptions) -> Result<ExitCode> {
         fastrand::Rng::with_seed(options.seed).shuffle(&mut chosen);
         chosen.truncate(sample);
     }
-    ensure!(!chosen.is_empty(), "no mutant is chosen");
+    ensure!(
+        !chosen.is_empty(),
+        "no mutant that compiles is in a file whose path contains {:?} and a function whose name contains {:?}",
+        options.file,
+        options.function
+    );
     // Written as they are found, so that work on the first can begin early.
     let (mut survivors, mut written) = (options.survivors.as_ref().map(File::create).transpose()?, Ok(()));
     let (mut done, begin) = (0, Instant::now());
@@ -137,7 +142,7 @@ pub(crate) fn mutants(options: &MutantsOptions) -> Result<ExitCode> {
             println!("[{done}/{}] after {:.0} s", chosen.len(), begin.elapsed().as_secs_f64());
         }
     })?;
-    written.context("cannot write the survivors")?;
+    written.context("cannot write the file of `--survivors`")?;
     println!("in {:.0} s", begin.elapsed().as_secs_f64());
     println!("{}", summary(&subject.package, &chosen, &fates, equivalent.len()));
     Ok(ExitCode::SUCCESS)
@@ -148,7 +153,7 @@ fn sources(subject: &packages::MutatedPackage) -> Result<Vec<SourceFile>> {
     let (mut sources, mut first) = (vec![], 0);
     for root in &subject.roots {
         for (path, text) in modules::files(&workspace(), root)? {
-            let sites = sites::find(&text).with_context(|| path.display().to_string())?;
+            let sites = sites::find(&text).with_context(|| format!("cannot read {}", path.display()))?;
             let places = sites.len();
             sources.push(SourceFile { path, text, sites, first });
             first += places;

@@ -10,10 +10,14 @@ use crate::headline::headline;
 pub(crate) fn check() -> Result<()> {
     let manifest = std::fs::read_to_string(workspace().join("Cargo.toml"))?;
     let manifest: toml::Table = manifest.parse()?;
-    let version = manifest["workspace"]["package"]["rust-version"].as_str().context("no rust-version")?;
+    let version = manifest["workspace"]["package"]["rust-version"]
+        .as_str()
+        .context("Cargo.toml has no workspace.package.rust-version")?;
     let installed = installed();
     let Some(toolchain) = toolchain_of(version, &installed) else {
-        println!("the oldest toolchain, {version}: not tried, rustup has not installed it");
+        println!(
+            "the oldest toolchain: not tried, it is not installed (`rustup toolchain install {version}`)"
+        );
         return Ok(());
     };
     headline(&format!("cargo check, by {toolchain}"));
@@ -25,7 +29,10 @@ pub(crate) fn check() -> Result<()> {
         .env_remove("RUSTUP_TOOLCHAIN")
         .status()
         .context("cannot start rustup")?;
-    ensure!(status.success(), "it does not build with {toolchain}");
+    ensure!(
+        status.success(),
+        "the workspace does not build with {toolchain}, which Cargo.toml's rust-version promises"
+    );
     Ok(())
 }
 

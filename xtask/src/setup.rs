@@ -90,7 +90,7 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
     let version = qemu_version()?;
     ensure!(
         version >= OLDEST_QEMU,
-        "{QEMU} is version {}.{}, and {}.{} is the oldest that will do",
+        "{QEMU} is version {}.{}, but version {}.{} or newer is needed",
         version.0,
         version.1,
         OLDEST_QEMU.0,
@@ -112,7 +112,9 @@ pub(crate) fn prepare_tests(no_install: bool) -> Result<()> {
             continue;
         }
         match install_command(&os_release(), packages, is_root()?) {
-            None => println!("{library} is missing, and nobody knows this system's package of it"),
+            None => println!(
+                "{library} is missing, and the name of its package on this system is not known: install it by hand"
+            ),
             Some(command) if no_install => println!("{library} is missing; this installs it: {command}"),
             Some(command) => {
                 if let Err(error) = install(library, &command) {
@@ -173,7 +175,7 @@ fn require(program: &str, packages: Packages, no_install: bool) -> Result<()> {
     };
     ensure!(!no_install, "{program} is missing; this installs it: {command}");
     install(program, &command)?;
-    ensure!(answers(program, "--version"), "`{command}` went through, yet there is no {program}");
+    ensure!(answers(program, "--version"), "`{command}` succeeded, but `{program} --version` still fails");
     Ok(())
 }
 
@@ -217,7 +219,8 @@ fn is_root() -> Result<bool> {
 fn qemu_version() -> Result<(u32, u32)> {
     let output = Command::new(QEMU).arg("--version").output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    parse_version(&text).with_context(|| format!("{QEMU} --version says {text:?}"))
+    parse_version(&text)
+        .with_context(|| format!("cannot find the version in what `{QEMU} --version` prints: {text:?}"))
 }
 
 /// The version in `QEMU emulator version 7.2.22 (…)`.

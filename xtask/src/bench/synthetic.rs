@@ -36,7 +36,8 @@ pub(super) fn synthetic_load(bytes: usize, timing: bool, scratch: &Path) -> Resu
         ..ProgramShape::default()
     };
     let program = Program::generate(1, &shape);
-    let profile = IntelProfile::by_name("skylake").ok_or_else(|| anyhow!("no such profile"))?;
+    let profile =
+        IntelProfile::by_name("skylake").ok_or_else(|| anyhow!("the model has no profile skylake"))?;
     let size = (2 * bytes).next_power_of_two();
     let mut ram = vec![0; size];
     let mut memory = FlatMemory { base: RAM, bytes: &mut ram };
@@ -49,7 +50,7 @@ pub(super) fn synthetic_load(bytes: usize, timing: bool, scratch: &Path) -> Resu
     let write =
         |processor: &mut IntelProcessor, memory: &mut FlatMemory<'_>, number, value, at: &Retired<'_>| {
             let written = processor.write_msr(number, value, at, memory);
-            written.map_err(|_| anyhow!("WRMSR {number:#x}, {value:#x} faults"))
+            written.map_err(|_| anyhow!("WRMSR of {value:#x} to {number:#x} faults"))
         };
     let mut steps = 0_u64;
     let end = loop {
@@ -63,7 +64,9 @@ pub(super) fn synthetic_load(bytes: usize, timing: bool, scratch: &Path) -> Resu
             }
             ExecutionStep::Switch(TracingSwitch::Off, retired) => {
                 write(&mut processor, &mut memory, CTL, 0, &retired)?;
-                let pointers = processor.read_msr(OUTPUT_MASK_PTRS).map_err(|_| anyhow!("RDMSR faults"))?;
+                let pointers = processor
+                    .read_msr(OUTPUT_MASK_PTRS)
+                    .map_err(|_| anyhow!("RDMSR of IA32_RTIT_OUTPUT_MASK_PTRS faults"))?;
                 break (pointers >> 32) as usize;
             }
             ExecutionStep::Retired(retired) => processor.retire(&retired, &mut memory),
@@ -71,13 +74,15 @@ pub(super) fn synthetic_load(bytes: usize, timing: bool, scratch: &Path) -> Resu
         }
         // Each instruction adds a little output, so it is enough to read the amount now and then.
         if steps.is_multiple_of(4096) {
-            let pointers = processor.read_msr(OUTPUT_MASK_PTRS).map_err(|_| anyhow!("RDMSR faults"))?;
+            let pointers = processor
+                .read_msr(OUTPUT_MASK_PTRS)
+                .map_err(|_| anyhow!("RDMSR of IA32_RTIT_OUTPUT_MASK_PTRS faults"))?;
             if (pointers >> 32) as usize >= bytes {
                 execution.request_nmi();
             }
         }
     };
-    ensure!(end < size, "the output overwrote itself");
+    ensure!(end < size, "the trace does not fit into its buffer of {size} bytes and overwrote itself");
     ram.truncate(end);
     let mut files = vec![];
     let mut code = vec![];

@@ -134,8 +134,9 @@ fn texts(
         .collect();
     let manifest = pugmark_qemu_tests::images::workspace().join(&subject.manifest);
     let manifest = std::fs::read_to_string(manifest)?;
-    let (before, after) =
-        manifest.split_once("[dependencies]\n").context("a manifest without dependencies")?;
+    let (before, after) = manifest
+        .split_once("[dependencies]\n")
+        .context("the manifest has no line `[dependencies]`, to which the support crate is added")?;
     let up = "../".repeat(subject.manifest.components().count() - 1);
     let line = format!("pugmark-mutants = {{ path = \"{up}{FOLDER}\" }}\n");
     texts.insert(subject.manifest.clone(), format!("{before}[dependencies]\n{line}{after}"));

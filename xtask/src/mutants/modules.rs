@@ -9,7 +9,7 @@ use super::sites::is_left_out;
 /// The crate's root and the files of its modules, with their text. Paths are relative to the workspace's root.
 pub(super) fn files(workspace: &Path, root: &Path) -> Result<Vec<(PathBuf, String)>> {
     let mut files = vec![];
-    let folder = root.parent().context("a crate without a folder")?;
+    let folder = root.parent().with_context(|| format!("{} is in no folder", root.display()))?;
     add(workspace, root, folder, &mut files)?;
     Ok(files)
 }

@@ -76,8 +76,11 @@ pub(super) fn mutated_package(name: &str, own_tests: bool) -> Result<MutatedPack
         bail!("no package is named {name:?}: there are {}", all.join(", "));
     };
     let root = workspace();
-    let relative =
-        |path: &PathBuf| path.strip_prefix(&root).map(PathBuf::from).context("outside of the workspace");
+    let relative = |path: &PathBuf| {
+        path.strip_prefix(&root)
+            .map(PathBuf::from)
+            .with_context(|| format!("{} is outside of the workspace", path.display()))
+    };
     let only_library = |package: &Package| LIBRARY_ONLY.contains(&package.name.as_str());
     let of_kind = |package: &Package, kind: &str| -> Vec<PathBuf> {
         let targets = package.targets.iter().filter(|target| target.kind.iter().any(|one| one == kind));

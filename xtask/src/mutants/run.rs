@@ -273,7 +273,8 @@ impl Tests {
                 tests.iter().copied().find(|test| self.tests[*test].name == name)
             };
             let by = if end == TestEnd::Red { red() } else { None };
-            std::fs::remove_dir_all(&scratch).context("cannot remove what a test left")?;
+            std::fs::remove_dir_all(&scratch)
+                .with_context(|| format!("cannot remove {}, which a test left", scratch.display()))?;
             if end != TestEnd::Green {
                 return Ok((end, by));
             }

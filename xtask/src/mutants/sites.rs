@@ -52,7 +52,7 @@ pub(super) struct Change {
 
 /// The places of a file, ordered by their beginnings; of places that begin at the same byte the outermost is first.
 pub(super) fn find(text: &str) -> Result<Vec<Site>> {
-    let file = syn::parse_file(text).context("does not parse")?;
+    let file = syn::parse_file(text).context("it is not valid Rust")?;
     let mut finder =
         SiteFinder { text, sites: vec![], owner: String::new(), function: None, statement: None };
     finder.visit_file(&file);

@@ -181,7 +181,9 @@ fn seed(target: &Path) -> Result<()> {
     for part in SEED {
         let (from, to) = (target_folder().join(part), target.join(part));
         if from.exists() {
-            std::fs::create_dir_all(to.parent().context("a file without a folder")?)?;
+            std::fs::create_dir_all(
+                to.parent().with_context(|| format!("{} is in no folder", to.display()))?,
+            )?;
             let status = Command::new("cp").arg("-a").arg(&from).arg(&to).status();
             ensure!(status.context("cannot start cp")?.success(), "cannot copy {}", from.display());
         }
@@ -203,7 +205,7 @@ fn update(tree: &Path, texts: &BTreeMap<PathBuf, String>, fresh: bool) -> Result
         if std::fs::read(&to).is_ok_and(|old| old == text) {
             continue;
         }
-        std::fs::create_dir_all(to.parent().context("a file without a folder")?)?;
+        std::fs::create_dir_all(to.parent().with_context(|| format!("{} is in no folder", to.display()))?)?;
         std::fs::write(&to, &text)?;
         let names_its_folder =
             text.windows(NAMES_ITS_FOLDER.len()).any(|part| part == NAMES_ITS_FOLDER.as_bytes());
@@ -235,7 +237,7 @@ fn tracked_files() -> Result<HashSet<PathBuf>> {
     let output = Command::new("git").args(listed).current_dir(workspace()).output()?;
     ensure!(
         output.status.success(),
-        "`git ls-files` failed: mutations are tried on a copy of what git tracks"
+        "`git ls-files` failed: mutations are tried on a copy of the files that git tracks, so this must be a clone"
     );
     let names = String::from_utf8(output.stdout)?;
     Ok(names

@@ -34,7 +34,11 @@ impl Mutation {
     pub(crate) fn apply(&self, text: &str) -> Result<String> {
         match text.matches(&self.find).count() {
             1 => Ok(text.replacen(&self.find, &self.replace, 1)),
-            count => bail!("{:?} stands {count} times in {}", self.find, self.file.display()),
+            count => bail!(
+                "`find` must occur once in {}, and occurs {count} times: {:?}",
+                self.file.display(),
+                self.find
+            ),
         }
     }
 }

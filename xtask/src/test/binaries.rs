@@ -28,7 +28,7 @@ pub(super) fn build() -> Result<Vec<TestBinary>> {
     ensure!(output.status.success(), "the tests do not build");
     let binaries: Vec<_> =
         String::from_utf8(output.stdout)?.lines().filter_map(|line| binary(line, &workspace())).collect();
-    ensure!(!binaries.is_empty(), "cargo named no test binary");
+    ensure!(!binaries.is_empty(), "`cargo test --no-run` named no test binary");
     Ok(binaries)
 }
 

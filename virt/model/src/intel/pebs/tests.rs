@@ -224,6 +224,20 @@ fn what_cannot_be_sampled_is_only_counted() {
     }
 }
 
+/// The sources are those of the profiles' tables of events.
+#[test]
+fn far_branches_are_sampled_since_skylake() {
+    for (profile, can) in [("broadwell", false), ("skylake", true)] {
+        let mut m = machine(profile, 0x1000, 0x1000);
+        sample(&mut m, 0x40c4 | INSTRUCTIONS & !0xff, 1);
+        for from in [0x1000, 0x2000, 0x3000] {
+            m.at.ip = from;
+            m.far(SYSCALL, m.kernel(0x5000));
+        }
+        assert_eq!(m.sample_index() != 0, can, "{profile}");
+    }
+}
+
 #[test]
 fn without_its_bit_a_counter_is_not_sampled() {
     let mut m = machine("nehalem", 0x1000, 0x1000);
