@@ -99,10 +99,13 @@ impl Description {
     fn parse(text: &[u8], file: PathBuf) -> io::Result<Self> {
         let read: File = serde_json::from_slice(text)?;
         let cpu = read.cpu.as_deref().map(cpu::parse).transpose();
-        let cpu = cpu.map_err(|_| io::Error::other("its cpu is not family/model/stepping"))?.flatten();
+        let wrong = |field, value: Option<String>, expected| {
+            io::Error::other(format!("its {field} {:?} is not {expected}", value.unwrap_or_default()))
+        };
+        let cpu = cpu.map_err(|_| wrong("cpu", read.cpu.clone(), "family/model/stepping"))?.flatten();
         let hash = read.hash.as_deref().map(|hash| hash.strip_prefix("0x").unwrap_or(hash));
         let hash = hash.map(|digits| u64::from_str_radix(digits, 16)).transpose();
-        let hash = hash.map_err(|_| io::Error::other("its hash is not a hexadecimal number"))?;
+        let hash = hash.map_err(|_| wrong("hash", read.hash.clone(), "a hexadecimal number of 64 bits"))?;
         let (cpuid_15h_eax, cpuid_15h_ebx) = read.cpuid_15h.map_or((0, 0), |ratio| (ratio.eax, ratio.ebx));
         let (mtc_freq, nom_freq) = (read.mtc_freq.unwrap_or(0), read.nom_freq.unwrap_or(0));
         let clocks = Clocks { mtc_freq, nom_freq, cpuid_15h_eax, cpuid_15h_ebx, ..Clocks::default() };
@@ -190,8 +193,15 @@ mod tests {
         assert_eq!(parse(whole).unwrap(), expected);
         assert_eq!(parse("{}").unwrap(), Description::default());
         assert_eq!(parse(r#"{"cpu": "none", "count": 5}"#).unwrap(), Description::default());
-        for text in ["", "[]", r#"{"cpu": "6"}"#, r#"{"hash": "x"}"#, r#"{"mtc_freq": 256}"#] {
-            assert!(parse(text).is_err(), "{text}");
+        for (text, error) in [
+            ("", "EOF while parsing"),
+            ("[]", "invalid length 0"),
+            (r#"{"cpu": "6"}"#, "its cpu \"6\" is not family/model/stepping"),
+            (r#"{"hash": "x"}"#, "its hash \"x\" is not a hexadecimal number of 64 bits"),
+            (r#"{"mtc_freq": 256}"#, "invalid value: integer `256`"),
+        ] {
+            let found = parse(text).unwrap_err().to_string();
+            assert!(found.starts_with(error), "{text}: {found}");
         }
     }
 

@@ -147,8 +147,8 @@ pub enum RecordError {
     },
     /// The program cannot be stepped.
     Step {
-        /// Where the program is.
-        ip: u64,
+        /// Where the program is, if that is known.
+        ip: Option<u64>,
         /// Why.
         error: io::Error,
     },
@@ -195,7 +195,8 @@ impl fmt::Display for RecordError {
             // The system's message is the error's source.
             Self::Prepare(_) => f.write_str("this process cannot prepare to record"),
             Self::Start { program, .. } => write!(f, "{program} cannot be started"),
-            Self::Step { ip, .. } => write!(f, "the program cannot be stepped at {ip:#x}"),
+            Self::Step { ip: Some(ip), .. } => write!(f, "the program cannot be stepped at {ip:#x}"),
+            Self::Step { ip: None, .. } => f.write_str("the program cannot be stepped"),
             Self::NoCode { ip } => write!(f, "the code executed at {ip:#x} cannot be read"),
             Self::Refused { msr, value } => write!(
                 f,
@@ -221,6 +222,47 @@ impl std::error::Error for RecordError {
             Self::Start { error, .. } | Self::Step { error, .. } | Self::File { error, .. } => Some(error),
             Self::Prepare(error) | Self::Write(error) => Some(error),
             Self::NoCode { .. } | Self::Refused { .. } | Self::Ranges { .. } => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error as _;
+
+    #[test]
+    fn an_error_says_what_where_and_what_to_do() {
+        let error = || io::Error::other("it is gone");
+        for (failed, text, source) in [
+            (RecordError::Prepare(error()), "this process cannot prepare to record", true),
+            (RecordError::Start { program: "ls".into(), error: error() }, "ls cannot be started", true),
+            (
+                RecordError::Step { ip: Some(0x1000), error: error() },
+                "the program cannot be stepped at 0x1000",
+                true,
+            ),
+            (RecordError::Step { ip: None, error: error() }, "the program cannot be stepped", true),
+            (RecordError::NoCode { ip: 0x1000 }, "the code executed at 0x1000 cannot be read", false),
+            (
+                RecordError::Refused { msr: 0x570, value: 0x20 },
+                "the profile's processor refuses the value 0x20 for MSR 0x570: choose a profile that has what the \
+                 options ask for, or leave options out",
+                false,
+            ),
+            (
+                RecordError::Ranges { most: 2, wanted: 3 },
+                "3 ranges to trace, but the profile's processor has 2: give fewer, or choose another profile",
+                false,
+            ),
+            (RecordError::Write(error()), "the trace cannot be written", true),
+            (
+                RecordError::File { path: "out/trace.pt".into(), error: error() },
+                "out/trace.pt cannot be written",
+                true,
+            ),
+        ] {
+            assert_eq!((failed.to_string().as_str(), failed.source().is_some()), (text, source));
         }
     }
 }

@@ -84,7 +84,7 @@ impl<'a> Recorder<'a> {
             {
                 break ending;
             }
-            let stopped = wait_any().map_err(|error| RecordError::Step { ip: 0, error })?;
+            let stopped = wait_any().map_err(|error| RecordError::Step { ip: None, error })?;
             if let Some(signal) = self.signals.as_ref().and_then(Signals::take) {
                 self.handle_signal(signal)?;
             }
@@ -143,7 +143,7 @@ impl<'a> Recorder<'a> {
             }
             if self.tracing_ended.is_some() {
                 self.with_task(pid, |task| {
-                    task.tracee.detach(task.signal).map_err(|error| RecordError::Step { ip: 0, error })
+                    task.tracee.detach(task.signal).map_err(|error| RecordError::Step { ip: None, error })
                 })?;
                 self.remove_task(pid);
                 return Ok(());
@@ -184,7 +184,7 @@ impl<'a> Recorder<'a> {
 
     /// Handles that `parent` has started a task, which stops before its first instruction.
     fn handle_start(&mut self, parent: pid_t, pid: pid_t, shares_memory: bool) -> Result<(), RecordError> {
-        let begun = |error| RecordError::Step { ip: 0, error };
+        let begun = |error| RecordError::Step { ip: None, error };
         let Ok(tracee) = Tracee::of_traced_thread(pid) else {
             // It was killed in the meantime.
             return Ok(());
@@ -226,7 +226,7 @@ impl<'a> Recorder<'a> {
     /// number of the process's first thread.
     fn handle_exec(&mut self, pid: pid_t) -> Result<(), RecordError> {
         let message = self.with_task(pid, |task| {
-            task.tracee.event_message().map_err(|error| RecordError::Step { ip: 0, error })
+            task.tracee.event_message().map_err(|error| RecordError::Step { ip: None, error })
         })?;
         let Some(former) = message.filter(|former| *former != pid) else { return Ok(()) };
         let Some(mut task) = self.tasks.remove(&former) else { return Ok(()) };

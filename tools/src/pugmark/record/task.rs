@@ -309,7 +309,7 @@ impl<'a> Task<'a> {
     /// Handles that another program replaces this one, up to that program's first instruction.
     fn exec(&mut self) -> Result<Outcome, RecordError> {
         self.end_part(Cause::Exec)?;
-        let error = |error| RecordError::Step { ip: 0, error };
+        let error = |error| RecordError::Step { ip: None, error };
         self.tracee.reopen_memory().map_err(error)?;
         self.tracee.step(0).map_err(error)?;
         match self.tracee.wait().map_err(error)? {
@@ -420,7 +420,7 @@ impl<'a> Task<'a> {
     }
 
     fn or_step_error<T>(&self, result: io::Result<T>) -> Result<T, RecordError> {
-        result.map_err(|error| RecordError::Step { ip: self.ip, error })
+        result.map_err(|error| RecordError::Step { ip: Some(self.ip), error })
     }
 }
 
