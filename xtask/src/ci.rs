@@ -14,8 +14,8 @@ const MINUTES_OF_MUTATIONS: u64 = 5;
 /// Checks format, lints and documentation with warnings denied, the oldest toolchain, and the dependencies; runs all
 /// tests and the mutations that the last commit touches.
 pub(crate) fn ci(options: SetupOptions) -> Result<()> {
-    // The foreign kernel is a workspace of its own.
-    for manifest in ["Cargo.toml", "qemu-tests/foreign-kernel/Cargo.toml"] {
+    // The foreign kernel and the decoders to compare with are workspaces of their own.
+    for manifest in ["Cargo.toml", "qemu-tests/foreign-kernel/Cargo.toml", "xtask/peers/Cargo.toml"] {
         cargo(&["fmt", "--all", "--check", "--manifest-path", manifest], &[])?;
     }
     cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
