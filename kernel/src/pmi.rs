@@ -24,7 +24,7 @@ pub struct Handler {
     masks: bool,
     /// The PMIs come through LVT Performance Monitoring, so that the handler writes this entry.
     entry: bool,
-    echo: Option<Echo>,
+    repeated: Option<RepeatedNmi>,
     /// The last interrupt was not served completely: the sources are stopped, and the entry may still be masked.
     unfinished: bool,
     /// The number of NMIs that may still arrive from sources that are served or stopped.
@@ -34,14 +34,14 @@ pub struct Handler {
 
 /// Whether sources are resumed after they were served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum GoOn {
-    Yes,
-    No,
+enum AfterService {
+    Resume,
+    StayStopped,
 }
 
 /// An NMI that may still arrive for a request that is already served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Echo {
+struct RepeatedNmi {
     /// The interrupted RIP, if known: the processor delivers a latched NMI before it executes anything there.
     at: Option<u64>,
     /// The registers have shown that an NMI was latched.
@@ -72,7 +72,7 @@ pub enum Pmi {
     /// merged with it and does not arrive any more. A kernel that must not miss an NMI asks its other handlers now,
     /// too.
     Served,
-    /// The local APIC's interrupt without any request: the echo of a PMI that is already served, or the PMI of a source
+    /// The local APIC's interrupt without any request: the repeated NMI of a PMI that is already served, or the PMI of a source
     /// that is gone. All sources were resumed, and the LVT entry is unmasked.
     Stray,
     /// Not a PMI. If PMIs are delivered as NMIs, this is an NMI of another cause, and the kernel must ask its other
@@ -106,7 +106,7 @@ impl Handler {
             disarmed: Cell::new(false),
             masks: true,
             entry: true,
-            echo: None,
+            repeated: None,
             unfinished: false,
             late: 0,
             counts,
@@ -144,7 +144,7 @@ impl Handler {
     }
 
     /// Returns whether a masked entry shows that a PMI was delivered.
-    pub(crate) fn is_told_by_the_mask(&self) -> bool {
+    pub(crate) fn is_shown_by_the_mask(&self) -> bool {
         self.masks && !self.disarmed.get()
     }
 
@@ -200,7 +200,7 @@ impl Handler {
     ///
     /// First the handler decides whether there may be a request: the LVT entry is masked by a PMI, a bit of a source is
     /// set in IA32_PERF_GLOBAL_STATUS, or [`PmiSource::may_ask`] returns true. If there is none, nothing is stopped,
-    /// and the interrupt is an echo, another late NMI, or not a PMI. A request that shows only when its source is
+    /// and the interrupt is a repeated NMI, another late NMI, or not a PMI. A request that shows only when its source is
     /// stopped is not lost: the entry is unmasked, so the request has its own interrupt.
     ///
     /// If there may be a request, the order is:
@@ -216,10 +216,10 @@ impl Handler {
     ///    frozen, they make no request that the masked entry could drop.
     ///
     /// While an NMI is handled, another one may be latched, and its request may be served with the first one. If the
-    /// registers have shown that one is latched, the next NMI at the same RIP is its echo, [`Pmi::Stray`]: nothing ran
+    /// registers have shown that one is latched, the next NMI at the same RIP repeats it, [`Pmi::Stray`]: nothing ran
     /// between the two. If the registers have not shown it, the next NMI at the same RIP is [`Pmi::Unknown`]: it is
-    /// either such an echo (the PMI was latched while an NMI of another cause was on its way to the handler) or an NMI
-    /// of another cause. Where code waits in one place, as in an idle loop, [`Handler::forget_echo`] tells the handler
+    /// either such a repeated NMI (the PMI was latched while an NMI of another cause was on its way to the handler) or an NMI
+    /// of another cause. Where code waits in one place, as in an idle loop, [`Handler::forget_repeated_nmi`] tells the handler
     /// that code did run.
     ///
     /// # Errors
@@ -234,15 +234,15 @@ impl Handler {
         apic: &mut impl LocalApic,
         sources: &mut [&mut dyn PmiSource],
     ) -> Result<Pmi, GeneralProtection> {
-        self.interrupt(Some(interrupted), GoOn::Yes, msr, apic, sources)
+        self.interrupt(Some(interrupted), AfterService::Resume, msr, apic, sources)
     }
 
     /// Like [`Handler::handle_at`], for a kernel that does not know which address was interrupted.
     ///
-    /// The next interrupt is then an echo only if the registers show that one may be latched: the entry was not masked
+    /// The next interrupt is then a repeated NMI only if the registers show that one may be latched: the entry was not masked
     /// when this one arrived, or a request came after it was unmasked. A delivery never masks an entry of AMD's local
     /// APIC, so the mask shows nothing there: only [`PmiSource::late_requests`] count. A PMI that was latched while an
-    /// NMI of another cause was on its way to the handler is not noticed, and its echo is [`Pmi::NotOurs`].
+    /// NMI of another cause was on its way to the handler is not noticed, and the NMI that repeats it is [`Pmi::NotOurs`].
     ///
     /// # Errors
     ///
@@ -253,7 +253,7 @@ impl Handler {
         apic: &mut impl LocalApic,
         sources: &mut [&mut dyn PmiSource],
     ) -> Result<Pmi, GeneralProtection> {
-        self.interrupt(None, GoOn::Yes, msr, apic, sources)
+        self.interrupt(None, AfterService::Resume, msr, apic, sources)
     }
 
     /// Like [`Handler::handle`], but if a source has a request, all sources are left stopped: they had requests too
@@ -268,24 +268,24 @@ impl Handler {
         apic: &mut impl LocalApic,
         sources: &mut [&mut dyn PmiSource],
     ) -> Result<Pmi, GeneralProtection> {
-        self.interrupt(None, GoOn::No, msr, apic, sources)
+        self.interrupt(None, AfterService::StayStopped, msr, apic, sources)
     }
 
     /// Tells the handler that code ran since the last interrupt, even if the next one arrives at the same RIP: that one
-    /// is no echo.
-    pub fn forget_echo(&mut self) {
-        self.echo = None;
+    /// is no repeated NMI.
+    pub fn forget_repeated_nmi(&mut self) {
+        self.repeated = None;
     }
 
     fn interrupt(
         &mut self,
         interrupted: Option<u64>,
-        go_on: GoOn,
+        after: AfterService,
         msr: &mut impl Msr,
         apic: &mut impl LocalApic,
         sources: &mut [&mut dyn PmiSource],
     ) -> Result<Pmi, GeneralProtection> {
-        let pmi = self.serve_all(interrupted, go_on, msr, apic, sources);
+        let pmi = self.serve_all(interrupted, after, msr, apic, sources);
         let why = match pmi {
             Err(fault) => Some(Abandoned::Fault(fault)),
             Ok(Pmi::Stuck) => Some(Abandoned::Stuck),
@@ -305,17 +305,17 @@ impl Handler {
     fn serve_all(
         &mut self,
         interrupted: Option<u64>,
-        go_on: GoOn,
+        after: AfterService,
         msr: &mut impl Msr,
         apic: &mut impl LocalApic,
         sources: &mut [&mut dyn PmiSource],
     ) -> Result<Pmi, GeneralProtection> {
         let masked = apic.lvt_pc()?.is_masked();
         let delivered = masked && self.masks && !self.disarmed.get();
-        let echo = self.echo.take().filter(|echo| echo.at == interrupted);
-        let echoed = echo.is_some();
+        let repeated = self.repeated.take().filter(|nmi| nmi.at == interrupted);
+        let is_repeated = repeated.is_some();
         // Nothing else uses the vector of a fixed interrupt.
-        let claimed = delivered || echoed || self.late > 0 || self.delivery != Delivery::Nmi;
+        let claimed = delivered || is_repeated || self.late > 0 || self.delivery != Delivery::Nmi;
         // If a delivery masks the entry, an unmasked entry means an NMI of another cause, and a PMI may be latched
         // after it.
         let mut latched = self.masks && !masked;
@@ -327,8 +327,8 @@ impl Handler {
             if !claimed {
                 return Ok(Pmi::NotOurs);
             }
-            let pmi = self.stray(echoed);
-            let shown = self.delivery != Delivery::Nmi || echo.is_some_and(|echo| echo.latched);
+            let pmi = self.stray(is_repeated);
+            let shown = self.delivery != Delivery::Nmi || repeated.is_some_and(|nmi| nmi.latched);
             // The NMI at this address may be one of another cause right after a PMI, and a late NMI may come from
             // anywhere.
             return Ok(if shown { pmi } else { Pmi::Unknown });
@@ -337,7 +337,7 @@ impl Handler {
         let mut status = GlobalStatus::empty();
         for pass in 0.. {
             let settled = serve(msr, ours, sources, &mut rounds)?;
-            let too_often = rounds > 0 && go_on == GoOn::No;
+            let too_often = rounds > 0 && after == AfterService::StayStopped;
             if !settled || too_often || pass >= ROUNDS {
                 self.counts.stuck += 1;
                 set_entry(LvtPc::new(self.delivery).masked())?;
@@ -358,15 +358,16 @@ impl Handler {
         }
         if rounds > 0 {
             release(msr, status)?;
-            self.echo = (interrupted.is_some() || latched).then_some(Echo { at: interrupted, latched });
+            self.repeated =
+                (interrupted.is_some() || latched).then_some(RepeatedNmi { at: interrupted, latched });
         }
         if rounds == 0 && !claimed {
             return Ok(Pmi::NotOurs);
         }
         if rounds == 0 {
-            let pmi = self.stray(echoed || delivered);
+            let pmi = self.stray(is_repeated || delivered);
             // What was left unfinished has masked the entry, so the mask says nothing about this interrupt.
-            return Ok(if unfinished && !echoed { Pmi::Unknown } else { pmi });
+            return Ok(if unfinished && !is_repeated { Pmi::Unknown } else { pmi });
         }
         self.counts.served += 1;
         self.counts.unannounced += u64::from(rounds - 1);

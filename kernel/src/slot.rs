@@ -9,7 +9,7 @@ use crate::msr::{GeneralProtection, Msr};
 use crate::pmi::{Handler, Pmi, ROUNDS};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use spin::{Mutex, MutexGuard};
-use traced::Came;
+use traced::Arrival;
 
 /// Holds a processor's [`Handler`] and what is traced on that processor.
 ///
@@ -39,8 +39,8 @@ pub struct Slot<T, P> {
     noted: AtomicBool,
     /// A handler is serving an interrupt in the slot: the LVT entry is masked because of that interrupt.
     serving: AtomicBool,
-    /// What an interrupt shows by itself, as a [`Tell`].
-    tell: AtomicU8,
+    /// What an interrupt shows by itself, as a [`Evidence`].
+    evidence: AtomicU8,
     waits: AtomicU64,
 }
 
@@ -53,7 +53,7 @@ struct Inner<T> {
 /// What an interrupt shows to a handler that finds the slot in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-enum Tell {
+enum Evidence {
     /// Nothing: the entry is masked anyway, or a delivery does not mask it.
     Nothing,
     /// A masked LVT entry: a PMI has masked it.
@@ -77,7 +77,7 @@ impl<T, P> Slot<T, P> {
             inner: Mutex::new(OneProcessor(inner)),
             noted: AtomicBool::new(false),
             serving: AtomicBool::new(false),
-            tell: AtomicU8::new(Tell::Nothing as u8),
+            evidence: AtomicU8::new(Evidence::Nothing as u8),
             waits: AtomicU64::new(0),
         }
     }
@@ -125,7 +125,7 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
             }),
             false => handler.arm(&mut apic),
         };
-        self.tell(handler);
+        self.publish_evidence(handler);
         armed.map_err(SlotError::Fault)?;
         match start() {
             Ok(started) => {
@@ -135,7 +135,7 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
             Err(error) => {
                 // If the entry stays unmasked, it does no harm: the handler claims what it delivers.
                 if !was_armed && handler.disarm(&mut apic).is_ok() {
-                    self.tell(handler);
+                    self.publish_evidence(handler);
                 }
                 Err(NotTraced::Start(error))
             }
@@ -190,7 +190,7 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         let armed = handler.is_armed();
         let result = work(handler);
         handler.set_armed(armed);
-        self.tell(handler);
+        self.publish_evidence(handler);
         result
     }
 
@@ -221,7 +221,7 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
             }
             let (_, mut apic) = (self.processor)();
             let result = handler.disarm(&mut apic).map_err(SlotError::Fault);
-            self.tell(handler);
+            self.publish_evidence(handler);
             result
         };
         self.serve_noted();
@@ -246,34 +246,34 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     /// An access raised #GP. The interrupt is noted: the next [`Slot::with`] tries again.
     pub fn interrupt(&self, interrupted: Option<u64>) -> Result<Pmi, GeneralProtection> {
         match self.inner.try_lock() {
-            Some(mut inner) => self.serve(&mut inner.0, Came::Now(interrupted)),
+            Some(mut inner) => self.serve(&mut inner.0, Arrival::Now(interrupted)),
             None => self.wait(),
         }
     }
 
     /// Notes an interrupt that found the slot in use by the code that it interrupted.
     fn wait(&self) -> Result<Pmi, GeneralProtection> {
-        let tell = self.tell.load(Ordering::Relaxed);
+        let evidence = self.evidence.load(Ordering::Relaxed);
         let (_, mut apic) = (self.processor)();
         let masked = apic.lvt_pc().inspect_err(|_| self.note())?.is_masked();
-        if tell == Tell::Mask as u8 && !masked {
+        if evidence == Evidence::Mask as u8 && !masked {
             return Ok(Pmi::NotOurs);
         }
         let known = !self.noted.load(Ordering::Relaxed) && !self.serving.load(Ordering::Relaxed);
         self.note();
         self.waits.fetch_add(1, Ordering::Relaxed);
-        Ok(match tell {
-            tell if tell == Tell::Vector as u8 => Pmi::Later,
-            tell if tell == Tell::Mask as u8 && known => Pmi::Later,
+        Ok(match evidence {
+            evidence if evidence == Evidence::Vector as u8 => Pmi::Later,
+            evidence if evidence == Evidence::Mask as u8 && known => Pmi::Later,
             _ => Pmi::Unknown,
         })
     }
 
-    fn serve(&self, inner: &mut Inner<T>, came: Came) -> Result<Pmi, GeneralProtection> {
+    fn serve(&self, inner: &mut Inner<T>, arrival: Arrival) -> Result<Pmi, GeneralProtection> {
         let (mut msr, mut apic) = (self.processor)();
         self.serving.store(true, Ordering::Relaxed);
         let Inner { handler, traced } = inner;
-        let interrupt = Interrupt::new(handler, &mut msr, &mut apic, came);
+        let interrupt = Interrupt::new(handler, &mut msr, &mut apic, arrival);
         let served = match traced {
             Some(traced) => traced.serve(interrupt),
             None => interrupt.serve(&mut []),
@@ -295,9 +295,9 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
                 // The code that holds the slot checks this when it is done.
                 return self.note();
             };
-            let came = if rounds < ROUNDS { Came::Waited } else { Came::WaitedOnceMore };
+            let arrival = if rounds < ROUNDS { Arrival::Waited } else { Arrival::WaitedTooOften };
             rounds = ROUNDS.min(rounds + 1);
-            if matches!(self.serve(&mut inner.0, came), Err(_) | Ok(Pmi::Stuck)) {
+            if matches!(self.serve(&mut inner.0, arrival), Err(_) | Ok(Pmi::Stuck)) {
                 // The interrupt stays noted for the next time.
                 return;
             }
@@ -308,13 +308,13 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         self.noted.store(true, Ordering::Release);
     }
 
-    fn tell(&self, handler: &Handler) {
-        let tell = match handler.delivery() {
-            Delivery::Fixed(_) => Tell::Vector,
-            Delivery::Nmi if handler.is_told_by_the_mask() => Tell::Mask,
-            Delivery::Nmi => Tell::Nothing,
+    fn publish_evidence(&self, handler: &Handler) {
+        let evidence = match handler.delivery() {
+            Delivery::Fixed(_) => Evidence::Vector,
+            Delivery::Nmi if handler.is_shown_by_the_mask() => Evidence::Mask,
+            Delivery::Nmi => Evidence::Nothing,
         };
-        self.tell.store(tell as u8, Ordering::Relaxed);
+        self.evidence.store(evidence as u8, Ordering::Relaxed);
     }
 }
 

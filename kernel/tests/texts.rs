@@ -40,11 +40,11 @@ fn of_detecting_and_configuring_pt() {
         (&PtConfigRefusal::Missing(Feature::Topa), "CPUID.14H.0:ECX[0] (ToPA output) is not there"),
         (
             &PtConfigRefusal::Encoding { field: CpuidField::MTC_FREQS, value: 9, allowed: 0x249 },
-            "CPUID.14H.1:EAX[31:16] (MTC frequencies) is 0x0249: 9 is not among them",
+            "CPUID.14H.1:EAX[31:16] (MTC frequencies) is 0x0249, a bit for each value: 9 is not allowed",
         ),
         (
             &PtConfigRefusal::Ranges { wanted: 3, there: 2 },
-            "CPUID.14H.1:EAX[2:0] (address ranges) is 2: 3 are wanted",
+            "CPUID.14H.1:EAX[2:0] (address ranges) is 2, and the configuration has 3",
         ),
         (&PtConfigRefusal::Cr3 { cr3: 0x5001 }, "CR3 to match 0x5001: bits 4:0 must be 0"),
         (
@@ -85,7 +85,7 @@ fn of_the_memory_that_pt_writes() {
         ),
         (
             &BufferError::SingleRangeOverwrites { mode: Mode::Circular { interrupt_every: 1 } },
-            "single-range output only overwrites: not Circular { interrupt_every: 1 }",
+            "single-range output supports the mode Overwrite only, not Circular { interrupt_every: 1 }",
         ),
         (
             &BufferError::SingleRangeErratum { bytes: 0x2000 },
@@ -95,8 +95,14 @@ fn of_the_memory_that_pt_writes() {
             &BufferError::SingleRangeSize { bytes: 0x800 },
             "single-range output of 0x800 bytes: 4 KiB to 4 GiB by powers of two",
         ),
-        (&BufferError::Spare { spare: 4, regions: 2 }, "4 of 2 regions are to stay free"),
-        (&BufferError::InterruptEvery { interrupt_every: 3, regions: 2 }, "a PMI each 3 of 2 regions"),
+        (
+            &BufferError::Spare { spare: 4, regions: 2 },
+            "4 spare regions of 2: at least 1 must be spare and at least 1 not",
+        ),
+        (
+            &BufferError::InterruptEvery { interrupt_every: 3, regions: 2 },
+            "a PMI every 3 of 2 regions: at least 1 and less than all",
+        ),
     ]);
 }
 
@@ -117,7 +123,7 @@ fn of_starting_pt_and_of_its_slot() {
         ),
         (
             &StartError::Refused(PtRefusal::Buffer(BufferError::Spare { spare: 4, regions: 2 })),
-            "4 of 2 regions are to stay free",
+            "4 spare regions of 2: at least 1 must be spare and at least 1 not",
         ),
         (&SlotError::InUse, "the slot is in use"),
         (&SlotError::Empty, "nothing is traced"),
@@ -270,7 +276,10 @@ fn of_the_area_of_the_debug_store() {
             &PlanError::TooSmall { bytes: 23, record_bytes: 24 },
             "a buffer of 23 bytes does not hold one record of 24",
         ),
-        (&PlanError::Spare { spare: 9, records: 8 }, "9 of 8 records are to stay free"),
+        (
+            &PlanError::Spare { spare: 9, records: 8 },
+            "9 spare records of 8: at least 1 must be spare and at least 1 not",
+        ),
         (&PlanError::PebsIsNotCircular, "a PEBS buffer cannot be circular"),
         (
             &PlanError::NoPebs(Missing::NetBurstPebs),

@@ -13,7 +13,8 @@ use std::time::Instant;
 
 /// The libraries whose public items are listed: their packages, which are also the names of the libraries, and their
 /// folders.
-const LIBRARIES: [(&str, &str); 2] = [("pugmark-kernel", "kernel"), ("pugmark-pfm", "pfm")];
+const LIBRARIES: [(&str, &str); 3] =
+    [("pugmark-kernel", "kernel"), ("pugmark-pfm", "pfm"), ("pugmark-decoder-core", "decoder-core")];
 
 /// The format of rustdoc's JSON that the crate public-api reads. The nightly toolchains since 2025-11-22 write it.
 const FORMAT: u64 = 57;

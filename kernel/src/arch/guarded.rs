@@ -251,7 +251,8 @@ mod tests {
             unsafe {
                 core::arch::asm!(
                     "push rbx", "push rbp", "push r12", "push r13", "push r14", "push r15", "push r10", "push r10",
-                    "mov rbx, 0x11", "mov rbp, 0x22", "mov r12, 0x33", "mov r13, 0x44", "mov r14, 0x55", "mov r15, 0x66",
+                    "mov rbx, 0x11", "mov rbp, 0x22", "mov r12, 0x33",
+                    "mov r13, 0x44", "mov r14, 0x55", "mov r15, 0x66",
                     // Set the direction flag, which the operating system clears for the handler.
                     "mov [r10 + 72 + 48], rsp", "std", "call rax",
                     "mov rdx, [rsp]", "mov [rdx], rbx", "mov [rdx + 8], rbp", "mov [rdx + 16], r12",

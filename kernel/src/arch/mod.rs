@@ -40,7 +40,13 @@ pub unsafe fn rdpmc(index: u32) -> u64 {
     let (low, high): (u32, u32);
     // SAFETY: by the caller's promise this does not fault; it changes nothing but the two registers.
     unsafe {
-        core::arch::asm!("rdpmc", in("ecx") index, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags));
+        core::arch::asm!(
+            "rdpmc",
+            in("ecx") index,
+            out("eax") low,
+            out("edx") high,
+            options(nomem, nostack, preserves_flags),
+        );
     }
     u64::from(high) << 32 | u64::from(low)
 }

@@ -86,11 +86,11 @@ pub(crate) struct PerfCntrGlobalStatus(pub u64);
 
 /// PerfCntrGlobalCtl (`C000_0301`): bit n enables counter n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GlobalCtl(pub u64);
+pub(crate) struct PerfCntrGlobalCtl(pub u64);
 
 /// PerfCntrGlobalStatusClr (`C000_0302`): bits written as 1 clear those of [`PerfCntrGlobalStatus`]. Write only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GlobalStatusClr(pub u64);
+pub(crate) struct PerfCntrGlobalStatusClr(pub u64);
 
 /// EFER (`C000_0080`); Intel calls it IA32_EFER.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,6 +186,6 @@ values! {
     IbsCtl = 0xc001_103a,
     Efer = 0xc000_0080,
     PerfCntrGlobalStatus = 0xc000_0300,
-    GlobalCtl = 0xc000_0301,
-    GlobalStatusClr = 0xc000_0302,
+    PerfCntrGlobalCtl = 0xc000_0301,
+    PerfCntrGlobalStatusClr = 0xc000_0302,
 }

@@ -89,7 +89,7 @@ bitflags! {
 bitflags! {
     /// IA32_PERFEVTSELx (`0x186` + x): what general-purpose counter x counts.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) struct PerfEvtSel: u64 {
+    pub(crate) struct Ia32PerfEvtSel: u64 {
         /// Event select.
         const EVENT = 0xff;
         /// Unit mask.
@@ -115,7 +115,7 @@ bitflags! {
     }
 }
 
-impl PerfEvtSel {
+impl Ia32PerfEvtSel {
     /// Returns the address of IA32_PERFEVTSELx.
     pub(crate) const fn address(counter: u8) -> u32 {
         0x186 + counter as u32

@@ -48,7 +48,7 @@ mod vmx;
 use core::fmt;
 
 pub(crate) use counters::{
-    FixedCtrCtrl, GlobalCtrl, PebsDataCfg, PebsEnable, PerfCapabilities, PerfEvtSel, fixed_counter,
+    FixedCtrCtrl, GlobalCtrl, Ia32PerfEvtSel, PebsDataCfg, PebsEnable, PerfCapabilities, fixed_counter,
     full_width_pmc, pmc,
 };
 pub(crate) use debug::{DebugCtl, DebugCtlLayout, DebugFlags};

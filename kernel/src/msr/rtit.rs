@@ -94,7 +94,7 @@ impl RtitCtl {
     }
 }
 
-/// IA32_RTIT_CTL.ADDRn_CFG: the use of an address range. 0 is a range that is not used, and values above 2 are reserved.
+/// IA32_RTIT_CTL.ADDRn_CFG: the use of an address range. 0 is a range that is not used; values above 2 are reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum AddrCfg {

@@ -126,8 +126,8 @@ fn registers_are_at_the_manuals_addresses() {
         (GlobalCtrl::ADDRESS, 0x38f),
         (PebsEnable::ADDRESS, 0x3f1),
         (PebsDataCfg::ADDRESS, 0x3f2),
-        (PerfEvtSel::address(0), 0x186),
-        (PerfEvtSel::address(7), 0x18d),
+        (Ia32PerfEvtSel::address(0), 0x186),
+        (Ia32PerfEvtSel::address(7), 0x18d),
         (pmc(7), 0xc8),
         (full_width_pmc(7), 0x4c8),
         (fixed_counter(2), 0x30b),
@@ -168,9 +168,9 @@ fn registers_are_written_as_they_were_read() {
         both_ways::<MiscEnable>(bits);
         both_ways::<amd::DbgExtnCfg>(bits);
         both_ways::<amd::Efer>(bits);
-        both_ways::<amd::GlobalCtl>(bits);
+        both_ways::<amd::PerfCntrGlobalCtl>(bits);
         both_ways::<amd::PerfCntrGlobalStatus>(bits);
-        both_ways::<amd::GlobalStatusClr>(bits);
+        both_ways::<amd::PerfCntrGlobalStatusClr>(bits);
         both_ways::<amd::IbsFetchCtl2>(bits);
         both_ways::<amd::IbsOpCtl2>(bits);
         both_ways::<amd::IbsFetchCtl>(bits);
@@ -181,17 +181,17 @@ fn registers_are_written_as_they_were_read() {
 #[test]
 fn the_counters_registers_have_the_manuals_bits() {
     let table = [
-        (PerfEvtSel::EVENT, 0, 7),
-        (PerfEvtSel::UMASK, 8, 15),
-        (PerfEvtSel::USR, 16, 16),
-        (PerfEvtSel::OS, 17, 17),
-        (PerfEvtSel::E, 18, 18),
-        (PerfEvtSel::INT, 20, 20),
-        (PerfEvtSel::ANY, 21, 21),
-        (PerfEvtSel::EN, 22, 22),
-        (PerfEvtSel::INV, 23, 23),
-        (PerfEvtSel::CMASK, 24, 31),
-        (PerfEvtSel::ADAPTIVE_RECORD, 34, 34),
+        (Ia32PerfEvtSel::EVENT, 0, 7),
+        (Ia32PerfEvtSel::UMASK, 8, 15),
+        (Ia32PerfEvtSel::USR, 16, 16),
+        (Ia32PerfEvtSel::OS, 17, 17),
+        (Ia32PerfEvtSel::E, 18, 18),
+        (Ia32PerfEvtSel::INT, 20, 20),
+        (Ia32PerfEvtSel::ANY, 21, 21),
+        (Ia32PerfEvtSel::EN, 22, 22),
+        (Ia32PerfEvtSel::INV, 23, 23),
+        (Ia32PerfEvtSel::CMASK, 24, 31),
+        (Ia32PerfEvtSel::ADAPTIVE_RECORD, 34, 34),
     ];
     for (field, low, high) in table {
         assert_eq!(field.bits(), bits(low, high), "bits {high}:{low}");
@@ -220,7 +220,7 @@ fn the_counters_registers_have_the_manuals_bits() {
     }
     let capabilities = PerfCapabilities::from_bits_retain(0x33c5);
     assert_eq!((capabilities.lbr_format(), capabilities.pebs_format()), (5, 3));
-    assert_eq!(PerfEvtSel::event(0xc4, 0x20).bits(), 0x20c4);
+    assert_eq!(Ia32PerfEvtSel::event(0xc4, 0x20).bits(), 0x20c4);
     // Counter 1: OS, user, both; adaptive.
     assert_eq!(FixedCtrCtrl::counting(1, true, false, false), 0x10);
     assert_eq!(FixedCtrCtrl::counting(1, false, true, false), 0x20);

@@ -260,7 +260,7 @@ fn a_handler_that_is_disarmed_serves_and_stays_masked_until_it_is_armed() {
 fn an_echo_comes_before_anything_else_runs() {
     // (RIP at the PMI, RIP at the next interrupts, verdicts); the entry is never masked by them.
     let table: [(_, &[_], &[_]); 7] = [
-        // Only the address shows an echo: it may be an NMI of another cause, right after the PMI.
+        // Only the address shows a repeated NMI: it may be an NMI of another cause, right after the PMI.
         (Some(0x1000), &[Some(0x1000), Some(0x1000)], &[Pmi::Unknown, Pmi::NotOurs]),
         (Some(0x1000), &[Some(0x1001), Some(0x1000)], &[Pmi::NotOurs, Pmi::NotOurs]),
         (Some(0x1000), &[None], &[Pmi::NotOurs]),
@@ -289,7 +289,7 @@ fn an_echo_is_forgotten_when_code_ran() {
     let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
     let mut handler = Handler::new(Delivery::Nmi);
     machine.handle_at(Some(0x1000), &mut handler, &mut [&mut source]).unwrap();
-    handler.forget_echo();
+    handler.forget_repeated_nmi();
     assert_eq!(machine.handle_at(Some(0x1000), &mut handler, &mut [&mut source]), Ok(Pmi::NotOurs));
 }
 

@@ -25,31 +25,36 @@ pub struct Interrupt<'a, M, A> {
     handler: &'a mut Handler,
     msr: &'a mut M,
     apic: &'a mut A,
-    came: Came,
+    arrival: Arrival,
 }
 
 /// How an interrupt came to be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Came {
+pub(super) enum Arrival {
     /// It arrived just now; the RIP of the interrupted code, if known.
     Now(Option<u64>),
     /// It waited for the slot.
     Waited,
     /// It waited for the slot, as many others did since the holder of the slot began to release it.
-    WaitedOnceMore,
+    WaitedTooOften,
 }
 
 impl<'a, M: Msr, A: LocalApic> Interrupt<'a, M, A> {
-    pub(super) const fn new(handler: &'a mut Handler, msr: &'a mut M, apic: &'a mut A, came: Came) -> Self {
-        Self { handler, msr, apic, came }
+    pub(super) const fn new(
+        handler: &'a mut Handler,
+        msr: &'a mut M,
+        apic: &'a mut A,
+        arrival: Arrival,
+    ) -> Self {
+        Self { handler, msr, apic, arrival }
     }
 
     /// Returns the RIP of the interrupted code, if known. It is unknown for an interrupt that waited for the slot.
     #[must_use]
     pub const fn interrupted(&self) -> Option<u64> {
-        match self.came {
-            Came::Now(interrupted) => interrupted,
-            Came::Waited | Came::WaitedOnceMore => None,
+        match self.arrival {
+            Arrival::Now(interrupted) => interrupted,
+            Arrival::Waited | Arrival::WaitedTooOften => None,
         }
     }
 
@@ -59,11 +64,11 @@ impl<'a, M: Msr, A: LocalApic> Interrupt<'a, M, A> {
     ///
     /// An access raised #GP: see [`Handler::handle_at`].
     pub fn serve(self, sources: &mut [&mut dyn PmiSource]) -> Result<Pmi, GeneralProtection> {
-        let Self { handler, msr, apic, came } = self;
-        match came {
-            Came::Now(Some(rip)) => handler.handle_at(rip, msr, apic, sources),
-            Came::Now(None) | Came::Waited => handler.handle(msr, apic, sources),
-            Came::WaitedOnceMore => handler.give_up(msr, apic, sources),
+        let Self { handler, msr, apic, arrival } = self;
+        match arrival {
+            Arrival::Now(Some(rip)) => handler.handle_at(rip, msr, apic, sources),
+            Arrival::Now(None) | Arrival::Waited => handler.handle(msr, apic, sources),
+            Arrival::WaitedTooOften => handler.give_up(msr, apic, sources),
         }
     }
 }

@@ -4,7 +4,7 @@ use super::{BranchConfig, BranchRunning, BranchSession};
 use crate::amd::AmdCapabilities;
 use crate::cpuid::CpuIdReader;
 use crate::lifecycle::{self, Absent, InUse, Missing, NotStarted, StartError};
-use crate::msr::amd::{DbgExtnCfg, GlobalStatusClr, branch_from, branch_to};
+use crate::msr::amd::{DbgExtnCfg, PerfCntrGlobalStatusClr, branch_from, branch_to};
 use crate::msr::{DebugCtl, GeneralProtection, Msr, Register, TypedMsr};
 use core::marker::PhantomData;
 
@@ -139,7 +139,7 @@ impl<M: Msr> BranchUnit<M> {
     /// Resumes the recorder; branch sampling restarts with empty records.
     pub(super) fn resume(&mut self, freezes: bool) -> Result<(), GeneralProtection> {
         if freezes {
-            self.write(GlobalStatusClr(FROZEN))?;
+            self.write(PerfCntrGlobalStatusClr(FROZEN))?;
         }
         match self.recorder {
             Recorder::LbrV2 { .. } => self.go_on(),

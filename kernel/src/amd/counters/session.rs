@@ -5,7 +5,7 @@ use super::registers::Bank;
 use super::{CounterStopped, CounterUnit, LONGEST, MASK, MAX_COUNTERS, Rdpmc, WIDTH};
 use crate::lifecycle::{Halted, LateNmis, Recording, Sealed, Serve, StartError};
 use crate::msr::amd::PerfEvtSel;
-use crate::msr::amd::{GlobalCtl, GlobalStatusClr, PerfCntrGlobalStatus};
+use crate::msr::amd::{PerfCntrGlobalCtl, PerfCntrGlobalStatus, PerfCntrGlobalStatusClr};
 use crate::msr::{GeneralProtection, Msr, TypedMsr};
 use crate::pmi::{Abandoned, Requests};
 
@@ -187,7 +187,7 @@ impl<M: Msr> CounterSession<M> {
             {
                 self.load(slot, begin)?;
                 if self.version_2() {
-                    self.write(GlobalStatusClr(1 << slot.counter))?;
+                    self.write(PerfCntrGlobalStatusClr(1 << slot.counter))?;
                 }
                 if let Some(slot) = self.slot_mut(n) {
                     (slot.begin, slot.state) = (begin, CounterState::Armed);
@@ -270,7 +270,7 @@ impl<M: Msr> CounterSession<M> {
         }
         self.wrmsr(self.bank.counter(slot.counter), 0)?;
         match self.version_2() {
-            true => self.write(GlobalStatusClr(1 << slot.counter)),
+            true => self.write(PerfCntrGlobalStatusClr(1 << slot.counter)),
             false => Ok(()),
         }
     }
@@ -316,8 +316,8 @@ impl<M: Msr> CounterSession<M> {
     }
 
     fn change_global(&mut self, set: u64, clear: u64) -> Result<(), GeneralProtection> {
-        let GlobalCtl(ctl) = self.unit.msr.read()?;
-        self.write(GlobalCtl(ctl & !clear | set))
+        let PerfCntrGlobalCtl(ctl) = self.unit.msr.read()?;
+        self.write(PerfCntrGlobalCtl(ctl & !clear | set))
     }
 
     const fn version_2(&self) -> bool {
@@ -378,12 +378,12 @@ impl<M: Msr> Recording for CounterSession<M> {
     /// Starts the counters.
     fn begin(&mut self) -> Result<(), StartError<CountersRefusal>> {
         if self.version_2() {
-            let GlobalCtl(found) = self.unit.msr.read()?;
+            let PerfCntrGlobalCtl(found) = self.unit.msr.read()?;
             self.found = Some(found);
         }
         let halted = Halted::halt(self)?;
         if self.version_2() {
-            self.write(GlobalStatusClr(self.mask()))?;
+            self.write(PerfCntrGlobalStatusClr(self.mask()))?;
         }
         for n in 0..self.len() {
             let Some(slot) = self.slot(n) else { break };

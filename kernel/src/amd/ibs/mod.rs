@@ -10,7 +10,8 @@
 //! let part = Part::by_caps(Caps(0x3ff));
 //! assert!(config.check(&part).is_ok());
 //! assert_eq!(config.check(&Part::by_caps(Caps(0x7))), Err(IbsRefusal::Missing(Caps::OP_CNT)));
-//! assert_eq!(IbsConfig::new().op(100).check(&part), Err(IbsRefusal::Period { period: 100, least: 0x90, most: 0x7ff_fff0 }));
+//! let refusal = IbsRefusal::Period { period: 100, least: 0x90, most: 0x7ff_fff0 };
+//! assert_eq!(IbsConfig::new().op(100).check(&part), Err(refusal));
 //! ```
 //!
 //! A unit counts, tags a fetch or an op, and requests an interrupt when its sample is complete. It takes no further
@@ -30,4 +31,4 @@ pub use config::{IbsConfig, IbsRefusal};
 pub use running::{IbsRunning, IbsStopped};
 pub use session::{IbsCounts, IbsSession, SampleSink};
 pub use unit::IbsUnit;
-pub use unlock::{Awake, UnlockError, unlock};
+pub use unlock::{AwakeCore, UnlockError, unlock};

@@ -42,16 +42,16 @@ pub unsafe fn unlock(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<bool
 }
 
 /// Keeps a core out of deep sleep while it samples, as unlocked units need it. Both threads must sample only between
-/// [`Awake::hold`] and [`Awake::release`].
+/// [`AwakeCore::hold`] and [`AwakeCore::release`].
 #[derive(Debug)]
-pub struct Awake<M: Msr> {
+pub struct AwakeCore<M: Msr> {
     msr: M,
     /// The bits of LS_CFG and CSTATE_CONFIG that were changed.
     set: u64,
     cleared: u64,
 }
 
-impl<M: Msr> Awake<M> {
+impl<M: Msr> AwakeCore<M> {
     /// Keeps the core awake.
     ///
     /// # Safety
@@ -168,7 +168,7 @@ mod tests {
                 machine.set(0xc001_0296, cc6);
                 machine.fault_in(access);
                 // SAFETY: the registers represent no hardware.
-                let held = unsafe { Awake::hold(machine.clone()) };
+                let held = unsafe { AwakeCore::hold(machine.clone()) };
                 assert_eq!(held.is_err(), access < 4);
                 if let Ok(held) = held {
                     assert_eq!(registers(), (ls_cfg | 1 << 54, cc6 & !0x40_4040));

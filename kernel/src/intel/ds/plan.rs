@@ -182,7 +182,9 @@ impl fmt::Display for PlanError {
             Self::TooSmall { bytes, record_bytes } => {
                 write!(f, "a buffer of {bytes} bytes does not hold one record of {record_bytes}")
             }
-            Self::Spare { spare, records } => write!(f, "{spare} of {records} records are to stay free"),
+            Self::Spare { spare, records } => {
+                write!(f, "{spare} spare records of {records}: at least 1 must be spare and at least 1 not")
+            }
             Self::PebsIsNotCircular => f.write_str("a PEBS buffer cannot be circular"),
             Self::NoPebs(absent) => write!(f, "no buffer for samples: {absent}"),
             Self::FixedFormat => f.write_str("the PEBS records of this processor have no groups to choose"),

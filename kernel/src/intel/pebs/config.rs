@@ -1,7 +1,7 @@
 //! Which counters sample, and how often.
 
 use super::{FIXED, GENERAL, PebsCapabilities};
-use crate::msr::PerfEvtSel;
+use crate::msr::Ia32PerfEvtSel;
 use core::fmt;
 
 /// Which counters sample which events, and at which privilege levels.
@@ -139,14 +139,14 @@ impl PebsConfig {
     }
 
     /// Returns the value for IA32_PERFEVTSELx of a counter that samples.
-    pub(super) fn select(&self, n: u8, adaptive: bool) -> PerfEvtSel {
+    pub(super) fn select(&self, n: u8, adaptive: bool) -> Ia32PerfEvtSel {
         let event = self.event(Counter::General(n));
         let mut select =
-            event.map_or(PerfEvtSel::empty(), |event| PerfEvtSel::event(event.select, event.umask));
-        select.insert(PerfEvtSel::EN);
-        select.set(PerfEvtSel::OS, self.os);
-        select.set(PerfEvtSel::USR, self.user);
-        select.set(PerfEvtSel::ADAPTIVE_RECORD, adaptive);
+            event.map_or(Ia32PerfEvtSel::empty(), |event| Ia32PerfEvtSel::event(event.select, event.umask));
+        select.insert(Ia32PerfEvtSel::EN);
+        select.set(Ia32PerfEvtSel::OS, self.os);
+        select.set(Ia32PerfEvtSel::USR, self.user);
+        select.set(Ia32PerfEvtSel::ADAPTIVE_RECORD, adaptive);
         select
     }
 
@@ -238,7 +238,8 @@ impl fmt::Display for PebsRefusal {
             }
             Self::NotPrecise { event: PreciseEvent { select, umask }, counter, counters } => write!(
                 f,
-                "event {select:#04x}, unit mask {umask:#04x}, does not sample on {counter}, but on those of {counters:#b}"
+                "event {select:#04x}, unit mask {umask:#04x}, does not sample on {counter}, \
+                 but on those of {counters:#b}"
             ),
             Self::Period { counter, period, longest } => {
                 write!(f, "a period of {period} for {counter}, which is 1 to {longest}")

@@ -3,7 +3,7 @@
 use super::{Counter, PebsCapabilities, PebsConfig};
 use crate::lifecycle::InUse;
 use crate::msr::{
-    FixedCtrCtrl, GeneralProtection, GlobalCtrl, GlobalStatus, Msr, PebsDataCfg, PebsEnable, PerfEvtSel,
+    FixedCtrCtrl, GeneralProtection, GlobalCtrl, GlobalStatus, Ia32PerfEvtSel, Msr, PebsDataCfg, PebsEnable,
     TypedMsr, fixed_counter, full_width_pmc, pmc,
 };
 use pugmark_decoder_core::pebs::Format;
@@ -67,8 +67,8 @@ impl Program {
         for (counter, _) in self.config.counters() {
             let (control, used) = match counter {
                 Counter::General(n) => {
-                    let control = msr.rdmsr(PerfEvtSel::address(n))?;
-                    (control, control & PerfEvtSel::EVENT.union(PerfEvtSel::EN).bits())
+                    let control = msr.rdmsr(Ia32PerfEvtSel::address(n))?;
+                    (control, control & Ia32PerfEvtSel::EVENT.union(Ia32PerfEvtSel::EN).bits())
                 }
                 Counter::Fixed(n) => {
                     let FixedCtrCtrl(control) = msr.read()?;
@@ -97,7 +97,7 @@ impl Program {
             self.load(counter, period, msr)?;
             match counter {
                 Counter::General(n) => {
-                    wrmsr(msr, PerfEvtSel::address(n), self.config.select(n, adaptive).bits())?;
+                    wrmsr(msr, Ia32PerfEvtSel::address(n), self.config.select(n, adaptive).bits())?;
                 }
                 Counter::Fixed(n) => {
                     let FixedCtrCtrl(control) = msr.read()?;
@@ -187,7 +187,7 @@ impl Program {
         let Some(before) = self.before else { return Ok(()) };
         for (counter, _) in self.config.counters() {
             match counter {
-                Counter::General(n) => wrmsr(msr, PerfEvtSel::address(n), 0)?,
+                Counter::General(n) => wrmsr(msr, Ia32PerfEvtSel::address(n), 0)?,
                 Counter::Fixed(n) => {
                     let FixedCtrCtrl(control) = msr.read()?;
                     write(msr, FixedCtrCtrl(control & !FixedCtrCtrl::mask(n)))?;

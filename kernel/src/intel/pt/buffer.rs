@@ -357,7 +357,7 @@ impl fmt::Display for BufferError {
         match self {
             Self::Missing(feature) => write!(f, "{feature} is not there"),
             Self::SingleRangeOverwrites { mode } => {
-                write!(f, "single-range output only overwrites: not {mode:?}")
+                write!(f, "single-range output supports the mode Overwrite only, not {mode:?}")
             }
             Self::SingleRangeErratum { bytes } => {
                 write!(
@@ -368,9 +368,11 @@ impl fmt::Display for BufferError {
             Self::SingleRangeSize { bytes } => {
                 write!(f, "single-range output of {bytes:#x} bytes: 4 KiB to 4 GiB by powers of two")
             }
-            Self::Spare { spare, regions } => write!(f, "{spare} of {regions} regions are to stay free"),
+            Self::Spare { spare, regions } => {
+                write!(f, "{spare} spare regions of {regions}: at least 1 must be spare and at least 1 not")
+            }
             Self::InterruptEvery { interrupt_every, regions } => {
-                write!(f, "a PMI each {interrupt_every} of {regions} regions")
+                write!(f, "a PMI every {interrupt_every} of {regions} regions: at least 1 and less than all")
             }
             Self::Topa(error) => error.fmt(f),
         }

@@ -335,10 +335,10 @@ impl fmt::Display for PtConfigRefusal {
         match self {
             Self::Missing(feature) => write!(f, "{feature} is not there"),
             Self::Encoding { field, value, allowed } => {
-                write!(f, "{field} is {allowed:#06x}: {value} is not among them")
+                write!(f, "{field} is {allowed:#06x}, a bit for each value: {value} is not allowed")
             }
             Self::Ranges { wanted, there } => {
-                write!(f, "{} is {there}: {wanted} are wanted", CpuidField::ADDRESS_RANGES)
+                write!(f, "{} is {there}, and the configuration has {wanted}", CpuidField::ADDRESS_RANGES)
             }
             Self::Cr3 { cr3 } => write!(f, "CR3 to match {cr3:#x}: bits 4:0 must be 0"),
             Self::NotCanonical { address } => write!(f, "address {address:#x} of a range is not canonical"),

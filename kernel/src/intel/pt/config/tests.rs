@@ -80,7 +80,7 @@ fn an_encoding_must_be_enumerated() {
     let refusal = PtConfigRefusal::Encoding { field: CpuidField::MTC_FREQS, value: 1, allowed: 0x249 };
     assert_eq!(
         refusal.to_string(),
-        "CPUID.14H.1:EAX[31:16] (MTC frequencies) is 0x0249: 1 is not among them"
+        "CPUID.14H.1:EAX[31:16] (MTC frequencies) is 0x0249, a bit for each value: 1 is not allowed"
     );
 }
 
