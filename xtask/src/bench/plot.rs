@@ -133,11 +133,12 @@ pub(super) fn bars(title: &str, y: &str, series: &[&str], groups: &[(String, Vec
                 colour(index)
             );
         }
+        // Names are wider than groups.
+        let (x, y) = (x + step / 2.0 + 8.0, HEIGHT - BOTTOM + 14.0);
         let _ = writeln!(
             svg,
-            "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\" font-size=\"11\">{}</text>",
-            x + step / 2.0,
-            HEIGHT - BOTTOM + 16.0,
+            "<text x=\"{x:.1}\" y=\"{y}\" text-anchor=\"end\" font-size=\"11\" \
+             transform=\"rotate(-20 {x:.1} {y})\">{}</text>",
             escaped(name)
         );
     }
