@@ -106,10 +106,10 @@ pub(crate) fn mutate(options: &MutateOptions) -> Result<ExitCode> {
     let numbered: Vec<_> = chosen.iter().enumerate().collect();
     let fates = run_in_parallel(
         &numbered,
-        |&(index, mutation), say| {
+        |&(index, mutation), print| {
             let fate = trial.fate(mutation).with_context(|| mutation.name.clone());
             if let Ok(fate) = &fate {
-                say(format!("[{}/{}] {}: {fate:?}", index + 1, chosen.len(), mutation.name));
+                print(format!("[{}/{}] {}: {fate:?}", index + 1, chosen.len(), mutation.name));
             }
             fate
         },

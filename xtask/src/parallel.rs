@@ -14,11 +14,11 @@ enum JobMessage<R> {
 /// Runs the jobs, as many at a time as there are processors, and returns their results in the order of the jobs.
 ///
 /// `work` gets a job and a function that takes a line of output. Lines of the first unfinished job are passed to
-/// `hear` at once; lines of later jobs wait for their turn.
+/// `print` at once; lines of later jobs wait for their turn.
 pub(crate) fn run_in_parallel<J: Sync, R: Send>(
     jobs: &[J],
     work: impl Fn(&J, &mut dyn FnMut(String)) -> R + Sync,
-    mut hear: impl FnMut(String),
+    mut print: impl FnMut(String),
 ) -> Vec<R> {
     let (next, (sender, receiver)) = (AtomicUsize::new(0), mpsc::channel());
     let workers = thread::available_parallelism().map_or(1, NonZero::get).min(jobs.len());
@@ -33,21 +33,21 @@ pub(crate) fn run_in_parallel<J: Sync, R: Send>(
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some(job) = jobs.get(index) else { break };
                     // Sending fails only if the receiver has panicked.
-                    let say = |said| drop(sender.send((index, said)));
-                    say(JobMessage::Result(work(job, &mut |line| say(JobMessage::Line(line)))));
+                    let send = |message| drop(sender.send((index, message)));
+                    send(JobMessage::Result(work(job, &mut |line| send(JobMessage::Line(line)))));
                 }
             });
         }
         drop(sender);
-        for (index, said) in receiver {
-            match said {
-                JobMessage::Line(line) if index == turn => hear(line),
+        for (index, message) in receiver {
+            match message {
+                JobMessage::Line(line) if index == turn => print(line),
                 JobMessage::Line(line) => waiting[index].push(line),
                 JobMessage::Result(result) => results[index] = Some(result),
             }
             while results.get(turn).is_some_and(Option::is_some) {
                 turn += 1;
-                waiting.get_mut(turn).map(std::mem::take).into_iter().flatten().for_each(&mut hear);
+                waiting.get_mut(turn).map(std::mem::take).into_iter().flatten().for_each(&mut print);
             }
         }
     });
@@ -56,12 +56,12 @@ pub(crate) fn run_in_parallel<J: Sync, R: Send>(
 }
 
 /// Runs the jobs, at most `workers` at a time, starts them in their order, and returns their results in that order.
-/// `hear` gets each result when its job ends.
+/// `on_result` gets each result when its job ends.
 pub(crate) fn run_with_workers<J: Sync, R: Send>(
     jobs: &[J],
     workers: usize,
     work: impl Fn(&J) -> R + Sync,
-    mut hear: impl FnMut(&J, &R),
+    mut on_result: impl FnMut(&J, &R),
 ) -> Vec<R> {
     let (next, (sender, receiver)) = (AtomicUsize::new(0), mpsc::channel());
     let mut results: Vec<Option<R>> = jobs.iter().map(|_| None).collect();
@@ -79,7 +79,7 @@ pub(crate) fn run_with_workers<J: Sync, R: Send>(
         }
         drop(sender);
         for (index, result) in receiver {
-            hear(&jobs[index], &result);
+            on_result(&jobs[index], &result);
             results[index] = Some(result);
         }
     });
@@ -97,8 +97,8 @@ mod tests {
         for jobs in [0, 1, 2, 3, 20] {
             let jobs: Vec<usize> = (0..jobs).collect();
             let mut heard = vec![];
-            let work = |&job: &usize, say: &mut dyn FnMut(String)| {
-                (0..3).for_each(|line| say(format!("{job}.{line}")));
+            let work = |&job: &usize, print_line: &mut dyn FnMut(String)| {
+                (0..3).for_each(|line| print_line(format!("{job}.{line}")));
                 // Later jobs end first.
                 thread::sleep(std::time::Duration::from_millis(20 - job as u64));
                 job * 10
@@ -134,13 +134,13 @@ mod tests {
             }
             job * 10
         };
-        let hear = |&job: &usize, &result: &usize| {
+        let print = |&job: &usize, &result: &usize| {
             heard.push((job, result));
             if job == 1 {
                 first_is_heard.wait();
             }
         };
-        assert_eq!(run_with_workers(&[0, 1], 2, work, hear), [0, 10]);
+        assert_eq!(run_with_workers(&[0, 1], 2, work, print), [0, 10]);
         assert_eq!(heard, [(1, 10), (0, 0)]);
     }
 }

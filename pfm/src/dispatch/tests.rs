@@ -287,7 +287,7 @@ fn libpfm3s_events_for_ibs_take_a_counter_and_have_no_period() {
 #[test]
 fn what_is_wrong_is_said_with_its_numbers() {
     let levels = Levels::LEVEL1;
-    let told = [
+    let rows = [
         (DispatchError::NoEvents, "nothing is to be counted or sampled"),
         (DispatchError::NoLevels, "no privilege level to count at"),
         (DispatchError::Levels { event: None, levels }, "no counter has the privilege levels 0x2"),
@@ -317,7 +317,7 @@ fn what_is_wrong_is_said_with_its_numbers() {
             "event 1: IBS counts dispatched ops since revision C of family 10h",
         ),
     ];
-    for (error, text) in told {
+    for (error, text) in rows {
         assert_eq!(error.to_string(), text);
     }
     let kinds = [

@@ -99,10 +99,10 @@ mod tests {
             cleared_branch_bits: 7,
             unexplained_transfers: 8,
         };
-        let told = violations.counts();
-        assert_eq!(told.map(|(_, count)| count), [1, 2, 3, 4, 5, 6, 7, 8]);
+        let counts = violations.counts();
+        assert_eq!(counts.map(|(_, count)| count), [1, 2, 3, 4, 5, 6, 7, 8]);
         let names = "reserved_event_bits reserved_op_counts counts_beyond_maximum interrupts_dropped \
                      interrupts_misprogrammed samples_without_lvt cleared_branch_bits unexplained_transfers";
-        assert!(names.split_whitespace().eq(told.map(|(name, _)| name)));
+        assert!(names.split_whitespace().eq(counts.map(|(name, _)| name)));
     }
 }

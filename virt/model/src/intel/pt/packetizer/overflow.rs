@@ -26,12 +26,12 @@ impl Packetizer {
             self.lost.trace_stop = !self.stream.packet(Packet::TraceStop);
             return;
         }
-        let told = !self.lost.pip && self.mode == Some(self.mode_of(next));
+        let reader_knows_mode = !self.lost.pip && self.mode == Some(self.mode_of(next));
         if self.lost.pip && self.trigger_en {
             self.pip(next);
         }
         if self.packet_en() {
-            self.mode_exec_at(next, if told { Packet::Fup } else { Packet::TipPge });
+            self.mode_exec_at(next, if reader_knows_mode { Packet::Fup } else { Packet::TipPge });
         }
     }
 
