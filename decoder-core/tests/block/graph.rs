@@ -100,6 +100,16 @@ fn no_more_returns_are_compressed_than_there_are_calls_in_the_stack() {
 }
 
 #[test]
+fn a_block_may_have_thousands_of_instructions() {
+    for nops in [15, 16, 17, 4000, 5000] {
+        let code = [vec![0x90; nops], vec![0xff, 0xe0]].concat();
+        let trace = [PSB, STATE, TIP_1000, TIP_1000, TAIL].concat();
+        compare(&trace, Image::new(&[section(&code)]), Config::new())
+            .unwrap_or_else(|error| panic!("{nops} instructions: {error}"));
+    }
+}
+
+#[test]
 fn contexts_and_blocks_come_and_go() {
     // More address spaces than a graph tells apart, each with code of its own.
     let codes: Vec<Vec<u8>> = (0..50).map(|at| [vec![0x90; at % 7], vec![0xff, 0xe0]].concat()).collect();
