@@ -6,7 +6,7 @@ use pugmark_decoder_core::{
     config::{Config, Dialect},
     errata::Errata,
     last_ip::LastIp,
-    packet::{Context, Cyc, Ip, IpPacket, Mtc, PSB, Packet, Packets, Sink, Tnt, Tsc},
+    packet::{Context, Cyc, Ip, IpPacket, Mtc, PSB, Packet, PacketSink, Packets, Tnt, Tsc},
 };
 use std::{fs, path::Path};
 
@@ -47,7 +47,7 @@ fn one_by_one(trace: &[u8], from: usize, config: &Config<'_>, mut last_ip: LastI
 #[derive(Default)]
 struct Each(Vec<Item>);
 
-impl Sink for Each {
+impl PacketSink for Each {
     fn packet(&mut self, offset: u64, packet: Packet) {
         let own_method = matches!(
             packet,
@@ -89,7 +89,7 @@ impl Sink for Each {
 #[derive(Default)]
 struct Whole(Vec<(u64, Packet)>);
 
-impl Sink for Whole {
+impl PacketSink for Whole {
     fn packet(&mut self, offset: u64, packet: Packet) {
         self.0.push((offset, packet));
     }

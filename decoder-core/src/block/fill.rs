@@ -4,7 +4,7 @@ use super::{Block, BlockDecoder, Item};
 use crate::{
     error::Error,
     event::Event,
-    graph::{Graph, Sink},
+    graph::{ExecutionSink, Graph},
 };
 
 /// Takes items until there is no room.
@@ -23,7 +23,7 @@ impl Items<'_> {
     }
 }
 
-impl Sink for Items<'_> {
+impl ExecutionSink for Items<'_> {
     const BLOCKS: bool = true;
     const FILLS: bool = true;
 

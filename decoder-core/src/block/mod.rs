@@ -5,7 +5,7 @@
 //! [`InsnDecoder`](crate::flow::InsnDecoder) gives, between the same events.
 //!
 //! [`BlockDecoder::next`] decodes the code of each block when it comes to it. That is exact, and the reference for
-//! what is faster: [`BlockDecoder::visit`] passes everything to a [`Sink`](crate::graph::Sink), and
+//! what is faster: [`BlockDecoder::visit`] passes everything to a [`ExecutionSink`](crate::graph::ExecutionSink), and
 //! [`BlockDecoder::fill`] gives many items at a time. Both decode code once and keep it in a
 //! [`Graph`](crate::graph::Graph).
 //!

@@ -5,7 +5,7 @@
 //! recovering, after an overflow, where tracing is enabled, and after an asynchronous branch, such as an interrupt,
 //! so that the map depends less on when interrupts come. A PSB+ in between changes nothing.
 
-use super::Sink;
+use super::ExecutionSink;
 use crate::event::{Event, EventKind};
 
 /// The size of a map of edges: one count for each edge.
@@ -58,7 +58,7 @@ impl<'m, const SATURATES: bool> EdgeMap<'m, SATURATES> {
     }
 }
 
-impl<const SATURATES: bool> Sink for EdgeMap<'_, SATURATES> {
+impl<const SATURATES: bool> ExecutionSink for EdgeMap<'_, SATURATES> {
     const EDGES: bool = true;
 
     #[inline(always)]

@@ -1,20 +1,20 @@
 //! Code as a graph of blocks, which a trace is followed through.
 //!
 //! A block is decoded when the trace comes to it first. After that it knows the blocks that follow it, so that a
-//! conditional branch costs one bit of the trace and one read of memory. [`Graph`] holds the blocks, a [`Sink`]
+//! conditional branch costs one bit of the trace and one read of memory. [`Graph`] holds the blocks, a [`ExecutionSink`]
 //! receives what was executed, and [`BlockDecoder::visit`](crate::block::BlockDecoder::visit) does the work: it gives
 //! the same as [`BlockDecoder::next`](crate::block::BlockDecoder::next), many times as fast.
 //!
 //! ```
 //! use pugmark_decoder_core::block::{Block, BlockDecoder};
 //! use pugmark_decoder_core::event::Event;
-//! use pugmark_decoder_core::graph::{Graph, Sink};
+//! use pugmark_decoder_core::graph::{Graph, ExecutionSink};
 //! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 //!
 //! #[derive(Default)]
 //! struct Blocks(Vec<(u64, u32)>);
 //!
-//! impl Sink for Blocks {
+//! impl ExecutionSink for Blocks {
 //!     const BLOCKS: bool = true;
 //!
 //!     fn block(&mut self, block: &Block) {
@@ -53,5 +53,5 @@ mod sink;
 mod store;
 mod visit;
 
-pub use sink::{Sink, Straight};
+pub use sink::{ExecutionSink, Straight};
 pub use store::{Graph, Statistics, WORDS_PER_BLOCK};

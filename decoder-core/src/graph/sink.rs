@@ -5,7 +5,7 @@ use crate::{block::Block, event::Event};
 /// Receives what a trace says was executed, in order.
 ///
 /// The constants say what a sink wants. What it does not want costs nothing.
-pub trait Sink {
+pub trait ExecutionSink {
     /// Whether [`insns`](Self::insns) is called.
     const INSNS: bool = false;
     /// Whether [`block`](Self::block) is called.

@@ -4,7 +4,7 @@
 //! fit the code, goes through [`BlockDecoder::next`], which is exact and slow.
 
 use super::{
-    Graph, Sink, Straight,
+    ExecutionSink, Graph, Straight,
     branches::{Ahead, Cursor, Target},
     build::{Code, NoBlock},
     calls::{Calls, Top},
@@ -72,7 +72,7 @@ impl BlockDecoder<'_> {
     ///
     /// # Errors
     /// Those of [`next`](Self::next), after everything before the error was passed on.
-    pub fn visit<S: Sink>(&mut self, graph: &mut Graph<'_>, sink: &mut S) -> Result<(), Error> {
+    pub fn visit<S: ExecutionSink>(&mut self, graph: &mut Graph<'_>, sink: &mut S) -> Result<(), Error> {
         let key = self.image_key();
         graph.enter_image(self.walker.image, key);
         let mut ahead = Ahead::new();
@@ -112,7 +112,7 @@ impl BlockDecoder<'_> {
 
     /// Walks as long as only branches come next; `false` if nothing was executed.
     #[inline(never)]
-    fn walk<S: Sink>(
+    fn walk<S: ExecutionSink>(
         &mut self,
         graph: &mut Graph<'_>,
         sink: &mut S,
@@ -232,7 +232,7 @@ fn find_targets(graph: &Graph<'_>, ahead: &mut Ahead, from: usize) {
 impl Walk {
     /// Walks from the cursor on, and adds to the graph what is missing.
     #[inline(always)]
-    fn go<S: Sink>(
+    fn go<S: ExecutionSink>(
         &mut self,
         graph: &mut Graph<'_>,
         code: &mut Code<'_>,
@@ -285,7 +285,7 @@ impl Walk {
 
     /// Walks from the cursor on, as far as all blocks are known.
     #[inline(never)]
-    fn run<S: Sink>(
+    fn run<S: ExecutionSink>(
         &mut self,
         view: &View<'_>,
         calls: &mut Calls,

@@ -56,7 +56,7 @@ pub use timing::{Cbr, Cyc, Mtc, Tma, Tsc};
 pub use tnt::Tnt;
 pub use trig::Trig;
 pub use unknown::Unknown;
-pub use visit::{IpPacket, Sink};
+pub use visit::{IpPacket, PacketSink};
 
 use crate::error::ErrorKind;
 

@@ -5,12 +5,12 @@
 //!
 //! ```
 //! use pugmark_decoder_core::last_ip::LastIp;
-//! use pugmark_decoder_core::packet::{IpPacket, Ip, PSB, Packet, Packets, Sink};
+//! use pugmark_decoder_core::packet::{IpPacket, Ip, PSB, Packet, Packets, PacketSink};
 //!
 //! /// Collects the targets of branches.
 //! struct Targets(Vec<u64>);
 //!
-//! impl Sink for Targets {
+//! impl PacketSink for Targets {
 //!     fn packet(&mut self, _: u64, _: Packet) {}
 //!
 //!     fn ip(&mut self, _: u64, packet: IpPacket, _: Ip, address: Option<u64>) {
@@ -59,7 +59,7 @@ impl IpPacket {
 ///
 /// What is not overridden comes to [`packet`](Self::packet). It pays to override what is frequent, and to mark it
 /// `#[inline]`.
-pub trait Sink {
+pub trait PacketSink {
     /// Takes a packet that no other method takes.
     fn packet(&mut self, offset: u64, packet: Packet);
 
@@ -105,7 +105,7 @@ impl Packets<'_> {
     /// # Errors
     /// The error that the iterator would give.
     #[inline]
-    pub fn visit(&mut self, last_ip: &mut LastIp, sink: &mut impl Sink) -> Result<(), Error> {
+    pub fn visit(&mut self, last_ip: &mut LastIp, sink: &mut impl PacketSink) -> Result<(), Error> {
         loop {
             if self.plain {
                 self.offset = self.visit_frequent(last_ip, sink);
@@ -124,7 +124,7 @@ impl Packets<'_> {
     /// predicts it need not wait for, and a size from a table it must. Nothing is called that is not inlined, so that
     /// what the sink counts can stay in registers.
     #[inline(always)]
-    fn visit_frequent(&self, last_ip: &mut LastIp, sink: &mut impl Sink) -> usize {
+    fn visit_frequent(&self, last_ip: &mut LastIp, sink: &mut impl PacketSink) -> usize {
         let bytes = self.bytes;
         let long_cycs = !self.config().errata.skd007;
         let mut last = *last_ip;
@@ -165,7 +165,7 @@ impl Packets<'_> {
 
 /// Hands out one packet.
 #[inline(always)]
-fn hand(offset: u64, packet: Packet, last_ip: &mut LastIp, sink: &mut impl Sink) {
+fn hand(offset: u64, packet: Packet, last_ip: &mut LastIp, sink: &mut impl PacketSink) {
     let (kind, ip) = match packet {
         Packet::Tip(ip) => (IpPacket::Tip, ip),
         Packet::TipPge(ip) => (IpPacket::TipPge, ip),

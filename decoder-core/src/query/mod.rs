@@ -33,7 +33,7 @@ mod visit;
 
 pub use decoder::QueryDecoder;
 pub use error::QueryError;
-pub use visit::Answers;
+pub use visit::AnswerSink;
 
 use crate::event::Event;
 

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Receives the answers of a trace in order.
-pub trait Answers {
+pub trait AnswerSink {
     /// Outcomes of conditional branches and of compressed returns: those of a packet, or what is left of them.
     fn outcomes(&mut self, outcomes: Tnt);
 
@@ -28,7 +28,7 @@ pub trait Answers {
 /// Passes branches on as answers.
 struct Passing<'a, A>(&'a mut A);
 
-impl<A: Answers> Branches for Passing<'_, A> {
+impl<A: AnswerSink> Branches for Passing<'_, A> {
     #[inline(always)]
     fn short(&mut self, _: u64, packet: u8) {
         // The highest set bit ends the outcomes.
@@ -62,12 +62,12 @@ impl QueryDecoder<'_> {
     /// ```
     /// use pugmark_decoder_core::event::Event;
     /// use pugmark_decoder_core::packet::Tnt;
-    /// use pugmark_decoder_core::query::{Answers, QueryDecoder};
+    /// use pugmark_decoder_core::query::{AnswerSink, QueryDecoder};
     ///
     /// #[derive(Default)]
     /// struct Count(u64, u64);
     ///
-    /// impl Answers for Count {
+    /// impl AnswerSink for Count {
     ///     fn outcomes(&mut self, outcomes: Tnt) {
     ///         self.0 += u64::from(outcomes.len);
     ///     }
@@ -90,7 +90,7 @@ impl QueryDecoder<'_> {
     /// assert_eq!((count.0, count.1), (2, 1));
     /// # Ok::<(), pugmark_decoder_core::Error>(())
     /// ```
-    pub fn visit<A: Answers>(&mut self, answers: &mut A) -> Result<(), Error> {
+    pub fn visit<A: AnswerSink>(&mut self, answers: &mut A) -> Result<(), Error> {
         loop {
             if self.tnt.len > 0 {
                 let len = self.tnt.len.min(63);

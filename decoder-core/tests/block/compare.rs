@@ -6,7 +6,7 @@ use pugmark_decoder_core::{
     config::{Config, Flags},
     event::{Counters, Event},
     flow::{self, InsnDecoder},
-    graph::{Graph, Sink, Straight},
+    graph::{ExecutionSink, Graph, Straight},
     hash::AddressHash,
     image::Image,
     insn::Class,
@@ -141,7 +141,7 @@ struct Steps {
     most: usize,
 }
 
-impl Sink for Steps {
+impl ExecutionSink for Steps {
     const INSNS: bool = true;
     const BLOCKS: bool = true;
     const FILLS: bool = true;

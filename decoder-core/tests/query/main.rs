@@ -9,7 +9,7 @@ use pugmark_decoder_core::{
     config::Config,
     event::{Event, EventDecoder, EventKind},
     packet::{Cbr, Cyc, Encoder, Ip, Mnt, ModeExec, Mtc, Packet, Tma, Tnt, Tsc},
-    query::{Answer, Answers, Pending, QueryDecoder, QueryError},
+    query::{Answer, AnswerSink, Pending, QueryDecoder, QueryError},
 };
 
 /// The event layer's events up to the end or an error, as answers.
@@ -59,7 +59,7 @@ fn asked(decoder: &mut QueryDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
 #[derive(Default)]
 struct All(Vec<Answer>);
 
-impl Answers for All {
+impl AnswerSink for All {
     fn outcomes(&mut self, outcomes: Tnt) {
         self.0.extend(outcomes.outcomes().map(Answer::Conditional));
     }

@@ -19,11 +19,11 @@ use pugmark_decoder_core::{
     block::{Block, BlockDecoder},
     config::Config,
     event::{Event, EventDecoder},
-    graph::{Graph, Sink, Straight},
+    graph::{ExecutionSink, Graph, Straight},
     image::Image,
     last_ip::LastIp,
     packet::{self, Ip, IpPacket, Packet, Packets, Tnt},
-    query::{Answers, QueryDecoder},
+    query::{AnswerSink, QueryDecoder},
 };
 use serde::Serialize;
 use std::{
@@ -202,7 +202,7 @@ fn once(trace: &[u8], image: Image<'_>, config: Config<'_>, layer: Layer, graph:
 #[derive(Default)]
 struct Counted(u64);
 
-impl packet::Sink for Counted {
+impl packet::PacketSink for Counted {
     #[inline]
     fn packet(&mut self, _: u64, packet: Packet) {
         black_box(packet);
@@ -222,7 +222,7 @@ impl packet::Sink for Counted {
     }
 }
 
-impl Answers for Counted {
+impl AnswerSink for Counted {
     #[inline]
     fn outcomes(&mut self, outcomes: Tnt) {
         for taken in outcomes.outcomes() {
@@ -243,7 +243,7 @@ impl Answers for Counted {
     }
 }
 
-impl Sink for Counted {
+impl ExecutionSink for Counted {
     const INSNS: bool = true;
 
     #[inline]
@@ -263,7 +263,7 @@ impl Sink for Counted {
 #[derive(Default)]
 struct CountedBlocks(u64);
 
-impl Sink for CountedBlocks {
+impl ExecutionSink for CountedBlocks {
     const BLOCKS: bool = true;
 
     #[inline]

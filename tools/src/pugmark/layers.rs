@@ -11,10 +11,10 @@ use pugmark_decoder_core::{
     config::Config,
     event::{Event, EventDecoder},
     flow,
-    graph::{Graph, Sink, Straight, WORDS_PER_BLOCK},
+    graph::{ExecutionSink, Graph, Straight, WORDS_PER_BLOCK},
     image::Image,
     packet::{Packets, Tnt},
-    query::{Answers, QueryDecoder},
+    query::{AnswerSink, QueryDecoder},
 };
 
 /// The memory of a graph of blocks, in 32-bit words: more blocks than the hot code of a large program has.
@@ -147,7 +147,7 @@ struct Counting<'a> {
     progress: &'a mut Progress,
 }
 
-impl Answers for Counting<'_> {
+impl AnswerSink for Counting<'_> {
     #[inline]
     fn outcomes(&mut self, outcomes: Tnt) {
         self.totals.conditional += u64::from(outcomes.len);
@@ -247,7 +247,7 @@ struct CountingBlocks<'a, H> {
     insns: Vec<Straight>,
 }
 
-impl<H: Addresses> Sink for CountingBlocks<'_, H> {
+impl<H: Addresses> ExecutionSink for CountingBlocks<'_, H> {
     const INSNS: bool = H::WANTED;
     const BLOCKS: bool = true;
 

@@ -17,7 +17,7 @@ use pugmark_decoder_core::{
     image::Image,
     last_ip::LastIp,
     packet::{self, Cyc, Ip, IpPacket, Mtc, Packet, Packets, Tnt, Tsc},
-    query::{Answers, QueryDecoder},
+    query::{AnswerSink, QueryDecoder},
 };
 use pugmark_qemu_tests::libipt_speed::{Decoded, Libipt, LibiptImage};
 use std::{hint::black_box, time::Duration};
@@ -212,7 +212,7 @@ fn their_blocks(image: &LibiptImage<'_>, trace: &[u8]) -> Option<Decoded> {
 /// Adds up what packets hold, as the other decoders' sums do.
 struct Held(Decoded);
 
-impl packet::Sink for Held {
+impl packet::PacketSink for Held {
     #[inline]
     fn packet(&mut self, _: u64, packet: Packet) {
         self.0.add(match packet {
@@ -273,7 +273,7 @@ fn events(trace: &[u8]) -> Decoded {
 #[derive(Default)]
 struct Summed(Decoded);
 
-impl Answers for Summed {
+impl AnswerSink for Summed {
     fn outcomes(&mut self, outcomes: Tnt) {
         outcomes.outcomes().for_each(|taken| self.0.add(taken.into()));
     }
@@ -289,7 +289,7 @@ impl Answers for Summed {
 #[derive(Default)]
 struct EachAnswer(Decoded);
 
-impl Answers for EachAnswer {
+impl AnswerSink for EachAnswer {
     #[inline]
     fn outcomes(&mut self, outcomes: Tnt) {
         for taken in outcomes.outcomes() {
@@ -312,7 +312,7 @@ impl Answers for EachAnswer {
 #[derive(Default)]
 struct Slices(Decoded);
 
-impl Answers for Slices {
+impl AnswerSink for Slices {
     #[inline]
     fn outcomes(&mut self, outcomes: Tnt) {
         self.0.count += u64::from(outcomes.len);
@@ -357,7 +357,7 @@ fn query_slices(trace: &[u8]) -> Decoded {
 #[derive(Default)]
 struct Insns(Decoded);
 
-impl graph::Sink for Insns {
+impl graph::ExecutionSink for Insns {
     const INSNS: bool = true;
 
     #[inline]
@@ -380,7 +380,7 @@ fn insns(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> Decoded {
 #[derive(Default)]
 struct Blocks(Decoded);
 
-impl graph::Sink for Blocks {
+impl graph::ExecutionSink for Blocks {
     const BLOCKS: bool = true;
 
     #[inline]
@@ -406,7 +406,7 @@ fn edges(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>, map: &mut [u8; E
     Decoded { count: edges.taken(), sum: 0 }
 }
 
-fn visit(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>, sink: &mut impl graph::Sink) {
+fn visit(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>, sink: &mut impl graph::ExecutionSink) {
     let mut decoder = BlockDecoder::new(trace, image);
     while decoder.resync().is_some() {
         let _: Result<(), Error> = decoder.visit(graph, sink);
