@@ -16,7 +16,7 @@ const MAX_NEW_INSNS: u32 = 1024;
 
 /// Finds blocks in a flow of instructions.
 #[derive(Debug)]
-pub(super) struct Blocks {
+pub(super) struct BlockFinder {
     /// Whether near calls end blocks.
     end_on_call: bool,
     /// Whether near jumps end blocks.
@@ -89,7 +89,7 @@ enum Continuation {
     New,
 }
 
-impl Blocks {
+impl BlockFinder {
     /// Starts with no known instructions. Near calls and near jumps end blocks if the options say so.
     pub(super) fn new(end_on_call: bool, end_on_jump: bool) -> Self {
         Self {
@@ -202,7 +202,7 @@ mod tests {
     static BYTES: [u8; 0x2000] = [0x90; 0x2000];
 
     /// Executes NOPs at these addresses and returns the lengths of their blocks, except for the last one.
-    fn lengths(blocks: &mut Blocks, goal: Goal, ips: impl Iterator<Item = u64>) -> Vec<usize> {
+    fn lengths(blocks: &mut BlockFinder, goal: Goal, ips: impl Iterator<Item = u64>) -> Vec<usize> {
         let window = Window { base: BASE, bytes: &BYTES };
         let begins = ips.map(|ip| {
             let insn = Insn { ip, len: 1, class: Class::Other, mode: ExecMode::Bits64, speculative: false };
@@ -217,11 +217,11 @@ mod tests {
     fn new_code_is_counted_from_where_known_code_was_left() {
         let new = MAX_NEW_INSNS as usize;
         let all = || BASE..BASE + 0x2000;
-        assert_eq!(lengths(&mut Blocks::new(false, false), Goal::Branch, all()), [new; 7]);
+        assert_eq!(lengths(&mut BlockFinder::new(false, false), Goal::Branch, all()), [new; 7]);
         // There is no such limit on the way to an event.
-        assert_eq!(lengths(&mut Blocks::new(false, false), Goal::Event, all()), [0; 0]);
+        assert_eq!(lengths(&mut BlockFinder::new(false, false), Goal::Event, all()), [0; 0]);
 
-        let mut blocks = Blocks::new(false, false);
+        let mut blocks = BlockFinder::new(false, false);
         lengths(&mut blocks, Goal::Branch, BASE + 100..BASE + 200);
         blocks.end();
         // A hundred new ones, a hundred known ones, and new ones again.
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn an_error_ends_a_block_and_what_was_new_in_it_stays_new() {
-        let mut blocks = Blocks::new(false, false);
+        let mut blocks = BlockFinder::new(false, false);
         lengths(&mut blocks, Goal::Branch, BASE..BASE + 100);
         assert!(blocks.is_open());
         blocks.fail();
@@ -244,6 +244,9 @@ mod tests {
     fn a_block_has_no_more_than_the_most_instructions() {
         let round = BASE..BASE + 0x1000;
         let rounds = || (0..40).flat_map(|_| round.clone());
-        assert_eq!(lengths(&mut Blocks::new(false, false), Goal::Event, rounds()), [MAX_INSNS as usize; 2]);
+        assert_eq!(
+            lengths(&mut BlockFinder::new(false, false), Goal::Event, rounds()),
+            [MAX_INSNS as usize; 2]
+        );
     }
 }

@@ -4,7 +4,7 @@
 //! decoder held before the block (block decoder), or after the block for all instructions but the first (instruction
 //! decoder).
 
-use super::block::{Blocks, Goal};
+use super::block::{BlockFinder, Goal};
 use super::insn_line::{insn_text, refusal_text};
 use super::reading::{IcedReading, Refusal};
 use super::{Decoder, PtxedOptions};
@@ -16,7 +16,7 @@ use std::io::{self, Write};
 /// Writes the lines of instructions and counts them.
 pub(super) struct Lines<'o> {
     options: &'o PtxedOptions,
-    blocks: Blocks,
+    blocks: BlockFinder,
     block: ShownBlock,
     /// An event after a branch was written, and the next block has begun where the branch led.
     left: bool,
@@ -57,8 +57,8 @@ impl<'o> Lines<'o> {
     /// Starts with nothing shown.
     pub(super) fn new(options: &'o PtxedOptions, out: &'o mut dyn Write) -> Self {
         let blocks = match options.decoder {
-            Decoder::Block => Blocks::new(options.end_on_call, options.end_on_jump),
-            Decoder::Insn => Blocks::new(false, false),
+            Decoder::Block => BlockFinder::new(options.end_on_call, options.end_on_jump),
+            Decoder::Insn => BlockFinder::new(false, false),
         };
         Self {
             options,
