@@ -246,7 +246,7 @@ impl Libipt {
     }
 
     /// Decodes the packets from the first PSB (the packet at which a decoder can start) to the first error. The sum is of
-    /// what [`PtPacket::held`] returns.
+    /// what `PtPacket::held` returns.
     ///
     /// # Errors
     /// libipt gives no decoder.
