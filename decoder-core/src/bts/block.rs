@@ -1,6 +1,6 @@
 //! Decodes branch records to blocks of instructions.
 
-use super::path::{Cause, End, Leg, Paths};
+use super::path::{Cause, Leg, PathEnd, Paths};
 use super::{BranchRecord, Entry, Error, ErrorKind, Options, Records};
 use crate::{
     block::{Block, Insns, Item},
@@ -20,12 +20,12 @@ pub struct BlockDecoder<'a> {
     pub(super) paths: Paths<'a>,
     options: Options<'a>,
     /// Where execution continues, if that is known.
-    pub(super) position: Option<Position>,
+    pub(super) position: Option<RecordPosition>,
     /// A record that is read again after an error, as the first of a run.
     pub(super) again: Option<(u64, BranchRecord)>,
     /// What remains to report from the last record: this event, then the blocks of `way`, then more events.
     before: Option<Event>,
-    pub(super) way: Option<Way>,
+    pub(super) way: Option<StraightRun>,
     pub(super) after: [Option<Event>; 2],
     /// The instruction of the last record's branch.
     pub(super) branched: Option<u64>,
@@ -37,7 +37,7 @@ pub struct BlockDecoder<'a> {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Position {
+pub(super) struct RecordPosition {
     pub(super) at: u64,
     /// A run without gaps begins here. The flag is set if it continues where another one ended.
     pub(super) begins: Option<Resumed>,
@@ -47,7 +47,7 @@ pub(super) type Resumed = bool;
 
 /// A straight way that leads to its goal.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
+pub(super) struct StraightRun {
     pub(super) at: u64,
     pub(super) goal: u64,
     /// The instruction at the goal was executed too.
@@ -165,9 +165,9 @@ impl<'a> BlockDecoder<'a> {
         };
         let mut block = leg.block;
         if leg.next != way.goal {
-            self.way = Some(Way { at: leg.next, leg: None, ..way });
+            self.way = Some(StraightRun { at: leg.next, leg: None, ..way });
         } else if way.through && !self.paths.extend(&mut block, way.goal)? {
-            self.way = Some(Way { at: way.goal, leg: None, ..way });
+            self.way = Some(StraightRun { at: way.goal, leg: None, ..way });
         }
         Ok((block.insns > 0).then_some(block))
     }
@@ -179,7 +179,7 @@ impl<'a> BlockDecoder<'a> {
         let (at, fail) = (position.at, |kind| Error { index, kind });
         match self.paths.reach(at, from) {
             Ok(leg) => {
-                self.depart(index, record, Way { at, goal: from, through: false, leg: Some(leg) })
+                self.depart(index, record, StraightRun { at, goal: from, through: false, leg: Some(leg) })
                     .map_err(fail)?;
             }
             Err(_) if self.traps(from, to) => {
@@ -204,7 +204,7 @@ impl<'a> BlockDecoder<'a> {
     }
 
     /// Goes to the origin of a record by `way`, which leads there, and from there to its target.
-    fn depart(&mut self, index: u64, record: BranchRecord, way: Way) -> Result<(), ErrorKind> {
+    fn depart(&mut self, index: u64, record: BranchRecord, way: StraightRun) -> Result<(), ErrorKind> {
         let BranchRecord { from, to, .. } = record;
         match self.judge(from, to) {
             Ok(Origin::Branch(insn)) => {
@@ -213,7 +213,7 @@ impl<'a> BlockDecoder<'a> {
                     Class::FarReturn => Left::ForGood,
                     _ => Left::No,
                 };
-                self.way = Some(Way { through: true, ..way });
+                self.way = Some(StraightRun { through: true, ..way });
                 self.arrive(to, Some(from), left);
             }
             Ok(Origin::Interrupted(insn)) => {
@@ -259,17 +259,18 @@ impl<'a> BlockDecoder<'a> {
 
     /// Goes from the last record to [`Options::end`].
     fn finish(&mut self) -> Result<(), Error> {
-        let (Some(Position { at, begins }), Some(goal)) = (self.position.take(), self.options.end) else {
+        let (Some(RecordPosition { at, begins }), Some(goal)) = (self.position.take(), self.options.end)
+        else {
             return Ok(());
         };
         let leg = self.paths.reach(at, goal).map_err(|end| self.fail(unreachable_at(at, goal, end)))?;
-        self.way = Some(Way { at, goal, through: true, leg: Some(leg) });
+        self.way = Some(StraightRun { at, goal, through: true, leg: Some(leg) });
         self.before = begins.map(|resumed| self.event(EventKind::Enabled { resumed }, Some(at), self.index));
         Ok(())
     }
 
     pub(super) fn arrive(&mut self, at: u64, branched: Option<u64>, left: Left) {
-        self.position = Some(Position { at, begins: None });
+        self.position = Some(RecordPosition { at, begins: None });
         (self.branched, self.left) = (branched, left);
     }
 
@@ -294,11 +295,11 @@ impl<'a> BlockDecoder<'a> {
     }
 }
 
-fn begin(at: u64) -> Position {
-    Position { at, begins: Some(false) }
+fn begin(at: u64) -> RecordPosition {
+    RecordPosition { at, begins: Some(false) }
 }
 
-fn unreachable_at(at: u64, from: u64, end: End) -> ErrorKind {
+fn unreachable_at(at: u64, from: u64, end: PathEnd) -> ErrorKind {
     match end.cause {
         Cause::Code(kind) => kind,
         Cause::Branch(_) | Cause::Missed => ErrorKind::Unreachable { at, from, end: end.ip },

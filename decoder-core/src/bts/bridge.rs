@@ -1,13 +1,13 @@
 //! Bridges gaps in the records where code ran in a privilege level that is not traced.
 
 use super::BranchRecord;
-use super::block::{BlockDecoder, Left, Position, Way, is_software_interrupt};
-use super::path::{Cause, End};
+use super::block::{BlockDecoder, Left, RecordPosition, StraightRun, is_software_interrupt};
+use super::path::{Cause, PathEnd};
 use crate::event::EventKind;
 
 impl BlockDecoder<'_> {
     /// Goes to a record across code in the level that is not traced; `false` if such code cannot explain the record.
-    pub(super) fn bridge(&mut self, index: u64, record: BranchRecord, at: u64, end: End) -> bool {
+    pub(super) fn bridge(&mut self, index: u64, record: BranchRecord, at: u64, end: PathEnd) -> bool {
         let BranchRecord { from, to, .. } = record;
         // The record before led out of the traced level, and there is no record of the way back.
         if let Left::ToReturn(back) = self.left
@@ -23,13 +23,13 @@ impl BlockDecoder<'_> {
         // There is no record of the way out of the traced level, and this record leads back into it: to the place of an
         // interrupt, or after a far transfer.
         let (kind, goes_on) = if let Ok(leg) = self.paths.reach(at, to) {
-            self.way = Some(Way { at, goal: to, through: false, leg: Some(leg) });
+            self.way = Some(StraightRun { at, goal: to, through: false, leg: Some(leg) });
             (EventKind::AsyncDisabled { at: to }, to)
-        } else if let End { ip, cause: Cause::Branch(insn) } = self.paths.end(at)
+        } else if let PathEnd { ip, cause: Cause::Branch(insn) } = self.paths.end(at)
             && insn.class.is_far()
         {
             let through = !is_software_interrupt(insn.op);
-            self.way = Some(Way { at, goal: ip, through, leg: None });
+            self.way = Some(StraightRun { at, goal: ip, through, leg: None });
             (EventKind::Disabled, insn.next(ip))
         } else {
             return false;
@@ -42,7 +42,7 @@ impl BlockDecoder<'_> {
 
     /// Begins a run at `at` that leads to a record.
     fn enter(&mut self, index: u64, record: BranchRecord, at: u64) {
-        self.position = Some(Position { at, begins: Some(self.left == Left::ToReturn(at)) });
+        self.position = Some(RecordPosition { at, begins: Some(self.left == Left::ToReturn(at)) });
         self.again = Some((index, record));
     }
 }

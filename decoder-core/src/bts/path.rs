@@ -35,7 +35,7 @@ pub(super) struct Leg {
 
 /// Where a straight way ends before its goal.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct End {
+pub(super) struct PathEnd {
     pub(super) ip: u64,
     pub(super) cause: Cause,
 }
@@ -73,8 +73,8 @@ impl<'a> Paths<'a> {
     }
 
     /// Finds the straight way from `at` to `goal`.
-    pub(super) fn reach(&mut self, at: u64, goal: u64) -> Result<Leg, End> {
-        let missed = End { ip: at, cause: Cause::Missed };
+    pub(super) fn reach(&mut self, at: u64, goal: u64) -> Result<Leg, PathEnd> {
+        let missed = PathEnd { ip: at, cause: Cause::Missed };
         let distance = goal.checked_sub(at).ok_or(missed)?;
         if distance > LONGEST {
             return Err(missed);
@@ -83,14 +83,14 @@ impl<'a> Paths<'a> {
         let mut ip = at;
         let mut closed = false;
         while ip != goal {
-            let place = self.place(ip).map_err(|error| End { ip, cause: Cause::Code(error) })?;
+            let place = self.place(ip).map_err(|error| PathEnd { ip, cause: Cause::Code(error) })?;
             if always_branches(place.insn.class) {
-                return Err(End { ip, cause: Cause::Branch(place.insn) });
+                return Err(PathEnd { ip, cause: Cause::Branch(place.insn) });
             }
             closed |= !append(&mut leg.block, ip, place);
             let next = place.insn.next(ip);
             if next > goal || next <= ip {
-                return Err(End { ip, cause: Cause::Missed });
+                return Err(PathEnd { ip, cause: Cause::Missed });
             }
             ip = next;
             if !closed {
@@ -101,9 +101,9 @@ impl<'a> Paths<'a> {
     }
 
     /// Finds where the straight way from `at` ends.
-    pub(super) fn end(&mut self, at: u64) -> End {
+    pub(super) fn end(&mut self, at: u64) -> PathEnd {
         let goal = at.saturating_add(LONGEST);
-        self.reach(at, goal).err().unwrap_or(End { ip: goal, cause: Cause::Missed })
+        self.reach(at, goal).err().unwrap_or(PathEnd { ip: goal, cause: Cause::Missed })
     }
 
     /// Adds the instruction at `ip` to a block that ends there; `false` if the instruction needs its own block.

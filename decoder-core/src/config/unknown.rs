@@ -34,9 +34,10 @@ use core::fmt;
 ///
 /// The closure can capture whatever it needs to look up packets and to interpret the values.
 #[derive(Clone, Copy)]
-pub struct UnknownPackets<'a>(&'a Callback<'a>);
+pub struct UnknownPackets<'a>(&'a UnknownCallback<'a>);
 
-type Callback<'a> = dyn Fn(&Config<'_>, Position<'_>, Context) -> Result<Unknown, ErrorKind> + Sync + 'a;
+type UnknownCallback<'a> =
+    dyn Fn(&Config<'_>, Position<'_>, Context) -> Result<Unknown, ErrorKind> + Sync + 'a;
 
 impl<'a> UnknownPackets<'a> {
     /// A reader that calls `callback`.

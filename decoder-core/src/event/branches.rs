@@ -1,4 +1,4 @@
-//! Branches: reads outcomes, targets and timing packets in one loop, which are most of a trace.
+//! BranchSink: reads outcomes, targets and timing packets in one loop, which are most of a trace.
 //!
 //! The loop ends before any other packet, and reads nothing while an event is incomplete. So it decides nothing that
 //! [`EventDecoder::next`] would decide differently.
@@ -7,7 +7,7 @@ use super::{Counters, EventDecoder, Stamp, clock::Clock, decoder::State};
 use crate::{error::Error, last_ip::LastIp, packet::Tnt};
 
 /// Receives the branches of a trace in order.
-pub(crate) trait Branches {
+pub(crate) trait BranchSink {
     /// The outcomes of the short TNT packet at `offset`, which is this byte.
     fn short(&mut self, offset: u64, packet: u8);
 
@@ -71,7 +71,7 @@ impl EventDecoder<'_> {
     /// Reads branches and timing packets up to something else, or until `into` is full. `read` is what was read
     /// before, and then what was read last.
     #[inline(always)]
-    pub(crate) fn read_branches<B: Branches>(&mut self, into: &mut B, read: &mut ReadAhead) {
+    pub(crate) fn read_branches<B: BranchSink>(&mut self, into: &mut B, read: &mut ReadAhead) {
         if !self.has_nothing_open() || self.packets.peek_plain().is_none() {
             return;
         }

@@ -52,7 +52,7 @@ pub use counters::Counters;
 pub use decoder::EventDecoder;
 pub use text::Text;
 
-pub(crate) use branches::{Branches, Mark, ReadAhead};
+pub(crate) use branches::{BranchSink, Mark, ReadAhead};
 pub(crate) use kinds::{is_aside, is_state};
 
 use crate::{

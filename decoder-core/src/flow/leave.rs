@@ -10,7 +10,7 @@ use crate::{
 
 /// How a walk continues after an instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Continuation {
     /// No branch: the next instruction follows in memory.
     #[default]
     On,
@@ -25,7 +25,7 @@ pub(crate) enum Way {
     Indirect,
 }
 
-impl Way {
+impl Continuation {
     /// The way after `insn`, where `next` is the address after it.
     #[inline]
     pub(crate) fn behind(insn: &Insn, next: u64) -> Self {
@@ -47,11 +47,11 @@ impl Walker<'_> {
     #[inline]
     pub(super) fn leave(&mut self, insn: Insn) -> Result<(), Error> {
         let next = insn.next(self.ip);
-        let way = Way::behind(&insn, next);
+        let way = Continuation::behind(&insn, next);
         let outcomes = self.tnt_event.filter(|_| !self.tnt.is_empty());
         self.go(way, insn.target.unwrap_or_default(), next)?;
         if let Some(event) = outcomes
-            && matches!(way, Way::Cond | Way::Return)
+            && matches!(way, Continuation::Cond | Continuation::Return)
         {
             self.tnt_event = None;
             if self.has_tick(&event) {
@@ -65,24 +65,24 @@ impl Walker<'_> {
     /// Goes from the instruction at `ip` to the one that was executed next. `target` is the target of a direct
     /// branch, `next` the address after the instruction.
     #[inline(always)]
-    pub(crate) fn go(&mut self, way: Way, target: u64, next: u64) -> Result<(), Error> {
+    pub(crate) fn go(&mut self, way: Continuation, target: u64, next: u64) -> Result<(), Error> {
         self.ip = match way {
-            Way::On => next,
-            Way::Jump | Way::Call | Way::CallNext => {
+            Continuation::On => next,
+            Continuation::Jump | Continuation::Call | Continuation::CallNext => {
                 if !self.walk.jump(target) && !self.counts_to_event() {
                     return Err(self.fail(ErrorKind::EndlessLoop { ip: self.ip }));
                 }
-                if way == Way::Call {
+                if way == Continuation::Call {
                     self.returns.push(next);
                 }
                 target
             }
-            Way::Cond => match self.take_outcome() {
+            Continuation::Cond => match self.take_outcome() {
                 Some(true) => target,
                 Some(false) => next,
                 None => return Err(self.mismatch()),
             },
-            Way::Return => match self.take_outcome() {
+            Continuation::Return => match self.take_outcome() {
                 Some(true) => match self.returns.pop() {
                     Some(target) => target,
                     None => return Err(self.fail(ErrorKind::ReturnWithoutCall { ip: self.ip })),
@@ -99,11 +99,11 @@ impl Walker<'_> {
                     self.take_tip()?
                 }
             },
-            Way::IndirectCall => {
+            Continuation::IndirectCall => {
                 self.returns.push(next);
                 self.take_tip()?
             }
-            Way::Indirect => self.take_tip()?,
+            Continuation::Indirect => self.take_tip()?,
         };
         Ok(())
     }

@@ -54,7 +54,7 @@ pub use recover::Recovered;
 pub use walker::Placed;
 
 pub(crate) use fetch::fetch;
-pub(crate) use leave::Way;
+pub(crate) use leave::Continuation;
 pub(crate) use place::needs_trace;
 pub(crate) use verbs::walker_verbs;
 pub(crate) use walker::{Due, Walker};

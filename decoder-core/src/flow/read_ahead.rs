@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     config::Dialect,
-    event::{Branches, Event, EventKind, Mark, ReadAhead, Stamp},
+    event::{BranchSink, Event, EventKind, Mark, ReadAhead, Stamp},
     ret_stack::ReturnStack,
 };
 
@@ -52,7 +52,7 @@ impl Walker<'_> {
 
     /// Reads branches ahead, as if all of them were used.
     #[inline(always)]
-    pub(crate) fn read_ahead<B: Branches>(&mut self, into: &mut B) {
+    pub(crate) fn read_ahead<B: BranchSink>(&mut self, into: &mut B) {
         let mut read = ReadAhead { when: self.when, outcomes_at: self.outcomes_at, located: self.located };
         if !self.tnt.is_empty() {
             into.long(self.outcomes_at, self.tnt.left());

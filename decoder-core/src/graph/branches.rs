@@ -4,7 +4,7 @@
 //! processor predicts each better alone. And the blocks at all targets can be looked up before the walk needs them, so
 //! that the lookups do not wait for each other.
 
-use crate::{event::Branches, packet::Tnt};
+use crate::{event::BranchSink, packet::Tnt};
 
 /// The most targets and outcomes in a part.
 const TARGETS: usize = 64;
@@ -22,7 +22,7 @@ pub(super) struct Target {
     pub(super) block: u32,
 }
 
-/// Branches that were read ahead.
+/// BranchSink that were read ahead.
 #[derive(Debug)]
 pub(super) struct Ahead {
     /// One byte for each outcome: 1 is taken.
@@ -30,22 +30,22 @@ pub(super) struct Ahead {
     /// After the last target comes one that stands for the end.
     targets: [Target; TARGETS + 1],
     /// How many of each there are.
-    end: Cursor,
+    end: BranchCursor,
 }
 
 /// A place in the branches that were read ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Cursor {
+pub(super) struct BranchCursor {
     /// How many outcomes and how many targets were used.
     pub(super) outcomes: usize,
     pub(super) targets: usize,
 }
 
 /// Writes branches, with its counts in registers.
-pub(super) struct Writer<'a> {
+pub(super) struct BranchWriter<'a> {
     outcomes: &'a mut [u8; ROOM],
     targets: &'a mut [Target; TARGETS + 1],
-    end: Cursor,
+    end: BranchCursor,
 }
 
 /// The outcomes of each short TNT packet: one in a byte from the lowest byte on, and their number in the highest byte.
@@ -71,15 +71,15 @@ const fn short() -> [u64; 256] {
 impl Ahead {
     pub(super) const fn new() -> Self {
         let none = Target { ip: 0, at: 0, block: 0 };
-        let end = Cursor { outcomes: 0, targets: 0 };
+        let end = BranchCursor { outcomes: 0, targets: 0 };
         Self { outcomes: [0; ROOM], targets: [none; TARGETS + 1], end }
     }
 
     /// Replaces the branches by those that `read` writes.
     #[inline(always)]
-    pub(super) fn fill(&mut self, read: impl FnOnce(&mut Writer<'_>)) {
+    pub(super) fn fill(&mut self, read: impl FnOnce(&mut BranchWriter<'_>)) {
         let Self { outcomes, targets, .. } = self;
-        let mut writer = Writer { outcomes, targets, end: Cursor::default() };
+        let mut writer = BranchWriter { outcomes, targets, end: BranchCursor::default() };
         read(&mut writer);
         self.end = writer.end;
         if let Some(end) = self.targets.get_mut(self.end.targets) {
@@ -89,12 +89,12 @@ impl Ahead {
 
     /// The place after all branches.
     #[inline(always)]
-    pub(super) const fn end(&self) -> Cursor {
+    pub(super) const fn end(&self) -> BranchCursor {
         self.end
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.end == Cursor::default()
+        self.end == BranchCursor::default()
     }
 
     /// The targets from the one with that number on.
@@ -115,7 +115,7 @@ impl Ahead {
     }
 }
 
-impl Branches for Writer<'_> {
+impl BranchSink for BranchWriter<'_> {
     #[inline(always)]
     fn short(&mut self, _: u64, packet: u8) {
         let outcomes = SHORT[usize::from(packet)];
@@ -200,7 +200,7 @@ mod tests {
         });
         let seen = [0, 1, 2].map(|number| (ahead.target(number).ip, ahead.target(number).at));
         assert_eq!(seen, [(0x1000, 0), (0x2000, 3), (0, 3)]);
-        assert_eq!(ahead.end(), Cursor { outcomes: 3, targets: 2 });
+        assert_eq!(ahead.end(), BranchCursor { outcomes: 3, targets: 2 });
     }
 
     #[test]

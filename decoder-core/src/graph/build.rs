@@ -1,13 +1,13 @@
 //! Adds blocks to a graph: decodes code up to a branch that the trace decides.
 
 use super::{
-    context::Context,
-    node::{Body, End, halves},
+    context::CodeContext,
+    node::{BlockEnd, Body, halves},
     store::{Graph, Segment},
 };
 use crate::{
     block::{is_truncated, section_of},
-    flow::{Way, fetch},
+    flow::{Continuation, fetch},
     image::{Image, Window},
 };
 
@@ -23,7 +23,7 @@ const LENGTHS: u32 = 16;
 #[derive(Clone, Debug)]
 pub(super) struct Code<'a> {
     pub(super) image: Image<'a>,
-    pub(super) context: Context,
+    pub(super) context: CodeContext,
     /// The part of the image that the last instruction came from, and its section.
     window: Window<'a>,
     section: u32,
@@ -43,7 +43,7 @@ struct Draft {
     body: Body,
     segments: usize,
     returns: [u64; CALLS],
-    end: End,
+    end: BlockEnd,
 }
 
 const fn segment_of(ip: u64, lengths: u64) -> Segment {
@@ -52,7 +52,7 @@ const fn segment_of(ip: u64, lengths: u64) -> Segment {
 }
 
 impl<'a> Code<'a> {
-    pub(super) const fn new(image: Image<'a>, context: Context) -> Self {
+    pub(super) const fn new(image: Image<'a>, context: CodeContext) -> Self {
         Self { image, context, window: Window { base: 0, bytes: &[] }, section: u32::MAX }
     }
 }
@@ -62,7 +62,7 @@ impl Graph<'_> {
     #[inline(always)]
     pub(super) fn at(&mut self, code: &mut Code<'_>, ip: u64) -> Result<u32, NoBlock> {
         match self.find(ip) {
-            Ok(number) if self.view().node(number).ends() != End::None as u32 => Ok(number),
+            Ok(number) if self.view().node(number).ends() != BlockEnd::None as u32 => Ok(number),
             Ok(_) => Err(NoBlock::Slow),
             Err(_) => self.build(code, ip),
         }
@@ -116,7 +116,7 @@ impl Graph<'_> {
         let (mut segment, mut lengths) = (ip, 0_u64);
         let mut at = ip;
         let end = loop {
-            let Context { mode, space, .. } = code.context;
+            let CodeContext { mode, space, .. } = code.context;
             let Ok((window, insn)) = fetch(code.image, space, code.window, at, mode) else {
                 // The slow way finds the error when it comes here.
                 return Err(NoBlock::Slow);
@@ -132,30 +132,30 @@ impl Graph<'_> {
             if body.insns == 0 {
                 body.section = code.section;
             } else if body.section != code.section {
-                break End::Open;
+                break BlockEnd::Open;
             }
             lengths |= u64::from(insn.len) << (4 * filled);
             filled += 1;
             body.insns += 1;
             (body.end_ip, body.size) = (at, insn.len);
             let next = insn.next(at);
-            let (goes_to, end) = match Way::behind(&insn, next) {
-                Way::On => (next, None),
-                way @ (Way::Jump | Way::Call | Way::CallNext) => {
-                    if way == Way::Call {
+            let (goes_to, end) = match Continuation::behind(&insn, next) {
+                Continuation::On => (next, None),
+                way @ (Continuation::Jump | Continuation::Call | Continuation::CallNext) => {
+                    if way == Continuation::Call {
                         *returns.get_mut(calls).ok_or(NoBlock::Slow)? = next;
                         calls += 1;
                     }
                     (insn.target.ok_or(NoBlock::Slow)?, None)
                 }
-                Way::Cond => (next, Some(End::Cond)),
-                Way::Return => (next, Some(End::Return)),
-                Way::IndirectCall => {
+                Continuation::Cond => (next, Some(BlockEnd::Cond)),
+                Continuation::Return => (next, Some(BlockEnd::Return)),
+                Continuation::IndirectCall => {
                     *returns.get_mut(calls).ok_or(NoBlock::Slow)? = next;
                     calls += 1;
-                    (next, Some(End::Call))
+                    (next, Some(BlockEnd::Call))
                 }
-                Way::Indirect => (next, Some(End::Indirect)),
+                Continuation::Indirect => (next, Some(BlockEnd::Indirect)),
             };
             at = goes_to;
             if end.is_some() || goes_to != next || filled == LENGTHS {
@@ -192,10 +192,10 @@ impl Graph<'_> {
         taken: u8,
     ) -> (Result<u32, NoBlock>, u64) {
         let body = self.view().body(number);
-        let Context { mode, space, .. } = code.context;
+        let CodeContext { mode, space, .. } = code.context;
         let last = fetch(code.image, space, code.window, body.end_ip, mode);
         let ip = match last {
-            Ok((_, insn)) if taken != 0 || self.view().node(number).ends() == End::Open as u32 => {
+            Ok((_, insn)) if taken != 0 || self.view().node(number).ends() == BlockEnd::Open as u32 => {
                 match insn.target {
                     Some(target) => target,
                     None => body.next(),
@@ -221,7 +221,7 @@ impl Graph<'_> {
                 0 => self.link(code, at, 0).0?,
                 next => next,
             };
-            if self.view().node(at).ends() != End::Open as u32 {
+            if self.view().node(at).ends() != BlockEnd::Open as u32 {
                 self.change(number, |node| node.set_closed());
                 return Ok(number);
             }

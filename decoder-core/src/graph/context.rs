@@ -1,4 +1,4 @@
-//! Contexts: what besides its address decides what code does.
+//! CodeContexts: what besides its address decides what code does.
 
 use crate::{
     block::Block,
@@ -8,7 +8,7 @@ use crate::{
 
 /// The mode and the address space of code, and whether it is in a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Context {
+pub(super) struct CodeContext {
     pub(super) mode: ExecMode,
     pub(super) speculative: bool,
     pub(super) space: Asid,
@@ -16,14 +16,14 @@ pub(super) struct Context {
 
 /// The contexts of a graph's blocks, by small numbers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Contexts {
-    known: [Option<Context>; Self::MOST],
+pub(super) struct CodeContexts {
+    known: [Option<CodeContext>; Self::MOST],
     /// Whether the image's code depends on CR3, and on the VMCS.
     cr3: bool,
     vmcs: bool,
 }
 
-impl Contexts {
+impl CodeContexts {
     const MOST: usize = 32;
 
     pub(super) const NONE: Self = Self { known: [None; Self::MOST], cr3: true, vmcs: true };
@@ -42,10 +42,10 @@ impl Contexts {
     }
 
     /// The number of a context, which may be new; `None` if there are too many.
-    pub(super) fn number_of(&mut self, context: Context) -> Option<u8> {
+    pub(super) fn number_of(&mut self, context: CodeContext) -> Option<u8> {
         let Asid { cr3, vmcs } = context.space;
         let space = Asid { cr3: cr3.filter(|_| self.cr3), vmcs: vmcs.filter(|_| self.vmcs) };
-        let context = Some(Context { space, ..context });
+        let context = Some(CodeContext { space, ..context });
         let number = self.known.iter().position(|known| *known == context || known.is_none())?;
         if let Some(known) = self.known.get_mut(number) {
             *known = context;
@@ -54,7 +54,7 @@ impl Contexts {
     }
 }
 
-impl Context {
+impl CodeContext {
     /// A block without instructions.
     pub(super) const fn block(&self) -> Block {
         Block {

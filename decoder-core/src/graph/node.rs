@@ -9,7 +9,7 @@ use crate::block::Block;
 /// | 0, 1 | 31:0 | the block that follows when the conditional branch is not taken, and when it is taken; the first alone if there is no branch |
 /// | 2 | 31:0 | the block at the return address of the last call in this block |
 /// | 3 | 15:0 | the block's place in a map of edges |
-/// | 3 | 18:16 | how it ends, an [`End`] |
+/// | 3 | 18:16 | how it ends, an [`BlockEnd`] |
 /// | 3 | 19 | there are calls in it |
 /// | 3 | 20 | there are several calls in it |
 /// | 3 | 21 | it ends without a branch, and the blocks that follow are known up to one with a branch |
@@ -26,7 +26,7 @@ pub(super) struct NodeMut<'g>(pub(super) &'g mut Words);
 
 /// How a block ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum BlockEnd {
     /// It is no block that can be walked here.
     None = 0,
     /// A conditional branch.
@@ -58,7 +58,7 @@ impl Node<'_> {
     /// Whether it ends with a conditional branch and has no calls.
     #[inline(always)]
     pub(super) const fn is_plain(self) -> bool {
-        self.0[3] & (7 << END | CALLS) == (End::Cond as u32) << END
+        self.0[3] & (7 << END | CALLS) == (BlockEnd::Cond as u32) << END
     }
 
     /// Whether the block has calls; an indirect call at its end counts.
@@ -105,7 +105,7 @@ impl NodeMut<'_> {
         *self.0 = [0, 0, 0, edge as u32 | (context as u32) << 24];
     }
 
-    pub(super) const fn end_with(&mut self, end: End) {
+    pub(super) const fn end_with(&mut self, end: BlockEnd) {
         self.0[3] |= (end as u32) << END;
     }
 
@@ -194,7 +194,7 @@ mod tests {
         let mut words = [u32::MAX; 4];
         let mut node = NodeMut(&mut words);
         node.begin(0xabcd, 0x7f);
-        node.end_with(End::Indirect);
+        node.end_with(BlockEnd::Indirect);
         node.set_calls(2);
         node.set_closed();
         node.set_next(1, 0x1234_5678);
@@ -202,21 +202,28 @@ mod tests {
         node.set_site(0x1357_9bdf);
         let node = Node(&words);
         assert_eq!((node.edge(), node.context()), (0xabcd, 0x7f));
-        assert_eq!(node.ends(), End::Indirect as u32);
+        assert_eq!(node.ends(), BlockEnd::Indirect as u32);
         assert!(node.has_calls() && node.has_several_calls() && node.is_closed());
         assert_eq!((node.next(0), node.next(1), node.site()), (0x9abc_def0, 0x1234_5678, 0x1357_9bdf));
     }
 
     #[test]
     fn a_block_is_plain_with_a_conditional_branch_and_no_calls() {
-        for end in [End::None, End::Cond, End::Return, End::Call, End::Indirect, End::Open] {
+        for end in [
+            BlockEnd::None,
+            BlockEnd::Cond,
+            BlockEnd::Return,
+            BlockEnd::Call,
+            BlockEnd::Indirect,
+            BlockEnd::Open,
+        ] {
             for calls in 0..3 {
                 let mut words = [0; 4];
                 let mut node = NodeMut(&mut words);
                 node.begin(0xffff, 0xff);
                 node.end_with(end);
                 node.set_calls(calls);
-                assert_eq!(Node(&words).is_plain(), end == End::Cond && calls == 0, "{end:?} {calls}");
+                assert_eq!(Node(&words).is_plain(), end == BlockEnd::Cond && calls == 0, "{end:?} {calls}");
             }
         }
     }

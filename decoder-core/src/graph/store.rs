@@ -1,7 +1,7 @@
 //! The blocks in the caller's memory, and how one is found by its address.
 
 use super::{
-    context::{Context, Contexts},
+    context::{CodeContext, CodeContexts},
     node::{Body, Node, NodeMut, Words, halves, whole},
 };
 use crate::image::Image;
@@ -40,7 +40,7 @@ pub struct Graph<'m> {
     /// How many blocks there are; block 0 stands for none.
     pub(super) used: usize,
     pub(super) used_segments: usize,
-    pub(super) contexts: Contexts,
+    pub(super) contexts: CodeContexts,
     /// The context that the walk is in.
     pub(super) context: u8,
     /// The image that the blocks are of.
@@ -62,7 +62,7 @@ pub struct Statistics {
 }
 
 /// A place in the index.
-pub(super) struct Place(usize);
+pub(super) struct IndexSlot(usize);
 
 impl<'m> Graph<'m> {
     /// A graph without blocks. All of `memory` is used.
@@ -85,7 +85,7 @@ impl<'m> Graph<'m> {
             index,
             used: 1,
             used_segments: 0,
-            contexts: Contexts::NONE,
+            contexts: CodeContexts::NONE,
             context: 0,
             image: 0,
             statistics: Statistics { room: room.saturating_sub(1), ..Statistics::default() },
@@ -126,7 +126,7 @@ impl<'m> Graph<'m> {
     }
 
     /// Turns to a context.
-    pub(super) fn enter(&mut self, context: Context) {
+    pub(super) fn enter(&mut self, context: CodeContext) {
         self.context = self.contexts.number_of(context).unwrap_or_else(|| {
             self.flush();
             self.contexts.clear();
@@ -143,7 +143,7 @@ impl<'m> Graph<'m> {
 
     /// The block at `ip` in the current context, or the place in the index for it.
     #[inline(always)]
-    pub(super) fn find(&self, ip: u64) -> Result<u32, Place> {
+    pub(super) fn find(&self, ip: u64) -> Result<u32, IndexSlot> {
         let mask = self.index.len().wrapping_sub(1);
         // Multiplicative hashing by the golden ratio.
         let hash = (ip ^ u64::from(self.context) << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -151,7 +151,7 @@ impl<'m> Graph<'m> {
         loop {
             let node = self.index.get(slot).copied().unwrap_or(0);
             if node == 0 {
-                return Err(Place(slot));
+                return Err(IndexSlot(slot));
             }
             if self.view().ip(node) == ip && self.view().node(node).context() == self.context {
                 return Ok(node);
@@ -161,12 +161,12 @@ impl<'m> Graph<'m> {
     }
 
     /// Adds a block at `ip` that ends with nothing yet; `None` without room.
-    pub(super) fn add(&mut self, place: Place, ip: u64) -> Option<u32> {
+    pub(super) fn add(&mut self, place: IndexSlot, ip: u64) -> Option<u32> {
         let at = self.used;
         let number = u32::try_from(at).ok()?;
         *self.ips.get_mut(at)? = halves(ip);
         NodeMut(self.nodes.get_mut(at)?).begin(super::edges::place(ip), self.context);
-        let Place(slot) = place;
+        let IndexSlot(slot) = place;
         *self.index.get_mut(slot)? = number;
         self.used += 1;
         self.statistics.built += 1;

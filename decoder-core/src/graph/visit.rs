@@ -5,24 +5,24 @@
 
 use super::{
     ExecutionSink, Graph, Straight,
-    branches::{Ahead, Cursor, Target},
+    branches::{Ahead, BranchCursor, Target},
     build::{Code, NoBlock},
     calls::{Calls, Top},
-    context::Context,
+    context::CodeContext,
     edges,
-    node::{End, whole},
+    node::{BlockEnd, whole},
     store::View,
 };
 use crate::{
     block::{Block, BlockDecoder, Item},
     error::Error,
-    flow::Way,
+    flow::Continuation,
 };
 
-const COND: u32 = End::Cond as u32;
-const RETURN: u32 = End::Return as u32;
-const CALL: u32 = End::Call as u32;
-const OPEN: u32 = End::Open as u32;
+const COND: u32 = BlockEnd::Cond as u32;
+const RETURN: u32 = BlockEnd::Return as u32;
+const CALL: u32 = BlockEnd::Call as u32;
+const OPEN: u32 = BlockEnd::Open as u32;
 
 /// How a walk ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,15 +51,15 @@ enum Miss {
 }
 
 /// A walk through the graph: where it is.
-struct Walk {
+struct GraphWalk {
     /// The block that the walk is at.
     block: u32,
     /// What remains of the block before, for the next edge.
     before: u16,
     top: Top,
     /// What was used of the branches that were read ahead, and what was used before the last block.
-    cursor: Cursor,
-    before_last: Cursor,
+    cursor: BranchCursor,
+    before_last: BranchCursor,
     /// Whether a block was executed since the branches were read; only for sinks that fill.
     executed: bool,
     /// Whether a return whose target the trace names takes an address from the stack.
@@ -119,7 +119,7 @@ impl BlockDecoder<'_> {
         ahead: &mut Ahead,
     ) -> Result<bool, Error> {
         let Some(mode) = self.walker.mode else { return Ok(false) };
-        let context = Context { mode, speculative: self.walker.speculative, space: self.walker.space };
+        let context = CodeContext { mode, speculative: self.walker.speculative, space: self.walker.space };
         graph.enter(context);
         let mut code = Code::new(self.walker.image, context);
         let block = match graph.at(&mut code, self.walker.ip) {
@@ -131,30 +131,30 @@ impl BlockDecoder<'_> {
         };
         let Ok(block) = block else { return Ok(false) };
         let mut calls = Calls::new(self.walker.take_returns());
-        let mut walk = Walk {
+        let mut walk = GraphWalk {
             block,
             before: self.edge_before,
             top: calls.top(),
-            cursor: Cursor::default(),
-            before_last: Cursor::default(),
+            cursor: BranchCursor::default(),
+            before_last: BranchCursor::default(),
             executed: false,
             pops: self.walker.named_returns_pop(),
         };
         let (mut executed, mut used) = (false, false);
         // The branches that the last block is among, and how they were used.
-        let mut last = (self.walker.start(), Cursor::default(), Cursor::default());
+        let mut last = (self.walker.start(), BranchCursor::default(), BranchCursor::default());
         let stop = loop {
             let start = self.walker.start();
             ahead.fill(|writer| self.walker.read_ahead(writer));
             if ahead.is_empty() {
                 break Stop::Used;
             }
-            (walk.cursor, walk.before_last) = (Cursor::default(), Cursor::default());
+            (walk.cursor, walk.before_last) = (BranchCursor::default(), BranchCursor::default());
             walk.executed = false;
             find_targets(graph, ahead, 0);
             let stop = walk.go(graph, &mut code, &mut calls, sink, ahead);
-            if walk.executed || walk.cursor != Cursor::default() || stop == Stop::Misfit {
-                used |= walk.cursor != Cursor::default();
+            if walk.executed || walk.cursor != BranchCursor::default() || stop == Stop::Misfit {
+                used |= walk.cursor != BranchCursor::default();
                 executed = true;
                 last = (start, walk.before_last, walk.cursor);
             }
@@ -186,7 +186,7 @@ impl BlockDecoder<'_> {
     }
 
     /// Uses the branches before the cursor, of which those after `before_last` are the last block's.
-    fn use_branches(&mut self, before_last: Cursor, cursor: Cursor) {
+    fn use_branches(&mut self, before_last: BranchCursor, cursor: BranchCursor) {
         self.walker.use_branches(before_last.outcomes, before_last.targets);
         self.begin();
         self.decided = cursor != before_last;
@@ -203,10 +203,10 @@ impl BlockDecoder<'_> {
     fn leave_block(&mut self, view: View<'_>, block: u32) -> Result<(), Error> {
         let body = view.body(block);
         let way = match view.node(block).ends() {
-            COND => Way::Cond,
-            RETURN => Way::Return,
-            CALL => Way::IndirectCall,
-            _ => Way::Indirect,
+            COND => Continuation::Cond,
+            RETURN => Continuation::Return,
+            CALL => Continuation::IndirectCall,
+            _ => Continuation::Indirect,
         };
         // What does not fit has to be at hand.
         self.walker.sees_branch();
@@ -223,13 +223,13 @@ impl BlockDecoder<'_> {
 fn find_targets(graph: &Graph<'_>, ahead: &mut Ahead, from: usize) {
     for target in ahead.targets_mut(from) {
         target.block = match graph.find(target.ip) {
-            Ok(block) if graph.view().node(block).ends() != End::None as u32 => block,
+            Ok(block) if graph.view().node(block).ends() != BlockEnd::None as u32 => block,
             _ => 0,
         };
     }
 }
 
-impl Walk {
+impl GraphWalk {
     /// Walks from the cursor on, and adds to the graph what is missing.
     #[inline(always)]
     fn go<S: ExecutionSink>(
@@ -294,7 +294,7 @@ impl Walk {
         like: &Block,
     ) -> Miss {
         let Self { mut block, mut before, mut top, .. } = *self;
-        let Cursor { mut outcomes, mut targets } = self.cursor;
+        let BranchCursor { mut outcomes, mut targets } = self.cursor;
         // How many outcomes come before the next target or the end.
         let mut until = ahead.target(targets).at as usize;
         let miss = loop {
@@ -310,7 +310,7 @@ impl Walk {
                 break Miss::Open;
             }
             if S::FILLS {
-                self.before_last = Cursor { outcomes, targets };
+                self.before_last = BranchCursor { outcomes, targets };
                 self.executed = true;
             }
             if S::INSNS || S::BLOCKS {
@@ -376,7 +376,7 @@ impl Walk {
             };
         };
         (self.block, self.before, self.top) = (block, before, top);
-        self.cursor = Cursor { outcomes, targets };
+        self.cursor = BranchCursor { outcomes, targets };
         miss
     }
 }

@@ -33,9 +33,9 @@ use core::fmt;
 /// assert_eq!(image.read(0x2fff, None, &mut bytes), 1);
 /// ```
 #[derive(Clone, Copy)]
-pub struct CodeReader<'a>(&'a Callback<'a>);
+pub struct CodeReader<'a>(&'a ReadCallback<'a>);
 
-type Callback<'a> = dyn Fn(&mut [u8], u64, Asid) -> usize + 'a;
+type ReadCallback<'a> = dyn Fn(&mut [u8], u64, Asid) -> usize + 'a;
 
 impl<'a> CodeReader<'a> {
     /// A reader that calls `callback`.

@@ -1,7 +1,7 @@
 //! The single pass over an instruction's bytes: prefixes, opcode, ModRM, SIB, displacement and immediate.
 
 use super::group::{GROUP7_REGISTERS, Group, Prefix, X87_REGISTERS};
-use super::legacy::{self, Attr, Imm, Kind, Map};
+use super::legacy::{self, Attr, LegacyImm, LegacyKind, Map};
 use super::{Insn, InsnError, MAX_LEN, Op, vector};
 use crate::mode::ExecMode;
 
@@ -31,18 +31,18 @@ pub(super) fn decode(bytes: &[u8], mode: ExecMode, ip: u64) -> Result<Insn, Insn
         let opcode = pass.byte()?;
         let attr = map[opcode as usize];
         match attr.kind {
-            Kind::Op(op) => return pass.operands(attr, op),
-            Kind::Rex => {
+            LegacyKind::Op(op) => return pass.operands(attr, op),
+            LegacyKind::Rex => {
                 pass.rex = opcode & 0xf;
                 pass.has_rex = true;
                 continue;
             }
-            Kind::OperandSize => pass.operand = true,
-            Kind::AddressSize => pass.address = true,
-            Kind::Segment => {}
-            Kind::Lock => pass.lock = true,
-            Kind::Repne => pass.rep = 3,
-            Kind::Rep => pass.rep = 2,
+            LegacyKind::OperandSize => pass.operand = true,
+            LegacyKind::AddressSize => pass.address = true,
+            LegacyKind::Segment => {}
+            LegacyKind::Lock => pass.lock = true,
+            LegacyKind::Repne => pass.rep = 3,
+            LegacyKind::Rep => pass.rep = 2,
             _ => return pass.special(opcode, attr),
         }
         // A REX prefix has an effect only directly before the opcode.
@@ -98,11 +98,11 @@ impl Pass<'_> {
     /// Decodes opcodes that need more than an entry in a table.
     fn special(&mut self, opcode: u8, attr: Attr) -> Result<Insn, InsnError> {
         match attr.kind {
-            Kind::Escape0f => {
+            LegacyKind::Escape0f => {
                 let opcode = self.byte()?;
                 self.opcode_0f(opcode)
             }
-            Kind::Vex2 | Kind::Vex3 | Kind::Evex => {
+            LegacyKind::Vex2 | LegacyKind::Vex3 | LegacyKind::Evex => {
                 // Outside 64-bit mode, LDS, LES and BOUND take only memory. With a register, the byte is a VEX or EVEX
                 // prefix.
                 if self.mode != ExecMode::Bits64 && self.peek()? < 0xc0 {
@@ -110,8 +110,8 @@ impl Pass<'_> {
                 }
                 self.vector(attr.kind)
             }
-            Kind::PopOrXop if self.peek()? & 0x1f >= 8 => self.vector(attr.kind),
-            Kind::Rex2 => self.rex2(),
+            LegacyKind::PopOrXop if self.peek()? & 0x1f >= 8 => self.vector(attr.kind),
+            LegacyKind::Rex2 => self.rex2(),
             _ => self.by_modrm(opcode, attr),
         }
     }
@@ -120,9 +120,9 @@ impl Pass<'_> {
     fn opcode_0f(&mut self, opcode: u8) -> Result<Insn, InsnError> {
         let attr = legacy::MAP_0F[opcode as usize];
         match attr.kind {
-            Kind::Op(op) => self.operands(attr, op),
-            Kind::Escape38 => self.escaped(&legacy::MAP_0F38),
-            Kind::Escape3a => self.escaped(&legacy::MAP_0F3A),
+            LegacyKind::Op(op) => self.operands(attr, op),
+            LegacyKind::Escape38 => self.escaped(&legacy::MAP_0F38),
+            LegacyKind::Escape3a => self.escaped(&legacy::MAP_0F3A),
             _ => self.by_modrm(opcode, attr),
         }
     }
@@ -131,14 +131,14 @@ impl Pass<'_> {
     fn escaped(&mut self, map: &Map) -> Result<Insn, InsnError> {
         let attr = map[self.byte()? as usize];
         match attr.kind {
-            Kind::Op(op) => self.operands(attr, op),
+            LegacyKind::Op(op) => self.operands(attr, op),
             _ => Err(InsnError::Undefined),
         }
     }
 
     /// Decodes opcodes whose ModRM byte selects the instruction.
     fn by_modrm(&mut self, opcode: u8, attr: Attr) -> Result<Insn, InsnError> {
-        if attr.kind == Kind::Undefined {
+        if attr.kind == LegacyKind::Undefined {
             return Err(InsnError::Undefined);
         }
         let modrm = self.peek()?;
@@ -147,27 +147,27 @@ impl Pass<'_> {
         let prefix = self.prefix();
         let defined = |defined: bool| if defined { Ok(Op::Other) } else { Err(InsnError::Undefined) };
         let op = match attr.kind {
-            Kind::Group5 => match reg {
+            LegacyKind::Group5 => match reg {
                 2 => Op::IndirectCall,
                 3 => Op::FarCall,
                 4 => Op::IndirectJump,
                 5 => Op::FarJump,
                 _ => Op::Other,
             },
-            Kind::X87 => {
+            LegacyKind::X87 => {
                 let bits = X87_REGISTERS[usize::from(opcode & 7)];
                 defined(!register || bits >> (modrm & 0x3f) & 1 != 0)?
             }
-            Kind::Group11 => defined(!register || reg == 0 || modrm == 0xf8)?,
-            Kind::Group7 if register => {
+            LegacyKind::Group11 => defined(!register || reg == 0 || modrm == 0xf8)?,
+            LegacyKind::Group7 if register => {
                 defined(GROUP7_REGISTERS[usize::from(modrm & 0x3f)] >> prefix & 1 != 0)?;
                 self.group7(modrm, prefix)?
             }
-            Kind::Group9 => match (register, reg, prefix) {
+            LegacyKind::Group9 => match (register, reg, prefix) {
                 (false, 6, 0) => Op::Vmptrld,
                 _ => Op::Other,
             },
-            Kind::Group15 => match (reg, prefix) {
+            LegacyKind::Group15 => match (reg, prefix) {
                 (4, 2) => {
                     defined(!self.operand)?;
                     Op::Ptwrite
@@ -176,13 +176,13 @@ impl Pass<'_> {
                 (0..=3, 2) => defined(self.mode == ExecMode::Bits64)?,
                 _ => Op::Other,
             },
-            Kind::ControlRegister { write } => return self.control_register(write),
-            Kind::DebugRegister => {
+            LegacyKind::ControlRegister { write } => return self.control_register(write),
+            LegacyKind::DebugRegister => {
                 defined(self.rex & (REX_R | REX2_R4) == 0)?;
                 return self.finish(self.at + 1, Op::Other);
             }
-            Kind::Amd3dnow => return self.amd_3dnow(attr),
-            Kind::PopOrXop | Kind::Group7 => Op::Other,
+            LegacyKind::Amd3dnow => return self.amd_3dnow(attr),
+            LegacyKind::PopOrXop | LegacyKind::Group7 => Op::Other,
             _ => return Err(InsnError::Undefined),
         };
         self.operands(attr, op)
@@ -251,22 +251,22 @@ impl Pass<'_> {
         match attr.kind {
             _ if opcode == 0xa1 && payload & REX_W == 0 => self.finish(self.at + 8, Op::Jmpabs),
             _ if matches!(opcode >> 4, 4 | 7 | 0xa | 0xe) => Err(InsnError::Undefined),
-            Kind::Op(op) => self.operands(attr, op),
-            Kind::PopOrXop if self.peek()? & 0x1f >= 8 => Err(InsnError::Undefined),
+            LegacyKind::Op(op) => self.operands(attr, op),
+            LegacyKind::PopOrXop if self.peek()? & 0x1f >= 8 => Err(InsnError::Undefined),
             _ => self.by_modrm(opcode, attr),
         }
     }
 
     /// Decodes instructions with a VEX, EVEX or XOP prefix.
-    fn vector(&mut self, kind: Kind) -> Result<Insn, InsnError> {
+    fn vector(&mut self, kind: LegacyKind) -> Result<Insn, InsnError> {
         if self.has_rex || self.operand || self.rep != 0 || self.lock {
             return Err(InsnError::Undefined);
         }
         let first = self.byte()?;
         let encoding = match kind {
-            Kind::Vex2 => vector::vex(1, first),
-            Kind::Vex3 => vector::vex(first & 0x1f, self.byte()?),
-            Kind::Evex => {
+            LegacyKind::Vex2 => vector::vex(1, first),
+            LegacyKind::Vex3 => vector::vex(first & 0x1f, self.byte()?),
+            LegacyKind::Evex => {
                 let second = self.byte()?;
                 self.byte()?;
                 vector::evex(first, second, self.mode)
@@ -297,7 +297,7 @@ impl Pass<'_> {
             }
             end = self.at + self.address_bytes(modrm)?;
         }
-        if attr.imm == Imm::None {
+        if attr.imm == LegacyImm::None {
             return self.finish(end, op);
         }
         self.immediate(attr.imm, modrm, end, op)
@@ -333,36 +333,36 @@ impl Pass<'_> {
 
     /// Adds the immediate, which follows at `end`.
     #[inline]
-    fn immediate(&self, imm: Imm, modrm: u8, end: usize, op: Op) -> Result<Insn, InsnError> {
+    fn immediate(&self, imm: LegacyImm, modrm: u8, end: usize, op: Op) -> Result<Insn, InsnError> {
         let test = modrm >> 3 & 7 < 2;
         let size = match imm {
-            Imm::None => 0,
-            Imm::Byte => 1,
-            Imm::Word => 2,
-            Imm::Z => self.z(),
-            Imm::V if self.rex & REX_W != 0 => 8,
-            Imm::V => self.z(),
-            Imm::Rel8 => return self.branch(end, 1, op),
-            Imm::RelZ => {
+            LegacyImm::None => 0,
+            LegacyImm::Byte => 1,
+            LegacyImm::Word => 2,
+            LegacyImm::Z => self.z(),
+            LegacyImm::V if self.rex & REX_W != 0 => 8,
+            LegacyImm::V => self.z(),
+            LegacyImm::Rel8 => return self.branch(end, 1, op),
+            LegacyImm::RelZ => {
                 let size = if self.mode == ExecMode::Bits64 { 4 } else { self.z() };
                 return self.branch(end, size, op);
             }
-            Imm::Far => self.z() + 2,
-            Imm::Moffs => match (self.mode, self.address) {
+            LegacyImm::Far => self.z() + 2,
+            LegacyImm::Moffs => match (self.mode, self.address) {
                 (ExecMode::Bits64, false) => 8,
                 (ExecMode::Bits16, false) | (ExecMode::Bits32, true) => 2,
                 _ => 4,
             },
-            Imm::Enter => 3,
-            Imm::TestByte => usize::from(test),
-            Imm::TestZ => {
+            LegacyImm::Enter => 3,
+            LegacyImm::TestByte => usize::from(test),
+            LegacyImm::TestZ => {
                 if test {
                     self.z()
                 } else {
                     0
                 }
             }
-            Imm::TwoBytes => {
+            LegacyImm::TwoBytes => {
                 if self.prefix() == 0 {
                     0
                 } else {

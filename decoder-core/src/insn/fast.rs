@@ -5,7 +5,7 @@
 //! whatever is near the end of the bytes, takes the slow path: the full pass over its bytes.
 
 use super::group::Group;
-use super::legacy::{Attr, Imm, Kind, MAP_0F_ENTRIES, ONE_BYTE_64_ENTRIES};
+use super::legacy::{Attr, LegacyImm, LegacyKind, MAP_0F_ENTRIES, ONE_BYTE_64_ENTRIES};
 use super::{Insn, Op};
 
 /// The number of bytes that the fast path needs. It reads fewer.
@@ -13,7 +13,7 @@ pub(super) const WINDOW: usize = 16;
 
 /// An opcode whose length follows from its ModRM byte, REX.W and this entry.
 #[derive(Clone, Copy)]
-struct Entry {
+struct FastEntry {
     /// The ModRM.reg values that are defined: with memory, with a register. If no bit is set, there is no ModRM byte.
     modrm: [u8; 2],
     /// The number of bytes of the immediate.
@@ -27,7 +27,7 @@ struct Entry {
 }
 
 /// The one-byte map, then the map after 0F.
-static ENTRIES: [Entry; 512] = {
+static ENTRIES: [FastEntry; 512] = {
     let mut entries = [entry(&ONE_BYTE_64_ENTRIES[0]); 512];
     let mut opcode = 0;
     while opcode < 256 {
@@ -38,30 +38,30 @@ static ENTRIES: [Entry; 512] = {
     entries
 };
 
-const fn entry(attr: &Attr) -> Entry {
-    const LONG_WAY: Entry = Entry { modrm: [0; 2], imm: 0, wide: 0, relative: false, op: None };
+const fn entry(attr: &Attr) -> FastEntry {
+    const LONG_WAY: FastEntry = FastEntry { modrm: [0; 2], imm: 0, wide: 0, relative: false, op: None };
     let [memory, register] = attr.group.forms().without_prefix();
     if memory | register == 0 && !matches!(attr.group, Group::None) {
         // Defined only after a mandatory prefix.
         return LONG_WAY;
     }
     let (op, modrm) = match attr.kind {
-        Kind::Op(op) => (op, [memory, register]),
+        LegacyKind::Op(op) => (op, [memory, register]),
         // The register forms are XABORT and XBEGIN.
-        Kind::Group11 => (Op::Other, [memory, 0]),
+        LegacyKind::Group11 => (Op::Other, [memory, 0]),
         _ => return LONG_WAY,
     };
     let (imm, wide, relative) = match attr.imm {
-        Imm::None => (0, 0, false),
-        Imm::Byte => (1, 0, false),
-        Imm::Word => (2, 0, false),
-        Imm::Z => (4, 0, false),
-        Imm::V => (4, 4, false),
-        Imm::Rel8 => (1, 0, true),
-        Imm::RelZ => (4, 0, true),
+        LegacyImm::None => (0, 0, false),
+        LegacyImm::Byte => (1, 0, false),
+        LegacyImm::Word => (2, 0, false),
+        LegacyImm::Z => (4, 0, false),
+        LegacyImm::V => (4, 4, false),
+        LegacyImm::Rel8 => (1, 0, true),
+        LegacyImm::RelZ => (4, 0, true),
         _ => return LONG_WAY,
     };
-    Entry { modrm, imm, wide, relative, op: Some(op) }
+    FastEntry { modrm, imm, wide, relative, op: Some(op) }
 }
 
 /// For each ModRM byte, its length with SIB and displacement; 0 if the length depends on SIB.base.

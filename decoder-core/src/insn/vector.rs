@@ -18,12 +18,12 @@ pub(super) struct Encoding {
     /// The prefix's `pp`.
     pp: u8,
     /// The immediate after the operands.
-    imm: Imm,
+    imm: VectorImm,
 }
 
 /// The immediates of one map.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Imm {
+enum VectorImm {
     /// None.
     None,
     /// Ib for all.
@@ -53,11 +53,11 @@ impl Encoding {
     #[inline]
     pub(super) fn immediate(&self, opcode: u8, modrm: u8) -> usize {
         match self.imm {
-            Imm::None => 0,
-            Imm::Byte => 1,
-            Imm::Dword => 4,
-            Imm::Map0f => usize::from(matches!(opcode, 0x70..=0x73 | 0xc2 | 0xc4..=0xc6)),
-            Imm::Map4(z) => match opcode {
+            VectorImm::None => 0,
+            VectorImm::Byte => 1,
+            VectorImm::Dword => 4,
+            VectorImm::Map0f => usize::from(matches!(opcode, 0x70..=0x73 | 0xc2 | 0xc4..=0xc6)),
+            VectorImm::Map4(z) => match opcode {
                 0x24 | 0x2c | 0x6b | 0x80 | 0x83 | 0xc0 | 0xc1 | 0xd4 => 1,
                 0x69 | 0x81 => z,
                 0xf6 if modrm >> 3 & 7 < 2 => 1,
@@ -72,11 +72,11 @@ impl Encoding {
 #[inline]
 pub(super) fn vex(number: u8, last: u8) -> Option<Encoding> {
     let (map, imm) = match number {
-        1 => (&VEX_0F, Imm::Map0f),
-        2 => (&VEX_0F38, Imm::None),
-        3 => (&VEX_0F3A, Imm::Byte),
-        5 => (&VEX_5, Imm::None),
-        7 => (&MSR_7, Imm::Dword),
+        1 => (&VEX_0F, VectorImm::Map0f),
+        2 => (&VEX_0F38, VectorImm::None),
+        3 => (&VEX_0F3A, VectorImm::Byte),
+        5 => (&VEX_5, VectorImm::None),
+        7 => (&MSR_7, VectorImm::Dword),
         _ => return None,
     };
     Some(Encoding { map, pp: last & 3, imm })
@@ -85,9 +85,9 @@ pub(super) fn vex(number: u8, last: u8) -> Option<Encoding> {
 /// The encoding that an XOP prefix selects, from the map's number and the byte that ends with `pp`.
 pub(super) fn xop(number: u8, last: u8) -> Option<Encoding> {
     let (map, imm) = match number {
-        8 => (&XOP_8, Imm::Byte),
-        9 => (&XOP_9, Imm::None),
-        10 => (&XOP_A, Imm::Dword),
+        8 => (&XOP_8, VectorImm::Byte),
+        9 => (&XOP_9, VectorImm::None),
+        10 => (&XOP_A, VectorImm::Dword),
         _ => return None,
     };
     Some(Encoding { map, pp: last & 3, imm })
@@ -102,15 +102,15 @@ pub(super) fn evex(first: u8, second: u8, mode: ExecMode) -> Option<Encoding> {
     }
     let pp = second & 3;
     let (map, imm) = match first & 7 {
-        1 => (&EVEX_0F, Imm::Map0f),
-        2 => (&EVEX_0F38, Imm::None),
-        3 => (&EVEX_0F3A, Imm::Byte),
+        1 => (&EVEX_0F, VectorImm::Map0f),
+        2 => (&EVEX_0F38, VectorImm::None),
+        3 => (&EVEX_0F3A, VectorImm::Byte),
         4 if mode == ExecMode::Bits64 => {
-            (&EVEX_4, Imm::Map4(if pp == 1 && second & 0x80 == 0 { 2 } else { 4 }))
+            (&EVEX_4, VectorImm::Map4(if pp == 1 && second & 0x80 == 0 { 2 } else { 4 }))
         }
-        5 => (&EVEX_5, Imm::None),
-        6 => (&EVEX_6, Imm::None),
-        7 if mode == ExecMode::Bits64 => (&MSR_7, Imm::Dword),
+        5 => (&EVEX_5, VectorImm::None),
+        6 => (&EVEX_6, VectorImm::None),
+        7 if mode == ExecMode::Bits64 => (&MSR_7, VectorImm::Dword),
         _ => return None,
     };
     Some(Encoding { map, pp, imm })

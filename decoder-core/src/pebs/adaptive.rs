@@ -6,7 +6,7 @@
 //! begins with a header that lists its contents.
 
 use super::registers::WORDS;
-use super::words::{Reader, Writer};
+use super::words::{WordReader, WordWriter};
 use super::{Branch, Branches, Counters, DataSource, ErrorKind, Format, Memory, Record, Registers, TxAbort};
 
 const MEMORY: u32 = 1 << 0;
@@ -24,13 +24,13 @@ const XMM_BYTES: usize = 256;
 pub(super) fn parse(bytes: &[u8]) -> Result<(Record<'_>, usize), ErrorKind> {
     let truncated = |needed| ErrorKind::Truncated { bytes: bytes.len(), needed };
     let least = Format::Adaptive.least_bytes();
-    let mut reader = Reader(bytes);
+    let mut reader = WordReader(bytes);
     let [first, ip, counters, tsc] = reader.words().ok_or(truncated(least))?;
     let format = first as u32;
     let size = usize::from((first >> 48) as u16);
     let mut groups = bytes_of(format)?;
     if format & (COUNTERS | METRICS) != 0 {
-        let header = bytes.get(groups..).map(Reader).and_then(|mut reader| reader.words());
+        let header = bytes.get(groups..).map(WordReader).and_then(|mut reader| reader.words());
         let header = header.ok_or(truncated(size.max(groups + Counters::HEADER_BYTES)))?;
         let (.., values) = Counters::parse_header(header).ok_or(ErrorKind::Groups { format })?;
         groups += Counters::HEADER_BYTES + 8 * values;
@@ -49,7 +49,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(Record<'_>, usize), ErrorKind> {
     Ok((record, size))
 }
 
-fn read_groups<'a>(record: &mut Record<'a>, format: u32, mut reader: Reader<'a>) -> Option<()> {
+fn read_groups<'a>(record: &mut Record<'a>, format: u32, mut reader: WordReader<'a>) -> Option<()> {
     if format & MEMORY != 0 {
         let [address, source, latency, tx_abort] = reader.words()?;
         record.memory = Some(Memory { address, source: DataSource(source), latency });
@@ -64,7 +64,7 @@ fn read_groups<'a>(record: &mut Record<'a>, format: u32, mut reader: Reader<'a>)
     if format & BRANCHES != 0 {
         let (branches, rest) = reader.0.split_at_checked(branch_count(format) * Branch::BYTES)?;
         record.branches = Some(Branches::new(branches.as_chunks().0));
-        reader = Reader(rest);
+        reader = WordReader(rest);
     }
     if format & (COUNTERS | METRICS) != 0 {
         let (general, fixed, metrics, values) = Counters::parse_header(reader.words()?)?;
@@ -100,12 +100,12 @@ pub(super) fn emit(record: &Record<'_>, out: &mut [u8]) -> Result<usize, ErrorKi
         size += Counters::HEADER_BYTES + 8 * counters.as_bytes().len();
     }
     let truncated = ErrorKind::Truncated { bytes: out.len(), needed: size };
-    let mut writer = Writer(out.get_mut(..size).ok_or(truncated)?);
+    let mut writer = WordWriter(out.get_mut(..size).ok_or(truncated)?);
     write_groups(record, format, size, &mut writer).ok_or(truncated)?;
     Ok(size)
 }
 
-fn write_groups(record: &Record<'_>, format: u32, size: usize, writer: &mut Writer<'_>) -> Option<()> {
+fn write_groups(record: &Record<'_>, format: u32, size: usize, writer: &mut WordWriter<'_>) -> Option<()> {
     let latency = u64::from(record.retire_latency.unwrap_or_default());
     writer.words(&[
         u64::from(format) | latency << 32 | (size as u64) << 48,

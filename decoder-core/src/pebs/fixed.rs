@@ -1,7 +1,7 @@
 //! Formats 0 to 3 and the 32-bit one: fields at fixed places.
 
 use super::registers::WORDS;
-use super::words::{Reader, Writer};
+use super::words::{WordReader, WordWriter};
 use super::{DataSource, ErrorKind, Format, Memory, Record, Registers, TxAbort};
 
 /// The number of registers in the 32-bit format.
@@ -10,10 +10,10 @@ const NARROW: usize = 10;
 pub(super) fn parse(format: Format, bytes: &[u8]) -> Result<Record<'static>, ErrorKind> {
     let needed = format.least_bytes();
     let truncated = ErrorKind::Truncated { bytes: bytes.len(), needed };
-    read(format, Reader(bytes)).ok_or(truncated)
+    read(format, WordReader(bytes)).ok_or(truncated)
 }
 
-fn read(format: Format, mut reader: Reader<'_>) -> Option<Record<'static>> {
+fn read(format: Format, mut reader: WordReader<'_>) -> Option<Record<'static>> {
     if format == Format::Bits32 {
         let mut words = [0; WORDS];
         for word in &mut words[..NARROW] {
@@ -47,7 +47,7 @@ pub(super) fn emit(record: &Record<'_>, format: Format, out: &mut [u8]) -> Resul
     let truncated = ErrorKind::Truncated { bytes: out.len(), needed };
     let out = out.get_mut(..needed).ok_or(truncated)?;
     let registers = record.registers.unwrap_or_default().fixed();
-    let mut writer = Writer(out);
+    let mut writer = WordWriter(out);
     if format == Format::Bits32 {
         let narrow = |value: &u64| u32::try_from(*value).map_err(|_| ErrorKind::TooWide { value: *value });
         for value in &registers {

@@ -1,6 +1,6 @@
 //! A PEBS record, and the records of a buffer.
 
-use super::words::Reader;
+use super::words::WordReader;
 use super::{Counters, Error, ErrorKind, Memory, Registers, TxAbort, adaptive, fixed};
 
 /// The layout of PEBS records in memory.
@@ -184,7 +184,7 @@ impl Branch {
     /// Reads a branch.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::BYTES]) -> Self {
-        let [from, to, info] = Reader(bytes).words().unwrap_or_default();
+        let [from, to, info] = WordReader(bytes).words().unwrap_or_default();
         Self { from, to, info }
     }
 

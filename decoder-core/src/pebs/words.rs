@@ -2,9 +2,9 @@
 
 /// Takes words from the front of bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+pub(super) struct WordReader<'a>(pub(super) &'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> WordReader<'a> {
     pub(super) fn bytes<const N: usize>(&mut self) -> Option<&'a [u8; N]> {
         let (first, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
@@ -26,9 +26,9 @@ impl<'a> Reader<'a> {
 
 /// Puts words at the front of bytes.
 #[derive(Debug)]
-pub(super) struct Writer<'a>(pub(super) &'a mut [u8]);
+pub(super) struct WordWriter<'a>(pub(super) &'a mut [u8]);
 
-impl Writer<'_> {
+impl WordWriter<'_> {
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> Option<()> {
         let (first, rest) = core::mem::take(&mut self.0).split_at_mut_checked(bytes.len())?;
         first.copy_from_slice(bytes);

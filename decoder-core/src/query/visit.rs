@@ -3,7 +3,7 @@
 use super::{Answer, QueryDecoder};
 use crate::{
     error::Error,
-    event::{Branches, Event, ReadAhead},
+    event::{BranchSink, Event, ReadAhead},
     packet::Tnt,
 };
 
@@ -28,7 +28,7 @@ pub trait AnswerSink {
 /// Passes branches on as answers.
 struct Passing<'a, A>(&'a mut A);
 
-impl<A: AnswerSink> Branches for Passing<'_, A> {
+impl<A: AnswerSink> BranchSink for Passing<'_, A> {
     #[inline(always)]
     fn short(&mut self, _: u64, packet: u8) {
         // The highest set bit ends the outcomes.

@@ -1,9 +1,9 @@
 //! Walks as a tracing unit sees them: the configuration of a run is drawn from a seed, and the model makes the packets.
 //!
 //! ```
-//! use pugmark_program::trace::{Config, Topic, run};
+//! use pugmark_program::trace::{TraceConfig, Topic, run};
 //!
-//! let (program, config) = Config::draw_small(Topic::Everything, 7);
+//! let (program, config) = TraceConfig::random_small(Topic::Everything, 7);
 //! let run = run(&program, &config, 7);
 //! assert!(!run.trace.is_empty());
 //! assert!(run.truth.len() > 50);
