@@ -35,7 +35,6 @@
 //! ```
 
 mod decoder;
-mod fill;
 mod insns;
 mod section;
 mod step;

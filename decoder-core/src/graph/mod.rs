@@ -48,6 +48,7 @@ mod build;
 mod calls;
 mod context;
 pub mod edges;
+mod fill;
 mod node;
 mod sink;
 mod store;

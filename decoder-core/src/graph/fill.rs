@@ -1,10 +1,10 @@
 //! Many items at a time, for callers that must pull.
 
-use super::{Block, BlockDecoder, Item};
+use super::{ExecutionSink, Graph};
 use crate::{
+    block::{Block, BlockDecoder, Item},
     error::Error,
     event::Event,
-    graph::{ExecutionSink, Graph},
 };
 
 /// Takes items until there is no room.
