@@ -4,7 +4,8 @@ use crate::compare::compare;
 use pugmark_decoder_core::{
     block::{BlockDecoder, Item},
     config::Config,
-    graph::Graph,
+    event::Event,
+    graph::{ExecutionSink, Graph, Straight},
     image::{AddressSpace, Image, Section},
 };
 
@@ -106,6 +107,49 @@ fn a_block_may_have_thousands_of_instructions() {
         let trace = [PSB, STATE, TIP_1000, TIP_1000, TAIL].concat();
         compare(&trace, Image::new(&[section(&code)]), Config::new())
             .unwrap_or_else(|error| panic!("{nops} instructions: {error}"));
+    }
+}
+
+/// Counts instructions, and never stops a visit.
+struct Count(usize);
+
+impl ExecutionSink for Count {
+    const INSNS: bool = true;
+
+    fn insns(&mut self, insns: Straight) {
+        self.0 += insns.count();
+    }
+
+    fn event(&mut self, _: &Event) {}
+}
+
+#[test]
+fn after_a_visit_the_decoder_says_where_the_last_block_was() {
+    // 1000: nop; 1001: je 1000; 1003: jmp rax
+    let code = [0x90, 0x74, 0xfd, 0xff, 0xe0];
+    let sections = [section(&code)];
+    let image = Image::new(&sections);
+    // TNT (taken, not taken), TIP (1000), and an interrupt before the instruction at 1001: FUP (1001), TIP.PGD.
+    let round = b"\x0c\x2d\0\x10";
+    for (rounds, outcomes) in [(1, 0), (5, 0), (5, 2), (40, 1), (100, 6)] {
+        let taken = [&[0b10_u8][..], &vec![0b1111_1110; outcomes]].concat();
+        let trace = [PSB, STATE, &round.repeat(rounds), &taken[1..], b"\x3d\x01\x10\x01", TAIL].concat();
+        let mut plain = BlockDecoder::new(&trace, image);
+        plain.sync_forward();
+        let mut insns = 0;
+        while let Some(item) = plain.next().expect("the trace fits the code") {
+            if let Item::Block(block) = item {
+                insns += block.insns as usize;
+            }
+        }
+        let mut memory = vec![0; 5000];
+        let (mut quick, mut count) = (BlockDecoder::new(&trace, image), Count(0));
+        quick.sync_forward();
+        quick.visit(&mut Graph::new(&mut memory), &mut count).expect("the trace fits the code");
+        let state = |decoder: &BlockDecoder<'_>| {
+            (decoder.span(), decoder.ip(), decoder.offset(), decoder.time(), decoder.counters())
+        };
+        assert_eq!((count.0, state(&quick)), (insns, state(&plain)), "{rounds} {outcomes}");
     }
 }
 
