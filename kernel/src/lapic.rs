@@ -29,7 +29,7 @@ pub unsafe trait LocalApic {
     unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection>;
 }
 
-// SAFETY: every call is forwarded to the one implementation behind the reference.
+// SAFETY: the reference forwards every call to the implementation that it refers to.
 unsafe impl<A: LocalApic> LocalApic for &mut A {
     fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
         (**self).lvt_pc()

@@ -198,8 +198,8 @@
 //! - Preemption is disabled while a method of the slot runs: a thread that is preempted in it holds the slot.
 //! - The handler and this crate use no SSE registers, or the handler saves them.
 //! - An NMI that [`Pmi::may_be_anothers`](pmi::Pmi::may_be_anothers) speaks of goes to the kernel's other handlers.
-//! - A decoder starts anew after each gap: bytes before a [`Gap`](loss::Gap) may end within a packet, and those after
-//!   [`Gap::Wrap`](loss::Gap::Wrap) may begin within one.
+//! - The decoder has to restart after each [`Gap`](loss::Gap). The bytes before a gap may end within a packet, and the
+//!   bytes after [`Gap::Wrap`](loss::Gap::Wrap) may begin within one.
 //!
 //! # Where to read on
 //!

@@ -27,7 +27,7 @@ pub unsafe trait Frames {
     fn pointer(&self, address: PhysAddr) -> NonNull<u8>;
 }
 
-// SAFETY: all calls are forwarded to the one implementation behind the reference.
+// SAFETY: the reference forwards every call to the implementation that it refers to.
 unsafe impl<F: Frames> Frames for &F {
     fn allocate(&self, request: Request) -> Option<PhysAddr> {
         (**self).allocate(request)

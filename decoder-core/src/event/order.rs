@@ -1,7 +1,7 @@
 //! Detects packets that a processor cannot send at their place.
 //!
-//! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", the rows "Dependencies" and "Generation Scenario" of
-//! each packet.
+//! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", the rows "Dependencies" and "Generation Scenario"
+//! of each packet.
 
 use super::{EventDecoder, branch::is_branch};
 use crate::packet::Packet;

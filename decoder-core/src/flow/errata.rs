@@ -1,8 +1,8 @@
 //! Errata that can be detected only with the traced code.
 //!
 //! Source: the specification updates of the 5th generation Intel Core processors (BDM64, "An Incorrect LBR or Intel
-//! Processor Trace Packet May Be Recorded Following a Transactional Abort") and of the 6th (SKD022, "VM Entry That Clears
-//! TraceEn May Generate a FUP"; SKL014, "Intel PT TIP.PGD May Not Have Target IP Payload").
+//! Processor Trace Packet May Be Recorded Following a Transactional Abort") and of the 6th (SKD022, "VM Entry That
+//! Clears TraceEn May Generate a FUP"; SKL014, "Intel PT TIP.PGD May Not Have Target IP Payload").
 
 use super::{fetch::fetch, walker::Walker};
 use crate::{

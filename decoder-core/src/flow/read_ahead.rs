@@ -71,7 +71,7 @@ impl Walker<'_> {
         self.when = start.when;
     }
 
-    /// Uses so many outcomes and targets, in the order of the trace.
+    /// Uses the next `outcomes` outcomes and `targets` targets, in the order of the trace.
     pub(crate) fn use_branches(&mut self, mut outcomes: usize, mut targets: usize) {
         // They were read before, so no error and no other event comes.
         while outcomes > 0 || targets > 0 {

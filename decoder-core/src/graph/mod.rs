@@ -1,9 +1,10 @@
 //! Code as a graph of blocks, which a trace is followed through.
 //!
 //! A block is decoded when the trace comes to it first. After that it knows the blocks that follow it, so that a
-//! conditional branch costs one bit of the trace and one read of memory. [`Graph`] holds the blocks, a [`ExecutionSink`]
-//! receives what was executed, and [`BlockDecoder::visit`](crate::block::BlockDecoder::visit) does the work: it gives
-//! the same as [`BlockDecoder::next`](crate::block::BlockDecoder::next), many times as fast.
+//! conditional branch costs one bit of the trace and one read of memory. [`Graph`] holds the blocks, an
+//! [`ExecutionSink`] receives what was executed, and
+//! [`BlockDecoder::visit`](crate::block::BlockDecoder::visit) does the work: it gives the same as
+//! [`BlockDecoder::next`](crate::block::BlockDecoder::next), many times as fast.
 //!
 //! ```
 //! use pugmark_decoder_core::block::{Block, BlockDecoder};

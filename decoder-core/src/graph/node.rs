@@ -6,7 +6,8 @@ use crate::block::Block;
 ///
 /// | word | bits | what |
 /// |---|---|---|
-/// | 0, 1 | 31:0 | the block that follows when the conditional branch is not taken, and when it is taken; the first alone if there is no branch |
+/// | 0 | 31:0 | the block that follows when the conditional branch is not taken, or if there is no branch |
+/// | 1 | 31:0 | the block that follows when the conditional branch is taken |
 /// | 2 | 31:0 | the block at the return address of the last call in this block |
 /// | 3 | 15:0 | the block's place in a map of edges |
 /// | 3 | 18:16 | how it ends, an [`BlockEnd`] |

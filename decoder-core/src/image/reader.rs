@@ -9,8 +9,8 @@ use core::fmt;
 /// 0 means that nothing is mapped there. It is called only for addresses in no section, at most up to the next
 /// section.
 ///
-/// A [`Graph`](crate::graph::Graph) keeps decoded code, and cannot tell one callback from another. So when code changes,
-/// or the callback, call [`Graph::forget`](crate::graph::Graph::forget).
+/// A [`Graph`](crate::graph::Graph) keeps decoded code, and cannot distinguish one callback from another. So when the
+/// code or the callback changes, call [`Graph::forget`](crate::graph::Graph::forget).
 ///
 /// ```
 /// use core::cell::Cell;

@@ -194,7 +194,7 @@ unsafe impl<M: Msr> ExtendedLvt for X2Apic<M> {
     }
 }
 
-// SAFETY: every call is forwarded to the one implementation behind the reference.
+// SAFETY: the reference forwards every call to the implementation that it refers to.
 unsafe impl<A: ExtendedLvt> ExtendedLvt for &mut A {
     fn count(&mut self) -> Result<u8, GeneralProtection> {
         (**self).count()

@@ -131,7 +131,7 @@ pub(crate) trait TypedMsr: Msr {
 
 impl<M: Msr + ?Sized> TypedMsr for M {}
 
-// SAFETY: every call is forwarded to the one implementation behind the reference.
+// SAFETY: the reference forwards every call to the implementation that it refers to.
 unsafe impl<M: Msr> Msr for &mut M {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
         (**self).rdmsr(address)

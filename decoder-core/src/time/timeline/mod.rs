@@ -50,9 +50,9 @@ pub struct Moment {
     pub earliest: u64,
     /// It was not after this; `None` if the trace ends without a packet that bounds it.
     pub latest: Option<u64>,
-    /// The most likely time of the packet at [`Span::behind`].
+    /// The most likely time of the packet that precedes the span, the one at [`Span::behind`].
     pub from: u64,
-    /// The most likely time of the packet at [`Span::before`].
+    /// The most likely time of the packet that follows the span, the one at [`Span::before`].
     pub to: u64,
     /// Why this may be wrong.
     pub doubt: Option<Doubt>,

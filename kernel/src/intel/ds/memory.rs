@@ -43,7 +43,7 @@ pub unsafe trait LinearMemory {
     }
 }
 
-// SAFETY: all calls are forwarded to the one implementation behind the reference.
+// SAFETY: the reference forwards every call to the implementation that it refers to.
 unsafe impl<L: LinearMemory> LinearMemory for &L {
     fn allocate(&self, request: LinearRequest) -> Option<VirtAddr> {
         (**self).allocate(request)
