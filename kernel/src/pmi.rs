@@ -72,8 +72,8 @@ pub enum Pmi {
     /// merged with it and does not arrive any more. A kernel that must not miss an NMI asks its other handlers now,
     /// too.
     Served,
-    /// The local APIC's interrupt without any request: the repeated NMI of a PMI that is already served, or the PMI of a source
-    /// that is gone. All sources were resumed, and the LVT entry is unmasked.
+    /// The local APIC's interrupt without any request: the repeated NMI of a PMI that is already served, or the PMI of
+    /// a source that is gone. All sources were resumed, and the LVT entry is unmasked.
     Stray,
     /// Not a PMI. If PMIs are delivered as NMIs, this is an NMI of another cause, and the kernel must ask its other
     /// handlers. Nothing was stopped or written, unless an earlier interrupt had not been served completely.
@@ -200,8 +200,8 @@ impl Handler {
     ///
     /// First the handler decides whether there may be a request: the LVT entry is masked by a PMI, a bit of a source is
     /// set in IA32_PERF_GLOBAL_STATUS, or [`PmiSource::may_ask`] returns true. If there is none, nothing is stopped,
-    /// and the interrupt is a repeated NMI, another late NMI, or not a PMI. A request that shows only when its source is
-    /// stopped is not lost: the entry is unmasked, so the request has its own interrupt.
+    /// and the interrupt is a repeated NMI, another late NMI, or not a PMI. A request that shows only when its source
+    /// is stopped is not lost: the entry is unmasked, so the request has its own interrupt.
     ///
     /// If there may be a request, the order is:
     ///
@@ -218,9 +218,9 @@ impl Handler {
     /// While an NMI is handled, another one may be latched, and its request may be served with the first one. If the
     /// registers have shown that one is latched, the next NMI at the same RIP repeats it, [`Pmi::Stray`]: nothing ran
     /// between the two. If the registers have not shown it, the next NMI at the same RIP is [`Pmi::Unknown`]: it is
-    /// either such a repeated NMI (the PMI was latched while an NMI of another cause was on its way to the handler) or an NMI
-    /// of another cause. Where code waits in one place, as in an idle loop, [`Handler::forget_repeated_nmi`] tells the handler
-    /// that code did run.
+    /// either such a repeated NMI (the PMI was latched while an NMI of another cause was on its way to the handler) or
+    /// an NMI of another cause. Where code waits in one place, as in an idle loop, [`Handler::forget_repeated_nmi`]
+    /// tells the handler that code did run.
     ///
     /// # Errors
     ///
@@ -239,10 +239,11 @@ impl Handler {
 
     /// Like [`Handler::handle_at`], for a kernel that does not know which address was interrupted.
     ///
-    /// The next interrupt is then a repeated NMI only if the registers show that one may be latched: the entry was not masked
-    /// when this one arrived, or a request came after it was unmasked. A delivery never masks an entry of AMD's local
-    /// APIC, so the mask shows nothing there: only [`PmiSource::late_requests`] count. A PMI that was latched while an
-    /// NMI of another cause was on its way to the handler is not noticed, and the NMI that repeats it is [`Pmi::NotOurs`].
+    /// The next interrupt is then a repeated NMI only if the registers show that one may be latched: the entry was not
+    /// masked when this one arrived, or a request came after it was unmasked. A delivery never masks an entry of AMD's
+    /// local APIC, so the mask shows nothing there: only [`PmiSource::late_requests`] count. A PMI that was latched
+    /// while an NMI of another cause was on its way to the handler is not noticed, and the NMI that repeats it is
+    /// [`Pmi::NotOurs`].
     ///
     /// # Errors
     ///

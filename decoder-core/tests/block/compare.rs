@@ -74,8 +74,8 @@ pub(crate) fn compare(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Res
     Ok(sum)
 }
 
-/// The sizes of the graphs to visit with, in words: too small for anything, and from one that is full all the time up to
-/// one that never is.
+/// The sizes of the graphs to visit with, in words: too small for anything, and from one that is full all the time up
+/// to one that never is.
 const GRAPHS: [usize; 5] = [0, 100, 500, 5_000, 100_000];
 
 /// Visits a trace with graphs of all sizes, at once and in parts.
