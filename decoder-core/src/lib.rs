@@ -72,6 +72,7 @@
 
 pub mod block;
 pub mod bts;
+pub mod calls;
 pub mod config;
 pub mod ds;
 pub mod errata;

@@ -57,6 +57,20 @@ pub fn build_foreign_kernel() -> Result<PathBuf> {
     Ok(cargo_build(&manifest, &["--release", "--target-dir", target])?.join("foreign-kernel"))
 }
 
+/// The example kernels, in the order in which they are best read; each is a package in `examples/`.
+pub const EXAMPLES: [&str; 3] = ["snapshot", "panic", "fuzz-target"];
+
+/// Builds the example kernels, which are a workspace of their own, and returns the path of the one with this name.
+///
+/// # Errors
+/// The build fails.
+pub fn build_example(name: &str) -> Result<PathBuf> {
+    let manifest = workspace().join("examples/Cargo.toml");
+    let target = target_folder().join("example-kernels");
+    let target = target.to_str().context("the target folder's name is no UTF-8")?;
+    Ok(cargo_build(&manifest, &["--release", "--target-dir", target])?.join(name))
+}
+
 /// The workspace's root.
 #[must_use]
 pub fn workspace() -> PathBuf {

@@ -25,7 +25,7 @@
 pub mod agreement;
 pub mod boots;
 pub mod code;
-
+pub mod examples;
 pub mod exec_log;
 pub mod expected;
 pub mod filter;

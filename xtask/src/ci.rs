@@ -1,6 +1,7 @@
 //! `cargo xtask ci`.
 
 use anyhow::{Result, ensure};
+use pugmark_qemu_tests::images::target_folder;
 use std::process::ExitCode;
 
 use crate::cargo::cargo;
@@ -14,11 +15,21 @@ const MINUTES_OF_MUTATIONS: u64 = 5;
 /// Checks format, lints and documentation with warnings denied, the oldest toolchain, and the dependencies; runs all
 /// tests and the mutations that the last commit touches.
 pub(crate) fn ci(options: SetupOptions) -> Result<()> {
-    // The foreign kernel and the decoders to compare with are workspaces of their own.
-    for manifest in ["Cargo.toml", "qemu-tests/foreign-kernel/Cargo.toml", "xtask/peers/Cargo.toml"] {
+    // The foreign kernel, the examples and the decoders to compare with are workspaces of their own.
+    let manifests = [
+        "Cargo.toml",
+        "qemu-tests/foreign-kernel/Cargo.toml",
+        "examples/Cargo.toml",
+        "xtask/peers/Cargo.toml",
+    ];
+    for manifest in manifests {
         cargo(&["fmt", "--all", "--check", "--manifest-path", manifest], &[])?;
     }
     cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
+    let target = target_folder().join("example-kernels").display().to_string();
+    let of_examples = ["--manifest-path", "examples/Cargo.toml", "--release", "--target-dir", &target];
+    let arguments = [&["clippy", "--locked"], &of_examples[..], &["--", "-D", "warnings"]].concat();
+    cargo(&arguments, &[])?;
     cargo(&["doc", "--locked", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
     oldest_toolchain::check()?;
     deny::deny_if_there()?;

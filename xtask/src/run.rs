@@ -5,8 +5,8 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use pugmark_qemu_tests::{
     boots::{Boot, boots},
-    expected,
-    images::Images,
+    examples, expected,
+    images::{EXAMPLES, Images, build_example},
     judge::{Evidence, Source, Verdict, judge_by_truth_alone},
     machine::{Machine, Outcome},
     symbols::Symbols,
@@ -34,6 +34,9 @@ pub(crate) struct RunOptions {
     /// Boot this kernel on the monitor in place of ours: a PVH or multiboot2 ELF that speaks the guest protocol
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
+    /// Boot one of the example kernels in place of ours
+    #[arg(long, value_name = "NAME", value_parser = EXAMPLES, conflicts_with_all = ["kernel", "source", "only", "profile"])]
+    example: Option<String>,
     /// How many processors the machine has
     #[arg(long, value_name = "N", default_value_t = 1)]
     processors: u16,
@@ -69,6 +72,9 @@ struct BootJob<'a> {
 pub(crate) fn run(options: &RunOptions) -> Result<ExitCode> {
     setup::prepare(options.setup.no_install)?;
     let images = Images::build()?;
+    if let Some(name) = &options.example {
+        return run_example(name, options, &images);
+    }
     let jobs = match &options.kernel {
         Some(kernel) => vec![job_of_kernel(options, kernel)],
         None => jobs_by_table(options, &images),
@@ -87,6 +93,23 @@ pub(crate) fn run(options: &RunOptions) -> Result<ExitCode> {
     }
     println!("done {} passed {} failed", total.passed, total.failed);
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Boots an example, prints what it prints, and says whether that is right.
+fn run_example(name: &str, options: &RunOptions, images: &Images) -> Result<ExitCode> {
+    let image = build_example(name)?;
+    let outcome = examples::machine(images, name, &image, &options.monitor).run(|line| println!("{line}"))?;
+    if let Some(file) = &options.truth {
+        write_truth(file, std::slice::from_ref(&outcome.truth))?;
+    }
+    match examples::check(name, &image, &outcome) {
+        Ok(verdict) => println!("truth {name} {verdict}"),
+        Err(error) => {
+            println!("truth {name} DIFFERS: {error:#}");
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn job_of_kernel<'a>(options: &RunOptions, kernel: &'a Path) -> BootJob<'a> {

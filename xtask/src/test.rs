@@ -9,7 +9,7 @@ mod outcome;
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use pugmark_qemu_tests::images::{Images, build_foreign_kernel, target_folder};
+use pugmark_qemu_tests::images::{EXAMPLES, Images, build_example, build_foreign_kernel, target_folder};
 use std::num::NonZero;
 use std::thread;
 use std::time::Instant;
@@ -39,6 +39,7 @@ pub(crate) fn test(options: &TestOptions) -> Result<Tally> {
     headline("the images");
     Images::build()?;
     build_foreign_kernel()?;
+    build_example(EXAMPLES[0])?;
     println!("built in {:.0} s", begin.elapsed().as_secs_f64());
     let mut jobs = job::jobs(&binaries)?;
     jobs.retain(|job| job.binary().contains(&options.name));

@@ -14,7 +14,7 @@ use super::list::Mutation;
 
 /// The parts of the target folder that a copy starts with. The parts for incremental compilation are useless in
 /// another folder.
-const SEED: [&str; 8] = [
+const SEED: [&str; 9] = [
     ".rustc_info.json",
     "debug/deps",
     "debug/build",
@@ -23,6 +23,7 @@ const SEED: [&str; 8] = [
     "release/build",
     "release/.fingerprint",
     "foreign-kernel",
+    "example-kernels",
 ];
 
 /// If a file contains this text, what was built of it depends on its folder, but cargo does not notice that the folder

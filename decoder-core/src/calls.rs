@@ -1,0 +1,275 @@
+//! From instructions to calls: where a function is entered and left, and how deep.
+//!
+//! [`Calls`] takes the items of an [`InsnDecoder`](crate::flow::InsnDecoder) and gives a [`Step`] where execution goes
+//! from one function to another. A kernel prints a call tree of them, or keeps the last of them to print when it
+//! panics:
+//!
+//! ```
+//! use pugmark_decoder_core::calls::{Calls, StepKind};
+//! use pugmark_decoder_core::flow::InsnDecoder;
+//! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
+//!
+//! // 1000: call 1008; 1005: jmp rax; 1007: nop; 1008: ret
+//! let code = [0xe8, 3, 0, 0, 0, 0xff, 0xe0, 0x90, 0xc3];
+//! let sections = [Section { base: 0x1000, bytes: &code, space: AddressSpace::Any }];
+//! // PSB, MODE.Exec (64 bit), FUP (1000), PSBEND, TNT (the return is compressed), TIP (1008)
+//! let trace = b"\
+//!     \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\
+//!     \x06\x2d\x08\x10";
+//!
+//! let mut flow = InsnDecoder::new(trace, Image::new(&sections));
+//! flow.sync_forward();
+//! let mut calls = Calls::new();
+//! let mut steps = vec![];
+//! while let Some(item) = flow.next()? {
+//!     steps.extend(calls.step(&item).map(|step| (step.kind, step.to, step.depth)));
+//! }
+//! assert_eq!(steps, [(StepKind::Call, 0x1008, 1), (StepKind::Return, 0x1005, 0)]);
+//! # Ok::<(), pugmark_decoder_core::Error>(())
+//! ```
+
+use crate::event::EventKind;
+use crate::flow::{Insn, Item};
+use crate::insn::Class;
+
+/// Finds the calls and returns among the items of an instruction flow.
+///
+/// A jump stays in its function, also if it goes to the start of another one (a tail call): only symbols could show
+/// that. A call of the instruction that follows it is no step, because code calls that to learn its own address and
+/// never returns from it. Source: SDM vol. 3, Intel Processor Trace, "RET Compression": near calls with a displacement
+/// of zero are left out there for the same reason.
+///
+/// After [`forget`](Self::forget), an overflow or an interruption of the trace, the first instruction is no step
+/// wherever it is, and the depth stays what it was.
+#[derive(Clone, Debug, Default)]
+pub struct Calls {
+    depth: i64,
+    last: Option<Transfer>,
+}
+
+/// The last instruction, or an interrupt after it.
+#[derive(Clone, Copy, Debug)]
+struct Transfer {
+    ip: u64,
+    /// The address after the instruction; `None` for an interrupt.
+    next: Option<u64>,
+    class: Class,
+}
+
+/// Where execution went from one function to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Step {
+    /// How.
+    pub kind: StepKind,
+    /// The address of the instruction that did it; for an interrupt, of the first one that was not executed any more.
+    pub from: u64,
+    /// The address of the instruction after it.
+    pub to: u64,
+    /// How many calls and interrupts have not returned after this step. It is negative in a function that was entered
+    /// before the trace began and called the one in which it began.
+    pub depth: i64,
+}
+
+/// How execution went from one function to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StepKind {
+    /// A near call.
+    Call,
+    /// A near return.
+    Return,
+    /// An interrupt, an exception, a far call, or an instruction that enters the kernel, such as INT n and SYSCALL.
+    Interrupt,
+    /// IRET or a similar instruction.
+    InterruptReturn,
+}
+
+impl StepKind {
+    /// Whether it enters a function.
+    #[must_use]
+    pub const fn enters(self) -> bool {
+        matches!(self, Self::Call | Self::Interrupt)
+    }
+}
+
+impl Calls {
+    /// In front of the first instruction, at depth 0.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { depth: 0, last: None }
+    }
+
+    /// Takes the next item of the flow and returns the step that it completes, if it does.
+    pub fn step(&mut self, item: &Item) -> Option<Step> {
+        match item {
+            Item::Insn(Insn { ip, len, class, .. }) => {
+                let step = self.arrive(*ip);
+                let next = Some(ip.wrapping_add(u64::from(*len)));
+                self.last = Some(Transfer { ip: *ip, next, class: *class });
+                step
+            }
+            Item::Event(event) if event.status => None,
+            Item::Event(event) => match event.kind {
+                EventKind::AsyncBranch { from } => {
+                    // An instruction such as INT n is reported as an interrupt too: together they are one step.
+                    let is_its_own = self.last.is_some_and(|last| last.class == Class::FarCall);
+                    let (from, step) = match self.last {
+                        Some(last) if is_its_own => (last.ip, None),
+                        _ => (from, self.arrive(from)),
+                    };
+                    self.last = Some(Transfer { ip: from, next: None, class: Class::FarCall });
+                    step
+                }
+                EventKind::Enabled { .. }
+                | EventKind::Disabled
+                | EventKind::AsyncDisabled { .. }
+                | EventKind::Overflow
+                | EventKind::Stop => {
+                    self.forget();
+                    None
+                }
+                _ => None,
+            },
+        }
+    }
+
+    /// How many calls and interrupts have not returned.
+    #[must_use]
+    pub const fn depth(&self) -> i64 {
+        self.depth
+    }
+
+    /// Something is missing before the next item: it completes no step.
+    pub const fn forget(&mut self) {
+        self.last = None;
+    }
+
+    /// Execution has come to `to`.
+    fn arrive(&mut self, to: u64) -> Option<Step> {
+        let Transfer { ip: from, next, class } = self.last.take()?;
+        let kind = match class {
+            _ if next == Some(to) && class != Class::NearReturn => return None,
+            Class::NearCall | Class::IndirectCall => StepKind::Call,
+            Class::NearReturn => StepKind::Return,
+            Class::FarCall => StepKind::Interrupt,
+            Class::FarReturn => StepKind::InterruptReturn,
+            _ => return None,
+        };
+        self.depth += if kind.enters() { 1 } else { -1 };
+        Some(Step { kind, from, to, depth: self.depth })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Event, Stamp};
+    use crate::mode::ExecMode;
+
+    extern crate std;
+    use std::vec::Vec;
+
+    fn insn(ip: u64, len: u8, class: Class) -> Item {
+        Item::Insn(Insn { ip, len, class, mode: ExecMode::Bits64, speculative: false })
+    }
+
+    fn event(kind: EventKind) -> Item {
+        Item::Event(Event { kind, ip: None, when: Stamp::default(), offset: 0, held: 0, status: false })
+    }
+
+    fn steps(items: &[Item]) -> Vec<(StepKind, u64, u64, i64)> {
+        let mut calls = Calls::new();
+        let steps = items.iter().filter_map(|item| calls.step(item));
+        steps.map(|Step { kind, from, to, depth }| (kind, from, to, depth)).collect()
+    }
+
+    #[test]
+    fn each_call_and_return_is_a_step() {
+        use StepKind::{Call, Return};
+        for class in [Class::NearCall, Class::IndirectCall] {
+            let items = [
+                insn(0x10, 5, class),
+                insn(0x40, 1, Class::Other),
+                insn(0x41, 1, Class::NearReturn),
+                insn(0x15, 2, Class::NearJump),
+                insn(0x90, 1, Class::NearReturn),
+                insn(0x5, 1, Class::CondJump),
+                insn(0x9, 1, Class::IndirectJump),
+                insn(0x20, 1, Class::FarJump),
+                insn(0x30, 1, Class::Other),
+            ];
+            assert_eq!(
+                steps(&items),
+                [(Call, 0x10, 0x40, 1), (Return, 0x41, 0x15, 0), (Return, 0x90, 0x5, -1)],
+                "{class:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_call_of_the_next_instruction_is_no_step_and_a_return_to_it_is() {
+        let items =
+            [insn(0x10, 5, Class::NearCall), insn(0x15, 1, Class::NearReturn), insn(0x16, 1, Class::Other)];
+        assert_eq!(steps(&items), [(StepKind::Return, 0x15, 0x16, -1)]);
+        // VMCALL, after which the next instruction follows.
+        assert_eq!(steps(&[insn(0x10, 3, Class::FarCall), insn(0x13, 1, Class::Other)]), []);
+    }
+
+    #[test]
+    fn an_interrupt_enters_its_handler_and_iret_leaves_it() {
+        use StepKind::{Call, Interrupt, InterruptReturn};
+        let at = |from| event(EventKind::AsyncBranch { from });
+        // It comes after a call, before the function's first instruction.
+        let items = [
+            insn(0x10, 5, Class::NearCall),
+            at(0x40),
+            insn(0x80, 2, Class::FarReturn),
+            insn(0x40, 1, Class::Other),
+            at(0x41),
+            insn(0x41, 1, Class::Other),
+        ];
+        let expected = [
+            (Call, 0x10, 0x40, 1),
+            (Interrupt, 0x40, 0x80, 2),
+            (InterruptReturn, 0x80, 0x40, 1),
+            (Interrupt, 0x41, 0x41, 2),
+        ];
+        assert_eq!(steps(&items), expected);
+        // INT n, with and without the event of its own.
+        for event in [None, Some(at(0x12)), Some(at(0x10))] {
+            let items: Vec<_> =
+                [Some(insn(0x10, 2, Class::FarCall)), event, Some(insn(0x80, 1, Class::Other))]
+                    .into_iter()
+                    .flatten()
+                    .collect();
+            assert_eq!(steps(&items), [(Interrupt, 0x10, 0x80, 1)], "{event:?}");
+        }
+    }
+
+    #[test]
+    fn what_follows_a_gap_is_no_step() {
+        let gaps = [
+            EventKind::Enabled { resumed: false },
+            EventKind::Disabled,
+            EventKind::AsyncDisabled { at: 0x40 },
+            EventKind::Overflow,
+            EventKind::Stop,
+        ];
+        let call = insn(0x10, 5, Class::NearCall);
+        for gap in gaps {
+            assert_eq!(steps(&[call, event(gap), insn(0x40, 1, Class::Other)]), [], "{gap:?}");
+        }
+        let mut calls = Calls::new();
+        assert_eq!(calls.step(&call), None);
+        calls.forget();
+        assert_eq!(calls.step(&insn(0x40, 1, Class::Other)), None);
+        // Neither a status nor another event is a gap.
+        let mut status = event(EventKind::Enabled { resumed: false });
+        if let Item::Event(event) = &mut status {
+            event.status = true;
+        }
+        for between in [status, event(EventKind::Tick)] {
+            assert_eq!(steps(&[call, between, insn(0x40, 1, Class::Other)]).len(), 1, "{between:?}");
+        }
+        assert_eq!(calls.depth(), 0);
+    }
+}

@@ -1,0 +1,27 @@
+//! The free physical memory, from the boot loader's map.
+
+use spin::Mutex;
+
+/// The first address that was not given out, and the end. Memory is never taken back.
+static FREE: Mutex<(u64, u64)> = Mutex::new((0, 0));
+
+/// Takes over the memory from `start` to `end`, without this image and what is below it. Only the largest is kept.
+pub(crate) fn add(start: u64, end: u64) {
+    unsafe extern "C" {
+        static __image_end: u8;
+    }
+    let start = start.max(&raw const __image_end as u64);
+    let mut free = FREE.lock();
+    if end.saturating_sub(start) > free.1 - free.0 {
+        *free = (start, end);
+    }
+}
+
+/// Takes `size` bytes of physical memory at a multiple of `align`, which is a power of two.
+pub fn allocate(size: u64, align: u64) -> Option<u64> {
+    let mut free = FREE.lock();
+    let start = free.0.next_multiple_of(align);
+    let end = start.checked_add(size).filter(|&end| end <= free.1)?;
+    free.0 = end;
+    Some(start)
+}

@@ -1,0 +1,124 @@
+//! Judges the example kernels: what they print is held against the truth, the symbols of their images, and the known
+//! structure of their code.
+
+mod path;
+
+use anyhow::{Context, Result, bail, ensure};
+use std::collections::HashSet;
+use std::path::Path;
+
+use crate::images::Images;
+use crate::machine::{Machine, Outcome};
+use crate::report::End;
+use path::{Call, Program};
+
+/// The profile on which the examples are booted.
+const PROFILE: &str = "skylake";
+
+/// The machine on which the example `name` is booted; `image` is its file.
+#[must_use]
+pub fn machine(images: &Images, name: &str, image: &Path, monitor_options: &str) -> Machine {
+    let machine =
+        Machine::kernel_on_monitor(images, image, &format!("profile={PROFILE} {monitor_options}"), "");
+    machine.processors(if name == "lossless" { 4 } else { 1 })
+}
+
+/// Checks what the example `name` has printed. Returns a sentence that says what was found to be right.
+///
+/// # Errors
+/// It did not end well, or something that it printed is not what was executed.
+pub fn check(name: &str, image: &Path, outcome: &Outcome) -> Result<String> {
+    let [run] = &outcome.transcript.runs[..] else { bail!("the example is one run, not several or none") };
+    ensure!(run.name == name, "another example has run: {}", run.name);
+    ensure!(run.end == Some(End::Ok), "it ended with {:?}", run.end);
+    let evidence = Evidence { program: Program::read(image)?, outcome };
+    match name {
+        "snapshot" => evidence.snapshot(),
+        "panic" => evidence.panic(),
+        "fuzz-target" => evidence.fuzz_target(),
+        _ => bail!("there is no example {name}"),
+    }
+}
+
+/// What an example has printed, and what it has executed.
+struct Evidence<'a> {
+    program: Program,
+    outcome: &'a Outcome,
+}
+
+impl Evidence<'_> {
+    fn lines(&self) -> impl Iterator<Item = &str> {
+        self.outcome.transcript.other.iter().map(String::as_str)
+    }
+
+    /// The calls of a session.
+    fn calls(&self, session: u16) -> Result<Vec<Call>> {
+        self.program.calls(self.outcome.truth.session(session))
+    }
+
+    /// The printed call tree is that of the truth, and that of the function as it is written.
+    fn snapshot(&self) -> Result<String> {
+        let calls = self.calls(1)?;
+        let root = calls.iter().position(|call| call.name == "snapshot::traced");
+        let root = root.context("the traced function was not called")?;
+        let depth = calls[root].depth;
+        let executed = calls[root..].iter().take_while(|call| call.depth > depth || **call == calls[root]);
+        let executed: Vec<_> = executed.map(|call| (call.depth - depth, call.name.clone())).collect();
+        let printed: Vec<_> = self.lines().filter_map(tree_line).collect();
+        ensure!(printed == executed, "printed {printed:?}, executed {executed:?}");
+
+        let mut written = vec![(0, "snapshot::traced".to_owned())];
+        tower(4, 1, &mut written);
+        let leaf = (1, "snapshot::leaf".to_owned());
+        written.extend([leaf.clone(), leaf]);
+        ensure!(printed == written, "printed {printed:?}, written {written:?}");
+        Ok(format!("the call tree of {} calls is the truth's", printed.len()))
+    }
+
+    /// The printed functions are the last ones that the truth has.
+    fn panic(&self) -> Result<String> {
+        let calls = self.calls(1)?;
+        let printed: Vec<_> = self.lines().filter_map(|line| line.strip_prefix("entered ")).collect();
+        ensure!(printed.len() == 100, "{} functions were printed", printed.len());
+        let executed = calls[calls.len().saturating_sub(100)..].iter();
+        let executed: Vec<_> = executed.map(|call| format!("{:#x} {}", call.to, call.name)).collect();
+        ensure!(printed == executed, "printed {printed:#?}, executed {executed:#?}");
+        let panics = executed.iter().position(|line| line.ends_with("panic_bounds_check"));
+        ensure!(panics.is_some(), "the last functions are not those of the panic");
+        let wrapped = self.lines().any(|line| line.contains("overwritten"));
+        ensure!(wrapped, "the ring was not full, so that this has shown little");
+        Ok(format!("the last {} functions are the truth's last of {}", printed.len(), calls.len()))
+    }
+
+    /// Each run has as many edges as the truth has, and as many of them are new.
+    fn fuzz_target(&self) -> Result<String> {
+        let mut seen: HashSet<u16> = HashSet::new();
+        let mut runs = 0_u16;
+        for line in self.lines().filter_map(|line| line.strip_prefix("edges ")) {
+            runs += 1;
+            let edges = self.program.edges(self.outcome.truth.session(runs))?;
+            let before = seen.len();
+            seen.extend(&edges);
+            let executed = format!("{runs} {} {}", edges.len(), seen.len() - before);
+            ensure!(line == executed, "printed {line:?}, executed {executed:?}");
+        }
+        ensure!(runs == 200, "{runs} runs instead of 200");
+        Ok(format!("the {} edges of {runs} runs are the truth's, each new one where it was new", seen.len()))
+    }
+}
+
+/// Depth and name of a printed line of a call tree.
+fn tree_line(line: &str) -> Option<(i64, String)> {
+    let name = line.trim_start();
+    let depth = (line.len() - name.len()) / 2;
+    name.starts_with("snapshot::").then(|| (depth as i64, name.to_owned()))
+}
+
+/// The calls of the example's function `tower`, which calls itself for the height below and for half the height.
+fn tower(height: u32, depth: i64, calls: &mut Vec<(i64, String)>) {
+    calls.push((depth, "snapshot::tower".to_owned()));
+    if height > 0 {
+        tower(height - 1, depth + 1, calls);
+        tower(height / 2, depth + 1, calls);
+    }
+}

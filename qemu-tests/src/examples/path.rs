@@ -1,0 +1,112 @@
+//! What follows from the addresses that were executed: calls, and the edges between blocks.
+
+use anyhow::{Context, Result, ensure};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
+use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+
+use crate::truth::Record;
+
+/// An image: its code and its functions.
+pub(super) struct Program {
+    segments: Vec<(u64, Vec<u8>)>,
+    /// Address, length and name of each function.
+    functions: BTreeMap<u64, (u64, String)>,
+}
+
+/// A function was entered by a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Call {
+    /// The address of its first instruction.
+    pub(super) to: u64,
+    /// Its name, without the hash; `?` if it has none.
+    pub(super) name: String,
+    /// How many calls have not returned, with this one.
+    pub(super) depth: i64,
+}
+
+impl Program {
+    /// Reads an ELF file.
+    pub(super) fn read(image: &Path) -> Result<Self> {
+        let file = std::fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
+        let elf = object::File::parse(&*file).with_context(|| format!("{} is no ELF", image.display()))?;
+        let segments = elf.segments().map(|segment| Ok((segment.address(), segment.data()?.to_vec())));
+        let functions =
+            elf.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.is_definition());
+        let functions = functions.map(|symbol| {
+            let name = format!("{:#}", rustc_demangle::demangle(symbol.name()?));
+            Ok((symbol.address(), (symbol.size().max(1), name)))
+        });
+        Ok(Self { segments: segments.collect::<Result<_>>()?, functions: functions.collect::<Result<_>>()? })
+    }
+
+    /// The calls on a path, in order, with their depths.
+    pub(super) fn calls(&self, path: &[Record]) -> Result<Vec<Call>> {
+        let (mut calls, mut depth) = (Vec::new(), 0);
+        self.transfers(path, |instruction, to| match instruction.flow_control() {
+            FlowControl::Call | FlowControl::IndirectCall if to != instruction.next_ip() => {
+                depth += 1;
+                calls.push(Call { to, name: self.name(to), depth });
+            }
+            FlowControl::Return => depth -= 1,
+            _ => {}
+        })?;
+        Ok(calls)
+    }
+
+    /// The edges on a path, as the decoder defines them: a block ends with each branch that the code alone does not
+    /// decide. A block's place is the upper 16 bits of its address times an odd number; an edge is the place of its
+    /// second block, exclusive-or half the place of its first one.
+    pub(super) fn edges(&self, path: &[Record]) -> Result<HashSet<u16>> {
+        let (mut edges, mut before) = (HashSet::new(), 0);
+        let mut block = |ip: u64| {
+            let place = (ip.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16;
+            edges.insert(place ^ before);
+            before = place >> 1;
+        };
+        block(path.first().context("nothing was executed")?.rip);
+        self.transfers(path, |instruction, to| match instruction.flow_control() {
+            FlowControl::ConditionalBranch
+            | FlowControl::IndirectBranch
+            | FlowControl::IndirectCall
+            | FlowControl::Return => block(to),
+            _ => {}
+        })?;
+        Ok(edges)
+    }
+
+    /// Calls `visit` with each instruction and the address that was executed after it.
+    fn transfers(&self, path: &[Record], mut visit: impl FnMut(&Instruction, u64)) -> Result<()> {
+        let mut known: HashMap<u64, Instruction> = HashMap::new();
+        for pair in path.windows(2) {
+            let [from, to] = [pair[0].rip, pair[1].rip];
+            let instruction = match known.get(&from) {
+                Some(instruction) => *instruction,
+                None => self.instruction(from)?,
+            };
+            known.insert(from, instruction);
+            let goes_on = instruction.flow_control() == FlowControl::Next;
+            ensure!(
+                !goes_on || to == instruction.next_ip(),
+                "{to:#x} does not follow {from:#x}: an interrupt"
+            );
+            visit(&instruction, to);
+        }
+        Ok(())
+    }
+
+    fn instruction(&self, ip: u64) -> Result<Instruction> {
+        let bytes = self.segments.iter().find_map(|(start, bytes)| {
+            bytes.get(usize::try_from(ip.checked_sub(*start)?).ok()?..).filter(|bytes| !bytes.is_empty())
+        });
+        let bytes = bytes.with_context(|| format!("the image has no code at {ip:#x}"))?;
+        Ok(Decoder::with_ip(64, bytes, ip, DecoderOptions::NONE).decode())
+    }
+
+    fn name(&self, address: u64) -> String {
+        let function = self.functions.range(..=address).next_back();
+        let function = function.filter(|(start, (size, _))| address - **start < *size);
+        function.map_or_else(|| "?".into(), |(_, (_, name))| name.clone())
+    }
+}
