@@ -31,6 +31,12 @@ pub enum ErrorKind {
     },
     /// [`Config::unknown`](crate::config::Config::unknown) refused an unknown packet, with a code of its own.
     Refused(u32),
+    /// The slice of the trace ends here, and the bytes after it decide what comes next. That is no loss: the decoder goes
+    /// on in the next slice. Streams ([`resume`](crate::resume)) never report it.
+    EndOfSlice,
+    /// What this packet means depends on packets that are farther away than the decoder can look in a trace that
+    /// comes in slices.
+    LooksTooFar,
     /// The caller asked for more before a PSB was found, or after an error without synchronising again.
     OutOfSync,
     /// This packet has no meaning at this place.
@@ -108,12 +114,13 @@ impl ErrorKind {
             | Self::UnknownOpcodeAfterC3(_)
             | Self::Refused(_) => "unknown opcode",
             Self::MalformedPacket { .. } => "unknown packet",
+            Self::EndOfSlice => "reached end of trace stream",
             Self::OutOfSync => "decoder out of sync",
             Self::UnexpectedPacket(_) => "unexpected packet context",
             Self::IpSuppressed(_) => "ip has been suppressed",
             Self::NoIp(_) => "no ip",
             Self::NoTarget(_) => "internal error",
-            Self::TooManyWaiting(_) => "out of memory",
+            Self::TooManyWaiting(_) | Self::LooksTooFar => "out of memory",
             Self::StateMismatch { .. } | Self::ModeMismatch { .. } => "bad status update",
             Self::TraceMismatch { .. } | Self::EndlessLoop { .. } => "trace stream does not match query",
             Self::NoMemory { .. } => "no memory mapped at this address",
@@ -157,6 +164,8 @@ impl fmt::Display for ErrorKind {
             Self::UnknownOpcodeAfterC3(byte) => write!(f, "unknown packet opcode 0x02 0xc3 {byte:#04x}"),
             Self::MalformedPacket { packet, value } => write!(f, "{packet} packet with value {value:#x}"),
             Self::Refused(code) => write!(f, "unknown packet refused with code {code:#x}"),
+            Self::EndOfSlice => f.write_str("the slice of the trace ends"),
+            Self::LooksTooFar => f.write_str("what it means depends on packets that are too far away"),
             Self::OutOfSync => f.write_str("not synchronised onto a PSB"),
             Self::UnexpectedPacket(packet) => write!(f, "{packet} packet has no meaning here"),
             Self::IpSuppressed(packet) | Self::NoTarget(packet) => {

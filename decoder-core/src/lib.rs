@@ -89,6 +89,7 @@ pub mod mode;
 pub mod packet;
 pub mod pebs;
 pub mod query;
+pub mod resume;
 pub mod ret_stack;
 pub mod sync;
 pub mod time;

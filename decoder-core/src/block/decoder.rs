@@ -3,11 +3,12 @@
 use super::{Block, Insns, Item};
 use crate::{
     config::Config,
-    error::Error,
+    error::{Error, ErrorKind},
     flow::{Recovered, Walker, walker_verbs},
     hash::AddressHash,
     image::{Image, Section, Window},
     mode::ExecMode,
+    packet::Input,
     time::Span,
 };
 
@@ -85,6 +86,25 @@ impl<'a> BlockDecoder<'a> {
     pub fn set_trace(&mut self, trace: &'a [u8]) {
         self.forget();
         self.walker.set_trace(trace);
+    }
+
+    /// Continues in another part of the trace. `image` is the same image, if it was not replaced.
+    pub(crate) fn resumed<'b>(
+        self,
+        input: Input<'b>,
+        config: Config<'b>,
+        image: Image<'b>,
+    ) -> BlockDecoder<'b> {
+        let Self { walker, block, failed, behind, decided, edge_before, image_key, .. } = self;
+        let walker = walker.resumed(input, config, image);
+        let (window, section) = (Window::default(), u32::MAX);
+        BlockDecoder { walker, block, failed, behind, decided, window, section, edge_before, image_key }
+    }
+
+    /// Forgets everything but the counters, and continues at `offset`.
+    pub(crate) fn restart(&mut self, offset: u64) {
+        self.forget();
+        self.walker.restart(offset);
     }
 
     /// Replaces the image, from the next block on.
@@ -165,7 +185,7 @@ impl<'a> BlockDecoder<'a> {
     /// The instructions of the last reported block.
     #[must_use]
     pub fn insns(&self, block: &Block) -> Insns<'a> {
-        Insns::new(self.walker.image, self.walker.space, block)
+        Insns::new(self.walker.image, self.walker.at.space, block)
     }
 
     /// The next block or event, or `None` at the end of the trace.
@@ -179,7 +199,9 @@ impl<'a> BlockDecoder<'a> {
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
     pub fn next(&mut self) -> Result<Option<Item>, Error> {
         let next = self.step();
-        if let Err(error) = next {
+        if let Err(error) = next
+            && error.kind != ErrorKind::EndOfSlice
+        {
             return self.give_up(error);
         }
         next
@@ -204,7 +226,7 @@ impl<'a> BlockDecoder<'a> {
     fn give_up(&mut self, error: Error) -> Result<Option<Item>, Error> {
         if self.block.insns > 0 {
             self.failed = Some(error);
-            self.walker.failed = true;
+            self.walker.at.failed = true;
             return Ok(Some(Item::Block(self.take_block())));
         }
         self.walker.give_up(error);

@@ -17,14 +17,14 @@ impl BlockDecoder<'_> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        if self.walker.failed {
+        if self.walker.at.failed {
             return Err(self.walker.fail(ErrorKind::OutOfSync));
         }
         loop {
             // A block ends before an event, so that the decoder's accessors describe the block.
             let open = self.block.insns != 0;
-            let ends = open && self.walker.executed.is_some_and(|insn| self.ends_block(insn.class));
-            let decided = self.walker.executed.is_some_and(|insn| needs_trace(insn.class));
+            let ends = open && self.walker.at.executed.is_some_and(|insn| self.ends_block(insn.class));
+            let decided = self.walker.at.executed.is_some_and(|insn| needs_trace(insn.class));
             let due = match self.walker.depart(open)? {
                 Some(due) => due,
                 None if ends => {
@@ -64,9 +64,9 @@ impl BlockDecoder<'_> {
                 *window = walker.window;
                 *section = section_of(walker.image, window);
             }
-            let begun = block.begin(walker.ip, mode, walker.speculative, *section);
+            let begun = block.begin(walker.at.ip, mode, walker.at.speculative, *section);
             if begun {
-                block.truncated = is_truncated(window, walker.ip, insn);
+                block.truncated = is_truncated(window, walker.at.ip, insn);
             }
             begun
         })?;

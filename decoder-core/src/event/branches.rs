@@ -4,7 +4,11 @@
 //! [`EventDecoder::next`] would decide differently.
 
 use super::{Counters, EventDecoder, Stamp, clock::Clock, decoder::State};
-use crate::{error::Error, last_ip::LastIp, packet::Tnt};
+use crate::{
+    error::Error,
+    last_ip::LastIp,
+    packet::{Input, Tnt},
+};
 
 /// Receives the branches of a trace in order.
 pub(crate) trait BranchSink {
@@ -76,8 +80,9 @@ impl EventDecoder<'_> {
             return;
         }
         let long_cycs = !self.config().errata.skd007;
-        let trace = self.packets.bytes();
-        let mut at = self.packets.offset() as usize;
+        let input @ Input { base, .. } = self.packets.input();
+        let trace = input.readable();
+        let mut at = (self.packets.offset() - base) as usize;
         let (mut ip, mut packets) = (self.last_ip.base(), 0);
         let (mut located, mut outcomes_at) = (read.located, read.outcomes_at);
         // The end of the last branch's packet.
@@ -86,7 +91,7 @@ impl EventDecoder<'_> {
             let Some(&byte) = trace.get(at) else { break };
             if byte & 1 == 0 && byte > 2 {
                 located = located.max(outcomes_at);
-                outcomes_at = at as u64;
+                outcomes_at = base + at as u64;
                 into.short(outcomes_at, byte);
                 at += 1;
                 packets += 1;
@@ -101,7 +106,7 @@ impl EventDecoder<'_> {
                 0x2d | 0x4d | 0x6d | 0x8d | 0xcd => {
                     let Some((form, payload, size)) = self.packets.target_at(at) else { break };
                     ip = LastIp::updated(ip, form, payload);
-                    located = at as u64;
+                    located = base + at as u64;
                     target_at = Some(located);
                     into.target(located, ip);
                     at += size;
@@ -125,10 +130,10 @@ impl EventDecoder<'_> {
                             continue;
                         }
                     }
-                    self.rewind(at as u64);
+                    self.rewind(base + at as u64);
                     let Some((offset, packet)) = self.packets.next_plain() else { break };
                     packets += 1;
-                    at = self.packets.offset() as usize;
+                    at = (self.packets.offset() - base) as usize;
                     if let Err(kind) = self.track_time(packet) {
                         self.state = State::Failing(Error { offset, kind });
                         break;
@@ -147,7 +152,7 @@ impl EventDecoder<'_> {
                     let Some(&payload) = trace.get(at..).and_then(<[u8]>::first_chunk::<8>) else { break };
                     let Some(tnt) = long(u64::from_le_bytes(payload) >> 16) else { break };
                     located = located.max(outcomes_at);
-                    outcomes_at = at as u64;
+                    outcomes_at = base + at as u64;
                     into.long(outcomes_at, tnt);
                     at += 8;
                     packets += 1;
@@ -156,7 +161,7 @@ impl EventDecoder<'_> {
                 _ => break,
             }
         }
-        self.rewind(at as u64);
+        self.rewind(base + at as u64);
         self.counters.packets += packets;
         if branch_end == at {
             read.when = self.clock.now();

@@ -5,7 +5,7 @@ use crate::{
     config::{Config, Dialect},
     error::{Error, ErrorKind},
     last_ip::LastIp,
-    packet::{ModeExec, Packet, Packets, Tnt},
+    packet::{Input, ModeExec, Packet, Packets, Tnt},
 };
 
 /// Gives the events of a trace, in order.
@@ -24,7 +24,7 @@ pub struct EventDecoder<'a> {
     /// The offset of the packet that the decoder holds; see [`Event::held`].
     pub(super) held: u64,
     pub(super) ready: Ready,
-    pub(super) replay: Option<Replay<'a>>,
+    pub(super) replay: Option<Replay>,
     /// The last MODE.Exec; forgotten at an overflow.
     pub(super) mode: Option<ModeExec>,
     pub(super) waiting: Waiting,
@@ -127,6 +127,9 @@ impl<'a> EventDecoder<'a> {
             return self.next_of_failed();
         }
         self.advance().or_else(|error| {
+            if error.kind == ErrorKind::EndOfSlice {
+                return Err(error);
+            }
             self.state = State::Failing(error);
             // Complete events come before the error.
             self.next_of_failed()
@@ -161,19 +164,39 @@ impl<'a> EventDecoder<'a> {
             let Some(packet) = self.packets.next() else { return Ok(None) };
             let (offset, packet) = packet?;
             self.counters.packets += 1;
-            match packet {
-                Packet::Psb => self.psb(offset)?,
-                Packet::Ovf => {
-                    self.track_time(packet).map_err(|kind| Error { offset, kind })?;
-                    self.ovf(offset)?;
-                }
-                _ => {
-                    let event = self.step(offset, packet).map_err(|kind| Error { offset, kind })?;
-                    if event.is_some() {
-                        return Ok(event);
-                    }
+            if matches!(packet, Packet::Psb | Packet::Ovf) {
+                self.step_ahead(offset, packet)?;
+            } else {
+                let event = self.step(offset, packet).map_err(|kind| Error { offset, kind })?;
+                if event.is_some() {
+                    return Ok(event);
                 }
             }
+        }
+    }
+
+    /// Applies a PSB or an OVF, whose meaning depends on packets after it. If they are not at hand, nothing changes.
+    #[cold]
+    fn step_ahead(&mut self, offset: u64, packet: Packet) -> Result<(), Error> {
+        let before = self.packets.may_end(offset).then(|| self.clone());
+        self.packets.set_fence(offset);
+        let done = match packet {
+            Packet::Psb => self.psb(offset),
+            _ => {
+                let timed = self.track_time(packet).map_err(|kind| Error { offset, kind });
+                timed.and_then(|()| self.ovf(offset))
+            }
+        };
+        self.packets.clear_fence();
+        match (done, before) {
+            (Err(error @ Error { kind: ErrorKind::EndOfSlice, .. }), Some(before)) => {
+                *self = before;
+                self.packets.set_offset(offset);
+                self.counters.packets -= 1;
+                Err(error)
+            }
+            (Err(Error { kind: kind @ ErrorKind::LooksTooFar, .. }), _) => Err(Error { offset, kind }),
+            (done, _) => done,
         }
     }
 
@@ -225,7 +248,7 @@ impl<'a> EventDecoder<'a> {
             Packet::Cfe(cfe) => self.cfe(offset, cfe)?,
             Packet::Evd(evd) => self.evd(evd)?,
             Packet::Trig(trig) => self.trig(offset, trig)?,
-            // Only `advance` handles these, because an error after them has another offset.
+            // Only `step_ahead` handles these, because an error after them has another offset.
             Packet::Psb | Packet::Ovf => return Err(ErrorKind::UnexpectedPacket(packet.name())),
         }
         Ok(None)
@@ -254,11 +277,33 @@ impl<'a> EventDecoder<'a> {
         if self.ready.push(event) { Ok(()) } else { Err(ErrorKind::TooManyWaiting("event")) }
     }
 
-    /// The offset of the next packet that is no padding, or where the trace ends.
+    /// The offset of the next packet, or where the trace ends. libipt passes over padding.
     #[inline]
     pub(super) fn next_offset(&self) -> u64 {
-        let offset = self.packets.offset();
-        let rest = self.packets.bytes().get(offset as usize..).unwrap_or_default();
-        offset + rest.iter().take_while(|&&byte| byte == 0).count() as u64
+        let padding = match self.config().dialect {
+            Dialect::Manual => 0,
+            Dialect::Libipt => self.packets.rest().iter().take_while(|&&byte| byte == 0).count() as u64,
+        };
+        self.packets.offset() + padding
+    }
+
+    /// Continues in another part of the trace.
+    pub(crate) fn resumed<'b>(self, input: Input<'b>, config: Config<'b>) -> EventDecoder<'b> {
+        let Self { packets, state, status_psb, last_ip, tracing, clock, held, .. } = self;
+        let Self { ready, replay, mode, waiting, counters, .. } = self;
+        EventDecoder {
+            packets: packets.resumed(input, config),
+            state,
+            status_psb,
+            last_ip,
+            tracing,
+            clock,
+            held,
+            ready,
+            replay,
+            mode,
+            waiting,
+            counters,
+        }
     }
 }

@@ -73,7 +73,8 @@ pub struct Event {
     /// The offset of the packet that completed the event.
     pub offset: u64,
     /// The offset of the packet that the decoder holds (is at) while it reports this event: the packet that completed
-    /// the event as long as it may complete more events, otherwise the packet after it.
+    /// the event as long as it may complete more events, otherwise the packet after it. In libipt's
+    /// [dialect](crate::config::Dialect) padding is passed over.
     pub held: u64,
     /// The event is from a PSB+ (the packets from PSB to PSBEND): it repeats state that a decoder already knows
     /// unless it has just synchronised.

@@ -44,6 +44,9 @@ impl EventDecoder<'_> {
         let blame = |error: Error| if libipt { Error { offset, ..error } } else { error };
         let when = self.clock.now();
         let behind = self.behind_overflow();
+        if let Err(error @ Error { kind: ErrorKind::EndOfSlice | ErrorKind::LooksTooFar, .. }) = behind {
+            return Err(error);
+        }
         if let Ok(Behind::Fup(end)) = behind {
             if self.config().errata.apl12 && self.went_off_by_apl12(end).map_err(blame)? {
                 return self.pass_fup_by_apl12(offset, end).map_err(blame);

@@ -9,13 +9,14 @@ use super::{Event, EventDecoder, EventKind, is_aside, is_state, mode::exec_mode,
 use crate::{
     config::Dialect,
     error::{Error, ErrorKind},
-    packet::{PSB, Packet, Packets},
+    packet::{PSB, Packet},
 };
 
 /// A PSB+ that is being read for its events.
 #[derive(Clone, Debug)]
-pub(super) struct Replay<'a> {
-    packets: Packets<'a>,
+pub(super) struct Replay {
+    /// The offset of the next packet.
+    next: u64,
     /// The offset of its first packet after the PSB, and its end.
     start: u64,
     end: u64,
@@ -85,9 +86,7 @@ impl EventDecoder<'_> {
         // libipt holds the end of the PSB+ while it reports its events.
         self.held = end;
         let first = kind.map(|kind| Event { status: true, ..self.event(psb, ip, kind) });
-        let mut packets = self.packets.clone();
-        packets.set_offset(start);
-        self.replay = Some(Replay { packets, start, end, maintenance: false, first });
+        self.replay = Some(Replay { next: start, start, end, maintenance: false, first });
     }
 
     /// Whether a TIP.PGE follows. If so, by erratum BDM70, the FUP in the PSB+ should not be there.
@@ -111,20 +110,23 @@ impl EventDecoder<'_> {
         }
         loop {
             let Some(replay) = &mut self.replay else { return Ok(None) };
-            let (offset, packet) = match replay.packets.next() {
-                Some(packet) => packet?,
-                None => (replay.end, Packet::PsbEnd),
-            };
-            if offset >= replay.end {
+            if replay.next >= replay.end {
                 if replay.maintenance {
                     self.replay = None;
                     return Ok(None);
                 }
                 // Events that are not about state come last.
-                replay.maintenance = true;
-                replay.packets.set_offset(replay.start);
+                (replay.maintenance, replay.next) = (true, replay.start);
                 return Ok(None);
             }
+            let after = self.packets.offset();
+            self.packets.set_offset(replay.next);
+            let read = self.packets.next();
+            replay.next = self.packets.offset();
+            self.packets.set_offset(after);
+            // All packets up to the end were read before.
+            let Some(packet) = read else { return Ok(None) };
+            let (offset, packet) = packet?;
             if replay.maintenance {
                 let Packet::Mnt(mnt) = packet else { continue };
                 return Ok(Some(self.event(offset, None, EventKind::Mnt { payload: mnt.payload })));

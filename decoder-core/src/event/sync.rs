@@ -41,6 +41,17 @@ impl EventDecoder<'_> {
         self.packets.sync_offset()
     }
 
+    /// Forgets everything but the counters, and continues at `offset`.
+    pub(crate) fn restart(&mut self, offset: u64) {
+        self.forget();
+        self.packets.restart(offset);
+    }
+
+    /// How many bytes of a trace that comes in slices may decide together what happened.
+    pub(crate) fn reach(&self) -> u64 {
+        self.packets.input().reach as u64
+    }
+
     /// Goes back to a PSB that was read already, for the next synchronisation to find it.
     pub(crate) fn rewind(&mut self, psb: u64) {
         self.packets.set_offset(psb);

@@ -6,28 +6,62 @@ use crate::{
     event::{Event, EventKind},
 };
 
+/// What was read of the trace and not used yet.
+#[derive(Clone, Debug)]
+pub(super) struct Ahead {
+    /// Outcomes. They come before `event`.
+    pub(super) tnt: Outcomes,
+    /// The offset of the outcomes' packet.
+    pub(super) outcomes_at: u64,
+    /// Their TNT, until the first of them is used; only for ticks.
+    pub(super) tnt_event: Option<Event>,
+    /// The next event.
+    pub(super) event: Option<Event>,
+    /// An error that comes after the outcomes that are left.
+    pub(super) deferred: Option<Error>,
+    /// The offset of a deferred TIP that was taken, until the next event is read: libipt still holds it.
+    pub(super) deferred_tip: Option<u64>,
+    /// Reading the status updates of the PSB+ that was synchronised onto has begun.
+    pub(super) started: bool,
+    /// The packet held with the last status update: the end of the PSB+.
+    pub(super) status_end: u64,
+}
+
+impl Ahead {
+    pub(super) const NOTHING: Self = Self {
+        tnt: Outcomes::new(),
+        outcomes_at: 0,
+        tnt_event: None,
+        event: None,
+        deferred: None,
+        deferred_tip: None,
+        started: false,
+        status_end: 0,
+    };
+}
+
 impl Walker<'_> {
     /// Reads what comes next in the trace, an outcome or an event, if it is not known yet; `false` at the end of the
     /// trace.
     #[inline]
     pub(super) fn look(&mut self) -> Result<bool, Error> {
-        while self.tnt.is_empty() {
-            if !matches!(self.event, None | Some(Event { kind: EventKind::Tnt(_), .. })) {
+        while self.ahead.tnt.is_empty() {
+            if !matches!(self.ahead.event, None | Some(Event { kind: EventKind::Tnt(_), .. })) {
                 break;
             }
             match self.next_event()? {
                 Some(event @ Event { kind: EventKind::Tnt(tnt), .. }) => {
                     if self.config().flags.ticks {
                         // Whether time has advanced is checked at the TNT's first outcome.
-                        self.tnt_event = Some(event);
+                        self.ahead.tnt_event = Some(event);
                     } else {
-                        self.when = event.when;
+                        self.at.when = event.when;
                     }
-                    self.located = self.behind();
-                    self.outcomes_at = event.offset;
-                    self.tnt = Outcomes::of(tnt);
+                    self.at.located = self.behind();
+                    self.ahead.outcomes_at = event.offset;
+                    self.ahead.tnt = Outcomes::of(tnt);
                 }
-                Some(event) => self.event = Some(event),
+                Some(event) => self.ahead.event = Some(event),
                 None => return Ok(false),
             }
         }
@@ -37,8 +71,8 @@ impl Walker<'_> {
     /// The next event, which may have been read already.
     #[inline]
     pub(super) fn next_event(&mut self) -> Result<Option<Event>, Error> {
-        self.deferred_tip = None;
-        match (self.event.take(), self.deferred.take()) {
+        self.ahead.deferred_tip = None;
+        match (self.ahead.event.take(), self.ahead.deferred.take()) {
             (Some(event), _) => Ok(Some(event)),
             (None, Some(error)) => Err(error),
             (None, None) => self.events.next(),
@@ -48,12 +82,13 @@ impl Walker<'_> {
     /// Reads the next event when only one outcome is left. An error is kept until the outcome was used.
     pub(super) fn look_ahead(&mut self) {
         // A tick comes first.
-        let ticks = self.tnt_event.is_some_and(|event| self.has_tick(&event));
-        if self.tnt.len() == 1 && self.event.is_none() && self.deferred.is_none() && !ticks {
-            self.deferred_tip = None;
+        let ticks = self.ahead.tnt_event.is_some_and(|event| self.has_tick(&event));
+        if self.ahead.tnt.len() == 1 && self.ahead.event.is_none() && self.ahead.deferred.is_none() && !ticks
+        {
+            self.ahead.deferred_tip = None;
             match self.events.next() {
-                Ok(event) => self.event = event,
-                Err(error) => self.deferred = Some(error),
+                Ok(event) => self.ahead.event = event,
+                Err(error) => self.ahead.deferred = Some(error),
             }
         }
     }
@@ -61,7 +96,7 @@ impl Walker<'_> {
     /// The next event, if no outcomes come before it.
     #[inline]
     pub(super) fn event_if_next(&self) -> Option<&Event> {
-        self.event.as_ref().filter(|_| self.tnt.is_empty())
+        self.ahead.event.as_ref().filter(|_| self.ahead.tnt.is_empty())
     }
 
     /// An error at the packet that the decoder holds.
@@ -72,6 +107,6 @@ impl Walker<'_> {
 
     #[cold]
     pub(super) fn mismatch(&self) -> Error {
-        self.fail(ErrorKind::TraceMismatch { ip: self.ip })
+        self.fail(ErrorKind::TraceMismatch { ip: self.at.ip })
     }
 }

@@ -1,8 +1,8 @@
 //! Applies events to the walk's state: tracing on or off, address, mode, address space.
 
 use super::{
-    place::{NO_INSN, binding},
-    walker::{Tracing, Walker},
+    place::{NO_INSN, Tracing, binding},
+    walker::Walker,
 };
 use crate::{
     config::Dialect,
@@ -17,44 +17,44 @@ impl Walker<'_> {
     pub(super) fn apply(&mut self, event: Event) -> Result<Option<Event>, ErrorKind> {
         if event.status {
             self.apply_status(event)?;
-            self.when = event.when;
+            self.at.when = event.when;
             return Ok(self.config().flags.statuses.then_some(event));
         }
         let mut event = event;
-        self.check(&event, self.ip)?;
-        self.when = event.when;
+        self.check(&event, self.at.ip)?;
+        self.at.when = event.when;
         self.locate(&event);
-        self.walk.consumed();
+        self.at.walk.consumed();
         if event.ip.is_some() || matches!(event.kind, EventKind::Trigger { icnt: Some(_), .. }) {
-            self.walk.anchor();
+            self.at.walk.anchor();
         }
         match event.kind {
             EventKind::Enabled { .. } => {
                 let ip = event.ip.ok_or(ErrorKind::NoIp("TIP.PGE"))?;
-                event.kind = EventKind::Enabled { resumed: self.stopped_at == ip };
+                event.kind = EventKind::Enabled { resumed: self.at.stopped_at == ip };
                 self.resume_at(ip);
             }
-            EventKind::Disabled => self.stop(self.ip),
+            EventKind::Disabled => self.stop(self.at.ip),
             EventKind::AsyncDisabled { at } => self.stop(at),
-            EventKind::AsyncBranch { .. } => self.ip = event.ip.ok_or_else(|| self.nowhere())?,
+            EventKind::AsyncBranch { .. } => self.at.ip = event.ip.ok_or_else(|| self.nowhere())?,
             EventKind::Overflow => {
                 // libipt keeps the calls and the mode over an overflow.
                 if self.config().dialect == Dialect::Manual {
-                    self.returns.clear();
-                    self.mode_lost = true;
+                    self.at.returns.clear();
+                    self.at.mode_lost = true;
                 }
-                self.speculative = false;
+                self.at.speculative = false;
                 match event.ip {
                     Some(ip) => self.resume_at(ip),
                     None => self.stop(0),
                 }
             }
             EventKind::ExecMode(mode) => {
-                self.mode = mode;
-                self.mode_lost = false;
+                self.at.mode = mode;
+                self.at.mode_lost = false;
             }
-            EventKind::Trigger { trbv, icnt: Some(_), mult } if self.tracing == Tracing::On => {
-                event.ip = Some(self.ip);
+            EventKind::Trigger { trbv, icnt: Some(_), mult } if self.at.tracing == Tracing::On => {
+                event.ip = Some(self.at.ip);
                 event.kind = EventKind::Trigger { trbv, icnt: None, mult };
             }
             _ => self.apply_context(event.kind),
@@ -64,13 +64,13 @@ impl Walker<'_> {
 
     /// Checks that the event fits the state of packet generation and the walk's place `here`.
     pub(super) fn check(&self, event: &Event, here: u64) -> Result<(), ErrorKind> {
-        let unexpected = match (event.kind, self.tracing) {
+        let unexpected = match (event.kind, self.at.tracing) {
             (EventKind::Enabled { .. }, _) if event.ip.is_none() => return Err(ErrorKind::NoIp("TIP.PGE")),
             (EventKind::Enabled { .. }, Tracing::On) => "TIP.PGE",
             (EventKind::Disabled | EventKind::AsyncDisabled { .. }, Tracing::Off) => "TIP.PGD",
             (EventKind::Stop, Tracing::On) => "TraceStop",
             (EventKind::Trigger { icnt: Some(icnt), .. }, Tracing::On)
-                if u64::from(icnt) < self.walk.insns() =>
+                if u64::from(icnt) < self.at.walk.insns() =>
             {
                 return Err(ErrorKind::MalformedPacket { packet: "TRIG", value: icnt.into() });
             }
@@ -86,10 +86,10 @@ impl Walker<'_> {
 
     /// Applies an event after the instruction that caused it, which the walk has not left yet.
     pub(super) fn apply_behind(&mut self, event: Event, insn: Insn) -> Event {
-        self.when = event.when;
+        self.at.when = event.when;
         self.locate(&event);
-        self.walk.consumed();
-        self.bound |= match event.kind {
+        self.at.walk.consumed();
+        self.at.bound |= match event.kind {
             EventKind::Cbr { .. } | EventKind::Mnt { .. } | EventKind::Pwre(_) | EventKind::Pwrx(_) => {
                 NO_INSN
             }
@@ -97,23 +97,23 @@ impl Walker<'_> {
         };
         if event.ip.is_some() {
             // The event's FUP was sent when the instruction was executed, so instructions are counted from here.
-            self.walk.anchor();
+            self.at.walk.anchor();
         }
         if event.kind == EventKind::Disabled {
             // Where tracing may continue: a call returns to the next instruction, and so does code after a change of
             // CR3, which is no branch. libipt handles only the call.
             let goes_on = match (insn.class, insn.op, self.config().dialect) {
                 (Class::IndirectCall | Class::FarCall, ..) | (_, Op::MovToCr3, Dialect::Manual) => {
-                    insn.next(self.ip)
+                    insn.next(self.at.ip)
                 }
-                (_, Op::MovToCr3, Dialect::Libipt) => self.ip,
+                (_, Op::MovToCr3, Dialect::Libipt) => self.at.ip,
                 _ => 0,
             };
             if insn.class == Class::IndirectCall && self.config().dialect == Dialect::Libipt {
-                self.returns.push(goes_on);
+                self.at.returns.push(goes_on);
             }
             self.stop(goes_on);
-            self.executed = None;
+            self.at.executed = None;
         } else {
             self.apply_context(event.kind);
         }
@@ -123,28 +123,31 @@ impl Walker<'_> {
     /// Applies the state that a PSB+ repeats. A decoder that has just synchronised takes the state; otherwise it
     /// compares.
     fn apply_status(&mut self, event: Event) -> Result<(), ErrorKind> {
-        let mismatch = Err(ErrorKind::StateMismatch { ip: self.ip });
+        let mismatch = Err(ErrorKind::StateMismatch { ip: self.at.ip });
         if matches!(event.kind, EventKind::Enabled { .. } | EventKind::Disabled) {
-            self.psb = Some(event.offset);
-            self.status_at = event.ip.map(|ip| (event.offset, ip));
+            self.at.psb = Some(event.offset);
+            self.at.status_at = event.ip.map(|ip| (event.offset, ip));
         }
-        match (event.kind, self.tracing) {
+        match (event.kind, self.at.tracing) {
             (EventKind::Enabled { .. }, Tracing::Unknown) => {
                 self.resume_at(event.ip.ok_or(ErrorKind::IpSuppressed("FUP"))?);
                 self.locate(&event);
-                self.walk.anchor();
+                self.at.walk.anchor();
             }
             (EventKind::Disabled, Tracing::Unknown) => self.stop(0),
             (EventKind::Enabled { .. }, Tracing::Off) | (EventKind::Disabled, Tracing::On) => {
                 return mismatch;
             }
             (EventKind::ExecMode(mode), _) => {
-                if self.tracing == Tracing::On && self.mode.is_some() && !self.mode_lost && self.mode != mode
+                if self.at.tracing == Tracing::On
+                    && self.at.mode.is_some()
+                    && !self.at.mode_lost
+                    && self.at.mode != mode
                 {
                     return mismatch;
                 }
-                self.mode = mode;
-                self.mode_lost = false;
+                self.at.mode = mode;
+                self.at.mode_lost = false;
             }
             (kind, _) => self.apply_context(kind),
         }
@@ -154,25 +157,25 @@ impl Walker<'_> {
     pub(super) fn apply_context(&mut self, kind: EventKind) {
         match kind {
             EventKind::Paging(pip) | EventKind::AsyncPaging(pip) => {
-                self.space.cr3 = Some(pip.cr3);
+                self.at.space.cr3 = Some(pip.cr3);
                 self.window = Window::default();
             }
             EventKind::Vmcs(vmcs) | EventKind::AsyncVmcs(vmcs) => {
-                self.space.vmcs = Some(vmcs.base);
+                self.at.space.vmcs = Some(vmcs.base);
                 self.window = Window::default();
             }
-            EventKind::Tsx { speculative, .. } => self.speculative = speculative,
+            EventKind::Tsx { speculative, .. } => self.at.speculative = speculative,
             _ => {}
         }
     }
 
     pub(super) fn resume_at(&mut self, ip: u64) {
-        self.tracing = Tracing::On;
-        self.ip = ip;
+        self.at.tracing = Tracing::On;
+        self.at.ip = ip;
     }
 
     pub(super) fn stop(&mut self, at: u64) {
-        self.tracing = Tracing::Off;
-        self.stopped_at = at;
+        self.at.tracing = Tracing::Off;
+        self.at.stopped_at = at;
     }
 }

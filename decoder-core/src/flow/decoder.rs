@@ -101,7 +101,7 @@ impl<'a> InsnDecoder<'a> {
     /// The place of the last reported event.
     #[must_use]
     pub fn placed(&self) -> Placed {
-        self.walker.placed
+        self.walker.at.placed
     }
 
     /// The offset of the packet that the decoder holds: the first one that is not an event yet, see [`Event::held`];
@@ -137,11 +137,13 @@ impl<'a> InsnDecoder<'a> {
     /// [`ErrorKind::OutOfSync`] follows until [`sync_forward`](Self::sync_forward).
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
     pub fn next(&mut self) -> Result<Option<Item>, Error> {
-        if self.walker.failed {
+        if self.walker.at.failed {
             return Err(self.walker.fail(ErrorKind::OutOfSync));
         }
         let next = self.advance();
-        if let Err(error) = next {
+        if let Err(error) = next
+            && error.kind != ErrorKind::EndOfSlice
+        {
             self.walker.give_up(error);
         }
         next

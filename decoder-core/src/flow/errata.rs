@@ -23,14 +23,14 @@ impl Walker<'_> {
             self.event_if_next()
             && !self.reaches(ip)
         {
-            self.ip = ip;
+            self.at.ip = ip;
         }
         Ok(())
     }
 
     /// Whether the code leads to `target` by itself.
     fn reaches(&self, target: u64) -> bool {
-        let mut ip = self.ip;
+        let mut ip = self.at.ip;
         for _ in 0..STEPS {
             if ip == target {
                 return true;
@@ -48,12 +48,12 @@ impl Walker<'_> {
     /// SKD022: an apparent asynchronous end of tracing before a VM entry belongs to the VM entry itself.
     pub(super) fn is_entry_by_skd022(&mut self, event: &Event) -> bool {
         let EventKind::AsyncDisabled { at } = event.kind else { return false };
-        if !self.config().errata.skd022 || at != self.ip {
+        if !self.config().errata.skd022 || at != self.at.ip {
             return false;
         }
         let enters = self.peek(at).is_some_and(|insn| insn.op == Op::VmEntry);
         if enters {
-            self.event = Some(Event { kind: EventKind::Disabled, ..*event });
+            self.ahead.event = Some(Event { kind: EventKind::Disabled, ..*event });
         }
         enters
     }
@@ -69,7 +69,7 @@ impl Walker<'_> {
     }
 
     /// Decodes the instruction at `ip` without moving there.
-    fn peek(&self, ip: u64) -> Option<Insn> {
-        fetch(self.image, self.space, self.window, ip, self.mode?).ok().map(|(_, insn)| insn)
+    pub(super) fn peek(&self, ip: u64) -> Option<Insn> {
+        fetch(self.image, self.at.space, self.window, ip, self.at.mode?).ok().map(|(_, insn)| insn)
     }
 }

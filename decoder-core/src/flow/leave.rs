@@ -46,18 +46,18 @@ impl Walker<'_> {
     /// Goes from `insn`, executed at `ip`, to the instruction that was executed next.
     #[inline]
     pub(super) fn leave(&mut self, insn: Insn) -> Result<(), Error> {
-        let next = insn.next(self.ip);
+        let next = insn.next(self.at.ip);
         let way = Continuation::behind(&insn, next);
-        let outcomes = self.tnt_event.filter(|_| !self.tnt.is_empty());
+        let outcomes = self.ahead.tnt_event.filter(|_| !self.ahead.tnt.is_empty());
         self.go(way, insn.target.unwrap_or_default(), next)?;
         if let Some(event) = outcomes
             && matches!(way, Continuation::Cond | Continuation::Return)
         {
-            self.tnt_event = None;
+            self.ahead.tnt_event = None;
             if self.has_tick(&event) {
-                self.tick(event, self.ip);
+                self.tick(event, self.at.ip);
             }
-            self.when = event.when;
+            self.at.when = event.when;
         }
         Ok(())
     }
@@ -66,14 +66,14 @@ impl Walker<'_> {
     /// branch, `next` the address after the instruction.
     #[inline(always)]
     pub(crate) fn go(&mut self, way: Continuation, target: u64, next: u64) -> Result<(), Error> {
-        self.ip = match way {
+        self.at.ip = match way {
             Continuation::On => next,
             Continuation::Jump | Continuation::Call | Continuation::CallNext => {
-                if !self.walk.jump(target) && !self.counts_to_event() {
-                    return Err(self.fail(ErrorKind::EndlessLoop { ip: self.ip }));
+                if !self.at.walk.jump(target) && !self.counts_to_event() {
+                    return Err(self.fail(ErrorKind::EndlessLoop { ip: self.at.ip }));
                 }
                 if way == Continuation::Call {
-                    self.returns.push(next);
+                    self.at.returns.push(next);
                 }
                 target
             }
@@ -83,25 +83,26 @@ impl Walker<'_> {
                 None => return Err(self.mismatch()),
             },
             Continuation::Return => match self.take_outcome() {
-                Some(true) => match self.returns.pop() {
+                Some(true) => match self.at.returns.pop() {
                     Some(target) => target,
-                    None => return Err(self.fail(ErrorKind::ReturnWithoutCall { ip: self.ip })),
+                    None => return Err(self.fail(ErrorKind::ReturnWithoutCall { ip: self.at.ip })),
                 },
                 Some(false) => {
-                    return Err(self.fail(ErrorKind::BadReturnCompression { ip: self.ip }));
+                    return Err(self.fail(ErrorKind::BadReturnCompression { ip: self.at.ip }));
                 }
                 None => {
                     // By the manual every return removes the address from the stack; in libipt only returns without a
                     // TIP.
                     if self.config().dialect == Dialect::Manual {
-                        self.returns.pop();
+                        self.at.returns.pop();
                     }
                     self.take_tip()?
                 }
             },
             Continuation::IndirectCall => {
-                self.returns.push(next);
-                self.take_tip()?
+                let target = self.take_tip()?;
+                self.at.returns.push(next);
+                target
             }
             Continuation::Indirect => self.take_tip()?,
         };
@@ -112,37 +113,37 @@ impl Walker<'_> {
     #[cold]
     fn counts_to_event(&self) -> bool {
         match self.event_if_next().map(|event| event.kind) {
-            Some(EventKind::Trigger { icnt: Some(icnt), .. }) => u64::from(icnt) >= self.walk.insns(),
+            Some(EventKind::Trigger { icnt: Some(icnt), .. }) => u64::from(icnt) >= self.at.walk.insns(),
             _ => false,
         }
     }
 
     #[inline]
     fn take_outcome(&mut self) -> Option<bool> {
-        let outcome = self.tnt.take()?;
-        self.walk.anchor();
+        let outcome = self.ahead.tnt.take()?;
+        self.at.walk.anchor();
         Some(outcome)
     }
 
     /// Takes the next TIP. If outcomes are left, it is a deferred TIP after them.
     pub(super) fn take_tip(&mut self) -> Result<u64, Error> {
-        if self.event.is_none() {
+        if self.ahead.event.is_none() {
             self.look_behind_outcomes()?;
         }
-        let Some(event @ Event { kind: EventKind::Tip, ip, .. }) = self.event else {
+        let Some(event @ Event { kind: EventKind::Tip, ip, .. }) = self.ahead.event else {
             return Err(self.mismatch());
         };
         let Some(ip) = ip else { return Err(self.fail(self.no_target())) };
-        self.event = None;
+        self.ahead.event = None;
         // A deferred TIP does not give the time of its branch.
-        if self.tnt.is_empty() {
-            self.tick(event, self.ip);
-            self.when = event.when;
-            self.located = event.offset;
+        if self.ahead.tnt.is_empty() {
+            self.tick(event, self.at.ip);
+            self.at.when = event.when;
+            self.at.located = event.offset;
         } else {
-            self.deferred_tip = Some(event.held);
+            self.ahead.deferred_tip = Some(event.held);
         }
-        self.walk.anchor();
+        self.at.walk.anchor();
         Ok(ip)
     }
 
@@ -168,13 +169,14 @@ impl Walker<'_> {
     /// dialect undoes the reading.
     #[cold]
     fn look_behind_outcomes(&mut self) -> Result<(), Error> {
-        let back =
-            (self.config().dialect == Dialect::Libipt).then(|| (self.events.clone(), self.deferred_tip));
+        let back = (self.config().dialect == Dialect::Libipt)
+            .then(|| (self.events.clone(), self.ahead.deferred_tip));
         let next = self.next_event();
         match (next, back) {
-            (Ok(event @ Some(Event { kind: EventKind::Tip, .. })), _) => self.event = event,
-            (_, Some(back)) if !self.tnt.is_empty() => (self.events, self.deferred_tip) = back,
-            (next, _) => self.event = next?,
+            (Err(error @ Error { kind: ErrorKind::EndOfSlice, .. }), _) => return Err(error),
+            (Ok(event @ Some(Event { kind: EventKind::Tip, .. })), _) => self.ahead.event = event,
+            (_, Some(back)) if !self.ahead.tnt.is_empty() => (self.events, self.ahead.deferred_tip) = back,
+            (next, _) => self.ahead.event = next?,
         }
         Ok(())
     }
@@ -182,14 +184,14 @@ impl Walker<'_> {
     /// Whether the first outcome of a TNT makes a tick. As in libipt, outcomes make no tick before the first TSC,
     /// although a TIP does.
     pub(super) fn has_tick(&self, outcomes: &Event) -> bool {
-        outcomes.when.tsc.is_some() && outcomes.when.time != self.when.time
+        outcomes.when.tsc.is_some() && outcomes.when.time != self.at.when.time
     }
 
     /// Makes a tick at `ip` when time has advanced since the last packet used.
     #[inline]
     fn tick(&mut self, event: Event, ip: u64) {
-        if self.config().flags.ticks && event.when.time != self.when.time {
-            self.tick = Some(Event { kind: EventKind::Tick, ip: Some(ip), ..event });
+        if self.config().flags.ticks && event.when.time != self.at.when.time {
+            self.at.tick = Some(Event { kind: EventKind::Tick, ip: Some(ip), ..event });
         }
     }
 }

@@ -50,8 +50,8 @@ mod walker;
 
 pub use decoder::InsnDecoder;
 pub use pieces::{After, Piece, Pieces};
+pub use place::Placed;
 pub use recover::Recovered;
-pub use walker::Placed;
 
 pub(crate) use fetch::fetch;
 pub(crate) use leave::Continuation;

@@ -1,11 +1,103 @@
 //! Finds the place of events in the code.
 
-use super::walker::{Tracing, Walker};
+use super::{walk::Walk, walker::Walker};
 use crate::{
     config::Dialect,
-    event::{Event, EventKind},
+    error::Error,
+    event::{Event, EventKind, Stamp},
+    image::Asid,
     insn::{Class, Insn, Op},
+    mode::ExecMode,
+    ret_stack::ReturnStack,
 };
+
+/// Where a walk is in the code, and what it knows there.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// The address of the instruction in `executed`, or else of the next one.
+    pub(crate) ip: u64,
+    /// The instruction executed last, until the walk leaves it.
+    pub(crate) executed: Option<Insn>,
+    /// The kinds of events that were bound to it, as bits of [`binding`].
+    pub(super) bound: u8,
+    pub(crate) tracing: Tracing,
+    pub(crate) mode: Option<ExecMode>,
+    /// Packets were lost, perhaps a MODE.Exec: the next PSB+ gives the mode.
+    pub(super) mode_lost: bool,
+    pub(crate) speculative: bool,
+    pub(crate) space: Asid,
+    /// Where packet generation was disabled; 0 if that is unknown.
+    pub(super) stopped_at: u64,
+    pub(super) returns: ReturnStack,
+    pub(crate) walk: Walk,
+    /// The offset of the last packet, other than outcomes, that gives the place.
+    pub(super) located: u64,
+    /// The last PSB, if no instruction was executed since.
+    pub(crate) psb: Option<u64>,
+    /// The last PSB+ that gave an address at which tracing is on, and that address.
+    pub(super) status_at: Option<(u64, u64)>,
+    /// The time of the last packet used.
+    pub(crate) when: Stamp,
+    /// A tick at the branch that was left last.
+    pub(super) tick: Option<Event>,
+    /// What is left to do after a branch: see [`jump_by_bdm64`](Walker::jump_by_bdm64).
+    pub(super) landed: bool,
+    /// The place of the last reported event.
+    pub(super) placed: Placed,
+    /// The event at whose place the last recovery continued.
+    pub(super) recovered_at: Option<Event>,
+    /// The error that ended the last run.
+    pub(super) error: Option<Error>,
+    /// Nothing is reported until a synchronisation or a recovery.
+    pub(crate) failed: bool,
+}
+
+impl Place {
+    /// Before a synchronisation.
+    pub(super) const UNKNOWN: Self = Self {
+        ip: 0,
+        executed: None,
+        bound: 0,
+        tracing: Tracing::Unknown,
+        mode: None,
+        mode_lost: false,
+        speculative: false,
+        space: Asid { cr3: None, vmcs: None },
+        stopped_at: 0,
+        returns: ReturnStack::new(),
+        walk: Walk::new(),
+        located: 0,
+        psb: None,
+        status_at: None,
+        when: Stamp { tsc: None, time: 0, lost_mtc: 0, lost_cyc: 0, core_bus_ratio: None },
+        tick: None,
+        landed: false,
+        placed: Placed::Here,
+        recovered_at: None,
+        error: None,
+        failed: false,
+    };
+}
+
+/// The place of an event, and of the decoder when it reports the event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Placed {
+    /// Before the next instruction.
+    Here,
+    /// After the instruction executed last, where the decoder still is.
+    Behind,
+    /// After the instruction executed last, which the decoder has left for the next one; only in libipt's
+    /// [dialect](crate::config::Dialect).
+    Left,
+}
+
+/// Whether packet generation is on, as far as the walk has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tracing {
+    Unknown,
+    Off,
+    On,
+}
 
 impl Walker<'_> {
     /// Whether `event` happened before the instruction at `ip` and after all executed instructions.
@@ -14,14 +106,14 @@ impl Walker<'_> {
         if event.status {
             return !self.is_before_psb(event.kind);
         }
-        if self.tracing != Tracing::On {
+        if self.at.tracing != Tracing::On {
             return !matches!(event.kind, EventKind::Tip | EventKind::Tnt(_));
         }
         match event.kind {
-            EventKind::AsyncBranch { from: at } | EventKind::AsyncDisabled { at } => at == self.ip,
-            EventKind::Disabled | EventKind::Syscall => event.ip == Some(self.ip),
+            EventKind::AsyncBranch { from: at } | EventKind::AsyncDisabled { at } => at == self.at.ip,
+            EventKind::Disabled | EventKind::Syscall => event.ip == Some(self.at.ip),
             // After a recovery at this event's place, the event comes at once.
-            EventKind::Iret => self.recovered_at == Some(*event),
+            EventKind::Iret => self.at.recovered_at == Some(*event),
             EventKind::Tip
             | EventKind::Tnt(_)
             | EventKind::Paging(_)
@@ -33,8 +125,8 @@ impl Walker<'_> {
             // A trigger whose place was passed is an error. For libipt, a trigger whose FUP names a place ahead is an
             // error, too.
             EventKind::Trigger { icnt: None, .. } if self.config().dialect == Dialect::Libipt => true,
-            EventKind::Trigger { icnt: Some(icnt), .. } => u64::from(icnt) <= self.walk.insns(),
-            _ => event.ip.is_none_or(|ip| ip == self.ip),
+            EventKind::Trigger { icnt: Some(icnt), .. } => u64::from(icnt) <= self.at.walk.insns(),
+            _ => event.ip.is_none_or(|ip| ip == self.at.ip),
         }
     }
 
@@ -52,20 +144,20 @@ impl Walker<'_> {
         );
         is_state
             && self.config().dialect == Dialect::Libipt
-            && self.tracing == Tracing::On
-            && self.status_at.is_some_and(|(psb, ip)| psb == self.events.status_psb() && ip != self.ip)
+            && self.at.tracing == Tracing::On
+            && self.at.status_at.is_some_and(|(psb, ip)| psb == self.events.status_psb() && ip != self.at.ip)
     }
 
     /// Whether `event` was caused by `insn`, which was executed at `ip`.
     #[inline]
     pub(super) fn is_behind(&self, event: &Event, insn: &Insn) -> bool {
-        let named_or = |caused: bool| event.ip.map_or(caused, |named| named == self.ip);
+        let named_or = |caused: bool| event.ip.map_or(caused, |named| named == self.at.ip);
         let caused = match event.kind {
             _ if event.status => false,
             // These events can be next here only after another event of the same instruction.
             EventKind::Cbr { .. } | EventKind::Mnt { .. } | EventKind::Pwre(_) | EventKind::Pwrx(_) => true,
             // For libipt these events belong to the next instruction, and so do all that follow.
-            _ if self.bound & NO_INSN != 0 && self.config().dialect == Dialect::Libipt => false,
+            _ if self.at.bound & NO_INSN != 0 && self.config().dialect == Dialect::Libipt => false,
             EventKind::Disabled => {
                 needs_trace(insn.class) || event.ip.is_none() && insn.op == Op::MovToCr3 && self.may_disable()
             }
@@ -78,7 +170,7 @@ impl Walker<'_> {
             EventKind::Syscall => event.ip.is_none() && matches!(insn.op, Op::Syscall | Op::Sysenter),
             _ => false,
         };
-        caused && self.bound & binding(event.kind) == 0
+        caused && self.at.bound & binding(event.kind) == 0
     }
 
     /// Whether a MOV to CR3 that was executed may be what disabled packet generation.
@@ -87,7 +179,7 @@ impl Walker<'_> {
     /// Conditions"). So a TIP.PGD without an IP after a MOV's PIP belongs to a later instruction. libipt assigns it
     /// to the MOV.
     fn may_disable(&self) -> bool {
-        self.config().dialect == Dialect::Libipt || self.bound & PAGING == 0
+        self.config().dialect == Dialect::Libipt || self.at.bound & PAGING == 0
     }
 }
 

@@ -1,8 +1,10 @@
 //! What a walker gives to a faster walk, and takes back from it.
 
 use super::{
+    ahead::Ahead,
+    place::{Place, Tracing},
     tnt::Outcomes,
-    walker::{Tracing, Walker},
+    walker::Walker,
 };
 use crate::{
     config::Dialect,
@@ -23,14 +25,14 @@ pub(crate) struct Start {
 impl Walker<'_> {
     /// Whether branches may come next, and the walk may go on at an instruction without an event before it.
     pub(crate) fn may_read_ahead(&self) -> bool {
-        self.executed.is_none()
-            && !self.failed
-            && self.tracing == Tracing::On
-            && self.mode.is_some()
-            && self.event.is_none()
-            && self.deferred.is_none()
-            && self.deferred_tip.is_none()
-            && self.tick.is_none()
+        self.at.executed.is_none()
+            && !self.at.failed
+            && self.at.tracing == Tracing::On
+            && self.at.mode.is_some()
+            && self.ahead.event.is_none()
+            && self.ahead.deferred.is_none()
+            && self.ahead.deferred_tip.is_none()
+            && self.at.tick.is_none()
     }
 
     /// Whether a return whose target the trace names takes an address from the stack. By the manual every return
@@ -41,34 +43,42 @@ impl Walker<'_> {
 
     /// How much of the trace was used.
     pub(crate) fn used(&self) -> (u64, u8) {
-        (self.events.offset(), self.tnt.len())
+        (self.events.offset(), self.ahead.tnt.len())
     }
 
     /// The place in the trace.
     pub(crate) fn start(&self) -> Start {
-        let Self { tnt, outcomes_at, located, when, .. } = *self;
-        Start { mark: self.events.mark(), tnt, outcomes_at, located, when }
+        let (Ahead { tnt, outcomes_at, .. }, Place { located, when, .. }) = (&self.ahead, &self.at);
+        Start {
+            mark: self.events.mark(),
+            tnt: *tnt,
+            outcomes_at: *outcomes_at,
+            located: *located,
+            when: *when,
+        }
     }
 
     /// Reads branches ahead, as if all of them were used.
     #[inline(always)]
     pub(crate) fn read_ahead<B: BranchSink>(&mut self, into: &mut B) {
-        let mut read = ReadAhead { when: self.when, outcomes_at: self.outcomes_at, located: self.located };
-        if !self.tnt.is_empty() {
-            into.long(self.outcomes_at, self.tnt.left());
+        let mut read =
+            ReadAhead { when: self.at.when, outcomes_at: self.ahead.outcomes_at, located: self.at.located };
+        if !self.ahead.tnt.is_empty() {
+            into.long(self.ahead.outcomes_at, self.ahead.tnt.left());
         }
         self.events.read_branches(into, &mut read);
-        if read.outcomes_at != self.outcomes_at || !self.tnt.is_empty() {
-            self.tnt.use_up();
+        if read.outcomes_at != self.ahead.outcomes_at || !self.ahead.tnt.is_empty() {
+            self.ahead.tnt.use_up();
         }
-        (self.when, self.located, self.outcomes_at) = (read.when, read.located, read.outcomes_at);
+        (self.at.when, self.at.located, self.ahead.outcomes_at) = (read.when, read.located, read.outcomes_at);
     }
 
     /// Returns to `start`.
     pub(crate) fn return_to(&mut self, start: &Start) {
         self.events.reset(&start.mark);
-        (self.tnt, self.outcomes_at, self.located) = (start.tnt, start.outcomes_at, start.located);
-        self.when = start.when;
+        (self.ahead.tnt, self.ahead.outcomes_at, self.at.located) =
+            (start.tnt, start.outcomes_at, start.located);
+        self.at.when = start.when;
     }
 
     /// Uses the next `outcomes` outcomes and `targets` targets, in the order of the trace.
@@ -78,7 +88,7 @@ impl Walker<'_> {
             if !self.sees_branch() {
                 return;
             }
-            if self.tnt.take().is_some() {
+            if self.ahead.tnt.take().is_some() {
                 outcomes = outcomes.saturating_sub(1);
             } else {
                 targets = targets.saturating_sub(1);
@@ -90,23 +100,23 @@ impl Walker<'_> {
     /// Reads what comes next in the trace; `false` if that is no branch.
     pub(crate) fn sees_branch(&mut self) -> bool {
         self.look().is_ok_and(|more| more)
-            && (!self.tnt.is_empty()
-                || matches!(self.event, Some(Event { kind: EventKind::Tip, status: false, .. })))
+            && (!self.ahead.tnt.is_empty()
+                || matches!(self.ahead.event, Some(Event { kind: EventKind::Tip, status: false, .. })))
     }
 
     /// Notes that instructions were executed, and if `used` that they used the trace.
     pub(crate) fn has_walked(&mut self, used: bool) {
-        self.psb = None;
+        self.at.psb = None;
         if used {
-            self.walk.anchor();
+            self.at.walk.anchor();
         }
     }
 
     pub(crate) fn take_returns(&mut self) -> ReturnStack {
-        self.returns.clone()
+        self.at.returns.clone()
     }
 
     pub(crate) fn put_returns(&mut self, returns: ReturnStack) {
-        self.returns = returns;
+        self.at.returns = returns;
     }
 }

@@ -1,6 +1,9 @@
 //! Continues after an error without waiting for the next PSB, at the next event that gives the decoder's place.
 
-use super::walker::{Placed, Tracing, Walker};
+use super::{
+    place::{Placed, Tracing},
+    walker::Walker,
+};
 use crate::{
     error::{Error, ErrorKind},
     event::{Event, EventKind},
@@ -20,19 +23,20 @@ pub enum Recovered {
 impl Walker<'_> {
     /// After an error, looks for the next event that gives the walk's place, and continues there.
     pub(crate) fn recover(&mut self) -> Result<Recovered, Error> {
-        self.executed = None;
-        self.tick = None;
-        self.walk.consumed();
-        self.failed = false;
-        self.placed = Placed::Here;
+        self.at.executed = None;
+        self.at.landed = false;
+        self.at.tick = None;
+        self.at.walk.consumed();
+        self.at.failed = false;
+        self.at.placed = Placed::Here;
         let recovered = self.search();
         match recovered {
-            Ok(Recovered::Place) => self.error = None,
+            Ok(Recovered::Place) => self.at.error = None,
             Ok(Recovered::Event(_)) => {}
-            Ok(Recovered::End) => self.failed = true,
+            Ok(Recovered::End) => self.at.failed = true,
             Err(error) => {
-                self.error = Some(error);
-                self.failed = true;
+                self.at.error = Some(error);
+                self.at.failed = true;
             }
         }
         recovered
@@ -40,23 +44,23 @@ impl Walker<'_> {
 
     fn search(&mut self) -> Result<Recovered, Error> {
         loop {
-            let event = match self.event.take() {
+            let event = match self.ahead.event.take() {
                 // The last recovery was at this event, and an error followed again.
-                Some(event) if self.recovered_at == Some(event) => continue,
+                Some(event) if self.at.recovered_at == Some(event) => continue,
                 Some(event) => event,
-                None if self.deferred.is_none() && !self.events.is_synced() => {
-                    return Err(self.error.unwrap_or_else(|| self.fail(ErrorKind::OutOfSync)));
+                None if self.ahead.deferred.is_none() && !self.events.is_synced() => {
+                    return Err(self.at.error.unwrap_or_else(|| self.fail(ErrorKind::OutOfSync)));
                 }
                 None => match self.next_event()? {
                     Some(event) => event,
                     None => {
-                        self.tnt.clear();
+                        self.ahead.tnt.clear();
                         return Ok(Recovered::End);
                     }
                 },
             };
-            self.tnt.clear();
-            self.tnt_event = None;
+            self.ahead.tnt.clear();
+            self.ahead.tnt_event = None;
             if let Some(recovered) = self.place_of(event)? {
                 return Ok(recovered);
             }
@@ -66,12 +70,12 @@ impl Walker<'_> {
     /// Applies what `event` says about the place; `None` if it says nothing.
     fn place_of(&mut self, event: Event) -> Result<Option<Recovered>, Error> {
         if event.status {
-            self.event = Some(event);
+            self.ahead.event = Some(event);
             return self.start_over().map(Some);
         }
         let pending = match (event.kind, event.ip) {
             (EventKind::Enabled { .. }, _) => {
-                self.stop(self.ip);
+                self.stop(self.at.ip);
                 true
             }
             (EventKind::Disabled, _) => {
@@ -126,10 +130,10 @@ impl Walker<'_> {
             }
             (_, None) => return Ok(None),
         };
-        self.event = pending.then_some(event);
-        self.recovered_at = self.event;
+        self.ahead.event = pending.then_some(event);
+        self.at.recovered_at = self.ahead.event;
         if !pending {
-            self.walk.anchor();
+            self.at.walk.anchor();
             self.check_next()?;
         }
         Ok(Some(Recovered::Place))
@@ -143,7 +147,7 @@ impl Walker<'_> {
             return Ok(Recovered::End);
         }
         while self.next_status()?.is_some() {}
-        let known = self.tracing != Tracing::Unknown || self.event.is_some();
+        let known = self.at.tracing != Tracing::Unknown || self.ahead.event.is_some();
         Ok(if known { Recovered::Place } else { Recovered::End })
     }
 }

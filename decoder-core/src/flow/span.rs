@@ -13,12 +13,16 @@ impl Walker<'_> {
     /// place where it was sent.
     #[inline]
     pub(crate) fn behind(&self) -> u64 {
-        if self.tnt.is_untouched() { self.located } else { self.located.max(self.outcomes_at) }
+        if self.ahead.tnt.is_untouched() {
+            self.at.located
+        } else {
+            self.at.located.max(self.ahead.outcomes_at)
+        }
     }
 
     /// The next packet that gives the walk's place.
     pub(crate) fn before(&self) -> u64 {
-        if self.tnt.is_empty() { self.offset() } else { self.outcomes_at }
+        if self.ahead.tnt.is_empty() { self.offset() } else { self.ahead.outcomes_at }
     }
 
     /// The packets around the next instruction, or the one executed last.
@@ -29,14 +33,14 @@ impl Walker<'_> {
     /// Whether the last branch may have taken its target from a deferred TIP, one that follows outcomes which are not
     /// used yet. If so, no packet before those outcomes was used.
     pub(crate) fn may_be_deferred(&self) -> bool {
-        self.deferred_tip.is_some() && self.tnt.is_untouched()
+        self.ahead.deferred_tip.is_some() && self.ahead.tnt.is_untouched()
     }
 
     /// Notes that the walk has come to the place where `event` was sent.
     pub(super) fn locate(&mut self, event: &Event) {
         let is_bound = match event.kind {
             // The walk begins at the PSB+ that was synchronised onto.
-            _ if event.status => return self.located = self.events.offset(),
+            _ if event.status => return self.at.located = self.events.offset(),
             EventKind::Disabled
             | EventKind::Paging(_)
             | EventKind::Vmcs(_)
@@ -48,7 +52,7 @@ impl Walker<'_> {
             _ => event.ip.is_some(),
         };
         if is_bound {
-            self.located = self.behind().max(event.offset);
+            self.at.located = self.behind().max(event.offset);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Synchronising: a walk starts at a PSB, with the status updates after it.
 
-use super::walker::{Tracing, Walker};
+use super::{place::Tracing, walker::Walker};
 use crate::{
     config::Dialect,
     error::Error,
@@ -16,7 +16,7 @@ impl Walker<'_> {
 
     /// Goes to the first PSB after which nothing was reported yet and returns its offset; `None` when there is none.
     pub(crate) fn resync(&mut self) -> Option<u64> {
-        if let Some(psb) = self.psb {
+        if let Some(psb) = self.at.psb {
             self.events.rewind(psb);
         }
         self.sync_forward()
@@ -45,14 +45,14 @@ impl Walker<'_> {
     /// The offset of the packet that the decoder holds: the first one that is not an event yet, see [`Event::held`];
     /// the end of the trace when everything was used.
     pub(super) fn held(&self) -> u64 {
-        let held = self.event.map(|event| event.held).or(self.deferred_tip);
+        let held = self.ahead.event.map(|event| event.held).or(self.ahead.deferred_tip);
         held.unwrap_or_else(|| self.events.held_next())
     }
 
     /// Goes to the next PSB as libipt does, and returns its offset: if the packet that the decoder holds is a PSB,
     /// that PSB is skipped.
     pub(super) fn sync_forward_from_held(&mut self) -> Option<u64> {
-        if self.failed {
+        if self.at.failed {
             self.events.pass_psb(self.held());
         }
         self.sync_forward()
@@ -61,12 +61,12 @@ impl Walker<'_> {
     /// Applies and returns the next status update of the PSB+ that was synchronised onto; `None` after the last one,
     /// or if the trace ends in the PSB+.
     pub(super) fn next_status(&mut self) -> Result<Option<Event>, Error> {
-        let event = match core::mem::replace(&mut self.started, true) {
+        let event = match core::mem::replace(&mut self.ahead.started, true) {
             false => self.events.next()?,
             true => match (self.events.next_status()?, self.config().dialect) {
                 // If the PSB+ gives no place to start, libipt looks for one in the next event.
-                (None, Dialect::Libipt) if self.tracing != Tracing::On => {
-                    let offset = self.status_end;
+                (None, Dialect::Libipt) if self.at.tracing != Tracing::On => {
+                    let offset = self.ahead.status_end;
                     self.events.next().map_err(|error| {
                         self.events.rewind(offset);
                         Error { offset, ..error }
@@ -77,14 +77,14 @@ impl Walker<'_> {
         };
         match event {
             Some(event) if event.status => {
-                self.status_end = event.held;
-                self.event = Some(event);
+                self.ahead.status_end = event.held;
+                self.ahead.event = Some(event);
                 self.apply(event).map_err(|kind| Error { offset: event.offset, kind })?;
-                self.event = None;
+                self.ahead.event = None;
                 Ok(Some(event))
             }
             other => {
-                self.event = other;
+                self.ahead.event = other;
                 Ok(None)
             }
         }

@@ -22,25 +22,25 @@ macro_rules! walker_verbs {
             /// first TSC packet.
             #[must_use]
             pub fn time(&self) -> Option<u64> {
-                self.walker.when.tsc
+                self.walker.at.when.tsc
             }
 
             /// How many MTC packets the [`time`](Self::time) does not include, because their clock ran too far.
             #[must_use]
             pub fn lost_mtc(&self) -> u32 {
-                self.walker.when.lost_mtc
+                self.walker.at.when.lost_mtc
             }
 
             /// How many CYC packets the [`time`](Self::time) does not include, because no ratio was known.
             #[must_use]
             pub fn lost_cyc(&self) -> u32 {
-                self.walker.when.lost_cyc
+                self.walker.at.when.lost_cyc
             }
 
             /// The ratio of core clock to bus clock at that time; `None` before the first CBR packet.
             #[must_use]
             pub fn core_bus_ratio(&self) -> Option<u8> {
-                self.walker.when.core_bus_ratio
+                self.walker.at.when.core_bus_ratio
             }
 
             /// The trace.
@@ -64,13 +64,13 @@ macro_rules! walker_verbs {
             /// CR3 at the decoder's place, if the trace gave it.
             #[must_use]
             pub fn cr3(&self) -> Option<u64> {
-                self.walker.space.cr3
+                self.walker.at.space.cr3
             }
 
             /// The address space at the decoder's place, as far as the trace gave it.
             #[must_use]
             pub fn asid(&self) -> $crate::image::Asid {
-                self.walker.space
+                self.walker.at.space
             }
 
             /// The address of the next instruction, or of the one executed last; `None` while tracing is off.

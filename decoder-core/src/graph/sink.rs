@@ -1,6 +1,6 @@
 //! What is done with what was executed.
 
-use crate::{block::Block, event::Event};
+use crate::{block::Block, event::Event, resume::Lost};
 
 /// Receives what a trace says was executed, in order.
 ///
@@ -35,6 +35,12 @@ pub trait ExecutionSink {
 
     /// Something else happened.
     fn event(&mut self, event: &Event);
+
+    /// Something is missing here; only streams of slices say so, see [`resume`](crate::resume).
+    #[inline]
+    fn lost(&mut self, lost: &Lost) {
+        let _ = lost;
+    }
 
     /// The decoder has come to this offset of the trace. It is called now and then, to show progress.
     #[inline(always)]

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     block::{Block, BlockDecoder, Item},
-    error::Error,
+    error::{Error, ErrorKind},
     flow::Continuation,
 };
 
@@ -90,13 +90,13 @@ impl BlockDecoder<'_> {
                             sink.insns(Straight { ip, lengths: insn.len.into() });
                         }
                     }
+                    if S::BLOCKS {
+                        sink.block(&block);
+                    }
                     if S::EDGES {
                         let (edge, before) = edges::edge(self.edge_before, edges::place(block.ip));
                         self.edge_before = before;
                         sink.edge(edge);
-                    }
-                    if S::BLOCKS {
-                        sink.block(&block);
                     }
                 }
                 Some(Item::Event(event)) => {
@@ -118,14 +118,15 @@ impl BlockDecoder<'_> {
         sink: &mut S,
         ahead: &mut Ahead,
     ) -> Result<bool, Error> {
-        let Some(mode) = self.walker.mode else { return Ok(false) };
-        let context = CodeContext { mode, speculative: self.walker.speculative, space: self.walker.space };
+        let Some(mode) = self.walker.at.mode else { return Ok(false) };
+        let context =
+            CodeContext { mode, speculative: self.walker.at.speculative, space: self.walker.at.space };
         graph.enter(context);
         let mut code = Code::new(self.walker.image, context);
-        let block = match graph.at(&mut code, self.walker.ip) {
+        let block = match graph.at(&mut code, self.walker.at.ip) {
             Err(NoBlock::Full) => {
                 graph.flush();
-                graph.at(&mut code, self.walker.ip)
+                graph.at(&mut code, self.walker.at.ip)
             }
             found => found,
         };
@@ -178,8 +179,8 @@ impl BlockDecoder<'_> {
             self.walker.has_walked(used);
         }
         match stop {
-            Stop::Used | Stop::SinkFull => self.walker.ip = graph.view().ip(walk.block),
-            Stop::NoBlock(ip) => self.walker.ip = ip,
+            Stop::Used | Stop::SinkFull => self.walker.at.ip = graph.view().ip(walk.block),
+            Stop::NoBlock(ip) => self.walker.at.ip = ip,
             Stop::Misfit => self.leave_block(graph.view(), walk.block)?,
         }
         Ok(executed)
@@ -211,10 +212,13 @@ impl BlockDecoder<'_> {
         // What does not fit has to be at hand.
         self.walker.sees_branch();
         self.begin();
-        self.walker.ip = body.end_ip;
+        self.walker.at.ip = body.end_ip;
         let gone = self.walker.go(way, body.next(), body.next());
         self.decided = gone.is_ok();
-        gone.inspect_err(|error| self.walker.give_up(*error))
+        gone.inspect_err(|error| match error.kind {
+            ErrorKind::EndOfSlice => self.walker.return_to_insn(body.end_ip),
+            _ => self.walker.give_up(*error),
+        })
     }
 }
 

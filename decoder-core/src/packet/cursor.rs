@@ -12,10 +12,13 @@
 //! assert_eq!(packets.next(), None);
 //! ```
 
-use super::{Context, PSB, Packet, fast};
+use super::{
+    Context, PSB, Packet, fast,
+    input::{Input, LONGEST, before_psb},
+};
 use crate::{
     config::{Config, Position},
-    error::Error,
+    error::{Error, ErrorKind},
     sync,
 };
 
@@ -26,12 +29,15 @@ use crate::{
 /// [`sync_backward`](Self::sync_backward) or [`set_offset`](Self::set_offset) say where to continue.
 #[derive(Clone, Debug)]
 pub struct Packets<'a> {
-    pub(super) bytes: &'a [u8],
-    pub(super) offset: usize,
+    pub(super) input: Input<'a>,
+    /// The next packet's place in the input.
+    pub(super) at: usize,
+    /// Packets behind this place in the input may not be read, because they are too far from the one that needs them.
+    fence: usize,
     /// The PSB last synchronised onto.
-    sync: Option<usize>,
+    sync: Option<u64>,
     failed: bool,
-    /// Outside any block: the fast parser may be used. It never returns an error.
+    /// Outside any block and without a fence: the fast parser may be used. It never returns an error.
     pub(super) plain: bool,
     pub(super) sizes: &'static [u8; 256],
     context: Context,
@@ -50,9 +56,10 @@ impl<'a> Packets<'a> {
     pub fn with_config(trace: &'a [u8], config: Config<'a>) -> Self {
         let sizes = if config.errata.skd007 { &fast::SIZES_SKD007 } else { &fast::SIZES };
         Self {
-            bytes: trace,
+            input: Input::whole(trace),
             sizes,
-            offset: 0,
+            at: 0,
+            fence: usize::MAX,
             sync: None,
             failed: false,
             plain: true,
@@ -69,12 +76,12 @@ impl<'a> Packets<'a> {
 
     /// The trace.
     pub fn bytes(&self) -> &'a [u8] {
-        self.bytes
+        self.input.bytes
     }
 
     /// The offset of the next packet, or of the packet that failed, or where the trace ends.
     pub fn offset(&self) -> u64 {
-        self.offset as u64
+        self.input.base + self.at as u64
     }
 
     /// The context of the next packet.
@@ -84,9 +91,9 @@ impl<'a> Packets<'a> {
 
     /// Goes to a packet that is known to begin at `offset`, outside any block.
     pub fn set_offset(&mut self, offset: u64) {
-        self.offset = usize::try_from(offset).unwrap_or(usize::MAX).min(self.bytes.len());
+        self.at = self.place_of(offset).min(self.input.bytes.len());
         self.failed = false;
-        self.plain = true;
+        self.plain = self.fence == usize::MAX;
         self.context = Context::OUTSIDE;
     }
 
@@ -95,18 +102,30 @@ impl<'a> Packets<'a> {
     /// The search begins 15 bytes before the current packet, so that it finds a PSB whose first bytes were read as
     /// the tail of a damaged packet. It never finds the PSB that it synchronised onto last.
     pub fn sync_forward(&mut self) -> Option<u64> {
-        let look_back = self.offset.saturating_sub(PSB.len() - 1);
+        let offset = self.offset();
+        let look_back = before_psb(offset);
         let from = match self.sync {
-            Some(sync) if self.offset >= sync => look_back.max(sync + 1),
+            Some(sync) if offset >= sync => look_back.max(sync + 1),
             _ => look_back,
         };
-        let psb = sync::forward(self.bytes, from)?;
-        Some(self.synced(psb))
+        // While more bytes follow, what comes after a PSB must be at hand, because it may be one more.
+        let known = self.input.bytes.len() - if self.input.more { 2.min(self.input.bytes.len()) } else { 0 };
+        let psb = sync::forward(self.input.bytes, self.place_of(from));
+        match psb.filter(|psb| psb + PSB.len() <= known) {
+            Some(psb) => Some(self.synced(psb)),
+            None => {
+                // The next search begins at the first place that this one could not judge.
+                if self.input.more {
+                    self.at = self.at.max(known);
+                }
+                None
+            }
+        }
     }
 
     /// Goes to the last PSB before the current position and returns its offset, or stays and returns `None`.
     pub fn sync_backward(&mut self) -> Option<u64> {
-        let psb = sync::backward(self.bytes, self.offset)?;
+        let psb = sync::backward(self.input.bytes, self.at)?;
         Some(self.synced(psb))
     }
 
@@ -115,22 +134,50 @@ impl<'a> Packets<'a> {
     ///
     /// In a run of PSBs without a gap it goes to the last one, as all synchronisation does.
     pub fn sync_at(&mut self, offset: u64) -> bool {
-        let from = usize::try_from(offset).unwrap_or(usize::MAX);
-        let is_psb = self.bytes.get(from..).is_some_and(|rest| rest.starts_with(&PSB));
-        let Some(psb) = sync::forward(self.bytes, from).filter(|_| is_psb) else { return false };
+        let from = self.place_of(offset);
+        let is_psb = self.input.bytes.get(from..).is_some_and(|rest| rest.starts_with(&PSB));
+        let Some(psb) = sync::forward(self.input.bytes, from).filter(|_| is_psb) else { return false };
         self.synced(psb);
         true
     }
 
     /// The offset of the PSB that was synchronised onto last.
     pub fn sync_offset(&self) -> Option<u64> {
-        self.sync.map(|sync| sync as u64)
+        self.sync
     }
 
     fn synced(&mut self, psb: usize) -> u64 {
-        self.set_offset(psb as u64);
+        let psb = self.input.base + psb as u64;
+        self.set_offset(psb);
         self.sync = Some(psb);
-        psb as u64
+        psb
+    }
+
+    /// The place of this offset in the input.
+    fn place_of(&self, offset: u64) -> usize {
+        usize::try_from(offset.saturating_sub(self.input.base)).unwrap_or(usize::MAX)
+    }
+
+    /// Forgets everything, and continues at `offset`.
+    pub(crate) fn restart(&mut self, offset: u64) {
+        self.input = Input { bytes: &[], base: offset, ..self.input };
+        self.sync = None;
+        self.set_offset(offset);
+    }
+
+    /// What is at hand of the trace.
+    #[inline(always)]
+    pub(crate) fn input(&self) -> Input<'a> {
+        self.input
+    }
+
+    /// Continues in another part of the trace.
+    pub(crate) fn resumed<'b>(self, input: Input<'b>, config: Config<'b>) -> Packets<'b> {
+        let offset = self.offset();
+        let Self { fence, sync, failed, plain, sizes, context, .. } = self;
+        let mut packets = Packets { input, at: 0, fence, sync, failed, plain, sizes, context, config };
+        packets.at = packets.place_of(offset);
+        packets
     }
 }
 
@@ -147,22 +194,46 @@ impl Packets<'_> {
         let window = self.plain_window()?;
         let tnt = fast::tnt(window[0]).map(|tnt| (tnt, 1));
         let (packet, size) = tnt.or_else(|| fast::parse(window, self.sizes))?;
-        let offset = self.offset as u64;
-        self.offset += size;
+        let offset = self.offset();
+        self.at += size;
         Some((offset, packet))
     }
 
-    /// The IPBytes field, the payload and the size of the packet at `offset`, if it is a TIP with an IP that the fast
-    /// parser can read.
+    /// The IPBytes field, the payload and the size of the packet at `at` in the input, if it is a TIP with an IP that
+    /// the fast parser can read.
     #[inline(always)]
-    pub(crate) fn target_at(&self, offset: usize) -> Option<(u8, u64, usize)> {
-        fast::target(self.bytes.get(offset..)?.first_chunk()?)
+    pub(crate) fn target_at(&self, at: usize) -> Option<(u8, u64, usize)> {
+        fast::target(self.input.bytes.get(at..)?.first_chunk()?)
     }
 
     #[inline(always)]
     fn plain_window(&self) -> Option<&[u8; fast::WINDOW]> {
-        let rest = self.bytes.get(self.offset..)?;
+        let rest = self.input.bytes.get(self.at..)?;
         rest.first_chunk().filter(|_| self.plain)
+    }
+
+    /// The bytes from the next packet on.
+    pub(crate) fn rest(&self) -> &[u8] {
+        self.input.bytes.get(self.at..).unwrap_or_default()
+    }
+
+    /// Whether the slice may end before what the packet at `offset` depends on.
+    pub(crate) fn may_end(&self, offset: u64) -> bool {
+        let left = self.input.bytes.len() - self.place_of(offset).min(self.input.bytes.len());
+        self.input.more && left <= self.input.reach.saturating_add(LONGEST + usize::from(u8::MAX))
+    }
+
+    /// From here on, reads packets only as far as the input reaches from `offset`.
+    pub(crate) fn set_fence(&mut self, offset: u64) {
+        if self.input.is_sliced() {
+            self.fence = self.place_of(offset).saturating_add(self.input.reach);
+            self.plain = false;
+        }
+    }
+
+    pub(crate) fn clear_fence(&mut self) {
+        self.fence = usize::MAX;
+        self.plain = self.context.block.is_none();
     }
 
     #[inline(never)]
@@ -170,15 +241,23 @@ impl Packets<'_> {
         if self.failed {
             return None;
         }
-        let offset = self.offset as u64;
-        let position = Position { trace: self.bytes, offset: self.offset };
-        match Packet::parse_at(position, &self.config, self.context) {
+        let (offset, at) = (self.offset(), self.at);
+        if at > self.fence {
+            return Some(Err(Error { offset, kind: ErrorKind::LooksTooFar }));
+        }
+        let trace = self.input.bytes;
+        let end_of_slice = Some(Err(Error { offset, kind: ErrorKind::EndOfSlice }));
+        if self.input.more && trace.len().saturating_sub(at) < LONGEST {
+            return end_of_slice;
+        }
+        match Packet::parse_at(Position { trace, offset: at }, &self.config, self.context) {
             Ok(Some((packet, size))) => {
-                self.offset += size;
+                self.at += size;
                 self.context = self.context.after(&packet);
-                self.plain = self.context.block.is_none();
+                self.plain = self.context.block.is_none() && self.fence == usize::MAX;
                 Some(Ok((offset, packet)))
             }
+            Ok(None) if self.input.more => end_of_slice,
             Ok(None) => None,
             Err(kind) => {
                 self.failed = true;

@@ -26,6 +26,7 @@ mod emit;
 mod encoder;
 mod event_trace;
 mod fast;
+mod input;
 mod ip;
 mod mode;
 mod parse;
@@ -57,6 +58,8 @@ pub use tnt::Tnt;
 pub use trig::Trig;
 pub use unknown::Unknown;
 pub use visit::{IpPacket, PacketSink};
+
+pub(crate) use input::{Input, LONGEST, before_psb};
 
 use crate::error::ErrorKind;
 

@@ -26,8 +26,8 @@
 //! assert_eq!(targets.0, [0x1234_5678, 0x1234_abcd]);
 //! ```
 
-use super::{Cyc, Ip, Mtc, Packet, Packets, Tnt, Tsc, fast};
-use crate::{error::Error, last_ip::LastIp};
+use super::{Cyc, Ip, Mtc, Packet, Packets, Tnt, Tsc, fast, input::Input};
+use crate::{error::Error, last_ip::LastIp, resume::Lost};
 
 /// Which of the packets with an IP a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,6 +94,12 @@ pub trait PacketSink {
     fn tsc(&mut self, offset: u64, tsc: Tsc) {
         self.packet(offset, Packet::Tsc(tsc));
     }
+
+    /// Something is missing here; only streams of slices say so, see [`resume`](crate::resume).
+    #[inline]
+    fn lost(&mut self, lost: &Lost) {
+        let _ = lost;
+    }
 }
 
 impl Packets<'_> {
@@ -108,7 +114,7 @@ impl Packets<'_> {
     pub fn visit(&mut self, last_ip: &mut LastIp, sink: &mut impl PacketSink) -> Result<(), Error> {
         loop {
             if self.plain {
-                self.offset = self.visit_frequent(last_ip, sink);
+                self.at = self.visit_frequent(last_ip, sink);
             }
             match self.next_out_of_line() {
                 Some(Ok((offset, packet))) => hand(offset, packet, last_ip, sink),
@@ -118,43 +124,44 @@ impl Packets<'_> {
         }
     }
 
-    /// Hands out packets up to the first one that is not frequent, and returns its offset.
+    /// Hands out packets up to the first one that is not frequent, and returns its place in
+    /// the input.
     ///
     /// Each of the frequent packets has its own branches, also for its size where it has few sizes: what the processor
     /// predicts it need not wait for, and a size from a table it must. Nothing is called that is not inlined, so that
     /// what the sink counts can stay in registers.
     #[inline(always)]
     fn visit_frequent(&self, last_ip: &mut LastIp, sink: &mut impl PacketSink) -> usize {
-        let bytes = self.bytes;
+        let Input { bytes, base, .. } = self.input;
         let long_cycs = !self.config().errata.skd007;
         let mut last = *last_ip;
-        let mut offset = self.offset;
-        while let Some(window) = bytes.get(offset..).and_then(|rest| rest.first_chunk::<{ fast::WINDOW }>()) {
+        let mut at = self.at;
+        while let Some(window) = bytes.get(at..).and_then(|rest| rest.first_chunk::<{ fast::WINDOW }>()) {
             let [first, second, ..] = *window;
-            let place = offset as u64;
+            let offset = base + at as u64;
             if first & 1 == 0 {
                 let Some(Packet::TntShort(tnt)) = fast::tnt(first) else { break };
-                sink.tnt(place, tnt);
-                offset += 1;
+                sink.tnt(offset, tnt);
+                at += 1;
             } else if let Some((form, payload, size)) = fast::target(window) {
                 let address = last.update_by(form, payload);
-                sink.ip(place, IpPacket::Tip, fast::ip(form, payload), Some(address));
-                offset += size;
+                sink.ip(offset, IpPacket::Tip, fast::ip(form, payload), Some(address));
+                at += size;
             } else if first & 0b111 == 0b011 {
-                sink.cyc(place, Cyc { cycles: u64::from(first >> 3) });
-                offset += 1;
+                sink.cyc(offset, Cyc { cycles: u64::from(first >> 3) });
+                at += 1;
             } else if first & 0b111 == 0b111 && second & 1 == 0 && long_cycs {
-                sink.cyc(place, Cyc { cycles: u64::from(first >> 3) | u64::from(second >> 1) << 5 });
-                offset += 2;
+                sink.cyc(offset, Cyc { cycles: u64::from(first >> 3) | u64::from(second >> 1) << 5 });
+                at += 2;
             } else if first == 0x59 {
-                sink.mtc(place, Mtc { ctc: second });
-                offset += 2;
+                sink.mtc(offset, Mtc { ctc: second });
+                at += 2;
             } else {
                 break;
             }
         }
         *last_ip = last;
-        offset
+        at
     }
 
     #[inline(never)]

@@ -5,7 +5,7 @@ use crate::{
     config::Config,
     error::Error,
     event::{Counters, Event, EventDecoder, EventKind, Stamp},
-    packet::Tnt,
+    packet::{Input, Tnt, before_psb},
 };
 
 /// Gives the outcomes of branches and the events between them, each when the caller asks for it.
@@ -67,6 +67,23 @@ impl<'a> QueryDecoder<'a> {
             self.forget();
         }
         found
+    }
+
+    /// Continues in another part of the trace.
+    pub(crate) fn resumed<'b>(self, input: Input<'b>, config: Config<'b>) -> QueryDecoder<'b> {
+        let Self { events, tnt, next, when } = self;
+        QueryDecoder { events: events.resumed(input, config), tnt, next, when }
+    }
+
+    /// Forgets everything but the counters, and continues at `offset`.
+    pub(crate) fn restart(&mut self, offset: u64) {
+        self.forget();
+        self.events.restart(offset);
+    }
+
+    /// The offset before which nothing of the trace is needed again.
+    pub(crate) fn keep_from(&self) -> u64 {
+        before_psb(self.events.offset())
     }
 
     fn forget(&mut self) {

@@ -5,6 +5,7 @@ use crate::{
     error::Error,
     event::{BranchSink, Event, ReadAhead},
     packet::Tnt,
+    resume::Lost,
 };
 
 /// Receives the answers of a trace in order.
@@ -17,6 +18,12 @@ pub trait AnswerSink {
 
     /// An event.
     fn event(&mut self, event: &Event);
+
+    /// Something is missing here; only streams of slices say so, see [`resume`](crate::resume).
+    #[inline]
+    fn lost(&mut self, lost: &Lost) {
+        let _ = lost;
+    }
 
     /// The decoder has come to this offset of the trace. It is called now and then, to show progress.
     #[inline(always)]

@@ -1,0 +1,116 @@
+//! Decoding a trace that comes in slices: a ring in two pieces, the regions of a ToPA, what one PMI found.
+//!
+//! A stream takes slices in their order, each as it comes, cut anywhere: in the middle of a packet, of a PSB+, of
+//! packets that belong together. What it passes to its sink is what the decoder of the whole trace would pass on:
+//! items, events, times, and the offsets of events and errors, which count from the start of the stream. Between two
+//! slices the stream borrows nothing of the trace, so the processor may overwrite a slice as soon as
+//! [`decode`](BlockStream::decode) has returned. No slice is copied; only the bytes at its end that mean nothing
+//! without the next slice are, into memory of the caller.
+//!
+//! | stream | passes on | to |
+//! |---|---|---|
+//! | [`PacketStream`] | packets | [`PacketSink`](crate::packet::PacketSink) |
+//! | [`AnswerStream`] | outcomes, targets, events | [`AnswerSink`](crate::query::AnswerSink) |
+//! | [`BlockStream`] | instructions, blocks, edges, events | [`ExecutionSink`](crate::graph::ExecutionSink) |
+//!
+//! After an error a stream goes on at the next PSB. Errors and gaps are passed to the sink and counted. The calls
+//! `gap` and `finish` decode what was kept of the last slice.
+//!
+//! ```
+//! use pugmark_decoder_core::config::Config;
+//! use pugmark_decoder_core::event::Event;
+//! use pugmark_decoder_core::graph::{ExecutionSink, Graph, Straight};
+//! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
+//! use pugmark_decoder_core::resume::{BlockStream, KEPT};
+//!
+//! /// Collects the addresses of instructions.
+//! #[derive(Default)]
+//! struct Addresses(Vec<u64>);
+//!
+//! impl ExecutionSink for Addresses {
+//!     const INSNS: bool = true;
+//!
+//!     fn insns(&mut self, insns: Straight) {
+//!         self.0.extend(insns);
+//!     }
+//!
+//!     fn event(&mut self, _: &Event) {}
+//! }
+//!
+//! // 1000: xor eax, eax; 1002: jz 1005; 1004: hlt; 1005: nop; 1006: jmp 1000
+//! let code = [0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8];
+//! let sections = [Section { base: 0x1000, bytes: &code, space: AddressSpace::Any }];
+//! // PSB, MODE.Exec (64 bit), FUP (1000), PSBEND, TNT (taken, not taken)
+//! let trace = b"\
+//!     \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\x0c";
+//!
+//! let (mut memory, mut kept) = ([0; 4096], [0; KEPT]);
+//! let mut graph = Graph::new(&mut memory);
+//! let mut sink = Addresses::default();
+//! let mut stream = BlockStream::new(Image::new(&sections), Config::new(), &mut kept);
+//! // One buffer for all slices, as if the processor wrote them there.
+//! let mut buffer = [0; 5];
+//! for slice in trace.chunks(buffer.len()) {
+//!     buffer[..slice.len()].copy_from_slice(slice);
+//!     stream.decode(&buffer[..slice.len()], &mut graph, &mut sink);
+//! }
+//! stream.finish(&mut graph, &mut sink);
+//! assert_eq!((sink.0, stream.errors()), (vec![0x1000, 0x1002, 0x1005, 0x1006, 0x1000, 0x1002], 0));
+//! ```
+//!
+//! # What is kept of a slice
+//!
+//! At the end of a slice a decoder keeps its state, which is small and of fixed size, and the bytes that it will read
+//! again or has not read:
+//!
+//! - up to 15 bytes of a packet that the cut divides, and 15 before it, in which a PSB may begin that a damaged packet
+//!   seems to hold;
+//! - a PSB+ whose end is not there yet, because only all of it says whether tracing is on and where;
+//! - an OVF and what follows it, up to a packet that says whether tracing is on;
+//! - the last PSB+ for a while if no instruction was executed since, to start there again after an error.
+//!
+//! Outcomes, incomplete events and return addresses are in the state, and keep no bytes. Of a PSB+, an OVF and the last
+//! PSB+ the decoder keeps as much as it has memory for, which it divides up when it is created: then it can look at
+//! least `N / 2 - 200` bytes ahead with `N` bytes. A PSB+ has some fifty bytes, and a hundred with all that can be in
+//! it. After an OVF while tracing is off, many timing packets may come; then an OVF is an error,
+//! [`LooksTooFar`](crate::ErrorKind::LooksTooFar), wherever the cuts are, and decoding goes on at the next PSB.
+//!
+//! Streams read by the [manual](crate::config::Dialect::Manual), whatever the configuration says: libipt looks ahead in
+//! more places, and has no slices.
+
+mod answers;
+mod blocks;
+mod packets;
+mod tail;
+
+pub use answers::AnswerStream;
+pub use blocks::BlockStream;
+pub use packets::PacketStream;
+
+use crate::{
+    config::{Config, Dialect},
+    error::Error,
+};
+
+/// How much memory is enough for what is kept of a slice, in bytes, where packets are not lost while much else is
+/// recorded: see the [module's documentation](self).
+pub const KEPT: usize = 4096;
+
+/// Why something is missing in what a stream passes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// The trace could not be decoded here. Decoding goes on at the next PSB.
+    Error(Error),
+    /// The caller said that bytes are missing here. Decoding goes on at the next PSB.
+    Gap {
+        /// The offset of the first one in the stream.
+        offset: u64,
+        /// How many; 0 if that is unknown.
+        bytes: u64,
+    },
+}
+
+/// What streams make of a configuration.
+fn by_the_manual(config: Config<'_>) -> Config<'_> {
+    Config { dialect: Dialect::Manual, ..config }
+}

@@ -1,0 +1,105 @@
+//! The end of a slice, kept until the next one comes.
+
+use crate::packet::{Input, LONGEST};
+
+/// Bytes at the end of what was decoded, which are needed again.
+#[derive(Debug)]
+pub(super) struct Tail<'m> {
+    memory: &'m mut [u8],
+    len: usize,
+    /// The offset of the first one.
+    base: u64,
+    reach: usize,
+}
+
+/// How many bytes of a slice are decoded together with a tail at first. Mostly that is enough to need the tail no more.
+const FIRST: usize = 64;
+
+/// What may be kept besides what reaches say: the bytes before, in which a PSB may begin, and a packet, whose size may
+/// be any if the caller's reader of unknown packets says so.
+const MARGIN: usize = LONGEST - 1 + 2 * LONGEST + u8::MAX as usize;
+
+impl<'m> Tail<'m> {
+    pub(super) fn new<const N: usize>(memory: &'m mut [u8; N]) -> Self {
+        const { assert!(N >= 1024, "too little memory for what is kept of a slice") };
+        // A PSB that may be needed again, then a packet that looks ahead; and there must be room to go on.
+        let reach = (N - MARGIN - FIRST) / 2;
+        Self { memory, len: 0, base: 0, reach }
+    }
+
+    /// Where the next slice begins.
+    pub(super) const fn end(&self) -> u64 {
+        self.base + self.len as u64
+    }
+
+    /// Decodes a slice by `run`, which returns the offset from which on bytes are needed again.
+    pub(super) fn feed(&mut self, slice: &[u8], mut run: impl FnMut(Input<'_>) -> u64) {
+        let start = self.end();
+        let (mut copied, mut most) = (0, FIRST);
+        while self.base < start && copied < slice.len() {
+            let Some((more, _)) =
+                slice.get(copied..).and_then(|rest| rest.split_at_checked(most.min(rest.len())))
+            else {
+                break;
+            };
+            let added = self.append(more);
+            if added == 0 {
+                // No decoder keeps as much.
+                break;
+            }
+            copied += added;
+            most *= 2;
+            let keep = run(self.input(true));
+            self.forget_before(keep);
+        }
+        if copied == slice.len() {
+            return;
+        }
+        // Nothing before the slice is needed any more.
+        let base = self.base.max(start);
+        let input = |base: u64| Input {
+            bytes: usize::try_from(base - start).ok().and_then(|at| slice.get(at..)).unwrap_or_default(),
+            base,
+            more: true,
+            reach: self.reach,
+        };
+        let keep = run(input(base)).max(base);
+        let rest = input(keep).bytes;
+        (self.len, self.base) = (0, keep);
+        self.append(rest);
+    }
+
+    /// Decodes what was kept, after which nothing follows.
+    pub(super) fn finish(&mut self, run: impl FnOnce(Input<'_>) -> u64) {
+        run(self.input(false));
+        (self.base, self.len) = (self.end(), 0);
+    }
+
+    /// Continues with a slice at this offset.
+    pub(super) const fn go_to(&mut self, offset: u64) {
+        (self.base, self.len) = (offset, 0);
+    }
+
+    fn input(&self, more: bool) -> Input<'_> {
+        let bytes = self.memory.get(..self.len).unwrap_or_default();
+        Input { bytes, base: self.base, more, reach: self.reach }
+    }
+
+    /// Appends as many of the bytes as there is room for, and returns how many.
+    fn append(&mut self, bytes: &[u8]) -> usize {
+        let room = self.memory.get_mut(self.len..).unwrap_or_default();
+        let added = bytes.len().min(room.len());
+        if let (Some(room), Some(bytes)) = (room.get_mut(..added), bytes.get(..added)) {
+            room.copy_from_slice(bytes);
+        }
+        self.len += added;
+        added
+    }
+
+    fn forget_before(&mut self, offset: u64) {
+        let forgotten = usize::try_from(offset.saturating_sub(self.base)).unwrap_or(usize::MAX).min(self.len);
+        self.memory.copy_within(forgotten..self.len, 0);
+        self.len -= forgotten;
+        self.base += forgotten as u64;
+    }
+}

@@ -1,0 +1,152 @@
+//! Gaps, ends, and what is too far away.
+
+use super::{
+    check, common,
+    cuts::Cuts,
+    traces,
+    whole::{Layer, Step, Steps},
+};
+use pugmark_decoder_core::{
+    ErrorKind,
+    config::Config,
+    event::Event,
+    graph::Graph,
+    image::{Image, Section},
+    resume::{AnswerStream, BlockStream, KEPT, PacketStream},
+};
+
+/// Moves the offsets of what was seen.
+fn moved(steps: Vec<Step>, by: u64) -> Vec<Step> {
+    let step = |step| match step {
+        Step::Event(event @ Event { offset, held, .. }) => {
+            Step::Event(Event { offset: offset + by, held: held + by, ..event })
+        }
+        Step::Error(mut error) => {
+            error.offset += by;
+            Step::Error(error)
+        }
+        Step::Packet(offset, packet) => Step::Packet(offset + by, packet),
+        Step::Ip(offset, packet, ip, address) => Step::Ip(offset + by, packet, ip, address),
+        other => other,
+    };
+    steps.into_iter().map(step).collect()
+}
+
+#[test]
+fn a_gap_ends_what_was_before_and_decoding_restarts_after_it() {
+    const LOST: u64 = 0x1_2345_6789_abcd;
+    for (name, scenario) in traces() {
+        let sections = common::sections(&scenario);
+        let (image, trace, config) = (Image::new(&sections), &scenario.trace, scenario.config);
+        for at in (0..=trace.len()).step_by(5) {
+            let (before, after) = trace.split_at(at);
+            let parts = |layer: Layer| {
+                let mut expected = layer.whole(before, image, config).0;
+                expected.push(Step::Gap(at as u64, LOST));
+                expected.extend(moved(layer.whole(after, image, config).0, at as u64 + LOST));
+                expected
+            };
+            let mut kept = [0; KEPT];
+            let mut steps = Steps::default();
+            let mut packets = PacketStream::new(config, &mut kept);
+            packets.decode(before, &mut steps);
+            packets.gap(LOST, &mut steps);
+            packets.decode(after, &mut steps);
+            packets.finish(&mut steps);
+            assert_eq!(steps.0, parts(Layer::Packets), "{name}, {at}");
+
+            let mut steps = Steps::default();
+            let mut answers = AnswerStream::new(config, &mut kept);
+            answers.decode(before, &mut steps);
+            answers.gap(LOST, &mut steps);
+            answers.decode(after, &mut steps);
+            answers.finish(&mut steps);
+            assert_eq!(steps.0, parts(Layer::Answers), "{name}, {at}");
+
+            let mut steps = Steps::default();
+            let mut memory = [0; 5000];
+            let mut graph = Graph::new(&mut memory);
+            let mut blocks = BlockStream::new(image, config, &mut kept);
+            blocks.decode(before, &mut graph, &mut steps);
+            blocks.gap(LOST, &mut graph, &mut steps);
+            blocks.decode(after, &mut graph, &mut steps);
+            blocks.finish(&mut graph, &mut steps);
+            assert_eq!(steps.0, parts(Layer::Blocks(5000)), "{name}, {at}");
+        }
+    }
+}
+
+#[test]
+fn after_its_end_a_stream_begins_anew() {
+    let mut kept = [0; KEPT];
+    let mut memory = [0; 5000];
+    let mut graph = Graph::new(&mut memory);
+    for (name, scenario) in traces() {
+        let sections = common::sections(&scenario);
+        let image = Image::new(&sections);
+        let mut blocks = BlockStream::new(image, scenario.config, &mut kept);
+        let expected = Layer::Blocks(5000).whole(&scenario.trace, image, scenario.config).0;
+        let errors = expected.iter().filter(|step| matches!(step, Step::Error(_))).count() as u64;
+        for round in 1..4 {
+            let mut steps = Steps::default();
+            let cut = scenario.trace.len() * round / 4;
+            blocks.decode(&scenario.trace[..cut], &mut graph, &mut steps);
+            assert_eq!(blocks.offset(), cut as u64);
+            blocks.decode(&scenario.trace[cut..], &mut graph, &mut steps);
+            blocks.finish(&mut graph, &mut steps);
+            assert_eq!(steps.0, expected, "{name}, round {round}");
+            assert_eq!((blocks.offset(), blocks.errors()), (0, errors * round as u64), "{name}");
+        }
+    }
+}
+
+/// A PSB+ with an address, a branch, then packets, and a PSB+ and a branch again.
+fn around(packets: &[u8]) -> Vec<u8> {
+    let start = b"\
+        \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\x06";
+    [start, packets, start].concat()
+}
+
+/// 1000: je 1000.
+const LOOP: [Section<'_>; 1] =
+    [Section { base: 0x1000, bytes: &[0x74, 0xfe], space: pugmark_decoder_core::image::AddressSpace::Any }];
+
+/// OVF, MTCs, and a FUP.
+fn overflow(mtcs: usize) -> Vec<u8> {
+    [b"\x02\xf3", &b"\x59\x07".repeat(mtcs)[..], b"\x3d\0\x10\x06"].concat()
+}
+
+#[test]
+fn what_an_overflow_means_is_looked_for_over_many_packets() {
+    let trace = around(&overflow(900));
+    for cuts in [Cuts::Each(1), Cuts::Each(64), Cuts::Each(700), Cuts::At(vec![33])] {
+        check(&trace, Image::new(&LOOP), Config::new(), &cuts, "overflow");
+    }
+}
+
+#[test]
+fn what_is_too_far_away_is_an_error_wherever_the_cuts_are() {
+    // A PSB+ without end, too.
+    let endless = [&b"\x02\x82".repeat(8)[..], &b"\x59\x07".repeat(2000), b"\x02\x23"].concat();
+    for (packets, place) in [(overflow(2000), 28), (endless, 28)] {
+        let trace = around(&packets);
+        let (image, config) = (Image::new(&LOOP), Config::new());
+        for layer in [Layer::Answers, Layer::Blocks(0), Layer::Blocks(5000)] {
+            let expected = layer.sliced(&trace, image, config, &Cuts::At(vec![]));
+            let errors: Vec<_> = expected
+                .0
+                .iter()
+                .filter_map(|step| match step {
+                    Step::Error(error) => Some((error.offset, error.kind)),
+                    _ => None,
+                })
+                .collect();
+            assert!(errors.starts_with(&[(place, ErrorKind::LooksTooFar)]), "{errors:x?}");
+            // The branch after the second PSB+ is seen again.
+            assert!(!matches!(expected.0.last(), Some(Step::Error(_))));
+            for cuts in [Cuts::Each(1), Cuts::Each(100), Cuts::Each(2000), Cuts::At(vec![29, 2000])] {
+                assert_eq!(layer.sliced(&trace, image, config, &cuts), expected, "{layer:?} {cuts:?}");
+            }
+        }
+    }
+}

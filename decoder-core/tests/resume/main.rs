@@ -1,0 +1,104 @@
+//! Traces that come in slices: wherever the cuts are, the result is that of the whole.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod cuts;
+mod gaps;
+mod whole;
+
+use cuts::Cuts;
+use pugmark_decoder_core::{
+    config::{Clocks, Config, Dialect},
+    errata::Errata,
+    image::Image,
+};
+
+/// Each scenario's trace, with a name.
+fn traces() -> Vec<(String, common::notation::Scenario)> {
+    let mut all = common::scenarios();
+    for (_, scenario) in &mut all {
+        scenario.config.dialect = Dialect::Manual;
+    }
+    assert!(all.len() > 100);
+    all
+}
+
+/// Checks a trace in all layers with these cuts.
+fn check(trace: &[u8], image: Image<'_>, config: Config<'_>, cuts: &Cuts, name: &str) {
+    for layer in whole::LAYERS {
+        let expected = layer.whole(trace, image, config);
+        let got = layer.sliced(trace, image, config, cuts);
+        if got == expected {
+            continue;
+        }
+        let same = got.0.iter().zip(&expected.0).take_while(|(a, b)| a == b).count();
+        panic!(
+            "{trace:02x?} {name}, {layer:?}, {cuts:?}: step {same}: {:x?} instead of {:x?}, after {:x?}; {:?} and {:?}",
+            got.0.get(same),
+            expected.0.get(same),
+            &expected.0[same.saturating_sub(3)..same],
+            got.1,
+            expected.1,
+        );
+    }
+}
+
+#[test]
+fn scenarios_cut_in_two_at_each_byte_decode_as_the_whole() {
+    for (name, scenario) in traces() {
+        let sections = common::sections(&scenario);
+        for at in 0..=scenario.trace.len() {
+            check(&scenario.trace, Image::new(&sections), scenario.config, &Cuts::At(vec![at]), &name);
+        }
+    }
+}
+
+#[test]
+fn scenarios_in_small_pieces_decode_as_the_whole() {
+    for (name, scenario) in traces() {
+        let sections = common::sections(&scenario);
+        for size in [1, 2, 3, 7, 16, 64, 1000] {
+            check(&scenario.trace, Image::new(&sections), scenario.config, &Cuts::Each(size), &name);
+        }
+    }
+}
+
+#[test]
+fn damaged_traces_with_errata_and_clocks_cut_anywhere_decode_as_the_whole() {
+    let mut rng = fastrand::Rng::with_seed(12);
+    let traces = traces();
+    let errata = [
+        Errata::NONE,
+        Errata { bdm64: true, bdm70: true, skd007: true, ..Errata::NONE },
+        Errata { skd010: true, skd022: true, skl014: true, skl168: true, ..Errata::NONE },
+        Errata { apl11: true, apl12: true, skz84: true, ..Errata::NONE },
+    ];
+    let rounds = if std::env::var_os("PUGMARK_LONG").is_some() { 200_000 } else { 4_000 };
+    for round in 0..rounds {
+        let (name, scenario) = &traces[rng.usize(..traces.len())];
+        let (_, other) = &traces[rng.usize(..traces.len())];
+        let mut trace = scenario.trace.clone();
+        if rng.bool() {
+            trace.extend(&other.trace);
+        }
+        for _ in 0..rng.usize(..4) {
+            match rng.usize(..trace.len() + 1) {
+                at if at == trace.len() => {}
+                at if rng.bool() => trace[at] ^= 1 << rng.u8(..8),
+                at if rng.bool() => drop(trace.remove(at)),
+                at => trace[at] = rng.u8(..),
+            }
+        }
+        let clocks =
+            Clocks { mtc_freq: 3, nom_freq: 20, cpuid_15h_eax: 2, cpuid_15h_ebx: 250, ..Clocks::UNKNOWN };
+        let mut config = Config { errata: errata[rng.usize(..errata.len())], ..scenario.config };
+        if rng.bool() {
+            config.clocks = clocks;
+        }
+        let sections = common::sections(scenario);
+        let mut cuts: Vec<_> = (0..rng.usize(1..5)).map(|_| rng.usize(..=trace.len())).collect();
+        cuts.sort_unstable();
+        let cuts = if rng.u8(..4) == 0 { Cuts::Each(rng.usize(1..40)) } else { Cuts::At(cuts) };
+        check(&trace, Image::new(&sections), config, &cuts, &format!("{name}, round {round}"));
+    }
+}

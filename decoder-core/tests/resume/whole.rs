@@ -1,0 +1,187 @@
+//! What decoders give, of a whole trace and of its slices.
+
+use super::cuts::Cuts;
+use pugmark_decoder_core::{
+    Error, Packet,
+    block::{Block, BlockDecoder},
+    config::Config,
+    event::{Counters, Event},
+    graph::{ExecutionSink, Graph, Straight},
+    image::Image,
+    last_ip::LastIp,
+    packet::{Ip, IpPacket, PacketSink, Packets, Tnt},
+    query::{AnswerSink, QueryDecoder},
+    resume::{AnswerStream, BlockStream, KEPT, Lost, PacketStream},
+};
+
+/// One thing that was passed to a sink.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Step {
+    Packet(u64, Packet),
+    Ip(u64, IpPacket, Ip, Option<u64>),
+    Outcomes(Vec<bool>),
+    Target(Option<u64>),
+    Insn(u64),
+    Block(Block),
+    Edge(u16),
+    Event(Event),
+    Error(Error),
+    Gap(u64, u64),
+}
+
+/// All that was passed to a sink, and what was counted.
+pub(crate) type Seen = (Vec<Step>, Counters);
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Layer {
+    Packets,
+    Answers,
+    /// With a graph of so many words.
+    Blocks(usize),
+}
+
+pub(crate) const LAYERS: [Layer; 4] =
+    [Layer::Packets, Layer::Answers, Layer::Blocks(0), Layer::Blocks(5_000)];
+
+#[derive(Default)]
+pub(crate) struct Steps(pub(crate) Vec<Step>);
+
+impl Steps {
+    fn note_loss(&mut self, lost: &Lost) {
+        self.0.push(match *lost {
+            Lost::Error(error) => Step::Error(error),
+            Lost::Gap { offset, bytes } => Step::Gap(offset, bytes),
+        });
+    }
+}
+
+impl PacketSink for Steps {
+    fn packet(&mut self, offset: u64, packet: Packet) {
+        self.0.push(Step::Packet(offset, packet));
+    }
+
+    fn ip(&mut self, offset: u64, packet: IpPacket, ip: Ip, address: Option<u64>) {
+        self.0.push(Step::Ip(offset, packet, ip, address));
+    }
+
+    fn lost(&mut self, lost: &Lost) {
+        self.note_loss(lost);
+    }
+}
+
+impl AnswerSink for Steps {
+    fn outcomes(&mut self, outcomes: Tnt) {
+        // How many come in one call may differ.
+        match self.0.last_mut() {
+            Some(Step::Outcomes(row)) => row.extend(outcomes.outcomes()),
+            _ => self.0.push(Step::Outcomes(outcomes.outcomes().collect())),
+        }
+    }
+
+    fn target(&mut self, ip: Option<u64>) {
+        self.0.push(Step::Target(ip));
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.0.push(Step::Event(*event));
+    }
+
+    fn lost(&mut self, lost: &Lost) {
+        self.note_loss(lost);
+    }
+}
+
+impl ExecutionSink for Steps {
+    const INSNS: bool = true;
+    const BLOCKS: bool = true;
+    const EDGES: bool = true;
+
+    fn insns(&mut self, insns: Straight) {
+        self.0.extend(insns.map(Step::Insn));
+    }
+
+    fn block(&mut self, block: &Block) {
+        self.0.push(Step::Block(*block));
+    }
+
+    fn edge(&mut self, edge: u16) {
+        self.0.push(Step::Edge(edge));
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.0.push(Step::Event(*event));
+    }
+
+    fn lost(&mut self, lost: &Lost) {
+        self.note_loss(lost);
+    }
+}
+
+impl Layer {
+    /// What the decoder of the whole trace gives, which goes on at the next PSB after an error.
+    pub(crate) fn whole(self, trace: &[u8], image: Image<'_>, config: Config<'_>) -> Seen {
+        let mut steps = Steps::default();
+        let counters = match self {
+            Self::Packets => {
+                let mut packets = Packets::with_config(trace, config);
+                let mut last_ip = LastIp::new();
+                while packets.sync_forward().is_some() {
+                    let Err(error) = packets.visit(&mut last_ip, &mut steps) else { break };
+                    steps.0.push(Step::Error(error));
+                }
+                Counters::default()
+            }
+            Self::Answers => {
+                let mut query = QueryDecoder::with_config(trace, config);
+                while query.sync_forward().is_some() {
+                    let Err(error) = query.visit(&mut steps) else { break };
+                    steps.0.push(Step::Error(error));
+                }
+                query.counters()
+            }
+            Self::Blocks(words) => {
+                let mut memory = vec![0; words];
+                let mut graph = Graph::new(&mut memory);
+                let mut decoder = BlockDecoder::with_config(trace, image, config);
+                while decoder.resync().is_some() {
+                    let Err(error) = decoder.visit(&mut graph, &mut steps) else { break };
+                    steps.0.push(Step::Error(error));
+                }
+                decoder.counters()
+            }
+        };
+        (steps.0, counters)
+    }
+
+    /// What a stream gives.
+    pub(crate) fn sliced(self, trace: &[u8], image: Image<'_>, config: Config<'_>, cuts: &Cuts) -> Seen {
+        let mut steps = Steps::default();
+        let mut kept = [0; KEPT];
+        let counters = match self {
+            Self::Packets => {
+                let mut stream = PacketStream::new(config, &mut kept);
+                cuts.slices(trace, |slice| stream.decode(slice, &mut steps));
+                assert_eq!(stream.offset(), trace.len() as u64);
+                stream.finish(&mut steps);
+                Counters::default()
+            }
+            Self::Answers => {
+                let mut stream = AnswerStream::new(config, &mut kept);
+                cuts.slices(trace, |slice| stream.decode(slice, &mut steps));
+                assert_eq!(stream.offset(), trace.len() as u64);
+                stream.finish(&mut steps);
+                stream.counters()
+            }
+            Self::Blocks(words) => {
+                let mut memory = vec![0; words];
+                let mut graph = Graph::new(&mut memory);
+                let mut stream = BlockStream::new(image, config, &mut kept);
+                cuts.slices(trace, |slice| stream.decode(slice, &mut graph, &mut steps));
+                assert_eq!(stream.offset(), trace.len() as u64);
+                stream.finish(&mut graph, &mut steps);
+                stream.counters()
+            }
+        };
+        (steps.0, counters)
+    }
+}
