@@ -34,6 +34,7 @@ pub mod instructions;
 pub mod judge;
 pub mod libipt;
 pub mod libipt_speed;
+pub mod linux;
 pub mod machine;
 
 pub mod report;

@@ -5,7 +5,7 @@ use pugmark_protocol::Done;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Instant;
 
@@ -210,19 +210,32 @@ impl Machine {
 }
 
 /// A running machine; dropping this ends it.
-struct Running(Child);
+pub(crate) struct Running(Child);
 
 impl Running {
-    fn start(mut command: Command) -> Result<Self> {
+    pub(crate) fn start(mut command: Command) -> Result<Self> {
         command.spawn().map(Self).with_context(|| {
             format!("cannot start {QEMU}: `cargo xtask test` installs it where it is missing")
         })
     }
 
+    /// Returns standard output, once.
+    pub(crate) fn output(&mut self) -> Result<ChildStdout> {
+        self.0.stdout.take().context("standard output was not piped")
+    }
+
+    /// Returns the status and what was written to standard error, if the machine has ended.
+    pub(crate) fn ended(&mut self) -> Result<Option<(i32, String)>> {
+        if self.0.try_wait()?.is_none() {
+            return Ok(None);
+        }
+        self.wait().map(Some)
+    }
+
     /// Returns the lines of standard output. A separate thread reads them, so that the receiver can keep a deadline.
     fn lines(&mut self) -> Result<Receiver<String>> {
         let (sender, receiver) = channel();
-        let output = BufReader::new(self.0.stdout.take().context("standard output was not piped")?);
+        let output = BufReader::new(self.output()?);
         std::thread::spawn(move || {
             for line in output.split(b'\n').map_while(Result::ok) {
                 if sender.send(String::from_utf8_lossy(&line).trim_end().to_owned()).is_err() {

@@ -8,6 +8,7 @@ mod deny;
 mod fuzz;
 mod headline;
 mod iso;
+mod linux;
 mod mutants;
 mod mutate;
 mod oldest_toolchain;
@@ -32,6 +33,8 @@ struct Cli {
 enum Command {
     /// Boot the kernel in QEMU, let it trace itself, and hold its decode against the truth
     Run(run::RunOptions),
+    /// Boot Debian's Linux on the virtual hardware, and run a command in it, such as `perf record -e intel_pt//u`
+    Linux(linux::LinuxOptions),
     /// Run every test: host, model, QEMU, documentation
     Test(test::TestOptions),
     /// What the CI runs: format, clippy, documentation, all tests, mutations of what has changed
@@ -55,6 +58,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(options) => run::run(&options),
+        Command::Linux(options) => linux::linux(&options),
         Command::Test(options) => test::test(&options).map(|_| ExitCode::SUCCESS),
         Command::Ci(options) => ci::ci(options).map(|()| ExitCode::SUCCESS),
         Command::Iso(options) => iso::iso(&options).map(|()| ExitCode::SUCCESS),

@@ -219,7 +219,8 @@ impl RunTally {
     }
 }
 
-fn write_truth(file: &Path, truths: &[Truth]) -> Result<()> {
+/// Writes every instruction that was logged into a file.
+pub(crate) fn write_truth(file: &Path, truths: &[Truth]) -> Result<()> {
     let write = || -> std::io::Result<()> {
         let mut out = std::io::BufWriter::new(std::fs::File::create(file)?);
         truths.iter().try_for_each(|truth| truth.write(&mut out))?;

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use pugmark_qemu_tests::linux::packages;
 use pugmark_qemu_tests::machine::QEMU;
 use std::process::Command;
 
@@ -27,6 +28,7 @@ struct PackageManager {
     /// Empty if the system has no such package.
     ipt: &'static str,
     pfm: &'static str,
+    perf: &'static str,
 }
 
 /// Returns the names of the packages with a program or library.
@@ -41,6 +43,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         cxx: "g++",
         ipt: "libipt-dev",
         pfm: "libpfm4-dev",
+        perf: "linux-perf",
     },
     PackageManager {
         systems: &["fedora", "rhel"],
@@ -50,6 +53,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         cxx: "gcc-c++",
         ipt: "libipt-devel",
         pfm: "libpfm-devel",
+        perf: "perf",
     },
     PackageManager {
         systems: &["arch"],
@@ -59,6 +63,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         cxx: "gcc",
         ipt: "libipt",
         pfm: "libpfm",
+        perf: "perf",
     },
     PackageManager {
         systems: &["opensuse", "suse"],
@@ -68,6 +73,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         cxx: "gcc-c++",
         ipt: "libipt-devel",
         pfm: "libpfm-devel",
+        perf: "perf",
     },
     PackageManager {
         systems: &["alpine"],
@@ -77,6 +83,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         cxx: "g++",
         ipt: "",
         pfm: "",
+        perf: "perf",
     },
 ];
 
@@ -103,8 +110,8 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
 const LIBRARIES: [(&str, Packages); 2] =
     [("libipt.so.2", |manager| manager.ipt), ("libpfm.so.4", |manager| manager.pfm)];
 
-/// Calls [`prepare`], and makes sure that the libraries that tests compare with exist. If they are missing, the tests
-/// report what they skip.
+/// Calls [`prepare`], and makes sure that the libraries that tests compare with exist, and the Linux that they boot. If
+/// they are missing, the tests report what they skip.
 pub(crate) fn prepare_tests(no_install: bool) -> Result<()> {
     prepare(no_install)?;
     for (library, packages) in LIBRARIES {
@@ -123,6 +130,10 @@ pub(crate) fn prepare_tests(no_install: bool) -> Result<()> {
             }
         }
     }
+    let mut packages = packages::Packages { no_install, tell: &mut |command| println!("{command}") };
+    if let Err(error) = packages.kernel().and_then(|_| packages.busybox()) {
+        println!("Linux is missing as a guest: {error:#}");
+    }
     Ok(())
 }
 
@@ -130,6 +141,12 @@ pub(crate) fn prepare_tests(no_install: bool) -> Result<()> {
 fn is_library(name: &str) -> bool {
     // SAFETY: these libraries have no other initialisers than any C library.
     unsafe { libloading::Library::new(name) }.is_ok()
+}
+
+/// Calls [`prepare`], and makes sure that perf exists, which goes into the Linux guest and reads what it recorded.
+pub(crate) fn prepare_linux(no_install: bool) -> Result<()> {
+    prepare(no_install)?;
+    require("perf", |manager| manager.perf, no_install)
 }
 
 /// Makes sure that GRUB can make a disk image.

@@ -1,0 +1,38 @@
+#!/bin/busybox sh
+# The first program of the guest: runs /pugmark/command, or a shell if there is none, and sends what it left.
+busybox mkdir -p /proc /sys /dev /tmp /out /root
+busybox mount -t proc proc /proc
+busybox mount -t sysfs sys /sys
+busybox mount -t devtmpfs dev /dev
+busybox mount -t tmpfs tmp /tmp
+busybox mount -t debugfs debug /sys/kernel/debug
+busybox mount -t tracefs trace /sys/kernel/tracing
+busybox --install -s /bin
+export PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin HOME=/root TERM=linux
+cd /root
+# Symbols, for perf.
+echo 0 >/proc/sys/kernel/kptr_restrict
+# Results leave by the second serial port, which passes every byte as it is.
+stty -F /dev/ttyS1 raw -echo
+exec 3>/dev/ttyS1
+mark() { printf '\036pugmark %s\n' "$*" >&3; }
+read -r up _ </proc/uptime
+mark begin "$up"
+if [ -e /pugmark/command ]; then
+    sh /pugmark/command </dev/null >&3 2>&3
+else
+    echo "a shell in the guest; what is in /out when it ends goes to the host"
+    setsid cttyhack sh </dev/console >/dev/console 2>&1
+fi
+status=$?
+read -r up _ </proc/uptime
+mark exit $status "$up"
+cd /out
+find . -type f | while read -r file; do
+    set -- $(wc -c <"$file") $(sha256sum <"$file")
+    mark file "$1" "$2" "${file#./}"
+    cat "$file" >&3
+done
+mark end
+exec 3>&-
+reboot -f

@@ -1,0 +1,289 @@
+//! A machine that runs Linux, and what comes out of it.
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
+use std::path::{Component, Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use super::channel::{Sent, receive};
+use crate::machine::{QEMU, Running};
+use crate::scratch::Scratch;
+use crate::time_limits::{ProgressWatch, TimeLimits};
+use crate::truth::{self, Truth};
+
+/// What Linux is told: where its console is, that its addresses are those of its file, and that it ends when it fails.
+const COMMAND_LINE: &str = "console=ttyS0 nokaslr mitigations=off panic=-1 tsc=reliable nowatchdog";
+
+const MIB: u64 = 1 << 20;
+/// Below this are a guest of up to [`DEFAULT_MEMORY`] under the monitor, the monitor, and its log.
+const MONITOR_END: u64 = 512 * MIB;
+/// The guest's memory under the monitor, in MiB.
+const DEFAULT_MEMORY: u64 = 256;
+
+/// What goes under the guest.
+#[derive(Clone, Debug)]
+pub struct Monitor {
+    /// The monitor's image.
+    pub image: PathBuf,
+    /// Its options, the profile among them.
+    pub options: String,
+}
+
+/// A machine with a Linux kernel and its files.
+#[derive(Clone, Debug)]
+pub struct LinuxMachine {
+    /// The kernel's ELF file.
+    pub kernel: PathBuf,
+    /// The archive with the guest's files.
+    pub initramfs: PathBuf,
+    /// What is under the guest; without it Linux is on the machine itself.
+    pub monitor: Option<Monitor>,
+    /// How many processors the machine has.
+    pub processors: u16,
+    /// The guest's memory in MiB.
+    pub memory: Option<u64>,
+    /// More for the kernel's command line.
+    pub words: String,
+    /// Whether the guest's console is this program's terminal.
+    pub interactive: bool,
+    /// How long to wait for it.
+    pub time_limits: TimeLimits,
+}
+
+/// What happens in a guest, as it happens.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A line on the console, of Linux or of the monitor.
+    Console(&'a str),
+    /// The command begins, this many seconds after Linux did by the guest's clock.
+    Begin(&'a str),
+    /// Some of what the command writes.
+    Output(&'a [u8]),
+    /// The command has ended with this status, this many seconds after Linux began by the guest's clock.
+    Exit(i32, &'a str),
+    /// A file has come, of so many bytes.
+    File(&'a str, usize),
+    /// So many instructions have retired under tracing.
+    Traced(u64),
+}
+
+/// What a guest left.
+#[derive(Debug)]
+pub struct LinuxOutcome {
+    /// The command's exit status.
+    pub status: i32,
+    /// The lines of the console.
+    pub console: Vec<String>,
+    /// The files, by their paths below `/out`.
+    pub files: Vec<(PathBuf, Vec<u8>)>,
+    /// What the monitor logged; empty without it.
+    pub truth: Truth,
+    /// Host time from the machine's start to the command's, and from there to its end.
+    pub times: [Duration; 2],
+}
+
+/// What a thread has read.
+enum Read {
+    Console(String),
+    Sent(Sent),
+    /// Nothing more comes on the second serial port; why, if that is too early.
+    Closed(Result<()>),
+}
+
+impl LinuxMachine {
+    /// Runs the machine until the guest has sent everything. Calls `watch` for each event.
+    ///
+    /// # Errors
+    /// The machine does not start, the guest makes no progress or ends before it has sent everything, or the log was
+    /// too small.
+    pub fn run(&self, mut watch: impl FnMut(Event<'_>)) -> Result<LinuxOutcome> {
+        let scratch = Scratch::new()?;
+        let (ram, socket) = (scratch.file("ram"), scratch.file("results"));
+        let listener = UnixListener::bind(&socket).context("cannot make a socket")?;
+        let started = Instant::now();
+        let mut machine = Running::start(self.command(&ram, &socket)?)?;
+        let (sender, events) = channel();
+        if !self.interactive {
+            let console = machine.output()?;
+            let sender = sender.clone();
+            std::thread::spawn(move || read_console(BufReader::new(console), &sender));
+        }
+        std::thread::spawn(move || {
+            let result = listener.accept().map_err(anyhow::Error::from).and_then(|(stream, _)| {
+                receive(BufReader::new(stream), |sent| Ok(sender.send(Read::Sent(sent))?))
+            });
+            sender.send(Read::Closed(result))
+        });
+        let mut outcome = LinuxOutcome {
+            status: -1,
+            console: Vec::new(),
+            files: Vec::new(),
+            truth: Truth::default(),
+            times: [Duration::ZERO; 2],
+        };
+        let mut progress = ProgressWatch::new(self.time_limits, started);
+        loop {
+            let wait =
+                progress.wait(Instant::now()).map_err(|reason| outcome.failed(&anyhow!("{reason}")))?;
+            match events.recv_timeout(wait) {
+                Ok(Read::Closed(result)) => {
+                    result.map_err(|error| outcome.failed(&error))?;
+                    break;
+                }
+                Ok(read) => {
+                    outcome.take(read, started, &mut watch)?;
+                    progress.note_line(Instant::now());
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    if self.monitor.is_some() {
+                        let retired = truth::retired(&ram)?;
+                        progress.note_retired(Instant::now(), retired);
+                        watch(Event::Traced(retired));
+                    }
+                    // QEMU never connects to the socket if it does not like its command line.
+                    if let Some((status, stderr)) = machine.ended()? {
+                        let early = anyhow!("the machine ended with status {status}: {}", stderr.trim());
+                        // What the guest sent just before is still to be read.
+                        if events.recv_timeout(Duration::from_secs(1)).is_err() {
+                            return Err(outcome.failed(&early));
+                        }
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => bail!("nobody reads what the machine says"),
+            }
+        }
+        if self.monitor.is_some() {
+            outcome.truth.follow(&ram)?;
+        }
+        Ok(outcome)
+    }
+
+    fn command(&self, ram: &Path, socket: &Path) -> Result<Command> {
+        let with_path = |prefix: &str, path: &Path| {
+            let mut text = OsString::from(prefix);
+            text.push(path);
+            text
+        };
+        let mut command = Command::new(QEMU);
+        command.args(["-accel", "tcg", "-cpu", "max", "-smp", &self.processors.to_string()]);
+        command.args(["-display", "none", "-monitor", "none", "-nic", "none", "-no-reboot"]);
+        command.args(["-serial", if self.interactive { "mon:stdio" } else { "stdio" }]);
+        command.arg("-chardev").arg(with_path("socket,id=results,path=", socket));
+        command.args(["-serial", "chardev:results"]);
+        let words = format!("{COMMAND_LINE} {}", self.words);
+        match &self.monitor {
+            None => {
+                command.arg("-m").arg(format!("{}M", self.memory.unwrap_or(512)));
+                command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.initramfs);
+                command.arg("-append").arg(words.trim_end());
+            }
+            Some(monitor) => {
+                let size = |path: &Path| anyhow::Ok(std::fs::metadata(path)?.len());
+                let kernel = (MONITOR_END, size(&self.kernel)?);
+                let initramfs = ((kernel.0 + kernel.1).next_multiple_of(MIB), size(&self.initramfs)?);
+                let end = (initramfs.0 + initramfs.1).div_ceil(MIB);
+                ensure!(
+                    self.memory.is_none_or(|memory| memory == DEFAULT_MEMORY),
+                    "a guest of the monitor has {DEFAULT_MEMORY} MiB of memory, no more and no less yet"
+                );
+                let object = format!("memory-backend-file,id=ram,size={end}M,share=on,mem-path=");
+                command.args(["-machine", "pc,memory-backend=ram", "-m", &format!("{end}M")]);
+                command.arg("-object").arg(with_path(&object, ram));
+                command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
+                for (file, (address, _)) in [(&self.kernel, kernel), (&self.initramfs, initramfs)] {
+                    let device = format!("loader,addr={address:#x},force-raw=on,file=");
+                    command.arg("-device").arg(with_path(&device, file));
+                }
+                let place = |(address, bytes): (u64, u64)| format!("{address:#x}+{bytes:#x}");
+                let (kernel, initramfs) = (place(kernel), place(initramfs));
+                command.arg("-kernel").arg(&monitor.image).arg("-append").arg(format!(
+                    "{} kernel={kernel} initrd={initramfs} -- {}",
+                    monitor.options,
+                    words.trim_end()
+                ));
+            }
+        }
+        if self.interactive {
+            command.stdin(Stdio::inherit()).stdout(Stdio::inherit());
+        } else {
+            command.stdin(Stdio::null()).stdout(Stdio::piped());
+        }
+        command.stderr(Stdio::piped());
+        Ok(command)
+    }
+}
+
+fn read_console(console: impl BufRead, sender: &Sender<Read>) {
+    for line in console.split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+        if sender.send(Read::Console(line)).is_err() {
+            break;
+        }
+    }
+}
+
+impl LinuxOutcome {
+    fn take(&mut self, read: Read, started: Instant, watch: &mut impl FnMut(Event<'_>)) -> Result<()> {
+        match read {
+            Read::Console(line) => {
+                watch(Event::Console(&line));
+                self.console.push(line);
+            }
+            Read::Sent(Sent::Begin { uptime }) => {
+                self.times[0] = started.elapsed();
+                watch(Event::Begin(&uptime));
+            }
+            Read::Sent(Sent::Output(bytes)) => watch(Event::Output(&bytes)),
+            Read::Sent(Sent::Exit { status, uptime }) => {
+                self.times[1] = started.elapsed().saturating_sub(self.times[0]);
+                self.status = status;
+                watch(Event::Exit(status, &uptime));
+            }
+            Read::Sent(Sent::File { path, bytes }) => {
+                let inside = Path::new(&path).components().all(|part| matches!(part, Component::Normal(_)));
+                ensure!(inside, "the guest sent a file with the path {path:?}");
+                watch(Event::File(&path, bytes.len()));
+                self.files.push((path.into(), bytes));
+            }
+            Read::Sent(Sent::End) | Read::Closed(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Adds the end of the console to an error.
+    fn failed(&self, error: &anyhow::Error) -> anyhow::Error {
+        let last: VecDeque<_> = self.console.iter().rev().take(60).collect();
+        let last: Vec<_> = last.into_iter().rev().map(String::as_str).collect();
+        anyhow!("{error:#}; the console's last lines:\n{}", last.join("\n"))
+    }
+
+    /// Returns a file that the guest left.
+    ///
+    /// # Errors
+    /// There is no such file.
+    pub fn file(&self, path: &str) -> Result<&[u8]> {
+        let found = self.files.iter().find(|(name, _)| name == Path::new(path));
+        found.map(|(_, bytes)| &bytes[..]).with_context(|| format!("the guest left no file /out/{path}"))
+    }
+
+    /// Writes the files that the guest left into a folder.
+    ///
+    /// # Errors
+    /// One of them cannot be written.
+    pub fn write_files(&self, folder: &Path) -> Result<()> {
+        for (path, bytes) in &self.files {
+            let path = folder.join(path);
+            let write = || {
+                std::fs::create_dir_all(path.parent().unwrap_or(folder))?;
+                std::fs::File::create(&path)?.write_all(bytes)
+            };
+            write().with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
+    }
+}

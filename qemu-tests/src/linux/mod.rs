@@ -1,0 +1,14 @@
+//! Linux as a guest: Debian's kernel as it is, with busybox, perf and the host's programs, on the monitor or on the
+//! machine itself.
+
+mod channel;
+mod guest;
+mod initramfs;
+mod kernel;
+mod libraries;
+mod machine;
+pub mod packages;
+
+pub use guest::{Guest, Program};
+pub use initramfs::Files;
+pub use machine::{Event, LinuxMachine, LinuxOutcome, Monitor};

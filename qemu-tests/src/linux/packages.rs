@@ -1,0 +1,120 @@
+//! Debian's packages, downloaded and unpacked into cargo's target folder: nothing is installed.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::kernel::vmlinux;
+use crate::images::target_folder;
+
+/// The package that depends on Debian's newest kernel for virtual machines.
+const KERNEL: &str = "linux-image-cloud-amd64";
+/// The package with a shell and its tools in one program without libraries.
+const BUSYBOX: &str = "busybox-static";
+
+/// Gets packages.
+pub struct Packages<'a> {
+    /// Whether to stop where a package would have to be downloaded.
+    pub no_install: bool,
+    /// Is told each command before it runs.
+    pub tell: &'a mut dyn FnMut(&str),
+}
+
+/// Where everything that a Linux guest needs is kept.
+#[must_use]
+pub fn folder() -> PathBuf {
+    target_folder().join("linux")
+}
+
+impl Packages<'_> {
+    /// Returns the ELF file of Debian's newest kernel.
+    ///
+    /// # Errors
+    /// The system has no apt or does not know the package, or it would have to be downloaded and may not be.
+    pub fn kernel(&mut self) -> Result<PathBuf> {
+        let output =
+            Command::new("apt-cache").args(["depends", KERNEL]).output().context("cannot start apt-cache")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let package = dependency(&text).with_context(|| {
+            format!("apt knows no package {KERNEL}: try `apt-get update`, or give a kernel by --kernel")
+        })?;
+        let files = self.unpacked(&package)?;
+        let elf = files.with_file_name("vmlinux");
+        if !elf.exists() {
+            unpack_kernel(&kernel_file(&files)?, &elf)?;
+        }
+        Ok(elf)
+    }
+
+    /// Returns Debian's busybox, which needs no libraries.
+    ///
+    /// # Errors
+    /// Those of [`Self::kernel`].
+    pub fn busybox(&mut self) -> Result<PathBuf> {
+        Ok(self.unpacked(BUSYBOX)?.join("bin/busybox"))
+    }
+
+    /// Returns the folder with a package's files. Downloads and unpacks the package if that was not done before.
+    fn unpacked(&mut self, package: &str) -> Result<PathBuf> {
+        let folder = folder().join(package);
+        let (files, unpacked) = (folder.join("files"), folder.join("unpacked"));
+        if unpacked.exists() {
+            return Ok(files);
+        }
+        let download = format!("apt-get download {package}");
+        ensure!(!self.no_install, "{package} is missing; this gets it, in {}: {download}", folder.display());
+        fs::create_dir_all(&files).with_context(|| format!("cannot make {}", files.display()))?;
+        let mut run = |command: &str| {
+            (self.tell)(&format!("{package} is missing; getting it, in {}: {command}", folder.display()));
+            let output = Command::new("sh").args(["-c", command]).current_dir(&folder).output()?;
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            ensure!(output.status.success(), "`{command}` failed: {}", text.trim());
+            anyhow::Ok(())
+        };
+        run(&download)?;
+        run("for file in *.deb; do dpkg-deb -x \"$file\" files || exit 1; done")?;
+        fs::write(&unpacked, "")?;
+        Ok(files)
+    }
+}
+
+/// Takes the ELF file out of a kernel's file.
+///
+/// # Errors
+/// There is none in it, or a file cannot be read or written.
+pub fn unpack_kernel(file: &Path, elf: &Path) -> Result<()> {
+    let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let bytes = vmlinux(bytes).with_context(|| file.display().to_string())?;
+    fs::write(elf, bytes).with_context(|| format!("cannot write {}", elf.display()))
+}
+
+/// The kernel in what `apt-cache depends` prints.
+fn dependency(text: &str) -> Option<String> {
+    let name = text.lines().find_map(|line| line.trim().strip_prefix("Depends: linux-image-"))?;
+    Some(format!("linux-image-{name}"))
+}
+
+/// Returns the kernel's file among the files of its package.
+fn kernel_file(files: &Path) -> Result<PathBuf> {
+    let boot = files.join("boot");
+    for entry in fs::read_dir(&boot).with_context(|| format!("cannot read {}", boot.display()))? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with("vmlinuz-") {
+            return Ok(entry.path());
+        }
+    }
+    bail!("{} has no kernel", boot.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_kernel_is_what_the_package_without_a_number_depends_on() {
+        let text = "linux-image-cloud-amd64\n  Depends: linux-image-6.1.0-56-cloud-amd64\n  Suggests: x\n";
+        assert_eq!(dependency(text).as_deref(), Some("linux-image-6.1.0-56-cloud-amd64"));
+        assert_eq!(dependency("E: No packages found\n"), None);
+    }
+}

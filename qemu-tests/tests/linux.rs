@@ -1,0 +1,76 @@
+//! Debian's Linux as a guest.
+
+use anyhow::Result;
+use pugmark_qemu_tests::linux::packages::Packages;
+use pugmark_qemu_tests::linux::{Event, Guest, LinuxMachine};
+use pugmark_qemu_tests::scratch::Scratch;
+use pugmark_qemu_tests::time_limits::TimeLimits;
+use std::path::PathBuf;
+
+/// Debian's kernel and busybox, if they have been downloaded; otherwise reports that the test is skipped.
+fn debian() -> Option<[PathBuf; 2]> {
+    let mut packages = Packages { no_install: true, tell: &mut |_| {} };
+    let found = packages.kernel().and_then(|kernel| Ok([kernel, packages.busybox()?]));
+    if found.is_err() {
+        println!("skipped: Debian's Linux is not installed");
+    }
+    found.ok()
+}
+
+/// A machine without the monitor.
+fn machine(scratch: &Scratch, kernel: PathBuf, guest: &Guest) -> Result<LinuxMachine> {
+    let initramfs = scratch.file("initramfs");
+    std::fs::write(&initramfs, guest.files().archive()?)?;
+    Ok(LinuxMachine {
+        kernel,
+        initramfs,
+        monitor: None,
+        processors: 1,
+        memory: None,
+        words: String::new(),
+        interactive: false,
+        time_limits: TimeLimits::default(),
+    })
+}
+
+#[test]
+fn a_guest_on_the_machine_itself_sends_what_its_command_writes_its_status_and_its_files() -> Result<()> {
+    let Some([kernel, busybox]) = debian() else { return Ok(()) };
+    let scratch = Scratch::new()?;
+    let mut guest = Guest::new(&busybox);
+    std::fs::write(
+        scratch.file("bytes"),
+        (0..100_000u32).map(|n| (n.wrapping_mul(n) >> 3) as u8).collect::<Vec<_>>(),
+    )?;
+    guest.add(&format!("{}:/bytes", scratch.file("bytes").display()).parse().unwrap())?;
+    let script = "echo out; echo err >&2; mkdir /out/a; cp /bytes '/out/a/b c'; : >/out/empty; exit 7";
+    guest.command(&["sh", "-c", script].map(String::from));
+    let machine = machine(&scratch, kernel, &guest)?;
+    let mut output = Vec::new();
+    let outcome = machine.run(|event| {
+        if let Event::Output(bytes) = event {
+            output.extend_from_slice(bytes);
+        }
+    })?;
+    assert_eq!((outcome.status, String::from_utf8(output)?.as_str()), (7, "out\nerr\n"));
+    assert!(outcome.file("a/b c")? == std::fs::read(scratch.file("bytes"))?);
+    assert_eq!(outcome.file("empty")?, b"");
+    assert_eq!(outcome.files.len(), 2);
+    assert!(outcome.truth.is_empty());
+    Ok(())
+}
+
+#[test]
+fn a_guest_that_ends_early_fails_with_its_last_words() -> Result<()> {
+    let Some([kernel, busybox]) = debian() else { return Ok(()) };
+    let scratch = Scratch::new()?;
+    let mut guest = Guest::new(&busybox);
+    guest.command(&["sh", "-c", "echo c >/proc/sysrq-trigger"].map(String::from));
+    let machine = machine(&scratch, kernel, &guest)?;
+    let error = machine.run(|_| {}).unwrap_err().to_string();
+    assert!(
+        error.contains("ended before it had sent everything") && error.contains("sysrq triggered crash"),
+        "{error}"
+    );
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! `cargo xtask linux`: Debian's Linux on the virtual hardware.
+
+use anyhow::{Context, Result};
+use clap::Args;
+use pugmark_qemu_tests::images::Images;
+use pugmark_qemu_tests::linux::packages::{self, Packages, unpack_kernel};
+use pugmark_qemu_tests::linux::{Event, Guest, LinuxMachine, Monitor, Program};
+use pugmark_qemu_tests::time_limits::TimeLimits;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use crate::run::write_truth;
+use crate::setup::{self, SetupOptions};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask linux                                        a shell; what is in /out at its end comes to the host
+  cargo xtask linux -- perf record -e intel_pt//u -o /out/perf.data -- gzip -k /etc/passwd
+  cargo xtask linux --with ./a.out:/bin/a.out -- perf stat a.out")]
+pub(crate) struct LinuxOptions {
+    #[command(flatten)]
+    setup: SetupOptions,
+    /// The processor that the monitor shows
+    #[arg(long, default_value = "skylake")]
+    profile: String,
+    /// Without the monitor: Linux on QEMU's own processor, which traces nothing
+    #[arg(long, conflicts_with_all = ["profile", "truth", "monitor"])]
+    plain: bool,
+    /// How many processors the machine has
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    processors: u16,
+    /// The guest's memory in MiB
+    #[arg(long, value_name = "MIB")]
+    memory: Option<u64>,
+    /// Boot this kernel: a bzImage, or the ELF file in it; otherwise Debian's newest
+    #[arg(long, value_name = "FILE")]
+    kernel: Option<PathBuf>,
+    /// Boot with this archive of files in place of ours
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["with", "command"])]
+    initrd: Option<PathBuf>,
+    /// Take a file of the host along, with the libraries that it needs; PATH is where the guest has it
+    #[arg(long, value_name = "FILE[:PATH]")]
+    with: Vec<Program>,
+    /// The folder for the files that the guest leaves in /out
+    #[arg(long, value_name = "FOLDER", default_value = ".")]
+    out: PathBuf,
+    /// Write every instruction that retired under tracing: `session cpu cpl cr3 address`, a line each
+    #[arg(long, value_name = "FILE")]
+    truth: Option<PathBuf>,
+    /// More options for the monitor, such as `pmi-skid=100`
+    #[arg(long, value_name = "OPTIONS", default_value = "")]
+    monitor: String,
+    /// More for Linux's command line
+    #[arg(long, value_name = "WORDS", default_value = "")]
+    append: String,
+    /// Print Linux's console, too
+    #[arg(long)]
+    console: bool,
+    /// What to run in the guest, as root; without it a shell
+    #[arg(last = true)]
+    command: Vec<String>,
+}
+
+/// Boots Linux, runs the command in it, and brings back what it left.
+pub(crate) fn linux(options: &LinuxOptions) -> Result<ExitCode> {
+    setup::prepare_linux(options.setup.no_install)?;
+    let folder = packages::folder();
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let mut packages =
+        Packages { no_install: options.setup.no_install, tell: &mut |command| println!("{command}") };
+    let kernel = match &options.kernel {
+        None => packages.kernel()?,
+        Some(file) => {
+            let elf = folder.join("vmlinux");
+            unpack_kernel(file, &elf)?;
+            elf
+        }
+    };
+    let initramfs = match &options.initrd {
+        Some(file) => file.clone(),
+        None => {
+            let guest = options.guest(&mut packages)?;
+            let root = folder.join("root");
+            if root.exists() {
+                fs::remove_dir_all(&root).with_context(|| format!("cannot remove {}", root.display()))?;
+            }
+            guest.files().write_to(&root)?;
+            write(&folder.join("initramfs.cpio"), &guest.files().archive()?)?
+        }
+    };
+    let monitor = match options.plain {
+        true => None,
+        false => Some(Monitor {
+            image: Images::build()?.monitor,
+            options: format!("profile={} {}", options.profile, options.monitor).trim_end().to_owned(),
+        }),
+    };
+    let machine = LinuxMachine {
+        kernel,
+        initramfs,
+        monitor,
+        processors: options.processors,
+        memory: options.memory,
+        words: options.append.clone(),
+        interactive: options.command.is_empty(),
+        // Whoever waits can end it.
+        time_limits: TimeLimits { no_progress: Duration::MAX, total: Duration::MAX },
+    };
+    let outcome = machine.run(options.reporter())?;
+    if !machine.interactive {
+        write(&folder.join("console.log"), outcome.console.join("\n").as_bytes())?;
+    }
+    outcome.write_files(&options.out)?;
+    if let Some(file) = &options.truth {
+        write_truth(file, std::slice::from_ref(&outcome.truth))?;
+    }
+    // What perf needs to find the code of the guest's programs.
+    if outcome.file("perf.data").is_ok() && options.initrd.is_none() {
+        let (data, root) = (options.out.join("perf.data"), folder.join("root"));
+        eprintln!("linux: perf script --input {} --symfs {}", data.display(), root.display());
+    }
+    Ok(u8::try_from(outcome.status).map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+impl LinuxOptions {
+    fn guest(&self, packages: &mut Packages<'_>) -> Result<Guest> {
+        let mut guest = Guest::new(&packages.busybox()?);
+        guest.add(&"/usr/bin/perf".parse().map_err(anyhow::Error::msg)?)?;
+        self.with.iter().try_for_each(|program| guest.add(program))?;
+        if !self.command.is_empty() {
+            guest.command(&self.command);
+        }
+        Ok(guest)
+    }
+
+    /// What prints how far the guest is.
+    fn reporter(&self) -> impl FnMut(Event<'_>) {
+        let console = self.console;
+        let started = Instant::now();
+        eprintln!("linux: the machine starts");
+        let mut traced = 0;
+        move |event| {
+            let at = started.elapsed().as_secs_f64();
+            match event {
+                // A line of the monitor says that something is wrong.
+                Event::Console(line) if console || line.starts_with("monitor: ") => eprintln!("{line}"),
+                Event::Console(_) => {}
+                Event::Begin(uptime) => {
+                    eprintln!("linux: booted in {at:.1} s, {uptime} s by the guest's clock");
+                }
+                Event::Output(bytes) => {
+                    let mut out = std::io::stdout().lock();
+                    // Who closes the output does not want it.
+                    let _ = out.write_all(bytes).and_then(|()| out.flush());
+                }
+                Event::Exit(status, uptime) => {
+                    eprintln!("linux: status {status} at {at:.1} s, {uptime} s by the guest's clock");
+                }
+                Event::File(path, bytes) => eprintln!("linux: /out/{path}, {bytes} bytes"),
+                Event::Traced(count) if count != traced => {
+                    traced = count;
+                    eprintln!("linux: {count} instructions traced at {at:.0} s");
+                }
+                Event::Traced(_) => {}
+            }
+        }
+    }
+}
+
+/// Writes a file and returns its path.
+fn write(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
+    fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path.into())
+}
