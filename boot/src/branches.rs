@@ -2,8 +2,9 @@
 
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
-use pugmark_decoder_core::bts::{Entry, Error, InsnDecoder, Layout, Options, Records as Entries};
-use pugmark_decoder_core::flow::Item;
+use pugmark_decoder_core::Error;
+use pugmark_decoder_core::bts::{BranchRecords, BtsInsnDecoder, Entry, Layout, Options};
+use pugmark_decoder_core::flow::FlowItem;
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_decoder_core::image::{Image, Section};
 use pugmark_protocol::{After, Piece, Records};
@@ -49,18 +50,18 @@ pub fn decode(
         first_error: None,
     };
     for segment in archive.segments() {
-        let mut entries = Entries::new(segment.bytes, Layout::Bits64);
+        let mut entries = BranchRecords::new(segment.bytes, Layout::Bits64);
         decoded.records.push(hash_of(segment.after, entries.clone()));
         // The first branch may come from the level that was not recorded.
         let start = context.one_level.then(|| entries.find_map(target)).flatten();
         let &Context { handlers, one_level } = context;
         let options =
             Options { start, cr3: segment.space, handlers: Some(handlers), one_level, ..Options::default() };
-        let mut decoder = InsnDecoder::new(entries, Image::new(sections), options);
+        let mut decoder = BtsInsnDecoder::new(entries, Image::new(sections), options);
         let mut pieces = SegmentPieces { decoded: &mut decoded, open: None, after: segment.after };
         loop {
             match decoder.next() {
-                Ok(Some(Item::Insn(insn))) => {
+                Ok(Some(FlowItem::Insn(insn))) => {
                     histogram.add(insn.ip);
                     pieces.add(insn.ip);
                 }
@@ -81,7 +82,7 @@ fn target(entry: Result<(u64, Entry), Error>) -> Option<u64> {
     }
 }
 
-fn hash_of(after: After, entries: Entries<'_>) -> Records {
+fn hash_of(after: After, entries: BranchRecords<'_>) -> Records {
     let (mut count, mut hash) = (0, AddressHash::new());
     for (_, entry) in entries.flatten() {
         if let Entry::Branch(branch) = entry {

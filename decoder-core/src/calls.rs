@@ -29,7 +29,7 @@
 //! ```
 
 use crate::event::EventKind;
-use crate::flow::{Insn, Item};
+use crate::flow::{ExecutedInsn, FlowItem};
 use crate::insn::Class;
 
 /// Finds the calls and returns among the items of an instruction flow.
@@ -99,16 +99,16 @@ impl Calls {
     }
 
     /// Takes the next item of the flow and returns the step that it completes, if it does.
-    pub fn step(&mut self, item: &Item) -> Option<Step> {
+    pub fn step(&mut self, item: &FlowItem) -> Option<Step> {
         match item {
-            Item::Insn(Insn { ip, len, class, .. }) => {
+            FlowItem::Insn(ExecutedInsn { ip, len, class, .. }) => {
                 let step = self.arrive(*ip);
                 let next = Some(ip.wrapping_add(u64::from(*len)));
                 self.last = Some(Transfer { ip: *ip, next, class: *class });
                 step
             }
-            Item::Event(event) if event.status => None,
-            Item::Event(event) => match event.kind {
+            FlowItem::Event(event) if event.status => None,
+            FlowItem::Event(event) => match event.kind {
                 EventKind::AsyncBranch { from } => {
                     // An instruction such as INT n is reported as an interrupt too: together they are one step.
                     let is_its_own = self.last.is_some_and(|last| last.class == Class::FarCall);
@@ -168,15 +168,15 @@ mod tests {
     extern crate std;
     use std::vec::Vec;
 
-    fn insn(ip: u64, len: u8, class: Class) -> Item {
-        Item::Insn(Insn { ip, len, class, mode: ExecMode::Bits64, speculative: false })
+    fn insn(ip: u64, len: u8, class: Class) -> FlowItem {
+        FlowItem::Insn(ExecutedInsn { ip, len, class, mode: ExecMode::Bits64, speculative: false })
     }
 
-    fn event(kind: EventKind) -> Item {
-        Item::Event(Event { kind, ip: None, when: Stamp::default(), offset: 0, held: 0, status: false })
+    fn event(kind: EventKind) -> FlowItem {
+        FlowItem::Event(Event { kind, ip: None, when: Stamp::default(), offset: 0, held: 0, status: false })
     }
 
-    fn steps(items: &[Item]) -> Vec<(StepKind, u64, u64, i64)> {
+    fn steps(items: &[FlowItem]) -> Vec<(StepKind, u64, u64, i64)> {
         let mut calls = Calls::new();
         let steps = items.iter().filter_map(|item| calls.step(item));
         steps.map(|Step { kind, from, to, depth }| (kind, from, to, depth)).collect()
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(calls.step(&insn(0x40, 1, Class::Other)), None);
         // Neither a status nor another event is a gap.
         let mut status = event(EventKind::Enabled { resumed: false });
-        if let Item::Event(event) = &mut status {
+        if let FlowItem::Event(event) = &mut status {
             event.status = true;
         }
         for between in [status, event(EventKind::Tick)] {

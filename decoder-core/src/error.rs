@@ -1,18 +1,19 @@
-//! The errors of a trace: what is wrong, and at which packet.
+//! What can be wrong with recorded bytes, and where: packets, branch records, PEBS records, raw IBS samples.
 
 use crate::mode::ExecMode;
 use core::fmt;
 
-/// An error and the offset of the packet that caused it.
+/// What is wrong, and the offset of the packet, record or sample that it is wrong with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// The packet's offset in the trace, in bytes.
+    /// Where the packet, record or sample begins, in bytes from the first byte. In a circular buffer of records the
+    /// oldest record is the first.
     pub offset: u64,
     /// What is wrong.
     pub kind: ErrorKind,
 }
 
-/// What is wrong with a trace.
+/// What is wrong with recorded bytes, or with the code that they lead through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -102,10 +103,74 @@ pub enum ErrorKind {
         /// The return.
         ip: u64,
     },
+    /// The bytes end within a record or sample, or there is no room to write it.
+    Truncated {
+        /// How many bytes there are.
+        bytes: usize,
+        /// How many bytes it has.
+        needed: usize,
+    },
+    /// A value does not fit into a record's field of 32 bits.
+    TooWide {
+        /// The value.
+        value: u64,
+    },
+    /// Branch records that are all zero: memory that the processor has not written.
+    EmptyRecords {
+        /// How many there are in a row.
+        count: u64,
+    },
+    /// A PERF_RECORD_SAMPLE has more than PERF_SAMPLE_IP and PERF_SAMPLE_ADDR.
+    OtherSample {
+        /// Its size.
+        bytes: usize,
+    },
+    /// Execution cannot have come to the branch of a record: no path without a branch leads there, so records are
+    /// missing or the code is not the traced code.
+    UnreachableBranch {
+        /// Where the record before led.
+        at: u64,
+        /// Where this one comes from.
+        from: u64,
+        /// The instruction at which the path ends.
+        end: u64,
+    },
+    /// The branch of a record leads neither to a target of the instruction at its origin nor to a handler.
+    ImpossibleBranch {
+        /// The origin.
+        from: u64,
+        /// Where the record says it led.
+        to: u64,
+    },
+    /// The size that an adaptive PEBS record gives differs from the size of its groups.
+    RecordSize {
+        /// The size that the record gives.
+        size: usize,
+        /// The size of its groups.
+        groups: usize,
+    },
+    /// An adaptive PEBS record has unknown groups.
+    UnknownGroups {
+        /// Its record format, bits 31:0.
+        format: u32,
+    },
+    /// The number of last branches is not between 1 and 32, which is what an adaptive PEBS record can hold.
+    LastBranchCount {
+        /// How many there are.
+        count: usize,
+    },
+    /// Neither a fetch nor an op has a raw IBS sample of this size with these capabilities.
+    SampleSize {
+        /// The number of bytes after the size field.
+        size: u32,
+        /// The capabilities.
+        caps: u32,
+    },
 }
 
 impl ErrorKind {
-    /// libipt's text for the same error.
+    /// libipt's text for the same error. libipt reads neither records nor samples; their errors have the text of the
+    /// packet error that is nearest.
     #[must_use]
     pub const fn libipt_text(&self) -> &'static str {
         match self {
@@ -113,8 +178,15 @@ impl ErrorKind {
             | Self::UnknownExtendedOpcode(_)
             | Self::UnknownOpcodeAfterC3(_)
             | Self::Refused(_) => "unknown opcode",
-            Self::MalformedPacket { .. } => "unknown packet",
-            Self::EndOfSlice => "reached end of trace stream",
+            Self::MalformedPacket { .. }
+            | Self::TooWide { .. }
+            | Self::EmptyRecords { .. }
+            | Self::OtherSample { .. }
+            | Self::RecordSize { .. }
+            | Self::UnknownGroups { .. }
+            | Self::LastBranchCount { .. }
+            | Self::SampleSize { .. } => "unknown packet",
+            Self::EndOfSlice | Self::Truncated { .. } => "reached end of trace stream",
             Self::OutOfSync => "decoder out of sync",
             Self::UnexpectedPacket(_) => "unexpected packet context",
             Self::IpSuppressed(_) => "ip has been suppressed",
@@ -122,7 +194,10 @@ impl ErrorKind {
             Self::NoTarget(_) => "internal error",
             Self::TooManyWaiting(_) | Self::LooksTooFar => "out of memory",
             Self::StateMismatch { .. } | Self::ModeMismatch { .. } => "bad status update",
-            Self::TraceMismatch { .. } | Self::EndlessLoop { .. } => "trace stream does not match query",
+            Self::TraceMismatch { .. }
+            | Self::EndlessLoop { .. }
+            | Self::UnreachableBranch { .. }
+            | Self::ImpossibleBranch { .. } => "trace stream does not match query",
             Self::NoMemory { .. } => "no memory mapped at this address",
             Self::TruncatedInstruction { .. }
             | Self::UnknownInstruction { .. }
@@ -145,6 +220,7 @@ impl ErrorKind {
             | Self::UnknownMode { ip }
             | Self::ReturnWithoutCall { ip }
             | Self::BadReturnCompression { ip } => Some(ip),
+            Self::UnreachableBranch { from, .. } | Self::ImpossibleBranch { from, .. } => Some(from),
             _ => None,
         }
     }
@@ -192,6 +268,28 @@ impl fmt::Display for ErrorKind {
             Self::UnknownMode { ip } => write!(f, "unknown execution mode at {ip:#x}"),
             Self::ReturnWithoutCall { ip } => write!(f, "compressed return without a call at {ip:#x}"),
             Self::BadReturnCompression { ip } => write!(f, "not-taken outcome for the return at {ip:#x}"),
+            Self::Truncated { bytes, needed } => write!(f, "{bytes} bytes where {needed} are needed"),
+            Self::TooWide { value } => write!(f, "no room for the value {value:#x}"),
+            Self::EmptyRecords { count } => write!(f, "empty branch records, {count} in a row"),
+            Self::OtherSample { bytes } => {
+                write!(f, "a sample of {bytes} bytes, one of nothing but IP and ADDR has 24")
+            }
+            Self::UnreachableBranch { at, from, end } => {
+                write!(f, "no path without a branch from {at:#x} to {from:#x}, it ends at {end:#x}")
+            }
+            Self::ImpossibleBranch { from, to } => {
+                write!(f, "the instruction at {from:#x} does not lead to {to:#x}, and no handler is there")
+            }
+            Self::RecordSize { size, groups } => {
+                write!(f, "a PEBS record of {size} bytes whose groups have {groups}")
+            }
+            Self::UnknownGroups { format } => write!(f, "a PEBS record of unknown groups: {format:#x}"),
+            Self::LastBranchCount { count } => {
+                write!(f, "a PEBS record of {count} last branches, it holds 1 to 32")
+            }
+            Self::SampleSize { size, caps } => {
+                write!(f, "no IBS sample has {size} bytes with the capabilities {caps:#x}")
+            }
         }
     }
 }
@@ -261,6 +359,43 @@ mod tests {
                 ErrorKind::BadReturnCompression { ip },
                 "not-taken outcome for the return at 0x1000",
                 "bad compressed return",
+            ),
+            (
+                ErrorKind::Truncated { bytes: 5, needed: 24 },
+                "5 bytes where 24 are needed",
+                "reached end of trace stream",
+            ),
+            (ErrorKind::TooWide { value: 1 << 33 }, "no room for the value 0x200000000", "unknown packet"),
+            (ErrorKind::EmptyRecords { count: 2 }, "empty branch records, 2 in a row", "unknown packet"),
+            (
+                ErrorKind::UnreachableBranch { at: 0x900, from: ip, end: 0x910 },
+                "no path without a branch from 0x900 to 0x1000, it ends at 0x910",
+                "trace stream does not match query",
+            ),
+            (
+                ErrorKind::ImpossibleBranch { from: ip, to: 0x900 },
+                "the instruction at 0x1000 does not lead to 0x900, and no handler is there",
+                "trace stream does not match query",
+            ),
+            (
+                ErrorKind::RecordSize { size: 40, groups: 32 },
+                "a PEBS record of 40 bytes whose groups have 32",
+                "unknown packet",
+            ),
+            (
+                ErrorKind::UnknownGroups { format: 0x80 },
+                "a PEBS record of unknown groups: 0x80",
+                "unknown packet",
+            ),
+            (
+                ErrorKind::LastBranchCount { count: 33 },
+                "a PEBS record of 33 last branches, it holds 1 to 32",
+                "unknown packet",
+            ),
+            (
+                ErrorKind::SampleSize { size: 9, caps: 3 },
+                "no IBS sample has 9 bytes with the capabilities 0x3",
+                "unknown packet",
             ),
         ] {
             assert_eq!(Error { offset: 0x40, kind }.to_string(), std::format!("0x40: {own}"));

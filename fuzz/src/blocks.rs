@@ -24,7 +24,7 @@ pub fn check(data: &[u8]) {
     let mut insns = InsnDecoder::with_config(&subject.trace, image, config);
     let mut memory = vec![0; words];
     let mut graph = Graph::new(&mut memory);
-    let mut items = vec![block::Item::NONE; most];
+    let mut items = vec![block::BlockItem::NONE; most];
     let mut blocks = BlockDecoder::with_config(&subject.trace, image, config);
     let mut steps = 0;
     loop {
@@ -39,7 +39,7 @@ pub fn check(data: &[u8]) {
             assert!(steps <= subject.most_steps(), "more than {steps} blocks and events");
             for item in items.iter().take(filled) {
                 match item {
-                    block::Item::Block(block) => {
+                    block::BlockItem::Block(block) => {
                         assert!(block.insns > 0, "{block:x?}");
                         let (mut count, mut last) = (0, None);
                         while count < block.insns {
@@ -54,7 +54,7 @@ pub fn check(data: &[u8]) {
                         }
                         assert_eq!(last, Some(block.end_ip), "{block:x?}");
                     }
-                    block::Item::Event(event) => assert_eq!(next(&mut insns), Step::Event(*event)),
+                    block::BlockItem::Event(event) => assert_eq!(next(&mut insns), Step::Event(*event)),
                 }
             }
             match end {
@@ -96,10 +96,10 @@ enum Step {
 
 fn next(decoder: &mut InsnDecoder<'_>) -> Step {
     match decoder.next() {
-        Ok(Some(flow::Item::Insn(flow::Insn { ip, mode, speculative, .. }))) => {
+        Ok(Some(flow::FlowItem::Insn(flow::ExecutedInsn { ip, mode, speculative, .. }))) => {
             Step::Insn { ip, mode, speculative }
         }
-        Ok(Some(flow::Item::Event(event))) => Step::Event(event),
+        Ok(Some(flow::FlowItem::Event(event))) => Step::Event(event),
         Ok(None) => Step::End(decoder.ip()),
         Err(error) => Step::Error(error),
     }

@@ -4,7 +4,7 @@ use crate::{events::next_is_in_reach, subject::Subject};
 use arbitrary::Unstructured;
 use pugmark_decoder_core::{
     Error, ErrorKind,
-    flow::{Insn, InsnDecoder, Item, Recovered},
+    flow::{ExecutedInsn, FlowItem, InsnDecoder, Recovered},
     image::Image,
     insn::{self, Class, MAX_LEN},
 };
@@ -78,14 +78,14 @@ fn until_error(subject: &Subject, decoder: &mut InsnDecoder<'_>, steps: &mut usi
         let end = subject.trace.len() as u64;
         assert!(decoder.offset() <= end && decoder.held() <= end);
         match decoder.next()? {
-            Some(Item::Insn(insn)) => {
+            Some(FlowItem::Insn(insn)) => {
                 let target = in_the_code(decoder, &insn);
                 if let Some((before, target)) = before {
                     follows(&before, target, &insn);
                 }
                 before = Some((insn, target));
             }
-            Some(Item::Event(event)) => {
+            Some(FlowItem::Event(event)) => {
                 assert!(event.offset <= end && event.held <= end, "{event:?} in {end:#x} bytes");
                 before = None;
             }
@@ -100,7 +100,7 @@ fn count(subject: &Subject, steps: &mut usize) {
 }
 
 /// Checks that the code has this instruction at its address, and returns the instruction's target.
-fn in_the_code(decoder: &InsnDecoder<'_>, found: &Insn) -> Option<u64> {
+fn in_the_code(decoder: &InsnDecoder<'_>, found: &ExecutedInsn) -> Option<u64> {
     let mut bytes = [0; MAX_LEN];
     let len = decoder.image().read(found.ip, decoder.cr3(), &mut bytes);
     let insn = insn::decode(&bytes[..len], found.mode, found.ip);
@@ -111,7 +111,7 @@ fn in_the_code(decoder: &InsnDecoder<'_>, found: &Insn) -> Option<u64> {
 
 /// Checks two instructions without an event between them: one that is no branch must be followed by the next in memory,
 /// and a direct branch by its target or, if it is conditional, by the next in memory.
-fn follows(before: &Insn, target: Option<u64>, insn: &Insn) {
+fn follows(before: &ExecutedInsn, target: Option<u64>, insn: &ExecutedInsn) {
     let next = before.ip.wrapping_add(u64::from(before.len));
     let right = match before.class {
         Class::Other | Class::Ptwrite => insn.ip == next,

@@ -3,7 +3,7 @@
 
 use fastrand::Rng;
 use pugmark_decoder_core::Error;
-use pugmark_decoder_core::flow::{InsnDecoder, Item};
+use pugmark_decoder_core::flow::{FlowItem, InsnDecoder};
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_decoder_core::sync;
 use pugmark_qemu_tests::code::Code;
@@ -102,7 +102,7 @@ fn until_error(decoder: &mut InsnDecoder<'_>, after_error: bool, seen: &mut Seen
     let before = seen.instructions;
     let result = loop {
         match decoder.next() {
-            Ok(Some(Item::Insn(_))) => seen.instructions += 1,
+            Ok(Some(FlowItem::Insn(_))) => seen.instructions += 1,
             Ok(Some(_)) => {}
             Ok(None) => break Ok(()),
             Err(error) => break Err(error),

@@ -2,7 +2,7 @@
 //! the model was given.
 
 use pugmark_decoder_core::config::{Clocks, Config};
-use pugmark_decoder_core::flow::{InsnDecoder, Item};
+use pugmark_decoder_core::flow::{FlowItem, InsnDecoder};
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_decoder_core::time::{CoreSpeed, Span, Timeline};
 use pugmark_qemu_tests::boots::boots;
@@ -26,7 +26,7 @@ fn decode(trace: &[u8], sections: &[Section<'_>]) -> Vec<(u64, Span)> {
     decoder.sync_forward().unwrap();
     let mut decoded = Vec::new();
     while let Some(item) = decoder.next().unwrap() {
-        if let Item::Insn(insn) = item {
+        if let FlowItem::Insn(insn) = item {
             decoded.push((insn.ip, decoder.span()));
         }
     }

@@ -416,7 +416,7 @@ fn branch_records_are_decoded_in_each_layout() {
                 "{source} {layer}"
             );
             let text = error["text"].as_str().unwrap();
-            assert!(text.starts_with("branch record 1: no straight way from 0x1005 to 0x1000"), "{text}");
+            assert!(text.starts_with("no path without a branch from 0x1005 to 0x1000"), "{text}");
         }
     }
     // A circular buffer: the oldest record is at its end.

@@ -2,16 +2,16 @@
 
 use core::fmt;
 use pugmark_boot::expectation::UnexpectedLoss;
-use pugmark_decoder_core::bts;
+use pugmark_decoder_core::Error;
 
 use crate::workload::Mismatch;
 
 /// What is wrong with what was recorded.
 pub(crate) enum RecordingError {
     /// Packets cannot be decoded.
-    Packets(pugmark_decoder_core::Error),
+    Packets(Error),
     /// Branch records cannot be decoded.
-    Branches(bts::Error),
+    Branches(Error),
     /// Something was lost, or nothing although a loss was meant to happen.
     Loss(UnexpectedLoss),
     /// The trace has no instruction.

@@ -1,6 +1,6 @@
 //! The block decoder: walks the code a block at a time.
 
-use super::{Block, Insns, Item};
+use super::{Block, BlockItem, Insns};
 use crate::{
     config::Config,
     error::{Error, ErrorKind},
@@ -197,7 +197,7 @@ impl<'a> BlockDecoder<'a> {
     /// first. After an error, only [`ErrorKind::OutOfSync`](crate::ErrorKind::OutOfSync) follows until
     /// [`sync_forward`](Self::sync_forward).
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
-    pub fn next(&mut self) -> Result<Option<Item>, Error> {
+    pub fn next(&mut self) -> Result<Option<BlockItem>, Error> {
         let next = self.step();
         if let Err(error) = next
             && error.kind != ErrorKind::EndOfSlice
@@ -223,11 +223,11 @@ impl<'a> BlockDecoder<'a> {
     }
 
     #[cold]
-    fn give_up(&mut self, error: Error) -> Result<Option<Item>, Error> {
+    fn give_up(&mut self, error: Error) -> Result<Option<BlockItem>, Error> {
         if self.block.insns > 0 {
             self.failed = Some(error);
             self.walker.at.failed = true;
-            return Ok(Some(Item::Block(self.take_block())));
+            return Ok(Some(BlockItem::Block(self.take_block())));
         }
         self.walker.give_up(error);
         Err(error)

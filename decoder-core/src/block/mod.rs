@@ -10,7 +10,7 @@
 //! [`Graph`](crate::graph::Graph).
 //!
 //! ```
-//! use pugmark_decoder_core::block::{BlockDecoder, Item};
+//! use pugmark_decoder_core::block::{BlockDecoder, BlockItem};
 //! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 //!
 //! // 1000: xor eax, eax; 1002: jz 1005; 1004: hlt; 1005: nop; 1006: jmp 1000
@@ -24,7 +24,7 @@
 //! blocks.sync_forward();
 //! let mut seen = vec![];
 //! while let Some(item) = blocks.next()? {
-//!     if let Item::Block(block) = item {
+//!     if let BlockItem::Block(block) = item {
 //!         seen.push((block.ip, block.end_ip, block.insns));
 //!         let addresses: Vec<_> = blocks.insns(&block).map(|(ip, _)| ip).collect();
 //!         assert_eq!(addresses.len(), block.insns as usize);
@@ -67,14 +67,14 @@ pub struct Block {
 
 /// What happened next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Item {
+pub enum BlockItem {
     /// Instructions were executed.
     Block(Block),
     /// Something else happened.
     Event(Event),
 }
 
-impl Item {
+impl BlockItem {
     /// A block without instructions, to fill memory with before [`BlockDecoder::fill`].
     pub const NONE: Self = Self::Block(decoder::NO_BLOCK);
 }

@@ -1,7 +1,7 @@
 //! The walk to the next block or event, one instruction at a time, because an event may follow each.
 
 use super::{
-    BlockDecoder, Item,
+    BlockDecoder, BlockItem,
     section::{is_truncated, section_of},
 };
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 impl BlockDecoder<'_> {
     /// Walks until there is something to report.
     #[inline(never)]
-    pub(super) fn step(&mut self) -> Result<Option<Item>, Error> {
+    pub(super) fn step(&mut self) -> Result<Option<BlockItem>, Error> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
@@ -29,15 +29,15 @@ impl BlockDecoder<'_> {
                 Some(due) => due,
                 None if ends => {
                     self.decided = decided;
-                    return Ok(Some(Item::Block(self.take_block())));
+                    return Ok(Some(BlockItem::Block(self.take_block())));
                 }
                 None => self.walker.arrive(open)?,
             };
             match due {
-                Due::Event(event) => return Ok(Some(Item::Event(event))),
+                Due::Event(event) => return Ok(Some(BlockItem::Event(event))),
                 Due::Insn if self.execute()? => {}
-                Due::Insn => return Ok(Some(Item::Block(self.take_block()))),
-                Due::Held | Due::End if open => return Ok(Some(Item::Block(self.take_block()))),
+                Due::Insn => return Ok(Some(BlockItem::Block(self.take_block()))),
+                Due::Held | Due::End if open => return Ok(Some(BlockItem::Block(self.take_block()))),
                 Due::Held | Due::End => return Ok(None),
             }
         }

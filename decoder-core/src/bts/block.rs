@@ -1,9 +1,10 @@
 //! Decodes branch records to blocks of instructions.
 
 use super::path::{Cause, Leg, PathEnd, Paths};
-use super::{BranchRecord, Entry, Error, ErrorKind, Options, Records};
+use super::{BranchRecord, BranchRecords, Entry, Options};
 use crate::{
-    block::{Block, Insns, Item},
+    Error, ErrorKind,
+    block::{Block, BlockItem, Insns},
     event::{Event, EventKind, Stamp},
     image::Image,
     insn::{Class, Insn, Op},
@@ -15,8 +16,8 @@ use crate::{
 /// record, or before an interrupt or exception: then [`AsyncBranch`](EventKind::AsyncBranch) follows. INT n, INT3, INT1
 /// and INTO count as interrupts, as in the flow of Intel PT. After an error, the next call continues with what follows.
 #[derive(Clone, Debug)]
-pub struct BlockDecoder<'a> {
-    records: Records<'a>,
+pub struct BtsBlockDecoder<'a> {
+    records: BranchRecords<'a>,
     pub(super) paths: Paths<'a>,
     options: Options<'a>,
     /// Where execution continues, if that is known.
@@ -31,8 +32,6 @@ pub struct BlockDecoder<'a> {
     pub(super) branched: Option<u64>,
     /// How the last record may have left the privilege level that is traced.
     pub(super) left: Left,
-    /// The index of the next record.
-    index: u64,
     ended: bool,
 }
 
@@ -73,10 +72,10 @@ enum Origin {
     Interrupted(Insn),
 }
 
-impl<'a> BlockDecoder<'a> {
+impl<'a> BtsBlockDecoder<'a> {
     /// A decoder at the start of `records`.
     #[must_use]
-    pub fn new(records: Records<'a>, image: Image<'a>, options: Options<'a>) -> Self {
+    pub fn new(records: BranchRecords<'a>, image: Image<'a>, options: Options<'a>) -> Self {
         Self {
             records,
             paths: Paths::new(image, options.cr3, options.mode, options.modes),
@@ -88,7 +87,6 @@ impl<'a> BlockDecoder<'a> {
             after: [None; 2],
             branched: None,
             left: Left::No,
-            index: 0,
             ended: false,
         }
     }
@@ -99,10 +97,10 @@ impl<'a> BlockDecoder<'a> {
         self.paths.image()
     }
 
-    /// How many records were read.
+    /// The offset of the next record, in bytes from the first one.
     #[must_use]
-    pub fn index(&self) -> u64 {
-        self.index
+    pub fn offset(&self) -> u64 {
+        self.records.offset()
     }
 
     /// The instructions of a block that was reported.
@@ -114,32 +112,31 @@ impl<'a> BlockDecoder<'a> {
     /// The next block or event, or `None` after the last record.
     ///
     /// # Errors
-    /// The error has the index of the wrong record. No block or event of that record was reported. The next call
+    /// The error has the offset of the wrong record. No block or event of that record was reported. The next call
     /// continues after it, or with it if only the way to it is wrong.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
-    pub fn next(&mut self) -> Result<Option<Item>, Error> {
+    pub fn next(&mut self) -> Result<Option<BlockItem>, Error> {
         loop {
             if let Some(event) = self.before.take() {
-                return Ok(Some(Item::Event(event)));
+                return Ok(Some(BlockItem::Event(event)));
             }
             if let Some(block) = self.next_block().map_err(|kind| self.fail(kind))? {
-                return Ok(Some(Item::Block(block)));
+                return Ok(Some(BlockItem::Block(block)));
             }
             if let Some(event) = self.after.iter_mut().find_map(Option::take) {
-                return Ok(Some(Item::Event(event)));
+                return Ok(Some(BlockItem::Event(event)));
             }
-            if let Some((index, record)) = self.again.take() {
-                self.follow(index, record)?;
+            if let Some((offset, record)) = self.again.take() {
+                self.follow(offset, record)?;
                 continue;
             }
             match self.records.next() {
-                Some(Ok((index, Entry::Branch(record)))) => {
-                    self.index = index + 1;
-                    self.follow(index, record)?;
+                Some(Ok((offset, Entry::Branch(record)))) => {
+                    self.follow(offset, record)?;
                 }
-                Some(Ok((index, Entry::Lost { .. }))) => {
+                Some(Ok((offset, Entry::Lost { .. }))) => {
                     self.lose();
-                    self.after = [Some(self.event(EventKind::Overflow, None, index)), None];
+                    self.after = [Some(self.event(EventKind::Overflow, None, offset)), None];
                 }
                 Some(Err(error)) => {
                     self.lose();
@@ -173,38 +170,38 @@ impl<'a> BlockDecoder<'a> {
     }
 
     /// Follows a record from the current position to its target.
-    fn follow(&mut self, index: u64, record: BranchRecord) -> Result<(), Error> {
+    fn follow(&mut self, offset: u64, record: BranchRecord) -> Result<(), Error> {
         let BranchRecord { from, to, .. } = record;
         let position = self.position.take().unwrap_or(begin(from));
-        let (at, fail) = (position.at, |kind| Error { index, kind });
+        let (at, fail) = (position.at, |kind| Error { offset, kind });
         match self.paths.reach(at, from) {
             Ok(leg) => {
-                self.depart(index, record, StraightRun { at, goal: from, through: false, leg: Some(leg) })
+                self.depart(offset, record, StraightRun { at, goal: from, through: false, leg: Some(leg) })
                     .map_err(fail)?;
             }
             Err(_) if self.traps(from, to) => {
-                self.after = [Some(self.event(EventKind::AsyncBranch { from: at }, Some(to), index)), None];
+                self.after = [Some(self.event(EventKind::AsyncBranch { from: at }, Some(to), offset)), None];
                 self.arrive(to, None, Left::ToReturn(at));
             }
-            Err(end) if self.options.one_level && self.bridge(index, record, at, end) => {}
+            Err(end) if self.options.one_level && self.bridge(offset, record, at, end) => {}
             Err(end) => {
                 // If neither end of the way is in the image, report one error, not two.
                 if matches!(end.cause, Cause::Code(_)) && self.paths.place(from).is_err() {
                     self.begin(to);
                 } else {
-                    self.again = Some((index, record));
+                    self.again = Some((offset, record));
                 }
                 return Err(fail(unreachable_at(at, from, end)));
             }
         }
         if let Some(resumed) = position.begins {
-            self.before = Some(self.event(EventKind::Enabled { resumed }, Some(at), index));
+            self.before = Some(self.event(EventKind::Enabled { resumed }, Some(at), offset));
         }
         Ok(())
     }
 
     /// Goes to the origin of a record by `way`, which leads there, and from there to its target.
-    fn depart(&mut self, index: u64, record: BranchRecord, way: StraightRun) -> Result<(), ErrorKind> {
+    fn depart(&mut self, offset: u64, record: BranchRecord, way: StraightRun) -> Result<(), ErrorKind> {
         let BranchRecord { from, to, .. } = record;
         match self.judge(from, to) {
             Ok(Origin::Branch(insn)) => {
@@ -219,11 +216,11 @@ impl<'a> BlockDecoder<'a> {
             Ok(Origin::Interrupted(insn)) => {
                 let back = if is_software_interrupt(insn.op) { insn.next(from) } else { from };
                 self.way = Some(way);
-                self.after = [Some(self.event(EventKind::AsyncBranch { from }, Some(to), index)), None];
+                self.after = [Some(self.event(EventKind::AsyncBranch { from }, Some(to), offset)), None];
                 self.arrive(to, None, Left::ToReturn(back));
             }
             // Decoding restarts at the origin of the next record.
-            Err(kind @ ErrorKind::Impossible { .. }) => return Err(kind),
+            Err(kind @ ErrorKind::ImpossibleBranch { .. }) => return Err(kind),
             Err(kind) => {
                 self.begin(to);
                 return Err(kind);
@@ -246,7 +243,7 @@ impl<'a> BlockDecoder<'a> {
         };
         match (branches, to_handler) {
             (true, _) => Ok(Origin::Branch(insn)),
-            (false, Some(false)) => Err(ErrorKind::Impossible { from, to }),
+            (false, Some(false)) => Err(ErrorKind::ImpossibleBranch { from, to }),
             (false, _) => Ok(Origin::Interrupted(insn)),
         }
     }
@@ -265,7 +262,8 @@ impl<'a> BlockDecoder<'a> {
         };
         let leg = self.paths.reach(at, goal).map_err(|end| self.fail(unreachable_at(at, goal, end)))?;
         self.way = Some(StraightRun { at, goal, through: true, leg: Some(leg) });
-        self.before = begins.map(|resumed| self.event(EventKind::Enabled { resumed }, Some(at), self.index));
+        self.before =
+            begins.map(|resumed| self.event(EventKind::Enabled { resumed }, Some(at), self.offset()));
         Ok(())
     }
 
@@ -285,13 +283,12 @@ impl<'a> BlockDecoder<'a> {
         (self.position, self.branched, self.left) = (None, None, Left::No);
     }
 
-    pub(super) fn event(&self, kind: EventKind, ip: Option<u64>, index: u64) -> Event {
-        let offset = index.saturating_mul(self.records.layout().record_bytes() as u64);
+    pub(super) fn event(&self, kind: EventKind, ip: Option<u64>, offset: u64) -> Event {
         Event { kind, ip, when: Stamp::default(), offset, held: offset, status: false }
     }
 
     fn fail(&self, kind: ErrorKind) -> Error {
-        Error { index: self.index, kind }
+        Error { offset: self.offset(), kind }
     }
 }
 
@@ -302,7 +299,7 @@ fn begin(at: u64) -> RecordPosition {
 fn unreachable_at(at: u64, from: u64, end: PathEnd) -> ErrorKind {
     match end.cause {
         Cause::Code(kind) => kind,
-        Cause::Branch(_) | Cause::Missed => ErrorKind::Unreachable { at, from, end: end.ip },
+        Cause::Branch(_) | Cause::Missed => ErrorKind::UnreachableBranch { at, from, end: end.ip },
     }
 }
 

@@ -1,23 +1,23 @@
 //! Bridges gaps in the records where code ran in a privilege level that is not traced.
 
 use super::BranchRecord;
-use super::block::{BlockDecoder, Left, RecordPosition, StraightRun, is_software_interrupt};
+use super::block::{BtsBlockDecoder, Left, RecordPosition, StraightRun, is_software_interrupt};
 use super::path::{Cause, PathEnd};
 use crate::event::EventKind;
 
-impl BlockDecoder<'_> {
+impl BtsBlockDecoder<'_> {
     /// Goes to a record across code in the level that is not traced; `false` if such code cannot explain the record.
-    pub(super) fn bridge(&mut self, index: u64, record: BranchRecord, at: u64, end: PathEnd) -> bool {
+    pub(super) fn bridge(&mut self, offset: u64, record: BranchRecord, at: u64, end: PathEnd) -> bool {
         let BranchRecord { from, to, .. } = record;
         // The record before led out of the traced level, and there is no record of the way back.
         if let Left::ToReturn(back) = self.left
             && self.paths.reach(back, from).is_ok()
         {
-            self.enter(index, record, back);
+            self.enter(offset, record, back);
             return true;
         }
         if self.left == Left::ForGood && matches!(end.cause, Cause::Code(_) | Cause::Missed) {
-            self.enter(index, record, from);
+            self.enter(offset, record, from);
             return true;
         }
         // There is no record of the way out of the traced level, and this record leads back into it: to the place of an
@@ -35,14 +35,14 @@ impl BlockDecoder<'_> {
             return false;
         };
         let enabled = EventKind::Enabled { resumed: goes_on == to };
-        self.after = [Some(self.event(kind, None, index)), Some(self.event(enabled, Some(to), index))];
+        self.after = [Some(self.event(kind, None, offset)), Some(self.event(enabled, Some(to), offset))];
         self.arrive(to, None, Left::No);
         true
     }
 
     /// Begins a run at `at` that leads to a record.
-    fn enter(&mut self, index: u64, record: BranchRecord, at: u64) {
+    fn enter(&mut self, offset: u64, record: BranchRecord, at: u64) {
         self.position = Some(RecordPosition { at, begins: Some(self.left == Left::ToReturn(at)) });
-        self.again = Some((index, record));
+        self.again = Some((offset, record));
     }
 }

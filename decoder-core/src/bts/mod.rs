@@ -6,7 +6,7 @@
 //! types as those of Intel PT.
 //!
 //! ```
-//! use pugmark_decoder_core::bts::{BlockDecoder, BranchRecord, InsnDecoder, Layout, Options, Records};
+//! use pugmark_decoder_core::bts::{BtsBlockDecoder, BranchRecord, BtsInsnDecoder, Layout, Options, BranchRecords};
 //! use pugmark_decoder_core::{block, flow};
 //! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 //!
@@ -21,24 +21,24 @@
 //! BranchRecord { from: 0x1006, to: 0x1000, predicted: true }.emit(Layout::Bits64, &mut buffer[24..])?;
 //!
 //! let options = Options { start: Some(0x1000), ..Options::default() };
-//! let mut blocks = BlockDecoder::new(Records::new(&buffer, Layout::Bits64), image, options);
+//! let mut blocks = BtsBlockDecoder::new(BranchRecords::new(&buffer, Layout::Bits64), image, options);
 //! let mut seen = vec![];
 //! while let Some(item) = blocks.next()? {
-//!     if let block::Item::Block(block) = item {
+//!     if let block::BlockItem::Block(block) = item {
 //!         seen.push((block.ip, block.end_ip, block.insns));
 //!     }
 //! }
 //! assert_eq!(seen, [(0x1000, 0x1002, 2), (0x1005, 0x1006, 2)]);
 //!
-//! let mut flow = InsnDecoder::new(Records::new(&buffer, Layout::Bits64), image, options);
+//! let mut flow = BtsInsnDecoder::new(BranchRecords::new(&buffer, Layout::Bits64), image, options);
 //! let mut seen = vec![];
 //! while let Some(item) = flow.next()? {
-//!     if let flow::Item::Insn(insn) = item {
+//!     if let flow::FlowItem::Insn(insn) = item {
 //!         seen.push(insn.ip);
 //!     }
 //! }
 //! assert_eq!(seen, [0x1000, 0x1002, 0x1005, 0x1006]);
-//! # Ok::<(), pugmark_decoder_core::bts::Error>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! A record does not give the mode and the address space of the code, nor whether the instruction at its source
@@ -50,7 +50,6 @@
 
 mod block;
 mod bridge;
-mod error;
 mod flow;
 mod options;
 mod path;
@@ -59,9 +58,8 @@ mod records;
 #[cfg(test)]
 mod tests;
 
-pub use block::BlockDecoder;
-pub use error::{Error, ErrorKind};
-pub use flow::InsnDecoder;
+pub use block::BtsBlockDecoder;
+pub use flow::BtsInsnDecoder;
 pub use options::{ModeRange, Options};
 pub use record::{BranchRecord, Layout};
-pub use records::{Entry, Records};
+pub use records::{BranchRecords, Entry};

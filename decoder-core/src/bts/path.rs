@@ -1,7 +1,8 @@
 //! Straight ways through code: the instructions between two records.
 
-use super::{ErrorKind, ModeRange};
+use super::ModeRange;
 use crate::{
+    ErrorKind,
     block::{Block, is_truncated, section_of},
     flow::fetch,
     image::{Image, Window},
@@ -12,7 +13,7 @@ use crate::{
 /// The longest straight-line code that is accepted, to bound the work for one record.
 const LONGEST: u64 = 1 << 20;
 
-/// Finds straight ways through an image.
+/// Finds paths through an image.
 #[derive(Clone, Debug)]
 pub(super) struct Paths<'a> {
     image: Image<'a>,
@@ -24,7 +25,7 @@ pub(super) struct Paths<'a> {
     section: u32,
 }
 
-/// The start of a straight way that leads to its goal.
+/// The start of a path that leads to its goal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leg {
     /// The block without the instruction at the goal; it may be empty.
@@ -33,7 +34,7 @@ pub(super) struct Leg {
     pub(super) next: u64,
 }
 
-/// Where a straight way ends before its goal.
+/// Where a path ends before its goal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathEnd {
     pub(super) ip: u64,
@@ -72,7 +73,7 @@ impl<'a> Paths<'a> {
         self.cr3
     }
 
-    /// Finds the straight way from `at` to `goal`.
+    /// Finds the path from `at` to `goal`.
     pub(super) fn reach(&mut self, at: u64, goal: u64) -> Result<Leg, PathEnd> {
         let missed = PathEnd { ip: at, cause: Cause::Missed };
         let distance = goal.checked_sub(at).ok_or(missed)?;
@@ -100,7 +101,7 @@ impl<'a> Paths<'a> {
         Ok(leg)
     }
 
-    /// Finds where the straight way from `at` ends.
+    /// Finds where the path from `at` ends.
     pub(super) fn end(&mut self, at: u64) -> PathEnd {
         let goal = at.saturating_add(LONGEST);
         self.reach(at, goal).err().unwrap_or(PathEnd { ip: goal, cause: Cause::Missed })
@@ -128,7 +129,7 @@ impl<'a> Paths<'a> {
     fn fetch_elsewhere(&mut self, ip: u64, mode: ExecMode) -> Result<Insn, ErrorKind> {
         let fetched = fetch(self.image, self.cr3.into(), Window::default(), ip, mode);
         let (window, insn) = fetched.map_err(|kind| match kind {
-            crate::ErrorKind::NoMemory { ip } => ErrorKind::NoMemory { ip },
+            ErrorKind::NoMemory { ip } => ErrorKind::NoMemory { ip },
             _ => ErrorKind::UnknownInstruction { ip },
         })?;
         self.window = window;

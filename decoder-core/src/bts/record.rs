@@ -1,6 +1,6 @@
 //! A branch record, as a value and as bytes.
 
-use super::{Error, ErrorKind};
+use crate::ErrorKind;
 
 /// A taken branch, an interrupt or an exception.
 ///
@@ -64,8 +64,8 @@ impl BranchRecord {
     /// record's header.
     ///
     /// # Errors
-    /// [`ErrorKind::Truncated`], with the index of the first record.
-    pub fn parse(layout: Layout, bytes: &[u8]) -> Result<Self, Error> {
+    /// [`ErrorKind::Truncated`].
+    pub fn parse(layout: Layout, bytes: &[u8]) -> Result<Self, ErrorKind> {
         let parsed = match layout {
             Layout::Bits32 => bytes.first_chunk::<12>().map(|bytes| {
                 let [from, to, flags] = words32(bytes);
@@ -87,16 +87,13 @@ impl BranchRecord {
     ///
     /// # Errors
     /// [`ErrorKind::Truncated`] when `out` is too short, [`ErrorKind::TooWide`] when an address has more than 32 bits
-    /// but the layout has 32; with the index of the first record. Then nothing is written.
-    pub fn emit(self, layout: Layout, out: &mut [u8]) -> Result<usize, Error> {
+    /// but the layout has 32. Then nothing is written.
+    pub fn emit(self, layout: Layout, out: &mut [u8]) -> Result<usize, ErrorKind> {
         let flags = if self.predicted { PREDICTED } else { 0 };
         let short = truncated(layout, out);
         match layout {
             Layout::Bits32 => {
-                let narrow = |address| {
-                    u32::try_from(address)
-                        .map_err(|_| Error { index: 0, kind: ErrorKind::TooWide { address } })
-                };
+                let narrow = |value| u32::try_from(value).map_err(|_| ErrorKind::TooWide { value });
                 let words = [narrow(self.from)?, narrow(self.to)?, flags.into()];
                 let out = out.first_chunk_mut::<12>().ok_or(short)?;
                 for (to, word) in out.as_chunks_mut().0.iter_mut().zip(words) {
@@ -113,9 +110,8 @@ impl BranchRecord {
     }
 }
 
-fn truncated(layout: Layout, bytes: &[u8]) -> Error {
-    let (bytes, needed) = (bytes.len(), layout.record_bytes());
-    Error { index: 0, kind: ErrorKind::Truncated { bytes, needed } }
+fn truncated(layout: Layout, bytes: &[u8]) -> ErrorKind {
+    ErrorKind::Truncated { bytes: bytes.len(), needed: layout.record_bytes() }
 }
 
 fn words32(bytes: &[u8; 12]) -> [u32; 3] {

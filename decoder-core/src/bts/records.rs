@@ -1,7 +1,8 @@
 //! The records of a buffer, in the order in which they were stored.
 
 use super::record::perf;
-use super::{BranchRecord, Error, ErrorKind, Layout};
+use super::{BranchRecord, Layout};
+use crate::{Error, ErrorKind};
 
 /// One entry of a buffer of branch records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,40 +16,41 @@ pub enum Entry {
     },
 }
 
-/// The records of a buffer, each with its index, in the order in which they were stored.
+/// The records of a buffer, each with its offset, in the order in which they were stored.
 ///
 /// ```
-/// use pugmark_decoder_core::bts::{BranchRecord, Entry, Layout, Records};
+/// use pugmark_decoder_core::bts::{BranchRecord, Entry, Layout, BranchRecords};
 ///
 /// // A circular buffer of three records, of which the one in the middle is the oldest.
 /// let mut buffer = [0; 3 * 12];
 /// for (slot, from) in [(0, 0x30), (1, 0x10), (2, 0x20)] {
 ///     BranchRecord { from, to: 0x100, predicted: false }.emit(Layout::Bits32, &mut buffer[slot * 12..])?;
 /// }
-/// let read: Result<Vec<_>, _> = Records::circular(&buffer, 12, Layout::Bits32).collect();
-/// let from = |(index, entry)| match entry {
-///     Entry::Branch(branch) => (index, branch.from),
+/// let read: Result<Vec<_>, _> = BranchRecords::circular(&buffer, 12, Layout::Bits32).collect();
+/// let from = |(offset, entry)| match entry {
+///     Entry::Branch(branch) => (offset, branch.from),
 ///     Entry::Lost { .. } => unreachable!(),
 /// };
-/// assert_eq!(read?.into_iter().map(from).collect::<Vec<_>>(), [(0, 0x10), (1, 0x20), (2, 0x30)]);
-/// # Ok::<(), pugmark_decoder_core::bts::Error>(())
+/// assert_eq!(read?.into_iter().map(from).collect::<Vec<_>>(), [(0, 0x10), (12, 0x20), (24, 0x30)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Records<'a> {
+pub struct BranchRecords<'a> {
     bytes: &'a [u8],
     /// The part after `bytes`: the front of a circular buffer.
     then: &'a [u8],
     layout: Layout,
-    index: u64,
+    /// The offset of the next record, counted from the oldest one.
+    offset: u64,
     /// No record was returned yet from a circular buffer's older part, which may never have been written.
     skips_empty: bool,
 }
 
-impl<'a> Records<'a> {
+impl<'a> BranchRecords<'a> {
     /// The records that `bytes` consist of.
     #[must_use]
     pub const fn new(bytes: &'a [u8], layout: Layout) -> Self {
-        Self { bytes, then: &[], layout, index: 0, skips_empty: false }
+        Self { bytes, then: &[], layout, offset: 0, skips_empty: false }
     }
 
     /// The records of a circular buffer, into which the processor would write the next record at the offset `next`:
@@ -60,7 +62,7 @@ impl<'a> Records<'a> {
         // The buffer may be larger than its records.
         let whole = bytes.len() - bytes.len() % layout.record_bytes();
         let bytes = bytes.get(..whole).unwrap_or_default();
-        Self { bytes, then, layout, index: 0, skips_empty: !bytes.is_empty() }
+        Self { bytes, then, layout, offset: 0, skips_empty: !bytes.is_empty() }
     }
 
     /// The layout of the records.
@@ -69,8 +71,15 @@ impl<'a> Records<'a> {
         self.layout
     }
 
+    /// The offset of the next record, in bytes from the oldest one.
+    #[must_use]
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+
     fn take(&mut self, bytes: usize) {
         self.bytes = self.bytes.get(bytes..).unwrap_or_default();
+        self.offset += bytes as u64;
     }
 
     fn next_fixed(&mut self) -> Result<Entry, ErrorKind> {
@@ -84,16 +93,16 @@ impl<'a> Records<'a> {
             self.take(size);
         }
         if empty > 0 {
-            return Err(ErrorKind::Empty { count: empty });
+            return Err(ErrorKind::EmptyRecords { count: empty });
         }
         match BranchRecord::parse(self.layout, self.bytes) {
             Ok(record) => {
                 self.take(size);
                 Ok(Entry::Branch(record))
             }
-            Err(error) => {
-                self.bytes = &[];
-                Err(error.kind)
+            Err(kind) => {
+                self.take(self.bytes.len());
+                Err(kind)
             }
         }
     }
@@ -106,11 +115,11 @@ impl<'a> Records<'a> {
             (header as u32, usize::from((header >> 48) as u16).max(perf::HEADER))
         });
         let Some((kind, size)) = whole else {
-            self.bytes = &[];
+            self.take(bytes);
             return Err(ErrorKind::Truncated { bytes, needed: perf::HEADER });
         };
         let Some(record) = self.bytes.get(..size) else {
-            self.bytes = &[];
+            self.take(bytes);
             return Err(ErrorKind::Truncated { bytes, needed: size });
         };
         self.take(size);
@@ -118,9 +127,9 @@ impl<'a> Records<'a> {
             // Fields other than these two would be read as addresses.
             perf::SAMPLE if size > self.layout.record_bytes() => Err(ErrorKind::OtherSample { bytes: size }),
             perf::SAMPLE => match BranchRecord::parse(self.layout, record) {
-                Ok(branch) if branch.is_empty() => Err(ErrorKind::Empty { count: 1 }),
+                Ok(branch) if branch.is_empty() => Err(ErrorKind::EmptyRecords { count: 1 }),
                 Ok(branch) => Ok(Some(Entry::Branch(branch))),
-                Err(error) => Err(error.kind),
+                Err(kind) => Err(kind),
             },
             perf::LOST => {
                 // An identifier, then the count.
@@ -133,7 +142,7 @@ impl<'a> Records<'a> {
     }
 }
 
-impl Iterator for Records<'_> {
+impl Iterator for BranchRecords<'_> {
     type Item = Result<(u64, Entry), Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -144,25 +153,18 @@ impl Iterator for Records<'_> {
                     return None;
                 }
             }
-            let index = self.index;
+            let offset = self.offset;
             let entry = match self.layout {
                 Layout::PerfSample => self.next_perf(),
                 Layout::Bits32 | Layout::Bits64 => self.next_fixed().map(Some),
             };
             let first = core::mem::take(&mut self.skips_empty);
             match entry {
-                Ok(Some(entry)) => {
-                    self.index += u64::from(matches!(entry, Entry::Branch(_)));
-                    return Some(Ok((index, entry)));
-                }
+                Ok(Some(entry)) => return Some(Ok((offset, entry))),
                 Ok(None) => {}
-                Err(ErrorKind::Empty { .. }) if first => {}
-                Err(kind) => {
-                    if let ErrorKind::Empty { count } = kind {
-                        self.index += count;
-                    }
-                    return Some(Err(Error { index, kind }));
-                }
+                // The oldest record comes after the memory that was never written.
+                Err(ErrorKind::EmptyRecords { .. }) if first => self.offset = 0,
+                Err(kind) => return Some(Err(Error { offset, kind })),
             }
         }
     }

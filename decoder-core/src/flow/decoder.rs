@@ -1,6 +1,6 @@
 //! The instruction flow decoder: walks the code one instruction at a time.
 
-use super::{Due, Item, Placed, Recovered, Walker, verbs::walker_verbs};
+use super::{Due, FlowItem, Placed, Recovered, Walker, verbs::walker_verbs};
 use crate::{
     config::Config,
     error::{Error, ErrorKind},
@@ -136,7 +136,7 @@ impl<'a> InsnDecoder<'a> {
     /// Holds the offset of the packet that is wrong or does not fit the code. After an error, only
     /// [`ErrorKind::OutOfSync`] follows until [`sync_forward`](Self::sync_forward).
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
-    pub fn next(&mut self) -> Result<Option<Item>, Error> {
+    pub fn next(&mut self) -> Result<Option<FlowItem>, Error> {
         if self.walker.at.failed {
             return Err(self.walker.fail(ErrorKind::OutOfSync));
         }
@@ -150,10 +150,10 @@ impl<'a> InsnDecoder<'a> {
     }
 
     #[inline]
-    fn advance(&mut self) -> Result<Option<Item>, Error> {
+    fn advance(&mut self) -> Result<Option<FlowItem>, Error> {
         match self.walker.advance(false)? {
-            Due::Insn => Ok(self.walker.execute_if(|_, _, _| true)?.map(Item::Insn)),
-            Due::Event(event) => Ok(Some(Item::Event(event))),
+            Due::Insn => Ok(self.walker.execute_if(|_, _, _| true)?.map(FlowItem::Insn)),
+            Due::Event(event) => Ok(Some(FlowItem::Event(event))),
             Due::Held | Due::End => Ok(None),
         }
     }

@@ -7,7 +7,7 @@
 //! instruction the next event is known, so the walk ends exactly where the trace ends.
 //!
 //! ```
-//! use pugmark_decoder_core::flow::{InsnDecoder, Item};
+//! use pugmark_decoder_core::flow::{InsnDecoder, FlowItem};
 //! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 //!
 //! // 1000: xor eax, eax; 1002: jz 1005; 1004: hlt; 1005: nop; 1006: jmp 1000
@@ -21,7 +21,7 @@
 //! flow.sync_forward();
 //! let mut seen = vec![];
 //! while let Some(item) = flow.next()? {
-//!     if let Item::Insn(insn) = item {
+//!     if let FlowItem::Insn(insn) = item {
 //!         seen.push(insn.ip);
 //!     }
 //! }
@@ -63,16 +63,16 @@ use crate::{event::Event, insn::Class, mode::ExecMode};
 
 /// What happened next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Item {
+pub enum FlowItem {
     /// An instruction was executed.
-    Insn(Insn),
+    Insn(ExecutedInsn),
     /// Something else happened.
     Event(Event),
 }
 
 /// An instruction that was executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Insn {
+pub struct ExecutedInsn {
     /// Its address.
     pub ip: u64,
     /// Its length in bytes.

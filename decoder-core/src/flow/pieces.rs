@@ -21,7 +21,7 @@
 //! assert_eq!(pieces.errors(), 0);
 //! ```
 
-use super::{Insn, InsnDecoder, Item};
+use super::{ExecutedInsn, FlowItem, InsnDecoder};
 use crate::{
     error::Error,
     event::{EventKind, is_aside, is_state},
@@ -102,14 +102,14 @@ impl<'a> Pieces<'a> {
     }
 
     /// The next piece, like [`next`](Iterator::next); `visit` sees each of its instructions.
-    pub fn next_with(&mut self, mut visit: impl FnMut(&Insn)) -> Option<Piece> {
+    pub fn next_with(&mut self, mut visit: impl FnMut(&ExecutedInsn)) -> Option<Piece> {
         let mut piece: Option<Piece> = None;
         loop {
             if !self.synced && !self.sync() {
                 return piece;
             }
             let lost = match self.decoder.next() {
-                Ok(Some(Item::Insn(insn))) => {
+                Ok(Some(FlowItem::Insn(insn))) => {
                     visit(&insn);
                     let after = self.after.unwrap_or(After::Start);
                     let hash = AddressHash::new();
@@ -118,7 +118,7 @@ impl<'a> Pieces<'a> {
                     piece.hash.add(insn.ip);
                     continue;
                 }
-                Ok(Some(Item::Event(event))) => match event.kind {
+                Ok(Some(FlowItem::Event(event))) => match event.kind {
                     EventKind::Overflow => After::Overflow,
                     EventKind::Stop => After::Stop,
                     _ => continue,

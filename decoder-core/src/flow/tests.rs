@@ -185,7 +185,7 @@ fn visits_each_instruction_of_a_piece() {
 fn an_error_is_followed_by_out_of_sync_until_a_psb() {
     let trace = trace(&[&psb_plus(0x1000), &[Packet::Tip(ip(0x1000))], &psb_plus(0x1003)]);
     let mut decoder = InsnDecoder::new(&trace, Image::new(&CODE));
-    let kind = |next: Result<Option<Item>, Error>| next.map(|_| ()).map_err(|error| error.kind);
+    let kind = |next: Result<Option<FlowItem>, Error>| next.map(|_| ()).map_err(|error| error.kind);
     assert_eq!(kind(decoder.next()), Err(ErrorKind::OutOfSync));
     assert_eq!(decoder.sync_forward(), Some(0));
     assert_eq!((kind(decoder.next()), decoder.ip()), (Ok(()), Some(0x1000)));
@@ -244,7 +244,7 @@ fn recovers_once_at_the_place_of_an_event() {
     no_memory(&mut decoder);
     assert_eq!(decoder.recover(), Ok(Recovered::Place));
     let kind = |item| match item {
-        Ok(Some(Item::Event(event))) => Some(event.kind),
+        Ok(Some(FlowItem::Event(event))) => Some(event.kind),
         _ => None,
     };
     assert_eq!(kind(decoder.next()), Some(EventKind::AsyncBranch { from: 0x1003 }));
@@ -268,7 +268,7 @@ fn by_erratum_skl014_only_an_end_without_an_ip_may_be_that_of_a_direct_jump() {
         let mut decoder = InsnDecoder::with_config(&trace, Image::new(&code), config);
         decoder.sync_forward();
         let mut found = None;
-        while let Some(Item::Insn(insn)) = decoder.next().unwrap() {
+        while let Some(FlowItem::Insn(insn)) = decoder.next().unwrap() {
             found = Some(insn.ip);
         }
         assert_eq!((found, decoder.placed()), (Some(last), placed), "{skl014} {to:x?}");
@@ -292,7 +292,7 @@ fn what_is_given_out_behind_a_recovery_depends_on_what_it_found() {
         while decoder.next().is_ok() {}
         assert_eq!(decoder.recover().map_err(|error| Some(error.kind)), found, "{behind:02x?}");
         let given = match decoder.next() {
-            Ok(Some(Item::Insn(insn))) => Ok(insn.ip),
+            Ok(Some(FlowItem::Insn(insn))) => Ok(insn.ip),
             Ok(_) => Err(None),
             Err(error) => Err(Some(error.kind)),
         };

@@ -4,7 +4,7 @@
 //! steps at a time while only branches can come next, and single steps otherwise.
 
 use super::{
-    Insn,
+    ExecutedInsn,
     ahead::Ahead,
     fetch, place,
     place::{Place, Placed, Tracing},
@@ -272,7 +272,7 @@ impl<'a> Walker<'a> {
     pub(crate) fn execute_if(
         &mut self,
         accept: impl FnOnce(&Self, &insn::Insn, ExecMode) -> bool,
-    ) -> Result<Option<Insn>, Error> {
+    ) -> Result<Option<ExecutedInsn>, Error> {
         let ip = self.at.ip;
         let mode = match (self.at.tracing, self.at.mode) {
             (Tracing::On, Some(mode)) => mode,
@@ -289,7 +289,13 @@ impl<'a> Walker<'a> {
         self.at.bound = 0;
         self.at.psb = None;
         self.at.walk.step(1);
-        Ok(Some(Insn { ip, len: insn.len, class: insn.class, mode, speculative: self.at.speculative }))
+        Ok(Some(ExecutedInsn {
+            ip,
+            len: insn.len,
+            class: insn.class,
+            mode,
+            speculative: self.at.speculative,
+        }))
     }
 
     #[cold]

@@ -2,20 +2,20 @@
 
 use super::{ExecutionSink, Graph};
 use crate::{
-    block::{Block, BlockDecoder, Item},
+    block::{Block, BlockDecoder, BlockItem},
     error::Error,
     event::Event,
 };
 
 /// Takes items until there is no room.
 struct Items<'a> {
-    items: &'a mut [Item],
+    items: &'a mut [BlockItem],
     len: usize,
 }
 
 impl Items<'_> {
     #[inline(always)]
-    fn push(&mut self, item: Item) {
+    fn push(&mut self, item: BlockItem) {
         if let Some(place) = self.items.get_mut(self.len) {
             *place = item;
             self.len += 1;
@@ -29,11 +29,11 @@ impl ExecutionSink for Items<'_> {
 
     #[inline(always)]
     fn block(&mut self, block: &Block) {
-        self.push(Item::Block(*block));
+        self.push(BlockItem::Block(*block));
     }
 
     fn event(&mut self, event: &Event) {
-        self.push(Item::Event(*event));
+        self.push(BlockItem::Event(*event));
     }
 
     #[inline(always)]
@@ -48,7 +48,7 @@ impl BlockDecoder<'_> {
     ///
     /// The items are those of [`next`](Self::next), and the decoder's state after the last one is the same. Most of
     /// the time goes into beginning and ending, so give room for a hundred items or more.
-    pub fn fill(&mut self, graph: &mut Graph<'_>, items: &mut [Item]) -> (usize, Result<(), Error>) {
+    pub fn fill(&mut self, graph: &mut Graph<'_>, items: &mut [BlockItem]) -> (usize, Result<(), Error>) {
         let mut sink = Items { items, len: 0 };
         let end = self.visit(graph, &mut sink);
         (sink.len, end)

@@ -14,7 +14,7 @@ use super::{
     store::View,
 };
 use crate::{
-    block::{Block, BlockDecoder, Item},
+    block::{Block, BlockDecoder, BlockItem},
     error::{Error, ErrorKind},
     flow::Continuation,
 };
@@ -84,7 +84,7 @@ impl BlockDecoder<'_> {
                 continue;
             }
             match self.next()? {
-                Some(Item::Block(block)) => {
+                Some(BlockItem::Block(block)) => {
                     if S::INSNS {
                         for (ip, insn) in self.insns(&block) {
                             sink.insns(Straight { ip, lengths: insn.len.into() });
@@ -99,7 +99,7 @@ impl BlockDecoder<'_> {
                         sink.edge(edge);
                     }
                 }
-                Some(Item::Event(event)) => {
+                Some(BlockItem::Event(event)) => {
                     if edges::breaks(&event) {
                         self.edge_before = 0;
                     }

@@ -1,7 +1,7 @@
 //! The memory access of an op sample.
 
 use super::op::{bit, field};
-use super::{CacheState, Caps, DataSource, Errata, OpSample, PageSize};
+use super::{CacheState, Caps, DataSource, IbsErrata, OpSample, PageSize};
 
 /// The memory access of a sampled op: IbsOpData2, IbsOpData3 and the addresses.
 #[derive(Clone, Copy, Debug)]
@@ -283,7 +283,7 @@ impl<'a> Access<'a> {
     }
 
     const fn data2_is_invalid(&self) -> bool {
-        self.0.part().errata().has(Errata::DATA2_INVALID) && (self.bit(16) || self.bit(21))
+        self.0.part().errata().has(IbsErrata::DATA2_INVALID) && (self.bit(16) || self.bit(21))
     }
 
     const fn is_zen(&self) -> bool {

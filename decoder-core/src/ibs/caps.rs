@@ -1,6 +1,6 @@
 //! The capabilities of the IBS units, from CPUID.
 
-use super::Errata;
+use super::IbsErrata;
 
 /// CPUID `8000_001B` EAX: what the units can do. perf puts it before each raw sample.
 ///
@@ -98,8 +98,8 @@ impl Part {
 
     /// The processor's errata.
     #[must_use]
-    pub const fn errata(&self) -> Errata {
-        Errata::of(self.family, self.model)
+    pub const fn errata(&self) -> IbsErrata {
+        IbsErrata::of(self.family, self.model)
     }
 
     pub(super) const fn is_zen(&self) -> bool {

@@ -2,9 +2,9 @@
 
 /// A set of errata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Errata(u16);
+pub struct IbsErrata(u16);
 
-impl Errata {
+impl IbsErrata {
     /// 420, family 10h: a tagged op may raise its interrupt after IbsOpEn was cleared. A driver writes a period of 0
     /// first, and then clears the enable bit.
     ///

@@ -1,6 +1,6 @@
 //! A sample of an instruction fetch.
 
-use super::{Caps, Errata, Part};
+use super::{Caps, IbsErrata, Part};
 
 /// The registers of the fetch unit, as they were when it had a sample. Registers that the processor lacks are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -80,7 +80,7 @@ impl FetchSample {
     /// IbsIcMiss: the fetch missed the instruction cache. Not on processors with erratum 1238.
     #[must_use]
     pub const fn ic_miss(&self) -> Option<bool> {
-        self.bit_if(51, !self.part.errata().has(Errata::IC_MISS_INVALID))
+        self.bit_if(51, !self.part.errata().has(IbsErrata::IC_MISS_INVALID))
     }
 
     /// IbsL1TlbPgSz: the size of the page. Only if the physical address is valid.
@@ -89,7 +89,7 @@ impl FetchSample {
         if !self.bit(52) {
             return None;
         }
-        match (self.field(53, 2), self.part.errata().has(Errata::L1_TLB_PAGE_SIZES)) {
+        match (self.field(53, 2), self.part.errata().has(IbsErrata::L1_TLB_PAGE_SIZES)) {
             (0, _) => Some(PageSize::K4),
             (1, true) => Some(PageSize::K16),
             (1, false) | (2, true) => Some(PageSize::M2),
@@ -132,7 +132,7 @@ impl FetchSample {
     #[must_use]
     pub const fn linear_address(&self) -> Option<u64> {
         match self.registers.linear {
-            0 if self.part.errata().has(Errata::FETCH_ADDRESS_ZERO) => None,
+            0 if self.part.errata().has(IbsErrata::FETCH_ADDRESS_ZERO) => None,
             address => Some(address),
         }
     }

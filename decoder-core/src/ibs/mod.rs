@@ -2,7 +2,7 @@
 //! and report details about it in registers.
 //!
 //! ```
-//! use pugmark_decoder_core::ibs::{Caps, DataSource, Kind, OpRegisters, Part, Record, Records, Sample};
+//! use pugmark_decoder_core::ibs::{Caps, DataSource, RawRegisters, OpRegisters, Part, RawSample, RawSamples, Sample};
 //!
 //! // A load at 401000 that missed L1 and L2 and got its data from memory, as Linux' perf reports it.
 //! let part = Part { family: 0x17, model: 0x31, caps: Caps(0x3ff) };
@@ -14,16 +14,16 @@
 //!     data3: 1 | 1 << 7 | 1 << 20 | 300 << 32,
 //!     ..OpRegisters::default()
 //! };
-//! let mut buffer = [0; Record::MAX_BYTES];
-//! let len = Record { caps: part.caps, kind: Kind::Op(registers) }.emit(&mut buffer)?;
+//! let mut buffer = [0; RawSample::MAX_BYTES];
+//! let len = RawSample { caps: part.caps, kind: RawRegisters::Op(registers) }.emit(&mut buffer)?;
 //!
-//! let record = Records::new(&buffer[..len]).next().unwrap()?;
+//! let record = RawSamples::new(&buffer[..len]).next().unwrap()?;
 //! let Some(Sample::Op(op)) = record.sample(part) else { panic!("no sample of an op") };
 //! let access = op.access().unwrap();
 //! assert_eq!((access.source(), access.miss_latency()), (Some(DataSource::Dram), Some(300)));
 //! // The processor reports that the instruction's address and the data's address are not valid.
 //! assert_eq!((op.rip(), access.linear_address()), (None, None));
-//! # Ok::<(), pugmark_decoder_core::ibs::Error>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! A field that the processor does not have, or that it marks as invalid in this sample, is `None`, because the
@@ -35,7 +35,6 @@
 mod access;
 mod caps;
 mod errata;
-mod error;
 mod fetch;
 mod op;
 mod record;
@@ -45,9 +44,8 @@ mod tests;
 
 pub use access::{Access, Dtlb};
 pub use caps::{Caps, Part};
-pub use errata::Errata;
-pub use error::{Error, ErrorKind};
+pub use errata::IbsErrata;
 pub use fetch::{FetchRegisters, FetchSample, PageSize};
-pub use op::{Branch, OpCount, OpRegisters, OpSample};
-pub use record::{Kind, Record, Records, Sample};
+pub use op::{OpCount, OpRegisters, OpSample, RetiredBranch};
+pub use record::{RawRegisters, RawSample, RawSamples, Sample};
 pub use source::{CacheState, DataSource};

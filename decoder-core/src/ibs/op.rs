@@ -1,6 +1,6 @@
 //! A sample of an op (micro-operation).
 
-use super::{Access, Caps, Errata, Part};
+use super::{Access, Caps, IbsErrata, Part};
 
 /// The registers of the op unit, as they were when it had a sample. Registers that the processor lacks are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -46,7 +46,7 @@ pub enum OpCount {
 
 /// A retired branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Branch {
+pub struct RetiredBranch {
     /// IbsOpBrnTaken: the branch was taken.
     pub taken: bool,
     /// IbsOpBrnMisp: the branch was mispredicted.
@@ -150,19 +150,19 @@ impl OpSample {
 
     /// The branch, if the op is a branch that retired (IbsOpBrnRet).
     #[must_use]
-    pub const fn branch(&self) -> Option<Branch> {
+    pub const fn branch(&self) -> Option<RetiredBranch> {
         if !self.is_branch() {
             return None;
         }
         let Self { part, registers } = self;
         let data = registers.data;
-        let inaccurate = part.errata().has(Errata::INACCURATE_MAB_AND_TARGET);
+        let inaccurate = part.errata().has(IbsErrata::INACCURATE_MAB_AND_TARGET);
         let target = match registers.br_target {
             0 => None,
             target if part.caps.has(Caps::BRN_TRGT) && !inaccurate => Some(target),
             _ => None,
         };
-        Some(Branch {
+        Some(RetiredBranch {
             taken: bit(data, 35),
             mispredicted: bit(data, 36),
             is_return: bit(data, 34),

@@ -1,6 +1,7 @@
 //! Raw samples in the format of Linux' perf: `struct perf_ibs_data`.
 
-use super::{Caps, Error, ErrorKind, FetchRegisters, FetchSample, OpRegisters, OpSample, Part};
+use super::{Caps, FetchRegisters, FetchSample, OpRegisters, OpSample, Part};
+use crate::{Error, ErrorKind};
 
 /// A raw sample: a size of 32 bits, the capabilities in 32 bits, and the registers, each in 64 bits.
 ///
@@ -9,16 +10,16 @@ use super::{Caps, Error, ErrorKind, FetchRegisters, FetchSample, OpRegisters, Op
 /// [`Caps::BRN_TRGT`] and IbsOpData4 with [`Caps::OP_DATA4`]. As in `PERF_SAMPLE_RAW`, the size counts the capabilities
 /// and the registers, but not itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct RawSample {
     /// What the unit can do.
     pub caps: Caps,
     /// The registers.
-    pub kind: Kind,
+    pub kind: RawRegisters,
 }
 
 /// The registers of one of the units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RawRegisters {
     /// The registers of the fetch unit.
     Fetch(FetchRegisters),
     /// The registers of the op unit.
@@ -40,7 +41,7 @@ const FETCH: usize = 3;
 const OP: usize = 7;
 const MOST: usize = OP + 2;
 
-impl Record {
+impl RawSample {
     /// The size of the longest record, in bytes.
     pub const MAX_BYTES: usize = SIZE + CAPS + 8 * MOST;
 
@@ -70,9 +71,9 @@ impl Record {
         let (words, odd) = rest.as_chunks::<8>();
         // The longest fetch has fewer registers than the shortest op.
         let kind = match words.len() {
-            n if n == fetch_words(caps) && odd.is_empty() => Kind::Fetch(fetch(words)),
-            n if n == op_words(caps) && odd.is_empty() => Kind::Op(op(caps, words)),
-            _ => return Err(ErrorKind::Size { size: raw.len() as u32, caps: caps.0 }),
+            n if n == fetch_words(caps) && odd.is_empty() => RawRegisters::Fetch(fetch(words)),
+            n if n == op_words(caps) && odd.is_empty() => RawRegisters::Op(op(caps, words)),
+            _ => return Err(ErrorKind::SampleSize { size: raw.len() as u32, caps: caps.0 }),
         };
         Ok(Self { caps, kind })
     }
@@ -83,14 +84,14 @@ impl Record {
     /// # Errors
     ///
     /// The record does not fit.
-    pub fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize, ErrorKind> {
         let (words, count) = match &self.kind {
-            Kind::Fetch(fetch) => (fetch_array(fetch), fetch_words(self.caps)),
-            Kind::Op(op) => (op_array(self.caps, op), op_words(self.caps)),
+            RawRegisters::Fetch(fetch) => (fetch_array(fetch), fetch_words(self.caps)),
+            RawRegisters::Op(op) => (op_array(self.caps, op), op_words(self.caps)),
         };
         let needed = SIZE + CAPS + 8 * count;
         let bytes = out.len();
-        let truncated = Error { offset: 0, kind: ErrorKind::Truncated { bytes, needed } };
+        let truncated = ErrorKind::Truncated { bytes, needed };
         let out = out.get_mut(..needed).ok_or(truncated)?;
         let (head, rest) = out.split_at_mut(SIZE + CAPS);
         let (size, caps) = head.split_at_mut(SIZE);
@@ -108,11 +109,11 @@ impl Record {
     pub const fn sample(&self, part: Part) -> Option<Sample> {
         let part = Part { caps: self.caps, ..part };
         match self.kind {
-            Kind::Fetch(registers) => match FetchSample::new(part, registers) {
+            RawRegisters::Fetch(registers) => match FetchSample::new(part, registers) {
                 Some(sample) => Some(Sample::Fetch(sample)),
                 None => None,
             },
-            Kind::Op(registers) => match OpSample::new(part, registers) {
+            RawRegisters::Op(registers) => match OpSample::new(part, registers) {
                 Some(sample) => Some(Sample::Op(sample)),
                 None => None,
             },
@@ -120,23 +121,25 @@ impl Record {
     }
 }
 
-impl From<&Sample> for Record {
+impl From<&Sample> for RawSample {
     fn from(sample: &Sample) -> Self {
         match sample {
-            Sample::Fetch(fetch) => Self { caps: fetch.part().caps, kind: Kind::Fetch(*fetch.registers()) },
-            Sample::Op(op) => Self { caps: op.part().caps, kind: Kind::Op(*op.registers()) },
+            Sample::Fetch(fetch) => {
+                Self { caps: fetch.part().caps, kind: RawRegisters::Fetch(*fetch.registers()) }
+            }
+            Sample::Op(op) => Self { caps: op.part().caps, kind: RawRegisters::Op(*op.registers()) },
         }
     }
 }
 
 /// Raw samples, one after the other. After an error there are no more, because the start of the next one is unknown.
 #[derive(Clone, Debug)]
-pub struct Records<'a> {
+pub struct RawSamples<'a> {
     bytes: &'a [u8],
-    offset: usize,
+    offset: u64,
 }
 
-impl<'a> Records<'a> {
+impl<'a> RawSamples<'a> {
     /// The records in `bytes`.
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
@@ -145,22 +148,22 @@ impl<'a> Records<'a> {
 
     /// The offset at which the next record begins.
     #[must_use]
-    pub const fn offset(&self) -> usize {
+    pub const fn offset(&self) -> u64 {
         self.offset
     }
 }
 
-impl Iterator for Records<'_> {
-    type Item = Result<Record, Error>;
+impl Iterator for RawSamples<'_> {
+    type Item = Result<RawSample, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.bytes.is_empty() {
             return None;
         }
-        match Record::parse(self.bytes) {
+        match RawSample::parse(self.bytes) {
             Ok((record, bytes)) => {
                 self.bytes = self.bytes.get(bytes..).unwrap_or_default();
-                self.offset += bytes;
+                self.offset += bytes as u64;
                 Some(Ok(record))
             }
             Err(kind) => {

@@ -7,7 +7,11 @@
 
 use super::registers::WORDS;
 use super::words::{WordReader, WordWriter};
-use super::{Branch, Branches, Counters, DataSource, ErrorKind, Format, Memory, Record, Registers, TxAbort};
+use super::{
+    CounterValues, DataSourceEncoding, Format, Memory, PebsRecord, Registers, SampledBranch, SampledBranches,
+    TxAbort,
+};
+use crate::ErrorKind;
 
 const MEMORY: u32 = 1 << 0;
 const REGISTERS: u32 = 1 << 1;
@@ -21,7 +25,7 @@ const MOST_BRANCHES: usize = 32;
 const MEMORY_BYTES: usize = 32;
 const XMM_BYTES: usize = 256;
 
-pub(super) fn parse(bytes: &[u8]) -> Result<(Record<'_>, usize), ErrorKind> {
+pub(super) fn parse(bytes: &[u8]) -> Result<(PebsRecord<'_>, usize), ErrorKind> {
     let truncated = |needed| ErrorKind::Truncated { bytes: bytes.len(), needed };
     let least = Format::Adaptive.least_bytes();
     let mut reader = WordReader(bytes);
@@ -31,28 +35,28 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(Record<'_>, usize), ErrorKind> {
     let mut groups = bytes_of(format)?;
     if format & (COUNTERS | METRICS) != 0 {
         let header = bytes.get(groups..).map(WordReader).and_then(|mut reader| reader.words());
-        let header = header.ok_or(truncated(size.max(groups + Counters::HEADER_BYTES)))?;
-        let (.., values) = Counters::parse_header(header).ok_or(ErrorKind::Groups { format })?;
-        groups += Counters::HEADER_BYTES + 8 * values;
+        let header = header.ok_or(truncated(size.max(groups + CounterValues::HEADER_BYTES)))?;
+        let (.., values) = CounterValues::parse_header(header).ok_or(ErrorKind::UnknownGroups { format })?;
+        groups += CounterValues::HEADER_BYTES + 8 * values;
     }
     if size != groups {
-        return Err(ErrorKind::Size { size, groups });
+        return Err(ErrorKind::RecordSize { size, groups });
     }
-    let mut record = Record {
+    let mut record = PebsRecord {
         eventing_ip: Some(ip),
         applicable_counters: Some(counters),
         tsc: Some(tsc),
         retire_latency: Some((first >> 32) as u16),
-        ..Record::default()
+        ..PebsRecord::default()
     };
     read_groups(&mut record, format, reader).ok_or(truncated(size))?;
     Ok((record, size))
 }
 
-fn read_groups<'a>(record: &mut Record<'a>, format: u32, mut reader: WordReader<'a>) -> Option<()> {
+fn read_groups<'a>(record: &mut PebsRecord<'a>, format: u32, mut reader: WordReader<'a>) -> Option<()> {
     if format & MEMORY != 0 {
         let [address, source, latency, tx_abort] = reader.words()?;
-        record.memory = Some(Memory { address, source: DataSource(source), latency });
+        record.memory = Some(Memory { address, source: DataSourceEncoding(source), latency });
         record.tx_abort = Some(TxAbort(tx_abort));
     }
     if format & REGISTERS != 0 {
@@ -62,19 +66,19 @@ fn read_groups<'a>(record: &mut Record<'a>, format: u32, mut reader: WordReader<
         record.xmm = Some(reader.bytes()?);
     }
     if format & BRANCHES != 0 {
-        let (branches, rest) = reader.0.split_at_checked(branch_count(format) * Branch::BYTES)?;
-        record.branches = Some(Branches::new(branches.as_chunks().0));
+        let (branches, rest) = reader.0.split_at_checked(branch_count(format) * SampledBranch::BYTES)?;
+        record.branches = Some(SampledBranches::new(branches.as_chunks().0));
         reader = WordReader(rest);
     }
     if format & (COUNTERS | METRICS) != 0 {
-        let (general, fixed, metrics, values) = Counters::parse_header(reader.words()?)?;
+        let (general, fixed, metrics, values) = CounterValues::parse_header(reader.words()?)?;
         let values = reader.0.get(..8 * values)?.as_chunks().0;
-        record.counters = Counters::new(general, fixed, metrics, values);
+        record.counters = CounterValues::new(general, fixed, metrics, values);
     }
     Some(())
 }
 
-pub(super) fn emit(record: &Record<'_>, out: &mut [u8]) -> Result<usize, ErrorKind> {
+pub(super) fn emit(record: &PebsRecord<'_>, out: &mut [u8]) -> Result<usize, ErrorKind> {
     let mut format = 0;
     let with_memory = record.memory.is_some() || record.tx_abort.is_some();
     for (there, group) in [
@@ -88,7 +92,7 @@ pub(super) fn emit(record: &Record<'_>, out: &mut [u8]) -> Result<usize, ErrorKi
     if let Some(branches) = record.branches {
         let count = branches.as_bytes().len();
         let Some(less_one) = count.checked_sub(1).filter(|less_one| *less_one < MOST_BRANCHES) else {
-            return Err(ErrorKind::Branches { count });
+            return Err(ErrorKind::LastBranchCount { count });
         };
         format |= (less_one as u32) << BRANCH_COUNT_SHIFT;
     }
@@ -97,7 +101,7 @@ pub(super) fn emit(record: &Record<'_>, out: &mut [u8]) -> Result<usize, ErrorKi
         let [which, metrics] = counters.header();
         format |= if which != 0 || metrics == 0 { COUNTERS } else { 0 };
         format |= if metrics != 0 { METRICS } else { 0 };
-        size += Counters::HEADER_BYTES + 8 * counters.as_bytes().len();
+        size += CounterValues::HEADER_BYTES + 8 * counters.as_bytes().len();
     }
     let truncated = ErrorKind::Truncated { bytes: out.len(), needed: size };
     let mut writer = WordWriter(out.get_mut(..size).ok_or(truncated)?);
@@ -105,7 +109,12 @@ pub(super) fn emit(record: &Record<'_>, out: &mut [u8]) -> Result<usize, ErrorKi
     Ok(size)
 }
 
-fn write_groups(record: &Record<'_>, format: u32, size: usize, writer: &mut WordWriter<'_>) -> Option<()> {
+fn write_groups(
+    record: &PebsRecord<'_>,
+    format: u32,
+    size: usize,
+    writer: &mut WordWriter<'_>,
+) -> Option<()> {
     let latency = u64::from(record.retire_latency.unwrap_or_default());
     writer.words(&[
         u64::from(format) | latency << 32 | (size as u64) << 48,
@@ -137,16 +146,19 @@ fn write_groups(record: &Record<'_>, format: u32, size: usize, writer: &mut Word
 fn bytes_of(format: u32) -> Result<usize, ErrorKind> {
     let count = branch_count(format);
     if format & BRANCHES != 0 && count > MOST_BRANCHES {
-        return Err(ErrorKind::Branches { count });
+        return Err(ErrorKind::LastBranchCount { count });
     }
     let known = MEMORY | REGISTERS | XMM | BRANCHES | COUNTERS | METRICS | 0xff << BRANCH_COUNT_SHIFT;
     if format & !known != 0 {
-        return Err(ErrorKind::Groups { format });
+        return Err(ErrorKind::UnknownGroups { format });
     }
     let mut bytes = Format::Adaptive.least_bytes();
-    for (group, size) in
-        [(MEMORY, MEMORY_BYTES), (REGISTERS, WORDS * 8), (XMM, XMM_BYTES), (BRANCHES, count * Branch::BYTES)]
-    {
+    for (group, size) in [
+        (MEMORY, MEMORY_BYTES),
+        (REGISTERS, WORDS * 8),
+        (XMM, XMM_BYTES),
+        (BRANCHES, count * SampledBranch::BYTES),
+    ] {
         bytes += if format & group != 0 { size } else { 0 };
     }
     Ok(bytes)

@@ -5,7 +5,7 @@
 /// The group's header says which counters it holds. Source: Linux, `struct pebs_cntr_header` and
 /// `setup_pebs_adaptive_sample_data`, by Intel's authors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Counters<'a> {
+pub struct CounterValues<'a> {
     general: u32,
     fixed: u32,
     metrics: bool,
@@ -15,7 +15,7 @@ pub struct Counters<'a> {
 /// The header's third field if PERF_METRICS and its base are present.
 const METRICS: u32 = 3;
 
-impl<'a> Counters<'a> {
+impl<'a> CounterValues<'a> {
     /// The size of the header: which general-purpose counters, fixed-function counters and metrics the group has, in 4
     /// bytes each, and 4 reserved bytes.
     pub(super) const HEADER_BYTES: usize = 16;

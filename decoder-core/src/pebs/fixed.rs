@@ -2,26 +2,28 @@
 
 use super::registers::WORDS;
 use super::words::{WordReader, WordWriter};
-use super::{DataSource, ErrorKind, Format, Memory, Record, Registers, TxAbort};
+use super::{DataSourceEncoding, Format, Memory, PebsRecord, Registers, TxAbort};
+use crate::ErrorKind;
 
 /// The number of registers in the 32-bit format.
 const NARROW: usize = 10;
 
-pub(super) fn parse(format: Format, bytes: &[u8]) -> Result<Record<'static>, ErrorKind> {
+pub(super) fn parse(format: Format, bytes: &[u8]) -> Result<PebsRecord<'static>, ErrorKind> {
     let needed = format.least_bytes();
     let truncated = ErrorKind::Truncated { bytes: bytes.len(), needed };
     read(format, WordReader(bytes)).ok_or(truncated)
 }
 
-fn read(format: Format, mut reader: WordReader<'_>) -> Option<Record<'static>> {
+fn read(format: Format, mut reader: WordReader<'_>) -> Option<PebsRecord<'static>> {
     if format == Format::Bits32 {
         let mut words = [0; WORDS];
         for word in &mut words[..NARROW] {
             *word = u32::from_le_bytes(*reader.bytes()?).into();
         }
-        return Some(Record { registers: Some(Registers::from_fixed(words)), ..Record::default() });
+        return Some(PebsRecord { registers: Some(Registers::from_fixed(words)), ..PebsRecord::default() });
     }
-    let mut record = Record { registers: Some(Registers::from_fixed(reader.words()?)), ..Record::default() };
+    let mut record =
+        PebsRecord { registers: Some(Registers::from_fixed(reader.words()?)), ..PebsRecord::default() };
     if format == Format::Registers {
         return Some(record);
     }
@@ -30,7 +32,7 @@ fn read(format: Format, mut reader: WordReader<'_>) -> Option<Record<'static>> {
         Format::Time => record.applicable_counters = Some(status),
         _ => record.global_status = Some(status),
     }
-    record.memory = Some(Memory { address, source: DataSource(source), latency });
+    record.memory = Some(Memory { address, source: DataSourceEncoding(source), latency });
     if format == Format::Latency {
         return Some(record);
     }
@@ -42,7 +44,7 @@ fn read(format: Format, mut reader: WordReader<'_>) -> Option<Record<'static>> {
     Some(record)
 }
 
-pub(super) fn emit(record: &Record<'_>, format: Format, out: &mut [u8]) -> Result<usize, ErrorKind> {
+pub(super) fn emit(record: &PebsRecord<'_>, format: Format, out: &mut [u8]) -> Result<usize, ErrorKind> {
     let needed = format.least_bytes();
     let truncated = ErrorKind::Truncated { bytes: out.len(), needed };
     let out = out.get_mut(..needed).ok_or(truncated)?;

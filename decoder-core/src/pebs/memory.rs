@@ -6,7 +6,7 @@ pub struct Memory {
     /// Data linear address: what was loaded from, or stored to.
     pub address: u64,
     /// Data source encoding, or store status.
-    pub source: DataSource,
+    pub source: DataSourceEncoding,
     /// Latency in core cycles. From Alder Lake on, format 4 has the latency of the instruction in bits 15:0 and that of
     /// the cache access in bits 47:32.
     pub latency: u64,
@@ -14,9 +14,9 @@ pub struct Memory {
 
 /// Data source encoding of a load, or status of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct DataSource(pub u64);
+pub struct DataSourceEncoding(pub u64);
 
-impl DataSource {
+impl DataSourceEncoding {
     /// For a load: what satisfied it, an encoding of the table "Data Source Encoding for Load Latency Record".
     #[must_use]
     pub const fn source(self) -> u8 {

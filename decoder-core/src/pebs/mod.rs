@@ -2,26 +2,26 @@
 //! state. The record goes to a buffer of the DS (debug store) area, memory that a driver sets up.
 //!
 //! ```
-//! use pugmark_decoder_core::pebs::{Format, Record, Records, Registers};
+//! use pugmark_decoder_core::pebs::{Format, PebsRecord, PebsRecords, Registers};
 //!
 //! // A record of a processor whose IA32_PERF_CAPABILITIES[11:8] is 3.
 //! let format = Format::from_capabilities(3).unwrap();
-//! let record = Record {
+//! let record = PebsRecord {
 //!     registers: Some(Registers { rip: 0x1003, rflags: 0x202, ..Registers::default() }),
 //!     eventing_ip: Some(0x1000),
 //!     applicable_counters: Some(0b1),
 //!     tsc: Some(77),
-//!     ..Record::default()
+//!     ..PebsRecord::default()
 //! };
 //! let mut buffer = [0; 256];
 //! let len = record.emit(format, &mut buffer)?;
 //! assert_eq!(len, 200);
 //!
-//! let read: Result<Vec<_>, _> = Records::new(&buffer[..len], format).collect();
+//! let read: Result<Vec<_>, _> = PebsRecords::new(&buffer[..len], format).collect();
 //! let read = read?[0];
 //! assert_eq!((read.eventing_ip, read.next_ip(), read.tsc), (Some(0x1000), Some(0x1003), Some(77)));
 //! assert_eq!(read.global_status, None);
-//! # Ok::<(), pugmark_decoder_core::pebs::Error>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! The fields of a record depend on its format, and from format 4 on also on the record itself. A missing field is
@@ -33,7 +33,6 @@
 
 mod adaptive;
 mod counters;
-mod error;
 mod fixed;
 mod memory;
 mod record;
@@ -42,8 +41,7 @@ mod registers;
 mod tests;
 mod words;
 
-pub use counters::Counters;
-pub use error::{Error, ErrorKind};
-pub use memory::{DataSource, Memory, TxAbort};
-pub use record::{Branch, Branches, Format, Record, Records};
+pub use counters::CounterValues;
+pub use memory::{DataSourceEncoding, Memory, TxAbort};
+pub use record::{Format, PebsRecord, PebsRecords, SampledBranch, SampledBranches};
 pub use registers::Registers;

@@ -1,7 +1,8 @@
 //! A PEBS record, and the records of a buffer.
 
 use super::words::WordReader;
-use super::{Counters, Error, ErrorKind, Memory, Registers, TxAbort, adaptive, fixed};
+use super::{CounterValues, Memory, Registers, TxAbort, adaptive, fixed};
+use crate::{Error, ErrorKind};
 
 /// The layout of PEBS records in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,13 +18,13 @@ pub enum Format {
     /// Format 3, 200 bytes: also the time, and the applicable counters instead of IA32_PERF_GLOBAL_STATUS.
     Time,
     /// Formats 4 to 6: groups of fields, at least 32 bytes. Format 5 differs only in where the counter reset values are
-    /// ([`Format::general_resets`]). Format 6 has one more group: [`Counters`].
+    /// ([`Format::general_resets`]). Format 6 has one more group: [`CounterValues`].
     Adaptive,
 }
 
 /// A PEBS record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Record<'a> {
+pub struct PebsRecord<'a> {
     /// The registers after the instruction that caused the record.
     pub registers: Option<Registers>,
     /// The address of the instruction that caused the record.
@@ -44,18 +45,18 @@ pub struct Record<'a> {
     /// XMM0 to XMM15.
     pub xmm: Option<&'a [u8; 256]>,
     /// The last branches, the latest first.
-    pub branches: Option<Branches<'a>>,
+    pub branches: Option<SampledBranches<'a>>,
     /// The values of counters when the record was stored. Only in format 6.
-    pub counters: Option<Counters<'a>>,
+    pub counters: Option<CounterValues<'a>>,
 }
 
 /// Last branch records in a PEBS record, the latest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Branches<'a>(&'a [[u8; Branch::BYTES]]);
+pub struct SampledBranches<'a>(&'a [[u8; SampledBranch::BYTES]]);
 
 /// A last branch record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Branch {
+pub struct SampledBranch {
     /// MSR_LASTBRANCH_x_FROM_IP.
     pub from: u64,
     /// MSR_LASTBRANCH_x_TO_IP.
@@ -104,17 +105,16 @@ impl Format {
     }
 }
 
-impl<'a> Record<'a> {
+impl<'a> PebsRecord<'a> {
     /// Reads the record at the start of `bytes`, and returns it and its size in bytes.
     ///
     /// # Errors
-    /// The bytes are not a record of this format. The error has the index of the first record.
-    pub fn parse(format: Format, bytes: &'a [u8]) -> Result<(Self, usize), Error> {
-        let parsed = match format {
+    /// The bytes are not a record of this format.
+    pub fn parse(format: Format, bytes: &'a [u8]) -> Result<(Self, usize), ErrorKind> {
+        match format {
             Format::Adaptive => adaptive::parse(bytes),
             _ => fixed::parse(format, bytes).map(|record| (record, format.least_bytes())),
-        };
-        parsed.map_err(first)
+        }
     }
 
     /// Writes the record to the start of `out` and returns its size in bytes.
@@ -123,13 +123,12 @@ impl<'a> Record<'a> {
     /// the adaptive format, the groups follow from the fields of the record.
     ///
     /// # Errors
-    /// `out` is too short, or a value does not fit. The error has the index of the first record.
-    pub fn emit(&self, format: Format, out: &mut [u8]) -> Result<usize, Error> {
+    /// `out` is too short, or a value does not fit.
+    pub fn emit(&self, format: Format, out: &mut [u8]) -> Result<usize, ErrorKind> {
         match format {
             Format::Adaptive => adaptive::emit(self, out),
             _ => fixed::emit(self, format, out),
         }
-        .map_err(first)
     }
 
     /// The address of the instruction to be executed next.
@@ -154,30 +153,26 @@ impl<'a> Record<'a> {
     }
 }
 
-fn first(kind: ErrorKind) -> Error {
-    Error { index: 0, kind }
-}
-
-impl<'a> Branches<'a> {
+impl<'a> SampledBranches<'a> {
     /// Branches in the layout that they have in memory.
     #[must_use]
-    pub const fn new(branches: &'a [[u8; Branch::BYTES]]) -> Self {
+    pub const fn new(branches: &'a [[u8; SampledBranch::BYTES]]) -> Self {
         Self(branches)
     }
 
     /// The branches in the layout that they have in memory.
     #[must_use]
-    pub const fn as_bytes(&self) -> &'a [[u8; Branch::BYTES]] {
+    pub const fn as_bytes(&self) -> &'a [[u8; SampledBranch::BYTES]] {
         self.0
     }
 
     /// Returns each branch, the latest first.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = Branch> + use<'a> {
-        self.0.iter().map(Branch::parse)
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = SampledBranch> + use<'a> {
+        self.0.iter().map(SampledBranch::parse)
     }
 }
 
-impl Branch {
+impl SampledBranch {
     /// The size of a branch in memory, in bytes.
     pub const BYTES: usize = 24;
 
@@ -203,37 +198,37 @@ impl Branch {
 ///
 /// It ends after an error, because the start of the next record is unknown.
 #[derive(Clone, Debug)]
-pub struct Records<'a> {
+pub struct PebsRecords<'a> {
     bytes: &'a [u8],
     format: Format,
-    index: u64,
+    offset: u64,
 }
 
-impl<'a> Records<'a> {
+impl<'a> PebsRecords<'a> {
     /// The records that `bytes` consist of.
     #[must_use]
     pub const fn new(bytes: &'a [u8], format: Format) -> Self {
-        Self { bytes, format, index: 0 }
+        Self { bytes, format, offset: 0 }
     }
 }
 
-impl<'a> Iterator for Records<'a> {
-    type Item = Result<Record<'a>, Error>;
+impl<'a> Iterator for PebsRecords<'a> {
+    type Item = Result<PebsRecord<'a>, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.bytes.is_empty() {
             return None;
         }
-        let index = self.index;
-        self.index += 1;
-        match Record::parse(self.format, self.bytes) {
+        let offset = self.offset;
+        match PebsRecord::parse(self.format, self.bytes) {
             Ok((record, size)) => {
                 self.bytes = self.bytes.get(size..).unwrap_or_default();
+                self.offset += size as u64;
                 Some(Ok(record))
             }
-            Err(error) => {
+            Err(kind) => {
                 self.bytes = &[];
-                Some(Err(Error { index, ..error }))
+                Some(Err(Error { offset, kind }))
             }
         }
     }

@@ -5,6 +5,7 @@ extern crate std;
 use std::{string::ToString, vec, vec::Vec};
 
 use super::*;
+use crate::ErrorKind;
 
 fn registers() -> Registers {
     Registers {
@@ -23,16 +24,16 @@ fn registers() -> Registers {
 }
 
 /// Every field that any fixed format has.
-fn full() -> Record<'static> {
-    Record {
+fn full() -> PebsRecord<'static> {
+    PebsRecord {
         registers: Some(registers()),
         eventing_ip: Some(0x31),
         global_status: Some(0x32),
         applicable_counters: Some(0x33),
-        memory: Some(Memory { address: 0x34, source: DataSource(0x35), latency: 0x36 }),
+        memory: Some(Memory { address: 0x34, source: DataSourceEncoding(0x35), latency: 0x36 }),
         tx_abort: Some(TxAbort(0x37)),
         tsc: Some(0x38),
-        ..Record::default()
+        ..PebsRecord::default()
     }
 }
 
@@ -97,10 +98,10 @@ fn fixed_formats_have_their_fields_where_the_tables_have_them() {
         assert_eq!(full().emit(format, &mut bytes), Ok(size), "{format:?}");
         assert_eq!(bytes[..size], expected, "{format:?}");
         assert_eq!(bytes[size..], [0xaa; 8], "{format:?}");
-        let (parsed, len) = Record::parse(format, &bytes).expect("a whole record");
+        let (parsed, len) = PebsRecord::parse(format, &bytes).expect("a whole record");
         assert_eq!(len, size);
         let has = |at| fields.iter().any(|field| field.0 == at);
-        let expected = Record {
+        let expected = PebsRecord {
             eventing_ip: full().eventing_ip.filter(|_| has(0xb0)),
             global_status: full().global_status.filter(|_| number == 1 || number == 2),
             applicable_counters: full().applicable_counters.filter(|_| number == 3),
@@ -111,9 +112,8 @@ fn fixed_formats_have_their_fields_where_the_tables_have_them() {
         };
         assert_eq!(parsed, expected, "{format:?}");
         for len in 0..size {
-            let kind = ErrorKind::Truncated { bytes: len, needed: size };
-            let error = Error { index: 0, kind };
-            assert_eq!(Record::parse(format, &bytes[..len]), Err(error), "{format:?} {len}");
+            let error = ErrorKind::Truncated { bytes: len, needed: size };
+            assert_eq!(PebsRecord::parse(format, &bytes[..len]), Err(error), "{format:?} {len}");
             assert_eq!(full().emit(format, &mut bytes[..len]), Err(error), "{format:?} {len}");
         }
     }
@@ -122,19 +122,21 @@ fn fixed_formats_have_their_fields_where_the_tables_have_them() {
 
 #[test]
 fn the_32_bit_format_has_ten_registers() {
-    let record = Record { registers: Some(Registers { r8_r15: [0; 8], ..registers() }), ..Record::default() };
+    let record =
+        PebsRecord { registers: Some(Registers { r8_r15: [0; 8], ..registers() }), ..PebsRecord::default() };
     let mut bytes = [0xaa; 44];
     assert_eq!(record.emit(Format::Bits32, &mut bytes), Ok(40));
     let words: Vec<u32> = bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
     let expected = [0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0xaaaa_aaaa];
     assert_eq!(words, expected);
-    assert_eq!(Record::parse(Format::Bits32, &bytes), Ok((record, 40)));
-    let wide = Record { registers: Some(Registers { rsi: 1 << 32, ..registers() }), ..Record::default() };
+    assert_eq!(PebsRecord::parse(Format::Bits32, &bytes), Ok((record, 40)));
+    let wide =
+        PebsRecord { registers: Some(Registers { rsi: 1 << 32, ..registers() }), ..PebsRecord::default() };
     let kind = ErrorKind::TooWide { value: 1 << 32 };
-    assert_eq!(wide.emit(Format::Bits32, &mut bytes), Err(Error { index: 0, kind }));
+    assert_eq!(wide.emit(Format::Bits32, &mut bytes), Err(kind));
     for len in 0..40 {
         let kind = ErrorKind::Truncated { bytes: len, needed: 40 };
-        assert_eq!(Record::parse(Format::Bits32, &bytes[..len]), Err(Error { index: 0, kind }));
+        assert_eq!(PebsRecord::parse(Format::Bits32, &bytes[..len]), Err(kind));
     }
 }
 
@@ -160,19 +162,19 @@ fn adaptive_records_have_the_groups_that_they_say() {
     let all = adaptive_words();
     let xmm: [u8; 256] = bytes(&all[26..58]).try_into().expect("sixteen registers");
     let lbrs = [
-        Branch { from: 0x41, to: 0x42, info: 0x43 }.emit(),
-        Branch { from: 0x51, to: 0x52, info: 0x53 }.emit(),
+        SampledBranch { from: 0x41, to: 0x42, info: 0x43 }.emit(),
+        SampledBranch { from: 0x51, to: 0x52, info: 0x53 }.emit(),
     ];
-    let whole = Record {
+    let whole = PebsRecord {
         global_status: None,
         retire_latency: Some(0x99),
         xmm: Some(&xmm),
-        branches: Some(Branches::new(&lbrs)),
+        branches: Some(SampledBranches::new(&lbrs)),
         ..full()
     };
     for groups in 0..16_u64 {
         let has = |bit: u64| groups & 1 << bit != 0;
-        let record = Record {
+        let record = PebsRecord {
             memory: whole.memory.filter(|_| has(0)),
             tx_abort: whole.tx_abort.filter(|_| has(0)),
             registers: whole.registers.filter(|_| has(1)),
@@ -189,18 +191,24 @@ fn adaptive_records_have_the_groups_that_they_say() {
         let count = if has(3) { 1 << 24 } else { 0 };
         words[0] = groups | count | 0x99 << 32 | (words.len() as u64 * 8) << 48;
         let expected = bytes(&words);
-        assert_eq!(Record::parse(Format::Adaptive, &expected), Ok((record, expected.len())), "{groups:#x}");
+        assert_eq!(
+            PebsRecord::parse(Format::Adaptive, &expected),
+            Ok((record, expected.len())),
+            "{groups:#x}"
+        );
         let mut emitted = vec![0xaa; expected.len()];
         assert_eq!(record.emit(Format::Adaptive, &mut emitted), Ok(expected.len()), "{groups:#x}");
         assert_eq!(emitted, expected, "{groups:#x}");
         for len in 0..expected.len() {
             let needed = if len < 32 { 32 } else { expected.len() };
-            let kind = ErrorKind::Truncated { bytes: len, needed };
-            let error = Error { index: 0, kind };
-            assert_eq!(Record::parse(Format::Adaptive, &expected[..len]), Err(error), "{groups:#x} {len}");
+            let error = ErrorKind::Truncated { bytes: len, needed };
+            assert_eq!(
+                PebsRecord::parse(Format::Adaptive, &expected[..len]),
+                Err(error),
+                "{groups:#x} {len}"
+            );
             let needed = expected.len();
-            let kind = ErrorKind::Truncated { bytes: len, needed };
-            let error = Error { index: 0, kind };
+            let error = ErrorKind::Truncated { bytes: len, needed };
             assert_eq!(record.emit(Format::Adaptive, &mut emitted[..len]), Err(error), "{groups:#x} {len}");
         }
     }
@@ -228,10 +236,10 @@ fn a_record_of_format_6_has_counters_behind_everything_else() {
             let count = if others == 0 { 0 } else { 1 << 24 };
             words[0] = others | format | count | (words.len() as u64 * 8) << 48;
             let bytes = bytes(&words);
-            let (record, size) = Record::parse(Format::Adaptive, &bytes).unwrap();
+            let (record, size) = PebsRecord::parse(Format::Adaptive, &bytes).unwrap();
             assert_eq!(size, bytes.len());
             let counters = record.counters.unwrap();
-            assert_eq!(Counters::new(general, fixed as u32, metrics, &in_memory), Some(counters));
+            assert_eq!(CounterValues::new(general, fixed as u32, metrics, &in_memory), Some(counters));
             let read: Vec<u64> = counters.general().chain(counters.fixed()).map(|(_, value)| value).collect();
             assert_eq!(read, values[..read.len()]);
             let numbers = |bits: u64| (0..32).filter(move |n| bits >> n & 1 == 1);
@@ -244,11 +252,11 @@ fn a_record_of_format_6_has_counters_behind_everything_else() {
             assert_eq!(emitted, bytes);
             for len in 0..bytes.len() {
                 let needed = if len < 32 { 32 } else { bytes.len() };
-                let error = Error { index: 0, kind: ErrorKind::Truncated { bytes: len, needed } };
-                assert_eq!(Record::parse(Format::Adaptive, &bytes[..len]), Err(error), "{len}");
+                let error = ErrorKind::Truncated { bytes: len, needed };
+                assert_eq!(PebsRecord::parse(Format::Adaptive, &bytes[..len]), Err(error), "{len}");
             }
         }
-        assert_eq!(Counters::new(general, fixed as u32, metrics, &in_memory[1..]), None);
+        assert_eq!(CounterValues::new(general, fixed as u32, metrics, &in_memory[1..]), None);
     }
 }
 
@@ -260,14 +268,13 @@ fn general_and(general: u32, fixed: u64, metrics: bool) -> usize {
 #[test]
 fn counters_that_contradict_the_size_or_are_not_known_are_refused() {
     for (header, size, kind) in [
-        ([0b11, 0], 48, ErrorKind::Size { size: 48, groups: 64 }),
-        ([0b1, 0], 64, ErrorKind::Size { size: 64, groups: 56 }),
-        ([0, 1], 64, ErrorKind::Groups { format: 1 << 4 }),
-        ([0, 7], 64, ErrorKind::Groups { format: 1 << 4 }),
+        ([0b11, 0], 48, ErrorKind::RecordSize { size: 48, groups: 64 }),
+        ([0b1, 0], 64, ErrorKind::RecordSize { size: 64, groups: 56 }),
+        ([0, 1], 64, ErrorKind::UnknownGroups { format: 1 << 4 }),
+        ([0, 7], 64, ErrorKind::UnknownGroups { format: 1 << 4 }),
     ] {
         let bytes = bytes(&[1 << 4 | size << 48, 0, 0, 0, header[0], header[1], 0, 0]);
-        let error = Error { index: 0, kind };
-        assert_eq!(Record::parse(Format::Adaptive, &bytes), Err(error), "{header:x?}");
+        assert_eq!(PebsRecord::parse(Format::Adaptive, &bytes), Err(kind), "{header:x?}");
     }
 }
 
@@ -293,26 +300,26 @@ fn a_formats_number_tells_its_records_and_where_resets_lie() {
 fn adaptive_records_that_contradict_themselves_are_refused() {
     let rows = [
         (32_u64 << 48, None),
-        (0, Some(ErrorKind::Size { size: 0, groups: 32 })),
-        (31 << 48, Some(ErrorKind::Size { size: 31, groups: 32 })),
-        (33 << 48, Some(ErrorKind::Size { size: 33, groups: 32 })),
-        (1 | 32 << 48, Some(ErrorKind::Size { size: 32, groups: 64 })),
-        (1 << 6 | 32 << 48, Some(ErrorKind::Groups { format: 1 << 6 })),
-        (1 << 23 | 32 << 48, Some(ErrorKind::Groups { format: 1 << 23 })),
-        (8 | 32 << 24 | 800 << 48, Some(ErrorKind::Branches { count: 33 })),
-        (8 | 255 << 24 | 800 << 48, Some(ErrorKind::Branches { count: 256 })),
+        (0, Some(ErrorKind::RecordSize { size: 0, groups: 32 })),
+        (31 << 48, Some(ErrorKind::RecordSize { size: 31, groups: 32 })),
+        (33 << 48, Some(ErrorKind::RecordSize { size: 33, groups: 32 })),
+        (1 | 32 << 48, Some(ErrorKind::RecordSize { size: 32, groups: 64 })),
+        (1 << 6 | 32 << 48, Some(ErrorKind::UnknownGroups { format: 1 << 6 })),
+        (1 << 23 | 32 << 48, Some(ErrorKind::UnknownGroups { format: 1 << 23 })),
+        (8 | 32 << 24 | 800 << 48, Some(ErrorKind::LastBranchCount { count: 33 })),
+        (8 | 255 << 24 | 800 << 48, Some(ErrorKind::LastBranchCount { count: 256 })),
         // Without the group of branches, their number does not matter.
         (255 << 24 | 32 << 48, None),
     ];
     for (first, expected) in rows {
         let bytes = bytes(&[first, 0, 0, 0, 0]);
-        let parsed = Record::parse(Format::Adaptive, &bytes).map(|(_, size)| size);
-        assert_eq!(parsed.map_err(|error| error.kind).err(), expected, "{first:#x}");
+        let parsed = PebsRecord::parse(Format::Adaptive, &bytes).map(|(_, size)| size);
+        assert_eq!(parsed.err(), expected, "{first:#x}");
     }
     for count in [0, 33, 257] {
         let lbrs = vec![[0; 24]; count];
-        let record = Record { branches: Some(Branches::new(&lbrs)), ..Record::default() };
-        let error = Error { index: 0, kind: ErrorKind::Branches { count } };
+        let record = PebsRecord { branches: Some(SampledBranches::new(&lbrs)), ..PebsRecord::default() };
+        let error = ErrorKind::LastBranchCount { count };
         assert_eq!(record.emit(Format::Adaptive, &mut [0; 8192]), Err(error));
     }
 }
@@ -321,21 +328,21 @@ fn adaptive_records_that_contradict_themselves_are_refused() {
 fn a_buffer_is_read_to_its_end_or_to_what_is_wrong() {
     let mut buffer = vec![0; 3 * 192];
     for (slot, chunk) in buffer.chunks_exact_mut(192).enumerate() {
-        let record = Record { eventing_ip: Some(slot as u64), ..full() };
+        let record = PebsRecord { eventing_ip: Some(slot as u64), ..full() };
         record.emit(Format::Transaction, chunk).expect("it fits");
     }
-    let ips: Vec<_> = Records::new(&buffer, Format::Transaction)
+    let ips: Vec<_> = PebsRecords::new(&buffer, Format::Transaction)
         .map(|record| record.expect("a whole record").eventing_ip)
         .collect();
     assert_eq!(ips, [Some(0), Some(1), Some(2)]);
-    let cut: Vec<_> = Records::new(&buffer[..2 * 192 + 1], Format::Transaction).collect();
+    let cut: Vec<_> = PebsRecords::new(&buffer[..2 * 192 + 1], Format::Transaction).collect();
     assert_eq!(cut.len(), 3);
     let error = cut[2].expect_err("it is cut");
-    assert_eq!(error.to_string(), "PEBS record 2: 1 bytes, it has 192");
+    assert_eq!(error.to_string(), "0x180: 1 bytes where 192 are needed");
     // Records of different sizes.
     let basic = bytes(&[32 << 48, 7, 0, 0]);
     let mixed = [bytes(&adaptive_words()), basic.clone(), basic].concat();
-    let ips: Vec<_> = Records::new(&mixed, Format::Adaptive)
+    let ips: Vec<_> = PebsRecords::new(&mixed, Format::Adaptive)
         .map(|record| record.map(|record| (record.eventing_ip, record.next_ip())))
         .collect();
     assert_eq!(ips, [Ok((Some(0x31), Some(0x11))), Ok((Some(7), None)), Ok((Some(7), None))]);
@@ -346,12 +353,12 @@ fn behind_an_abort_only_the_ips_mean_something() {
     let rows: [(u64, bool); 5] =
         [(0, true), (0xffff_ffff, true), (1 << 32, false), (1 << 33, false), (1 << 34, true)];
     for (bits, valid) in rows {
-        let record = Record { tx_abort: Some(TxAbort(bits)), ..full() };
+        let record = PebsRecord { tx_abort: Some(TxAbort(bits)), ..full() };
         assert_eq!(record.valid_registers().is_some(), valid, "{bits:#x}");
         assert_eq!(record.valid_memory().is_some(), valid, "{bits:#x}");
         assert_eq!(record.next_ip(), Some(0x11));
     }
-    assert_eq!(Record::default().valid_registers(), None);
+    assert_eq!(PebsRecord::default().valid_registers(), None);
 }
 
 #[test]
@@ -381,7 +388,7 @@ fn fields_of_fields_are_the_bits_of_the_tables() {
         (0x3e, 0xe, false, true, true),
     ];
     for (bits, encoding, hit, stlb_miss, locked) in rows {
-        let source = DataSource(bits);
+        let source = DataSourceEncoding(bits);
         assert_eq!((source.source(), source.store_hit()), (encoding, hit), "{bits:#x}");
         assert_eq!((source.stlb_miss(), source.locked()), (stlb_miss, locked), "{bits:#x}");
     }

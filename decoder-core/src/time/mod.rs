@@ -52,7 +52,7 @@
 //!
 //! ```
 //! use pugmark_decoder_core::config::{Clocks, Config};
-//! use pugmark_decoder_core::flow::{InsnDecoder, Item};
+//! use pugmark_decoder_core::flow::{FlowItem, InsnDecoder};
 //! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 //! use pugmark_decoder_core::packet::{Encoder, Ip, ModeExec, Mtc, Packet, Tma, Tnt, Tsc};
 //! use pugmark_decoder_core::time::{Timeline, TscFrequency};
@@ -87,7 +87,7 @@
 //! let mut seen = vec![];
 //! flow.sync_forward();
 //! while let Some(item) = flow.next()? {
-//!     if let Item::Insn(insn) = item {
+//!     if let FlowItem::Insn(insn) = item {
 //!         let moment = timeline.moment(flow.span()).ok_or("no TSC packet")?;
 //!         seen.push((insn.ip, moment.tsc(), moment.error()));
 //!     }

@@ -176,10 +176,10 @@ fn insns(trace: &[u8], image: Image<'_>, config: Config<'_>) -> (Vec<Step>, Coun
         steps.push(Step::Sync(psb));
         loop {
             steps.push(match decoder.next() {
-                Ok(Some(flow::Item::Insn(insn))) => {
+                Ok(Some(flow::FlowItem::Insn(insn))) => {
                     Step::Insn { ip: insn.ip, mode: insn.mode, speculative: insn.speculative }
                 }
-                Ok(Some(flow::Item::Event(event))) => Step::Event(event),
+                Ok(Some(flow::FlowItem::Event(event))) => Step::Event(event),
                 Ok(None) => Step::End(decoder.ip()),
                 Err(error) => Step::Error(error),
             });
@@ -198,7 +198,7 @@ fn blocks(mut decoder: BlockDecoder<'_>) -> Result<(Vec<Step>, Counters, Sum), S
         steps.push(Step::Sync(psb));
         loop {
             match decoder.next() {
-                Ok(Some(block::Item::Block(block))) => {
+                Ok(Some(block::BlockItem::Block(block))) => {
                     let mut last = None;
                     sum.blocks += 1;
                     let flags = decoder.config().flags;
@@ -217,7 +217,7 @@ fn blocks(mut decoder: BlockDecoder<'_>) -> Result<(Vec<Step>, Counters, Sum), S
                         return Err(format!("{block:x?} ends at {last:x?}"));
                     }
                 }
-                Ok(Some(block::Item::Event(event))) => steps.push(Step::Event(event)),
+                Ok(Some(block::BlockItem::Event(event))) => steps.push(Step::Event(event)),
                 Ok(None) => {
                     steps.push(Step::End(decoder.ip()));
                     break;
@@ -262,7 +262,7 @@ fn in_step(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), Str
                     break Ok(());
                 }
             };
-            let mut items = [block::Item::NONE; 5];
+            let mut items = [block::BlockItem::NONE; 5];
             let (filled, quick_end) = quick.fill(&mut graph, &mut items[..most]);
             goes_on = expected.len() == most && quick_end.is_ok();
             // An error comes with the items before it.
@@ -306,12 +306,12 @@ fn spans(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), Strin
             if let Some(what) = later {
                 return Err(what);
             }
-            let block::Item::Block(block) = item else { continue };
+            let block::BlockItem::Block(block) = item else { continue };
             let mut of_insns = vec![];
             while of_insns.len() < block.insns as usize {
                 match insns.next() {
-                    Ok(Some(flow::Item::Insn(_))) => of_insns.push(insns.span()),
-                    Ok(Some(flow::Item::Event(_))) => {}
+                    Ok(Some(flow::FlowItem::Insn(_))) => of_insns.push(insns.span()),
+                    Ok(Some(flow::FlowItem::Event(_))) => {}
                     other => return Err(format!("{other:x?} within {block:x?}")),
                 }
             }

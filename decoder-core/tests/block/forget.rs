@@ -3,7 +3,7 @@
 use crate::common::{notation::Scenario, scenarios, sections};
 use pugmark_decoder_core::{
     Error,
-    block::{BlockDecoder, Item},
+    block::{BlockDecoder, BlockItem},
     flow::InsnDecoder,
     graph::Graph,
     image::Image,
@@ -127,7 +127,7 @@ fn a_block_decoder_that_synchronises_is_like_a_new_one() {
                     if words == 0 {
                         return decoder.next();
                     }
-                    let mut item = [Item::NONE];
+                    let mut item = [BlockItem::NONE];
                     match decoder.fill(&mut graph.borrow_mut(), &mut item) {
                         (1, _) => Ok(Some(item[0])),
                         (_, end) => end.map(|()| None),

@@ -2,7 +2,7 @@
 
 use crate::compare::compare;
 use pugmark_decoder_core::{
-    block::{BlockDecoder, Item},
+    block::{BlockDecoder, BlockItem},
     config::Config,
     event::Event,
     graph::{ExecutionSink, Graph, Straight},
@@ -21,13 +21,13 @@ const fn section(bytes: &[u8]) -> Section<'_> {
 }
 
 /// All items, by a graph if there is one.
-fn items(trace: &[u8], image: Image<'_>, graph: Option<&mut Graph<'_>>) -> Vec<Item> {
+fn items(trace: &[u8], image: Image<'_>, graph: Option<&mut Graph<'_>>) -> Vec<BlockItem> {
     let mut decoder = BlockDecoder::new(trace, image);
     decoder.sync_forward();
     match graph {
         None => std::iter::from_fn(|| decoder.next().expect("the trace fits the code")).collect(),
         Some(graph) => {
-            let mut items = vec![Item::NONE; 1000];
+            let mut items = vec![BlockItem::NONE; 1000];
             let (filled, end) = decoder.fill(graph, &mut items);
             assert!(filled < 1000 && end.is_ok(), "{end:?}");
             items.truncate(filled);
@@ -73,7 +73,9 @@ fn code_in_a_transaction_is_apart_from_the_same_code_outside() {
         assert_eq!(found, items(&trace, image, None), "{mode:x?}");
         let speculative = mode == b"\x99\x21";
         assert!(
-            found.iter().any(|item| matches!(item, Item::Block(block) if block.speculative == speculative))
+            found
+                .iter()
+                .any(|item| matches!(item, BlockItem::Block(block) if block.speculative == speculative))
         );
     }
     assert_eq!(graph.statistics().built, 2);
@@ -138,7 +140,7 @@ fn after_a_visit_the_decoder_says_where_the_last_block_was() {
         plain.sync_forward();
         let mut insns = 0;
         while let Some(item) = plain.next().expect("the trace fits the code") {
-            if let Item::Block(block) = item {
+            if let BlockItem::Block(block) = item {
                 insns += block.insns as usize;
             }
         }

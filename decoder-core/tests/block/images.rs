@@ -12,8 +12,8 @@ use pugmark_decoder_core::{
 const WORDS: [usize; 2] = [0, 5000];
 
 /// The next item, with the help of a graph.
-fn next(blocks: &mut BlockDecoder<'_>, graph: &mut Graph<'_>) -> Result<Option<block::Item>, Error> {
-    let mut item = [block::Item::NONE];
+fn next(blocks: &mut BlockDecoder<'_>, graph: &mut Graph<'_>) -> Result<Option<block::BlockItem>, Error> {
+    let mut item = [block::BlockItem::NONE];
     match blocks.fill(graph, &mut item) {
         (1, _) => Ok(Some(item[0])),
         (_, end) => end.map(|()| None),
@@ -49,8 +49,8 @@ fn an_event_changes_the_code_for_both_decoders() -> Result<(), Error> {
     insns.sync_forward();
     while let Some(item) = insns.next()? {
         match item {
-            flow::Item::Insn(insn) => found.push(insn.ip),
-            flow::Item::Event(_) => insns.set_image(*events.next().unwrap()),
+            flow::FlowItem::Insn(insn) => found.push(insn.ip),
+            flow::FlowItem::Event(_) => insns.set_image(*events.next().unwrap()),
         }
     }
     assert_eq!(found, EXPECTED);
@@ -63,11 +63,11 @@ fn an_event_changes_the_code_for_both_decoders() -> Result<(), Error> {
         blocks.sync_forward();
         while let Some(item) = next(&mut blocks, &mut graph)? {
             match item {
-                block::Item::Block(block) => {
+                block::BlockItem::Block(block) => {
                     found.extend(blocks.insns(&block).map(|(ip, _)| ip));
                     assert_eq!(found.last(), Some(&block.end_ip), "{block:x?}");
                 }
-                block::Item::Event(_) => blocks.set_image(*events.next().unwrap()),
+                block::BlockItem::Event(_) => blocks.set_image(*events.next().unwrap()),
             }
         }
         assert_eq!(found, EXPECTED);
@@ -115,12 +115,12 @@ fn an_image_that_is_set_in_an_address_space_is_not_seen_in_another() {
             while blocks.sync_forward().is_some() {
                 while let Some(item) = next(&mut blocks, &mut graph).unwrap() {
                     match item {
-                        block::Item::Block(block) => {
+                        block::BlockItem::Block(block) => {
                             found.extend(blocks.insns(&block).map(|(ip, _)| ip));
                             assert_eq!(found.last(), Some(&block.end_ip), "{here:x?} {elsewhere:x?}");
                         }
-                        block::Item::Event(_) if found.is_empty() => blocks.set_image(image),
-                        block::Item::Event(_) => break,
+                        block::BlockItem::Event(_) if found.is_empty() => blocks.set_image(image),
+                        block::BlockItem::Event(_) => break,
                     }
                 }
             }

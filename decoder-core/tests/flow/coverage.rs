@@ -7,7 +7,7 @@ use pugmark_decoder_core::{
     config::Config,
     errata::Errata,
     event::EventDecoder,
-    flow::{InsnDecoder, Item},
+    flow::{FlowItem, InsnDecoder},
     image::Image,
     packet::Packets,
 };
@@ -41,7 +41,7 @@ fn each_event_has_a_scenario() {
         let mut insns = InsnDecoder::with_config(&scenario.trace, Image::new(&sections), scenario.config);
         while insns.resync().is_some() {
             while let Ok(Some(item)) = insns.next() {
-                if let Item::Event(event) = item {
+                if let FlowItem::Event(event) = item {
                     seen.insert(variant(&event.kind));
                 }
             }

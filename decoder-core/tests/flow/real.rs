@@ -8,7 +8,7 @@ use crate::{
 use pugmark_decoder_core::{
     config::Config,
     errata::{Cpu, Errata},
-    flow::{InsnDecoder, Item},
+    flow::{FlowItem, InsnDecoder},
     hash::AddressHash,
     image::Image,
 };
@@ -48,8 +48,8 @@ fn decode(trace: &[u8], image: Image<'_>, errata: Errata) -> (Vec<u64>, Vec<Stri
     while decoder.sync_forward().is_some() {
         loop {
             match decoder.next() {
-                Ok(Some(Item::Insn(insn))) => addresses.push(insn.ip),
-                Ok(Some(Item::Event(_))) => {}
+                Ok(Some(FlowItem::Insn(insn))) => addresses.push(insn.ip),
+                Ok(Some(FlowItem::Event(_))) => {}
                 Ok(None) => break,
                 Err(error) => {
                     errors.push(error.to_string());

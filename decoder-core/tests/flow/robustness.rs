@@ -3,7 +3,7 @@
 use crate::common;
 use pugmark_decoder_core::{
     event::EventKind,
-    flow::{InsnDecoder, Item, Pieces},
+    flow::{FlowItem, InsnDecoder, Pieces},
     image::Image,
 };
 
@@ -59,11 +59,11 @@ fn walk(decoder: &mut InsnDecoder<'_>, trace: &[u8]) -> (u64, u64) {
         last_sync = Some(psb);
         loop {
             match decoder.next() {
-                Ok(Some(Item::Insn(insn))) => {
+                Ok(Some(FlowItem::Insn(insn))) => {
                     instructions += 1;
                     ips = [ips[1], insn.ip];
                 }
-                Ok(Some(Item::Event(event))) => {
+                Ok(Some(FlowItem::Event(event))) => {
                     assert!(event.offset < trace.len() as u64, "{trace:02x?}: event at {:#x}", event.offset);
                     last_event = Some(event);
                 }

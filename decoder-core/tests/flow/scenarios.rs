@@ -6,7 +6,7 @@ use crate::{
 };
 use pugmark_decoder_core::{
     error::ErrorKind,
-    flow::{InsnDecoder, Item, Recovered},
+    flow::{FlowItem, InsnDecoder, Recovered},
     image::{AddressSpace, CodeReader, Image},
 };
 use std::fmt::Write;
@@ -109,7 +109,7 @@ fn search(scenario: &Scenario, decoder: &mut InsnDecoder<'_>, lines: &mut Vec<St
                 lines.push(decoder.ip().map_or_else(|| "off".into(), |ip| format!("at {ip:x}")));
                 return true;
             }
-            Ok(Recovered::Event(event)) => lines.push(line(scenario, &Item::Event(event))),
+            Ok(Recovered::Event(event)) => lines.push(line(scenario, &FlowItem::Event(event))),
             Ok(Recovered::End) | Err(_) => {
                 lines.push("lost".into());
                 return false;
@@ -118,13 +118,13 @@ fn search(scenario: &Scenario, decoder: &mut InsnDecoder<'_>, lines: &mut Vec<St
     }
 }
 
-fn line(scenario: &Scenario, item: &Item) -> String {
+fn line(scenario: &Scenario, item: &FlowItem) -> String {
     match item {
-        Item::Insn(insn) => format!("{}{:x}", if insn.speculative { "? " } else { "" }, insn.ip),
-        Item::Event(event) if scenario.times => {
+        FlowItem::Insn(insn) => format!("{}{:x}", if insn.speculative { "? " } else { "" }, insn.ip),
+        FlowItem::Event(event) if scenario.times => {
             format!("[{:x} {}]", event.when.tsc.unwrap_or_default(), event.text(true))
         }
-        Item::Event(event) => format!("[{}]", event.text(true)),
+        FlowItem::Event(event) => format!("[{}]", event.text(true)),
     }
 }
 

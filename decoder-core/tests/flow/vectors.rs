@@ -2,7 +2,7 @@
 
 use pugmark_decoder_core::{
     config::{Config, Dialect, Flags},
-    flow::{InsnDecoder, Item},
+    flow::{FlowItem, InsnDecoder},
     image::{AddressSpace, Image, Section},
 };
 use std::{
@@ -123,12 +123,12 @@ impl Vector {
             let mut ip = 0;
             loop {
                 match decoder.next() {
-                    Ok(Some(Item::Insn(insn))) => {
+                    Ok(Some(FlowItem::Insn(insn))) => {
                         let mark = if insn.speculative { "? " } else { "" };
                         lines.push(format!("{mark}{:016x}", insn.ip));
                         ip = insn.ip;
                     }
-                    Ok(Some(Item::Event(event))) => {
+                    Ok(Some(FlowItem::Event(event))) => {
                         lines.push(format!("[{}]", event.text(self.has("--event:ip"))));
                     }
                     Ok(None) => {

@@ -5,7 +5,7 @@ use crate::{TimeScale, seeds};
 use pugmark_decoder_core::{
     block::{self, BlockDecoder},
     config::{Clocks, Config},
-    flow::{InsnDecoder, Item},
+    flow::{FlowItem, InsnDecoder},
     image::{AddressSpace, Image, Section},
     packet::{Packet, Packets, Tsc},
     time::{CoreSpeed, Moment, Timeline},
@@ -109,7 +109,7 @@ fn the_bounds_at_each_instruction_hold() {
             let mut truth = case.run.times.iter();
             let mut last: Option<Moment> = None;
             while let Some(item) = decoder.next().unwrap_or_else(|error| panic!("{what}: {error}")) {
-                let Item::Insn(insn) = item else { continue };
+                let FlowItem::Insn(insn) = item else { continue };
                 let tsc = *truth.next().expect("as many instructions as in truth");
                 let moment = timeline.moment(decoder.span()).unwrap_or_else(|| panic!("{what}: no time"));
                 let what = || format!("{what}\n{tsc:#x}, {insn:x?}, {:x?}: {moment:x?}", decoder.span());
@@ -143,7 +143,7 @@ fn the_bounds_at_each_block_hold_for_all_its_instructions() {
             let mut truth = case.run.times.iter();
             let mut last = None;
             while let Some(item) = decoder.next().unwrap_or_else(|error| panic!("{what}: {error}")) {
-                let block::Item::Block(block) = item else { continue };
+                let block::BlockItem::Block(block) = item else { continue };
                 let moment = timeline.moment(decoder.span()).unwrap_or_else(|| panic!("{what}: no time"));
                 for index in 0..block.insns.into() {
                     let tsc = *truth.next().expect("as many instructions as in truth");
@@ -223,7 +223,7 @@ fn hold(
     decoder.sync_forward();
     let (mut scale, mut truth) = (TimeScale::default(), times.iter());
     while let Some(item) = decoder.next().unwrap_or_else(|error| panic!("{what}: {error}")) {
-        let Item::Insn(insn) = item else { continue };
+        let FlowItem::Insn(insn) = item else { continue };
         let tsc = *truth.next().expect("as many instructions as in truth");
         let moment = timeline.moment(decoder.span()).unwrap_or_else(|| panic!("{what}: no time"));
         assert!(moment.contains(tsc), "{what}: {tsc:#x}, {insn:x?}, {:x?}: {moment:x?}", decoder.span());

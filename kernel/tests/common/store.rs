@@ -1,7 +1,7 @@
 //! The debug store and the last branch records of the machine.
 
 use super::{CODE, Collector, Machine, Ram, Registers};
-use pugmark_decoder_core::bts::{Entry, Layout, Records};
+use pugmark_decoder_core::bts::{BranchRecords, Entry, Layout};
 use pugmark_decoder_core::pebs;
 use pugmark_kernel::intel::bts::BtsConfig;
 use pugmark_kernel::intel::ds::{
@@ -102,7 +102,7 @@ impl Machine {
 pub(crate) fn targets(collector: &Collector) -> Vec<u64> {
     let mut targets = Vec::new();
     for stretch in &collector.stretches {
-        for entry in Records::new(stretch, Layout::Bits64) {
+        for entry in BranchRecords::new(stretch, Layout::Bits64) {
             let (_, Entry::Branch(branch)) = entry.unwrap() else { panic!("a branch") };
             // The others are returns from the handler.
             targets.extend(is_user(branch.from).then_some(branch.to));
@@ -115,7 +115,7 @@ pub(crate) fn targets(collector: &Collector) -> Vec<u64> {
 pub(crate) fn sampled(collector: &Collector, format: pebs::Format) -> Vec<u64> {
     let mut places = Vec::new();
     for stretch in &collector.stretches {
-        for record in pebs::Records::new(stretch, format) {
+        for record in pebs::PebsRecords::new(stretch, format) {
             let record = record.unwrap();
             places.extend(record.registers.map(|registers| registers.rip));
         }

@@ -4,7 +4,7 @@ use pugmark_decoder_core::{
     Error,
     config::{Config, Dialect},
     event::{Event, EventKind},
-    flow::{InsnDecoder, Item},
+    flow::{FlowItem, InsnDecoder},
     image::{Image, Section},
 };
 
@@ -44,11 +44,11 @@ impl Own {
         let mut after_branch = false;
         loop {
             match decoder.next() {
-                Ok(Some(Item::Insn(insn))) => {
+                Ok(Some(FlowItem::Insn(insn))) => {
                     own.addresses.push(insn.ip);
                     after_branch = insn.class.is_branch();
                 }
-                Ok(Some(Item::Event(Event { kind, ip, .. }))) => {
+                Ok(Some(FlowItem::Event(Event { kind, ip, .. }))) => {
                     own.events.push(Placed { after: own.addresses.len(), kind, ip, at_branch: after_branch });
                     after_branch = false;
                 }

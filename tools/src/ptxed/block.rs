@@ -4,7 +4,7 @@
 //! continued. So code that is executed again makes longer blocks than new code.
 
 use pugmark_decoder_core::event::{Event, EventKind};
-use pugmark_decoder_core::flow::Insn;
+use pugmark_decoder_core::flow::ExecutedInsn;
 use pugmark_decoder_core::image::Window;
 use pugmark_decoder_core::insn::Class;
 use std::collections::HashSet;
@@ -130,7 +130,13 @@ impl BlockFinder {
 
     /// Takes the next instruction, which is in `window`. `target` is where it goes if it is a direct branch. Returns
     /// whether it begins a block.
-    pub(super) fn add(&mut self, insn: &Insn, target: Option<u64>, window: Window<'_>, goal: Goal) -> bool {
+    pub(super) fn add(
+        &mut self,
+        insn: &ExecutedInsn,
+        target: Option<u64>,
+        window: Window<'_>,
+        goal: Goal,
+    ) -> bool {
         let section = (window.base, window.bytes.as_ptr());
         let open = self.current.take().filter(|block| block.section == section && block.insns < MAX_INSNS);
         if open.is_none() {
@@ -205,7 +211,8 @@ mod tests {
     fn lengths(blocks: &mut BlockFinder, goal: Goal, ips: impl Iterator<Item = u64>) -> Vec<usize> {
         let window = Window { base: BASE, bytes: &BYTES };
         let begins = ips.map(|ip| {
-            let insn = Insn { ip, len: 1, class: Class::Other, mode: ExecMode::Bits64, speculative: false };
+            let insn =
+                ExecutedInsn { ip, len: 1, class: Class::Other, mode: ExecMode::Bits64, speculative: false };
             blocks.add(&insn, None, window, goal)
         });
         let begins: Vec<_> = begins.collect();

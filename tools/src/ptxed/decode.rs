@@ -8,7 +8,7 @@ use crate::code;
 use crate::sideband::{Follower, ImagePlan, ProcessImages};
 use pugmark_decoder_core::error::{Error, ErrorKind};
 use pugmark_decoder_core::event::{Event, EventKind};
-use pugmark_decoder_core::flow::{Insn, InsnDecoder, Item, Placed, Recovered};
+use pugmark_decoder_core::flow::{ExecutedInsn, FlowItem, InsnDecoder, Placed, Recovered};
 use pugmark_decoder_core::image::{Image, Window};
 use pugmark_decoder_core::insn::{self, MAX_LEN};
 use pugmark_decoder_core::packet::PSB;
@@ -84,8 +84,8 @@ impl Run<'_> {
     fn follow(&mut self) -> io::Result<bool> {
         loop {
             match self.decoder.next() {
-                Ok(Some(Item::Insn(insn))) => self.insn(&insn)?,
-                Ok(Some(Item::Event(event))) => self.event(&event)?,
+                Ok(Some(FlowItem::Insn(insn))) => self.insn(&insn)?,
+                Ok(Some(FlowItem::Event(event))) => self.event(&event)?,
                 Ok(None) => {
                     self.lines.stop(self.decoder.held())?;
                     if self.decoder.ip().is_some() && !self.options.quiet {
@@ -187,7 +187,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn insn(&mut self, insn: &Insn) -> io::Result<()> {
+    fn insn(&mut self, insn: &ExecutedInsn) -> io::Result<()> {
         if self.window.from(insn.ip).is_empty() {
             self.window = self.decoder.image().window(insn.ip, self.decoder.cr3()).unwrap_or_default();
         }

@@ -8,7 +8,7 @@ use super::block::{BlockFinder, Goal};
 use super::insn_line::{insn_text, refusal_text};
 use super::reading::{IcedReading, Refusal};
 use super::{Decoder, PtxedOptions};
-use pugmark_decoder_core::flow::Insn;
+use pugmark_decoder_core::flow::ExecutedInsn;
 use pugmark_decoder_core::image::Window;
 use pugmark_decoder_core::insn::MAX_LEN;
 use std::io::{self, Write};
@@ -32,11 +32,11 @@ pub(super) struct Lines<'o> {
 struct ShownBlock {
     /// The offset of the packet that the decoder held when the block began.
     held: u64,
-    last: Option<(Insn, IcedReading)>,
+    last: Option<(ExecutedInsn, IcedReading)>,
     /// The first instruction that the other decoder refused. The block decoder shows no instruction after it.
     lost: Option<(u64, Refusal)>,
     /// Instructions that the instruction decoder will show at the block's end.
-    waiting: Vec<(Insn, ShownBytes)>,
+    waiting: Vec<(ExecutedInsn, ShownBytes)>,
 }
 
 /// The bytes of an instruction, or as many as could be read.
@@ -76,7 +76,7 @@ impl<'o> Lines<'o> {
     /// may hold more than the instruction.
     pub(super) fn insn(
         &mut self,
-        insn: &Insn,
+        insn: &ExecutedInsn,
         bytes: ShownBytes,
         (window, target): (Window<'_>, Option<u64>),
         (held, goal): (u64, Goal),
@@ -189,7 +189,7 @@ impl<'o> Lines<'o> {
         }
     }
 
-    fn insn_of_block(&mut self, insn: &Insn, bytes: &ShownBytes) -> io::Result<()> {
+    fn insn_of_block(&mut self, insn: &ExecutedInsn, bytes: &ShownBytes) -> io::Result<()> {
         if self.options.quiet && !self.options.check {
             return Ok(());
         }
@@ -210,7 +210,7 @@ impl<'o> Lines<'o> {
         }
     }
 
-    fn insn_alone(&mut self, insn: &Insn, bytes: &ShownBytes, held: u64) -> io::Result<()> {
+    fn insn_alone(&mut self, insn: &ExecutedInsn, bytes: &ShownBytes, held: u64) -> io::Result<()> {
         let PtxedOptions { quiet, no_inst, check, .. } = *self.options;
         let needed = check || !quiet && !no_inst;
         let reading =
@@ -228,7 +228,7 @@ impl<'o> Lines<'o> {
     }
 
     /// Writes the columns before an instruction, and its address.
-    fn columns(&mut self, insn: &Insn, held: u64) -> io::Result<()> {
+    fn columns(&mut self, insn: &ExecutedInsn, held: u64) -> io::Result<()> {
         if self.options.offset {
             write!(self.out, "{held:016x}  ")?;
         }
@@ -239,7 +239,7 @@ impl<'o> Lines<'o> {
     }
 
     /// Writes what `--check` finds wrong with an instruction.
-    fn check(&mut self, insn: &Insn, reading: &IcedReading, held: u64) -> io::Result<()> {
+    fn check(&mut self, insn: &ExecutedInsn, reading: &IcedReading, held: u64) -> io::Result<()> {
         let ip = insn.ip;
         match reading {
             IcedReading::Refused(refusal) => writeln!(self.out, "[{held:x}, {ip:x}: xed error: {refusal}]"),

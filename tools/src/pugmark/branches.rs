@@ -12,7 +12,7 @@ use super::{
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use pugmark_decoder_core::{
-    bts::{BlockDecoder, Entry, InsnDecoder, Layout, Options, Records},
+    bts::{BranchRecords, BtsBlockDecoder, BtsInsnDecoder, Entry, Layout, Options},
     hash::AddressHash,
     image::Image,
 };
@@ -65,11 +65,11 @@ impl BranchOptions {
         }
     }
 
-    fn records<'a>(&self, trace: &'a [u8]) -> Records<'a> {
+    fn records<'a>(&self, trace: &'a [u8]) -> BranchRecords<'a> {
         match self.next {
-            None => Records::new(trace, self.layout()),
+            None => BranchRecords::new(trace, self.layout()),
             Some(next) => {
-                Records::circular(trace, usize::try_from(next).unwrap_or(usize::MAX), self.layout())
+                BranchRecords::circular(trace, usize::try_from(next).unwrap_or(usize::MAX), self.layout())
             }
         }
     }
@@ -108,20 +108,19 @@ pub fn decode(
         ..Totals::default()
     };
     progress.begin("decoding", Size::Bytes(totals.bytes));
-    let record_bytes = branches.layout().record_bytes();
     let totals = match layer {
         Layer::Packets => {
-            let errors = records.filter_map(Result::err).map(|error| (error, record_bytes).into()).collect();
+            let errors = records.filter_map(Result::err).map(TraceError::in_records).collect();
             Totals { errors, ..totals }
         }
         Layer::Insns => {
-            let decoder = InsnDecoder::new(records, image, branches.options());
-            layers::count(&mut BranchRecords { decoder, record_bytes, ended: false }, totals, progress)
+            let decoder = BtsInsnDecoder::new(records, image, branches.options());
+            layers::count(&mut EndingDecoder { decoder, ended: false }, totals, progress)
         }
         Layer::Blocks => {
-            let decoder = BlockDecoder::new(records, image, branches.options());
+            let decoder = BtsBlockDecoder::new(records, image, branches.options());
             let decoder = HashedBlocks { decoder, addresses: hash.then(Hashing::new) };
-            let mut decoder = BranchRecords { decoder, record_bytes, ended: false };
+            let mut decoder = EndingDecoder { decoder, ended: false };
             let totals = layers::count(&mut decoder, totals, progress);
             Totals { hash: decoder.decoder.addresses.map(|addresses| addresses.hash()), ..totals }
         }
@@ -133,14 +132,13 @@ pub fn decode(
     Ok(totals)
 }
 
-/// A decoder of branch records of this size. After an error it continues with the next record by itself.
-struct BranchRecords<D> {
+/// A decoder of branch records. After an error it continues with the next record by itself.
+struct EndingDecoder<D> {
     decoder: D,
-    record_bytes: usize,
     ended: bool,
 }
 
-impl ItemDecoder for BranchRecords<InsnDecoder<'_>> {
+impl ItemDecoder for EndingDecoder<BtsInsnDecoder<'_>> {
     fn synchronize(&mut self) -> bool {
         !self.ended
     }
@@ -150,18 +148,18 @@ impl ItemDecoder for BranchRecords<InsnDecoder<'_>> {
         match &self.decoder.next() {
             Ok(Some(item)) => totals.count_insn(item),
             Ok(None) => self.ended = true,
-            Err(error) => return Err((*error, self.record_bytes).into()),
+            Err(error) => return Err(TraceError::in_records(*error)),
         }
         Ok(!self.ended)
     }
 
     #[inline]
     fn offset(&self) -> u64 {
-        self.decoder.index() * self.record_bytes as u64
+        self.decoder.offset()
     }
 }
 
-impl ItemDecoder for BranchRecords<HashedBlocks<BlockDecoder<'_>>> {
+impl ItemDecoder for EndingDecoder<HashedBlocks<BtsBlockDecoder<'_>>> {
     fn synchronize(&mut self) -> bool {
         !self.ended
     }
@@ -172,14 +170,14 @@ impl ItemDecoder for BranchRecords<HashedBlocks<BlockDecoder<'_>>> {
         match &decoder.next() {
             Ok(Some(item)) => totals.count_block(item, addresses, |block| decoder.insns(block)),
             Ok(None) => self.ended = true,
-            Err(error) => return Err((*error, self.record_bytes).into()),
+            Err(error) => return Err(TraceError::in_records(*error)),
         }
         Ok(!self.ended)
     }
 
     #[inline]
     fn offset(&self) -> u64 {
-        self.decoder.decoder.index() * self.record_bytes as u64
+        self.decoder.decoder.offset()
     }
 }
 
@@ -197,15 +195,15 @@ mod tests {
         let record = [0x1000_u64, 0x1000, 0].map(u64::to_le_bytes).concat();
         for (count, expected) in [(1 << 15, false), (3 << 15, true)] {
             let trace = record.repeat(count);
-            let records = Records::new(&trace, Layout::Bits64);
+            let records = BranchRecords::new(&trace, Layout::Bits64);
             let options = Options { start: Some(0x1000), ..Options::default() };
             let (first, second) = (ProgressBar::hidden(), ProgressBar::hidden());
-            let decoder = InsnDecoder::new(records.clone(), image, options);
-            let mut insns = BranchRecords { decoder, record_bytes: 24, ended: false };
+            let decoder = BtsInsnDecoder::new(records.clone(), image, options);
+            let mut insns = EndingDecoder { decoder, ended: false };
             let totals = layers::count(&mut insns, Totals::default(), &mut Progress::in_bar(&first));
             let decoder =
-                HashedBlocks { decoder: BlockDecoder::new(records, image, options), addresses: None };
-            let mut blocks = BranchRecords { decoder, record_bytes: 24, ended: false };
+                HashedBlocks { decoder: BtsBlockDecoder::new(records, image, options), addresses: None };
+            let mut blocks = EndingDecoder { decoder, ended: false };
             let totals = layers::count(&mut blocks, totals, &mut Progress::in_bar(&second));
             assert_eq!((totals.errors.len(), totals.instructions), (0, 2 * count as u64));
             for bar in [first, second] {

@@ -3,7 +3,8 @@
 use crate::output::{self, tell};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use pugmark_decoder_core::ibs::{self, FetchSample, OpSample, Part, Records, Sample};
+use pugmark_decoder_core::Error;
+use pugmark_decoder_core::ibs::{FetchSample, OpSample, Part, RawSamples, Sample};
 use serde_json::{Map, Value, json};
 use std::{fs, io, io::Write, path::PathBuf};
 
@@ -57,7 +58,7 @@ fn processor(text: &str) -> Result<(u8, u8)> {
 /// Why printing stopped.
 enum PrintError {
     Write(io::Error),
-    Sample(ibs::Error),
+    Sample(Error),
 }
 
 impl From<io::Error> for PrintError {
@@ -67,7 +68,7 @@ impl From<io::Error> for PrintError {
 }
 
 fn print(bytes: &[u8], cpu: Option<(u8, u8)>, as_json: bool, to: &mut dyn Write) -> Result<(), PrintError> {
-    let mut records = Records::new(bytes);
+    let mut records = RawSamples::new(bytes);
     loop {
         let offset = records.offset();
         let Some(record) = records.next() else { return Ok(()) };
@@ -203,7 +204,7 @@ fn access_fields(access: pugmark_decoder_core::ibs::Access<'_>) -> Map<String, V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pugmark_decoder_core::ibs::{Caps, FetchRegisters, Kind, OpRegisters, Record};
+    use pugmark_decoder_core::ibs::{Caps, FetchRegisters, OpRegisters, RawRegisters, RawSample};
 
     fn file() -> Vec<u8> {
         let fetch = FetchRegisters {
@@ -222,9 +223,11 @@ mod tests {
             ..Default::default()
         };
         let mut file = Vec::new();
-        for kind in [Kind::Fetch(fetch), Kind::Op(op), Kind::Op(OpRegisters::default())] {
-            let mut bytes = [0; Record::MAX_BYTES];
-            let len = Record { caps: Caps(0x7), kind }.emit(&mut bytes).unwrap();
+        for kind in
+            [RawRegisters::Fetch(fetch), RawRegisters::Op(op), RawRegisters::Op(OpRegisters::default())]
+        {
+            let mut bytes = [0; RawSample::MAX_BYTES];
+            let len = RawSample { caps: Caps(0x7), kind }.emit(&mut bytes).unwrap();
             file.extend_from_slice(&bytes[..len]);
         }
         file
@@ -264,9 +267,9 @@ mod tests {
     }
 
     /// Returns the line that is printed for these registers on that processor.
-    fn line(kind: Kind, caps: u32, cpu: (u8, u8)) -> String {
-        let mut bytes = [0; Record::MAX_BYTES];
-        let len = Record { caps: Caps(caps), kind }.emit(&mut bytes).unwrap();
+    fn line(kind: RawRegisters, caps: u32, cpu: (u8, u8)) -> String {
+        let mut bytes = [0; RawSample::MAX_BYTES];
+        let len = RawSample { caps: Caps(caps), kind }.emit(&mut bytes).unwrap();
         let (text, result) = printed(&bytes[..len], Some(cpu), false);
         result.unwrap();
         text.strip_prefix("0000000000000000  ").unwrap().trim_end().to_owned()
@@ -281,7 +284,7 @@ mod tests {
             extended: 0x56,
         };
         assert_eq!(
-            line(Kind::Fetch(fetch), 0xbff, (0x19, 0x11)),
+            line(RawRegisters::Fetch(fetch), 0xbff, (0x19, 0x11)),
             "fetch completed itlb_refill_latency=86 l1_tlb_miss l2_miss l3_miss latency=52 linear=0x401000 \
              max_count=288 page=M2 physical=0x2000"
         );
@@ -306,7 +309,7 @@ mod tests {
             data4: 0,
         };
         assert_eq!(
-            line(Kind::Op(op), 0x8_1bff, (0x1a, 0x02)),
+            line(RawRegisters::Op(op), 0x8_1bff, (0x1a, 0x02)),
             "op access: bytes=4 cache_state=Owned dc_miss dtlb=L2 l2_miss linear=0x7000 load miss_latency=6 \
              open_requests=5 page=M2 physical=0x8000 source=NodeCache tlb_refill_latency=7 branch: \
              mispredicted target=0x402000 completion_to_retire=3 counts=Dispatched current_count=120 \
@@ -334,7 +337,7 @@ mod tests {
         let file = file();
         let (text, result) = printed(&file[..file.len() - 1], None, false);
         assert_eq!(text.lines().count(), 2);
-        assert_eq!(result.unwrap_err().to_string(), "0x60: 63 bytes, the IBS sample has 64");
+        assert_eq!(result.unwrap_err().to_string(), "0x60: 63 bytes where 64 are needed");
     }
 
     #[test]

@@ -286,33 +286,33 @@ impl Totals {
     #[inline]
     pub(super) fn count_block<'a>(
         &mut self,
-        item: &block::Item,
+        item: &block::BlockItem,
         addresses: &mut Option<Hashing>,
         insns: impl Fn(&Block) -> Insns<'a>,
     ) {
         match item {
-            block::Item::Block(block) => {
+            block::BlockItem::Block(block) => {
                 self.blocks += 1;
                 self.instructions += u64::from(block.insns);
                 if let Some(addresses) = addresses {
                     addresses.add(block, || insns(block).map(|(ip, _)| ip));
                 }
             }
-            block::Item::Event(_) => self.events += 1,
+            block::BlockItem::Event(_) => self.events += 1,
         }
     }
 
     /// Counts an instruction or an event, and adds the instruction's address to the hash if there is one.
     #[inline]
-    pub(super) fn count_insn(&mut self, item: &flow::Item) {
+    pub(super) fn count_insn(&mut self, item: &flow::FlowItem) {
         match item {
-            flow::Item::Insn(insn) => {
+            flow::FlowItem::Insn(insn) => {
                 self.instructions += 1;
                 if let Some(hash) = &mut self.hash {
                     hash.add(insn.ip);
                 }
             }
-            flow::Item::Event(_) => self.events += 1,
+            flow::FlowItem::Event(_) => self.events += 1,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Writes what a layer found in a trace as text or as JSON.
 
 use super::{bdm70, check::Check, decode::Layer};
-use pugmark_decoder_core::{Error, ErrorKind, bts, config::Config, errata::Cpu, hash::AddressHash};
+use pugmark_decoder_core::{Error, ErrorKind, config::Config, errata::Cpu, hash::AddressHash};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -73,13 +73,12 @@ impl From<Error> for TraceError {
     }
 }
 
-/// Converts an error in a record, given with the size of a record in bytes.
-impl From<(bts::Error, usize)> for TraceError {
-    fn from((error, size): (bts::Error, usize)) -> Self {
-        let offset = error.index.saturating_mul(size as u64);
+impl TraceError {
+    /// An error in a branch record.
+    pub(super) fn in_records(error: Error) -> Self {
         let advice = "check that the code is the code that was traced, at the same addresses, and that --source names \
              the layout of the records";
-        Self { offset, address: error.kind.ip(), text: error.to_string(), erratum: None, advice }
+        Self { advice, ..error.into() }
     }
 }
 

@@ -4,9 +4,9 @@
 //! The branches of the Intel PT trace are derived from the instructions that the decoder finds in it. `PUGMARK_LONG=1`
 //! runs fifty times as many programs.
 
-use pugmark_decoder_core::bts::{Entry, Layout, Records};
+use pugmark_decoder_core::bts::{BranchRecords, Entry, Layout};
 use pugmark_decoder_core::event::EventKind;
-use pugmark_decoder_core::flow::{Insn, InsnDecoder, Item};
+use pugmark_decoder_core::flow::{ExecutedInsn, FlowItem, InsnDecoder};
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_decoder_core::insn::Class;
 use pugmark_model::intel::{IntelProcessor, IntelProfile, IntelSettings};
@@ -124,7 +124,7 @@ struct Branches<'a> {
     deliveries: std::slice::Iter<'a, DeliveryKind>,
     starts: std::slice::Iter<'a, u64>,
     /// The previous instruction, which may have branched.
-    before: Option<Insn>,
+    before: Option<ExecutedInsn>,
     /// The instruction that completed last, whatever came after it.
     completed: u64,
 }
@@ -139,14 +139,14 @@ impl Branches<'_> {
         }
     }
 
-    fn item(&mut self, item: Item) {
+    fn item(&mut self, item: FlowItem) {
         match item {
-            Item::Insn(insn) => {
+            FlowItem::Insn(insn) => {
                 self.at(insn.ip);
                 self.completed = insn.ip;
                 self.before = Some(insn);
             }
-            Item::Event(event) => match (event.kind, event.ip) {
+            FlowItem::Event(event) => match (event.kind, event.ip) {
                 (EventKind::AsyncBranch { from }, Some(to)) => {
                     self.at(from);
                     let kind = self.deliveries.next();
@@ -183,7 +183,7 @@ fn of_packets(traces: &Traces, program: &Program) -> Vec<Branch> {
 }
 
 fn of_records(traces: &Traces) -> Vec<Branch> {
-    Records::new(&traces.records, Layout::Bits64)
+    BranchRecords::new(&traces.records, Layout::Bits64)
         .map(|item| match item.expect("a record") {
             (_, Entry::Branch(record)) => (record.from, record.to),
             (_, Entry::Lost { .. }) => panic!("nothing is lost"),

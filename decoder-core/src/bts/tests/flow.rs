@@ -5,7 +5,7 @@ use super::std::{format, string::String, string::ToString, vec, vec::Vec};
 use super::bytes_of;
 use crate::{
     block,
-    bts::{BlockDecoder, InsnDecoder, Layout, ModeRange, Options, Records},
+    bts::{BranchRecords, BtsBlockDecoder, BtsInsnDecoder, Layout, ModeRange, Options},
     event::EventKind,
     flow,
     image::{AddressSpace, Image, Section},
@@ -34,19 +34,19 @@ const HANDLERS: &[core::ops::RangeInclusive<u64>] = &[0x8000..=0x8000, 0x9000..=
 fn items(records: &[(u64, u64)], options: Options<'_>, sections: &[Section<'_>]) -> Vec<String> {
     let bytes = bytes_of(records, Layout::Bits64);
     let image = Image::new(sections);
-    let mut decoder = BlockDecoder::new(Records::new(&bytes, Layout::Bits64), image, options);
+    let mut decoder = BtsBlockDecoder::new(BranchRecords::new(&bytes, Layout::Bits64), image, options);
     let mut seen = vec![];
     let mut executed = vec![];
-    assert_eq!(decoder.index(), 0);
+    assert_eq!(decoder.offset(), 0);
     loop {
         match decoder.next() {
-            Ok(Some(block::Item::Block(block))) => {
+            Ok(Some(block::BlockItem::Block(block))) => {
                 executed.extend(decoder.insns(&block).map(|(ip, _)| ip));
                 assert_eq!(executed.last(), Some(&block.end_ip), "{seen:?}");
                 seen.push(format!("{:x}..{:x} {}", block.ip, block.end_ip, block.insns));
             }
-            Ok(Some(block::Item::Event(event))) => {
-                assert!(event.offset <= decoder.index() * 24 && event.offset.is_multiple_of(24), "{event:?}");
+            Ok(Some(block::BlockItem::Event(event))) => {
+                assert!(event.offset <= decoder.offset() && event.offset.is_multiple_of(24), "{event:?}");
                 assert_eq!((event.held, event.status), (event.offset, false), "{event:?}");
                 let kind = match event.kind {
                     EventKind::Enabled { resumed: false } => "begin".to_string(),
@@ -63,16 +63,15 @@ fn items(records: &[(u64, u64)], options: Options<'_>, sections: &[Section<'_>])
         }
         assert!(seen.len() < 100, "{seen:?}");
     }
-    let count = records.iter().rposition(|record| *record != (0, 0)).map_or(0, |last| last + 1);
-    assert_eq!(decoder.index(), count as u64, "{seen:?}");
+    assert_eq!(decoder.offset(), bytes.len() as u64, "{seen:?}");
     // The instruction layer returns the same instructions.
-    let mut flow = InsnDecoder::new(Records::new(&bytes, Layout::Bits64), image, options);
+    let mut flow = BtsInsnDecoder::new(BranchRecords::new(&bytes, Layout::Bits64), image, options);
     let mut insns = vec![];
     loop {
         match flow.next() {
-            Ok(Some(flow::Item::Insn(insn))) => insns.push(insn.ip),
+            Ok(Some(flow::FlowItem::Insn(insn))) => insns.push(insn.ip),
             Ok(None) => break,
-            Ok(Some(flow::Item::Event(_))) | Err(_) => {}
+            Ok(Some(flow::FlowItem::Event(_))) | Err(_) => {}
         }
     }
     assert_eq!(insns, executed);
@@ -184,7 +183,7 @@ fn each_record_closes_a_block() {
             known,
             &[(0x1002, 0x1006), (0x1013, 0x1000)],
             &[
-                "branch record 0: the instruction at 0x1002 does not lead to 0x1006, and no handler is there",
+                "0x0: the instruction at 0x1002 does not lead to 0x1006, and no handler is there",
                 "begin 1013",
                 "1013..1013 1",
             ],
@@ -193,7 +192,7 @@ fn each_record_closes_a_block() {
             "a straight instruction that branches",
             known,
             &[(0x1000, 0x1012)],
-            &["branch record 0: the instruction at 0x1000 does not lead to 0x1012, and no handler is there"],
+            &["0x0: the instruction at 0x1000 does not lead to 0x1012, and no handler is there"],
         ),
         (
             "a record is missing: the way ends at a branch",
@@ -202,7 +201,7 @@ fn each_record_closes_a_block() {
             &[
                 "begin 1000",
                 "1000..1002 2",
-                "branch record 1: no straight way from 0x1005 to 0x1013, it ends at 0x1005",
+                "0x18: no path without a branch from 0x1005 to 0x1013, it ends at 0x1005",
                 "begin 1013",
                 "1013..1013 1",
             ],
@@ -228,7 +227,7 @@ fn each_record_closes_a_block() {
                 "1000..1002 2",
                 "1005..1005 1",
                 "100f..1010 2",
-                "branch record 3: no memory in the image for the instruction at 0x7000",
+                "0x48: no memory in the image for the instruction at 0x7000",
                 "begin 1012",
                 "1012..1013 2",
             ],
@@ -237,11 +236,7 @@ fn each_record_closes_a_block() {
             "no memory where the way begins",
             Options { start: Some(0x500), ..known },
             &[(0x1002, 0x1005)],
-            &[
-                "branch record 0: no memory in the image for the instruction at 0x500",
-                "begin 1002",
-                "1002..1002 1",
-            ],
+            &["0x0: no memory in the image for the instruction at 0x500", "begin 1002", "1002..1002 1"],
         ),
         (
             "behind what was never written it begins anew",
@@ -250,7 +245,7 @@ fn each_record_closes_a_block() {
             &[
                 "begin 1000",
                 "1000..1002 2",
-                "branch record 1: empty, 1 in a row",
+                "0x18: empty branch records, 1 in a row",
                 "begin 1005",
                 "1005..1005 1",
             ],
@@ -269,7 +264,7 @@ fn each_record_closes_a_block() {
                 "begin 1005",
                 "1005..1005 1",
                 "Unreachable",
-                "branch record 1: no memory in the image for the instruction at 0x7000",
+                "0x18: no memory in the image for the instruction at 0x7000",
                 "Unreachable",
                 "begin 1005",
                 "async 1005 8000",
@@ -291,7 +286,7 @@ fn each_record_closes_a_block() {
     for (name, options, records, expected) in rows {
         let seen = items(records, options, &sections());
         let short = |text: &String| match text {
-            text if text.contains("no straight way") => "Unreachable".to_string(),
+            text if text.contains("no path without a branch") => "Unreachable".to_string(),
             text if text.contains("does not lead") => "Impossible".to_string(),
             text => text.clone(),
         };
@@ -381,7 +376,7 @@ fn what_ran_in_the_other_level_is_left_out() {
     for (name, records, expected) in rows {
         let mut seen = items(records, one, &sections());
         for text in &mut seen {
-            if text.contains("record") {
+            if text.starts_with("0x") {
                 *text = "Unreachable".to_string();
             }
         }
@@ -403,11 +398,11 @@ fn the_kernel_alone_begins_anew_where_nothing_says_how_it_was_entered() {
     assert_eq!(seen, ["begin 8000", "8000..8001 2", "begin 1002", "1002..1002 1"]);
     // A record is missing, because the way from the last one ends at a branch.
     let seen = items(&[(0x8001, 0x1000), (0x100a, 0x1012)], options, &sections());
-    let gap = "branch record 1: no straight way from 0x1000 to 0x100a, it ends at 0x1005";
+    let gap = "0x18: no path without a branch from 0x1000 to 0x100a, it ends at 0x1005";
     assert_eq!(seen, ["begin 8000", "8000..8001 2", gap, "begin 100a", "100a..100a 1"]);
     // The code at the entry is not in the image: that is reported once.
     let seen = items(&[records[0], (0x7000, 0x1002), records[2]], options, &sections());
-    let missing = "branch record 1: no memory in the image for the instruction at 0x7000";
+    let missing = "0x18: no memory in the image for the instruction at 0x7000";
     assert_eq!(seen, ["begin 8000", "8000..8001 2", missing, "begin 1002", "1002..1002 1"]);
 }
 
@@ -444,7 +439,7 @@ fn the_work_for_a_record_has_a_bound() {
     let seen = items(&[(0x20_0000, 0x10_0000)], options, &sections);
     assert_eq!(seen, ["begin 100000", "100000..1fffff 1048576", "async 200000 100000"]);
     let seen = items(&[(0x20_0001, 0x10_0000)], options, &sections);
-    assert_eq!(seen[0], "branch record 0: no straight way from 0x100000 to 0x200001, it ends at 0x100000");
+    assert_eq!(seen[0], "0x0: no path without a branch from 0x100000 to 0x200001, it ends at 0x100000");
 }
 
 #[test]
@@ -453,18 +448,18 @@ fn lost_records_are_an_overflow_and_begin_anew() {
     let lost = [2u32.to_le_bytes(), [0, 0, 24, 0], [7; 4], [7; 4], [3, 0, 0, 0], [0; 4]].concat();
     let bytes = [sample(0x1002, 0x1005), lost, sample(0x1013, 0x1000)].concat();
     let sections = sections();
-    let records = Records::new(&bytes, Layout::PerfSample);
-    let mut decoder = BlockDecoder::new(records, Image::new(&sections), Options::default());
+    let records = BranchRecords::new(&bytes, Layout::PerfSample);
+    let mut decoder = BtsBlockDecoder::new(records, Image::new(&sections), Options::default());
     let mut events = vec![];
     while let Some(item) = decoder.next().expect("no error") {
-        if let block::Item::Event(event) = item {
+        if let block::BlockItem::Event(event) = item {
             events.push((event.kind, event.ip, event.offset));
         }
     }
     let begin = EventKind::Enabled { resumed: false };
     assert_eq!(
         events,
-        [(begin, Some(0x1002), 0), (EventKind::Overflow, None, 24), (begin, Some(0x1013), 24)]
+        [(begin, Some(0x1002), 0), (EventKind::Overflow, None, 24), (begin, Some(0x1013), 48)]
     );
 }
 

@@ -3,7 +3,8 @@
 use super::std::{format, string::String, string::ToString, vec, vec::Vec};
 
 use super::{bytes_of, record};
-use crate::bts::{BranchRecord, Entry, Error, ErrorKind, Layout, Records};
+use crate::bts::{BranchRecord, BranchRecords, Entry, Layout};
+use crate::{Error, ErrorKind};
 
 const LAYOUTS: [Layout; 3] = [Layout::Bits32, Layout::Bits64, Layout::PerfSample];
 
@@ -44,9 +45,8 @@ fn records_are_parsed_and_emitted_in_each_layout() {
         assert_eq!((&out[..bytes.len()], out[bytes.len()]), (bytes, 0xaa), "{record:x?}");
         for len in 0..bytes.len() {
             let truncated = ErrorKind::Truncated { bytes: len, needed: bytes.len() };
-            let error = Error { index: 0, kind: truncated };
-            assert_eq!(BranchRecord::parse(layout, &bytes[..len]), Err(error), "{layout:?} {len}");
-            assert_eq!(record.emit(layout, &mut out[..len]), Err(error), "{layout:?} {len}");
+            assert_eq!(BranchRecord::parse(layout, &bytes[..len]), Err(truncated), "{layout:?} {len}");
+            assert_eq!(record.emit(layout, &mut out[..len]), Err(truncated), "{layout:?} {len}");
         }
     }
 }
@@ -73,9 +73,12 @@ fn a_record_is_empty_without_either_address() {
         }
         // Such a record is not skipped: a call through a null pointer has a source, and a fault there has a target.
         for layout in LAYOUTS {
-            let found = entries(Records::new(&bytes_of(&[(from, to)], layout), layout));
-            let expected =
-                if is_empty { "branch record 0: empty, 1 in a row".into() } else { format!("0: {from:x}") };
+            let found = entries(BranchRecords::new(&bytes_of(&[(from, to)], layout), layout));
+            let expected = if is_empty {
+                "0x0: empty branch records, 1 in a row".into()
+            } else {
+                format!("0: {from:x}")
+            };
             assert_eq!(found, [expected], "{layout:?}");
         }
     }
@@ -85,17 +88,17 @@ fn a_record_is_empty_without_either_address() {
 fn an_address_that_has_no_room_is_refused_and_nothing_is_written() {
     for (from, to) in [(1 << 32, 0), (0, u64::MAX)] {
         let mut out = [0xaa; 12];
-        let kind = ErrorKind::TooWide { address: from.max(to) };
-        assert_eq!(record(from, to).emit(Layout::Bits32, &mut out), Err(Error { index: 0, kind }));
+        let kind = ErrorKind::TooWide { value: from.max(to) };
+        assert_eq!(record(from, to).emit(Layout::Bits32, &mut out), Err(kind));
         assert_eq!(out, [0xaa; 12]);
     }
 }
 
 /// Entries as text.
-fn entries(records: Records<'_>) -> Vec<String> {
+fn entries(records: BranchRecords<'_>) -> Vec<String> {
     let text = |entry: Result<(u64, Entry), Error>| match entry {
-        Ok((index, Entry::Branch(BranchRecord { from, .. }))) => format!("{index}: {from:x}"),
-        Ok((index, Entry::Lost { count })) => format!("{index}: {count} lost"),
+        Ok((offset, Entry::Branch(BranchRecord { from, .. }))) => format!("{offset}: {from:x}"),
+        Ok((offset, Entry::Lost { count })) => format!("{offset}: {count} lost"),
         Err(error) => error.to_string(),
     };
     records.map(text).collect()
@@ -109,20 +112,20 @@ fn a_circular_buffer_begins_with_its_oldest_record() {
     let damaged = bytes_of(&[(0x10, 1), (0, 0), (0, 0), (0x20, 1)], Layout::Bits64);
     let odd = [&full[..], &[0x55; 7]].concat();
     let rows: [(&[u8], usize, &[&str]); 9] = [
-        (&full, 0, &["0: 10", "1: 20", "2: 30"]),
-        (&full, size, &["0: 20", "1: 30", "2: 10"]),
-        (&full, 2 * size, &["0: 30", "1: 10", "2: 20"]),
-        (&full, 3 * size, &["0: 10", "1: 20", "2: 30"]),
-        (&full, 4 * size, &["0: 10", "1: 20", "2: 30"]),
+        (&full, 0, &["0: 10", "24: 20", "48: 30"]),
+        (&full, size, &["0: 20", "24: 30", "48: 10"]),
+        (&full, 2 * size, &["0: 30", "24: 10", "48: 20"]),
+        (&full, 3 * size, &["0: 10", "24: 20", "48: 30"]),
+        (&full, 4 * size, &["0: 10", "24: 20", "48: 30"]),
         // Memory that was never written is neither a record nor an error.
         (&fresh, size, &["0: 10"]),
-        (&damaged, 0, &["0: 10", "branch record 1: empty, 2 in a row", "3: 20"]),
+        (&damaged, 0, &["0: 10", "0x18: empty branch records, 2 in a row", "72: 20"]),
         // The buffer's size need not be a multiple of the record's.
-        (&odd, size, &["0: 20", "1: 30", "2: 10"]),
+        (&odd, size, &["0: 20", "24: 30", "48: 10"]),
         (&[], 0, &[]),
     ];
     for (bytes, next, expected) in rows {
-        assert_eq!(entries(Records::circular(bytes, next, Layout::Bits64)), expected, "{next}");
+        assert_eq!(entries(BranchRecords::circular(bytes, next, Layout::Bits64)), expected, "{next}");
     }
 }
 
@@ -131,12 +134,13 @@ fn what_is_cut_short_is_said_once() {
     for layout in LAYOUTS {
         let whole = bytes_of(&[(0x10, 0x20), (0x30, 0x40)], layout);
         for len in 0..=whole.len() {
-            let found = entries(Records::new(&whole[..len], layout));
+            let found = entries(BranchRecords::new(&whole[..len], layout));
             let (records, rest) = (len / layout.record_bytes(), len % layout.record_bytes());
             assert_eq!(found.len(), records + usize::from(rest > 0), "{layout:?} {len}: {found:?}");
-            let cut =
-                found.last().is_some_and(|last| last.ends_with(&format!("has {}", layout.record_bytes())));
-            let header_cut = found.last().is_some_and(|last| last.ends_with("has 8"));
+            let cut = found
+                .last()
+                .is_some_and(|last| last.ends_with(&format!("where {} are needed", layout.record_bytes())));
+            let header_cut = found.last().is_some_and(|last| last.ends_with("where 8 are needed"));
             assert_eq!(cut || header_cut, rest > 0, "{layout:?} {len}: {found:?}");
         }
     }
@@ -154,16 +158,17 @@ fn perf_records_of_other_kinds_lie_between_samples() {
     let other =
         [&9u32.to_le_bytes()[..], &[0, 0, 32, 0], &[0x10, 0, 0, 0, 0, 0, 0, 0], &[3; 8], &[0x20; 8]].concat();
     let rows: [(&[&[u8]], &[&str]); 5] = [
-        (
-            &[&other, &sample],
-            &["branch record 0: a sample of 32 bytes, one of nothing but IP and ADDR has 24", "0: 10"],
-        ),
-        (&[&throttle, &sample, &throttle], &["0: 10"]),
-        (&[&sample, &lost, &sample], &["0: 10", "1: 3 lost", "1: 10"]),
-        (&[&short, &sample], &["branch record 0: 16 bytes, a record has 24", "0: 10"]),
-        (&[&damaged, &sample], &["branch record 0: 8 bytes, a record has 24", "0: 10"]),
+        (&[&other, &sample], &["0x0: a sample of 32 bytes, one of nothing but IP and ADDR has 24", "32: 10"]),
+        (&[&throttle, &sample, &throttle], &["16: 10"]),
+        (&[&sample, &lost, &sample], &["0: 10", "24: 3 lost", "48: 10"]),
+        (&[&short, &sample], &["0x0: 16 bytes where 24 are needed", "16: 10"]),
+        (&[&damaged, &sample], &["0x0: 8 bytes where 24 are needed", "8: 10"]),
     ];
     for (parts, expected) in rows {
-        assert_eq!(entries(Records::new(&parts.concat(), Layout::PerfSample)), expected, "{parts:02x?}");
+        assert_eq!(
+            entries(BranchRecords::new(&parts.concat(), Layout::PerfSample)),
+            expected,
+            "{parts:02x?}"
+        );
     }
 }

@@ -164,7 +164,7 @@ fn what_was_executed_is_readable_only_where_it_is_valid() {
 #[test]
 fn a_branch_is_one_that_retired() {
     let retired = 1 << 37;
-    let none = Branch {
+    let none = RetiredBranch {
         taken: false,
         mispredicted: false,
         is_return: false,
@@ -174,13 +174,13 @@ fn a_branch_is_one_that_retired() {
     for (part, bits, expected) in [
         (ZEN2, !retired, None),
         (ZEN2, retired, Some(none)),
-        (ZEN2, retired | 1 << 34, Some(Branch { is_return: true, ..none })),
-        (ZEN2, retired | 1 << 35, Some(Branch { taken: true, ..none })),
-        (ZEN2, retired | 1 << 36, Some(Branch { mispredicted: true, ..none })),
-        (ZEN2, retired | 1 << 39, Some(Branch { fused: Some(true), ..none })),
-        (BULLDOZER, retired | 1 << 39, Some(Branch { fused: None, target: None, ..none })),
-        (Part { model: 0x10, ..BULLDOZER }, retired, Some(Branch { fused: None, ..none })),
-        (BARCELONA, retired, Some(Branch { fused: None, target: None, ..none })),
+        (ZEN2, retired | 1 << 34, Some(RetiredBranch { is_return: true, ..none })),
+        (ZEN2, retired | 1 << 35, Some(RetiredBranch { taken: true, ..none })),
+        (ZEN2, retired | 1 << 36, Some(RetiredBranch { mispredicted: true, ..none })),
+        (ZEN2, retired | 1 << 39, Some(RetiredBranch { fused: Some(true), ..none })),
+        (BULLDOZER, retired | 1 << 39, Some(RetiredBranch { fused: None, target: None, ..none })),
+        (Part { model: 0x10, ..BULLDOZER }, retired, Some(RetiredBranch { fused: None, ..none })),
+        (BARCELONA, retired, Some(RetiredBranch { fused: None, target: None, ..none })),
     ] {
         assert_eq!(data(part, bits).branch(), expected, "{part:?} {bits:#x}");
     }
@@ -468,26 +468,26 @@ fn the_state_of_a_line_is_not_told_by_zen_3() {
 #[test]
 fn errata_belong_to_their_families_and_models() {
     // Each erratum, and the ranges of models that have it: family, first model, last model.
-    type Row = (Errata, &'static [(u8, u8, u8)]);
+    type Row = (IbsErrata, &'static [(u8, u8, u8)]);
     let rows: [Row; 11] = [
-        (Errata::LATE_OP_INTERRUPT, &[(0x10, 0, 0xff)]),
-        (Errata::INACCURATE_MAB_AND_TARGET, &[(0x15, 0, 0x0f)]),
-        (Errata::STICKY_DATA3, &[(0x15, 0, 0x1f)]),
-        (Errata::FETCH_COUNT_QUIRK, &[(0x15, 0x10, 0x1f)]),
-        (Errata::FETCH_COUNT_RESET, &[(0x16, 0, 0xff), (0x17, 0, 0xff), (0x18, 0, 0xff)]),
-        (Errata::LOCKED, &[(0x17, 0, 0x1f)]),
-        (Errata::FETCH_ADDRESS_ZERO, &[(0x19, 0, 0x0f)]),
-        (Errata::IC_MISS_INVALID, &[(0x19, 0, 0x0f)]),
-        (Errata::DATA2_INVALID, &[(0x19, 0, 0x0f)]),
-        (Errata::L1_TLB_PAGE_SIZES, &[(0x19, 0, 0x0f)]),
-        (Errata::LATENCY_NEEDS_L3_MISS, &[(0x1a, 0, 0x2f), (0x1a, 0x40, 0x4f), (0x1a, 0x60, 0x7f)]),
+        (IbsErrata::LATE_OP_INTERRUPT, &[(0x10, 0, 0xff)]),
+        (IbsErrata::INACCURATE_MAB_AND_TARGET, &[(0x15, 0, 0x0f)]),
+        (IbsErrata::STICKY_DATA3, &[(0x15, 0, 0x1f)]),
+        (IbsErrata::FETCH_COUNT_QUIRK, &[(0x15, 0x10, 0x1f)]),
+        (IbsErrata::FETCH_COUNT_RESET, &[(0x16, 0, 0xff), (0x17, 0, 0xff), (0x18, 0, 0xff)]),
+        (IbsErrata::LOCKED, &[(0x17, 0, 0x1f)]),
+        (IbsErrata::FETCH_ADDRESS_ZERO, &[(0x19, 0, 0x0f)]),
+        (IbsErrata::IC_MISS_INVALID, &[(0x19, 0, 0x0f)]),
+        (IbsErrata::DATA2_INVALID, &[(0x19, 0, 0x0f)]),
+        (IbsErrata::L1_TLB_PAGE_SIZES, &[(0x19, 0, 0x0f)]),
+        (IbsErrata::LATENCY_NEEDS_L3_MISS, &[(0x1a, 0, 0x2f), (0x1a, 0x40, 0x4f), (0x1a, 0x60, 0x7f)]),
     ];
     for (erratum, parts) in rows {
         for family in 0..=u8::MAX {
             for model in 0..=u8::MAX {
                 let expected =
                     parts.iter().any(|&(f, first, last)| f == family && (first..=last).contains(&model));
-                let has = Errata::of(family, model).has(erratum);
+                let has = IbsErrata::of(family, model).has(erratum);
                 assert_eq!(has, expected, "{erratum:?} {family:#x} {model:#x}");
             }
         }

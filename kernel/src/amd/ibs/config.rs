@@ -3,7 +3,7 @@
 use crate::msr::amd::{IbsFetchCtl, IbsOpCtl};
 use crate::msr::amd::{IbsFetchCtl2, IbsOpCtl2};
 use core::fmt;
-use pugmark_decoder_core::ibs::{Caps, Errata, Part};
+use pugmark_decoder_core::ibs::{Caps, IbsErrata, Part};
 
 /// What to sample: ops, fetches, or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -146,7 +146,7 @@ impl IbsConfig {
     }
 
     /// Samples only loads that took more than `cycles`: a multiple of 128 up to 2048. On Zen 5 they must also have
-    /// missed the L3 cache: there this filter works only together with that one ([`Errata::LATENCY_NEEDS_L3_MISS`]).
+    /// missed the L3 cache: there this filter works only together with that one ([`IbsErrata::LATENCY_NEEDS_L3_MISS`]).
     #[must_use]
     pub const fn op_latency(mut self, cycles: u16) -> Self {
         if let Some(op) = &mut self.op {
@@ -247,7 +247,7 @@ impl IbsConfig {
         need(caps, op.streaming_stores, Caps::DIS)?;
         let mut ctl = IbsOpCtl::empty().with_extended_max_count(op.period);
         ctl.set(IbsOpCtl::CNT_CTL, op.dispatched);
-        let needs_l3_miss = op.latency.is_some() && part.errata().has(Errata::LATENCY_NEEDS_L3_MISS);
+        let needs_l3_miss = op.latency.is_some() && part.errata().has(IbsErrata::LATENCY_NEEDS_L3_MISS);
         ctl.set(IbsOpCtl::L3_MISS_ONLY, op.l3_miss_only || needs_l3_miss);
         if let Some(cycles) = op.latency {
             check_latency(cycles, MOST_OP_LATENCY)?;

@@ -9,7 +9,9 @@ use crate::msr::amd::{
 };
 use crate::msr::{GeneralProtection, Msr, Register, TypedMsr};
 use crate::pmi::{Abandoned, Requests, Route};
-use pugmark_decoder_core::ibs::{Caps, Errata, FetchRegisters, FetchSample, OpRegisters, OpSample, Sample};
+use pugmark_decoder_core::ibs::{
+    Caps, FetchRegisters, FetchSample, IbsErrata, OpRegisters, OpSample, Sample,
+};
 
 /// Receives samples in the handler: it must not wait, allocate or format.
 pub trait SampleSink {
@@ -128,7 +130,7 @@ impl<M: Msr> IbsSession<M> {
     fn resume_fetch(&mut self) -> Result<(), GeneralProtection> {
         if let (IbsState::Taken(_), Some((ctl, _))) = (self.fetch, self.plan.fetch) {
             let errata = self.unit.part.errata();
-            if errata.has(Errata::FETCH_COUNT_RESET) || errata.has(Errata::FETCH_COUNT_QUIRK) {
+            if errata.has(IbsErrata::FETCH_COUNT_RESET) || errata.has(IbsErrata::FETCH_COUNT_QUIRK) {
                 self.write(IbsFetchCtl::empty())?;
             }
             self.write(ctl | IbsFetchCtl::EN)?;
@@ -139,7 +141,7 @@ impl<M: Msr> IbsSession<M> {
 
     fn resume_op(&mut self) -> Result<(), GeneralProtection> {
         if let (IbsState::Taken(begin), Some((ctl, _))) = (self.op, self.plan.op) {
-            if self.unit.part.errata().has(Errata::STICKY_DATA3) {
+            if self.unit.part.errata().has(IbsErrata::STICKY_DATA3) {
                 // This register belongs to the sample that was taken; writing it has no other effect.
                 self.write(IbsOpData3(0))?;
             }
@@ -155,7 +157,7 @@ impl<M: Msr> IbsSession<M> {
             if self.has_dis() {
                 self.write(ctl2 | IbsFetchCtl2::DIS)?;
             }
-            if self.unit.part.errata().has(Errata::LATE_OP_INTERRUPT) {
+            if self.unit.part.errata().has(IbsErrata::LATE_OP_INTERRUPT) {
                 self.write(ctl.difference(IbsFetchCtl::MAX_CNT) | IbsFetchCtl::EN)?;
             }
             self.write(IbsFetchCtl::empty())?;
@@ -170,7 +172,7 @@ impl<M: Msr> IbsSession<M> {
                 self.write(ctl2 | IbsOpCtl2::DIS)?;
             }
             // Only for this erratum: elsewhere a count that does not restart would be beyond its maximum.
-            if self.unit.part.errata().has(Errata::LATE_OP_INTERRUPT) {
+            if self.unit.part.errata().has(IbsErrata::LATE_OP_INTERRUPT) {
                 self.write(ctl.difference(IbsOpCtl::MAX_CNT) | IbsOpCtl::EN)?;
             }
             self.write(IbsOpCtl::empty())?;

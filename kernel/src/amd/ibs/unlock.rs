@@ -7,7 +7,7 @@ use crate::cpuid::CpuIdReader;
 use crate::lifecycle::Missing;
 use crate::msr::{GeneralProtection, Msr};
 use core::fmt;
-use pugmark_decoder_core::ibs::Errata;
+use pugmark_decoder_core::ibs::IbsErrata;
 
 /// CPUID_ExtFeatures: bits that CPUID reports. Scope: logical processor.
 const EXT_FEATURES: (u32, u64) = (0xc001_1005, 1 << 42);
@@ -30,7 +30,7 @@ const CC6: (u32, u64) = (0xc001_0296, 0x40_4040);
 /// It is another processor, or an access raised #GP.
 pub unsafe fn unlock(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<bool, UnlockError> {
     let capabilities = AmdCapabilities::read(cpuid)?;
-    if !Errata::of(capabilities.family, capabilities.model).has(Errata::LOCKED) {
+    if !IbsErrata::of(capabilities.family, capabilities.model).has(IbsErrata::LOCKED) {
         return Err(UnlockError::NotLocked);
     }
     if capabilities.ibs.is_some() {

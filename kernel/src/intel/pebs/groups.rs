@@ -2,7 +2,7 @@
 
 use crate::intel::ds::PlanError;
 use crate::msr::PebsDataCfg;
-use pugmark_decoder_core::pebs::{Branch, Format};
+use pugmark_decoder_core::pebs::{Format, SampledBranch};
 
 /// The groups of fields that an adaptive record has besides the basic group. Other formats have no selectable groups.
 ///
@@ -54,7 +54,7 @@ impl Groups {
         }
         let groups = [(self.memory, MEMORY_BYTES), (self.registers, REGISTERS_BYTES), (self.xmm, XMM_BYTES)];
         let sizes = groups.into_iter().filter(|(there, _)| *there).map(|(_, bytes)| bytes);
-        Ok(least + sizes.sum::<u64>() + u64::from(self.branches) * Branch::BYTES as u64)
+        Ok(least + sizes.sum::<u64>() + u64::from(self.branches) * SampledBranch::BYTES as u64)
     }
 
     /// Returns the value for MSR_PEBS_DATA_CFG.
@@ -81,30 +81,30 @@ const XMM_BYTES: u64 = 16 * 16;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pugmark_decoder_core::pebs::{Branches, Memory, Record, Registers};
+    use pugmark_decoder_core::pebs::{Memory, PebsRecord, Registers, SampledBranches};
 
     #[test]
     fn a_records_size_is_that_of_its_groups() {
         let xmm = [0; 256];
         let branches = [[0; 24]; 32];
         let all = Groups::BASIC.memory(true).registers(true).xmm(true).branches(32);
-        let record = Record {
+        let record = PebsRecord {
             memory: Some(Memory::default()),
             registers: Some(Registers::default()),
             xmm: Some(&xmm),
-            branches: Some(Branches::new(&branches)),
-            ..Record::default()
+            branches: Some(SampledBranches::new(&branches)),
+            ..PebsRecord::default()
         };
-        let none = Record::default();
+        let none = PebsRecord::default();
         // (groups, a record with them, MSR_PEBS_DATA_CFG)
         let table = [
             (Groups::BASIC, none, 0),
-            (Groups::BASIC.memory(true), Record { memory: record.memory, ..none }, 1),
-            (Groups::BASIC.registers(true), Record { registers: record.registers, ..none }, 2),
-            (Groups::BASIC.xmm(true), Record { xmm: record.xmm, ..none }, 4),
+            (Groups::BASIC.memory(true), PebsRecord { memory: record.memory, ..none }, 1),
+            (Groups::BASIC.registers(true), PebsRecord { registers: record.registers, ..none }, 2),
+            (Groups::BASIC.xmm(true), PebsRecord { xmm: record.xmm, ..none }, 4),
             (
                 Groups::BASIC.branches(1),
-                Record { branches: Some(Branches::new(&branches[..1])), ..none },
+                PebsRecord { branches: Some(SampledBranches::new(&branches[..1])), ..none },
                 0x8,
             ),
             (all, record, 0x1f00_000f),

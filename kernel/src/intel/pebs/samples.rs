@@ -2,18 +2,19 @@
 
 use crate::drain::Sink;
 use crate::loss::Gap;
-use pugmark_decoder_core::pebs::{Error, Format, Record};
+use pugmark_decoder_core::Error;
+use pugmark_decoder_core::pebs::{Format, PebsRecord};
 
 /// Receives the bytes of a PEBS buffer and passes on their records, in the PMI handler or elsewhere.
 ///
 /// ```
-/// use pugmark_decoder_core::pebs::{Format, Record};
+/// use pugmark_decoder_core::pebs::{Format, PebsRecord};
 /// use pugmark_kernel::drain::Sink;
 /// use pugmark_kernel::intel::pebs::{Item, Samples};
 ///
 /// let mut buffer = [0; 400];
 /// for n in 0..2 {
-///     let record = Record { eventing_ip: Some(0x1000 + n), tsc: Some(n), ..Record::default() };
+///     let record = PebsRecord { eventing_ip: Some(0x1000 + n), tsc: Some(n), ..PebsRecord::default() };
 ///     record.emit(Format::Time, &mut buffer[200 * n as usize..]).unwrap();
 /// }
 /// let mut seen = vec![];
@@ -37,10 +38,11 @@ pub struct Samples<F> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item<'a> {
     /// A sample.
-    Record(&'a Record<'a>),
+    Record(&'a PebsRecord<'a>),
     /// Samples are missing here.
     Gap(Gap),
-    /// The bytes are not a record where one should be; the bytes after them are skipped.
+    /// The bytes are not a record where one should be; the bytes after them are skipped. The offset is counted from the
+    /// first byte of the drained stretch.
     Error(Error),
 }
 
@@ -56,15 +58,15 @@ impl<F: FnMut(Item<'_>) -> bool> Sink for Samples<F> {
     fn bytes(&mut self, bytes: &[u8]) -> usize {
         let mut done = 0;
         while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
-            match Record::parse(self.format, rest) {
+            match PebsRecord::parse(self.format, rest) {
                 Ok((record, size)) => {
                     if !(self.each)(Item::Record(&record)) {
                         break;
                     }
                     done += size;
                 }
-                Err(error) => {
-                    if !(self.each)(Item::Error(error)) {
+                Err(kind) => {
+                    if !(self.each)(Item::Error(Error { offset: done as u64, kind })) {
                         break;
                     }
                     return bytes.len();
@@ -82,13 +84,13 @@ impl<F: FnMut(Item<'_>) -> bool> Sink for Samples<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pugmark_decoder_core::pebs::ErrorKind;
+    use pugmark_decoder_core::ErrorKind;
 
     /// Returns three adaptive records that have only the basic group.
     fn buffer() -> [u8; 96] {
         let mut buffer = [0; 96];
         for (n, bytes) in buffer.chunks_mut(32).enumerate() {
-            let record = Record { eventing_ip: Some(n as u64), ..Record::default() };
+            let record = PebsRecord { eventing_ip: Some(n as u64), ..PebsRecord::default() };
             record.emit(Format::Adaptive, bytes).unwrap();
         }
         buffer
@@ -122,7 +124,7 @@ mod tests {
     fn what_is_no_record_is_an_error_and_ends_the_bytes() {
         let mut bytes = buffer();
         bytes[32] = 0x80;
-        let error = ErrorKind::Groups { format: 0x80 };
+        let error = ErrorKind::UnknownGroups { format: 0x80 };
         assert_eq!(drain(&bytes, 9), (96, vec![Ok(0), Err(error)]));
         assert_eq!(drain(&bytes, 1), (32, vec![Ok(0)]));
         assert_eq!(drain(&bytes, 0), (0, vec![]));

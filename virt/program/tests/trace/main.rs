@@ -7,7 +7,7 @@ mod pieces;
 
 use pugmark_decoder_core::Error;
 use pugmark_decoder_core::event::EventKind;
-use pugmark_decoder_core::flow::{InsnDecoder, Item};
+use pugmark_decoder_core::flow::{FlowItem, InsnDecoder};
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_decoder_core::packet::PtwPayload;
@@ -47,8 +47,8 @@ fn decode_from(mut decoder: InsnDecoder) -> (Found, Result<(), Error>) {
     let mut found = Found::default();
     loop {
         match decoder.next() {
-            Ok(Some(Item::Insn(insn))) => found.instructions.push(insn.ip),
-            Ok(Some(Item::Event(event))) => match event.kind {
+            Ok(Some(FlowItem::Insn(insn))) => found.instructions.push(insn.ip),
+            Ok(Some(FlowItem::Event(event))) => match event.kind {
                 EventKind::Ptwrite(payload) => found.ptwrites.push(payload),
                 EventKind::Interrupt { vector, cr2 } => found.events.push((vector, cr2)),
                 EventKind::Swintr { vector } => found.events.push((vector, None)),

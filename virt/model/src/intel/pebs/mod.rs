@@ -10,7 +10,9 @@
 #[cfg(test)]
 mod tests;
 
-use pugmark_decoder_core::pebs::{Branch, Branches, Format, Memory, Record, Registers, TxAbort};
+use pugmark_decoder_core::pebs::{
+    Format, Memory, PebsRecord, Registers, SampledBranch, SampledBranches, TxAbort,
+};
 
 use crate::intel::IntelProfile;
 use crate::intel::ds::DsBuffer;
@@ -24,7 +26,7 @@ const MAX_COUNTERS: usize = 8;
 /// The most last branches that a record can have.
 const MAX_BRANCHES: usize = 32;
 /// The size of the largest record in bytes: all groups of the adaptive format.
-const MAX_RECORD_BYTES: usize = 32 + 32 + 18 * 8 + 256 + MAX_BRANCHES * Branch::BYTES;
+const MAX_RECORD_BYTES: usize = 32 + 32 + 18 * 8 + 256 + MAX_BRANCHES * SampledBranch::BYTES;
 
 /// MSR_PEBS_DATA_CFG: the groups of an adaptive record besides the basic one.
 mod data_cfg {
@@ -159,7 +161,7 @@ impl PebsSampler {
         let width = bus.shared.ds.width(retired.after.mode);
         let buffer = bus.ds_buffer(DsBuffer::Pebs, width)?;
         let mut bytes = [0; MAX_RECORD_BYTES];
-        let mut branches = [[0; Branch::BYTES]; MAX_BRANCHES];
+        let mut branches = [[0; SampledBranch::BYTES]; MAX_BRANCHES];
         let record = self.record(applicable, retired, bus);
         let record = match format {
             Format::Adaptive => self.with_groups(groups, record, &mut branches, bus),
@@ -180,13 +182,13 @@ impl PebsSampler {
     }
 
     /// The state after the instruction, and the instruction itself as the eventing one. What is not modelled is 0.
-    fn record(&self, applicable: u64, retired: &Retired, bus: &Bus) -> Record<'static> {
+    fn record(&self, applicable: u64, retired: &Retired, bus: &Bus) -> PebsRecord<'static> {
         let registers = Registers { rip: retired.after.ip, ..self.registers };
         let registers = match retired.after.mode {
             ExecMode::Bits64 => registers,
             ExecMode::Bits16 | ExecMode::Bits32 => legacy_registers(registers),
         };
-        Record {
+        PebsRecord {
             registers: Some(registers),
             eventing_ip: Some(retired.before.ip),
             global_status: Some(bus.shared.perfmon.status()),
@@ -194,7 +196,7 @@ impl PebsSampler {
             memory: Some(Memory::default()),
             tx_abort: Some(TxAbort::default()),
             tsc: Some(retired.tsc),
-            ..Record::default()
+            ..PebsRecord::default()
         }
     }
 }
@@ -204,24 +206,24 @@ impl PebsSampler {
     fn with_groups<'a>(
         &'a self,
         groups: u64,
-        record: Record<'a>,
-        branches: &'a mut [[u8; Branch::BYTES]; MAX_BRANCHES],
+        record: PebsRecord<'a>,
+        branches: &'a mut [[u8; SampledBranch::BYTES]; MAX_BRANCHES],
         bus: &Bus,
-    ) -> Record<'a> {
+    ) -> PebsRecord<'a> {
         let has = |group: u64| groups & group != 0;
         let wanted = (groups >> data_cfg::LBR_ENTRIES_SHIFT) as usize + 1;
         let mut count = 0;
         for (out, entry) in branches.iter_mut().zip(bus.shared.last_branches.newest_first()).take(wanted) {
             let LastBranch { from, to, info } = entry;
-            *out = Branch { from, to, info }.emit();
+            *out = SampledBranch { from, to, info }.emit();
             count += 1;
         }
-        Record {
+        PebsRecord {
             memory: record.memory.filter(|_| has(data_cfg::MEMORY)),
             tx_abort: record.tx_abort.filter(|_| has(data_cfg::MEMORY)),
             registers: record.registers.filter(|_| has(data_cfg::GPRS)),
             xmm: has(data_cfg::XMMS).then_some(&self.xmm),
-            branches: has(data_cfg::LBRS).then_some(Branches::new(&branches[..count])),
+            branches: has(data_cfg::LBRS).then_some(SampledBranches::new(&branches[..count])),
             ..record
         }
     }

@@ -2,7 +2,7 @@
 
 use std::vec::Vec;
 
-use pugmark_decoder_core::pebs::{Format, Record};
+use pugmark_decoder_core::pebs::{Format, PebsRecord};
 
 use crate::intel::tests::debug_store::*;
 use crate::intel::tests::machine::*;
@@ -38,9 +38,9 @@ fn sample(m: &mut Machine, select: u64, period: u64) {
     m.write(SELECT0, select);
 }
 
-fn record(m: &Machine, format: Format, at: u64) -> Record<'_> {
+fn record(m: &Machine, format: Format, at: u64) -> PebsRecord<'_> {
     let at = (SAMPLES + at) as usize;
-    Record::parse(format, &m.ram[at..]).expect("a record").0
+    PebsRecord::parse(format, &m.ram[at..]).expect("a record").0
 }
 
 /// "PEBS Record Format" of each microarchitecture.
