@@ -9,6 +9,7 @@ use crate::intel::pt::PtCapabilities;
 use crate::memory::{Frames, Request};
 use crate::msr::{GeneralProtection, Msr};
 use core::ptr::NonNull;
+use pugmark_decoder_core::errata::Cpu;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use x86_64::PhysAddr;
@@ -84,6 +85,9 @@ pub(crate) fn capabilities() -> PtCapabilities {
         linear_address_bits: 48,
         tsc_ratio: None,
         base_mhz: None,
+        bus_mhz: None,
+        invariant_tsc: true,
+        cpu: Cpu::intel(0, 0, 0),
         vmx: false,
         errata: Errata::empty(),
     }

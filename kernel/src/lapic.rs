@@ -6,14 +6,29 @@
 use crate::msr::{GeneralProtection, Msr, Register, TypedMsr};
 use core::ptr::NonNull;
 
-/// The local APIC of one logical processor, reduced to what the driver uses: the LVT Performance Monitoring entry.
+/// The local APIC of one logical processor, reduced to what the driver uses: the LVT Performance Monitoring entry, and
+/// whether the local APIC delivers anything.
 ///
 /// # Safety
 ///
-/// Reads and writes must access that entry of the logical processor that the driver runs on, the same one in all calls,
-/// and nothing else.
+/// Reads and writes must access the local APIC of the logical processor that the driver runs on, the same one in all
+/// calls. Only the entry may be written.
 pub unsafe trait LocalApic {
+    /// Returns whether software has enabled the local APIC: bit 8 of the spurious-interrupt vector register. While the
+    /// bit is 0, the mask bits of all entries are 1 whatever is written to them, and no PMI arrives.
+    ///
+    /// Source: "Enabling or Disabling the Local APIC", "Local APIC State After It Has Been Software Disabled".
+    ///
+    /// # Errors
+    ///
+    /// The register raised #GP(0).
+    fn is_enabled(&mut self) -> Result<bool, GeneralProtection>;
+
     /// Reads the entry.
+    ///
+    /// # Errors
+    ///
+    /// The entry's register raised #GP(0).
     fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection>;
 
     /// Writes the entry.
@@ -31,6 +46,10 @@ pub unsafe trait LocalApic {
 
 // SAFETY: the reference forwards every call to the implementation that it refers to.
 unsafe impl<A: LocalApic> LocalApic for &mut A {
+    fn is_enabled(&mut self) -> Result<bool, GeneralProtection> {
+        (**self).is_enabled()
+    }
+
     fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
         (**self).lvt_pc()
     }
@@ -132,8 +151,14 @@ impl XApic {
     }
 }
 
-// SAFETY: the page belongs to the processor that accesses it, and the offset is LVT Performance Monitoring.
+// SAFETY: the page belongs to the processor that accesses it, and the offset written is LVT Performance Monitoring.
 unsafe impl LocalApic for XApic {
+    fn is_enabled(&mut self) -> Result<bool, GeneralProtection> {
+        // SAFETY: an aligned register of the page that the caller of `new` promised.
+        let register = unsafe { self.register_at(0xf0).read_volatile() };
+        Ok(SpuriousVector(register).is_enabled())
+    }
+
     fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
         // SAFETY: an aligned register of the page that the caller of `new` promised.
         Ok(LvtPc(unsafe { self.register().read_volatile() }))
@@ -159,8 +184,12 @@ impl<M: Msr> X2Apic<M> {
     }
 }
 
-// SAFETY: the MSR is LVT Performance Monitoring of the processor whose MSRs these are.
+// SAFETY: the MSR written is LVT Performance Monitoring of the processor whose MSRs these are.
 unsafe impl<M: Msr> LocalApic for X2Apic<M> {
+    fn is_enabled(&mut self) -> Result<bool, GeneralProtection> {
+        self.msr.read::<SpuriousVector>().map(SpuriousVector::is_enabled)
+    }
+
     fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
         self.msr.read()
     }
@@ -168,6 +197,29 @@ unsafe impl<M: Msr> LocalApic for X2Apic<M> {
     unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
         // SAFETY: this routes an interrupt; the processor writes to no memory but the handler's stack.
         unsafe { self.msr.write(entry) }
+    }
+}
+
+/// The spurious-interrupt vector register: xAPIC offset `0xf0`, x2APIC MSR `0x80f`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SpuriousVector(u32);
+
+impl SpuriousVector {
+    /// Bit 8, APIC Software Enable/Disable.
+    const fn is_enabled(self) -> bool {
+        self.0 >> 8 & 1 == 1
+    }
+}
+
+impl Register for SpuriousVector {
+    const ADDRESS: u32 = 0x80f;
+
+    fn from_bits(bits: u64) -> Self {
+        Self(bits as u32)
+    }
+
+    fn to_bits(self) -> u64 {
+        u64::from(self.0)
     }
 }
 
@@ -206,6 +258,20 @@ mod tests {
     fn no_vector_of_an_exception_is_one() {
         for vector in 0..=255 {
             assert_eq!(Vector::new(vector).map(Vector::get), (vector >= 32).then_some(vector), "{vector}");
+        }
+    }
+
+    #[test]
+    fn bit_8_of_the_spurious_vector_register_enables_the_local_apic() {
+        for (value, enabled) in [(0x1ff, true), (0x100, true), (0xff, false), (0xffff_feff, false)] {
+            let mut page = [0u32; 1024];
+            page[0xf0 / 4] = value;
+            // SAFETY: the page outlives the value, and plain memory can stand in for a register.
+            let mut apic = unsafe { XApic::new(NonNull::new(page.as_mut_ptr().cast()).unwrap()) };
+            assert_eq!(apic.is_enabled(), Ok(enabled), "{value:#x}");
+            let mut msr = crate::fake::FakeMsr::new();
+            msr.set(0x80f, u64::from(value));
+            assert_eq!(X2Apic::new(msr).is_enabled(), Ok(enabled), "{value:#x}");
         }
     }
 

@@ -38,15 +38,15 @@
 //!
 //! ```
 //! use pugmark_kernel::cpuid::CpuIdResult;
-//! use pugmark_kernel::drain::{Chunk, Sink};
+//! use pugmark_kernel::drain::Sink;
 //! use pugmark_kernel::intel::pt::{Buffer, Layout, Mode, RegionSize};
-//! use pugmark_kernel::intel::pt::{PtCapabilities, PtConfig, PtRunning, PtUnit};
-//! use pugmark_kernel::lapic::{Delivery, LocalApic, X2Apic};
+//! use pugmark_kernel::intel::pt::{PtCapabilities, PtConfig, PtTracer, PtUnit};
+//! use pugmark_kernel::lapic::{Delivery, X2Apic};
 //! use pugmark_kernel::loss::Gap;
 //! use pugmark_kernel::memory::{Frames, PhysAddr, Request};
 //! use pugmark_kernel::msr::{GeneralProtection, Msr};
 //! use pugmark_kernel::pmi::{Handler, Pmi};
-//! use pugmark_kernel::slot::{Interrupt, Slot, Traced};
+//! use pugmark_kernel::slot::Slot;
 //! use std::alloc::{self, alloc_zeroed, dealloc};
 //! use std::{collections::BTreeMap, error::Error, ptr::NonNull, sync::Mutex};
 //!
@@ -119,16 +119,9 @@
 //!     }
 //! }
 //!
-//! struct Tracer {
-//!     running: PtRunning<Registers, Memory>,
-//!     log: Log,
-//! }
-//!
-//! impl Traced for Tracer {
-//!     fn serve<M: Msr, A: LocalApic>(&mut self, pmi: Interrupt<'_, M, A>) -> Result<Pmi, GeneralProtection> {
-//!         pmi.serve(&mut [&mut self.running.source(&mut self.log)])
-//!     }
-//! }
+//! /// The trace on this processor, with the sink that receives its bytes. A kernel that traces by several units writes a
+//! /// type of its own, which implements `slot::Traced`.
+//! type Tracer = PtTracer<Registers, Memory, Log>;
 //!
 //! /// A kernel has one for each processor.
 //! static SLOT: Slot<Tracer, fn() -> (Registers, X2Apic<Registers>)> =
@@ -141,7 +134,7 @@
 //! }
 //!
 //! fn main() -> Result<(), Box<dyn Error>> {
-//!     // A processor with ToPA output. A kernel calls `PtUnit::detect(cpuid::this_processor, registers)`.
+//!     // A processor with ToPA output. A kernel calls `PtUnit::of_this_processor(registers)`.
 //!     let cpuid = |leaf, subleaf| match (leaf, subleaf) {
 //!         (0, _) => CpuIdResult { eax: 0x14, ebx: 0, ecx: 0, edx: 0 },
 //!         (7, 0) => CpuIdResult { eax: 0, ebx: 1 << 25, ecx: 0, edx: 0 },
@@ -152,6 +145,9 @@
 //!     };
 //!     let unit = PtUnit::with_capabilities(PtCapabilities::read(cpuid)?, Registers)?;
 //!
+//!     // Software enables the local APIC: bit 8 of its spurious-interrupt vector register.
+//!     VALUES.lock().unwrap().insert(0x80f, 0x1ff);
+//!
 //!     // Eight regions of 4 KiB; the PMI comes while two are still free.
 //!     let regions = Layout::topa(RegionSize::K4, 8);
 //!     let buffer = Buffer::allocate(Memory, unit.capabilities(), regions, Mode::StopWhenFull { spare: 2 })?;
@@ -159,9 +155,9 @@
 //!
 //!     // From here to the end with preemption disabled, on one processor. The slot unmasks the APIC's entry, calls the
 //!     // closure, and keeps what it returns before a PMI is served.
-//!     let log = Log { bytes: [0; 0x8000], len: 0, gaps: 0 };
+//!     let sink = Log { bytes: [0; 0x8000], len: 0, gaps: 0 };
 //!     SLOT.start(|| match unit.start(&config, buffer) {
-//!         Ok(running) => Ok(Tracer { running, log }),
+//!         Ok(running) => Ok(Tracer { running, sink }),
 //!         Err(failed) => Err(failed.error()),
 //!     })?;
 //!
@@ -173,28 +169,23 @@
 //!     assert_eq!(VALUES.lock().unwrap()[&0x834], 0x400, "the entry is unmasked again");
 //!
 //!     // The trace while it runs. A PMI that comes meanwhile is served when the closure returns.
-//!     assert_eq!(SLOT.with(|tracer| tracer.log.len)?, 6 * 4096);
+//!     assert_eq!(SLOT.with(|tracer| tracer.sink.len)?, 6 * 4096);
 //!
 //!     // The end. The handler stays in the slot, for a PMI that is still on its way.
-//!     let (stopped, log) = SLOT.stop(|tracer, _| (tracer.running.stop(), tracer.log))?;
+//!     let (stopped, log) = SLOT.stop(|tracer, _| (tracer.running.stop(), tracer.sink))?;
 //!     let stopped = stopped?;
 //!     assert!(stopped.loss.is_none() && log.gaps == 0, "{}", stopped.loss);
 //!     // What was not drained is still in the buffer: here nothing.
-//!     for chunk in stopped.trace.chunks() {
-//!         match chunk {
-//!             Chunk::Bytes(bytes) => println!("{} bytes", bytes.len()),
-//!             Chunk::Gap(gap) => println!("{gap}"),
-//!         }
-//!     }
+//!     // `stretches` has it as a decoder takes it; `config.for_decoder(capabilities)` configures that decoder.
+//!     assert!(stopped.trace.is_empty() && stopped.trace.stretches().next().is_none());
 //!     Ok(())
 //! }
 //! ```
 //!
 //! # What the kernel must see to
 //!
-//! - Software has enabled the local APIC: bit 8 of the spurious-interrupt vector register is 1. Otherwise its entries
-//!   stay masked whatever is written, and no PMI arrives. Source: SDM vol. 3, Advanced Programmable Interrupt
-//!   Controller, "Local APIC State After It Has Been Software Disabled".
+//! - Software has enabled the local APIC: bit 8 of the spurious-interrupt vector register is 1. Otherwise no PMI
+//!   arrives, and [`Slot::start`](slot::Slot::start) refuses.
 //! - Preemption is disabled while a method of the slot runs: a thread that is preempted in it holds the slot.
 //! - The handler and this crate use no SSE registers, or the handler saves them.
 //! - An NMI that [`Pmi::may_be_anothers`](pmi::Pmi::may_be_anothers) speaks of goes to the kernel's other handlers.

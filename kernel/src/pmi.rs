@@ -164,6 +164,18 @@ impl Handler {
         self.late = self.late.saturating_add(nmis).min(LATE);
     }
 
+    /// Expects the NMI of a PMI that may have been delivered just before the LVT entry was masked.
+    pub(crate) fn expect_latched(&mut self) {
+        if self.delivery == Delivery::Nmi && self.entry {
+            self.late = self.late.max(1);
+        }
+    }
+
+    /// Expects the late NMIs that the handler expected in whose place this one comes.
+    pub(crate) fn inherit_late(&mut self, before: &Self) {
+        self.late = self.late.max(before.late);
+    }
+
     /// Expects no late NMI any more, because enough time has passed.
     pub fn forget_late(&mut self) {
         self.late = 0;

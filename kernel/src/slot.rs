@@ -98,8 +98,8 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     ///
     /// # Errors
     ///
-    /// The slot is in use or already has a trace (nothing was done); the local APIC raised #GP; or the error of
-    /// `start`.
+    /// The slot is in use or already has a trace, or the local APIC is disabled by software (nothing was done); the local
+    /// APIC raised #GP; or the error of `start`.
     pub fn start<E>(&self, start: impl FnOnce() -> Result<T, E>) -> Result<(), NotTraced<E>> {
         let result = self.try_start(start);
         if !matches!(result, Err(NotTraced::Slot(SlotError::InUse))) {
@@ -115,6 +115,9 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
             return Err(SlotError::Occupied.into());
         }
         let (_, mut apic) = (self.processor)();
+        if !apic.is_enabled().map_err(SlotError::Fault)? {
+            return Err(SlotError::ApicDisabled.into());
+        }
         let was_armed = handler.is_armed();
         let armed = match was_armed {
             // A PMI that masked the entry is on its way, or waits: it is served when the trace is in the slot.
@@ -135,6 +138,7 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
             Err(error) => {
                 // If the entry stays unmasked, it does no harm: the handler claims what it delivers.
                 if !was_armed && handler.disarm(&mut apic).is_ok() {
+                    handler.expect_latched();
                     self.publish_evidence(handler);
                 }
                 Err(NotTraced::Start(error))
@@ -203,11 +207,16 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     pub fn replace(&self, handler: Handler) -> Result<(), SlotError> {
         self.disarm()?;
         let mut inner = self.lock()?;
-        inner.0.handler = handler.unarmed();
+        let before = core::mem::replace(&mut inner.0.handler, handler.unarmed());
+        inner.0.handler.inherit_late(&before);
         Ok(())
     }
 
     /// Masks the LVT entry: no PMI is delivered until the next [`Slot::start`].
+    ///
+    /// The NMI of a PMI that was delivered just before arrives afterwards, when nothing shows any more that it was one:
+    /// the next NMI without a request is [`Pmi::Unknown`], and only those after it are [`Pmi::NotOurs`]. A kernel that
+    /// knows that enough time has passed calls [`Handler::forget_late`].
     ///
     /// # Errors
     ///
@@ -220,7 +229,11 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
                 return Err(SlotError::Occupied);
             }
             let (_, mut apic) = (self.processor)();
+            let was_armed = handler.is_armed();
             let result = handler.disarm(&mut apic).map_err(SlotError::Fault);
+            if was_armed {
+                handler.expect_latched();
+            }
             self.publish_evidence(handler);
             result
         };

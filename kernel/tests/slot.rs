@@ -226,6 +226,11 @@ fn a_slot_says_why_it_does_not_start() {
     assert!(matches!(slot.start(|| Err(7)), Err(NotTraced::Start(7))));
     assert!(lvt(&machine).is_masked());
     assert_eq!(slot.with(|_| ()), Err(SlotError::Empty));
+    assert_eq!(
+        slot.interrupt(None),
+        Ok(Pmi::Unknown),
+        "a PMI may have been latched while the entry was armed"
+    );
     assert_eq!(slot.interrupt(None), Ok(Pmi::NotOurs), "a masked entry that nobody armed says nothing");
     machine.fault_in(0);
     assert!(matches!(slot.start(|| Ok::<_, ()>(tracer())), Err(NotTraced::Slot(SlotError::Fault(_)))));
@@ -239,6 +244,49 @@ fn a_slot_says_why_it_does_not_start() {
     assert_eq!(lvt(&machine), LvtPc(0x1_0400));
     slot.start(|| Ok::<_, ()>(tracer())).unwrap();
     assert_eq!(lvt(&machine), LvtPc(0x40));
+}
+
+#[test]
+fn a_slot_does_not_start_where_software_has_not_enabled_the_local_apic() {
+    let machine = Machine::new("skylake", IntelSettings::default());
+    let slot = slot(&machine, Handler::new(Delivery::Nmi));
+    let tracer = || Tracer { tracing: machine.start(LAYOUT, FULL), collector: Collector::new() };
+    machine.enable_apic(false);
+    let refused = slot.start(|| -> Result<_, ()> { panic!("nothing is started") });
+    assert_eq!(refused, Err(NotTraced::Slot(SlotError::ApicDisabled)));
+    assert!(lvt(&machine).is_masked() && !machine.is_tracing());
+    machine.enable_apic(true);
+    slot.start(|| Ok::<_, ()>(tracer())).unwrap();
+    run(&machine, &slot, 5_000);
+    assert_whole(&machine, finish(&slot));
+}
+
+#[test]
+fn an_nmi_that_was_latched_when_the_entry_was_masked_may_be_a_pmi() {
+    let fixed = Delivery::Fixed(Vector::new(0x40).unwrap());
+    for replaced in [None, Some(Handler::new(Delivery::Nmi)), Some(Handler::new(fixed))] {
+        let machine = Machine::new("skylake", IntelSettings::default());
+        let slot = started(&machine);
+        // The PMI is delivered, and its NMI arrives only after the trace is gone and the entry is masked.
+        machine.jump_until_pmi();
+        finish(&slot);
+        match replaced {
+            None => slot.disarm().unwrap(),
+            Some(handler) => slot.replace(handler).unwrap(),
+        }
+        let is_nmi = slot.handler(|handler| handler.counts().stray) == Ok(0);
+        assert!(is_nmi, "it has not arrived yet");
+        let arrived = slot.interrupt(Some(0x1000)).unwrap();
+        assert!(matches!(arrived, Pmi::Unknown | Pmi::Stray), "{arrived:?}");
+        assert!(lvt(&machine).is_masked());
+    }
+    // Masked once, it expects one NMI however often it is masked.
+    let machine = Machine::new("skylake", IntelSettings::default());
+    let slot = started(&machine);
+    finish(&slot);
+    slot.disarm().unwrap();
+    slot.disarm().unwrap();
+    assert_eq!([0x1000, 0x2000].map(|rip| slot.interrupt(Some(rip))), [Ok(Pmi::Unknown), Ok(Pmi::NotOurs)]);
 }
 
 /// A trace with the sink that receives its bytes.

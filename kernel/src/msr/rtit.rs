@@ -87,6 +87,11 @@ impl RtitCtl {
 
     const ADDR_CFG: [Self; 4] = [Self::ADDR0_CFG, Self::ADDR1_CFG, Self::ADDR2_CFG, Self::ADDR3_CFG];
 
+    /// Returns the value of a field of at most 8 bits.
+    pub(crate) const fn field(self, field: Self) -> u8 {
+        (self.intersection(field).bits() >> field.bits().trailing_zeros()) as u8
+    }
+
     const fn with_field(self, field: Self, value: u8) -> Self {
         let shift = field.bits().trailing_zeros();
         let value = ((value as u64) << shift) & field.bits();

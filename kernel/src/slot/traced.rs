@@ -82,6 +82,8 @@ pub enum SlotError {
     Empty,
     /// There already is a trace in it.
     Occupied,
+    /// Software has not enabled the local APIC ([`LocalApic::is_enabled`]): no PMI would arrive.
+    ApicDisabled,
     /// The local APIC raised #GP.
     Fault(GeneralProtection),
 }
@@ -98,6 +100,9 @@ impl fmt::Display for SlotError {
             Self::InUse => f.write_str("the slot is in use"),
             Self::Empty => f.write_str("nothing is traced"),
             Self::Occupied => f.write_str("there is a trace in the slot"),
+            Self::ApicDisabled => f.write_str(
+                "software has not enabled the local APIC: bit 8 of the spurious-interrupt vector register is 0",
+            ),
             Self::Fault(fault) => fault.fmt(f),
         }
     }

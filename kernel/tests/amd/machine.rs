@@ -195,6 +195,10 @@ unsafe impl Msr for Machine {
 
 // SAFETY: this is the model's entry.
 unsafe impl LocalApic for Machine {
+    fn is_enabled(&mut self) -> Result<bool, GeneralProtection> {
+        Ok(true)
+    }
+
     fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
         Ok(LvtPc(self.0.borrow().processor.read_apic(0x340)))
     }

@@ -56,6 +56,8 @@ struct State {
     missed: bool,
     /// The driver is serving a PMI: NMIs wait.
     in_handler: bool,
+    /// Software has enabled the local APIC.
+    apic_enabled: bool,
 }
 
 impl Machine {
@@ -79,6 +81,7 @@ impl Machine {
             disturbance: None,
             missed: false,
             in_handler: false,
+            apic_enabled: true,
         };
         Self { state: Rc::new(RefCell::new(state)), ram: Rc::new(Ram::new(bytes)) }
     }
@@ -279,6 +282,11 @@ impl Machine {
         unsafe { self.registers().set_lvt_pc(LvtPc::new(delivery)) }
     }
 
+    /// Enables or disables the local APIC as software does.
+    pub(crate) fn enable_apic(&self, on: bool) {
+        self.state.borrow_mut().apic_enabled = on;
+    }
+
     /// Masks the LVT entry.
     pub(crate) fn disarm(&self) {
         // SAFETY: the registers stand for no hardware.
@@ -390,6 +398,12 @@ unsafe impl Msr for Registers {
 
 // SAFETY: it is the entry of the one processor of the machine.
 unsafe impl LocalApic for Registers {
+    fn is_enabled(&mut self) -> Result<bool, GeneralProtection> {
+        let mut state = self.0.state.borrow_mut();
+        state.access().map_err(|()| GeneralProtection { address: SPURIOUS, written: None })?;
+        Ok(state.apic_enabled)
+    }
+
     fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
         let mut state = self.0.state.borrow_mut();
         state.access().map_err(|()| GeneralProtection { address: LVT_PC, written: None })?;
@@ -532,6 +546,8 @@ pub(crate) fn run_within(part: &[u64], whole: &[u64], from: usize) -> Option<usi
 /// This many jumps are enough for everything that a test waits for.
 const JUMPS: u32 = 20_000;
 const APIC_BASE: u32 = 0x1b;
+/// The spurious-interrupt vector register, in x2APIC mode.
+const SPURIOUS: u32 = 0x80f;
 /// The LVT entry, in x2APIC mode.
 const LVT_PC: u32 = 0x834;
 const CODE: u64 = 0x40_0000;

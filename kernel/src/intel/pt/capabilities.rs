@@ -10,6 +10,7 @@ use super::{CpuidRegister, Feature};
 use crate::cpuid::{CpuIdReader, CpuIdResult, this_processor};
 use crate::intel::errata::Errata;
 use crate::lifecycle::Missing;
+use pugmark_decoder_core::errata::{Cpu, Vendor};
 use raw_cpuid::CpuId;
 
 /// What this processor's PT unit can do, with other properties of the processor that a trace needs.
@@ -35,6 +36,12 @@ pub struct PtCapabilities {
     pub tsc_ratio: Option<TscRatio>,
     /// The processor's base frequency in MHz: `CPUID.16H:EAX[15:0]`.
     pub base_mhz: Option<u16>,
+    /// The bus (reference) frequency in MHz: `CPUID.16H:ECX[15:0]`.
+    pub bus_mhz: Option<u16>,
+    /// The time-stamp counter runs at one rate in all power states: `CPUID.80000007H:EDX[8]`.
+    pub invariant_tsc: bool,
+    /// The processor by vendor, family, model and stepping: `CPUID.0` and `CPUID.1:EAX`.
+    pub cpu: Cpu,
     /// The processor has VMX: `CPUID.1:ECX[5]`.
     pub vmx: bool,
     /// The errata and restrictions of this model.
@@ -79,7 +86,13 @@ impl PtCapabilities {
         }
         let main = cpuid.cpuid2(PT_LEAF, 0);
         let sub = if main.eax >= 1 { cpuid.cpuid2(PT_LEAF, 1) } else { ZERO };
+        let signature_bits = cpuid.cpuid1(1).eax;
         let id = CpuId::with_cpuid_reader(cpuid);
+        let vendor = match id.get_vendor_info().is_some_and(|vendor| vendor.as_str() == "GenuineIntel") {
+            true => Vendor::Intel,
+            false => Vendor::Other,
+        };
+        let frequency = id.get_processor_frequency_info();
         let addresses = id.get_processor_capacity_feature_info();
         let signature = id.get_feature_info();
         Ok(Self {
@@ -98,10 +111,10 @@ impl PtCapabilities {
                     crystal_hz: Some(tsc.nominal_frequency()).filter(|&hz| hz != 0),
                 })
             }),
-            base_mhz: id
-                .get_processor_frequency_info()
-                .map(|frequency| frequency.processor_base_frequency())
-                .filter(|&mhz| mhz != 0),
+            base_mhz: frequency.as_ref().map(|f| f.processor_base_frequency()).filter(|&mhz| mhz != 0),
+            bus_mhz: frequency.as_ref().map(|f| f.bus_frequency()).filter(|&mhz| mhz != 0),
+            invariant_tsc: id.get_advanced_power_mgmt_info().is_some_and(|power| power.has_invariant_tsc()),
+            cpu: Cpu { vendor, ..Cpu::from_signature(signature_bits) },
             vmx: signature.as_ref().is_some_and(|s| s.has_vmx()),
             errata: signature.map_or(Errata::empty(), |s| Errata::of(s.family_id(), s.model_id())),
         })

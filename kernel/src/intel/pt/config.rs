@@ -1,5 +1,6 @@
 //! What to trace, checked against the processor's capabilities before any register is written.
 
+mod for_decoder;
 #[cfg(test)]
 mod tests;
 

@@ -17,7 +17,9 @@ mod ring;
 mod running;
 mod session;
 mod stopped;
+mod stretch;
 pub(crate) mod topa;
+mod tracer;
 mod unit;
 
 pub use buffer::{Buffer, BufferError, Layout, Mode};
@@ -31,7 +33,9 @@ pub use feature::{CpuidField, Feature};
 pub use running::{PtRunning, PtState};
 pub use session::PtSession;
 pub use stopped::{PtStopped, Trace};
+pub use stretch::{Stretch, Stretches};
 pub use topa::{RegionSize, TopaError};
+pub use tracer::PtTracer;
 pub use unit::{PtRefusal, PtUnit};
 
 use crate::msr::{GeneralProtection, Msr, RtitCtl, TypedMsr};

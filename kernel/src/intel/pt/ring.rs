@@ -103,6 +103,11 @@ impl Ring {
         }
     }
 
+    /// Returns the part of the ring before the place `end`, which is from the tail to the head.
+    pub(crate) const fn until(&self, end: u64) -> Self {
+        Self { head: end, ..*self }
+    }
+
     /// Returns the number of bytes between tail and head: never more than the capacity.
     pub(crate) const fn undrained(&self) -> u64 {
         self.head - self.tail

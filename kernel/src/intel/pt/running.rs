@@ -8,6 +8,7 @@ use crate::loss::Loss;
 use crate::memory::Frames;
 use crate::msr::{GeneralProtection, Msr};
 use crate::pmi::{Abandoned, PmiSource};
+use pugmark_decoder_core::config::Config;
 
 /// A running trace, with the memory that the processor writes to.
 pub type PtRunning<M, F> = lifecycle::Running<PtSession<M, F>>;
@@ -46,6 +47,12 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     #[must_use]
     pub fn state(&self) -> PtState {
         self.session().state()
+    }
+
+    /// Returns the configuration of a decoder for this trace: see [`PtConfig::for_decoder`](super::PtConfig::for_decoder).
+    #[must_use]
+    pub fn decoder_config(&self) -> Config<'static> {
+        self.session().decoder_config()
     }
 
     /// Returns how many bytes were not drained, as of the last PMI or drain.

@@ -20,6 +20,7 @@ use crate::msr::{
 };
 use crate::pmi::{Abandoned, Requests};
 use core::sync::atomic::{Ordering, fence};
+use pugmark_decoder_core::config::Config;
 
 /// The PT unit with the buffer that it traces into.
 #[derive(Debug)]
@@ -80,6 +81,10 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
 
     pub(super) const fn state(&self) -> PtState {
         self.state
+    }
+
+    pub(super) fn decoder_config(&self) -> Config<'static> {
+        self.checked.for_decoder(&self.unit.capabilities)
     }
 
     pub(super) const fn undrained(&self) -> u64 {

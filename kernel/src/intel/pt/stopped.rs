@@ -4,6 +4,7 @@ use super::PtUnit;
 use super::chunks::Chunks;
 use super::gaps::Gaps;
 use super::ring::Ring;
+use super::stretch::Stretches;
 use crate::intel::pt::buffer::Buffer;
 use crate::loss::Loss;
 use crate::memory::Frames;
@@ -49,6 +50,38 @@ impl<F: Frames> Trace<F> {
     #[must_use]
     pub const fn chunks(&self) -> Chunks<'_, F> {
         Chunks::new(&self.buffer, self.ring, self.gaps)
+    }
+
+    /// Returns the stretches between the gaps, oldest first: each is for one run of a decoder.
+    ///
+    /// ```
+    /// use pugmark_decoder_core::flow::{InsnDecoder, Pieces};
+    /// use pugmark_decoder_core::image::Image;
+    /// use pugmark_kernel::{intel::pt::Trace, memory::Frames};
+    ///
+    /// /// Returns the number of instructions in a trace. `memory` is as large as the trace's buffer.
+    /// fn count<F: Frames>(trace: &Trace<F>, image: Image<'_>, memory: &mut [u8]) -> u64 {
+    ///     let mut instructions = 0;
+    ///     for stretch in trace.stretches() {
+    ///         let bytes = match stretch.as_slices() {
+    ///             // The bytes where the processor wrote them.
+    ///             Some((bytes, [])) => bytes,
+    ///             // A ring that continues at its beginning: a packet may lie across the two.
+    ///             _ => stretch.copy_to(memory).expect("memory for the whole buffer"),
+    ///         };
+    ///         let decoder = InsnDecoder::new(bytes, image.clone());
+    ///         let mut pieces = match stretch.begins_within_a_packet() {
+    ///             true => Pieces::wrapped(decoder),
+    ///             false => Pieces::new(decoder),
+    ///         };
+    ///         while pieces.next_with(|_| instructions += 1).is_some() {}
+    ///     }
+    ///     instructions
+    /// }
+    /// ```
+    #[must_use]
+    pub const fn stretches(&self) -> Stretches<'_, F> {
+        Stretches::new(&self.buffer, self.ring, self.gaps)
     }
 
     /// Returns the memory, for the next trace.

@@ -4,7 +4,7 @@ use super::OperationalError;
 use super::detect::{self, VmxTracing};
 use super::running::PtRunning;
 use super::session::PtSession;
-use crate::cpuid::CpuIdReader;
+use crate::cpuid::{CpuIdReader, this_processor};
 use crate::intel::pt::PtCapabilities;
 use crate::intel::pt::buffer::{Buffer, BufferError};
 use crate::intel::pt::config::{Checked, PtConfig, PtConfigRefusal};
@@ -26,6 +26,15 @@ pub struct PtUnit<M: Msr> {
 }
 
 impl<M: Msr> PtUnit<M> {
+    /// Detects the unit of the processor that executes this, as [`PtUnit::detect`] does.
+    ///
+    /// # Errors
+    ///
+    /// The unit is absent, or another owner uses it.
+    pub fn of_this_processor(msr: M) -> Result<Self, Absent> {
+        Self::detect(this_processor, msr)
+    }
+
     /// Detects the unit: first by CPUID, then by checking that its registers work and that no other owner uses it.
     ///
     /// # Errors

@@ -251,6 +251,10 @@ fn a_request_that_the_masked_entry_dropped_is_served_all_the_same() {
     struct Late(Machine, Numbers);
     // SAFETY: it represents no hardware.
     unsafe impl LocalApic for Late {
+        fn is_enabled(&mut self) -> Result<bool, GeneralProtection> {
+            self.0.is_enabled()
+        }
+
         fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
             self.0.lvt_pc()
         }
