@@ -6,6 +6,7 @@ use core::num::ParseIntError;
 use pugmark_model::amd;
 use pugmark_model::intel::{BranchLevel, IntelSettings, Overflow, ReturnElsewhere};
 
+use crate::boot_info::Module;
 use crate::clock::EveryNth;
 use crate::guest::Stretch;
 use crate::hardware::Profile;
@@ -30,6 +31,11 @@ pub struct MonitorOptions<'a> {
     /// `stretch=N`: up to N instructions are executed in one go if stepping would do nothing more; with 0 and 1 each
     /// instruction is stepped. Default: [`Stretch::MAX`].
     pub stretch: usize,
+    /// `kernel=ADDRESS+BYTES`: the place in memory where the guest's kernel lies, which is a file that QEMU was told to
+    /// put there; otherwise it is the module that came by `-initrd`, and its own module.
+    pub kernel: Option<Module>,
+    /// `initrd=ADDRESS+BYTES`: the place of the file that becomes the guest's module; only with `kernel`.
+    pub initrd: Option<Module>,
     /// The guest's command line: everything after ` -- `.
     pub guest: &'a str,
 }
@@ -94,6 +100,8 @@ impl<'a> MonitorOptions<'a> {
             times: EveryNth::DEFAULT_PERIOD,
             step: StepPolicy::Traced,
             stretch: Stretch::MAX,
+            kernel: None,
+            initrd: None,
             guest,
         };
         own.split_ascii_whitespace().try_for_each(|word| options.set(word))?;
@@ -143,6 +151,8 @@ impl<'a> MonitorOptions<'a> {
             "bts-sets-status" => settings.bts_sets_status = switch(word, value)?,
             "core-ratio" => settings.core_ratio = Some(number(word, value)?),
             "stretch" => self.stretch = number(word, value)?,
+            "kernel" => self.kernel = Some(place(word, value)?),
+            "initrd" => self.initrd = Some(place(word, value)?),
             "times" => self.times = number(word, value)?,
             "truth" => self.truth = switch(word, value)?,
             "step" => {
@@ -180,6 +190,14 @@ fn switch<'a>(word: &'a str, value: &str) -> Result<bool, OptionError<'a>> {
     }
 }
 
+/// Parses the place of a file in memory: the address of its first byte and its size.
+fn place<'a>(word: &'a str, value: &str) -> Result<Module, OptionError<'a>> {
+    let number = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
+    let parts = value.split_once('+').and_then(|(start, bytes)| Some((number(start)?, number(bytes)?)));
+    let (start, bytes) = parts.ok_or(OptionError::Value { word, accepted: "0xADDRESS+0xBYTES" })?;
+    Ok(Module { start, bytes })
+}
+
 /// Parses `off`, or the size of the internal buffer in bytes and the number of bytes that leave it per instruction.
 fn overflow<'a>(word: &'a str, value: &str) -> Result<Option<Overflow>, OptionError<'a>> {
     if value == "off" {
@@ -211,8 +229,19 @@ mod tests {
     #[test]
     fn of_what_the_line_does_not_say_there_are_defaults() {
         for line in ["", "-- profile=zen4 truth=off", " -- only=sort", "visibility=64"] {
-            let MonitorOptions { profile, settings, amd, truth, times, step, stretch, guest: _ } =
-                MonitorOptions::parse(line).unwrap();
+            let MonitorOptions {
+                profile,
+                settings,
+                amd,
+                truth,
+                times,
+                step,
+                stretch,
+                kernel,
+                initrd,
+                guest: _,
+            } = MonitorOptions::parse(line).unwrap();
+            assert_eq!((kernel, initrd), (None, None), "{line}");
             assert!(matches!(profile, Profile::Intel(profile) if profile.name == "skylake"), "{line}");
             assert_eq!((settings, amd), (IntelSettings::default(), amd::AmdSettings::default()), "{line}");
             assert_eq!(
@@ -281,6 +310,9 @@ mod tests {
         assert_eq!((options.settings, options.truth, options.step), (expected, false, StepPolicy::Always));
         let expected = amd::AmdSettings { skid: 7, seed: 9, rip_invalid: 4, errata: None };
         assert_eq!((options.amd, options.stretch, options.times), (expected, 3, 5));
+        let options = MonitorOptions::parse("kernel=0x20000000+0x3e8 initrd=0x30000000+0x7").unwrap();
+        assert_eq!(options.kernel, Some(Module { start: 0x2000_0000, bytes: 1000 }));
+        assert_eq!(options.initrd, Some(Module { start: 0x3000_0000, bytes: 7 }));
         let zen4 = MonitorOptions::parse("profile=zen4").unwrap();
         assert!(matches!(zen4.profile, Profile::Amd(profile) if profile.name == "zen4"));
     }
@@ -301,6 +333,8 @@ mod tests {
             ("truth=maybe", OptionError::Value { word: "truth=maybe", accepted: "on or off" }),
             ("step=never", OptionError::Value { word: "step=never", accepted: "traced or always" }),
             ("ovf=7", OptionError::Value { word: "ovf=7", accepted: "off or CAPACITY:DRAIN" }),
+            ("kernel=0x10", OptionError::Value { word: "kernel=0x10", accepted: "0xADDRESS+0xBYTES" }),
+            ("initrd=10+0x10", OptionError::Value { word: "initrd=10+0x10", accepted: "0xADDRESS+0xBYTES" }),
         ];
         for (line, error) in rows {
             assert_eq!(MonitorOptions::parse(line).unwrap_err(), error, "{line}");

@@ -22,6 +22,9 @@ pub const fn execute_breakpoints(count: usize) -> u64 {
 pub enum EntryMode {
     /// Until something exits.
     Free,
+    /// Until something exits, in a kernel of which the tracing hardware sees nothing: also where it returns to a program
+    /// by SYSRET, which raises #UD. IRET has an intercept.
+    FreeInKernel,
     /// Until execution reaches a breakpoint in one of the first debug registers.
     Stretch {
         /// Number of breakpoints.
@@ -49,9 +52,12 @@ impl EntryMode {
             return;
         }
         save.efer &= !efer::SCE;
+        if self == Self::FreeInKernel {
+            return;
+        }
         save.dr6 = NO_CONDITION;
         match self {
-            Self::Free => {}
+            Self::Free | Self::FreeInKernel => {}
             Self::Step { masked } => {
                 save.rflags = cpu.rflags_for_stepping();
                 if masked {
@@ -76,7 +82,10 @@ impl EntryMode {
         let (interrupts, sce, dr7) = (cpu.rflags & rflags::IF, cpu.efer & efer::SCE, cpu.dr7);
         save.store_to(cpu);
         match self {
-            Self::Free => {
+            Self::Free | Self::FreeInKernel => {
+                if self == Self::FreeInKernel {
+                    cpu.efer |= sce;
+                }
                 cpu.rflags = save.rflags;
                 cpu.dr6 = save.dr6;
                 // VMRUN does not restore a shadow. The exit does not say which instruction opened it. NMIs may be held
@@ -144,6 +153,22 @@ mod tests {
             });
             assert_eq!(cpu, start, "{own:#x} {mode:?}");
         }
+    }
+
+    #[test]
+    fn a_kernel_that_runs_freely_has_no_sysret_and_keeps_everything_else() {
+        let start = Cpu { dr6: NO_CONDITION | BS_AND_B0, efer: efer::SCE | efer::LMA, ..Cpu::default() };
+        let mode = EntryMode::FreeInKernel;
+        let cpu = enter(mode, start, |vmcb| {
+            assert_eq!(vmcb.save.efer & (efer::SCE | efer::LMA), efer::LMA);
+            assert_eq!((vmcb.save.dr6, vmcb.save.rflags & rflags::TF), (start.dr6, 0));
+            vmcb.save.rflags |= rflags::IF;
+            vmcb.save.dr6 |= 1 << 13;
+            vmcb.control.interrupt_shadow = 1;
+        });
+        assert_eq!((cpu.efer, cpu.dr6, cpu.shadow), (start.efer, start.dr6 | 1 << 13, Some(Shadow::MovSs)));
+        assert_ne!(cpu.rflags & rflags::IF, 0);
+        assert_eq!(enter(mode, Cpu { efer: 0, ..start }, |_| {}).efer, 0);
     }
 
     #[test]

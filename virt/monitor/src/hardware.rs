@@ -117,6 +117,13 @@ impl Hardware {
         }
     }
 
+    /// Whether it traces programs only: nothing that executes at privilege level 0 changes what it records, or when its
+    /// interrupts come.
+    #[must_use]
+    pub fn sees_nothing_of_the_kernel(&self) -> bool {
+        matches!(self, Self::Intel(processor) if processor.traces_programs_only())
+    }
+
     /// Whether the registers, with the segments' bases, must be given before the next instruction.
     #[must_use]
     pub fn needs_registers_before(&self) -> bool {

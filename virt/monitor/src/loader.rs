@@ -72,8 +72,8 @@ impl fmt::Display for LoadError {
             ),
             Self::Place { start, end } => write!(
                 f,
-                "no room for the part at {start:#x}..{end:#x}: it must lie within the guest's RAM, below the copy of \
-                 the file at its end and outside {BOOT_INFO_BASE:#x}..{BOOT_INFO_END:#x}"
+                "no room for the part at {start:#x}..{end:#x}: it must lie within the guest's RAM, below the \
+                 module at its end and outside {BOOT_INFO_BASE:#x}..{BOOT_INFO_END:#x}"
             ),
             Self::Entry(entry) => write!(f, "the entry point {entry:#x} is in no part of the file"),
             Self::BootInfo { bytes } => write!(
@@ -99,8 +99,8 @@ impl From<multiboot2::Multiboot2Error> for LoadError {
     }
 }
 
-/// Loads `file` into the `ram` bytes of guest memory. Also puts a copy of the file at the end of that memory as module
-/// 0, and writes the boot information.
+/// Loads `file` into the `ram` bytes of guest memory. Also puts a copy of `module` at the end of that memory as module
+/// 0, if there is one, and writes the boot information.
 ///
 /// A file with both a PVH note and a multiboot2 header starts by PVH.
 ///
@@ -108,26 +108,30 @@ impl From<multiboot2::Multiboot2Error> for LoadError {
 /// If the file is not understood or has no room.
 pub fn load(
     file: &[u8],
+    module: Option<&[u8]>,
     command_line: &str,
     rsdp: u64,
     ram: u64,
     memory: &mut impl GuestMemory,
 ) -> Result<EntryState, LoadError> {
-    let bytes = file.len() as u64;
-    let module = Module { start: ram.saturating_sub(bytes) & !0xfff, bytes };
+    let bytes = module.map_or(0, <[u8]>::len) as u64;
+    let place_of_module = Module { start: ram.saturating_sub(bytes) & !0xfff, bytes };
     let plan = LoadPlan::new(file)?;
     for part in &plan.parts {
         let end = part.start.saturating_add(part.memory_bytes);
         let over_boot_info = part.start < BOOT_INFO_END && end > BOOT_INFO_BASE;
-        if end > module.start || over_boot_info {
+        if end > place_of_module.start || over_boot_info {
             return Err(LoadError::Place { start: part.start, end });
         }
         place(memory, part.start, part.bytes)?;
         clear(memory, part.start + part.bytes.len() as u64, end)?;
     }
-    place(memory, module.start, file)?;
+    if let Some(module) = module {
+        place(memory, place_of_module.start, module)?;
+    }
+    let modules = &[place_of_module][..usize::from(module.is_some())];
 
-    let info = BootInfo { command_line, modules: &[module], memory: &memory_map(ram), rsdp };
+    let info = BootInfo { command_line, modules, memory: &memory_map(ram), rsdp };
     let (boot_info, eax) = match plan.protocol {
         BootProtocol::Pvh => (pvh::build(BOOT_INFO_BASE, &info), 0),
         BootProtocol::Multiboot2 => (multiboot2::build(&info), multiboot2::BOOTLOADER_MAGIC),

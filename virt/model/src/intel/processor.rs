@@ -102,6 +102,16 @@ impl IntelProcessor {
         self.counters.set_registers(registers, xmm);
     }
 
+    /// Whether Intel PT is the only unit that is on, with IA32_RTIT_CTL.OS clear, and no interrupt is on its way. Nothing
+    /// that executes at privilege level 0 is traced then.
+    ///
+    /// Source: SDM vol. 3, Intel Processor Trace, "Filtering by Current Privilege Level (CPL)".
+    pub fn traces_programs_only(&self) -> bool {
+        self.units_on() == [true, false, false, false]
+            && self.pt.skips_level_0()
+            && !self.shared.perfmon.has_interrupt_on_the_way()
+    }
+
     /// The software's mistakes so far.
     pub fn violations(&self) -> &IntelViolations {
         &self.shared.violations

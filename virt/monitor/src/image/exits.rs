@@ -1,7 +1,7 @@
 //! Handles the guest's exits.
 
 use pugmark_monitor::entry::EntryMode;
-use pugmark_monitor::guest::{Emulation, Exception, Instruction, ptwrite_operand, vector};
+use pugmark_monitor::guest::{Emulation, Exception, Instruction, efer, ptwrite_operand, vector};
 use pugmark_monitor::guest_map::LOCAL_APIC;
 use pugmark_monitor::vmcb::exit_code;
 
@@ -11,9 +11,9 @@ use crate::image::serial::report;
 use crate::image::vcpu::Vcpu;
 
 impl Vcpu {
-    /// Runs the guest at full speed until it exits, and handles the exit.
-    pub(crate) fn run_freely(&mut self) {
-        self.enter(EntryMode::Free);
+    /// Runs the guest at full speed until it exits, and handles the exit. `mode` is one of the two that are free.
+    pub(crate) fn run_freely(&mut self, mode: EntryMode) {
+        self.enter(mode);
         // The guest may have changed translations that the lookahead has cached.
         self.lookahead.flush();
         self.exited(None);
@@ -112,6 +112,10 @@ impl Vcpu {
             Some(Emulation::Sysenter | Emulation::Sysexit(_))
                 if self.processor.has_sysenter_in_long_mode() =>
             {
+                self.emulate(instruction);
+            }
+            // SYSCALL and SYSRET are disabled only where they must be seen.
+            Some(Emulation::Syscall | Emulation::Sysret(_)) if self.cpu.efer & efer::SCE != 0 => {
                 self.emulate(instruction);
             }
             _ if self.has_ptwrite() => self.ptwrite(exception, instruction),

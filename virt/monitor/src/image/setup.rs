@@ -8,7 +8,7 @@ use core::sync::atomic::AtomicU64;
 
 use pugmark_model::amd::Northbridge;
 use pugmark_monitor::acpi;
-use pugmark_monitor::boot_info::{MemoryKind, MemoryRange};
+use pugmark_monitor::boot_info::{MemoryKind, MemoryRange, Module};
 use pugmark_monitor::clock::EveryNth;
 use pugmark_monitor::cmdline::{self, MonitorOptions};
 use pugmark_monitor::guest::{
@@ -44,6 +44,8 @@ pub(crate) enum SetupError {
     Svm(NoSvm),
     CommandLine(String),
     NoGuest,
+    /// This place of a file is not in the RAM above the monitor.
+    NoFile(Module),
     Guest(loader::LoadError),
     Truth(pugmark_truth::TruthError),
     /// The processor with this local APIC ID does not start.
@@ -62,6 +64,9 @@ impl fmt::Display for SetupError {
             Self::Svm(error) => error.fmt(f),
             Self::CommandLine(error) => write!(f, "the monitor's command line: {error}"),
             Self::NoGuest => write!(f, "no guest kernel: give its file to QEMU by -initrd"),
+            Self::NoFile(Module { start, bytes }) => {
+                write!(f, "the file of {bytes:#x} bytes at {start:#x} is not in RAM above {REGION_BASE:#x}")
+            }
             Self::Guest(error) => write!(f, "the guest kernel cannot be loaded: {error}"),
             Self::Truth(error) => write!(f, "truth log: {error}"),
             Self::Processor(id) => write!(f, "the processor with local APIC ID {id} does not start"),
@@ -91,7 +96,7 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     // SAFETY: the memory below this address is the guest's alone: the image and its heap are above it. It is written
     // only while the guest does not run, or in the way that one of the guest's processors would write it.
     let mut memory = unsafe { Physical::below(GUEST_RAM) };
-    let start = load(&info, &options, &machine, &mut memory)?;
+    let start = load(&info, &options, &mut memory)?;
     let firmware: Vec<(u64, u64)> = firmware(&info.memory).collect();
     let northbridge: &'static Northbridge = Box::leak(Box::new(options.profile.northbridge()));
     let plan = MachinePlan {
@@ -195,15 +200,33 @@ fn firmware(memory: &[MemoryRange]) -> impl Iterator<Item = (u64, u64)> {
 fn load(
     info: &StartInfo,
     options: &MonitorOptions<'_>,
-    machine: &Physical,
     memory: &mut Physical,
 ) -> Result<EntryState, SetupError> {
-    let module = info.modules.first().ok_or(SetupError::NoGuest)?;
-    let mut file = alloc::vec![0; module.bytes as usize];
-    if !machine.read(module.start, &mut file) {
-        return Err(SetupError::NoGuest);
-    }
-    loader::load(&file, options.guest, info.rsdp, GUEST_RAM, memory).map_err(SetupError::Guest)
+    let (kernel, module) = match options.kernel {
+        Some(kernel) => (kernel, options.initrd),
+        None => {
+            let module = *info.modules.first().ok_or(SetupError::NoGuest)?;
+            (module, Some(module))
+        }
+    };
+    // SAFETY: `set_up_machine` reads the files before the guest runs, and nothing else writes them.
+    let bytes = |place| unsafe { file(place, &info.memory) }.ok_or(SetupError::NoFile(place));
+    let (kernel, module) = (bytes(kernel)?, module.map(bytes).transpose()?);
+    loader::load(kernel, module, options.guest, info.rsdp, GUEST_RAM, memory).map_err(SetupError::Guest)
+}
+
+/// Returns a file that QEMU has put into memory; `None` if it is not in RAM above the guest's and the monitor's.
+///
+/// # Safety
+/// Nobody may write to it while the result is used.
+unsafe fn file<'a>(place: Module, memory: &[MemoryRange]) -> Option<&'a [u8]> {
+    let end = place.start.checked_add(place.bytes)?;
+    let within = |range: &MemoryRange| range.start <= place.start && end <= range.end();
+    let in_ram = memory.iter().any(|range| range.kind == MemoryKind::Ram && within(range));
+    // SAFETY: the boot code mapped this RAM to itself. It is above the guest's memory and the monitor's heap; the log
+    // is made later, and the caller promises the rest.
+    (in_ram && place.start >= REGION_BASE && end <= 1 << 32)
+        .then(|| unsafe { core::slice::from_raw_parts(place.start as *const u8, place.bytes as usize) })
 }
 
 fn truth_log() -> Result<LogWriter<'static>, pugmark_truth::TruthError> {

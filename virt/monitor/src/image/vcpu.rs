@@ -8,7 +8,7 @@ use pugmark_monitor::branches;
 use pugmark_monitor::clock::EveryNth;
 use pugmark_monitor::cmdline::StepPolicy;
 use pugmark_monitor::entry::EntryMode;
-use pugmark_monitor::guest::{Cpu, Exception, Instruction, Lookahead, Stretch, rflags};
+use pugmark_monitor::guest::{Cpu, Exception, Instruction, Lookahead, Mode, Stretch, rflags};
 use pugmark_monitor::hardware::Hardware;
 use pugmark_monitor::tracing::TracingMemory;
 use pugmark_monitor::vmcb::{Vmcb, intercept1, intercept2};
@@ -107,11 +107,13 @@ impl Vcpu {
             if self.nmi_pending && !window && self.cpu.takes_nmi() {
                 self.nmi_pending = false;
                 self.deliver_nmi();
-            } else if window || self.cpu.shadow.is_some() || self.is_stepped() {
+            } else if window || self.cpu.shadow.is_some() || self.is_stepped() && !self.is_unseen() {
                 self.set_registers_before();
                 self.step();
+            } else if self.is_stepped() {
+                self.run_freely(EntryMode::FreeInKernel);
             } else {
-                self.run_freely();
+                self.run_freely(EntryMode::Free);
             }
         }
     }
@@ -119,6 +121,14 @@ impl Vcpu {
     /// Returns whether each instruction must be seen.
     pub(crate) fn is_stepped(&self) -> bool {
         self.is_logged() || self.processor.needs_each_instruction()
+    }
+
+    /// Returns whether the tracing hardware sees nothing of what executes until it returns from the kernel.
+    fn is_unseen(&self) -> bool {
+        self.step_policy == StepPolicy::Traced
+            && self.cpu.cpl == 0
+            && self.cpu.mode() == Mode::Bits64
+            && self.processor.sees_nothing_of_the_kernel()
     }
 
     /// Returns whether what retires now belongs in the log.
@@ -205,9 +215,10 @@ impl Vcpu {
         mode.load(&self.cpu, &mut self.vmcb);
         let control = &mut self.vmcb.control;
         match mode {
-            EntryMode::Free => {
+            EntryMode::Free | EntryMode::FreeInKernel => {
                 // While NMIs are blocked, the IRET that ends the blocking must exit.
-                let iret = if self.cpu.nmi_blocked { intercept1::IRET } else { 0 };
+                let exits = self.cpu.nmi_blocked || mode == EntryMode::FreeInKernel;
+                let iret = if exits { intercept1::IRET } else { 0 };
                 control.intercept1 = ALWAYS1 | iret;
                 control.intercept2 = ALWAYS2;
                 control.intercept_exceptions = INVALID_OPCODE;

@@ -12,7 +12,7 @@ const RAM: usize = 4 << 20;
 
 fn load_into(ram: &mut [u8], file: &[u8]) -> Result<EntryState, LoadError> {
     let size = ram.len() as u64;
-    load(file, "only=sort", 0, size, &mut SliceMemory { base: 0, bytes: ram })
+    load(file, Some(file), "only=sort", 0, size, &mut SliceMemory { base: 0, bytes: ram })
 }
 
 fn pvh_kernel(physical: u64) -> Vec<u8> {
@@ -49,6 +49,19 @@ fn a_pvh_kernel_starts_with_its_start_info_and_itself_as_module() {
     assert_eq!(ram[module.start as usize..][..module.bytes as usize], file);
     assert_eq!(&ram[info.command_line as usize..][..10], b"only=sort\0");
     assert_eq!(info.memory.last().unwrap().end(), RAM as u64);
+}
+
+#[test]
+fn another_file_can_be_the_module_or_none() {
+    let file = pvh_kernel(0x10_0000);
+    for module in [None, Some(&b"the module"[..])] {
+        let mut ram = vec![0xaa; RAM];
+        let mut memory = SliceMemory { base: 0, bytes: &mut ram };
+        load(&file, module, "", 0, RAM as u64, &mut memory).unwrap();
+        let info = StartInfo::read(BOOT_INFO_BASE, &memory).unwrap();
+        let found = info.modules.iter().map(|at| &ram[at.start as usize..][..at.bytes as usize]);
+        assert_eq!(found.collect::<Vec<_>>(), module.into_iter().collect::<Vec<_>>());
+    }
 }
 
 #[test]
@@ -117,8 +130,14 @@ fn refuses_what_has_no_room_or_no_protocol() {
         assert_eq!(load_into(&mut ram, &file), Err(error));
     }
     let long = "x".repeat(0x8000);
-    let refused =
-        load(&pvh_kernel(0x10_0000), &long, 0, RAM as u64, &mut SliceMemory { base: 0, bytes: &mut ram });
+    let refused = load(
+        &pvh_kernel(0x10_0000),
+        None,
+        &long,
+        0,
+        RAM as u64,
+        &mut SliceMemory { base: 0, bytes: &mut ram },
+    );
     assert!(matches!(refused, Err(LoadError::BootInfo { .. })));
 }
 
@@ -154,8 +173,8 @@ fn why_a_kernel_is_not_loaded_is_said() {
         ),
         (
             LoadError::Place { start: 0x10, end: 0x20 },
-            "no room for the part at 0x10..0x20: it must lie within the guest's RAM, below the copy of the file at its \
-             end and outside 0x8000..0x10000",
+            "no room for the part at 0x10..0x20: it must lie within the guest's RAM, below the module at its end and \
+             outside 0x8000..0x10000",
         ),
         (LoadError::Entry(0x30), "the entry point 0x30 is in no part of the file"),
         (

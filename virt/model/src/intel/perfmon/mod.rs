@@ -135,6 +135,11 @@ impl Perfmon {
         self.lvt = value & LVT_WRITABLE;
     }
 
+    /// Whether a PMI was raised that has not reached the local APIC.
+    pub(crate) fn has_interrupt_on_the_way(&self) -> bool {
+        self.pmis.iter().any(Option::is_some)
+    }
+
     /// Processes INIT. Source: SDM vol. 3, Advanced Programmable Interrupt Controller, "Local APIC State After an INIT
     /// Reset": the state is that after power-up, in which LVT registers are 0 except for their mask bits.
     pub(crate) fn init(&mut self) {

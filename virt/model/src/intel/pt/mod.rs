@@ -68,6 +68,11 @@ impl Pt {
         self.error
     }
 
+    /// Whether nothing is traced at privilege level 0.
+    pub(crate) fn skips_level_0(&self) -> bool {
+        self.ctl & ctl::OS == 0
+    }
+
     fn trace_en(&self) -> bool {
         self.ctl & ctl::TRACE_EN != 0
     }

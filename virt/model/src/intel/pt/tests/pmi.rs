@@ -57,6 +57,26 @@ fn an_int_region_raises_a_pmi_that_comes_late() {
 }
 
 #[test]
+fn programs_alone_are_traced_while_os_is_clear_and_nothing_else_is_on_or_on_its_way() {
+    const OS: u64 = 1 << 2;
+    const DEBUGCTL: u32 = 0x1d9;
+    let mut machine = machine(40, &[0x1_0000 | INT, 0x1_2000, TABLE | 1]);
+    assert!(!machine.processor.traces_programs_only(), "nothing is on");
+    machine.start((ALL | TOPA) & !OS);
+    assert!(machine.processor.traces_programs_only());
+    machine.write(DEBUGCTL, 1);
+    assert!(!machine.processor.traces_programs_only(), "last branch records");
+    machine.write(DEBUGCTL, 0);
+    assert!(machine.processor.traces_programs_only());
+    machine.far(SYSCALL, machine.user(0x1000));
+    until_signalled(&mut machine);
+    assert!(!machine.processor.traces_programs_only(), "a PMI is on its way");
+    machine.write(0x570, 0);
+    machine.start(ALL | TOPA);
+    assert!(!machine.processor.traces_programs_only(), "the kernel is traced");
+}
+
+#[test]
 fn tracing_goes_on_during_the_skid() {
     let mut machine = machine(100, &[0x1_0000 | INT, 0x1_2000, TABLE | 1]);
     machine.start(ALL | TOPA);
