@@ -21,6 +21,7 @@ pub mod packets;
 pub mod query;
 pub mod reference;
 pub mod sideband;
+pub mod slices;
 pub mod subject;
 pub mod trace;
 pub mod wire;

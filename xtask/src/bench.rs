@@ -166,6 +166,8 @@ fn plots(report: &Report, loads: &[Load], folder: &Path) -> Result<()> {
     write("image.svg", plot::curves(title, "sections of the image", milliseconds, true, &image))?;
     let title = format!("Cost against the size of the graph ({} bytes a block)", report::BYTES_PER_BLOCK);
     write("cache.svg", plot::curves(&title, "blocks that have room", milliseconds, true, &cache))?;
+    let title = "Cost against the size of the slices that a trace comes in";
+    write("slices.svg", plot::curves(title, "bytes a slice", milliseconds, true, &every(scaling::by_slice)))?;
     println!("plots: {}", folder.display());
     Ok(())
 }

@@ -15,7 +15,8 @@ use crate::headline::headline;
 use crate::setup::{self, SetupOptions};
 
 /// One target for each layer, the lowest first.
-const TARGETS: [&str; 8] = ["packets", "encoder", "events", "query", "insns", "blocks", "sideband", "elf"];
+const TARGETS: [&str; 9] =
+    ["packets", "encoder", "events", "query", "insns", "blocks", "slices", "sideband", "elf"];
 
 /// Arguments for libFuzzer besides the time: limits for each input. Inputs take milliseconds, but a busy machine can
 /// stand still for half a minute.

@@ -66,9 +66,10 @@ impl fmt::Debug for UnknownPackets<'_> {
 /// A place in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Position<'a> {
-    /// The whole trace; for a packet that is parsed alone, the bytes that were passed in.
+    /// The whole trace; for a packet that is parsed alone, the bytes that were passed in; of a trace that comes in
+    /// slices what is at hand, with at least 16 bytes from the packet on unless the trace ends there.
     pub trace: &'a [u8],
-    /// The packet's offset in the trace.
+    /// The packet's offset in these bytes.
     pub offset: usize,
 }
 

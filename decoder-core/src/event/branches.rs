@@ -98,7 +98,7 @@ impl EventDecoder<'_> {
                 branch_end = at;
                 continue;
             }
-            let Some(&[first, second, ..]) = trace.get(at..).and_then(<[u8]>::first_chunk::<9>) else {
+            let Some(&[first, second, ..]) = input.bytes.get(at..).and_then(<[u8]>::first_chunk::<9>) else {
                 break;
             };
             match first {
@@ -149,7 +149,9 @@ impl EventDecoder<'_> {
                 }
                 // Long TNT.
                 0x02 if second == 0xa3 => {
-                    let Some(&payload) = trace.get(at..).and_then(<[u8]>::first_chunk::<8>) else { break };
+                    let Some(&payload) = input.bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) else {
+                        break;
+                    };
                     let Some(tnt) = long(u64::from_le_bytes(payload) >> 16) else { break };
                     located = located.max(outcomes_at);
                     outcomes_at = base + at as u64;

@@ -8,9 +8,11 @@ mod whole;
 
 use cuts::Cuts;
 use pugmark_decoder_core::{
-    config::{Clocks, Config, Dialect},
+    ErrorKind,
+    config::{Clocks, Config, Dialect, Position, UnknownPackets},
     errata::Errata,
     image::Image,
+    packet::{Context, PSB, Unknown},
 };
 
 /// Each scenario's trace, with a name.
@@ -61,6 +63,29 @@ fn scenarios_in_small_pieces_decode_as_the_whole() {
             check(&scenario.trace, Image::new(&sections), scenario.config, &Cuts::Each(size), &name);
         }
     }
+}
+
+#[test]
+fn an_unknown_packet_may_be_longer_than_all_known_ones() {
+    let long = |_: &Config<'_>, position: Position<'_>, _: Context| match *position.bytes() {
+        [0x05, size, ..] => Ok(Unknown { size, value: size.into() }),
+        [opcode, ..] => Err(ErrorKind::UnknownOpcode(opcode)),
+        [] => Err(ErrorKind::OutOfSync),
+    };
+    let config = Config { unknown: Some(UnknownPackets::new(&long)), ..Config::new() };
+    let mut trace = PSB.to_vec();
+    for size in [2, 17, 40, 255, 16] {
+        trace.extend([0x05, size]);
+        trace.resize(trace.len() + usize::from(size) - 2, 0x02);
+    }
+    // PSBEND; OVF, one more, and FUP (1000).
+    trace.extend([0x02, 0x23, 0x02, 0xf3, 0x05, 40]);
+    trace.resize(trace.len() + 38, 0x02);
+    trace.extend([0x3d, 0x00, 0x10]);
+    for at in 0..=trace.len() {
+        check(&trace, Image::new(&[]), config, &Cuts::At(vec![at]), "unknown");
+    }
+    check(&trace, Image::new(&[]), config, &Cuts::Each(1), "unknown");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use anyhow::{Result, ensure};
 use pugmark_decoder_core::{
     Error,
     block::{Block, BlockDecoder},
+    config::Config,
     event::{Event, EventDecoder},
     graph::{
         self, Graph, Straight, WORDS_PER_BLOCK,
@@ -18,6 +19,7 @@ use pugmark_decoder_core::{
     last_ip::LastIp,
     packet::{self, Cyc, Ip, IpPacket, Mtc, Packet, Packets, Tnt, Tsc},
     query::{AnswerSink, QueryDecoder},
+    resume::{AnswerStream, BlockStream, KEPT},
 };
 use pugmark_qemu_tests::libipt_speed::{Decoded, Libipt, LibiptImage};
 use std::{hint::black_box, time::Duration};
@@ -353,6 +355,17 @@ fn query_slices(trace: &[u8]) -> Decoded {
     answers.0
 }
 
+/// The same as [`query`] from slices of so many bytes.
+pub(super) fn query_of_slices(trace: &[u8], slice: usize) -> Decoded {
+    let (mut answers, mut kept) = (EachAnswer::default(), [0; KEPT]);
+    let mut stream = AnswerStream::new(Config::new(), &mut kept);
+    for slice in trace.chunks(slice) {
+        stream.decode(slice, &mut answers);
+    }
+    stream.finish(&mut answers);
+    answers.0
+}
+
 /// Takes the address of every instruction.
 #[derive(Default)]
 struct Insns(Decoded);
@@ -397,6 +410,22 @@ impl graph::ExecutionSink for Blocks {
 pub(super) fn blocks(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> Decoded {
     let mut blocks = Blocks::default();
     visit(trace, image, graph, &mut blocks);
+    blocks.0
+}
+
+/// The same from slices of so many bytes.
+pub(super) fn blocks_of_slices(
+    trace: &[u8],
+    image: Image<'_>,
+    graph: &mut Graph<'_>,
+    slice: usize,
+) -> Decoded {
+    let (mut blocks, mut kept) = (Blocks::default(), [0; KEPT]);
+    let mut stream = BlockStream::new(image, Config::new(), &mut kept);
+    for slice in trace.chunks(slice) {
+        stream.decode(slice, graph, &mut blocks);
+    }
+    stream.finish(graph, &mut blocks);
     blocks.0
 }
 

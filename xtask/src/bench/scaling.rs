@@ -1,8 +1,8 @@
-//! What the cost depends on: the trace's length, the image's size, the cache's size.
+//! What the cost depends on: the trace's length, the image's size, the cache's size, the slices' size.
 
 use super::{
     clock::thread_time,
-    layers::{GRAPH_WORDS, blocks, query},
+    layers::{GRAPH_WORDS, blocks, blocks_of_slices, query, query_of_slices},
     load::Load,
 };
 use pugmark_decoder_core::{
@@ -83,4 +83,34 @@ pub(super) fn by_cache(load: &Load) -> Vec<Curve> {
         points.push((f64::from(1 << shift), time * 1e3));
     }
     vec![Curve { name: format!("{} blocks", load.name), points }]
+}
+
+/// Milliseconds against the size of the slices that the trace comes in; the last point is the whole trace.
+pub(super) fn by_slice(load: &Load) -> Vec<Curve> {
+    let sections = load.sections();
+    let image = Image::new(&sections);
+    let mut memory = vec![0; GRAPH_WORDS];
+    let mut graph = Graph::new(&mut memory);
+    let expected = blocks(&load.trace, image, &mut graph);
+    let (mut of_blocks, mut of_query) = (vec![], vec![]);
+    for slice in [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10] {
+        let of_slices = blocks_of_slices(&load.trace, image, &mut graph, slice);
+        assert_eq!(of_slices.count, expected.count, "{} in slices of {slice} bytes", load.name);
+        let time = fastest(|| blocks_of_slices(&load.trace, image, &mut graph, slice));
+        of_blocks.push((slice as f64, time * 1e3));
+        of_query.push((slice as f64, fastest(|| query_of_slices(&load.trace, slice)) * 1e3));
+    }
+    let whole = load.trace.len() as f64;
+    of_blocks.push((whole, fastest(|| blocks(&load.trace, image, &mut graph)) * 1e3));
+    of_query.push((whole, fastest(|| query(&load.trace)) * 1e3));
+    let curves = [("blocks", of_blocks), ("query", of_query)];
+    let curve = |(layer, points): (&str, Vec<(f64, f64)>)| {
+        // How much of the whole trace's rate is left.
+        let rates = points.iter().map(|(slice, time)| {
+            format!(" {slice}: {:.0}%", points.last().map_or(0.0, |whole| 100.0 * whole.1 / time))
+        });
+        println!("{} {layer} by bytes a slice:{}", load.name, rates.collect::<String>());
+        Curve { name: format!("{} {layer}", load.name), points }
+    };
+    curves.into_iter().map(curve).collect()
 }

@@ -1,0 +1,222 @@
+//! Compares a trace that comes in slices with the same trace as a whole.
+
+use crate::subject::Subject;
+use arbitrary::{Result, Unstructured};
+use pugmark_decoder_core::{
+    Error, ErrorKind, Packet,
+    block::{Block, BlockDecoder},
+    config::Dialect,
+    event::Event,
+    graph::{ExecutionSink, Graph, Straight},
+    image::Image,
+    last_ip::LastIp,
+    packet::{Ip, IpPacket, PacketSink, Packets, Tnt, Unknown},
+    query::{AnswerSink, QueryDecoder},
+    resume::{AnswerStream, BlockStream, Lost, PacketStream},
+};
+
+/// Checks that streams pass on the same wherever the cuts are, and that this is what the decoders of the whole trace
+/// pass on, unless something is too far away for the memory that the stream has.
+///
+/// # Panics
+/// If they differ.
+pub fn check(data: &[u8]) {
+    let mut u = Unstructured::new(data);
+    let Ok(cuts) = cuts(&mut u) else { return };
+    let Ok(mut subject) = Subject::made(&mut u) else { return };
+    subject.config.dialect = Dialect::Manual;
+    for words in [0, 2_000] {
+        let sections = subject.sections();
+        let image = Image::new(&sections);
+        let whole = blocks(&subject, image, words);
+        let one = blocks_of_slices(&subject, image, words, &[]);
+        compare(&whole, &one, "blocks of one slice");
+        assert_same(&blocks_of_slices(&subject, image, words, &cuts), &one, "blocks");
+    }
+    let one = answers_of_slices(&subject, &[]);
+    compare(&answers(&subject), &one, "answers of one slice");
+    assert_same(&answers_of_slices(&subject, &cuts), &one, "answers");
+    assert_same(&packets_of_slices(&subject, &cuts), &packets(&subject), "packets");
+}
+
+/// The sizes of the slices; after the last one comes the rest.
+fn cuts(u: &mut Unstructured<'_>) -> Result<Vec<usize>> {
+    let count = u.int_in_range(1..=8)?;
+    let mut cuts: Vec<usize> =
+        (0..count).map(|_| u.arbitrary::<u8>().map(usize::from)).collect::<Result<_>>()?;
+    if u.arbitrary()? {
+        // Many of the first size.
+        cuts = vec![cuts.first().copied().unwrap_or_default() % 40 + 1; 2_000];
+    }
+    Ok(cuts)
+}
+
+/// Passes on each slice, in a buffer that is overwritten after it.
+fn slices(trace: &[u8], cuts: &[usize], mut take: impl FnMut(&[u8])) {
+    let mut rest = trace;
+    for cut in cuts.iter().copied().chain([usize::MAX]) {
+        let (slice, after) = rest.split_at(cut.min(rest.len()));
+        // A copy, so that whoever reads it later reads what is not there any more.
+        let copy = slice.to_vec();
+        take(&copy);
+        rest = after;
+    }
+}
+
+/// One thing that was passed on.
+#[derive(Clone, Debug, PartialEq)]
+enum Step {
+    Packet(u64, Packet, Option<u64>),
+    Outcome(bool),
+    Target(Option<u64>),
+    Insn(u64),
+    Block(Block),
+    Edge(u16),
+    Event(Event),
+    Error(Error),
+}
+
+#[derive(Default)]
+struct Steps(Vec<Step>);
+
+impl Steps {
+    fn lose(&mut self, lost: &Lost) {
+        if let Lost::Error(error) = lost {
+            self.0.push(Step::Error(*error));
+        }
+    }
+}
+
+impl PacketSink for Steps {
+    fn packet(&mut self, offset: u64, packet: Packet) {
+        // The fuzzed reader of unknown packets returns their place in what is at hand.
+        let packet = match packet {
+            Packet::Unknown(unknown) => Packet::Unknown(Unknown { value: 0, ..unknown }),
+            packet => packet,
+        };
+        self.0.push(Step::Packet(offset, packet, None));
+    }
+
+    fn ip(&mut self, offset: u64, packet: IpPacket, ip: Ip, address: Option<u64>) {
+        self.0.push(Step::Packet(offset, packet.with(ip), address));
+    }
+
+    fn lost(&mut self, lost: &Lost) {
+        self.lose(lost);
+    }
+}
+
+impl AnswerSink for Steps {
+    fn outcomes(&mut self, outcomes: Tnt) {
+        self.0.extend(outcomes.outcomes().map(Step::Outcome));
+    }
+
+    fn target(&mut self, ip: Option<u64>) {
+        self.0.push(Step::Target(ip));
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.0.push(Step::Event(*event));
+    }
+
+    fn lost(&mut self, lost: &Lost) {
+        self.lose(lost);
+    }
+}
+
+impl ExecutionSink for Steps {
+    const INSNS: bool = true;
+    const BLOCKS: bool = true;
+    const EDGES: bool = true;
+
+    fn insns(&mut self, insns: Straight) {
+        self.0.extend(insns.map(Step::Insn));
+    }
+
+    fn block(&mut self, block: &Block) {
+        self.0.push(Step::Block(*block));
+    }
+
+    fn edge(&mut self, edge: u16) {
+        self.0.push(Step::Edge(edge));
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.0.push(Step::Event(*event));
+    }
+
+    fn lost(&mut self, lost: &Lost) {
+        self.lose(lost);
+    }
+}
+
+fn packets(subject: &Subject) -> Vec<Step> {
+    let mut steps = Steps::default();
+    let mut packets = Packets::with_config(&subject.trace, subject.config);
+    let mut last_ip = LastIp::new();
+    while packets.sync_forward().is_some() {
+        let Err(error) = packets.visit(&mut last_ip, &mut steps) else { break };
+        steps.0.push(Step::Error(error));
+    }
+    steps.0
+}
+
+fn packets_of_slices(subject: &Subject, cuts: &[usize]) -> Vec<Step> {
+    let (mut steps, mut kept) = (Steps::default(), [0; 1024]);
+    let mut stream = PacketStream::new(subject.config, &mut kept);
+    slices(&subject.trace, cuts, |slice| stream.decode(slice, &mut steps));
+    stream.finish(&mut steps);
+    steps.0
+}
+
+fn answers(subject: &Subject) -> Vec<Step> {
+    let mut steps = Steps::default();
+    let mut query = QueryDecoder::with_config(&subject.trace, subject.config);
+    while query.sync_forward().is_some() {
+        let Err(error) = query.visit(&mut steps) else { break };
+        steps.0.push(Step::Error(error));
+    }
+    steps.0
+}
+
+fn answers_of_slices(subject: &Subject, cuts: &[usize]) -> Vec<Step> {
+    let (mut steps, mut kept) = (Steps::default(), [0; 1024]);
+    let mut stream = AnswerStream::new(subject.config, &mut kept);
+    slices(&subject.trace, cuts, |slice| stream.decode(slice, &mut steps));
+    stream.finish(&mut steps);
+    steps.0
+}
+
+fn blocks(subject: &Subject, image: Image<'_>, words: usize) -> Vec<Step> {
+    let (mut steps, mut memory) = (Steps::default(), vec![0; words]);
+    let mut graph = Graph::new(&mut memory);
+    let mut decoder = BlockDecoder::with_config(&subject.trace, image, subject.config);
+    while decoder.resync().is_some() {
+        let Err(error) = decoder.visit(&mut graph, &mut steps) else { break };
+        steps.0.push(Step::Error(error));
+    }
+    steps.0
+}
+
+fn blocks_of_slices(subject: &Subject, image: Image<'_>, words: usize, cuts: &[usize]) -> Vec<Step> {
+    let (mut steps, mut memory, mut kept) = (Steps::default(), vec![0; words], [0; 1024]);
+    let mut graph = Graph::new(&mut memory);
+    let mut stream = BlockStream::new(image, subject.config, &mut kept);
+    slices(&subject.trace, cuts, |slice| stream.decode(slice, &mut graph, &mut steps));
+    stream.finish(&mut graph, &mut steps);
+    steps.0
+}
+
+/// Compares unless something was too far away.
+fn compare(whole: &[Step], sliced: &[Step], what: &str) {
+    let is_too_far = |step: &Step| matches!(step, Step::Error(Error { kind: ErrorKind::LooksTooFar, .. }));
+    if !sliced.iter().any(is_too_far) {
+        assert_same(sliced, whole, what);
+    }
+}
+
+fn assert_same(got: &[Step], expected: &[Step], what: &str) {
+    let same = got.iter().zip(expected).take_while(|(a, b)| a == b).count();
+    let (got, expected) = (got.get(same), expected.get(same));
+    assert!(got == expected, "{what}, step {same}: {got:x?} instead of {expected:x?}");
+}
