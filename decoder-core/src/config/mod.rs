@@ -22,10 +22,12 @@
 //! ```
 
 mod clocks;
+mod dialect;
 mod filter;
 mod unknown;
 
 pub use clocks::Clocks;
+pub use dialect::Dialect;
 pub use filter::{AddressFilter, AddressRange, RangeKind};
 pub use unknown::{Position, UnknownPackets};
 
@@ -52,7 +54,7 @@ pub struct Config<'a> {
     ///
     /// Layers: instructions and blocks, for erratum SKL014.
     pub filter: AddressFilter,
-    /// Whose packet formats to use.
+    /// Whose reading of a trace to use.
     ///
     /// Layers: all, and the encoder.
     pub dialect: Dialect,
@@ -141,15 +143,4 @@ impl Flags {
         end_on_call: false,
         end_on_jump: false,
     };
-}
-
-/// Whose packet formats to use, where they differ.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Dialect {
-    /// The SDM's.
-    #[default]
-    Manual,
-    /// libipt 2.3's: no block packets (their opcodes are unknown), PWRE.HW is bit 3 of byte 2 instead of bit 7,
-    /// EVD.Type has five bits instead of six.
-    Libipt,
 }

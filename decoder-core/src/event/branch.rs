@@ -10,7 +10,6 @@ use super::{
     waiting::{Partner, Waiter},
 };
 use crate::{
-    config::Dialect,
     error::ErrorKind,
     packet::{Ip, Pip, Vmcs},
 };
@@ -32,8 +31,7 @@ impl EventDecoder<'_> {
 
     pub(super) fn tip_pge(&mut self, offset: u64, ip: Ip) -> Result<(), ErrorKind> {
         let ip = self.last_ip.update(ip);
-        // libipt reports this error only when it applies the event.
-        if ip.is_none() && self.config().dialect == Dialect::Manual {
+        if ip.is_none() && self.config().dialect.needs_ip_at_once() {
             return Err(ErrorKind::IpSuppressed("TIP.PGE"));
         }
         self.tracing = true;
@@ -52,8 +50,7 @@ impl EventDecoder<'_> {
             self.publish(offset, ip, EventKind::AsyncDisabled { at })?;
             return self.publish_for_tip_pgd(offset);
         }
-        // libipt reports the mode at the instruction that changes it, which is still to come.
-        if self.config().dialect == Dialect::Libipt {
+        if self.config().dialect.reports_mode_before_disabling() {
             self.publish_for_tip_pgd(offset)?;
         }
         self.tracing = false;
@@ -64,11 +61,12 @@ impl EventDecoder<'_> {
         self.publish_for_tip_pgd(offset)
     }
 
-    /// Publishes the events that wait for a TIP when a TIP.PGD came instead. For libipt a TIP.PGD does not complete a
-    /// change of RFLAGS.IF alone.
+    /// Publishes the events that wait for a TIP when a TIP.PGD came instead.
     fn publish_for_tip_pgd(&mut self, offset: u64) -> Result<(), ErrorKind> {
         while let Some(waiter) = self.waiting.take(|waiter| waiter.partner.is_tip()) {
-            if waiter.partner == Partner::FupOrTipOfSame && self.config().dialect == Dialect::Libipt {
+            if waiter.partner == Partner::FupOrTipOfSame
+                && !self.config().dialect.disabling_completes_iflags()
+            {
                 return Err(ErrorKind::UnexpectedPacket("TIP.PGD"));
             }
             self.publish_waiter(offset, None, waiter)?;

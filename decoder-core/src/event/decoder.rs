@@ -2,7 +2,7 @@
 
 use super::{Counters, Event, EventKind, clock::Clock, psb::Replay, ready::Ready, waiting::Waiting};
 use crate::{
-    config::{Config, Dialect},
+    config::Config,
     error::{Error, ErrorKind},
     last_ip::LastIp,
     packet::{Input, ModeExec, Packet, Packets, Tnt},
@@ -204,7 +204,7 @@ impl<'a> EventDecoder<'a> {
     /// both, the returned event is first.
     #[inline]
     fn step(&mut self, offset: u64, packet: Packet) -> Result<Option<Event>, ErrorKind> {
-        if self.config().dialect == Dialect::Manual && self.is_out_of_place(&packet) {
+        if self.config().dialect.refuses_packets_out_of_place() && self.is_out_of_place(&packet) {
             return Err(ErrorKind::UnexpectedPacket(packet.name()));
         }
         // A packet that completes others is held until all of them are reported.
@@ -280,11 +280,11 @@ impl<'a> EventDecoder<'a> {
     /// The offset of the next packet, or where the trace ends. libipt passes over padding.
     #[inline]
     pub(super) fn next_offset(&self) -> u64 {
-        let padding = match self.config().dialect {
-            Dialect::Manual => 0,
-            Dialect::Libipt => self.packets.rest().iter().take_while(|&&byte| byte == 0).count() as u64,
-        };
-        self.packets.offset() + padding
+        let mut offset = self.packets.offset();
+        if self.config().dialect.passes_over_padding() {
+            offset += self.packets.rest().iter().take_while(|&&byte| byte == 0).count() as u64;
+        }
+        offset
     }
 
     /// Continues in another part of the trace.

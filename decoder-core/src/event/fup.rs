@@ -5,7 +5,6 @@ use super::{
     waiting::{Partner, Waiter},
 };
 use crate::{
-    config::Dialect,
     error::ErrorKind,
     last_ip::NoIp,
     packet::{Bep, Ip, ModeTsx, Ptw, Trig},
@@ -14,7 +13,7 @@ use crate::{
 impl EventDecoder<'_> {
     pub(super) fn fup(&mut self, offset: u64, ip: Ip) -> Result<(), ErrorKind> {
         let ip = self.last_ip.update(ip);
-        if ip.is_none() && self.config().dialect == Dialect::Manual {
+        if ip.is_none() && self.config().dialect.needs_ip_at_once() {
             return Err(ErrorKind::IpSuppressed("FUP"));
         }
         let claimed = self.waiting.any(|waiter| waiter.partner.claims_fup());

@@ -9,7 +9,6 @@ use super::{
     waiting::{Partner, Waiter},
 };
 use crate::{
-    config::Dialect,
     error::{Error, ErrorKind},
     packet::Packet,
 };
@@ -28,7 +27,7 @@ impl EventDecoder<'_> {
     pub(super) fn ovf(&mut self, offset: u64) -> Result<(), Error> {
         self.counters.overflows += 1;
         self.held = offset;
-        let libipt = self.config().dialect == Dialect::Libipt;
+        let dialect = self.config().dialect;
         let here = |kind| Error { offset, kind };
         if !self.tracing {
             self.publish_unplaced(offset).map_err(here)?;
@@ -36,12 +35,10 @@ impl EventDecoder<'_> {
         self.waiting.clear();
         self.mode = None;
         self.tracing = false;
-        // By the manual, IPs after an OVF are compressed against the last IP before it.
-        if libipt {
+        if dialect.forgets_last_ip_at_overflow() {
             self.last_ip.reset();
         }
-        // libipt reports errors in the packets after the OVF at the OVF, from where it looks ahead.
-        let blame = |error: Error| if libipt { Error { offset, ..error } } else { error };
+        let blame = |error: Error| if dialect.blames_overflow() { Error { offset, ..error } } else { error };
         let when = self.clock.now();
         let behind = self.behind_overflow();
         if let Err(error @ Error { kind: ErrorKind::EndOfSlice | ErrorKind::LooksTooFar, .. }) = behind {

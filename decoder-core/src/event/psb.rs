@@ -7,7 +7,6 @@
 
 use super::{Event, EventDecoder, EventKind, is_aside, is_state, mode::exec_mode, waiting::Partner};
 use crate::{
-    config::Dialect,
     error::{Error, ErrorKind},
     packet::{PSB, Packet},
 };
@@ -32,14 +31,13 @@ impl EventDecoder<'_> {
         self.counters.psbs += 1;
         self.held = psb;
         let power = |partner| matches!(partner, Partner::Exstop | Partner::Pwrx);
-        // A PSB can come while the processor sleeps; libipt does not expect that.
-        let manual = self.config().dialect == Dialect::Manual;
-        if self.waiting.any(|waiter| !(manual && power(waiter.partner))) {
+        let dialect = self.config().dialect;
+        if self.waiting.any(|waiter| !(dialect.expects_psb_in_sleep() && power(waiter.partner))) {
             return Err(Error { offset: psb, kind: ErrorKind::UnexpectedPacket("PSB") });
         }
         self.status_psb = psb;
         self.last_ip.reset();
-        self.clock.enter_psb(manual && self.config().errata.skl168);
+        self.clock.enter_psb(dialect.allows_for_skl168() && self.config().errata.skl168);
         let start = psb + PSB.len() as u64;
         let mut ip = None;
         loop {

@@ -5,7 +5,6 @@ use super::{
     walker::Walker,
 };
 use crate::{
-    config::Dialect,
     error::ErrorKind,
     event::{Event, EventKind},
     image::Window,
@@ -36,10 +35,11 @@ impl Walker<'_> {
             }
             EventKind::Disabled => self.stop(self.at.ip),
             EventKind::AsyncDisabled { at } => self.stop(at),
-            EventKind::AsyncBranch { .. } => self.at.ip = event.ip.ok_or_else(|| self.nowhere())?,
+            EventKind::AsyncBranch { .. } => {
+                self.at.ip = event.ip.ok_or_else(|| self.config().dialect.no_place())?
+            }
             EventKind::Overflow => {
-                // libipt keeps the calls and the mode over an overflow.
-                if self.config().dialect == Dialect::Manual {
+                if self.config().dialect.forgets_calls_at_overflow() {
                     self.at.returns.clear();
                     self.at.mode_lost = true;
                 }
@@ -75,7 +75,7 @@ impl Walker<'_> {
                 return Err(ErrorKind::MalformedPacket { packet: "TRIG", value: icnt.into() });
             }
             (EventKind::Trigger { icnt: None, .. }, Tracing::On)
-                if event.ip.is_some_and(|ip| ip != here) && self.config().dialect == Dialect::Libipt =>
+                if event.ip.is_some_and(|ip| ip != here) && self.config().dialect.triggers_are_here() =>
             {
                 return Err(ErrorKind::MalformedPacket { packet: "TRIG", value: 0 });
             }
@@ -101,15 +101,14 @@ impl Walker<'_> {
         }
         if event.kind == EventKind::Disabled {
             // Where tracing may continue: a call returns to the next instruction, and so does code after a change of
-            // CR3, which is no branch. libipt handles only the call.
-            let goes_on = match (insn.class, insn.op, self.config().dialect) {
-                (Class::IndirectCall | Class::FarCall, ..) | (_, Op::MovToCr3, Dialect::Manual) => {
-                    insn.next(self.at.ip)
-                }
-                (_, Op::MovToCr3, Dialect::Libipt) => self.at.ip,
+            // CR3, which is no branch.
+            let (dialect, next) = (self.config().dialect, insn.next(self.at.ip));
+            let goes_on = match (insn.class, insn.op) {
+                (Class::IndirectCall | Class::FarCall, _) => next,
+                (_, Op::MovToCr3) => dialect.after_disabling_paging(self.at.ip, next),
                 _ => 0,
             };
-            if insn.class == Class::IndirectCall && self.config().dialect == Dialect::Libipt {
+            if insn.class == Class::IndirectCall && dialect.remembers_disabling_calls() {
                 self.at.returns.push(goes_on);
             }
             self.stop(goes_on);

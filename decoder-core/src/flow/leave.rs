@@ -2,7 +2,6 @@
 
 use super::walker::Walker;
 use crate::{
-    config::Dialect,
     error::{Error, ErrorKind},
     event::{Event, EventKind},
     insn::{Class, Insn},
@@ -91,9 +90,7 @@ impl Walker<'_> {
                     return Err(self.fail(ErrorKind::BadReturnCompression { ip: self.at.ip }));
                 }
                 None => {
-                    // By the manual every return removes the address from the stack; in libipt only returns without a
-                    // TIP.
-                    if self.config().dialect == Dialect::Manual {
+                    if self.config().dialect.named_returns_pop() {
                         self.at.returns.pop();
                     }
                     self.take_tip()?
@@ -133,7 +130,7 @@ impl Walker<'_> {
         let Some(event @ Event { kind: EventKind::Tip, ip, .. }) = self.ahead.event else {
             return Err(self.mismatch());
         };
-        let Some(ip) = ip else { return Err(self.fail(self.no_target())) };
+        let Some(ip) = ip else { return Err(self.fail(self.config().dialect.no_target())) };
         self.ahead.event = None;
         // A deferred TIP does not give the time of its branch.
         if self.ahead.tnt.is_empty() {
@@ -147,29 +144,13 @@ impl Walker<'_> {
         Ok(ip)
     }
 
-    /// The error for a TIP without the IP at which a walk continues. libipt treats this as an internal error.
-    #[cold]
-    pub(super) fn nowhere(&self) -> ErrorKind {
-        match self.config().dialect {
-            Dialect::Manual => ErrorKind::IpSuppressed("TIP"),
-            Dialect::Libipt => ErrorKind::NoTarget("TIP"),
-        }
-    }
-
-    /// The error for a TIP without the target of an indirect branch. libipt treats this as a malformed packet.
-    #[cold]
-    fn no_target(&self) -> ErrorKind {
-        match self.config().dialect {
-            Dialect::Manual => ErrorKind::IpSuppressed("TIP"),
-            Dialect::Libipt => ErrorKind::MalformedPacket { packet: "TIP", value: 0 },
-        }
-    }
-
-    /// Reads the event after the outcomes that are left: a TIP, if it is deferred. If it is another event, the libipt
-    /// dialect undoes the reading.
+    /// Reads the event after the outcomes that are left: a TIP, if it is deferred.
     #[cold]
     fn look_behind_outcomes(&mut self) -> Result<(), Error> {
-        let back = (self.config().dialect == Dialect::Libipt)
+        let back = self
+            .config()
+            .dialect
+            .looks_and_goes_back()
             .then(|| (self.events.clone(), self.ahead.deferred_tip));
         let next = self.next_event();
         match (next, back) {

@@ -2,7 +2,6 @@
 
 use super::{walk::Walk, walker::Walker};
 use crate::{
-    config::Dialect,
     error::Error,
     event::{Event, EventKind, Stamp},
     image::Asid,
@@ -122,16 +121,15 @@ impl Walker<'_> {
             | EventKind::Vmentry
             | EventKind::Uiret => false,
             EventKind::Overflow | EventKind::Enabled { .. } => true,
-            // A trigger whose place was passed is an error. For libipt, a trigger whose FUP names a place ahead is an
-            // error, too.
-            EventKind::Trigger { icnt: None, .. } if self.config().dialect == Dialect::Libipt => true,
+            // A trigger whose place was passed is an error.
+            EventKind::Trigger { icnt: None, .. } if self.config().dialect.triggers_are_here() => true,
             EventKind::Trigger { icnt: Some(icnt), .. } => u64::from(icnt) <= self.at.walk.insns(),
             _ => event.ip.is_none_or(|ip| ip == self.at.ip),
         }
     }
 
-    /// Whether the walk has not yet come to the address at which the last PSB+ says tracing is on. libipt applies the
-    /// state in the PSB+ at that address, except for the fact that tracing is on.
+    /// Whether the walk has not yet come to the address at which the last PSB+ says tracing is on, and the
+    /// state in the PSB+ applies there.
     #[cold]
     fn is_before_psb(&self, kind: EventKind) -> bool {
         let is_state = matches!(
@@ -143,7 +141,7 @@ impl Walker<'_> {
                 | EventKind::Vmcs(_)
         );
         is_state
-            && self.config().dialect == Dialect::Libipt
+            && self.config().dialect.applies_state_at_its_address()
             && self.at.tracing == Tracing::On
             && self.at.status_at.is_some_and(|(psb, ip)| psb == self.events.status_psb() && ip != self.at.ip)
     }
@@ -156,8 +154,11 @@ impl Walker<'_> {
             _ if event.status => false,
             // These events can be next here only after another event of the same instruction.
             EventKind::Cbr { .. } | EventKind::Mnt { .. } | EventKind::Pwre(_) | EventKind::Pwrx(_) => true,
-            // For libipt these events belong to the next instruction, and so do all that follow.
-            _ if self.at.bound & NO_INSN != 0 && self.config().dialect == Dialect::Libipt => false,
+            _ if self.at.bound & NO_INSN != 0
+                && self.config().dialect.events_without_insn_are_of_the_next() =>
+            {
+                false
+            }
             EventKind::Disabled => {
                 needs_trace(insn.class) || event.ip.is_none() && insn.op == Op::MovToCr3 && self.may_disable()
             }
@@ -176,10 +177,9 @@ impl Walker<'_> {
     /// Whether a MOV to CR3 that was executed may be what disabled packet generation.
     ///
     /// A MOV that does has no PIP (cases 5c and 5d of the table "Packet Generation under Different Enable
-    /// Conditions"). So a TIP.PGD without an IP after a MOV's PIP belongs to a later instruction. libipt assigns it
-    /// to the MOV.
+    /// Conditions"). So a TIP.PGD without an IP after a MOV's PIP belongs to a later instruction.
     fn may_disable(&self) -> bool {
-        self.config().dialect == Dialect::Libipt || self.at.bound & PAGING == 0
+        self.config().dialect.disabling_follows_paging() || self.at.bound & PAGING == 0
     }
 }
 

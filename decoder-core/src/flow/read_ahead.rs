@@ -7,7 +7,6 @@ use super::{
     walker::Walker,
 };
 use crate::{
-    config::Dialect,
     event::{BranchSink, Event, EventKind, Mark, ReadAhead, Stamp},
     ret_stack::ReturnStack,
 };
@@ -35,10 +34,9 @@ impl Walker<'_> {
             && self.at.tick.is_none()
     }
 
-    /// Whether a return whose target the trace names takes an address from the stack. By the manual every return
-    /// does; in libipt only returns without a TIP.
+    /// Whether a return whose target the trace names takes an address from the stack.
     pub(crate) fn named_returns_pop(&self) -> bool {
-        self.config().dialect == Dialect::Manual
+        self.config().dialect.named_returns_pop()
     }
 
     /// How much of the trace was used.

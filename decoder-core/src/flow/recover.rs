@@ -92,7 +92,7 @@ impl Walker<'_> {
                 false
             }
             (EventKind::Tip, None) => {
-                return Err(Error { offset: event.held, kind: self.nowhere() });
+                return Err(Error { offset: event.held, kind: self.config().dialect.no_place() });
             }
             (
                 EventKind::ExecMode(_)

@@ -2,7 +2,6 @@
 
 use super::{place::Tracing, walker::Walker};
 use crate::{
-    config::Dialect,
     error::Error,
     event::{Event, EventKind},
 };
@@ -63,16 +62,15 @@ impl Walker<'_> {
     pub(super) fn next_status(&mut self) -> Result<Option<Event>, Error> {
         let event = match core::mem::replace(&mut self.ahead.started, true) {
             false => self.events.next()?,
-            true => match (self.events.next_status()?, self.config().dialect) {
-                // If the PSB+ gives no place to start, libipt looks for one in the next event.
-                (None, Dialect::Libipt) if self.at.tracing != Tracing::On => {
+            true => match self.events.next_status()? {
+                None if self.at.tracing != Tracing::On && self.config().dialect.starts_at_next_event() => {
                     let offset = self.ahead.status_end;
                     self.events.next().map_err(|error| {
                         self.events.rewind(offset);
                         Error { offset, ..error }
                     })?
                 }
-                (event, _) => event,
+                event => event,
             },
         };
         match event {

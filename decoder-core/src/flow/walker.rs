@@ -10,7 +10,7 @@ use super::{
     place::{Place, Placed, Tracing},
 };
 use crate::{
-    config::{Config, Dialect},
+    config::Config,
     error::{Error, ErrorKind},
     event::{Counters, Event, EventDecoder, EventKind},
     image::{Image, Window},
@@ -197,7 +197,7 @@ impl<'a> Walker<'a> {
         let Some(event) = self.ahead.event.take() else { return Ok(Due::Held) };
         let event = self.apply_behind(event, insn);
         self.at.placed = Placed::Behind;
-        if self.config().dialect == Dialect::Libipt
+        if self.config().dialect.leaves_before_last_event()
             && self.at.executed.is_some()
             && place::needs_trace(insn.class)
         {
@@ -207,10 +207,10 @@ impl<'a> Walker<'a> {
         Ok(Due::Event(event))
     }
 
-    /// In libipt's dialect, checks the next event: libipt reports a misplaced TRIG in place of the event before it.
+    /// Checks the next event, if a misplaced TRIG is reported in place of the event before it.
     #[cold]
     pub(super) fn check_next(&mut self) -> Result<(), Error> {
-        if self.config().dialect == Dialect::Manual || self.at.tracing != Tracing::On {
+        if !self.config().dialect.refuses_triggers_early() || self.at.tracing != Tracing::On {
             return Ok(());
         }
         if let Err(error) = self.look() {
@@ -231,7 +231,7 @@ impl<'a> Walker<'a> {
         self.check(event, here).map_err(|kind| Error { offset: self.blamed(event), kind })
     }
 
-    /// Leaves `insn` before its last event is reported, as libipt does: without a target it reports no event.
+    /// Leaves `insn` before its last event is reported. Without a target no event is reported.
     fn leave_before_event(&mut self, insn: insn::Insn) -> Result<(), Error> {
         match self.look() {
             Ok(true) => {}
@@ -249,9 +249,9 @@ impl<'a> Walker<'a> {
         if self.at.landed { self.land() } else { Ok(()) }
     }
 
-    /// The offset of an error in an event. libipt reports the packet that it holds.
+    /// The offset of an error in an event.
     fn blamed(&self, event: &Event) -> u64 {
-        if self.config().dialect == Dialect::Libipt { event.held } else { event.offset }
+        if self.config().dialect.blames_held_packet() { event.held } else { event.offset }
     }
 
     /// Applies the next event, whose place is here, and returns it if it is to be reported.
@@ -309,13 +309,12 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// The mode to execute in when the trace has not given one. libipt treats code of an unknown mode like 16-bit
-    /// code.
+    /// The mode to execute in when the trace has not given one.
     #[cold]
     fn guess_mode(&mut self) -> Result<ExecMode, Error> {
         let ip = self.at.ip;
-        match (self.at.tracing, self.config().dialect) {
-            (Tracing::On, Dialect::Libipt) => Ok(ExecMode::Bits16),
+        match (self.at.tracing, self.config().dialect.unknown_mode()) {
+            (Tracing::On, Some(mode)) => Ok(mode),
             (Tracing::On, _) if !self.image.has(ip, self.at.space) => {
                 Err(self.fail(ErrorKind::NoMemory { ip }))
             }

@@ -23,10 +23,7 @@
 //! ```
 
 use super::{Bip, BipValue, BlockItemSize, Context, Cyc, EmitError, Ip, Packet, timing};
-use crate::{
-    config::{Config, Dialect},
-    last_ip::LastIp,
-};
+use crate::{config::Config, last_ip::LastIp};
 
 /// Writes packets one after the other into the caller's memory.
 ///
@@ -131,9 +128,8 @@ impl<'a> Encoder<'a> {
 
     /// The name of a packet that would be read as something else.
     fn unreadable(&self, packet: &Packet) -> Option<&'static str> {
-        let manual = self.config.dialect == Dialect::Manual;
         let readable = match packet {
-            Packet::Bbp(_) | Packet::Bep(_) => manual,
+            Packet::Bbp(_) | Packet::Bep(_) => self.config.dialect.has_block_packets(),
             Packet::Bip(bip) => self.context.block == Some(size_of(bip)),
             Packet::DamagedTma(bytes) => self.config.errata.skz84 && timing::is_damaged_tma(bytes),
             Packet::Cyc(cyc) if self.config.errata.skd007 => {
@@ -159,6 +155,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        config::Dialect,
         errata::Errata,
         packet::{Bbp, Bep, Packets, Pwre, Tnt, Unknown},
     };

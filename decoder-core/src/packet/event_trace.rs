@@ -50,18 +50,11 @@ impl Evd {
     pub(super) fn parse(bytes: &[u8], dialect: Dialect) -> Parsed<Self> {
         let &[_, _, kind, a, b, c, d, e, f, g, h, ..] = bytes else { return Ok(None) };
         let payload = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        Ok(Some((Self { kind: kind & Self::kinds(dialect), payload }, 11)))
+        Ok(Some((Self { kind: kind & dialect.evd_types(), payload }, 11)))
     }
 
     pub(super) fn emit(self, dialect: Dialect, out: &mut [u8]) -> Result<usize, EmitError> {
         let [a, b, c, d, e, f, g, h] = self.payload.to_le_bytes();
-        put(out, &[0x02, 0x53, self.kind & Self::kinds(dialect), a, b, c, d, e, f, g, h])
-    }
-
-    const fn kinds(dialect: Dialect) -> u8 {
-        match dialect {
-            Dialect::Manual => 0x3f,
-            Dialect::Libipt => 0x1f,
-        }
+        put(out, &[0x02, 0x53, self.kind & dialect.evd_types(), a, b, c, d, e, f, g, h])
     }
 }

@@ -5,7 +5,7 @@ use super::{
     Pwrx, Tma, Tnt, Trig, Tsc, Vmcs, ip, mode, ptw, stream, timing,
 };
 use crate::{
-    config::{Config, Dialect, Position},
+    config::{Config, Position},
     error::ErrorKind,
 };
 
@@ -102,8 +102,8 @@ impl Packet {
             0xa2 => map(Pwrx::parse(bytes), Self::Pwrx),
             0x13 => map(Cfe::parse(bytes), Self::Cfe),
             0x53 => map(Evd::parse(bytes, config.dialect), Self::Evd),
-            0x63 if config.dialect == Dialect::Manual => map(Bbp::parse(bytes), Self::Bbp),
-            0x33 | 0xb3 if config.dialect == Dialect::Manual => {
+            0x63 if config.dialect.has_block_packets() => map(Bbp::parse(bytes), Self::Bbp),
+            0x33 | 0xb3 if config.dialect.has_block_packets() => {
                 Ok(Some((Self::Bep(Bep { ip: second & 1 << 7 != 0 }), 2)))
             }
             _ if second & 0x1f == ptw::OPCODE => map(Ptw::parse(bytes), Self::Ptw),

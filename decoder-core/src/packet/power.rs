@@ -61,20 +61,13 @@ pub struct Pwre {
 impl Pwre {
     pub(super) fn parse(bytes: &[u8], dialect: Dialect) -> Parsed<Self> {
         let &[_, _, flags, states, ..] = bytes else { return Ok(None) };
-        let hw = flags & Self::hw(dialect) != 0;
+        let hw = flags & dialect.pwre_hw() != 0;
         Ok(Some((Self { state: states >> 4, sub_state: states & 0xf, hw }, 4)))
     }
 
     pub(super) fn emit(self, dialect: Dialect, out: &mut [u8]) -> Result<usize, EmitError> {
-        let flags = if self.hw { Self::hw(dialect) } else { 0 };
+        let flags = if self.hw { dialect.pwre_hw() } else { 0 };
         put(out, &[0x02, 0x22, flags, self.state << 4 | self.sub_state & 0xf])
-    }
-
-    const fn hw(dialect: Dialect) -> u8 {
-        match dialect {
-            Dialect::Manual => 1 << 7,
-            Dialect::Libipt => 1 << 3,
-        }
     }
 }
 
