@@ -77,7 +77,7 @@ mod tests {
             ),
             (
                 TruthError::Version(9),
-                "the truth log has version 9, this reader knows 3: build both from one source",
+                "the truth log has version 9, this reader knows 4: build both from one source",
             ),
             (TruthError::RecordBytes(8), "the truth log's records have 8 bytes, this reader's have 24"),
             (

@@ -7,7 +7,7 @@ pub(crate) const WORDS: usize = 8;
 /// `PUGTRUTH`, little-endian.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"PUGTRUTH");
 /// Version of the layout that this crate writes and reads.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 /// Bit of the exit word: the log was closed.
 const CLOSED: u64 = 1 << 63;
 
@@ -18,8 +18,10 @@ pub(crate) mod word {
     pub(crate) const CAPACITY: usize = 2;
     pub(crate) const COUNT: usize = 3;
     pub(crate) const EXIT: usize = 4;
-    /// Records whose writing has begun; the first COUNT of them are complete.
+    /// Records whose writing has begun, or that found no room; the first COUNT of them are complete.
     pub(crate) const BEGUN: usize = 5;
+    /// The log's number, by which its records are told from an earlier log's.
+    pub(crate) const EPOCH: usize = 6;
 }
 
 /// What the log says about itself: its capacity, its record count and the guest's exit value.
@@ -27,6 +29,7 @@ pub(crate) mod word {
 pub struct Header {
     pub(crate) capacity: u64,
     pub(crate) count: u64,
+    pub(crate) begun: u64,
     pub(crate) exit: u64,
 }
 
@@ -59,7 +62,8 @@ impl Header {
         if claimed > fits {
             return Err(TruthError::Capacity { claimed, fits });
         }
-        Ok(Self { capacity: claimed, count: word(word::COUNT), exit: word(word::EXIT) })
+        let [count, begun, exit] = [word::COUNT, word::BEGUN, word::EXIT].map(word);
+        Ok(Self { capacity: claimed, count, begun, exit })
     }
 
     /// Returns the number of records in the log.
@@ -77,7 +81,7 @@ impl Header {
     /// Returns the number of records that found no room because the log was full.
     #[must_use]
     pub const fn lost(&self) -> u64 {
-        self.count.saturating_sub(self.capacity)
+        self.begun.saturating_sub(self.capacity)
     }
 
     /// Returns the exit value of the guest, or `None` if the log was never closed.

@@ -9,10 +9,12 @@ use crate::{Header, Record, TruthError, header};
 pub struct LogWriter<'a> {
     header: &'a [AtomicU64],
     records: &'a [[AtomicU64; 3]],
+    /// Marks this log's records that are complete.
+    epoch: u64,
 }
 
 impl<'a> LogWriter<'a> {
-    /// Starts an empty log that fills `region`. Earlier contents of the region no longer count.
+    /// Starts an empty log that fills `region`, which holds an earlier log, or is zero as memory is after power-on.
     ///
     /// # Errors
     /// Returns an error if the region has no room for a header.
@@ -21,38 +23,53 @@ impl<'a> LogWriter<'a> {
             return Err(TruthError::Short { bytes: region.len() * 8 });
         };
         let (records, _) = rest.as_chunks();
+        // An earlier log's records are marked too, with other numbers.
+        let earlier = header[header::word::EPOCH].load(Ordering::Relaxed) & EPOCHS;
+        let epoch = earlier % EPOCHS + 1;
         header[header::word::MAGIC].store(header::MAGIC, Ordering::Relaxed);
+        header[header::word::EPOCH].store(epoch, Ordering::Relaxed);
         header[header::word::LAYOUT].store(header::layout(), Ordering::Relaxed);
         header[header::word::CAPACITY].store(records.len() as u64, Ordering::Relaxed);
         header[header::word::COUNT].store(0, Ordering::Relaxed);
         header[header::word::BEGUN].store(0, Ordering::Relaxed);
         header[header::word::EXIT].store(0, Ordering::Relaxed);
-        Ok(Self { header, records })
+        Ok(Self { header, records, epoch: epoch << EPOCH_SHIFT })
     }
 
     /// Appends one record. If the region is full, the record is only counted: see [`Header::lost`].
     ///
-    /// A record is counted only after it is written, so a reader that watches the log never sees a half-written record
-    /// among the counted ones. Therefore a processor waits here until every append that began earlier is complete.
+    /// A record is counted only when it and all before it are written, so a reader that watches the log never sees a
+    /// half-written record among the counted ones. Nobody waits for a slow processor: whoever completes the first
+    /// record that is not counted counts those after it that are complete. If each waited for its turn, processors that
+    /// share fewer processors of the host would spend nearly all time waiting for one that does not run.
     #[inline]
     pub fn append(&self, record: Record) {
         let index = self.header[header::word::BEGUN].fetch_add(1, Ordering::Relaxed);
-        if let Some(slot) = usize::try_from(index).ok().and_then(|index| self.records.get(index)) {
-            for (word, value) in slot.iter().zip(record.to_words()) {
-                word.store(value, Ordering::Relaxed);
-            }
-        }
+        let Some(slot) = self.slot(index) else { return };
+        let [rip, cr3, rest] = record.to_words();
+        slot[0].store(rip, Ordering::Relaxed);
+        slot[1].store(cr3, Ordering::Relaxed);
+        // In one order with the loads below: of two processors that complete records at the same time, the later one
+        // sees both.
+        slot[2].store(rest | self.epoch, Ordering::SeqCst);
         let count = &self.header[header::word::COUNT];
-        while count.load(Ordering::Acquire) != index {
-            core::hint::spin_loop();
+        let mut complete = count.load(Ordering::SeqCst);
+        while self.slot(complete).is_some_and(|slot| slot[2].load(Ordering::SeqCst) & EPOCH == self.epoch) {
+            let next = complete + 1;
+            let counted = count.compare_exchange(complete, next, Ordering::SeqCst, Ordering::SeqCst);
+            complete = counted.map_or_else(|now| now, |_| next);
         }
-        count.store(index + 1, Ordering::Release);
+    }
+
+    fn slot(&self, index: u64) -> Option<&[AtomicU64; 3]> {
+        self.records.get(usize::try_from(index).ok()?)
     }
 
     /// Returns the number of records appended, including those that found no room.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.header[header::word::COUNT].load(Ordering::Relaxed)
+        let word = |word: usize| self.header[word].load(Ordering::Relaxed);
+        word(header::word::COUNT) + word(header::word::BEGUN).saturating_sub(self.records.len() as u64)
     }
 
     /// Closes the log: records that it is complete and with which value the guest ended.
@@ -66,6 +83,11 @@ impl<'a> LogWriter<'a> {
         self.records.len()
     }
 }
+
+/// A record's third word has the number of its log in its upper two bytes when the record is complete.
+const EPOCH_SHIFT: u32 = 48;
+const EPOCHS: u64 = 0xffff;
+const EPOCH: u64 = EPOCHS << EPOCH_SHIFT;
 
 const _: () = assert!(Header::BYTES == header::WORDS * 8);
 

@@ -64,14 +64,16 @@ fn bytes_lie_where_the_layout_says() {
     });
     let bytes = bytes(&region);
     assert_eq!(&bytes[..8], b"PUGTRUTH");
-    assert_eq!(bytes[8..16], [3, 0, 0, 0, 24, 0, 0, 0]);
+    assert_eq!(bytes[8..16], [4, 0, 0, 0, 24, 0, 0, 0]);
     assert_eq!(bytes[16..24], [1, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(bytes[24..32], [1, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(bytes[32..40], [0; 8], "not closed");
     assert_eq!(bytes[40..48], [1, 0, 0, 0, 0, 0, 0, 0]);
+    // The garbage that was there counts as the number of an earlier log.
+    assert_eq!(bytes[48..56], [0xf0, 0xbe, 0, 0, 0, 0, 0, 0]);
     let record = [
         1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x21, 0x22, 7, 0, 0x25, 0x26,
-        0, 0,
+        0xf0, 0xbe,
     ];
     assert_eq!(bytes[64..], record);
 }
@@ -98,6 +100,10 @@ fn a_log_is_empty_where_no_record_can_be_read() {
         let bytes = bytes(&region);
         let log = Log::new(&bytes).unwrap();
         assert_eq!(log.header().is_empty(), empty, "{records} in {rooms}");
+        // A damaged header.
+        region[3].store(9, Ordering::Relaxed);
+        let bytes = self::bytes(&region);
+        assert_eq!(Log::new(&bytes).unwrap().header().is_empty(), rooms == 0, "{records} in {rooms}");
         assert_eq!(log.records().len(), rooms.min(records));
     }
 }
@@ -190,25 +196,40 @@ fn a_record_is_counted_only_when_it_is_written() {
 
 /// Another processor has begun a record and is slow to write it.
 #[test]
-fn a_record_is_not_counted_before_one_that_was_begun_earlier() {
+fn a_record_is_not_counted_before_one_that_was_begun_earlier_and_nobody_waits() {
     const BEGUN: usize = 5;
-    const COUNT: usize = 3;
-    let region = region(8 + 3 * 2);
+    let region = region(8 + 3 * 4);
     let writer = LogWriter::new(&region).unwrap();
     region[BEGUN].store(1, Ordering::Relaxed);
-    std::thread::scope(|scope| {
-        scope.spawn(|| writer.append(ROWS[0]));
-        let last_word = ROWS[0].to_words()[2];
-        while region[8 + 3 + 2].load(Ordering::Relaxed) != last_word {
-            std::thread::yield_now();
+    writer.append(ROWS[0]);
+    writer.append(ROWS[1]);
+    assert_eq!(writer.count(), 0);
+    // The slow one writes it at last, and counts all.
+    region[BEGUN].store(0, Ordering::Relaxed);
+    writer.append(ROWS[2]);
+    assert_eq!(writer.count(), 3);
+    region[BEGUN].store(3, Ordering::Relaxed);
+    let bytes = bytes(&region);
+    let log = Log::new(&bytes).unwrap();
+    assert_eq!(log.records().collect::<Vec<_>>(), [ROWS[2], ROWS[0], ROWS[1]]);
+}
+
+#[test]
+fn what_an_earlier_log_left_is_not_counted() {
+    let region: Vec<AtomicU64> = (0..8 + 3 * 4).map(|_| AtomicU64::new(0)).collect();
+    for _ in 0..3 {
+        let writer = LogWriter::new(&region).unwrap();
+        assert_eq!(writer.count(), 0);
+        for (row, count) in ROWS.into_iter().zip(1..) {
+            writer.append(row);
+            assert_eq!(writer.count(), count);
         }
-        for _ in 0..1000 {
-            assert_eq!(writer.count(), 0);
-            std::thread::yield_now();
-        }
-        region[COUNT].store(1, Ordering::Release);
-    });
-    assert_eq!(writer.count(), 2);
+    }
+    // The number after the largest one is 1: no log has 0, which is what untouched memory has.
+    const EPOCH: usize = 6;
+    region[EPOCH].store(0xffff, Ordering::Relaxed);
+    LogWriter::new(&region).unwrap();
+    assert_eq!(region[EPOCH].load(Ordering::Relaxed), 1);
 }
 
 #[test]
