@@ -10,17 +10,21 @@ use std::path::Path;
 use crate::images::Images;
 use crate::machine::{Machine, Outcome};
 use crate::report::End;
-use path::{Call, Program};
+use crate::truth::hash;
+use path::{Call, Program, Summary};
 
 /// The profile on which the examples are booted.
 const PROFILE: &str = "skylake";
+
+/// How many processors the example `lossless` traces.
+const PROCESSORS: u16 = 4;
 
 /// The machine on which the example `name` is booted; `image` is its file.
 #[must_use]
 pub fn machine(images: &Images, name: &str, image: &Path, monitor_options: &str) -> Machine {
     let machine =
         Machine::kernel_on_monitor(images, image, &format!("profile={PROFILE} {monitor_options}"), "");
-    machine.processors(if name == "lossless" { 4 } else { 1 })
+    machine.processors(if name == "lossless" { PROCESSORS } else { 1 })
 }
 
 /// Checks what the example `name` has printed. Returns a sentence that says what was found to be right.
@@ -36,6 +40,7 @@ pub fn check(name: &str, image: &Path, outcome: &Outcome) -> Result<String> {
         "snapshot" => evidence.snapshot(),
         "panic" => evidence.panic(),
         "fuzz-target" => evidence.fuzz_target(),
+        "lossless" => evidence.lossless(),
         _ => bail!("there is no example {name}"),
     }
 }
@@ -88,6 +93,39 @@ impl Evidence<'_> {
         let wrapped = self.lines().any(|line| line.contains("overwritten"));
         ensure!(wrapped, "the ring was not full, so that this has shown little");
         Ok(format!("the last {} functions are the truth's last of {}", printed.len(), calls.len()))
+    }
+
+    /// Each processor has decoded all that it has executed; NMIs have interrupted it meanwhile.
+    fn lossless(&self) -> Result<String> {
+        let (mut total, mut pmis) = (0, 0);
+        for number in 0..PROCESSORS {
+            let path = self.outcome.truth.session(1 + number);
+            let addresses: Vec<u64> = path.iter().map(|record| record.rip).collect();
+            ensure!(path.iter().all(|record| record.cpu == path[0].cpu), "two processors are in one session");
+            let Summary { edges, transfers } = self.program.summary(path)?;
+            let printed = self.lines().find_map(|line| line.strip_prefix(&format!("cpu {number} ")));
+            let printed = printed.with_context(|| format!("processor {number} has printed nothing"))?;
+            let (bytes_and_pmis, rest) = printed.split_once(" instructions=").context("no instructions")?;
+            let (count, hash, branches) = (addresses.len(), hash(&addresses), transfers.len());
+            let executed = format!("{count} hash={hash:#x} edges={edges} branches={branches}");
+            ensure!(rest == executed, "processor {number} printed {rest}, executed {executed}");
+
+            let last = transfers[branches.saturating_sub(16)..].iter();
+            let last: Vec<_> = last.map(|(from, to)| format!("went {number} {from:#x} {to:#x}")).collect();
+            let went: Vec<_> =
+                self.lines().filter(|line| line.starts_with(&format!("went {number} "))).collect();
+            ensure!(went == last, "processor {number} printed {went:#?}, executed {last:#?}");
+            let (_, served) = bytes_and_pmis.split_once(" pmis=").context("no PMIs")?;
+            let served: u64 = served.parse().context("no number of PMIs")?;
+            ensure!(served > 0, "no NMI has interrupted processor {number}, so that this has shown little");
+            (total, pmis) = (total + count, pmis + served);
+        }
+        let mut cpus: Vec<u16> = (0..PROCESSORS)
+            .filter_map(|number| Some(self.outcome.truth.session(1 + number).first()?.cpu))
+            .collect();
+        cpus.sort_unstable();
+        ensure!(cpus == [0, 1, 2, 3], "these processors have traced: {cpus:?}");
+        Ok(format!("{total} instructions of {PROCESSORS} processors with {pmis} PMIs are the truth's"))
     }
 
     /// Each run has as many edges as the truth has, and as many of them are new.

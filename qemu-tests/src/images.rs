@@ -58,7 +58,7 @@ pub fn build_foreign_kernel() -> Result<PathBuf> {
 }
 
 /// The example kernels, in the order in which they are best read; each is a package in `examples/`.
-pub const EXAMPLES: [&str; 3] = ["snapshot", "panic", "fuzz-target"];
+pub const EXAMPLES: [&str; 4] = ["snapshot", "panic", "lossless", "fuzz-target"];
 
 /// Builds the example kernels, which are a workspace of their own, and returns the path of the one with this name.
 ///

@@ -21,6 +21,11 @@ fn panic_prints_the_last_hundred_functions() {
 }
 
 #[test]
+fn lossless_decodes_all_that_four_processors_execute_while_they_execute_it() {
+    is_right("lossless");
+}
+
+#[test]
 fn fuzz_target_finds_the_inputs_that_reach_new_edges() {
     is_right("fuzz-target");
 }

@@ -8,6 +8,7 @@ mod entry;
 pub mod frames;
 #[cfg(target_os = "linux")]
 mod hosted;
+pub mod processors;
 pub mod serial;
 pub mod symbols;
 pub mod traps;
@@ -41,7 +42,7 @@ unsafe extern "Rust" {
 extern "C" fn start(information: u32) -> ! {
     // SAFETY: the entry code passes what the boot loader left in EBX.
     unsafe { entry::read(information) };
-    traps::init();
+    processors::init(0);
     example_main();
     exit(true)
 }

@@ -1,7 +1,7 @@
 //! What follows from the addresses that were executed: calls, and the edges between blocks.
 
 use anyhow::{Context, Result, ensure};
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -24,6 +24,14 @@ pub(super) struct Call {
     pub(super) name: String,
     /// How many calls have not returned, with this one.
     pub(super) depth: i64,
+}
+
+/// What follows from a path that NMIs interrupt.
+pub(super) struct Summary {
+    /// How many edges were taken: one to each block.
+    pub(super) edges: u64,
+    /// Where execution went on elsewhere than at the next instruction: from where, and to where.
+    pub(super) transfers: Vec<(u64, u64)>,
 }
 
 impl Program {
@@ -76,8 +84,42 @@ impl Program {
         Ok(edges)
     }
 
-    /// Calls `visit` with each instruction and the address that was executed after it.
+    /// What a processor has executed, with the NMIs that interrupted it.
+    pub(super) fn summary(&self, path: &[Record]) -> Result<Summary> {
+        let mut summary = Summary { edges: 1, transfers: Vec::new() };
+        self.steps(path, |instruction, to| {
+            let next = instruction.next_ip();
+            // An interrupt is seen where the instruction alone decides where execution goes. Tracing goes off and on
+            // where the handler writes the control register.
+            let ends_block = match instruction.flow_control() {
+                FlowControl::UnconditionalBranch | FlowControl::Call => {
+                    to != instruction.near_branch_target()
+                }
+                FlowControl::Next => to != next || instruction.mnemonic() == Mnemonic::Wrmsr,
+                _ => true,
+            };
+            summary.edges += u64::from(ends_block);
+            if to != next {
+                summary.transfers.push((instruction.ip(), to));
+            }
+            Ok(())
+        })?;
+        Ok(summary)
+    }
+
+    /// Calls `visit` with each instruction and the address that was executed after it; nothing interrupts the path.
     fn transfers(&self, path: &[Record], mut visit: impl FnMut(&Instruction, u64)) -> Result<()> {
+        self.steps(path, |instruction, to| {
+            let goes_on = instruction.flow_control() == FlowControl::Next;
+            let follows = !goes_on || to == instruction.next_ip();
+            ensure!(follows, "{to:#x} does not follow {:#x}: an interrupt", instruction.ip());
+            visit(instruction, to);
+            Ok(())
+        })
+    }
+
+    /// Calls `visit` with each instruction and the address that was executed after it.
+    fn steps(&self, path: &[Record], mut visit: impl FnMut(&Instruction, u64) -> Result<()>) -> Result<()> {
         let mut known: HashMap<u64, Instruction> = HashMap::new();
         for pair in path.windows(2) {
             let [from, to] = [pair[0].rip, pair[1].rip];
@@ -86,12 +128,7 @@ impl Program {
                 None => self.instruction(from)?,
             };
             known.insert(from, instruction);
-            let goes_on = instruction.flow_control() == FlowControl::Next;
-            ensure!(
-                !goes_on || to == instruction.next_ip(),
-                "{to:#x} does not follow {from:#x}: an interrupt"
-            );
-            visit(&instruction, to);
+            visit(&instruction, to)?;
         }
         Ok(())
     }
