@@ -19,6 +19,7 @@ pub mod description;
 pub mod file;
 pub mod number;
 pub mod output;
+pub mod perf_data;
 pub mod processors;
 pub mod ptdump;
 pub mod ptxed;

@@ -56,8 +56,14 @@ impl TracedCode {
     /// If one of the files cannot be read, or does not have the form it should have.
     pub fn add_image(&mut self, path: &Path) -> Result<()> {
         let what = || format!("image {}", path.display());
-        let sections = image::read(path)?;
-        let folder = path.parent().unwrap_or(Path::new(""));
+        self.add_sections(path.parent().unwrap_or(Path::new("")), &image::read(path)?, &what())
+    }
+
+    /// Adds parts of files, whose paths are relative to `folder`. `what` names who lists them.
+    ///
+    /// # Errors
+    /// If one of the files cannot be read, or is too short.
+    pub fn add_sections(&mut self, folder: &Path, sections: &[ImageSection], what: &str) -> Result<()> {
         let mut files: HashMap<&Path, usize> = HashMap::new();
         for (number, section) in sections.iter().enumerate() {
             let ImageSection { file, offset, len, vaddr } = section;
@@ -65,7 +71,7 @@ impl TracedCode {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(new) => {
                     let bytes = read_regular(&folder.join(file))
-                        .with_context(|| format!("{}, section {number}: file {}", what(), file.display()))?;
+                        .with_context(|| format!("{what}, section {number}: file {}", file.display()))?;
                     *new.insert(self.add_file(bytes))
                 }
             };
@@ -73,7 +79,7 @@ impl TracedCode {
             let range = range.and_then(|(from, to)| Some(from..usize::try_from(to).ok()?));
             let range = range.filter(|range| self.files[known].get(range.clone()).is_some());
             let range = range.ok_or_else(|| {
-                let (what, file, has) = (what(), file.display(), self.files[known].len());
+                let (file, has) = (file.display(), self.files[known].len());
                 let wants = format!("{len:#x} bytes from offset {offset:#x} of {file}");
                 anyhow!("{what}, section {number}: wants {wants}, which has {has:#x} in all")
             })?;

@@ -4,15 +4,16 @@ use super::{
     code::TracedCode, decode::Layer, input, processor::Processor, progress::Progress, recording::Traced,
 };
 use crate::number;
+use crate::perf_data::PerfData;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use pugmark_decoder_core::config::Config;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A trace, the code that was traced, and how to decode them.
 #[derive(Args, Clone, Debug)]
 pub struct Input {
-    /// A trace file, `-` for standard input, or a folder that `pugmark record` has made
+    /// A trace file, `-` for standard input, a folder that `pugmark record` has made, or a file of `perf record`
     pub trace: PathBuf,
     /// How far to decode: packets, events, query, insns or blocks
     #[arg(long, value_enum, default_value_t = Layer::Blocks, hide_possible_values = true)]
@@ -26,6 +27,9 @@ pub struct Input {
     /// A file without headers, at address BASE; repeatable
     #[arg(long, value_name = "FILE:BASE", help_heading = CODE)]
     pub raw: Vec<String>,
+    /// Look in this folder for the files that `perf record` names
+    #[arg(long, value_name = "FOLDER", help_heading = CODE)]
+    pub symfs: Option<PathBuf>,
     #[command(flatten)]
     processor: Processor,
 }
@@ -34,11 +38,17 @@ pub struct Input {
 const CODE: &str = "Code that was traced";
 
 impl Input {
-    /// Returns the trace, or the traces of the folder.
+    /// Returns the trace, or the traces of the folder or of the file of `perf record`.
     ///
     /// # Errors
-    /// If the folder does not hold a recording.
+    /// If the folder does not hold a recording, or perf's file cannot be read.
     pub fn traces(&self) -> Result<Vec<Traced>> {
+        // With --kcore perf makes a folder of that name.
+        for file in [self.trace.clone(), self.trace.join("data")] {
+            if PerfData::is_one(&file) {
+                return Traced::in_perf_data(&file, self.symfs.as_deref());
+            }
+        }
         match self.trace.is_dir() {
             true => Traced::in_folder(&self.trace),
             false => Ok(vec![Traced::file(&self.trace)]),
@@ -57,6 +67,11 @@ impl Input {
             && let Some(image) = &traced.image
         {
             code.add_image(image)?;
+        }
+        if let Some(perf) =
+            traced.perf.as_ref().filter(|_| matches!(self.layer, Layer::Insns | Layer::Blocks))
+        {
+            code.add_sections(Path::new(""), &perf.code, &traced.trace.display().to_string())?;
         }
         for image in &self.image {
             code.add_image(image)?;
@@ -79,7 +94,8 @@ impl Input {
 
     /// Returns whether there is any code.
     pub(super) fn has_code(&self, traced: &Traced) -> bool {
-        self.is_code_given() || traced.image.is_some()
+        let of_perf = traced.perf.as_ref().is_some_and(|perf| !perf.code.is_empty());
+        self.is_code_given() || traced.image.is_some() || of_perf
     }
 
     fn is_code_given(&self) -> bool {
@@ -91,6 +107,9 @@ impl Input {
     /// # Errors
     /// If they cannot be read.
     pub fn load(&self, traced: &Traced, progress: &mut Progress) -> Result<Vec<u8>> {
+        if let Some(perf) = &traced.perf {
+            return Ok(perf.bytes.clone());
+        }
         input::load(&traced.trace, progress)
             .with_context(|| format!("cannot read the trace {}", traced.trace.display()))
     }

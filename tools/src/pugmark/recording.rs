@@ -1,7 +1,9 @@
 //! Finds the traces to decode: one file, or those of a recording's folder.
 
+use crate::code::image::ImageSection;
 use crate::description::{Description, IMAGE, INDEX, TRACE};
 use crate::output::tell;
+use crate::perf_data::{AuxTrace, Mapping, PerfData};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -20,6 +22,17 @@ pub struct Traced {
     pub description: Option<Description>,
     /// The part of the recording that it is; only known in a recording's folder.
     pub part: Option<IndexedPart>,
+    /// The trace's bytes and its code, if the file is one of `perf record`.
+    pub perf: Option<PerfTrace>,
+}
+
+/// A trace in a file of `perf record`.
+#[derive(Clone, Debug, Default)]
+pub struct PerfTrace {
+    /// The packets.
+    pub bytes: Vec<u8>,
+    /// The code of the programs.
+    pub code: Vec<ImageSection>,
 }
 
 /// A part of a recording, as the recording's index lists it.
@@ -62,7 +75,37 @@ impl Traced {
             None
         });
         let image = description.is_some().then(|| trace.with_file_name(IMAGE)).filter(|image| image.exists());
-        Self { trace: trace.into(), image, description, part: None }
+        Self { trace: trace.into(), image, description, ..Self::default() }
+    }
+
+    /// Returns the traces in a file of `perf record`. The files that it names are looked for in the folder `symfs`, if
+    /// one is given.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or has no traces of Intel PT.
+    pub fn in_perf_data(file: &Path, symfs: Option<&Path>) -> Result<Vec<Self>> {
+        let data = PerfData::read(file)?;
+        let PerfData { cpu, clocks, losses, .. } = data;
+        if losses > 0 {
+            tell(format_args!("pugmark: warning: perf lost some of the trace, {losses} times"));
+        }
+        if data.processes().len() > 1 {
+            tell(format_args!(
+                "pugmark: warning: several processes were traced; where they have different code at the same address, \
+                 that of the last one is used"
+            ));
+        }
+        let code: Vec<_> = data.mappings.iter().filter_map(|mapping| section(mapping, symfs)).collect();
+        let description = Description { file: file.into(), cpu, clocks, ..Description::default() };
+        let several = data.traces.len() > 1;
+        let traced = |trace: AuxTrace| Self {
+            trace: file.into(),
+            description: Some(description.clone()),
+            part: several.then(|| IndexedPart { dir: trace.to_string(), ..IndexedPart::default() }),
+            perf: Some(PerfTrace { bytes: trace.bytes, code: code.clone() }),
+            image: None,
+        };
+        Ok(data.traces.into_iter().map(traced).collect())
     }
 
     /// Returns the traces in a recording's folder.
@@ -100,6 +143,22 @@ impl IndexedPart {
         }
         title
     }
+}
+
+/// The part of a mapping that is in its file; `None`, with a warning, if there is no such file.
+fn section(mapping: &Mapping, symfs: Option<&Path>) -> Option<ImageSection> {
+    let Mapping { address: vaddr, len, offset, path, .. } = mapping;
+    let file =
+        symfs.map_or_else(|| path.clone(), |folder| folder.join(path.strip_prefix("/").unwrap_or(path)));
+    let Some(size) = fs::metadata(&file).ok().filter(fs::Metadata::is_file).map(|data| data.len()) else {
+        tell(format_args!(
+            "pugmark: warning: there is no file {}; --symfs says where to look",
+            file.display()
+        ));
+        return None;
+    };
+    let len = size.saturating_sub(*offset).min(*len);
+    Some(ImageSection { file, offset: *offset, len, vaddr: *vaddr })
 }
 
 /// Lists the parts by the index, or by the names of the folders if there is no index.

@@ -1,0 +1,69 @@
+//! What perf writes about how Intel PT was set up.
+
+use anyhow::{Context, Result, ensure};
+use linux_perf_data::AttributeDescription;
+use linux_perf_data::linux_perf_event_reader::{PerfEventType, RawEventRecord, RecordType};
+use pugmark_decoder_core::config::Clocks;
+
+/// The type of an AUXTRACE_INFO record of Intel PT.
+const INTEL_PT: u32 = 1;
+/// PERF_RECORD_AUX: bits of its flags that say that something was lost.
+const TRUNCATED: u64 = 1;
+
+/// The fields of the record, by their place.
+mod field {
+    pub(super) const PMU_TYPE: usize = 0;
+    pub(super) const MTC_FREQ_BITS: usize = 11;
+    pub(super) const TSC_CTC_N: usize = 12;
+    pub(super) const TSC_CTC_D: usize = 13;
+    pub(super) const MAX_NONTURBO_RATIO: usize = 15;
+}
+
+/// The record.
+#[derive(Debug)]
+pub(super) struct PtInfo(Vec<u64>);
+
+impl PtInfo {
+    /// Parses the record after its header.
+    pub(super) fn parse(data: &[u8]) -> Result<Self> {
+        let (kind, data) = data.split_first_chunk().context("an AUXTRACE_INFO record that is too short")?;
+        let kind = u32::from_le_bytes(*kind);
+        ensure!(kind == INTEL_PT, "its traces are not of Intel PT: AUXTRACE_INFO has type {kind}");
+        let fields = data.get(4..).unwrap_or_default().as_chunks().0;
+        Ok(Self(fields.iter().map(|field| u64::from_le_bytes(*field)).collect()))
+    }
+
+    /// A field; 0 if an older perf did not write it.
+    fn field(&self, index: usize) -> u64 {
+        self.0.get(index).copied().unwrap_or(0)
+    }
+
+    /// The clocks, with the MTC frequency that the event was opened with.
+    pub(super) fn clocks(&self, events: &[AttributeDescription]) -> Clocks {
+        let config = events.iter().find_map(|event| match event.attr.type_ {
+            PerfEventType::DynamicPmu(number, config, ..)
+                if u64::from(number) == self.field(field::PMU_TYPE) =>
+            {
+                Some(config)
+            }
+            _ => None,
+        });
+        let bits = self.field(field::MTC_FREQ_BITS);
+        let mtc_freq = (config.unwrap_or(0) & bits).checked_shr(bits.trailing_zeros()).unwrap_or(0);
+        Clocks {
+            mtc_freq: mtc_freq as u8,
+            nom_freq: self.field(field::MAX_NONTURBO_RATIO) as u8,
+            cpuid_15h_eax: self.field(field::TSC_CTC_D) as u32,
+            cpuid_15h_ebx: self.field(field::TSC_CTC_N) as u32,
+            ..Clocks::default()
+        }
+    }
+}
+
+/// Whether this is an AUX record that says that some of the trace was lost.
+pub(super) fn is_loss(record: &RawEventRecord<'_>) -> bool {
+    let data = record.data.as_slice();
+    let flags = data.get(16..24).and_then(|flags| flags.first_chunk());
+    record.record_type == RecordType::AUX
+        && flags.is_some_and(|flags| u64::from_le_bytes(*flags) & TRUNCATED != 0)
+}
