@@ -1,0 +1,193 @@
+//! Holds the layouts of our structures against the header's.
+//!
+//! A C program sets each field to all ones in a structure of zeros, and prints which bits are set.
+
+use crate::{
+    config::{PtConfig, PtCpu, PtErrata, PtFilter},
+    packet::{Field, PtPacket, field},
+    version::Version,
+};
+use std::{collections::BTreeMap, fmt::Write as _, fs, mem::offset_of, path::Path, process::Command};
+
+const HEADER: &str = "/usr/include/intel-pt.h";
+
+/// A structure of the header, our size of it, and the place of each field: first bit and number of bits.
+struct Layout {
+    name: &'static str,
+    size: usize,
+    fields: Vec<(String, u32, u32)>,
+}
+
+/// The fields of a structure that has them as Rust fields: C's name of each and its type's size.
+macro_rules! layout {
+    ($c:literal, $rust:ty, [$($name:literal = $field:ident: $type:ty),* $(,)?]) => {
+        Layout {
+            name: $c,
+            size: size_of::<$rust>(),
+            fields: vec![$(($name.into(), offset_of!($rust, $field) as u32 * 8, size_of::<$type>() as u32 * 8)),*],
+        }
+    };
+}
+
+fn layouts() -> Vec<Layout> {
+    let mut packet = layout!("pt_packet", PtPacket, ["type" = kind: u32, "size" = size: u8]);
+    let payload = offset_of!(PtPacket, payload) as u32 * 8;
+    packet.fields.extend(
+        payload_fields().map(|(name, Field { at, width })| (format!("payload.{name}"), payload + at, width)),
+    );
+    let mut errata = Layout { name: "pt_errata", size: size_of::<PtErrata>(), fields: vec![] };
+    for (name, bit) in [
+        ("bdm70", PtErrata::BDM70),
+        ("bdm64", PtErrata::BDM64),
+        ("skd007", PtErrata::SKD007),
+        ("skd022", PtErrata::SKD022),
+        ("skd010", PtErrata::SKD010),
+        ("skl014", PtErrata::SKL014),
+        ("apl12", PtErrata::APL12),
+        ("apl11", PtErrata::APL11),
+        ("skl168", PtErrata::SKL168),
+        ("skz84", PtErrata::SKZ84),
+    ] {
+        errata.fields.push((name.into(), bit.trailing_zeros(), 1));
+    }
+    let mut filter = layout!("pt_conf_addr_filter", PtFilter, ["config.addr_cfg" = config: u64]);
+    let ranges = offset_of!(PtFilter, ranges) as u32 * 8;
+    for range in 0..4 {
+        filter.fields.push((format!("addr{range}_a"), ranges + range * 128, 64));
+        filter.fields.push((format!("addr{range}_b"), ranges + range * 128 + 64, 64));
+    }
+    let mut config = layout!("pt_config", PtConfig, [
+        "size" = size: usize, "begin" = begin: usize, "end" = end: usize,
+        "decode.callback" = callback: usize, "decode.context" = context: usize,
+        "cpuid_0x15_eax" = cpuid_15h_eax: u32, "cpuid_0x15_ebx" = cpuid_15h_ebx: u32,
+        "mtc_freq" = mtc_freq: u8, "nom_freq" = nom_freq: u8,
+        "flags.variant.reserved[0]" = flags: u32,
+    ]);
+    // Structures in it, by their first or last field.
+    for (name, at, width) in [
+        ("cpu.vendor", offset_of!(PtConfig, cpu) * 8, 32),
+        ("errata.bdm70", offset_of!(PtConfig, errata) * 8, 1),
+        ("addr_filter.config.addr_cfg", offset_of!(PtConfig, filter) * 8, 64),
+        ("flags.variant.block.end_on_call", offset_of!(PtConfig, flags) * 8, 1),
+        ("flags.variant.block.enable_tick_events", offset_of!(PtConfig, flags) * 8 + 1, 1),
+        ("flags.variant.block.end_on_jump", offset_of!(PtConfig, flags) * 8 + 2, 1),
+        ("flags.variant.insn.enable_tick_events", offset_of!(PtConfig, flags) * 8, 1),
+    ] {
+        config.fields.push((name.into(), at as u32, width));
+    }
+    vec![
+        layout!("pt_version", Version, [
+            "major" = major: u8, "minor" = minor: u8, "patch" = patch: u16, "build" = build: u32, "ext" = ext: usize,
+        ]),
+        layout!("pt_cpu", PtCpu, [
+            "vendor" = vendor: u32, "family" = family: u16, "model" = model: u8, "stepping" = stepping: u8,
+        ]),
+        errata,
+        filter,
+        config,
+        packet,
+    ]
+}
+
+fn payload_fields() -> impl Iterator<Item = (&'static str, Field)> {
+    [
+        ("tnt.bit_size", field::TNT_BIT_SIZE),
+        ("tnt.payload", field::TNT_PAYLOAD),
+        ("ip.ipc", field::IP_IPC),
+        ("ip.ip", field::IP_IP),
+        ("mode.leaf", field::MODE_LEAF),
+        ("mode.bits.exec.csl", field::MODE_EXEC_CSL),
+        ("mode.bits.exec.csd", field::MODE_EXEC_CSD),
+        ("mode.bits.tsx.intx", field::MODE_TSX_INTX),
+        ("mode.bits.tsx.abrt", field::MODE_TSX_ABRT),
+        ("pip.cr3", field::PIP_CR3),
+        ("pip.nr", field::PIP_NR),
+        ("vmcs.base", field::VMCS_BASE),
+        ("cbr.ratio", field::CBR_RATIO),
+        ("tsc.tsc", field::TSC_TSC),
+        ("tma.ctc", field::TMA_CTC),
+        ("tma.fc", field::TMA_FC),
+        ("mtc.ctc", field::MTC_CTC),
+        ("cyc.value", field::CYC_VALUE),
+        ("mnt.payload", field::MNT_PAYLOAD),
+        ("exstop.ip", field::EXSTOP_IP),
+        ("mwait.hints", field::MWAIT_HINTS),
+        ("mwait.ext", field::MWAIT_EXT),
+        ("pwre.state", field::PWRE_STATE),
+        ("pwre.sub_state", field::PWRE_SUB_STATE),
+        ("pwre.hw", field::PWRE_HW),
+        ("pwrx.last", field::PWRX_LAST),
+        ("pwrx.deepest", field::PWRX_DEEPEST),
+        ("pwrx.interrupt", field::PWRX_INTERRUPT),
+        ("pwrx.store", field::PWRX_STORE),
+        ("pwrx.autonomous", field::PWRX_AUTONOMOUS),
+        ("ptw.payload", field::PTW_PAYLOAD),
+        ("ptw.plc", field::PTW_PLC),
+        ("ptw.ip", field::PTW_IP),
+        ("unknown.packet", field::UNKNOWN_PACKET),
+        ("unknown.priv", field::UNKNOWN_PRIV),
+    ]
+    .into_iter()
+}
+
+/// A C program that prints "NAME SIZE" for each structure, and "NAME.FIELD FIRST-BIT BITS" for each field.
+fn program(layouts: &[Layout]) -> String {
+    let mut text = String::from(
+        r#"#include <intel-pt.h>
+#include <stdio.h>
+#include <string.h>
+static void show(const char *name, const unsigned char *bytes, unsigned long size)
+{
+    unsigned long bit, first = 0, bits = 0;
+    for (bit = size * 8; bit-- > 0;)
+        if (bytes[bit / 8] >> bit % 8 & 1) { first = bit; ++bits; }
+    printf("%s %lu %lu\n", name, first, bits);
+}
+int main(void)
+{
+"#,
+    );
+    for Layout { name, fields, .. } in layouts {
+        let _ = writeln!(text, "printf(\"{name} %lu 0\\n\", (unsigned long) sizeof(struct {name}));");
+        for (field, ..) in fields {
+            let _ = writeln!(
+                text,
+                "{{ struct {name} s; memset(&s, 0, sizeof s); s.{field} = (__typeof__(s.{field} + 0)) -1; \
+                 show(\"{name}.{field}\", (unsigned char *) &s, sizeof s); }}"
+            );
+        }
+    }
+    text + "return 0;\n}\n"
+}
+
+#[test]
+fn structures_have_the_headers_sizes_and_their_fields_its_places() {
+    if !Path::new(HEADER).exists() {
+        println!("skipped: libipt-dev is not installed");
+        return;
+    }
+    let layouts = layouts();
+    let folder = std::env::temp_dir().join(format!("pugmark-capi-layout-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let (source, binary) = (folder.join("layout.c"), folder.join("layout"));
+    fs::write(&source, program(&layouts)).unwrap();
+    let compiled = Command::new("cc").arg("-w").arg("-o").arg(&binary).arg(&source).status();
+    assert!(compiled.unwrap().success(), "{}", source.display());
+    let output = Command::new(&binary).output().unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    let theirs: BTreeMap<String, (u32, u32)> = str::from_utf8(&output.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| {
+            let mut words = line.split(' ');
+            let mut word = || words.next().unwrap();
+            (word().into(), (word().parse().unwrap(), word().parse().unwrap()))
+        })
+        .collect();
+    for Layout { name, size, fields } in layouts {
+        assert_eq!(theirs[name].0 as usize, size, "{name}");
+        for (field, at, width) in fields {
+            assert_eq!(theirs[&format!("{name}.{field}")], (at, width), "{name}.{field}");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Answers in the caller's memory.
+
+use crate::error::Code;
+use std::{ffi::c_int, ptr};
+
+/// Writes a structure as far as the caller's has room for it; what the caller's has in addition becomes zero.
+///
+/// # Safety
+/// `out` points to `size` writable bytes.
+#[inline]
+pub(crate) unsafe fn write_out<T: Copy>(value: &T, out: *mut T, size: usize) {
+    let own = size_of::<T>();
+    let out = out.cast::<u8>();
+    // SAFETY: both have that many bytes.
+    unsafe { ptr::copy_nonoverlapping(ptr::from_ref(value).cast::<u8>(), out, own.min(size)) };
+    if size > own {
+        // SAFETY: the caller's structure is longer than ours.
+        let rest = unsafe { out.add(own) };
+        // SAFETY: the rest of the caller's structure.
+        unsafe { rest.write_bytes(0, size - own) };
+    }
+}
+
+/// Writes an offset of a decoder: none if there is no decoder, and nothing in it before the first synchronisation.
+///
+/// # Safety
+/// `out` is null or writable.
+pub(crate) unsafe fn write_offset(decoder: Option<Option<u64>>, out: *mut u64) -> c_int {
+    let Some(known) = decoder.filter(|_| !out.is_null()) else { return Code::Invalid.status() };
+    let Some(offset) = known else { return Code::NoSync.status() };
+    // SAFETY: it is not null, so it is writable.
+    unsafe { out.write(offset) };
+    0
+}

@@ -1,0 +1,222 @@
+//! `struct pt_packet`, and the decoder's packets in it.
+//!
+//! The structure is two numbers and a union of structures with bit fields. A `Field` says where in the union's sixteen
+//! bytes a field of one of them is; a test compares each with the header.
+
+use pugmark_decoder_core::packet::{
+    Cbr, Cyc, Exstop, Ip, Mnt, ModeExec, ModeTsx, Mtc, Mwait, Packet, Pip, Ptw, PtwPayload, Pwre, Pwrx, Tma,
+    Tnt, Tsc, Vmcs,
+};
+use std::ffi::c_int;
+
+/// `struct pt_packet`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PtPacket {
+    pub(crate) kind: c_int,
+    pub(crate) size: u8,
+    /// Bytes that no field has; zero.
+    pub(crate) padding: [u8; 3],
+    pub(crate) payload: [u64; 2],
+}
+
+/// `enum pt_packet_type`.
+pub(crate) mod kind {
+    use std::ffi::c_int;
+
+    pub(crate) const INVALID: c_int = 0;
+    pub(crate) const UNKNOWN: c_int = 1;
+    pub(crate) const PAD: c_int = 2;
+    pub(crate) const PSB: c_int = 3;
+    pub(crate) const PSBEND: c_int = 4;
+    pub(crate) const FUP: c_int = 5;
+    pub(crate) const TIP: c_int = 6;
+    pub(crate) const TIP_PGE: c_int = 7;
+    pub(crate) const TIP_PGD: c_int = 8;
+    pub(crate) const TNT_8: c_int = 9;
+    pub(crate) const TNT_64: c_int = 10;
+    pub(crate) const MODE: c_int = 11;
+    pub(crate) const PIP: c_int = 12;
+    pub(crate) const VMCS: c_int = 13;
+    pub(crate) const CBR: c_int = 14;
+    pub(crate) const TSC: c_int = 15;
+    pub(crate) const TMA: c_int = 16;
+    pub(crate) const MTC: c_int = 17;
+    pub(crate) const CYC: c_int = 18;
+    pub(crate) const STOP: c_int = 19;
+    pub(crate) const OVF: c_int = 20;
+    pub(crate) const MNT: c_int = 21;
+    pub(crate) const EXSTOP: c_int = 22;
+    pub(crate) const MWAIT: c_int = 23;
+    pub(crate) const PWRE: c_int = 24;
+    pub(crate) const PWRX: c_int = 25;
+    pub(crate) const PTW: c_int = 26;
+}
+
+/// `pt_mol_exec`.
+pub(crate) const LEAF_EXEC: u64 = 0;
+/// `pt_mol_tsx`.
+pub(crate) const LEAF_TSX: u64 = 0x20;
+
+/// A field of the union: its first bit, and how many bits it has. No field lies across both words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Field {
+    pub(crate) at: u32,
+    pub(crate) width: u32,
+}
+
+impl Field {
+    const fn new(at: u32, width: u32) -> Self {
+        Self { at, width }
+    }
+
+    const fn mask(self) -> u64 {
+        u64::MAX >> (64 - self.width)
+    }
+}
+
+/// The fields, by their names in the header.
+pub(crate) mod field {
+    use super::Field;
+
+    pub(crate) const TNT_BIT_SIZE: Field = Field::new(0, 8);
+    pub(crate) const TNT_PAYLOAD: Field = Field::new(64, 64);
+    pub(crate) const IP_IPC: Field = Field::new(0, 32);
+    pub(crate) const IP_IP: Field = Field::new(64, 64);
+    pub(crate) const MODE_LEAF: Field = Field::new(0, 32);
+    pub(crate) const MODE_EXEC_CSL: Field = Field::new(32, 1);
+    pub(crate) const MODE_EXEC_CSD: Field = Field::new(33, 1);
+    pub(crate) const MODE_TSX_INTX: Field = Field::new(32, 1);
+    pub(crate) const MODE_TSX_ABRT: Field = Field::new(33, 1);
+    pub(crate) const PIP_CR3: Field = Field::new(0, 64);
+    pub(crate) const PIP_NR: Field = Field::new(64, 1);
+    pub(crate) const VMCS_BASE: Field = Field::new(0, 64);
+    pub(crate) const CBR_RATIO: Field = Field::new(0, 8);
+    pub(crate) const TSC_TSC: Field = Field::new(0, 64);
+    pub(crate) const TMA_CTC: Field = Field::new(0, 16);
+    pub(crate) const TMA_FC: Field = Field::new(16, 16);
+    pub(crate) const MTC_CTC: Field = Field::new(0, 8);
+    pub(crate) const CYC_VALUE: Field = Field::new(0, 64);
+    pub(crate) const MNT_PAYLOAD: Field = Field::new(0, 64);
+    pub(crate) const EXSTOP_IP: Field = Field::new(0, 1);
+    pub(crate) const MWAIT_HINTS: Field = Field::new(0, 32);
+    pub(crate) const MWAIT_EXT: Field = Field::new(32, 32);
+    pub(crate) const PWRE_STATE: Field = Field::new(0, 8);
+    pub(crate) const PWRE_SUB_STATE: Field = Field::new(8, 8);
+    pub(crate) const PWRE_HW: Field = Field::new(16, 1);
+    pub(crate) const PWRX_LAST: Field = Field::new(0, 8);
+    pub(crate) const PWRX_DEEPEST: Field = Field::new(8, 8);
+    pub(crate) const PWRX_INTERRUPT: Field = Field::new(16, 1);
+    pub(crate) const PWRX_STORE: Field = Field::new(17, 1);
+    pub(crate) const PWRX_AUTONOMOUS: Field = Field::new(18, 1);
+    pub(crate) const PTW_PAYLOAD: Field = Field::new(0, 64);
+    pub(crate) const PTW_PLC: Field = Field::new(64, 8);
+    pub(crate) const PTW_IP: Field = Field::new(72, 1);
+    pub(crate) const UNKNOWN_PACKET: Field = Field::new(0, 64);
+    #[cfg(test)]
+    pub(crate) const UNKNOWN_PRIV: Field = Field::new(64, 64);
+}
+
+impl PtPacket {
+    pub(crate) const fn new(kind: c_int) -> Self {
+        Self { kind, size: 0, padding: [0; 3], payload: [0; 2] }
+    }
+
+    pub(crate) const fn with(mut self, field: Field, value: u64) -> Self {
+        self.payload[(field.at / 64) as usize] |= (value & field.mask()) << (field.at % 64);
+        self
+    }
+
+    pub(crate) const fn get(&self, field: Field) -> u64 {
+        self.payload[(field.at / 64) as usize] >> (field.at % 64) & field.mask()
+    }
+
+    pub(crate) const fn flag(&self, field: Field) -> bool {
+        self.get(field) != 0
+    }
+
+    fn tnt(kind: c_int, tnt: Tnt) -> Self {
+        Self::new(kind).with(field::TNT_BIT_SIZE, tnt.len.into()).with(field::TNT_PAYLOAD, tnt.bits)
+    }
+
+    fn ip(kind: c_int, ip: Ip) -> Self {
+        let (form, payload) = match ip {
+            Ip::Suppressed => (0, 0),
+            Ip::Update16(payload) => (1, payload),
+            Ip::Update32(payload) => (2, payload),
+            Ip::SignExtend48(payload) => (3, payload),
+            Ip::Update48(payload) => (4, payload),
+            Ip::Full(payload) => (6, payload),
+        };
+        Self::new(kind).with(field::IP_IPC, form).with(field::IP_IP, payload)
+    }
+
+    /// The decoder's packet, or `None` if libipt 2.0.5 does not know it.
+    pub(crate) fn from_packet(packet: Packet) -> Option<Self> {
+        Some(match packet {
+            Packet::Pad => Self::new(kind::PAD),
+            Packet::Psb => Self::new(kind::PSB),
+            Packet::PsbEnd => Self::new(kind::PSBEND),
+            Packet::Ovf => Self::new(kind::OVF),
+            Packet::TraceStop => Self::new(kind::STOP),
+            Packet::TntShort(tnt) => Self::tnt(kind::TNT_8, tnt),
+            Packet::TntLong(tnt) => Self::tnt(kind::TNT_64, tnt),
+            Packet::Tip(ip) => Self::ip(kind::TIP, ip),
+            Packet::TipPge(ip) => Self::ip(kind::TIP_PGE, ip),
+            Packet::TipPgd(ip) => Self::ip(kind::TIP_PGD, ip),
+            Packet::Fup(ip) => Self::ip(kind::FUP, ip),
+            Packet::ModeExec(ModeExec { cs_l, cs_d, .. }) => Self::new(kind::MODE)
+                .with(field::MODE_LEAF, LEAF_EXEC)
+                .with(field::MODE_EXEC_CSL, cs_l.into())
+                .with(field::MODE_EXEC_CSD, cs_d.into()),
+            Packet::ModeTsx(ModeTsx { in_tx, abort }) => Self::new(kind::MODE)
+                .with(field::MODE_LEAF, LEAF_TSX)
+                .with(field::MODE_TSX_INTX, in_tx.into())
+                .with(field::MODE_TSX_ABRT, abort.into()),
+            Packet::Pip(Pip { cr3, non_root }) => {
+                Self::new(kind::PIP).with(field::PIP_CR3, cr3).with(field::PIP_NR, non_root.into())
+            }
+            Packet::Vmcs(Vmcs { base }) => Self::new(kind::VMCS).with(field::VMCS_BASE, base),
+            Packet::Tsc(Tsc { tsc }) => Self::new(kind::TSC).with(field::TSC_TSC, tsc),
+            Packet::Cbr(Cbr { ratio, .. }) => Self::new(kind::CBR).with(field::CBR_RATIO, ratio.into()),
+            Packet::Tma(Tma { ctc, fc }) => {
+                Self::new(kind::TMA).with(field::TMA_CTC, ctc.into()).with(field::TMA_FC, fc.into())
+            }
+            Packet::DamagedTma(_) => Self::new(kind::INVALID),
+            Packet::Mtc(Mtc { ctc }) => Self::new(kind::MTC).with(field::MTC_CTC, ctc.into()),
+            Packet::Cyc(Cyc { cycles }) => Self::new(kind::CYC).with(field::CYC_VALUE, cycles),
+            Packet::Mnt(Mnt { payload }) => Self::new(kind::MNT).with(field::MNT_PAYLOAD, payload),
+            Packet::Exstop(Exstop { ip }) => Self::new(kind::EXSTOP).with(field::EXSTOP_IP, ip.into()),
+            Packet::Mwait(Mwait { hints, ext }) => Self::new(kind::MWAIT)
+                .with(field::MWAIT_HINTS, hints.into())
+                .with(field::MWAIT_EXT, ext.into()),
+            Packet::Pwre(Pwre { state, sub_state, hw }) => Self::new(kind::PWRE)
+                .with(field::PWRE_STATE, state.into())
+                .with(field::PWRE_SUB_STATE, sub_state.into())
+                .with(field::PWRE_HW, hw.into()),
+            Packet::Pwrx(Pwrx { last, deepest, interrupt, store, autonomous }) => Self::new(kind::PWRX)
+                .with(field::PWRX_LAST, last.into())
+                .with(field::PWRX_DEEPEST, deepest.into())
+                .with(field::PWRX_INTERRUPT, interrupt.into())
+                .with(field::PWRX_STORE, store.into())
+                .with(field::PWRX_AUTONOMOUS, autonomous.into()),
+            Packet::Ptw(Ptw { payload, ip }) => {
+                let (code, payload) = match payload {
+                    PtwPayload::Four(payload) => (0, payload.into()),
+                    PtwPayload::Eight(payload) => (1, payload),
+                };
+                Self::new(kind::PTW)
+                    .with(field::PTW_PAYLOAD, payload)
+                    .with(field::PTW_PLC, code)
+                    .with(field::PTW_IP, ip.into())
+            }
+            Packet::Cfe(_)
+            | Packet::Evd(_)
+            | Packet::Trig(_)
+            | Packet::Bbp(_)
+            | Packet::Bip(_)
+            | Packet::Bep(_)
+            | Packet::Unknown(_) => return None,
+        })
+    }
+}

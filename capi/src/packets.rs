@@ -1,0 +1,282 @@
+//! The packet decoder: `pt_pkt_*`.
+
+use crate::{
+    config::{PtConfig, PtErrata},
+    error::Code,
+    out::{write_offset, write_out},
+    packet::{PtPacket, field, kind},
+};
+use pugmark_decoder_core::{
+    config::{Config, Dialect},
+    error::ErrorKind,
+    packet::{PSB, Packets},
+    sync,
+};
+use std::{ffi::c_int, ptr};
+
+/// `struct pt_packet_decoder`.
+#[derive(Debug)]
+pub struct PacketDecoder {
+    config: PtConfig,
+    packets: Packets<'static>,
+    /// Where the next packet is; `None` before the first synchronisation. Erratum SKZ84 can lead one byte after the end.
+    position: Option<u64>,
+    sync: Option<u64>,
+}
+
+/// A packet and its size, or what the function returns instead.
+type Decoded = Result<(PtPacket, u64), c_int>;
+
+impl PacketDecoder {
+    /// # Safety
+    /// As in [`pt_pkt_alloc_decoder`].
+    unsafe fn new(config: PtConfig) -> Self {
+        // SAFETY: the buffer stays as it is while the decoder exists, but for what `unknown` says.
+        let packets = Self::packets(unsafe { config.trace() });
+        Self { config, packets, position: None, sync: None }
+    }
+
+    /// What errata do to packets is decided in `next`, as libipt 2.0.5 does.
+    fn packets(trace: &'static [u8]) -> Packets<'static> {
+        Packets::with_config(trace, Config { dialect: Dialect::Libipt, ..Config::new() })
+    }
+
+    fn set(&mut self, offset: u64) {
+        self.packets.set_offset(offset);
+        self.position = Some(offset);
+    }
+
+    fn synced(&mut self, offset: u64) -> c_int {
+        self.set(offset);
+        self.sync = Some(offset);
+        0
+    }
+
+    fn sync_forward(&mut self) -> c_int {
+        let psb = PSB.len() as u64;
+        let position = match self.position {
+            // The PSB that the decoder is at is not the next one.
+            Some(position) if self.sync == Some(position) => position + psb,
+            position => position.unwrap_or(0),
+        };
+        // The packet before may have eaten the first bytes of a PSB.
+        let from = position - position.min(psb - 1);
+        if from > self.config.len() {
+            return Code::Internal.status();
+        }
+        // A position in the buffer fits.
+        match sync::forward(self.packets.bytes(), from as usize) {
+            Some(psb) => self.synced(psb as u64),
+            None => Code::EndOfStream.status(),
+        }
+    }
+
+    fn sync_backward(&mut self) -> c_int {
+        let end = self.config.len();
+        let before = self.position.unwrap_or(end);
+        if before > end {
+            return Code::Internal.status();
+        }
+        // A position in the buffer fits.
+        match crate::sync::backward(self.packets.bytes(), self.config.begin.addr(), before as usize) {
+            Some(psb) => self.synced(psb as u64),
+            None => Code::EndOfStream.status(),
+        }
+    }
+
+    fn next(&mut self) -> Decoded {
+        let Some(position) = self.position.filter(|&position| position <= self.config.len()) else {
+            return Err(Code::NoSync.status());
+        };
+        let (packet, size) = match self.packets.next() {
+            Some(Ok((_, packet))) => match PtPacket::from_packet(packet) {
+                // The longest packet has 16 bytes.
+                Some(packet) => {
+                    let size = self.packets.offset() - position;
+                    (PtPacket { size: size as u8, ..packet }, size)
+                }
+                None => self.unknown(position)?,
+            },
+            Some(Err(error)) => self.failed(position, error.kind)?,
+            None if self.is_newer(position) => self.unknown(position)?,
+            None => return Err(Code::EndOfStream.status()),
+        };
+        self.position = Some(position + size);
+        Ok((packet, size))
+    }
+
+    /// What `next` does where the decoder has an error.
+    #[cold]
+    fn failed(&mut self, position: u64, kind: ErrorKind) -> Decoded {
+        self.packets.set_offset(position);
+        match kind {
+            ErrorKind::MalformedPacket { packet: "TMA", .. } if self.config.errata.has(PtErrata::SKZ84) => {
+                let size = 8;
+                self.packets.set_offset(position + size);
+                Ok((PtPacket { size: 8, ..PtPacket::new(kind::INVALID) }, size))
+            }
+            _ => match Code::from(kind) {
+                Code::BadOpcode => self.unknown(position),
+                code => Err(code.status()),
+            },
+        }
+    }
+
+    /// Whether a packet begins here that libipt 2.0.5 does not know but the decoder does: CFE, EVD or TRIG.
+    #[cold]
+    fn is_newer(&self, position: u64) -> bool {
+        // A position in the buffer fits.
+        let rest = self.packets.bytes().get(position as usize..).unwrap_or_default();
+        matches!(rest, [0xd9, ..] | [0x02, 0x13 | 0x53, ..])
+    }
+
+    /// Asks the caller's reader of unknown packets.
+    #[cold]
+    fn unknown(&mut self, position: u64) -> Decoded {
+        self.packets.set_offset(position);
+        let Some(callback) = self.config.callback else { return Err(Code::BadOpcode.status()) };
+        // A position in the buffer fits.
+        let at = self.config.begin.wrapping_add(position as usize).cast_const();
+        let mut packet = PtPacket::new(kind::UNKNOWN).with(field::UNKNOWN_PACKET, at.addr() as u64);
+        // It may write to the buffer, so nothing borrows the buffer meanwhile.
+        self.packets = Self::packets(&[]);
+        // SAFETY: the caller of pt_pkt_alloc_decoder promised a function of this type; the place that it writes to has
+        // the two pointers of `struct pt_packet_unknown`.
+        let size = unsafe {
+            callback((&raw mut packet.payload).cast(), &raw const self.config, at, self.config.context)
+        };
+        // SAFETY: as in `new`.
+        self.packets = Self::packets(unsafe { self.config.trace() });
+        self.packets.set_offset(position);
+        let Ok(length) = u64::try_from(size) else { return Err(size) };
+        packet.size = u8::try_from(length).map_err(|_| Code::Invalid.status())?;
+        if position + length > self.config.len() {
+            return Err(Code::EndOfStream.status());
+        }
+        self.packets.set_offset(position + length);
+        Ok((packet, length))
+    }
+}
+
+/// Makes a packet decoder for the buffer of the configuration; null if the configuration is too short or has no buffer.
+///
+/// # Safety
+/// `config` is null or points to a `struct pt_config` with as many bytes as it says. Until the decoder is freed, its buffer is
+/// readable, nobody but its callback writes to it, and its callback is null or a function of the header's type, which
+/// does not use the decoder.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_pkt_alloc_decoder(config: *const PtConfig) -> *mut PacketDecoder {
+    // SAFETY: by contract.
+    let Some(config) = (unsafe { PtConfig::from_user(config) }) else { return ptr::null_mut() };
+    // SAFETY: by contract.
+    Box::into_raw(Box::new(unsafe { PacketDecoder::new(config) }))
+}
+
+/// Frees the decoder.
+///
+/// # Safety
+/// `decoder` is null or from [`pt_pkt_alloc_decoder`], and is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_pkt_free_decoder(decoder: *mut PacketDecoder) {
+    if !decoder.is_null() {
+        // SAFETY: pt_pkt_alloc_decoder made it of a box.
+        drop(unsafe { Box::from_raw(decoder) });
+    }
+}
+
+/// Goes to the next PSB.
+///
+/// # Safety
+/// `decoder` is null or from [`pt_pkt_alloc_decoder`], and nobody else uses it now.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_pkt_sync_forward(decoder: *mut PacketDecoder) -> c_int {
+    // SAFETY: by contract.
+    let decoder = unsafe { decoder.as_mut() };
+    decoder.map_or(Code::Invalid.status(), PacketDecoder::sync_forward)
+}
+
+/// Goes to the last PSB before the current packet.
+///
+/// # Safety
+/// As for [`pt_pkt_sync_forward`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_pkt_sync_backward(decoder: *mut PacketDecoder) -> c_int {
+    // SAFETY: by contract.
+    let decoder = unsafe { decoder.as_mut() };
+    decoder.map_or(Code::Invalid.status(), PacketDecoder::sync_backward)
+}
+
+/// Goes to `offset`, whatever is there.
+///
+/// # Safety
+/// As for [`pt_pkt_sync_forward`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_pkt_sync_set(decoder: *mut PacketDecoder, offset: u64) -> c_int {
+    // SAFETY: by contract.
+    let Some(decoder) = (unsafe { decoder.as_mut() }) else { return Code::Invalid.status() };
+    match decoder.config.checked(offset) {
+        Some(offset) => decoder.synced(offset),
+        None => Code::EndOfStream.status(),
+    }
+}
+
+/// Writes the offset of the next packet.
+///
+/// # Safety
+/// As for [`pt_pkt_sync_forward`]; `offset` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_pkt_get_offset(decoder: *const PacketDecoder, offset: *mut u64) -> c_int {
+    // SAFETY: by contract.
+    let decoder = unsafe { decoder.as_ref() };
+    // SAFETY: by contract.
+    unsafe { write_offset(decoder.map(|decoder| decoder.position), offset) }
+}
+
+/// Writes the offset of the last synchronisation.
+///
+/// # Safety
+/// As for [`pt_pkt_get_offset`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_pkt_get_sync_offset(decoder: *const PacketDecoder, offset: *mut u64) -> c_int {
+    // SAFETY: by contract.
+    let decoder = unsafe { decoder.as_ref() };
+    // SAFETY: by contract.
+    unsafe { write_offset(decoder.map(|decoder| decoder.sync), offset) }
+}
+
+/// Returns the decoder's copy of its configuration, which lives as long as the decoder.
+///
+/// # Safety
+/// As for [`pt_pkt_sync_forward`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_pkt_get_config(decoder: *const PacketDecoder) -> *const PtConfig {
+    // SAFETY: by contract.
+    let decoder = unsafe { decoder.as_ref() };
+    decoder.map_or(ptr::null(), |decoder| &raw const decoder.config)
+}
+
+/// Reads the next packet, writes as much of it as the caller's structure has, and returns its size in the trace.
+///
+/// # Safety
+/// As for [`pt_pkt_sync_forward`]; `packet` is null or points to `size` writable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_pkt_next(
+    decoder: *mut PacketDecoder,
+    packet: *mut PtPacket,
+    size: usize,
+) -> c_int {
+    // SAFETY: by contract.
+    let Some(decoder) = (unsafe { decoder.as_mut() }) else { return Code::Invalid.status() };
+    if packet.is_null() {
+        return Code::Invalid.status();
+    }
+    match decoder.next() {
+        Ok((decoded, length)) => {
+            // SAFETY: the caller's structure has that many bytes.
+            unsafe { write_out(&decoded, packet, size) };
+            // A packet has at most 255 bytes.
+            length as c_int
+        }
+        Err(status) => status,
+    }
+}

@@ -1,0 +1,127 @@
+//! Both libraries, loaded side by side.
+
+use std::{
+    ffi::{c_char, c_int, c_void},
+    path::PathBuf,
+    sync::OnceLock,
+};
+
+/// A decoder, an encoder or a configuration of a library.
+pub(crate) type Handle = *mut c_void;
+
+/// `struct pt_packet`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Packet {
+    pub(crate) kind: c_int,
+    pub(crate) size: u8,
+    pub(crate) padding: [u8; 3],
+    pub(crate) payload: [u64; 2],
+}
+
+/// `struct pt_config`, followed by room that only a newer caller's has.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Config {
+    pub(crate) size: usize,
+    pub(crate) begin: *const u8,
+    pub(crate) end: *const u8,
+    pub(crate) callback: Option<Callback>,
+    pub(crate) context: *mut c_void,
+    pub(crate) cpu: u64,
+    pub(crate) errata: [u32; 16],
+    pub(crate) rest: [u64; 23],
+}
+
+pub(crate) type Callback =
+    unsafe extern "C" fn(*mut [u64; 2], *const Config, *const u8, *mut c_void) -> c_int;
+
+impl Config {
+    pub(crate) fn new(trace: &[u8]) -> Self {
+        let range = trace.as_ptr_range();
+        Self {
+            size: 280,
+            begin: range.start,
+            end: range.end,
+            callback: None,
+            context: std::ptr::null_mut(),
+            cpu: 0,
+            errata: [0; 16],
+            rest: [0; 23],
+        }
+    }
+}
+
+/// `struct pt_version`.
+#[repr(C)]
+pub(crate) struct Version {
+    pub(crate) major: u8,
+    pub(crate) minor: u8,
+    pub(crate) patch: u16,
+    pub(crate) build: u32,
+    pub(crate) ext: *const c_char,
+}
+
+macro_rules! functions {
+    ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        /// The functions, by their names in the header.
+        pub(crate) struct Library { $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)* }
+
+        impl Library {
+            fn of(library: &'static libloading::Library) -> Self {
+                Self {
+                    $(
+                        // SAFETY: the header declares the function with these types.
+                        $name: *unsafe { library.get(stringify!($name).as_bytes()) }.unwrap(),
+                    )*
+                }
+            }
+        }
+    };
+}
+
+functions! {
+    pt_library_version: fn() -> Version;
+    pt_errstr: fn(c_int) -> *const c_char;
+    pt_cpu_errata: fn(*mut [u32; 16], *const u64) -> c_int;
+    pt_alloc_encoder: fn(*const Config) -> Handle;
+    pt_free_encoder: fn(Handle);
+    pt_enc_sync_set: fn(Handle, u64) -> c_int;
+    pt_enc_get_offset: fn(Handle, *mut u64) -> c_int;
+    pt_enc_get_config: fn(Handle) -> *const Config;
+    pt_enc_next: fn(Handle, *const Packet) -> c_int;
+    pt_pkt_alloc_decoder: fn(*const Config) -> Handle;
+    pt_pkt_free_decoder: fn(Handle);
+    pt_pkt_sync_forward: fn(Handle) -> c_int;
+    pt_pkt_sync_backward: fn(Handle) -> c_int;
+    pt_pkt_sync_set: fn(Handle, u64) -> c_int;
+    pt_pkt_get_offset: fn(Handle, *mut u64) -> c_int;
+    pt_pkt_get_sync_offset: fn(Handle, *mut u64) -> c_int;
+    pt_pkt_get_config: fn(Handle) -> *const Config;
+    pt_pkt_next: fn(Handle, *mut Packet, usize) -> c_int;
+}
+
+/// Where cargo puts the library that it builds for this test.
+pub(crate) fn our_file() -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name("libipt.so")
+}
+
+/// The installed library and ours, or `None` if none is installed; then a line says so.
+pub(crate) fn both() -> Option<[&'static Library; 2]> {
+    static BOTH: OnceLock<Option<[Library; 2]>> = OnceLock::new();
+    let both = BOTH.get_or_init(|| {
+        // Theirs comes first: ours has the same soname, by which the loader would find it again.
+        // SAFETY: libipt has no constructors and no destructors.
+        let theirs = unsafe { libloading::Library::new("libipt.so.2") }.ok()?;
+        // SAFETY: nor has ours.
+        let ours = unsafe { libloading::Library::new(our_file()) }.unwrap();
+        // The functions are used until the program ends, so the libraries are never unloaded.
+        let both = [theirs, ours].map(|library| Library::of(Box::leak(Box::new(library))));
+        assert_ne!(both[0].pt_errstr as usize, both[1].pt_errstr as usize);
+        Some(both)
+    });
+    if both.is_none() {
+        println!("skipped: libipt is not installed");
+    }
+    both.as_ref().map(|both| both.each_ref())
+}

@@ -1,0 +1,13 @@
+//! The same calls to the installed libipt and to ours: every returned value, structure and error must be equal.
+
+#![expect(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "each is a call of the library, with what both libraries get"
+)]
+
+mod damage;
+mod encoder;
+mod functions;
+mod library;
+mod packets;
+mod plain;
