@@ -58,6 +58,46 @@
 //! assert_eq!((sink.0, stream.errors()), (vec![0x1000, 0x1002, 0x1005, 0x1006, 0x1000, 0x1002], 0));
 //! ```
 //!
+//! # One buffer for many traces
+//!
+//! A [`Graph`](crate::graph::Graph) outlives traces and their buffers, and so does a stream. A fuzzing loop records each
+//! run into the same buffer, and decodes only code that it has not seen before:
+//!
+//! ```
+//! use pugmark_decoder_core::config::Config;
+//! use pugmark_decoder_core::graph::{Graph, edges::{EDGES, EdgeMap}};
+//! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
+//! use pugmark_decoder_core::resume::{BlockStream, KEPT};
+//!
+//! /// Stands for a processor, which traces a run of the program under test: returns how many bytes it wrote.
+//! fn trace_run(buffer: &mut [u8], taken: bool) -> usize {
+//!     // PSB, MODE.Exec (64 bit), FUP (1000), PSBEND, TNT, FUP (1002), TIP.PGD
+//!     let trace = b"\
+//!         \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\
+//!         \x04\x3d\x02\x10\x01";
+//!     buffer[..trace.len()].copy_from_slice(trace);
+//!     buffer[27] |= u8::from(taken) << 1;
+//!     trace.len()
+//! }
+//!
+//! // 1000: jz 1002; 1002: nop
+//! let sections = [Section { base: 0x1000, bytes: &[0x74, 0x00, 0x90], space: AddressSpace::Any }];
+//! let (mut memory, mut kept, mut counts) = (vec![0; 4096], [0; KEPT], [0; EDGES]);
+//! let mut graph = Graph::new(&mut memory);
+//! let mut stream = BlockStream::new(Image::new(&sections), Config::new(), &mut kept);
+//! let mut buffer = [0; 4096];
+//! for run in 0..4 {
+//!     let written = trace_run(&mut buffer, run % 2 == 0);
+//!     let mut edges = EdgeMap::<true>::new(&mut counts);
+//!     stream.decode(&buffer[..written], &mut graph, &mut edges);
+//!     stream.finish(&mut graph, &mut edges);
+//! }
+//! assert_eq!(stream.errors(), 0);
+//! // The code was decoded in the first run.
+//! assert_eq!(counts.iter().map(|count| u32::from(*count)).sum::<u32>(), 4);
+//! assert_eq!(graph.statistics().built, 1);
+//! ```
+//!
 //! # What is kept of a slice
 //!
 //! At the end of a slice a decoder keeps its state, which is small and of fixed size, and the bytes that it will read

@@ -1,9 +1,11 @@
 //! Traces that come in slices: wherever the cuts are, the result is that of the whole.
 
+mod ahead;
 #[path = "../common/mod.rs"]
 mod common;
 mod cuts;
 mod gaps;
+mod real;
 mod whole;
 
 use cuts::Cuts;
