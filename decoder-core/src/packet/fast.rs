@@ -55,8 +55,16 @@ pub(super) fn tnt(byte: u8) -> Option<Packet> {
     if byte & 1 != 0 || byte <= 2 {
         return None;
     }
-    let (bits, len) = OUTCOMES[usize::from(byte)];
-    Some(Packet::TntShort(Tnt { bits: bits.into(), len }))
+    Some(Packet::TntShort(Tnt::of_short(byte)))
+}
+
+impl Tnt {
+    /// The outcomes of the short TNT that is this byte.
+    #[inline(always)]
+    pub(crate) fn of_short(byte: u8) -> Self {
+        let (bits, len) = OUTCOMES[usize::from(byte)];
+        Self { bits: bits.into(), len }
+    }
 }
 
 /// The outcomes of short TNTs and how many there are, by the packet's byte. To find the highest bit of a byte takes

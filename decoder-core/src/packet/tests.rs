@@ -512,6 +512,23 @@ fn tnt_outcomes_come_oldest_first() {
 }
 
 #[test]
+fn outcomes_that_are_folded_are_those_that_come_one_by_one() {
+    let mut random = random();
+    for round in 0..1000 {
+        let tnt = Tnt { bits: random(), len: (round % 70) as u8 };
+        let mut folded = Vec::new();
+        tnt.outcomes().for_each(|taken| folded.push(taken));
+        let mut one_by_one = Vec::new();
+        let mut left = tnt.outcomes();
+        while let Some(taken) = left.next() {
+            one_by_one.push(taken);
+            assert_eq!(left.size_hint().0, usize::from(tnt.len.min(64)) - one_by_one.len());
+        }
+        assert_eq!(folded, one_by_one, "{tnt:x?}");
+    }
+}
+
+#[test]
 fn a_block_lasts_until_a_packet_that_cannot_be_inside_one() {
     let inside: &[&[u8]] = &[&[0x00], &[0x59, 1], &[0x13], &[0x02, 0x62], &[0x3d, 1, 2]];
     let outside: &[&[u8]] = &[&[0x02, 0x33], &[0x02, 0xb3], &[0x02, 0xf3], &[0x06], &[0x2d, 1, 2], &PSB];

@@ -38,9 +38,7 @@ struct Passing<'a, A>(&'a mut A);
 impl<A: AnswerSink> BranchSink for Passing<'_, A> {
     #[inline(always)]
     fn short(&mut self, _: u64, packet: u8) {
-        // The highest set bit ends the outcomes.
-        let len = 6 - packet.leading_zeros() as u8;
-        self.0.outcomes(Tnt { bits: u64::from(packet >> 1) ^ 1 << len, len });
+        self.0.outcomes(Tnt::of_short(packet));
     }
 
     #[inline(always)]
