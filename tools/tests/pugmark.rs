@@ -449,7 +449,39 @@ fn bench_gives_the_counts_of_decode() {
         assert_eq!(speed["count"], count, "{layer}");
     }
     let shortest = json(&folder, &["bench", "--seconds", "0", "--json", "--layer", "packets", "trace"], &[]);
+    assert_eq!(shortest["threads"], 1);
     assert_eq!(shortest["runs"], 3);
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn several_threads_give_what_one_gives() {
+    let folder = scratch("threads");
+    // PSB+, then TNTs (taken, taken): enough for several segments.
+    let trace = [&TRACE[..35], &[0x0e; 20_000]].concat().repeat(20);
+    fs::write(folder.join("trace"), trace).unwrap();
+    for layer in ["packets", "events", "query", "insns", "blocks", "edges"] {
+        let arguments = ["--raw", "code:0x1000", "--layer", layer, "trace", "--threads"];
+        let speed = |threads| {
+            let bench = [&["bench", "--seconds", "0", "--json"], &arguments[..], &[threads]].concat();
+            let speed = json(&folder, &bench, &[]);
+            assert_eq!(speed["threads"].to_string(), threads);
+            (speed["count"].clone(), speed["hash"].clone())
+        };
+        assert_eq!(speed("1"), speed("3"), "{layer}");
+        assert_eq!(speed("1").1.is_string(), matches!(layer, "insns" | "blocks" | "edges"), "{layer}");
+        if layer == "edges" {
+            // Two blocks for each TNT, less the one that is unknown at the start.
+            assert_eq!(speed("1").0, 2 * 20 * 20_000);
+            continue;
+        }
+        let totals = |threads| {
+            let output = pugmark(&folder, &[&["decode"], &arguments[..], &[threads]].concat(), &[]);
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        assert_eq!(totals("1"), totals("3"), "{layer}");
+    }
     fs::remove_dir_all(folder).unwrap();
 }
 
@@ -481,6 +513,12 @@ fn refusals_say_what_and_where() {
         (&["decode", "--source", "bts", "--handler", "2-1", "trace"], "not an address"),
         (&["bench", "--seconds", "x", "trace"], "not a number of seconds"),
         (&["bench", "--seconds", "-1", "trace"], "not a number of seconds"),
+        (&["bench", "--threads", "0", "trace"], "'0' for '--threads <N>'"),
+        (&["decode", "--layer", "edges", "trace"], "edges are for `pugmark bench`"),
+        (
+            &["decode", "--threads", "2", "--source", "bts", "trace"],
+            "--threads needs an Intel PT trace: branch records are decoded on one thread",
+        ),
         (&["bench", "none"], "none is empty: there is nothing to measure"),
         (&["decode", "--mtc-freq", "256", "trace"], "too large: the field has 8 bits, at most 0xff"),
         (&["decode", "--image", "endless.json", "trace"], "file /dev/zero: not a regular file"),

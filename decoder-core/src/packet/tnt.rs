@@ -117,7 +117,7 @@ impl Iterator for Outcomes {
     }
 
     #[inline(always)]
-    fn fold<B, F: FnMut(B, bool) -> B>(mut self, init: B, mut add: F) -> B {
+    fn fold<B, F: FnMut(B, bool) -> B>(self, init: B, mut add: F) -> B {
         let tnt = self.0;
         // A short packet that is full needs no loop, and most are.
         if tnt.len == Tnt::SHORT {
@@ -129,7 +129,7 @@ impl Iterator for Outcomes {
             return add(folded, tnt.outcome(0));
         }
         let mut folded = init;
-        while let Some(taken) = self.next() {
+        for taken in self {
             folded = add(folded, taken);
         }
         folded

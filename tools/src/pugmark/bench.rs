@@ -11,6 +11,7 @@ use super::{
     layers::GRAPH_WORDS,
     options::Input,
     progress::{Progress, Size},
+    segments::{Segment, each, segments},
 };
 use crate::output;
 use anyhow::{Context, Result, ensure};
@@ -19,8 +20,12 @@ use pugmark_decoder_core::{
     block::{Block, BlockDecoder},
     config::Config,
     event::{Event, EventDecoder},
-    graph::{ExecutionSink, Graph, Straight},
-    image::Image,
+    graph::{
+        ExecutionSink, Graph, Straight,
+        edges::{EDGES, EdgeMap},
+    },
+    hash::AddressHash,
+    image::{Image, Section},
     last_ip::LastIp,
     packet::{self, Ip, IpPacket, Packet, Packets, Tnt},
     query::{AnswerSink, QueryDecoder},
@@ -28,6 +33,7 @@ use pugmark_decoder_core::{
 use serde::Serialize;
 use std::{
     hint::black_box,
+    num::NonZeroUsize,
     time::{Duration, Instant},
 };
 
@@ -35,7 +41,7 @@ use std::{
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Example:
-  pugmark bench --layer insns --seconds 10 ls.rec")]
+  pugmark bench --layer insns --seconds 10 --threads 4 ls.rec")]
 pub struct BenchOptions {
     /// Measure for at least so long
     #[arg(long, default_value_t = 3.0, value_parser = parse_seconds, allow_negative_numbers = true)]
@@ -52,6 +58,8 @@ pub struct BenchOptions {
 pub struct Speed {
     /// The layer.
     pub layer: Layer,
+    /// On how many threads it was decoded.
+    pub threads: NonZeroUsize,
     /// The trace's length in bytes.
     pub bytes: u64,
     /// How often the trace was decoded.
@@ -62,9 +70,10 @@ pub struct Speed {
     pub seconds_median: f64,
     /// The speed of the median run in 10^6 bytes of trace per second.
     pub mb_per_s: f64,
-    /// The number of what the layer produces: packets, events, branches and events, or instructions.
+    /// The number of what the layer produces: packets, events, branches and events, instructions, or edges.
     pub count: u64,
-    /// The hash of the instructions' addresses, if the layer produces instructions.
+    /// The hash of the instructions' addresses, if the layer produces instructions; for edges that of the map, whose
+    /// counts wrap around, eight at a time.
     pub hash: Option<String>,
 }
 
@@ -88,14 +97,16 @@ pub fn run(options: &BenchOptions) -> Result<()> {
     let trace = options.input.load(traced, &mut progress)?;
     ensure!(!trace.is_empty(), "{} is empty: there is nothing to measure", traced.trace.display());
     let seconds = Duration::from_secs_f64(options.seconds);
-    let speed =
-        measure(&trace, &code, options.input.config(traced)?, options.input.layer, seconds, &mut progress);
+    let config = options.input.config(traced)?;
+    let traced = Traced { trace: &trace, code: &code, config };
+    let speed = measure(&traced, options.input.layer, options.input.threads, seconds, &mut progress)?;
     let line = match options.json {
         true => serde_json::to_string(&speed)?,
         false => format!(
-            "{:?}: {:.1} MB/s; {} bytes in {:.6} s, at best {:.6} s, of {} runs; count {}{}",
+            "{:?}: {:.1} MB/s on {} threads; {} bytes in {:.6} s, at best {:.6} s, of {} runs; count {}{}",
             speed.layer,
             speed.mb_per_s,
+            speed.threads,
             speed.bytes,
             speed.seconds_median,
             speed.seconds_min,
@@ -107,35 +118,60 @@ pub fn run(options: &BenchOptions) -> Result<()> {
     output::print(|out| writeln!(out, "{line}"))
 }
 
+/// What is decoded.
+#[derive(Debug)]
+pub struct Traced<'a> {
+    /// The trace.
+    pub trace: &'a [u8],
+    /// Its code.
+    pub code: &'a TracedCode,
+    /// How to read it.
+    pub config: Config<'a>,
+}
+
 /// Decodes the trace repeatedly for at least the time `least`, and at least three times.
+///
+/// # Errors
+/// If several threads do not find what one finds.
 pub fn measure(
-    trace: &[u8],
-    code: &TracedCode,
-    config: Config<'_>,
+    traced: &Traced<'_>,
     layer: Layer,
+    threads: NonZeroUsize,
     least: Duration,
     progress: &mut Progress,
-) -> Speed {
-    let hash = decode::decode(trace, code, config, layer, true, progress).hash;
+) -> Result<Speed> {
+    let Traced { trace, code, config } = *traced;
     let sections = code.sections();
-    let image = Image::new(&sections);
-    let mut memory = vec![0; GRAPH_WORDS];
-    let mut graph = Graph::new(&mut memory);
+    let mut memory: Vec<_> = (0..threads.get()).map(|_| vec![0; GRAPH_WORDS]).collect();
+    let mut workers: Vec<_> = memory.iter_mut().map(|memory| Worker::new(memory)).collect();
+    let alone = [Segment { bytes: trace, lead: &[], offset: 0 }];
+    let count = once(&alone, &mut workers[..1], &sections, config, layer);
+    let map = merged(&mut workers);
+    let segments = segments(trace, config, threads);
+    let together = once(&segments, &mut workers, &sections, config, layer);
+    ensure!(
+        count == together && map == merged(&mut workers),
+        "on {threads} threads other things are found than on one: the trace may have errors"
+    );
+    let hash = match layer {
+        Layer::Edges => Some(hash_of(&map)),
+        _ => decode::decode(trace, code, config, layer, true, progress).hash,
+    };
     let mut times = vec![];
-    let mut count = 0;
     let begin = Instant::now();
     progress.begin("measuring", Size::Time(least));
     while times.len() < 3 || begin.elapsed() < least {
         let start = Instant::now();
-        count = black_box(once(black_box(trace), image, config, layer, &mut graph));
+        black_box(once(black_box(&segments), &mut workers, &sections, config, layer));
         times.push(start.elapsed().as_secs_f64());
         progress.at(begin.elapsed().as_millis() as u64);
     }
     progress.end();
     times.sort_by(f64::total_cmp);
     let median = times[times.len() / 2];
-    Speed {
+    Ok(Speed {
         layer,
+        threads,
         bytes: trace.len() as u64,
         runs: times.len(),
         seconds_min: times[0],
@@ -143,15 +179,75 @@ pub fn measure(
         mb_per_s: trace.len() as f64 / 1e6 / median,
         count,
         hash: hash.map(hash_text),
+    })
+}
+
+/// What a thread keeps from run to run.
+struct Worker<'m> {
+    graph: Graph<'m>,
+    /// The edges of segments, and those of their leads.
+    edges: Box<[u8; EDGES]>,
+    lead_edges: Box<[u8; EDGES]>,
+}
+
+impl<'m> Worker<'m> {
+    fn new(memory: &'m mut [u32]) -> Self {
+        let none = || Box::new([0; EDGES]);
+        Self { graph: Graph::new(memory), edges: none(), lead_edges: none() }
     }
 }
 
+/// Takes the edges of all workers together.
+fn merged(workers: &mut [Worker<'_>]) -> Vec<u8> {
+    let mut all = vec![0_u8; EDGES];
+    for worker in workers {
+        for ((sum, edges), lead) in all.iter_mut().zip(&mut worker.edges[..]).zip(&mut worker.lead_edges[..])
+        {
+            *sum = sum.wrapping_add(std::mem::take(edges)).wrapping_sub(std::mem::take(lead));
+        }
+    }
+    all
+}
+
+fn hash_of(map: &[u8]) -> AddressHash {
+    let mut hash = AddressHash::new();
+    map.as_chunks().0.iter().for_each(|counts| hash.add(u64::from_le_bytes(*counts)));
+    hash
+}
+
 /// Decodes the trace once and returns the number of items that the layer produced.
+fn once(
+    segments: &[Segment<'_>],
+    workers: &mut [Worker<'_>],
+    sections: &[Section<'_>],
+    config: Config<'_>,
+    layer: Layer,
+) -> u64 {
+    let counts = each(segments, workers, |worker, segment| {
+        let image = Image::new(sections);
+        let Worker { graph, edges, lead_edges } = worker;
+        let count = count(segment.bytes, image, config, layer, (graph, edges));
+        let lead = match segment.lead {
+            [] => 0,
+            lead => self::count(lead, image, config, layer, (graph, lead_edges)),
+        };
+        count - lead
+    });
+    counts.iter().sum()
+}
+
+/// Decodes a part of the trace and returns the number of items that the layer produced.
 ///
 /// Each item is used by reference. A copy would read with wide loads what was just written by narrow stores, and such
 /// loads must wait until the stores are in the cache.
-fn once(trace: &[u8], image: Image<'_>, config: Config<'_>, layer: Layer, graph: &mut Graph<'_>) -> u64 {
-    let mut count = 0;
+fn count(
+    trace: &[u8],
+    image: Image<'_>,
+    config: Config<'_>,
+    layer: Layer,
+    (graph, edges): (&mut Graph<'_>, &mut [u8; EDGES]),
+) -> u64 {
+    let blocks = || BlockDecoder::with_config(trace, image, config);
     match layer {
         Layer::Packets => {
             let mut packets = Packets::with_config(trace, config);
@@ -159,16 +255,18 @@ fn once(trace: &[u8], image: Image<'_>, config: Config<'_>, layer: Layer, graph:
             while packets.sync_forward().is_some() {
                 let _ = packets.visit(&mut last_ip, &mut taken);
             }
-            count = taken.0;
+            taken.0
         }
         Layer::Events => {
             let mut decoder = EventDecoder::with_config(trace, config);
+            let mut count = 0;
             while decoder.sync_forward().is_some() {
                 while let Ok(Some(event)) = &decoder.next() {
                     black_box(event);
                     count += 1;
                 }
             }
+            count
         }
         Layer::Query => {
             let mut decoder = QueryDecoder::with_config(trace, config);
@@ -176,26 +274,20 @@ fn once(trace: &[u8], image: Image<'_>, config: Config<'_>, layer: Layer, graph:
             while decoder.sync_forward().is_some() {
                 let _ = decoder.visit(&mut answers);
             }
-            count = answers.0;
+            answers.0
         }
-        Layer::Insns => {
-            let mut decoder = BlockDecoder::with_config(trace, image, config);
-            let mut insns = Counted::default();
-            while decoder.resync().is_some() {
-                let _ = decoder.visit(graph, &mut insns);
-            }
-            count = insns.0;
-        }
-        Layer::Blocks => {
-            let mut decoder = BlockDecoder::with_config(trace, image, config);
-            let mut blocks = CountedBlocks::default();
-            while decoder.resync().is_some() {
-                let _ = decoder.visit(graph, &mut blocks);
-            }
-            count = blocks.0;
-        }
+        Layer::Insns => visited(blocks(), graph, Counted::default()).0,
+        Layer::Blocks => visited(blocks(), graph, CountedBlocks::default()).0,
+        Layer::Edges => visited(blocks(), graph, EdgeMap::<false>::new(edges)).taken(),
     }
-    count
+}
+
+/// Visits the whole trace.
+fn visited<S: ExecutionSink>(mut decoder: BlockDecoder<'_>, graph: &mut Graph<'_>, mut sink: S) -> S {
+    while decoder.resync().is_some() {
+        let _ = decoder.visit(graph, &mut sink);
+    }
+    sink
 }
 
 /// Counts packets, answers, or instructions, and uses what each holds.

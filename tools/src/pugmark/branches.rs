@@ -124,7 +124,7 @@ pub fn decode(
             let totals = layers::count(&mut decoder, totals, progress);
             Totals { hash: decoder.decoder.addresses.map(|addresses| addresses.hash()), ..totals }
         }
-        Layer::Events | Layer::Query => {
+        Layer::Events | Layer::Query | Layer::Edges => {
             bail!("branch records have no layer {layer}: use --layer packets, insns or blocks")
         }
     };

@@ -8,6 +8,7 @@ use super::{
     options::Input,
     progress::{Progress, Size},
     recording::{IndexedPart, Traced},
+    threads,
     totals::Json,
 };
 use crate::output::{self, tell};
@@ -63,6 +64,16 @@ pub enum Layer {
     Insns,
     /// Blocks of instructions, which is the fast way to the instructions.
     Blocks,
+    /// Pairs of blocks, counted in a map. Only measured.
+    Edges,
+}
+
+impl Layer {
+    /// Whether the layer decodes code.
+    #[must_use]
+    pub fn needs_code(self) -> bool {
+        matches!(self, Self::Insns | Self::Blocks | Self::Edges)
+    }
 }
 
 /// Runs `pugmark decode`. The exit status is 1 if a trace has errors or no packets, unless that is allowed, and if it
@@ -73,6 +84,11 @@ pub enum Layer {
 /// trace are in the totals.
 pub fn run(options: &DecodeOptions) -> Result<ExitCode> {
     options.can_check()?;
+    ensure!(options.input.layer != Layer::Edges, "edges are for `pugmark bench`: use --layer blocks");
+    ensure!(
+        options.input.threads.get() == 1 || options.branches.source == Source::Pt,
+        "--threads needs an Intel PT trace: branch records are decoded on one thread"
+    );
     let traces = options.input.traces()?;
     let decoded = traces.into_iter().map(|traced| options.decode(traced)).collect::<Result<Vec<_>>>()?;
     let is_good = |decoded: &DecodedTrace| {
@@ -139,9 +155,16 @@ impl DecodeOptions {
         let trace = self.input.load(&traced, &mut progress)?;
         let config = self.input.config(&traced)?;
         let (layer, hash) = (self.input.layer, self.hash || self.json || self.check);
+        let threads = self.input.threads;
         let totals = match self.branches.source {
             Source::Pt => {
-                let mut totals = decode(&trace, &code, config, layer, hash, &mut progress);
+                // The hash is of all addresses in order.
+                let alone = threads.get() == 1 || hash && layer.needs_code();
+                let mut totals = if alone {
+                    decode(&trace, &code, config, layer, hash, &mut progress)
+                } else {
+                    threads::decode(&trace, &code, config, layer, threads, &mut progress)
+                };
                 totals.explain(&trace, config);
                 totals
             }
@@ -212,8 +235,7 @@ impl DecodeOptions {
                 totals.bytes
             ));
         }
-        let needs_code = matches!(input.layer, Layer::Insns | Layer::Blocks);
-        (needs_code && !input.has_code(traced) && !totals.errors.is_empty()).then(|| {
+        (input.layer.needs_code() && !input.has_code(traced) && !totals.errors.is_empty()).then(|| {
             "no code was given, and instructions are decoded from code: use --image, --elf or --raw, or --layer packets"
                 .into()
         })
@@ -253,7 +275,7 @@ pub fn decode(
             Layer::Events => layers::events(trace, config, progress),
             Layer::Query => layers::query(trace, config, progress),
             Layer::Insns => layers::insns(trace, image, config, hash, progress),
-            Layer::Blocks => layers::blocks(trace, image, config, hash, progress),
+            Layer::Blocks | Layer::Edges => layers::blocks(trace, image, config, hash, progress),
         };
         let Totals { bytes, packets, tsc_first, tsc_last, .. } = match (layer, counting) {
             (Layer::Packets, _) => return totals,

@@ -197,6 +197,45 @@ pub fn blocks(
     }
 }
 
+/// Counts the blocks with a graph that exists. Returns the last block, too, and the address after it.
+pub(super) fn blocks_to_the_end(
+    trace: &[u8],
+    image: Image<'_>,
+    config: Config<'_>,
+    graph: &mut Graph<'_>,
+) -> (Totals, Option<Block>, Option<u64>) {
+    let mut decoder = BlockDecoder::with_config(trace, image, config);
+    let mut blocks = BlocksToTheEnd::default();
+    while decoder.resync().is_some() {
+        if let Err(error) = decoder.visit(graph, &mut blocks) {
+            blocks.totals.errors.push(error.into());
+        }
+    }
+    (blocks.totals, blocks.last, decoder.ip())
+}
+
+/// Counts blocks, and remembers the last one.
+#[derive(Default)]
+struct BlocksToTheEnd {
+    totals: Totals,
+    last: Option<Block>,
+}
+
+impl ExecutionSink for BlocksToTheEnd {
+    const BLOCKS: bool = true;
+
+    #[inline]
+    fn block(&mut self, block: &Block) {
+        self.totals.blocks += 1;
+        self.totals.instructions += u64::from(block.insns);
+        self.last = Some(*block);
+    }
+
+    fn event(&mut self, _: &Event) {
+        self.totals.events += 1;
+    }
+}
+
 /// A decoder of blocks, and what is done with the addresses of their instructions.
 struct Blocks<'a, 'm, H> {
     decoder: BlockDecoder<'a>,

@@ -27,5 +27,7 @@ pub mod progress;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod record;
 pub mod recording;
+mod segments;
+mod threads;
 pub mod totals;
 mod values;

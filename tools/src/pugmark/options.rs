@@ -8,16 +8,22 @@ use crate::perf_data::PerfData;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use pugmark_decoder_core::config::Config;
-use std::path::{Path, PathBuf};
+use std::{
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+};
 
 /// A trace, the code that was traced, and how to decode them.
 #[derive(Args, Clone, Debug)]
 pub struct Input {
     /// A trace file, `-` for standard input, a folder that `pugmark record` has made, or a file of `perf record`
     pub trace: PathBuf,
-    /// How far to decode: packets, events, query, insns or blocks
+    /// How far to decode: packets, events, query, insns, blocks; edges for `bench`
     #[arg(long, value_enum, default_value_t = Layer::Blocks, hide_possible_values = true)]
     pub layer: Layer,
+    /// Decode on so many threads; addresses are hashed on one
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub threads: NonZeroUsize,
     /// A list of files and addresses, as `pugmark record` writes it; repeatable
     #[arg(long, value_name = "IMAGE.json", help_heading = CODE)]
     pub image: Vec<PathBuf>,
@@ -63,7 +69,7 @@ impl Input {
     pub fn code(&self, traced: &Traced) -> Result<TracedCode> {
         let mut code = TracedCode::default();
         if !self.is_code_given()
-            && matches!(self.layer, Layer::Insns | Layer::Blocks)
+            && self.layer.needs_code()
             && let Some(image) = &traced.image
         {
             code.add_image(image)?;

@@ -155,7 +155,7 @@ impl Totals {
                 writeln!(out, "conditional   {}", self.conditional)?;
                 writeln!(out, "indirect      {}", self.indirect)?;
             }
-            Layer::Insns | Layer::Blocks => {
+            Layer::Insns | Layer::Blocks | Layer::Edges => {
                 writeln!(out, "instructions  {}", self.instructions)?;
                 if layer == Layer::Blocks {
                     writeln!(out, "blocks        {}", self.blocks)?;
