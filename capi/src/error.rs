@@ -20,6 +20,7 @@ pub(crate) enum Code {
     IpSuppressed = 12,
     NotMapped = 13,
     BadInstruction = 14,
+    BadImage = 17,
     ReturnWithoutCall = 20,
     BadReturn = 21,
     BadStatusUpdate = 22,

@@ -4,6 +4,7 @@
 
 use crate::{
     config::{PtConfig, PtCpu, PtErrata, PtFilter},
+    image::PtAsid,
     packet::{Field, PtPacket, field},
     version::Version,
 };
@@ -82,6 +83,7 @@ fn layouts() -> Vec<Layout> {
         layout!("pt_cpu", PtCpu, [
             "vendor" = vendor: u32, "family" = family: u16, "model" = model: u8, "stepping" = stepping: u8,
         ]),
+        layout!("pt_asid", PtAsid, ["size" = size: usize, "cr3" = cr3: u64, "vmcs" = vmcs: u64]),
         errata,
         filter,
         config,

@@ -3,8 +3,8 @@
 //! Programs that are linked with libipt run on it without being rebuilt. `README.md` lists which functions there are.
 //!
 //! Every function checks its arguments as libipt does: where libipt answers `-pte_invalid` to a null pointer, so does
-//! the function. What it cannot check is the `# Safety` of each function. Pointers to decoders must come from the function that
-//! allocates them, and a decoder is used by one thread at a time.
+//! the function. What it cannot check is the `# Safety` of each function. Pointers to decoders must come from the
+//! function that allocates them, and a decoder is used by one thread at a time.
 //!
 //! A panic never leaves a function: a panic that would leave an `extern "C"` function ends the process, and the release
 //! profile ends it where it happens. Catching it instead would let a decoder be used whose state is not known any
@@ -15,13 +15,16 @@ compile_error!(
     "the layouts of libipt's structures are written down for 64-bit little-endian processors only"
 );
 
+pub mod cache;
 pub mod config;
 pub mod encoder;
 pub mod error;
+pub mod image;
 #[cfg(test)]
 mod layout;
 mod out;
 pub mod packet;
 pub mod packets;
+mod section;
 mod sync;
 pub mod version;

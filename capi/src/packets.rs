@@ -19,7 +19,8 @@ use std::{ffi::c_int, ptr};
 pub struct PacketDecoder {
     config: PtConfig,
     packets: Packets<'static>,
-    /// Where the next packet is; `None` before the first synchronisation. Erratum SKZ84 can lead one byte after the end.
+    /// Where the next packet is; `None` before the first synchronisation. Erratum SKZ84 can lead one byte after the
+    /// end.
     position: Option<u64>,
     sync: Option<u64>,
 }
@@ -161,9 +162,9 @@ impl PacketDecoder {
 /// Makes a packet decoder for the buffer of the configuration; null if the configuration is too short or has no buffer.
 ///
 /// # Safety
-/// `config` is null or points to a `struct pt_config` with as many bytes as it says. Until the decoder is freed, its buffer is
-/// readable, nobody but its callback writes to it, and its callback is null or a function of the header's type, which
-/// does not use the decoder.
+/// `config` is null or points to a `struct pt_config` with as many bytes as it says. Until the decoder is freed, its
+/// buffer is readable, nobody but its callback writes to it, and its callback is null or a function of the header's
+/// type, which does not use the decoder.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_pkt_alloc_decoder(config: *const PtConfig) -> *mut PacketDecoder {
     // SAFETY: by contract.

@@ -7,8 +7,8 @@ const WORD: usize = 8;
 
 /// Returns where the PSB is that libipt goes to from `at`, in a trace that begins at `address`.
 ///
-/// libipt steps back word by word to one that is a part of a PSB, and from there forward to the last PSB of the run. So it
-/// can find the PSB that `at` is in or directly after. The decoder's own
+/// libipt steps back word by word to one that is a part of a PSB, and from there forward to the last PSB of the run. So
+/// it can find the PSB that `at` is in or directly after. The decoder's own
 /// [`backward`](pugmark_decoder_core::sync::backward) finds every PSB that begins before `at`, and no other.
 pub(crate) fn backward(trace: &[u8], address: usize, at: usize) -> Option<usize> {
     let mut end = at.checked_sub(address.wrapping_add(at) % WORD)?;

@@ -99,6 +99,20 @@ functions! {
     pt_pkt_get_sync_offset: fn(Handle, *mut u64) -> c_int;
     pt_pkt_get_config: fn(Handle) -> *const Config;
     pt_pkt_next: fn(Handle, *mut Packet, usize) -> c_int;
+    pt_iscache_alloc: fn(*const c_char) -> Handle;
+    pt_iscache_free: fn(Handle);
+    pt_iscache_name: fn(Handle) -> *const c_char;
+    pt_iscache_set_limit: fn(Handle, u64) -> c_int;
+    pt_iscache_add_file: fn(Handle, *const c_char, u64, u64, u64) -> c_int;
+    pt_iscache_read: fn(Handle, *mut u8, u64, c_int, u64) -> c_int;
+    pt_image_alloc: fn(*const c_char) -> Handle;
+    pt_image_free: fn(Handle);
+    pt_image_name: fn(Handle) -> *const c_char;
+    pt_image_add_file: fn(Handle, *const c_char, u64, u64, *const [u64; 3], u64) -> c_int;
+    pt_image_add_cached: fn(Handle, Handle, c_int, *const [u64; 3]) -> c_int;
+    pt_image_copy: fn(Handle, Handle) -> c_int;
+    pt_image_remove_by_filename: fn(Handle, *const c_char, *const [u64; 3]) -> c_int;
+    pt_image_remove_by_asid: fn(Handle, *const [u64; 3]) -> c_int;
 }
 
 /// Where cargo puts the library that it builds for this test.

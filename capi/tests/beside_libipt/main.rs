@@ -11,3 +11,4 @@ mod functions;
 mod library;
 mod packets;
 mod plain;
+mod sections;

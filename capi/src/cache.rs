@@ -1,0 +1,225 @@
+//! The cache of sections: `pt_iscache_*`. Threads may share one.
+
+use crate::{
+    error::Code,
+    section::{Mapping, Section, locked},
+};
+use std::{
+    ffi::{CStr, CString, c_char, c_int},
+    ptr,
+    sync::{Arc, Mutex},
+};
+
+/// `struct pt_image_section_cache`.
+#[derive(Debug)]
+pub struct Cache {
+    name: Option<CString>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// Sections and the addresses that they are loaded at. The identifier of an entry is its index plus one.
+    entries: Vec<(Arc<Section>, u64)>,
+    /// How much memory mappings that nobody uses may take.
+    limit: u64,
+    /// The mappings that are kept, and how much memory each takes. The one used last comes first.
+    kept: Vec<(Arc<Mapping>, u64)>,
+}
+
+/// libipt's limit of entries: the largest multiple of eight that a 16-bit number holds.
+const MOST_ENTRIES: usize = 65528;
+
+/// The most that is read at once.
+const MOST_BYTES: u64 = u16::MAX as u64;
+
+impl Inner {
+    /// The entry of this part of a file at this address, or else of the first one at another address.
+    fn find(&self, file: &CStr, offset: u64, size: u64, address: u64) -> Option<usize> {
+        let is = |section: &Section| {
+            section.offset == offset && section.size == size && section.file.as_c_str() == file
+        };
+        let first = self.entries.iter().position(|(section, _)| is(section))?;
+        let shared = &self.entries[first].0;
+        let exact =
+            self.entries.iter().position(|(section, at)| Arc::ptr_eq(section, shared) && *at == address);
+        Some(exact.unwrap_or(first))
+    }
+
+    fn keep(&mut self, mapping: Arc<Mapping>, memory: u64) {
+        let known = self.kept.iter().position(|(kept, _)| Arc::ptr_eq(kept, &mapping));
+        if known.is_none() && memory > self.limit {
+            return;
+        }
+        let entry = known.map_or((mapping, memory), |known| self.kept.remove(known));
+        self.kept.insert(0, entry);
+        self.prune();
+    }
+
+    /// Forgets the first mapping that is too much, and all that were used before it.
+    fn prune(&mut self) {
+        let mut used = 0_u64;
+        let fits = |(_, memory): &&(Arc<Mapping>, u64)| {
+            used = used.saturating_add(*memory);
+            used <= self.limit
+        };
+        let kept = self.kept.iter().take_while(fits).count();
+        self.kept.truncate(kept);
+    }
+}
+
+/// The identifier of an entry.
+fn identifier(index: usize) -> c_int {
+    // There are at most 65528.
+    index as c_int + 1
+}
+
+impl Cache {
+    fn add(&self, file: &CStr, offset: u64, size: u64, address: u64) -> Result<c_int, Code> {
+        let mut inner = locked(&self.inner);
+        let mut found = inner.find(file, offset, size, address);
+        let mut new = None;
+        if found.is_none() {
+            let section = Section::new(file, offset, size).ok_or(Code::Invalid)?;
+            // It may be shorter than asked for, and known by its real size.
+            found = inner.find(file, offset, section.size, address);
+            new = Some(section);
+        }
+        let section = match (found, new) {
+            (Some(found), _) if inner.entries[found].1 == address => return Ok(identifier(found)),
+            (Some(found), _) => Arc::clone(&inner.entries[found].0),
+            (None, Some(section)) => section,
+            (None, None) => return Err(Code::Internal),
+        };
+        if inner.entries.len() == MOST_ENTRIES {
+            return Err(Code::NoMemory);
+        }
+        inner.entries.push((section, address));
+        Ok(identifier(inner.entries.len() - 1))
+    }
+
+    /// The section of this identifier, and its address.
+    pub(crate) fn lookup(&self, isid: c_int) -> Result<(Arc<Section>, u64), Code> {
+        let index = isid.checked_sub(1).filter(|&index| index >= 0).ok_or(Code::BadImage)?;
+        let index = u16::try_from(index).map_err(|_| Code::Internal)?;
+        locked(&self.inner).entries.get(usize::from(index)).cloned().ok_or(Code::BadImage)
+    }
+
+    fn read(&self, isid: c_int, address: u64, out: &mut [u8]) -> Result<usize, Code> {
+        let (section, base) = self.lookup(isid)?;
+        let from = address.checked_sub(base).ok_or(Code::NotMapped)?;
+        let mapping = section.map()?;
+        locked(&self.inner).keep(Arc::clone(&mapping), section.memory(&mapping));
+        section.read(&mapping, from, out)
+    }
+}
+
+/// Copies a name.
+///
+/// # Safety
+/// `name` is null or a string of C.
+pub(crate) unsafe fn owned(name: *const c_char) -> Option<CString> {
+    // SAFETY: it is not null, so it is a string by contract.
+    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.into())
+}
+
+/// Makes a cache. The name, which may be null, is copied.
+///
+/// # Safety
+/// `name` is null or a string of C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_iscache_alloc(name: *const c_char) -> *mut Cache {
+    // SAFETY: by contract.
+    let name = unsafe { owned(name) };
+    let inner = Mutex::new(Inner { entries: vec![], limit: u64::MAX, kept: vec![] });
+    Box::into_raw(Box::new(Cache { name, inner }))
+}
+
+/// Frees the cache. Images keep the sections that they have of it.
+///
+/// # Safety
+/// `cache` is null or from [`pt_iscache_alloc`], and is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_iscache_free(cache: *mut Cache) {
+    if !cache.is_null() {
+        // SAFETY: pt_iscache_alloc made it of a box.
+        drop(unsafe { Box::from_raw(cache) });
+    }
+}
+
+/// Returns the cache's name, which lives as long as the cache; null if it has none.
+///
+/// # Safety
+/// `cache` is null or from [`pt_iscache_alloc`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_iscache_name(cache: *const Cache) -> *const c_char {
+    // SAFETY: by contract.
+    let cache = unsafe { cache.as_ref() };
+    cache.and_then(|cache| cache.name.as_ref()).map_or(ptr::null(), |name| name.as_ptr())
+}
+
+/// Sets how much memory may stay mapped while nobody uses it.
+///
+/// # Safety
+/// As for [`pt_iscache_name`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_iscache_set_limit(cache: *mut Cache, limit: u64) -> c_int {
+    // SAFETY: by contract; what changes is behind its lock.
+    let Some(cache) = (unsafe { cache.as_ref() }) else { return Code::Invalid.status() };
+    let mut inner = locked(&cache.inner);
+    inner.limit = limit;
+    inner.prune();
+    0
+}
+
+/// Adds a part of a file, unless the cache has it, and returns its identifier.
+///
+/// # Safety
+/// As for [`pt_iscache_name`]; `file` is null or a string of C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_iscache_add_file(
+    cache: *mut Cache,
+    file: *const c_char,
+    offset: u64,
+    size: u64,
+    address: u64,
+) -> c_int {
+    // SAFETY: by contract; what changes is behind its lock.
+    let Some(cache) = (unsafe { cache.as_ref() }) else { return Code::Invalid.status() };
+    if file.is_null() {
+        return Code::Invalid.status();
+    }
+    // SAFETY: it is not null, so it is a string by contract.
+    let file = unsafe { CStr::from_ptr(file) };
+    cache.add(file, offset, size, address).unwrap_or_else(Code::status)
+}
+
+/// Reads from an entry, at most 65535 bytes and not over its end, and returns the number of bytes.
+///
+/// # Safety
+/// As for [`pt_iscache_name`]; `out` is null or has `size` writable bytes. The file must not become shorter meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_iscache_read(
+    cache: *mut Cache,
+    out: *mut u8,
+    size: u64,
+    isid: c_int,
+    address: u64,
+) -> c_int {
+    // SAFETY: by contract; what changes is behind its lock.
+    let Some(cache) = (unsafe { cache.as_ref() }) else { return Code::Invalid.status() };
+    if out.is_null() || size == 0 {
+        return Code::Invalid.status();
+    }
+    let mut bytes = vec![0; size.min(MOST_BYTES) as usize];
+    match cache.read(isid, address, &mut bytes) {
+        Ok(read) => {
+            // SAFETY: there are at least as many, by contract. The caller may not have initialised them, so they are
+            // only written to.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), out, read) };
+            // At most 65535.
+            read as c_int
+        }
+        Err(code) => code.status(),
+    }
+}

@@ -1,0 +1,255 @@
+//! The image of the traced memory: `pt_image_*`.
+
+use crate::{
+    cache::{Cache, owned},
+    error::Code,
+    section::Section,
+};
+use std::{
+    ffi::{CStr, CString, c_char, c_int},
+    mem::take,
+    ptr,
+    sync::Arc,
+};
+
+/// `struct pt_asid`: an address space.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PtAsid {
+    pub(crate) size: usize,
+    pub(crate) cr3: u64,
+    pub(crate) vmcs: u64,
+}
+
+impl PtAsid {
+    /// What stands for "not known" in each field.
+    const UNKNOWN: u64 = u64::MAX;
+    const ANY: Self = Self { size: size_of::<Self>(), cr3: Self::UNKNOWN, vmcs: Self::UNKNOWN };
+
+    /// Copies the caller's; what it does not have is not known.
+    ///
+    /// # Safety
+    /// `user` is null or points to as many bytes as its field `size` says, and at least to that field.
+    unsafe fn from_user(user: *const Self) -> Self {
+        let mut asid = Self::ANY;
+        if !user.is_null() {
+            let user = user.cast::<u8>();
+            // SAFETY: the size is the first field, and readable by contract.
+            let size = unsafe { user.cast::<usize>().read_unaligned() }.min(size_of::<Self>());
+            // SAFETY: both have that many bytes.
+            unsafe { ptr::copy_nonoverlapping(user, (&raw mut asid).cast::<u8>(), size) };
+            asid.size = size_of::<Self>();
+        }
+        asid
+    }
+
+    /// Whether it can be the same address space, as far as both are known.
+    fn matches(&self, other: &Self) -> bool {
+        let same = |own, others| own == others || own == Self::UNKNOWN || others == Self::UNKNOWN;
+        same(self.cr3, other.cr3) && same(self.vmcs, other.vmcs)
+    }
+}
+
+/// A part of a section at an address.
+#[derive(Clone, Debug)]
+struct Mapped {
+    section: Arc<Section>,
+    asid: PtAsid,
+    address: u64,
+    /// Where in the section it begins.
+    offset: u64,
+    size: u64,
+    /// The identifier in the cache that it came from; zero if from none.
+    isid: c_int,
+}
+
+impl Mapped {
+    fn end(&self) -> u64 {
+        self.address.wrapping_add(self.size)
+    }
+}
+
+/// `struct pt_image`.
+#[derive(Debug)]
+pub struct Image {
+    name: Option<CString>,
+    /// In the order in which libipt looks for an address.
+    sections: Vec<Mapped>,
+}
+
+impl Image {
+    /// Adds a whole section. What it hides of others is cut away.
+    fn add(&mut self, section: Arc<Section>, asid: PtAsid, address: u64, isid: c_int) {
+        let size = section.size;
+        let new = Mapped { section, asid, address, offset: 0, size, isid };
+        let (begin, end) = (new.address, new.end());
+        let mut rest = vec![new];
+        for old in take(&mut self.sections) {
+            if !old.asid.matches(&asid) || end <= old.address || old.end() <= begin {
+                self.sections.push(old);
+                continue;
+            }
+            if old.address < begin {
+                rest.push(Mapped { size: begin - old.address, ..old.clone() });
+            }
+            if end < old.end() {
+                let hidden = end.wrapping_sub(old.address);
+                let (offset, size) = (old.offset.wrapping_add(hidden), old.end() - end);
+                rest.push(Mapped { address: end, offset, size, ..old });
+            }
+        }
+        self.sections.extend(rest.into_iter().rev());
+    }
+
+    /// Removes sections of an address space, and returns how many.
+    fn remove(&mut self, asid: &PtAsid, goes: impl Fn(&Section) -> bool) -> c_int {
+        let before = self.sections.len();
+        self.sections.retain(|mapped| !(mapped.asid.matches(asid) && goes(&mapped.section)));
+        c_int::try_from(before - self.sections.len()).unwrap_or(c_int::MAX)
+    }
+}
+
+/// Makes an empty image. The name, which may be null, is copied.
+///
+/// # Safety
+/// `name` is null or a string of C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_image_alloc(name: *const c_char) -> *mut Image {
+    // SAFETY: by contract.
+    let name = unsafe { owned(name) };
+    Box::into_raw(Box::new(Image { name, sections: vec![] }))
+}
+
+/// Frees the image.
+///
+/// # Safety
+/// `image` is null or from [`pt_image_alloc`], and is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_image_free(image: *mut Image) {
+    if !image.is_null() {
+        // SAFETY: pt_image_alloc made it of a box.
+        drop(unsafe { Box::from_raw(image) });
+    }
+}
+
+/// Returns the image's name, which lives as long as the image; null if it has none.
+///
+/// # Safety
+/// `image` is null or from [`pt_image_alloc`], and nobody changes it now.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_image_name(image: *const Image) -> *const c_char {
+    // SAFETY: by contract.
+    let image = unsafe { image.as_ref() };
+    image.and_then(|image| image.name.as_ref()).map_or(ptr::null(), |name| name.as_ptr())
+}
+
+/// Adds a part of a file.
+///
+/// # Safety
+/// `image` is null or from [`pt_image_alloc`], and nobody else uses it now; `file` is null or a string of C; `asid` is
+/// null or points to as many bytes as it says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_image_add_file(
+    image: *mut Image,
+    file: *const c_char,
+    offset: u64,
+    size: u64,
+    asid: *const PtAsid,
+    address: u64,
+) -> c_int {
+    // SAFETY: by contract.
+    let Some(image) = (unsafe { image.as_mut() }) else { return Code::Invalid.status() };
+    if file.is_null() {
+        return Code::Invalid.status();
+    }
+    // SAFETY: by contract.
+    let asid = unsafe { PtAsid::from_user(asid) };
+    // SAFETY: it is not null, so it is a string by contract.
+    let file = unsafe { CStr::from_ptr(file) };
+    let Some(section) = Section::new(file, offset, size) else { return Code::Invalid.status() };
+    image.add(section, asid, address, 0);
+    0
+}
+
+/// Adds an entry of a cache.
+///
+/// # Safety
+/// As for [`pt_image_add_file`]; `cache` is null or from `pt_iscache_alloc`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_image_add_cached(
+    image: *mut Image,
+    cache: *mut Cache,
+    isid: c_int,
+    asid: *const PtAsid,
+) -> c_int {
+    // SAFETY: by contract.
+    let Some(image) = (unsafe { image.as_mut() }) else { return Code::Invalid.status() };
+    // SAFETY: by contract.
+    let Some(cache) = (unsafe { cache.as_ref() }) else { return Code::Invalid.status() };
+    match cache.lookup(isid) {
+        Ok((section, address)) => {
+            // SAFETY: by contract.
+            image.add(section, unsafe { PtAsid::from_user(asid) }, address, isid);
+            0
+        }
+        Err(code) => code.status(),
+    }
+}
+
+/// Adds all sections of another image. As in libipt, what is left of a section that another one hides in part is added
+/// as a whole section, from its first byte on.
+///
+/// # Safety
+/// Each is null or from [`pt_image_alloc`], and nobody else uses them now. They may be the same.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_image_copy(image: *mut Image, source: *const Image) -> c_int {
+    if image.is_null() || source.is_null() {
+        return Code::Invalid.status();
+    }
+    if ptr::eq(image, source) {
+        return 0;
+    }
+    // SAFETY: it is not null, and is not the other one.
+    let image = unsafe { &mut *image };
+    // SAFETY: it is not null.
+    let source = unsafe { &*source };
+    for Mapped { section, asid, address, isid, .. } in source.sections.iter().cloned() {
+        image.add(section, asid, address, isid);
+    }
+    0
+}
+
+/// Removes what came from a file, in an address space, and returns how many sections that were.
+///
+/// # Safety
+/// As for [`pt_image_add_file`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_image_remove_by_filename(
+    image: *mut Image,
+    file: *const c_char,
+    asid: *const PtAsid,
+) -> c_int {
+    // SAFETY: by contract.
+    let Some(image) = (unsafe { image.as_mut() }) else { return Code::Invalid.status() };
+    if file.is_null() {
+        return Code::Invalid.status();
+    }
+    // SAFETY: it is not null, so it is a string by contract.
+    let file = unsafe { CStr::from_ptr(file) };
+    // SAFETY: by contract.
+    let asid = unsafe { PtAsid::from_user(asid) };
+    image.remove(&asid, |section| section.file.as_c_str() == file)
+}
+
+/// Removes all of an address space, and returns how many sections that were.
+///
+/// # Safety
+/// As for [`pt_image_add_file`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_image_remove_by_asid(image: *mut Image, asid: *const PtAsid) -> c_int {
+    // SAFETY: by contract.
+    let Some(image) = (unsafe { image.as_mut() }) else { return Code::Invalid.status() };
+    // SAFETY: by contract.
+    let asid = unsafe { PtAsid::from_user(asid) };
+    image.remove(&asid, |_| true)
+}

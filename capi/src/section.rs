@@ -1,0 +1,112 @@
+//! Parts of files, mapped while somebody reads them.
+
+use crate::error::Code;
+use memmap2::{Mmap, MmapOptions};
+use std::{
+    ffi::{CStr, CString, OsStr},
+    fs::{self, File, Metadata},
+    os::unix::{
+        ffi::OsStrExt as _,
+        fs::{FileExt as _, MetadataExt as _},
+    },
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+/// A part of a file.
+#[derive(Debug)]
+pub(crate) struct Section {
+    pub(crate) file: CString,
+    pub(crate) offset: u64,
+    pub(crate) size: u64,
+    /// By which libipt sees that the file is another one: its size, and when it was changed, in seconds.
+    state: (u64, i64),
+    mapping: Mutex<Weak<Mapping>>,
+}
+
+/// The bytes of a section.
+#[derive(Debug)]
+pub(crate) enum Mapping {
+    Memory(Mmap),
+    /// The file cannot be mapped.
+    File(File),
+}
+
+impl Section {
+    /// A section of the file, not longer than the file. `None`: there is no such file, or it ends before `offset`.
+    pub(crate) fn new(file: &CStr, offset: u64, size: u64) -> Option<Arc<Self>> {
+        let metadata = fs::metadata(path(file)).ok()?;
+        let left = metadata.len().checked_sub(offset).filter(|&left| left > 0)?;
+        Some(Arc::new(Self {
+            file: file.into(),
+            offset,
+            size: size.min(left),
+            state: state(&metadata),
+            mapping: Mutex::default(),
+        }))
+    }
+
+    /// The bytes. The file is mapped anew unless somebody has the mapping.
+    pub(crate) fn map(&self) -> Result<Arc<Mapping>, Code> {
+        let mut known = locked(&self.mapping);
+        if let Some(mapping) = known.upgrade() {
+            return Ok(mapping);
+        }
+        let file = File::open(path(&self.file)).map_err(|_| Code::BadImage)?;
+        let metadata = file.metadata().map_err(|_| Code::BadImage)?;
+        if state(&metadata) != self.state {
+            return Err(Code::BadImage);
+        }
+        let mapping = Arc::new(self.map_file(file));
+        *known = Arc::downgrade(&mapping);
+        Ok(mapping)
+    }
+
+    fn map_file(&self, file: File) -> Mapping {
+        let Ok(size) = usize::try_from(self.size) else { return Mapping::File(file) };
+        // SAFETY: nobody makes the file shorter while it is mapped: libipt asks that of its callers, too.
+        match unsafe { MmapOptions::new().offset(self.offset).len(size).map(&file) } {
+            Ok(memory) => Mapping::Memory(memory),
+            Err(_) => Mapping::File(file),
+        }
+    }
+
+    /// Reads from a place in the section, as far as the section goes. Returns the number of bytes.
+    pub(crate) fn read(&self, mapping: &Mapping, from: u64, out: &mut [u8]) -> Result<usize, Code> {
+        let left = self.size.checked_sub(from).filter(|&left| left > 0).ok_or(Code::NotMapped)?;
+        let size = usize::try_from(left).unwrap_or(usize::MAX).min(out.len());
+        let out = &mut out[..size];
+        match mapping {
+            Mapping::Memory(memory) => {
+                // What is before the end of the section is in its mapping.
+                let from = from as usize;
+                out.copy_from_slice(memory.get(from..from + size).ok_or(Code::Internal)?);
+                Ok(size)
+            }
+            Mapping::File(file) => file.read_at(out, self.offset + from).map_err(|_| Code::NotMapped),
+        }
+    }
+
+    /// How much memory the mapping takes: from the begin of the first page, because pages are mapped.
+    pub(crate) fn memory(&self, mapping: &Mapping) -> u64 {
+        /// libipt asks the system; x86-64 has pages of this size.
+        const PAGE: u64 = 0x1000;
+        match mapping {
+            Mapping::Memory(_) => self.size + self.offset % PAGE,
+            Mapping::File(_) => 0,
+        }
+    }
+}
+
+fn path(file: &CStr) -> &Path {
+    OsStr::from_bytes(file.to_bytes()).as_ref()
+}
+
+fn state(metadata: &Metadata) -> (u64, i64) {
+    (metadata.len(), metadata.mtime())
+}
+
+/// Locks it. Nobody panics while holding a lock, because a panic ends the process.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
