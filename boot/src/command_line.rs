@@ -12,6 +12,8 @@ pub struct CommandLine<'a> {
     pub no_decode: bool,
     /// `expect-ovf`: the machine is set up to overflow, so a trace without an OVF is a failure.
     pub expect_overflow: bool,
+    /// `processors=N`: how many processors to use; anything that is not a number counts as 1.
+    pub processors: usize,
     /// `rounds=N`: how often IBS samples each workload; anything that is not a number counts as 1.
     pub rounds: u32,
 }
@@ -26,6 +28,7 @@ impl<'a> CommandLine<'a> {
             dump: false,
             no_decode: false,
             expect_overflow: false,
+            processors: 1,
             rounds: 1,
         };
         for word in text.split_ascii_whitespace() {
@@ -34,6 +37,7 @@ impl<'a> CommandLine<'a> {
                 None if word == "no-decode" => line.no_decode = true,
                 None if word == "expect-ovf" => line.expect_overflow = true,
                 Some(("only", names)) => line.only = Some(names),
+                Some(("processors", number)) => line.processors = number.parse().unwrap_or(1),
                 Some(("rounds", number)) => line.rounds = number.parse().unwrap_or(1),
                 Some(("source", name)) => line.source = Some(name),
                 _ => {}
@@ -98,7 +102,10 @@ mod tests {
     }
 
     #[test]
-    fn one_round_unless_more_are_asked_for() {
+    fn one_round_and_one_processor_unless_more_are_asked_for() {
+        for (text, processors) in [("", 1), ("processors=4 only=sort", 4), ("processors=x", 1)] {
+            assert_eq!(CommandLine::parse(text).processors, processors, "{text}");
+        }
         for (text, rounds) in [("", 1), ("rounds=3 only=sort", 3), ("rounds=x", 1), ("rounds", 1)] {
             assert_eq!(CommandLine::parse(text).rounds, rounds, "{text}");
         }

@@ -17,12 +17,13 @@ use alloc::string::String;
 use arch::serial::{print, say};
 use arch::{image, memory};
 use core::fmt::Display;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use pugmark_boot::boot_info;
 use pugmark_boot::command_line::CommandLine;
 use pugmark_boot::symbols::Symbols;
 use pugmark_protocol::{Done, Line};
 use raw_cpuid::CpuId;
-use runner::Runner;
+use runner::{RunError, Runner};
 
 /// Called by the entry code, with what the boot loader left in EAX and EBX.
 #[unsafe(no_mangle)]
@@ -42,6 +43,7 @@ extern "C" fn kernel_main(eax: u32, ebx: u32) -> ! {
     let command_line = CommandLine::parse(&text);
     arch::init();
     session::init();
+    arch::processors::start(command_line.processors);
     let symbols = Symbols::parse(memory::loaded(&module)).unwrap_or_else(|error| {
         print(format_args!("symbols: {error}\n"));
         Symbols::from_functions([])
@@ -66,35 +68,42 @@ fn greet() {
 
 /// Runs the workloads that the command line selects; returns how many passed and how many failed.
 fn run_workloads(command_line: &CommandLine<'_>, symbols: &Symbols<'_>) -> (u64, u64) {
-    let (mut passed, mut failed) = (0, 0);
-    let mut fail = |name, reason: &dyn Display| {
-        say(Line::Fail(name, reason));
-        failed += 1;
+    let (passed, failed) = (AtomicU64::new(0), AtomicU64::new(0));
+    let pass = |name: &str| {
+        say(Line::Ok(name));
+        passed.fetch_add(1, Relaxed);
     };
-    let source = match command_line.choose_source(&sources::ALL) {
-        Ok(source) => source,
+    let fail = |name: &str, reason: &dyn Display| {
+        say(Line::Fail(name, reason));
+        failed.fetch_add(1, Relaxed);
+    };
+    let report = |name: &str, result: Result<(), RunError>| match result {
+        Ok(()) => pass(name),
+        Err(error) => fail(name, &error),
+    };
+    match command_line.choose_source(&sources::ALL) {
+        Ok(source) => {
+            let mut runner = Runner::new(symbols, source, command_line);
+            for (name, make) in workloads::ALL.into_iter().filter(|(name, _)| command_line.selects(name)) {
+                if runner.runs_on_all(name) {
+                    runner.run_on_all(name, make, &report);
+                } else {
+                    say(Line::Run(name));
+                    report(name, runner.run(name, make));
+                }
+            }
+            let is_unknown = |only: &&str| workloads::ALL.iter().all(|(name, _)| name != only);
+            for name in command_line.only().filter(is_unknown) {
+                say(Line::Run(name));
+                fail(name, &"there is no such workload");
+            }
+        }
         Err(named) => {
             say(Line::Run(named));
             fail(named, &"there is no such source");
-            return (passed, failed);
-        }
-    };
-    let mut runner = Runner::new(symbols, source, command_line);
-    for (name, make) in workloads::ALL.into_iter().filter(|(name, _)| command_line.selects(name)) {
-        say(Line::Run(name));
-        match runner.run(name, make) {
-            Ok(()) => {
-                say(Line::Ok(name));
-                passed += 1;
-            }
-            Err(error) => fail(name, &error),
         }
     }
-    for name in command_line.only().filter(|only| workloads::ALL.iter().all(|(name, _)| name != only)) {
-        say(Line::Run(name));
-        fail(name, &"there is no such workload");
-    }
-    (passed, failed)
+    (passed.into_inner(), failed.into_inner())
 }
 
 #[panic_handler]

@@ -1,6 +1,9 @@
 //! Runs workloads, each as often as the source has passes, and judges what was recorded.
 
+use alloc::format;
+use alloc::string::String;
 use core::fmt;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use pugmark_boot::command_line::CommandLine;
 use pugmark_boot::symbols::Symbols;
 use pugmark_kernel::loss::Loss;
@@ -9,12 +12,14 @@ use pugmark_protocol::{Fault, Line};
 use x86_64::instructions::interrupts;
 
 use crate::arch::paging::{self, RevokedFault};
+use crate::arch::processors;
 use crate::arch::serial::say;
 use crate::plan::Plan;
 use crate::report::{RecordingError, ReportOptions, SessionReport};
 use crate::session::{self, Finished, Prepared, SourceError};
 use crate::sources::Source;
 use crate::workload::{Make, Mismatch, Workload};
+use crate::workloads;
 
 /// Runs workloads, one after the other.
 pub(crate) struct Runner<'s> {
@@ -77,12 +82,70 @@ impl<'s> Runner<'s> {
                 .prepare(pass, &plan)
                 .and_then(|prepared| self.record(name, prepared, &plan, workload));
             match finished {
-                Ok(finished) => self.judge(name, &plan, &finished, workload)?,
+                Ok(finished) => self.judge(name, self.sessions, &plan, &finished, workload)?,
                 Err(error) if error.is_refusal() => return run_unrecorded(name, &error, workload),
                 Err(error) => return Err(RunError::Source(error)),
             }
         }
         Ok(())
+    }
+
+    /// Whether a workload runs on all processors at the same time: there are several, the workload can, and the source
+    /// records it in one pass.
+    pub(crate) fn runs_on_all(&self, name: &str) -> bool {
+        processors::count() > 1 && workloads::may_run_on_all(name) && self.source.passes(self.rounds) == 1
+    }
+
+    /// Runs a workload on all processors at the same time, each with a session of its own, and passes the results to
+    /// `report`, one after the other. A processor's name for it is `NAME@NUMBER`; the first one's is the workload's.
+    pub(crate) fn run_on_all(
+        &mut self,
+        name: &str,
+        make: Make,
+        report: &(dyn Fn(&str, Result<(), RunError>) + Sync),
+    ) {
+        let first = self.sessions + 1;
+        self.sessions += processors::count() as u16;
+        let (ready, turn) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let runner = &*self;
+        processors::together(&|processor| {
+            let session = first + processor as u16;
+            let name: String = if processor == 0 { name.into() } else { format!("{name}@{processor}") };
+            let workload = &mut *make();
+            let plan = workload.plan();
+            let prepared = runner.source.prepare(0, &plan);
+            // All begin at the same time.
+            ready.fetch_add(1, Ordering::AcqRel);
+            while ready.load(Ordering::Acquire) < processors::count() {
+                core::hint::spin_loop();
+            }
+            let finished = prepared
+                .and_then(|prepared| session::record(prepared, session, plan.interrupts, || workload.run()));
+            processors::wait_until(|| turn.load(Ordering::Acquire) == processor);
+            say(Line::Run(&name));
+            report(&name, runner.judge_one_of_all(&name, session, &plan, finished, workload));
+            turn.store(processor + 1, Ordering::Release);
+            processors::wake_others();
+        });
+    }
+
+    fn judge_one_of_all(
+        &self,
+        name: &str,
+        session: u16,
+        plan: &Plan,
+        finished: Result<Finished, SourceError>,
+        workload: &mut dyn Workload,
+    ) -> Result<(), RunError> {
+        match finished {
+            Ok(finished) => {
+                say(Line::Session(name, session));
+                say(Line::Filter(name, plan.filter));
+                self.judge(name, session, plan, &finished, workload)
+            }
+            Err(error) if error.is_refusal() => run_unrecorded(name, &error, workload),
+            Err(error) => Err(RunError::Source(error)),
+        }
     }
 
     fn record(
@@ -106,6 +169,7 @@ impl<'s> Runner<'s> {
     fn judge(
         &self,
         name: &str,
+        number: u16,
         plan: &Plan,
         finished: &Finished,
         workload: &dyn Workload,
@@ -115,7 +179,7 @@ impl<'s> Runner<'s> {
             name,
             workload,
             plan,
-            number: self.sessions,
+            number,
             loss: &stopped.loss,
             counts,
             symbols: self.symbols,

@@ -42,6 +42,12 @@ pub fn boots(source: Source, profile: &str, only: Option<&str>) -> Vec<Boot> {
     boots.map(|(names, options, words)| boot(options, names, words)).collect()
 }
 
+/// The word of the guest's command line that makes it use all processors of its machine; none if there is one.
+#[must_use]
+pub fn processors(processors: u16) -> String {
+    if processors > 1 { format!(" processors={processors}") } else { String::new() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,6 +68,11 @@ mod tests {
         assert!(!lines(Source::Pt, None)[0].contains("overflow"));
         // This source declines the workload.
         assert_eq!(lines(Source::Bts, Some("overflow")), ["source=bts only=overflow"]);
+    }
+
+    #[test]
+    fn one_processor_needs_no_word() {
+        assert_eq!((processors(1), processors(4)), (String::new(), " processors=4".into()));
     }
 
     #[test]

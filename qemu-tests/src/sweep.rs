@@ -1,13 +1,14 @@
 //! Runs many workloads with one source on one profile, and judges each of them.
 
 use anyhow::{Result, ensure};
+use std::collections::HashMap;
 
-use crate::boots::boots;
+use crate::boots::{self, boots};
 use crate::expected::check;
 use crate::images::Images;
 use crate::judge::{Evidence, Source, Verdict};
-use crate::machine::Machine;
-use crate::workloads::WORKLOADS;
+use crate::machine::{Machine, Outcome};
+use crate::workloads::{self, WORKLOADS};
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -55,7 +56,7 @@ impl<'a> Sweep<'a> {
         self
     }
 
-    /// Gives the machine this many processors.
+    /// Gives the machine this many processors; the kernel uses all.
     #[must_use]
     pub fn processors(mut self, processors: u16) -> Self {
         self.processors = processors;
@@ -71,13 +72,17 @@ impl<'a> Sweep<'a> {
         let images = Images::build()?;
         let symbols = images.guest_symbols()?;
         let label = format!("{} {}{}", self.source.word(), self.profile, self.monitor_options);
-        let (mut verdicts, mut wrong, mut runs) = (Vec::new(), Vec::new(), 0);
+        let (mut verdicts, mut wrong, mut runs) = (Vec::new(), Vec::new(), Vec::new());
         for boot in boots(self.source, self.profile, self.only) {
             let options = format!("{}{}", boot.monitor_options, self.monitor_options);
-            let command_line = format!("{}{}", boot.command_line, self.guest_words);
+            let processors = boots::processors(self.processors);
+            let command_line = format!("{}{}{processors}", boot.command_line, self.guest_words);
             let machine = Machine::on_monitor(&images, &options, &command_line).processors(self.processors);
             let outcome = machine.run(|_| {})?;
-            runs += outcome.transcript.runs.len();
+            runs.extend(outcome.transcript.runs.iter().map(|run| run.name.clone()));
+            wrong.extend(
+                shared_processor(&outcome, self.processors).err().map(|error| format!("{label}: {error:#}")),
+            );
             for run in &outcome.transcript.runs {
                 let (truth, symbols, image) = (&outcome.truth, &symbols, &*images.guest);
                 match check(self.source, self.profile, &Evidence { run, truth, symbols, image }) {
@@ -93,10 +98,38 @@ impl<'a> Sweep<'a> {
             }
         }
         ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-        let expected = self.only.map_or(WORKLOADS.len(), |only| only.split(',').count());
-        ensure!(runs == expected, "{label}: {runs} workloads ran instead of {expected}");
+        let all = WORKLOADS.iter().map(|workload| workload.name);
+        let named = |only: &'a str| all.clone().filter(move |name| only.split(',').any(|only| only == *name));
+        let names: Vec<&str> = self.only.map_or_else(|| all.clone().collect(), |only| named(only).collect());
+        let mut expected: Vec<String> =
+            names.into_iter().flat_map(|name| workloads::runs_of(name, self.processors)).collect();
+        // A boot of its own comes last.
+        runs.sort_unstable();
+        expected.sort_unstable();
+        ensure!(runs == expected, "{label}: {runs:?} ran instead of {expected:?}");
         Ok(verdicts)
     }
+}
+
+/// Checks that each run was on a processor of its own: the first one's session on the first, and so on.
+///
+/// # Errors
+/// Two processors are in one session, or one processor has run for another one.
+fn shared_processor(outcome: &Outcome, processors: u16) -> Result<()> {
+    let mut seen: HashMap<&str, Vec<u16>> = HashMap::new();
+    for run in &outcome.transcript.runs {
+        let records = run.session.map_or(&[][..], |session| outcome.truth.session(session));
+        let Some(first) = records.first() else { continue };
+        ensure!(records.iter().all(|record| record.cpu == first.cpu), "{}: on two processors", run.name);
+        let cpus = seen.entry(workloads::of_run(&run.name)).or_default();
+        ensure!(
+            first.cpu < processors && !cpus.contains(&first.cpu),
+            "{}: not on its own processor",
+            run.name
+        );
+        cpus.push(first.cpu);
+    }
+    Ok(())
 }
 
 /// Makes one test for each profile. The test has the profile's name and passes it to the function `$on`.

@@ -62,6 +62,29 @@ pub const WORKLOADS: &[Workload] = &[
     Workload { name: "overflow",        loss: Overflow },
 ];
 
+/// The workloads that the guest kernel runs on all processors at the same time, if it is told that there are several.
+#[rustfmt::skip]
+const ON_ALL: [&str; 11] = [
+    "recursion", "sort", "hash-map", "dispatch", "interpreter", "strings",
+    "small-buffers", "circular", "nmi", "stop", "ring",
+];
+
+/// The names of a workload's runs on a machine with so many processors: what runs on the others has their numbers
+/// after the name, as `sort@1`.
+pub fn runs_of(workload: &str, processors: u16) -> impl Iterator<Item = String> {
+    let last = if ON_ALL.contains(&workload) { processors } else { 1 };
+    (0..last).map(move |number| match number {
+        0 => workload.to_owned(),
+        _ => format!("{workload}@{number}"),
+    })
+}
+
+/// The workload of a run with this name.
+#[must_use]
+pub fn of_run(name: &str) -> &str {
+    name.split_once('@').map_or(name, |(workload, _)| workload)
+}
+
 /// Finds a workload by its name.
 ///
 /// # Errors
@@ -69,4 +92,22 @@ pub const WORKLOADS: &[Workload] = &[
 pub fn find(name: &str) -> Result<&'static Workload> {
     let workload = WORKLOADS.iter().find(|workload| workload.name == name);
     workload.with_context(|| format!("{name} is no workload"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_processor_has_a_run_of_its_own_where_all_run_a_workload() {
+        let runs = |workload, processors| runs_of(workload, processors).collect::<Vec<_>>();
+        assert_eq!(runs("sort", 3), ["sort", "sort@1", "sort@2"]);
+        assert_eq!((runs("sort", 1), runs("timer", 3)), (vec!["sort".into()], vec!["timer".into()]));
+        assert!(ON_ALL.iter().all(|name| find(name).is_ok()));
+        assert!(
+            WORKLOADS
+                .iter()
+                .all(|workload| runs_of(workload.name, 4).all(|run| of_run(&run) == workload.name))
+        );
+    }
 }

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use pugmark_qemu_tests::{
-    boots::{Boot, boots},
+    boots::{Boot, boots, processors},
     examples, expected,
     images::{EXAMPLES, Images, build_example},
     judge::{Evidence, Source, Verdict, judge_by_truth_alone},
@@ -37,7 +37,7 @@ pub(crate) struct RunOptions {
     /// Boot one of the example kernels in place of ours
     #[arg(long, value_name = "NAME", value_parser = EXAMPLES, conflicts_with_all = ["kernel", "source", "only", "profile"])]
     example: Option<String>,
-    /// How many processors the machine has
+    /// How many processors the machine has; our kernel traces on all of them at the same time
     #[arg(long, value_name = "N", default_value_t = 1)]
     processors: u16,
     /// Write every instruction that retired under tracing: `session cpu cpl cr3 address`, a line each
@@ -159,9 +159,11 @@ impl BootJob<'_> {
         }
         let symbols = Symbols::read(self.kernel)?;
         let monitor_options = format!("{} {}", self.boot.monitor_options, options.monitor);
-        let machine =
-            Machine::kernel_on_monitor(images, self.kernel, &monitor_options, &self.boot.command_line)
-                .processors(options.processors);
+        // Only our kernel knows the word.
+        let words = self.row.map_or_else(String::new, |_| processors(options.processors));
+        let command_line = format!("{}{words}", self.boot.command_line);
+        let machine = Machine::kernel_on_monitor(images, self.kernel, &monitor_options, &command_line)
+            .processors(options.processors);
         let mut tally = RunTally::default();
         let outcome = machine.run_watched(|line, transcript, truth| {
             // There are hundreds of lines with addresses.

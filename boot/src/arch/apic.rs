@@ -64,9 +64,33 @@ pub(crate) fn end_of_interrupt() {
 pub(crate) fn send_nmi() {
     /// Physical destination mode, an NMI, level asserted.
     const NMI: u32 = 0b100 << 8 | 1 << 14;
-    // The destination is in another register, which is 0 after a reset: the only processor that runs. The shorthand
-    // for "self" cannot be used, because not every processor can send itself an NMI that way.
+    // The destination is in another register, which is 0 after a reset: the first processor, which alone sends NMIs.
+    // The shorthand for "self" cannot be used, because not every processor can send itself an NMI that way.
     write(COMMAND, NMI);
+}
+
+/// All processors but the sender.
+const OTHERS: u32 = 0b11 << 18;
+
+/// Starts all other processors at this page: INIT, its end, and two start-up interrupts.
+pub(super) fn start_others(page: u8) {
+    const INIT: u32 = 0b101 << 8;
+    const START_UP: u32 = 0b110 << 8;
+    const ASSERT: u32 = 1 << 14;
+    const LEVEL: u32 = 1 << 15;
+    for command in [
+        INIT | ASSERT,
+        INIT | LEVEL,
+        START_UP | ASSERT | u32::from(page),
+        START_UP | ASSERT | u32::from(page),
+    ] {
+        write(COMMAND, OTHERS | command);
+    }
+}
+
+/// Interrupts all other processors with [`vectors::WAKE`].
+pub(super) fn wake_others() {
+    write(COMMAND, OTHERS | 1 << 14 | u32::from(vectors::WAKE));
 }
 
 /// Makes the timer interrupt every `count` ticks of its clock; 0 stops it.

@@ -38,6 +38,7 @@ multiboot2_header_end:
 
     .section .bss.boot, "aw", @nobits
     .align 4096
+    .global boot_pml4
 boot_pml4:
     .skip 4096
 boot_pdpt:
@@ -50,6 +51,7 @@ boot_stack_top:
 
     .section .rodata.boot, "a"
     .align 8
+    .global boot_gdt
 boot_gdt:
     .quad 0
     .quad 0x00af9a000000ffff

@@ -12,6 +12,7 @@ pub(crate) mod memory;
 pub(crate) mod nmi;
 pub(crate) mod paging;
 mod pic;
+pub(crate) mod processors;
 pub(crate) mod registers;
 #[cfg(target_os = "linux")]
 mod runtime;
@@ -28,6 +29,7 @@ pub(crate) mod vectors;
 /// If there is no memory for the page tables, or the machine lacks something that is required.
 pub(crate) fn init() {
     segments::init();
+    processors::init();
     traps::init();
     paging::init();
     pic::mask_all();

@@ -8,7 +8,7 @@ use super::apic;
 
 /// This processor's MSRs.
 pub(crate) fn msr() -> GuardedMsr {
-    // SAFETY: this is CPL 0 of the only processor, and the #GP handler obeys `fixup`.
+    // SAFETY: this is CPL 0, the #GP handler obeys `fixup`, and nothing moves from one processor to another.
     unsafe { GuardedMsr::new() }
 }
 

@@ -5,6 +5,7 @@
 //! that it interrupts and returns to has no red zone.
 
 use super::stack::Stack;
+use alloc::boxed::Box;
 use spin::LazyLock;
 use x86_64::VirtAddr;
 use x86_64::instructions::segmentation::{CS, DS, ES, SS, Segment};
@@ -24,15 +25,17 @@ pub(super) enum TrapStack {
 
 static STACKS: [Stack<{ 64 * 1024 }>; 5] = [const { Stack::new() }; 5];
 
-static TSS: LazyLock<TaskStateSegment> = LazyLock::new(|| {
+static TSS: LazyLock<TaskStateSegment> = LazyLock::new(|| task(&STACKS));
+
+fn task(stacks: &'static [Stack<{ 64 * 1024 }>; 5]) -> TaskStateSegment {
     let mut tss = TaskStateSegment::new();
-    for (index, stack) in STACKS.iter().enumerate() {
+    for (index, stack) in stacks.iter().enumerate() {
         tss.interrupt_stack_table[index] = VirtAddr::new(stack.top());
     }
     // For #GP at user level, which is never expected and ends in a panic.
-    tss.privilege_stack_table[0] = VirtAddr::new(STACKS[TrapStack::Exception as usize].top());
+    tss.privilege_stack_table[0] = VirtAddr::new(stacks[TrapStack::Exception as usize].top());
     tss
-});
+}
 
 /// The selectors of the GDT, laid out for SYSCALL and SYSRET.
 pub(crate) struct Selectors {
@@ -43,7 +46,9 @@ pub(crate) struct Selectors {
     tss: SegmentSelector,
 }
 
-static GDT: LazyLock<(GlobalDescriptorTable, Selectors)> = LazyLock::new(|| {
+static GDT: LazyLock<(GlobalDescriptorTable, Selectors)> = LazyLock::new(|| table(&TSS));
+
+fn table(tss: &'static TaskStateSegment) -> (GlobalDescriptorTable, Selectors) {
     let mut gdt = GlobalDescriptorTable::new();
     // The order of SYSCALL (code, stack) and SYSRET (stack, code).
     let selectors = Selectors {
@@ -51,19 +56,28 @@ static GDT: LazyLock<(GlobalDescriptorTable, Selectors)> = LazyLock::new(|| {
         kernel_data: gdt.append(Descriptor::kernel_data_segment()),
         user_data: gdt.append(Descriptor::user_data_segment()),
         user_code: gdt.append(Descriptor::user_code_segment()),
-        tss: gdt.append(Descriptor::tss_segment(&TSS)),
+        tss: gdt.append(Descriptor::tss_segment(tss)),
     };
     (gdt, selectors)
-});
+}
 
 /// Returns the selectors.
 pub(crate) fn selectors() -> &'static Selectors {
     &GDT.1
 }
 
-/// Loads the GDT, its segments and the TSS.
+/// Loads the first processor's GDT, its segments and the TSS.
 pub(super) fn init() {
-    let (gdt, selectors) = &*GDT;
+    load(&GDT);
+}
+
+/// Makes the same for another processor and loads it. It is never dropped.
+pub(super) fn init_further() {
+    let tss = Box::leak(Box::new(task(Box::leak(Box::new([const { Stack::new() }; 5])))));
+    load(Box::leak(Box::new(table(tss))));
+}
+
+fn load((gdt, selectors): &'static (GlobalDescriptorTable, Selectors)) {
     gdt.load();
     // SAFETY: the selector is that of a 64-bit code segment of level 0 in the GDT just loaded.
     unsafe { CS::set_reg(selectors.kernel_code) };

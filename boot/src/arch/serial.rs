@@ -38,7 +38,7 @@ pub(crate) fn print(arguments: fmt::Arguments<'_>) {
 
 /// Prints from code that never returns, even if another driver holds the port.
 pub(crate) fn print_last_words(arguments: fmt::Arguments<'_>) {
-    // SAFETY: as above. The other driver is never used again: the only CPU is here and does not return.
+    // SAFETY: as above. If another processor prints at the same time, the texts are mixed.
     let anew = || unsafe { Uart16550::new_port(COM1) }.ok().map(Serial);
     last_words::write(&SERIAL, anew, arguments);
 }

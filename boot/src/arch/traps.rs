@@ -77,6 +77,7 @@ extern "C" fn trap(frame: &mut TrapFrame) {
             TICKS.fetch_add(1, Relaxed);
             apic::end_of_interrupt();
         }
+        vectors::WAKE => apic::end_of_interrupt(),
         vectors::PMI => {
             serve_pmi(Arrival::Vector, frame.rip);
             apic::end_of_interrupt();

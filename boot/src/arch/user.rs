@@ -26,7 +26,7 @@ const EXIT: u64 = 0;
 #[repr(transparent)]
 struct Saved(UnsafeCell<u64>);
 
-// SAFETY: only the assembly below, on the only CPU, and the handler of a trap from user level touch it.
+// SAFETY: only the assembly below, on the first processor, and the handler of a trap from user level touch it.
 unsafe impl Sync for Saved {}
 
 /// How many system calls were made by `INT n`, including those that end user level.

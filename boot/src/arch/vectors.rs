@@ -10,6 +10,8 @@ pub(super) const PAGE_FAULT: u8 = 14;
 pub(super) const TIMER: u8 = 0x20;
 /// The vector of the tracing unit's interrupt (PMI), if it is not an NMI.
 pub(crate) const PMI: u8 = 0x21;
+/// The vector by which a processor makes others look at what they wait for.
+pub(super) const WAKE: u8 = 0x22;
 /// The vector of system calls by `INT n`.
 pub(super) const SYSTEM_CALL: u8 = 0x80;
 /// The vector of interrupts that the local APIC delivers without a cause.

@@ -13,7 +13,7 @@ use pugmark_kernel::slot::{Interrupt, Slot, SlotError, Traced};
 use x86_64::instructions::interrupts;
 
 use crate::arch::traps::{self, Arrival};
-use crate::arch::{marker, registers};
+use crate::arch::{marker, processors, registers};
 
 pub(crate) use error::SourceError;
 pub(crate) use unit::{Prepared, Running, Serve, Stopped};
@@ -27,11 +27,18 @@ struct Tracer {
 /// The processor's registers and its local APIC.
 type Processor = fn() -> (GuardedMsr, XApic);
 
-// SAFETY: there is one processor.
-static TRACER: Slot<Tracer, Processor> =
-    unsafe { Slot::new(Handler::new(Delivery::Nmi), || (registers::msr(), registers::local_apic())) };
+/// A slot for each processor.
+static TRACERS: [Slot<Tracer, Processor>; processors::MOST] = [const {
+    // SAFETY: each processor uses the slot with its number, and what it does stays there.
+    unsafe { Slot::new(Handler::new(Delivery::Nmi), || (registers::msr(), registers::local_apic())) }
+}; processors::MOST];
 
-/// Whether PMIs are NMIs.
+/// This processor's slot.
+fn tracer() -> &'static Slot<Tracer, Processor> {
+    &TRACERS[processors::this()]
+}
+
+/// Whether PMIs are NMIs. Processors that record at the same time do it in the same way.
 static BY_NMI: AtomicBool = AtomicBool::new(true);
 
 /// The unit must be drained before another address space becomes current.
@@ -59,15 +66,15 @@ pub(crate) fn record(
 ) -> Result<Finished, SourceError> {
     let Prepared { mut unit, handler, by_nmi, drained_between_spaces } = prepared;
     DRAINED_BETWEEN_SPACES.store(drained_between_spaces, Relaxed);
-    TRACER.replace(handler)?;
+    tracer().replace(handler)?;
     BY_NMI.store(by_nmi, Relaxed);
     set_interrupts(interrupts_on);
     marker::set(session.into());
-    let started = TRACER.start(|| Ok(Tracer { unit: unit.start()?, fault: None }));
+    let started = tracer().start(|| Ok(Tracer { unit: unit.start()?, fault: None }));
     let result = started.map_err(SourceError::from).and_then(|()| {
         work();
         interrupts::disable();
-        TRACER.stop(|Tracer { unit, fault }, handler| {
+        tracer().stop(|Tracer { unit, fault }, handler| {
             let stopped = unit.stop(handler)?;
             Ok((stopped, fault))
         })?
@@ -77,8 +84,8 @@ pub(crate) fn record(
     interrupts::enable();
     x86_64::instructions::nop();
     interrupts::disable();
-    TRACER.disarm()?;
-    let counts = TRACER.handler(|handler| *handler.counts())?;
+    tracer().disarm()?;
+    let counts = tracer().handler(|handler| *handler.counts())?;
     result.map(|(stopped, fault)| Finished { stopped, counts, fault })
 }
 
@@ -86,7 +93,7 @@ fn interrupt(arrival: Arrival, interrupted: u64) -> Pmi {
     match (arrival, BY_NMI.load(Relaxed)) {
         // A fault is kept with the recording.
         (Arrival::Nmi, true) | (Arrival::Vector, false) => {
-            TRACER.interrupt(Some(interrupted)).unwrap_or(Pmi::Served)
+            tracer().interrupt(Some(interrupted)).unwrap_or(Pmi::Served)
         }
         _ => Pmi::NotOurs,
     }
@@ -94,7 +101,7 @@ fn interrupt(arrival: Arrival, interrupted: u64) -> Pmi {
 
 /// Runs `work` while PMIs have to wait. Returns false, without running it, if nothing is recorded.
 pub(crate) fn hold(work: impl FnOnce()) -> bool {
-    TRACER.with(|_| work()).is_ok()
+    tracer().with(|_| work()).is_ok()
 }
 
 /// Must be called before another address space becomes current: only the kernel knows to which one branch records
@@ -104,7 +111,7 @@ pub(crate) fn leave_address_space() {
     if !DRAINED_BETWEEN_SPACES.load(Relaxed) {
         return;
     }
-    let drained: Result<(), SlotError> = TRACER.with(|Tracer { unit, fault }| {
+    let drained: Result<(), SlotError> = tracer().with(|Tracer { unit, fault }| {
         if let Err(error) = unit.drain() {
             fault.get_or_insert(error);
         }

@@ -4,7 +4,7 @@ use crate::plan::Plan;
 use crate::session::{Prepared, SourceError};
 
 /// Hardware that traces, counts or samples.
-pub(crate) trait Source {
+pub(crate) trait Source: Sync {
     /// How often each workload runs, each time to record something else. `rounds` is how many rounds of samples the
     /// command line requests.
     fn passes(&self, rounds: u32) -> u32 {

@@ -64,3 +64,23 @@ pub(crate) const ALL: [(&str, Make); 31] = [
     ("ring", || Box::new(Buffers::new(Kind::Ring))),
     ("overflow", || Box::new(overflow::Overflows::new())),
 ];
+
+/// Those that use nothing of the kernel that several processors cannot use at the same time.
+const ON_ALL: [&str; 11] = [
+    "recursion",
+    "sort",
+    "hash-map",
+    "dispatch",
+    "interpreter",
+    "strings",
+    "small-buffers",
+    "circular",
+    "nmi",
+    "stop",
+    "ring",
+];
+
+/// Whether this workload runs on all processors at the same time, if there are several.
+pub(crate) fn may_run_on_all(name: &str) -> bool {
+    ON_ALL.contains(&name)
+}

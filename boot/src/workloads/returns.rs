@@ -3,11 +3,12 @@
 use alloc::vec;
 use alloc::vec::Vec;
 use core::arch::global_asm;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A stack of return addresses, prepared in advance.
 pub(super) struct Returns {
     stack: Vec<u64>,
+    /// How often it was gone through to its end.
+    finished: u64,
 }
 
 unsafe extern "sysv64" {
@@ -17,28 +18,25 @@ unsafe extern "sysv64" {
     static returns_end: u8;
 }
 
-/// How many stacks were finished.
-static FINISHED: AtomicU64 = AtomicU64::new(0);
-
 impl Returns {
     /// A stack of `count` returns.
     pub(super) fn new(count: usize) -> Self {
         let mut stack = vec![&raw const returns_link as u64; count];
         stack.push(&raw const returns_end as u64);
-        Self { stack }
+        Self { stack, finished: 0 }
     }
 
     /// Executes the returns of the stack.
-    pub(super) fn run(&self) {
+    pub(super) fn run(&mut self) {
         // SAFETY: the last return of the stack leads back here with the original stack; the others lead to a return.
         // No trap writes to the stack, because each trap has a stack of its own.
         unsafe { returns_run(self.stack.as_ptr()) };
-        FINISHED.fetch_add(1, Relaxed);
+        self.finished += 1;
     }
 
-    /// How many stacks were finished so far, by all workloads.
-    pub(super) fn finished() -> u64 {
-        FINISHED.load(Relaxed)
+    /// How often the stack was gone through.
+    pub(super) fn finished(&self) -> u64 {
+        self.finished
     }
 }
 

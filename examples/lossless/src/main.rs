@@ -1,5 +1,5 @@
-//! A kernel that traces four processors at the same time and loses nothing: each decodes its own trace in NMIs, where it
-//! lies. It prints what each has executed, its edges, and its last branches.
+//! A kernel that traces four processors at the same time and loses nothing: each decodes its own trace in NMIs, where
+//! it lies. It prints what each has executed, its edges, and its last branches.
 #![no_std]
 #![no_main]
 
@@ -131,7 +131,8 @@ impl Decoder {
         let (count, hash, taken) = (all.count(), all.value(), edges.taken());
         assert!(gaps == 0 && stream.errors() == 0, "{gaps} gaps, {} errors", stream.errors());
         println!(
-            "cpu {processor} bytes={bytes} pmis={pmis} instructions={count} hash={hash:#x} edges={taken} branches={branches}"
+            "cpu {processor} bytes={bytes} pmis={pmis} instructions={count} hash={hash:#x} \
+             edges={taken} branches={branches}"
         );
         for number in branches.saturating_sub(LAST)..branches {
             let (from, to) = last[number % LAST];

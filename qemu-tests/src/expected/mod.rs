@@ -65,7 +65,8 @@ pub fn expected(source: Source, workload: &str, profile: &str) -> Result<Expecte
 /// What went wrong.
 pub fn check(source: Source, profile: &str, evidence: &Evidence<'_>) -> Result<Option<Verdict>> {
     let run = evidence.run;
-    let expected = expected(source, &run.name, profile)?;
+    let workload = workloads::of_run(&run.name);
+    let expected = expected(source, workload, profile)?;
     let last_declined = match (expected, run.refusal.as_deref()) {
         (Expected::Traces, None) => false,
         (Expected::DeclinesLast(text), Some(reason)) if reason.starts_with(text) => true,
@@ -80,6 +81,6 @@ pub fn check(source: Source, profile: &str, evidence: &Evidence<'_>) -> Result<O
             bail!("the driver declined with {reason:?}, instead of {text:?}")
         }
     };
-    let loss = workloads::find(&run.name)?.loss;
+    let loss = workloads::find(workload)?.loss;
     source.judge(evidence, &Conditions { profile, loss, last_declined }).map(Some)
 }
