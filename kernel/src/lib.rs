@@ -207,9 +207,11 @@
 //!
 //! # Not supported yet
 //!
-//! PEBS output through PT and PEBS load latency; Intel's counters without sampling; XSAVES and tracing by task; suspend
-//! and hot-plug; output to the trace transport subsystem; the registers of trigger tracing. A kernel that uses VMX must
-//! stop its traces before VMXON where [`VmxTracing`] says so.
+//! PEBS output through PT and PEBS load latency; Intel's counters without sampling; XSAVES of a trace's registers; output
+//! to the trace transport subsystem; the registers of trigger tracing.
+//!
+//! A kernel suspends its traces ([`suspend`](intel::pt::PtRunning::suspend)) before VMXON where [`VmxTracing`] says so, and
+//! before a processor sleeps or goes offline. Traces of threads are [`PtTask`](intel::pt::PtTask)s.
 //!
 //! [`PtUnit`]: intel::pt::PtUnit
 //! [`VmxTracing`]: intel::pt::VmxTracing

@@ -241,6 +241,46 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         result
     }
 
+    /// Programs the LVT entry again, for a processor whose local APIC has lost it: after a sleep state, or after INIT. Call
+    /// it before traces that were suspended meanwhile wake ([`PtRunning::suspend`](crate::intel::pt::PtRunning::suspend)).
+    /// Does nothing in a slot that is disarmed.
+    ///
+    /// # Errors
+    ///
+    /// The slot is in use, the local APIC is disabled by software, or it raised #GP.
+    pub fn rearm(&self) -> Result<(), SlotError> {
+        let result = {
+            let inner = self.lock()?;
+            let (_, mut apic) = (self.processor)();
+            match inner.0.handler.is_armed() {
+                false => Ok(()),
+                true if !apic.is_enabled().map_err(SlotError::Fault)? => return Err(SlotError::ApicDisabled),
+                true => inner.0.handler.arm(&mut apic).map_err(SlotError::Fault),
+            }
+        };
+        self.serve_noted();
+        result
+    }
+
+    /// Calls `work` with what is traced, even if the slot is in use: for a kernel that panics and reads its trace.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is traced.
+    ///
+    /// # Safety
+    ///
+    /// The code that holds the slot, if any does, never runs again: the panic began in it, or interrupted it. What that
+    /// code was changing may be incomplete.
+    pub unsafe fn with_in_panic<R>(&self, work: impl FnOnce(&mut T) -> R) -> Result<R, SlotError> {
+        if self.inner.is_locked() {
+            // SAFETY: the guard that holds the lock is never used or dropped any more, as the caller promised.
+            unsafe { self.inner.force_unlock() };
+        }
+        let mut inner = self.lock()?;
+        inner.0.traced.as_mut().map(work).ok_or(SlotError::Empty)
+    }
+
     /// Serves an interrupt that may be a PMI. Call it from the kernel's handler of the interrupt that the [`Handler`]
     /// was created for, and from no other handler. `interrupted` is the interrupted RIP, if known.
     ///

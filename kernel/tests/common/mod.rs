@@ -58,6 +58,8 @@ struct State {
     in_handler: bool,
     /// Software has enabled the local APIC.
     apic_enabled: bool,
+    /// In VMX operation, on a processor that cannot trace there.
+    vmx: bool,
 }
 
 impl Machine {
@@ -82,6 +84,7 @@ impl Machine {
             missed: false,
             in_handler: false,
             apic_enabled: true,
+            vmx: false,
         };
         Self { state: Rc::new(RefCell::new(state)), ram: Rc::new(Ram::new(bytes)) }
     }
@@ -287,6 +290,20 @@ impl Machine {
         self.state.borrow_mut().apic_enabled = on;
     }
 
+    /// Enters VMX operation where IA32_VMX_MISC[14] is 0: TraceEn is cleared, and until VMXOFF each write to
+    /// IA32_RTIT_CTL raises #GP.
+    pub(crate) fn vmxon(&self) {
+        let ctl = self.msr(RTIT_CTL);
+        // SAFETY: the registers stand for no hardware.
+        unsafe { self.registers().wrmsr(RTIT_CTL, ctl & !1) }.unwrap();
+        self.state.borrow_mut().vmx = true;
+    }
+
+    /// Leaves VMX operation.
+    pub(crate) fn vmxoff(&self) {
+        self.state.borrow_mut().vmx = false;
+    }
+
     /// Masks the LVT entry.
     pub(crate) fn disarm(&self) {
         // SAFETY: the registers stand for no hardware.
@@ -383,6 +400,9 @@ unsafe impl Msr for Registers {
         let mut state = self.0.state.borrow_mut();
         let fault = GeneralProtection { address, written: Some(value) };
         state.access().map_err(|()| fault)?;
+        if state.vmx && address == RTIT_CTL {
+            return Err(fault);
+        }
         assert!(state.processor.owns_msr(address), "{fault}");
         let wrmsr = model::Retired {
             before: kernel(HANDLER + 0x10),
@@ -546,6 +566,7 @@ pub(crate) fn run_within(part: &[u64], whole: &[u64], from: usize) -> Option<usi
 /// This many jumps are enough for everything that a test waits for.
 const JUMPS: u32 = 20_000;
 const APIC_BASE: u32 = 0x1b;
+const RTIT_CTL: u32 = 0x570;
 /// The spurious-interrupt vector register, in x2APIC mode.
 const SPURIOUS: u32 = 0x80f;
 /// The LVT entry, in x2APIC mode.

@@ -210,6 +210,13 @@ impl<F: Frames> Buffer<F> {
         (offset <= self.region_bytes()).then_some(Position { lap, region, offset })
     }
 
+    /// Returns the ToPA entry that the registers name, as it is in memory, if it is an entry of this buffer.
+    pub(crate) fn entry_at(&self, base: OutputBase, pointers: OutputMaskPtrs) -> Option<u64> {
+        let topa = self.topa()?;
+        topa.listed_at(base.0, pointers.entry())?;
+        Some(topa.read(x86_64::PhysAddr::try_new(base.0).ok()?, pointers.entry()).bits())
+    }
+
     /// Returns how often the tables list the ring. It must be at least twice to show how often the processor went
     /// round.
     pub(crate) const fn laps(&self) -> u32 {

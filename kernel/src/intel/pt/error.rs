@@ -14,19 +14,26 @@ pub struct OperationalError {
     pub base: OutputBase,
     /// IA32_RTIT_OUTPUT_MASK_PTRS: the entry, and the offset in its region.
     pub pointers: OutputMaskPtrs,
+    /// The ToPA entry that the registers name, as it is in the table. `None` for a single range, and if the registers do
+    /// not name an entry of the driver's tables.
+    pub entry: Option<u64>,
 }
 
 impl fmt::Display for OperationalError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { status, base, pointers } = self;
+        let Self { status, base, pointers, entry } = self;
         write!(
             f,
-            "operational error: status {:#x}, output base {:#x}, entry {}, offset {:#x}",
+            "operational error: status {:#x}, output base {:#x}, offset {:#x}, entry {}",
             status.bits(),
             base.0,
-            pointers.entry(),
-            pointers.offset()
-        )
+            pointers.offset(),
+            pointers.entry()
+        )?;
+        match entry {
+            Some(entry) => write!(f, ", which is {entry:#x} in the table"),
+            None => Ok(()),
+        }
     }
 }
 

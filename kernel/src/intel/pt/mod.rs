@@ -18,6 +18,7 @@ mod running;
 mod session;
 mod stopped;
 mod stretch;
+mod task;
 pub(crate) mod topa;
 mod tracer;
 mod unit;
@@ -34,9 +35,10 @@ pub use running::{PtRunning, PtState};
 pub use session::PtSession;
 pub use stopped::{PtStopped, Trace};
 pub use stretch::{Stretch, Stretches};
+pub use task::{NotSwitched, PtTask};
 pub use topa::{RegionSize, TopaError};
 pub use tracer::PtTracer;
-pub use unit::{PtRefusal, PtUnit};
+pub use unit::{LeftOn, PtRefusal, PtUnit};
 
 use crate::msr::{GeneralProtection, Msr, RtitCtl, TypedMsr};
 

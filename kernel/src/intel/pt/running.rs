@@ -1,9 +1,10 @@
 //! A PT unit that traces.
 
-use super::OperationalError;
 use super::session::PtSession;
+use super::stretch::Stretches;
+use super::{NotSwitched, OperationalError, PtRefusal, PtTask, VmxTracing};
 use crate::drain::Sink;
-use crate::lifecycle::{self, Halted, Source};
+use crate::lifecycle::{self, Halted, Source, StartError};
 use crate::loss::Loss;
 use crate::memory::Frames;
 use crate::msr::{GeneralProtection, Msr};
@@ -27,6 +28,8 @@ pub enum PtState {
     Excluded,
     /// The trace is off because the processor reported an operational error when it was resumed.
     Failed(OperationalError),
+    /// The trace is off because the kernel suspended it; it resumes at [`PtRunning::wake`] and at nothing else.
+    Suspended,
     /// The trace is off because the PMI handler gave up, or a call reported a fault. It resumes at the next drain, at
     /// the end of the next PMI, or at [`PtRunning::go_on`].
     Abandoned(Abandoned),
@@ -79,6 +82,132 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     /// Those of [`PtRunning::drain`].
     pub fn go_on(&mut self) -> Result<PtState, GeneralProtection> {
         self.while_halted(|session, _| session.forgive())
+    }
+
+    /// Suspends the trace: the unit is off and stays off, whatever PMIs, drains and [`PtRunning::go_on`] come, until
+    /// [`PtRunning::wake`]. Nothing is lost: what runs meanwhile is not to be traced. The driver then expects nothing of
+    /// the unit's registers, and writes them all when the trace wakes.
+    ///
+    /// A kernel suspends its traces
+    ///
+    /// - before VMXON, where [`PtRunning::vmx_tracing`] is [`VmxTracing::ClearedByVmxon`]: no write to IA32_RTIT_CTL is
+    ///   legal until VMXOFF;
+    /// - before the processor loses its registers: a sleep state, or INIT of a processor that is taken offline. The local
+    ///   APIC loses the LVT entry then, too: after the kernel has enabled it again, [`Slot::rearm`](crate::slot::Slot::rearm)
+    ///   programs the entry;
+    /// - when it panics, to read what ran last ([`PtRunning::stretches`]);
+    /// - where nobody's code runs that is to be traced.
+    ///
+    /// ```
+    /// use pugmark_kernel::intel::pt::{PtRunning, VmxTracing};
+    /// use pugmark_kernel::{memory::Frames, msr::{GeneralProtection, Msr}};
+    ///
+    /// /// Enters and leaves VMX operation with a trace that runs outside of it.
+    /// fn run_guest<M: Msr, F: Frames>(
+    ///     trace: &mut PtRunning<M, F>,
+    ///     vmxon_to_vmxoff: impl FnOnce(),
+    /// ) -> Result<(), GeneralProtection> {
+    ///     let off = trace.vmx_tracing() == VmxTracing::ClearedByVmxon;
+    ///     if off {
+    ///         trace.suspend()?;
+    ///     }
+    ///     vmxon_to_vmxoff();
+    ///     if off {
+    ///         trace.wake()?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// Source: SDM vol. 3, Intel Processor Trace, "Tracing of VMX Operations", "Configuration MSRs".
+    ///
+    /// # Errors
+    ///
+    /// An access raised #GP. If TraceEn could not be cleared, the trace still runs and is not suspended. Otherwise it is
+    /// suspended, and another call reads how far it came.
+    pub fn suspend(&mut self) -> Result<(), GeneralProtection> {
+        let halted = self.halt()?;
+        self.session_mut().suspend(&halted)
+    }
+
+    /// Resumes a suspended trace; it begins with a PSB. A trace that was off for another reason when it was suspended
+    /// stays off for that reason.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PtRunning::drain`].
+    pub fn wake(&mut self) -> Result<PtState, GeneralProtection> {
+        self.while_halted(|session, _| session.wake())
+    }
+
+    /// Returns what VMX does to a trace on this processor.
+    pub fn vmx_tracing(&mut self) -> VmxTracing {
+        self.session_mut().vmx_tracing()
+    }
+
+    /// Returns what a suspended trace has recorded and not drained, where the processor wrote it; `None` if the trace is
+    /// not suspended. [`Stretches::newest`] leaves out all but the end of it, for a kernel that panics:
+    ///
+    /// ```
+    /// use pugmark_kernel::intel::pt::PtRunning;
+    /// use pugmark_kernel::{memory::Frames, msr::Msr};
+    ///
+    /// /// Gives the last 16 KiB of a trace to the kernel's decoder, or to a port or memory that survives.
+    /// fn on_panic<M: Msr, F: Frames>(trace: &mut PtRunning<M, F>, mut keep: impl FnMut(&[u8])) {
+    ///     if trace.suspend().is_err() {
+    ///         return;
+    ///     }
+    ///     for stretch in trace.stretches().into_iter().flat_map(|all| all.newest(16 << 10)) {
+    ///         stretch.slices().for_each(&mut keep);
+    ///     }
+    /// }
+    /// ```
+    #[must_use]
+    pub fn stretches(&self) -> Option<Stretches<'_, F>> {
+        self.session().stretches()
+    }
+
+    /// Returns the last operational error, if there was one: where the processor was, and the ToPA entry that it read
+    /// there. The trace has gone on since, unless [`PtRunning::state`] is [`PtState::Failed`].
+    #[must_use]
+    pub fn last_error(&self) -> Option<OperationalError> {
+        self.session().last_error()
+    }
+
+    /// Switches to the trace `coming`, as a kernel does when it switches threads, and returns the trace that ran here. It
+    /// goes on when it is switched to again, here or on another processor.
+    ///
+    /// The unit is stopped and started once. That takes 5 writes of MSRs and 4 reads, one more write for a CR3 filter and
+    /// two for each address range; a processor on which branch records exclude PT reads IA32_DEBUGCTL, too. The trace goes
+    /// on with a PSB: the last IP and the calls by which the processor compresses packets are those of the other trace,
+    /// and a PSB resets them. Threads that are not traced need no trace: [`PtRunning::suspend`]. A suspended unit stays
+    /// off after a switch, too.
+    ///
+    /// A PMI of the trace that left may arrive after the switch. It drains the trace that came.
+    ///
+    /// Source: SDM vol. 3, Intel Processor Trace, "IP Compression", "Indirect Transfer Compression for Returns (RET)".
+    ///
+    /// # Errors
+    ///
+    /// Nothing was switched: `coming` was made for a processor with other capabilities, or an access raised #GP before it
+    /// was read how far the trace here came. If an access raises #GP after that, the switch is done, and
+    /// [`PtRunning::state`] says that the trace is off; its next drain tries again.
+    #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
+    pub fn switch(&mut self, coming: PtTask<F>) -> Result<PtTask<F>, NotSwitched<F>> {
+        let error = match self.collect_for(&coming) {
+            Ok(halted) => return Ok(self.session_mut().exchange(coming, halted)),
+            Err(error) => error,
+        };
+        Err(NotSwitched { coming, error })
+    }
+
+    /// Checks that `coming` can run here, and brings the accounts of the trace here up to date.
+    fn collect_for(&mut self, coming: &PtTask<F>) -> Result<Halted, StartError<PtRefusal>> {
+        self.session().accepts(coming)?;
+        let halted = self.halt()?;
+        let session = self.session_mut();
+        session.collect(false, &halted).inspect_err(|&fault| session.leave_off(Abandoned::Fault(fault)))?;
+        Ok(halted)
     }
 
     /// Returns this trace as a source for a PMI handler, with the sink that receives its bytes.

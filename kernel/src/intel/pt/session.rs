@@ -5,8 +5,9 @@ use super::detect::other_recorder;
 use super::gaps::Gaps;
 use super::ring::{Ring, Written};
 use super::running::PtState;
+use super::stretch::Stretches;
 use super::unit::{PtRefusal, PtUnit};
-use super::{OperationalError, PtStopped, Trace};
+use super::{OperationalError, PtStopped, PtTask, Trace, VmxTracing};
 use crate::drain::{Chunk, Sink};
 use crate::intel::pt::buffer::{Buffer, GUARD_BYTES, Mode, Position};
 use crate::intel::pt::config::Checked;
@@ -19,6 +20,7 @@ use crate::msr::{
     TypedMsr,
 };
 use crate::pmi::{Abandoned, Requests};
+use core::mem::replace;
 use core::sync::atomic::{Ordering, fence};
 use pugmark_decoder_core::config::Config;
 
@@ -39,6 +41,10 @@ pub struct PtSession<M: Msr, F: Frames> {
     state: PtState,
     /// TraceEn is set.
     on: bool,
+    /// The kernel wants the trace off, whatever else happens.
+    suspended: bool,
+    /// The last operational error.
+    error: Option<OperationalError>,
     /// The trace was on since the output registers were last read.
     unread: bool,
     /// The next enable must emit a PSB, as the first one does, because the trace before it is cut.
@@ -68,6 +74,8 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
             loss: Loss::NONE,
             state: PtState::Tracing,
             on: false,
+            suspended: false,
+            error: None,
             unread: false,
             resync: false,
             filled: false,
@@ -80,7 +88,21 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
     }
 
     pub(super) const fn state(&self) -> PtState {
-        self.state
+        if self.suspended { PtState::Suspended } else { self.state }
+    }
+
+    pub(super) const fn last_error(&self) -> Option<OperationalError> {
+        self.error
+    }
+
+    pub(super) fn vmx_tracing(&mut self) -> VmxTracing {
+        self.unit.vmx_tracing()
+    }
+
+    /// Returns what a suspended trace has recorded and not handed over.
+    pub(super) fn stretches(&self) -> Option<Stretches<'_, F>> {
+        let still = self.suspended && !self.on && !self.unread;
+        still.then(|| Stretches::new(&self.buffer, self.ring, self.gaps))
     }
 
     pub(super) fn decoder_config(&self) -> Config<'static> {
@@ -128,6 +150,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         if status.contains(RtitStatus::ERROR) || advanced.is_none() {
             self.loss.error += 1;
             self.note(Gap::Error);
+            self.error = Some(self.operational_error(status, base, pointers));
         }
         if abandoned {
             self.note(Gap::Abandoned);
@@ -161,11 +184,70 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         }
     }
 
+    /// Checks that a trace can run on this processor.
+    pub(super) fn accepts(&self, task: &PtTask<F>) -> Result<(), StartError<PtRefusal>> {
+        match task.capabilities == self.unit.capabilities {
+            true => Ok(()),
+            false => Err(StartError::Refused(PtRefusal::OtherProcessor)),
+        }
+    }
+
+    /// Puts `coming` in the place of this trace, which has been collected, resumes it, and returns this one. A fault is
+    /// the state of the trace that came.
+    pub(super) fn exchange(&mut self, coming: PtTask<F>, halted: Halted) -> PtTask<F> {
+        let PtTask { capabilities, buffer, checked, ctl, status, ring, gaps, loss, state, error, .. } =
+            coming;
+        let PtTask { filled, guarded, begun, .. } = coming;
+        let left = PtTask {
+            capabilities,
+            buffer: replace(&mut self.buffer, buffer),
+            checked: replace(&mut self.checked, checked),
+            ctl: replace(&mut self.ctl, ctl),
+            status: replace(&mut self.status, status),
+            ring: replace(&mut self.ring, ring),
+            gaps: replace(&mut self.gaps, gaps),
+            loss: replace(&mut self.loss, loss),
+            state: replace(&mut self.state, state),
+            error: replace(&mut self.error, error),
+            filled: replace(&mut self.filled, filled),
+            guarded: replace(&mut self.guarded, guarded),
+            begun: true,
+        };
+        // What the processor compresses packets by, the last IP and the calls, is of the trace that left.
+        self.resync = true;
+        if !begun {
+            self.buffer.reset(&halted);
+        }
+        if let Err(fault) = self.go_on(halted) {
+            self.leave_off(Abandoned::Fault(fault));
+        }
+        left
+    }
+
+    /// Suspends the trace, and reads how far the processor has written.
+    pub(super) fn suspend(&mut self, halted: &Halted) -> Result<(), GeneralProtection> {
+        self.suspended = true;
+        self.collect(false, halted)
+    }
+
+    /// Ends what [`PtSession::suspend`] began; the next [`PtSession::go_on`] begins with a PSB.
+    pub(super) fn wake(&mut self) {
+        self.suspended = false;
+        self.resync = true;
+    }
+
     /// Resumes the trace where it was stopped, if there is room.
     pub(super) fn go_on(&mut self, halted: Halted) -> Result<(), GeneralProtection> {
+        if self.suspended {
+            return Ok(());
+        }
         match self.state {
             PtState::TraceStopped | PtState::Failed(_) => return Ok(()),
-            PtState::Tracing | PtState::Full | PtState::Excluded | PtState::Abandoned(_) => {}
+            PtState::Tracing
+            | PtState::Full
+            | PtState::Excluded
+            | PtState::Suspended
+            | PtState::Abandoned(_) => {}
         }
         if self.is_excluded() || !self.arm(&halted)? {
             return Ok(());
@@ -390,7 +472,18 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         }
         let base = self.unit.msr.read()?;
         let pointers = self.unit.msr.read()?;
-        Ok(Some(OperationalError { status, base, pointers }))
+        let error = self.operational_error(status, base, pointers);
+        self.error = Some(error);
+        Ok(Some(error))
+    }
+
+    fn operational_error(
+        &self,
+        status: RtitStatus,
+        base: OutputBase,
+        pointers: OutputMaskPtrs,
+    ) -> OperationalError {
+        OperationalError { status, base, pointers, entry: self.buffer.entry_at(base, pointers) }
     }
 }
 
@@ -423,7 +516,7 @@ impl<M: Msr, F: Frames> Recording for PtSession<M, F> {
     /// Clears TraceEn: then all packets are in memory, and the output registers say how far they reach.
     fn halt(&mut self) -> Result<(), GeneralProtection> {
         if self.on {
-            self.unit.write(self.ctl)?;
+            self.unit.turn_off(self.ctl)?;
             self.on = false;
             // The write has flushed the packets as if by SFENCE. With this fence, another processor that sees what is
             // published from now on sees the packets too.
@@ -437,8 +530,8 @@ impl<M: Msr, F: Frames> Recording for PtSession<M, F> {
     }
 
     fn into_stopped(self) -> PtStopped<M, F> {
-        let Self { unit, buffer, ring, gaps, loss, .. } = self;
-        PtStopped { unit, trace: Trace::new(buffer, ring, gaps), loss }
+        let Self { unit, buffer, ring, gaps, loss, error, .. } = self;
+        PtStopped { unit, trace: Trace::new(buffer, ring, gaps), loss, error }
     }
 
     fn into_parts(self) -> (PtUnit<M>, Buffer<F>) {

@@ -1,10 +1,10 @@
 //! A stopped trace.
 
-use super::PtUnit;
 use super::chunks::Chunks;
 use super::gaps::Gaps;
 use super::ring::Ring;
 use super::stretch::Stretches;
+use super::{OperationalError, PtUnit};
 use crate::intel::pt::buffer::Buffer;
 use crate::loss::Loss;
 use crate::memory::Frames;
@@ -19,6 +19,8 @@ pub struct PtStopped<M: Msr, F: Frames> {
     pub trace: Trace<F>,
     /// What was lost.
     pub loss: Loss,
+    /// The last operational error, if there was one.
+    pub error: Option<OperationalError>,
 }
 
 /// The rest of a trace, in its buffer.

@@ -17,6 +17,8 @@ pub struct Stretches<'a, F: Frames> {
     buffer: &'a Buffer<F>,
     ring: Ring,
     gaps: Gaps,
+    /// The first stretch begins anywhere.
+    cut: bool,
 }
 
 /// Bytes with no gap between them, for one run of a decoder.
@@ -29,12 +31,27 @@ pub struct Stretch<'a, F: Frames> {
     buffer: &'a Buffer<F>,
     ring: Ring,
     gap: Option<Gap>,
+    cut: bool,
 }
 
 impl<'a, F: Frames> Stretches<'a, F> {
     /// The processor must not trace into `buffer` as long as `'a` lasts.
     pub(crate) const fn new(buffer: &'a Buffer<F>, ring: Ring, gaps: Gaps) -> Self {
-        Self { buffer, ring, gaps }
+        Self { buffer, ring, gaps, cut: false }
+    }
+
+    /// Leaves out everything but the last `bytes` bytes. The first stretch then [begins within a
+    /// packet](Stretch::begins_within_a_packet): a decoder starts at its first PSB.
+    #[must_use]
+    pub fn newest(mut self, bytes: u64) -> Self {
+        let older = self.ring.undrained().saturating_sub(bytes);
+        if older > 0 {
+            self.ring.consume(older);
+            let tail = self.ring.tail();
+            while self.gaps.take_until(tail).is_some() {}
+            self.cut = true;
+        }
+        self
     }
 }
 
@@ -49,7 +66,8 @@ impl<'a, F: Frames> Iterator for Stretches<'a, F> {
         let end = self.gaps.first_place().unwrap_or(u64::MAX).min(self.ring.head());
         let ring = self.ring.until(end);
         self.ring.consume(ring.undrained());
-        (ring.undrained() > 0).then_some(Stretch { buffer: self.buffer, ring, gap })
+        let cut = core::mem::take(&mut self.cut);
+        (ring.undrained() > 0).then_some(Stretch { buffer: self.buffer, ring, gap, cut })
     }
 }
 
@@ -68,12 +86,12 @@ impl<'a, F: Frames> Stretch<'a, F> {
         self.gap
     }
 
-    /// Returns whether the stretch may begin within a packet, because what was before it is overwritten: the decoder
-    /// must look for the first PSB, and what is before that is no error. `pugmark-decoder-core` has `Pieces::wrapped` for
+    /// Returns whether the stretch may begin within a packet, because what was before it is overwritten or left out: the
+    /// decoder must look for the first PSB, and what is before that is no error. `pugmark-decoder-core` has `Pieces::wrapped` for
     /// it.
     #[must_use]
     pub const fn begins_within_a_packet(&self) -> bool {
-        matches!(self.gap, Some(Gap::Wrap(_)))
+        self.cut || matches!(self.gap, Some(Gap::Wrap(_)))
     }
 
     /// Returns the bytes, in the slices in which the processor wrote them.

@@ -10,7 +10,10 @@ use crate::intel::pt::buffer::{Buffer, BufferError};
 use crate::intel::pt::config::{Checked, PtConfig, PtConfigRefusal};
 use crate::lifecycle::{Absent, InUse, NotStarted, StartError};
 use crate::memory::Frames;
-use crate::msr::{AddrA, AddrB, Cr3Match, GeneralProtection, Msr, Register, RtitCtl, TypedMsr};
+use crate::msr::{
+    AddrA, AddrB, Cr3Match, GeneralProtection, Msr, OutputBase, OutputMaskPtrs, Register, RtitCtl,
+    RtitStatus, TypedMsr,
+};
 use core::fmt;
 use core::marker::PhantomData;
 
@@ -42,6 +45,37 @@ impl<M: Msr> PtUnit<M> {
     /// The unit is absent, or another owner uses it.
     pub fn detect(cpuid: impl CpuIdReader, msr: M) -> Result<Self, Absent> {
         Self::with_capabilities(PtCapabilities::read(cpuid)?, msr)
+    }
+
+    /// Detects the unit as [`PtUnit::with_capabilities`] does, and takes it over if another owner has left it on: turns it
+    /// off, and returns what it traced. For a unit that firmware or a boot loader has left on; an owner that still lives
+    /// loses its trace without notice.
+    ///
+    /// ```
+    /// use pugmark_kernel::intel::pt::{PtCapabilities, PtUnit};
+    /// use pugmark_kernel::{lifecycle::Absent, msr::Msr};
+    ///
+    /// fn unit<M: Msr>(registers: M) -> Result<PtUnit<M>, Absent> {
+    ///     let (unit, left_on) = PtUnit::take_over(PtCapabilities::of_this_processor()?, registers)?;
+    ///     if let Some(left_on) = left_on {
+    ///         println!("{left_on}");
+    ///     }
+    ///     Ok(unit)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The unit is absent, or it stays on: below this kernel another owner uses it.
+    pub fn take_over(capabilities: PtCapabilities, mut msr: M) -> Result<(Self, Option<LeftOn>), Absent> {
+        let ctl: RtitCtl = msr.read()?;
+        if !ctl.contains(RtitCtl::TRACE_EN) {
+            return Ok((Self::with_capabilities(capabilities, msr)?, None));
+        }
+        // SAFETY: clearing TraceEn only ends writes to memory.
+        unsafe { msr.write(ctl.difference(RtitCtl::TRACE_EN)) }?;
+        let left_on = LeftOn { ctl, status: msr.read()?, base: msr.read()?, pointers: msr.read()? };
+        Ok((Self::with_capabilities(capabilities, msr)?, Some(left_on)))
     }
 
     /// Detects the unit that these capabilities announce.
@@ -133,11 +167,45 @@ impl<M: Msr> PtUnit<M> {
         Ok(())
     }
 
+    /// Clears TraceEn. Where the write raises #GP and the bit is 0 all the same, the unit is off: VMXON has cleared the
+    /// bit, and until VMXOFF every write of the register raises #GP.
+    ///
+    /// Source: SDM vol. 3, Intel Processor Trace, "Tracing of VMX Operations".
+    pub(super) fn turn_off(&mut self, ctl: RtitCtl) -> Result<(), GeneralProtection> {
+        let Err(fault) = self.write(ctl) else { return Ok(()) };
+        match self.msr.read::<RtitCtl>() {
+            Ok(ctl) if !ctl.contains(RtitCtl::TRACE_EN) => Ok(()),
+            _ => Err(fault),
+        }
+    }
+
     /// Writes a register of the unit.
     pub(super) fn write<R: Register>(&mut self, value: R) -> Result<(), GeneralProtection> {
         // SAFETY: this is a register of the PT unit. The processor writes only to memory that OUTPUT_BASE and the
         // tables name, which belongs to the buffer. The session owns the buffer with this unit until TraceEn is 0.
         unsafe { self.msr.write(value) }
+    }
+}
+
+/// What a unit traced that another owner had left on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftOn {
+    /// IA32_RTIT_CTL, with TraceEn.
+    pub ctl: RtitCtl,
+    /// IA32_RTIT_STATUS after TraceEn was cleared.
+    pub status: RtitStatus,
+    /// IA32_RTIT_OUTPUT_BASE after that: the other owner's table, or its single range.
+    pub base: OutputBase,
+    /// IA32_RTIT_OUTPUT_MASK_PTRS after that: how far the trace came.
+    pub pointers: OutputMaskPtrs,
+}
+
+impl fmt::Display for LeftOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ctl, status, base, pointers } = self;
+        let (ctl, status) = (ctl.bits(), status.bits());
+        write!(f, "Intel PT was left on: control {ctl:#x}, status {status:#x}, output base {:#x}", base.0)?;
+        write!(f, ", offset {:#x}, entry {}", pointers.offset(), pointers.entry())
     }
 }
 
@@ -148,6 +216,8 @@ pub enum PtRefusal {
     Config(PtConfigRefusal),
     /// The processor cannot trace into this buffer.
     Buffer(BufferError),
+    /// The trace was made for a processor with other capabilities.
+    OtherProcessor,
     /// STATUS.Error directly after the enable: the processor does not accept the memory or a table.
     Memory(OperationalError),
 }
@@ -169,6 +239,7 @@ impl fmt::Display for PtRefusal {
         match self {
             Self::Config(refusal) => refusal.fmt(f),
             Self::Buffer(error) => error.fmt(f),
+            Self::OtherProcessor => f.write_str("the trace was made for a processor with other capabilities"),
             Self::Memory(error) => error.fmt(f),
         }
     }

@@ -71,7 +71,6 @@ impl Entry {
     }
 
     /// Returns the eight bytes as a number.
-    #[cfg(test)]
     pub(crate) const fn bits(self) -> u64 {
         self.0
     }

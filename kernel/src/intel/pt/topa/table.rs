@@ -311,7 +311,8 @@ impl<F: Frames> Topa<F> {
         PhysAddr::new_truncate(self.read(table, LINK).base())
     }
 
-    fn read(&self, table: PhysAddr, index: u32) -> Entry {
+    /// Returns entry `index` of one of the tables.
+    pub(crate) fn read(&self, table: PhysAddr, index: u32) -> Entry {
         let slot = self.slot(table, index);
         // SAFETY: a slot of our own table; the processor only reads it.
         unsafe { slot.read() }
