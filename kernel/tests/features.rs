@@ -1,0 +1,53 @@
+//! Holds `docs/features.md` against the tests in the workspace.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// The number of features in each table of the document.
+const TABLES: [usize; 3] = [45, 15, 31];
+
+#[test]
+fn each_feature_that_is_there_names_tests_that_exist() {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut tests = BTreeSet::new();
+    for folder in ["kernel/src", "kernel/tests", "qemu-tests/tests"] {
+        collect(&workspace.join(folder), &mut tests);
+    }
+    let document = fs::read_to_string(workspace.join("docs/features.md")).unwrap();
+    let rows = document.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| #"));
+    let mut numbers = TABLES.iter().flat_map(|&count| 1..=count);
+    for row in rows {
+        let [number, feature, there, named] =
+            row.trim_matches('|').splitn(4, '|').map(str::trim).collect::<Vec<_>>()[..]
+        else {
+            panic!("{row}");
+        };
+        assert_eq!(number.parse().ok(), numbers.next(), "{feature}");
+        let named: Vec<&str> = named.split('`').skip(1).step_by(2).collect();
+        for name in &named {
+            assert!(tests.contains(*name), "{feature}: there is no test {name}");
+        }
+        let word = there.split([':', ',', ';']).next().unwrap();
+        assert!(["yes", "partly", "missing"].contains(&word), "{feature}: {there}");
+        assert_eq!(named.is_empty(), word == "missing", "{feature}");
+    }
+    assert_eq!(numbers.next(), None, "a feature has no line");
+}
+
+/// Adds the names of all tests in a folder.
+fn collect(folder: &Path, tests: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, tests);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            // The attribute may be followed by others.
+            for test in text.split("#[test]").skip(1) {
+                let name = test.split_once("fn ").and_then(|(_, rest)| rest.split_once('('));
+                tests.extend(name.map(|(name, _)| name.to_owned()));
+            }
+        }
+    }
+}
