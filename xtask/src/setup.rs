@@ -29,6 +29,7 @@ struct PackageManager {
     ipt: &'static str,
     pfm: &'static str,
     perf: &'static str,
+    qemu_user: &'static str,
 }
 
 /// Returns the names of the packages with a program or library.
@@ -44,6 +45,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         ipt: "libipt-dev",
         pfm: "libpfm4-dev",
         perf: "linux-perf",
+        qemu_user: "qemu-user",
     },
     PackageManager {
         systems: &["fedora", "rhel"],
@@ -54,6 +56,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         ipt: "libipt-devel",
         pfm: "libpfm-devel",
         perf: "perf",
+        qemu_user: "qemu-user",
     },
     PackageManager {
         systems: &["arch"],
@@ -64,6 +67,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         ipt: "libipt",
         pfm: "libpfm",
         perf: "perf",
+        qemu_user: "qemu-user",
     },
     PackageManager {
         systems: &["opensuse", "suse"],
@@ -74,6 +78,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         ipt: "libipt-devel",
         pfm: "libpfm-devel",
         perf: "perf",
+        qemu_user: "qemu-linux-user",
     },
     PackageManager {
         systems: &["alpine"],
@@ -84,6 +89,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         ipt: "",
         pfm: "",
         perf: "perf",
+        qemu_user: "qemu-x86_64",
     },
 ];
 
@@ -106,32 +112,34 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
     Ok(())
 }
 
-/// Libraries that tests compare with: the file that they load, and the package's name.
-const LIBRARIES: [(&str, Packages); 2] =
-    [("libipt.so.2", |manager| manager.ipt), ("libpfm.so.4", |manager| manager.pfm)];
+/// Something without which tests skip what they compare with it: its name, whether it is installed, and its packages.
+type Optional = (&'static str, fn(&str) -> bool, Packages);
 
-/// Calls [`prepare`], and makes sure that the libraries that tests compare with exist, and the Linux that they boot. If
+const OPTIONAL: [Optional; 3] = [
+    ("libipt.so.2", is_library, |manager| manager.ipt),
+    ("libpfm.so.4", is_library, |manager| manager.pfm),
+    ("qemu-x86_64", |name| answers(name, "--version"), |manager| manager.qemu_user),
+];
+
+/// Calls [`prepare`], and makes sure that what tests compare with exists, and the Linux that they boot. If
 /// they are missing, the tests report what they skip.
 pub(crate) fn prepare_tests(no_install: bool) -> Result<()> {
     prepare(no_install)?;
-    for (library, packages) in LIBRARIES {
-        if is_library(library) {
+    for (name, is_installed, packages) in OPTIONAL {
+        if is_installed(name) {
             continue;
         }
         match install_command(&os_release(), packages, is_root()?) {
             None => println!(
-                "{library} is missing, and the name of its package on this system is not known: install it by hand"
+                "{name} is missing, and the name of its package on this system is not known: install it by hand"
             ),
-            Some(command) if no_install => println!("{library} is missing; this installs it: {command}"),
+            Some(command) if no_install => println!("{name} is missing; this installs it: {command}"),
             Some(command) => {
-                if let Err(error) = install(library, &command) {
+                if let Err(error) = install(name, &command) {
                     println!("{error:#}");
                 }
             }
         }
-    }
-    if let Err(error) = require("perf", |manager| manager.perf, no_install) {
-        println!("{error:#}");
     }
     let mut packages = packages::Packages { no_install, tell: &mut |command| println!("{command}") };
     if let Err(error) = packages.kernel().and_then(|_| packages.busybox()) {
@@ -269,11 +277,17 @@ mod tests {
     }
 
     #[test]
-    fn knows_the_packages_of_the_libraries_that_tests_compare_with() {
-        let commands = |release| LIBRARIES.map(|(_, packages)| install_command(release, packages, true));
-        let [ipt, pfm] = commands("ID=debian").map(|command| command.unwrap());
-        assert!(ipt.ends_with(" libipt-dev") && pfm.ends_with(" libpfm4-dev"), "{ipt} {pfm}");
-        assert_eq!(commands("ID=alpine"), [None, None]);
+    fn knows_the_packages_of_what_tests_compare_with() {
+        let commands = |release| OPTIONAL.map(|(_, _, packages)| install_command(release, packages, true));
+        let debian = commands("ID=debian").map(|command| command.unwrap());
+        let names = debian.each_ref().map(|command| command.rsplit(' ').next().unwrap());
+        assert_eq!(names, ["libipt-dev", "libpfm4-dev", "qemu-user"]);
+        let [ipt, pfm, emulator] = commands("ID=alpine");
+        assert!(
+            ipt.is_none()
+                && pfm.is_none()
+                && emulator.is_some_and(|command| command.ends_with(" qemu-x86_64"))
+        );
     }
 
     #[test]

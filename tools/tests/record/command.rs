@@ -87,6 +87,8 @@ fn signals_end_the_recording_whole_and_reach_the_program() {
         // `cat` writes what it reads, and then waits in the kernel, as most programs do most of the time.
         let (mut child, _out) = ready(&scratch, &["cat"]);
         send(&child, signal);
+        // A wait closes the input, at whose end the program would end by itself.
+        let _input = child.stdin.take();
         let status = child.wait().expect("it ends").code();
         assert_eq!(status, Some(128 + signal));
         let (index, truth) = (json(&scratch, "recording.json"), json(&scratch, "truth.json"));

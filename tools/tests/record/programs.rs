@@ -30,10 +30,21 @@ impl Drop for Scratch {
 
 /// Compiles a C program to `program` in the directory, statically linked; `None` if there is no compiler.
 pub(crate) fn compile(name: &str, source: &str) -> Option<Scratch> {
+    compile_with(name, &[PRELUDE, source].concat(), &[])
+}
+
+/// The same without the C library, whose functions depend on the processor.
+pub(crate) fn compile_bare(name: &str, source: &str) -> Option<Scratch> {
+    compile_with(name, source, &["-nostdlib", "-ffreestanding", "-fcf-protection=none"])
+}
+
+fn compile_with(name: &str, source: &str, options: &[&str]) -> Option<Scratch> {
     let scratch = Scratch::new(name);
-    fs::write(scratch.path("program.c"), [PRELUDE, source].concat()).expect("the source");
+    fs::write(scratch.path("program.c"), source).expect("the source");
     let mut cc = Command::new("cc");
-    cc.args(["-O1", "-static", "-fno-stack-protector", "-o"])
+    cc.args(["-O1", "-static", "-fno-stack-protector"])
+        .args(options)
+        .arg("-o")
         .args(["program", "program.c"].map(|file| scratch.path(file)));
     match cc.output() {
         Ok(output) if output.status.success() => Some(scratch),
@@ -337,5 +348,39 @@ int main(void) {
     turn = 3;
     if (pthread_join(other, &result)) return 4;
     return (long)result == 12 ? 0 : 5;
+}
+"#;
+
+/// Calls, loops, a jump table, string instructions and system calls, and nothing that depends on the processor or on where
+/// the stack is. It ends with status 3.
+pub(crate) const BARE: &str = r#"
+static unsigned fib(unsigned n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }
+static unsigned (*volatile recursive)(unsigned) = fib;
+static volatile unsigned sink;
+static char bytes[300];
+
+static unsigned choose(unsigned n) {
+    switch (n % 6) {
+    case 0: return n + 7;
+    case 1: return n * 3;
+    case 2: return n ^ 0x55;
+    case 3: return n - 1;
+    case 4: return n << 2;
+    default: return n >> 1;
+    }
+}
+
+__asm__(".globl _start\n_start: xor %ebp, %ebp\n and $-16, %rsp\n call start\n");
+__attribute__((used, noreturn)) static void start(void) {
+    sink = recursive(15);
+    for (unsigned i = 0; i < 500; i++) sink += choose(i);
+    for (int round = 0; round < 3; round++) {
+        char *to = bytes;
+        unsigned long many = 100 * round, id = 39; /* getpid */
+        __asm__ volatile("rep stosb" : "+D"(to), "+c"(many) : "a"(round) : "memory");
+        __asm__ volatile("syscall" : "+a"(id) :: "rcx", "r11", "memory");
+    }
+    __asm__ volatile("syscall" :: "a"(231ul), "D"(3ul)); /* exit_group */
+    __builtin_unreachable();
 }
 "#;

@@ -1,6 +1,6 @@
 //! The code of the traced program: snapshots of its pages as they were executed.
 
-use super::maps::Mapping;
+use super::{emulator::Block, maps::Mapping};
 use pugmark_decoder_core::insn;
 use pugmark_model::ExecMode;
 use std::collections::{HashMap, HashSet};
@@ -93,6 +93,53 @@ impl CodeSnapshots {
         let known =
             self.pages.get(&(ip / PAGE)).is_some_and(|page| bit(&page.insn_starts, (ip % PAGE) as usize));
         Ok(if known { bytes } else { self.mark_executed(ip, mode) })
+    }
+
+    /// Notes that a block of instructions is executed; `page` returns the present content of a page. After [`Changed`]
+    /// the snapshots are as before.
+    pub(super) fn note<'p>(
+        &mut self,
+        block: &Block,
+        page: &dyn Fn(u64) -> Option<&'p [u8]>,
+    ) -> Result<(), Changed> {
+        let executed = |address: u64| {
+            let page = self.pages.get(&(address / PAGE))?;
+            let at = (address % PAGE) as usize;
+            bit(&page.executed, at).then_some(page.bytes[at])
+        };
+        let own = || (block.start..).zip(block.bytes.iter().copied());
+        if own().any(|(address, byte)| executed(address).is_some_and(|before| before != byte)) {
+            return Err(Changed);
+        }
+        let mut fresh = vec![];
+        for number in block.start / PAGE..=(block.end() - 1) / PAGE {
+            let mut bytes = [0; PAGE_BYTES];
+            match page(number) {
+                Some(now) if now.len() == PAGE_BYTES => bytes.copy_from_slice(now),
+                _ => {}
+            }
+            // What was executed may have been replaced since.
+            for (address, byte) in (number * PAGE..).zip(&mut bytes) {
+                *byte = executed(address).unwrap_or(*byte);
+            }
+            for (address, byte) in own().filter(|(address, _)| address / PAGE == number) {
+                bytes[(address % PAGE) as usize] = byte;
+            }
+            fresh.push((number, bytes));
+        }
+        for (number, bytes) in fresh {
+            let empty = [0; PAGE_BYTES / 64];
+            self.replace(
+                number,
+                Box::new(Page { bytes, volatile: true, insn_starts: empty, executed: empty }),
+            );
+        }
+        for address in block.start..block.end() {
+            if let Some(page) = self.pages.get_mut(&(address / PAGE)) {
+                set(&mut page.executed, (address % PAGE) as usize);
+            }
+        }
+        Ok(())
     }
 
     /// Returns the snapshots as addresses and bytes; adjacent pages are one piece.

@@ -1,6 +1,6 @@
 //! The command line of `pugmark record`.
 
-use super::{Cause, Ending, Part, Range, RecordError, RecordOptions, record};
+use super::{Cause, Ending, Engine, Part, Range, RecordError, RecordOptions, record};
 use crate::output::tell;
 use anyhow::{Result, bail};
 use clap::{Args, builder::PossibleValuesParser};
@@ -56,6 +56,9 @@ pub struct RecordCommand {
     /// Let the system randomise the program's addresses
     #[arg(long)]
     aslr: bool,
+    /// Who executes the program: emulator (QEMU, fast), stepping (this processor, slow) or auto
+    #[arg(long, value_enum, default_value_t = Engine::Auto, hide_possible_values = true)]
+    engine: Engine,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -93,6 +96,9 @@ pub fn run(command: &RecordCommand) -> Result<u8> {
                 part.unexplained
             ));
         }
+    }
+    for program in &recording.not_followed {
+        tell(format_args!("{program} was executed and is not in the recording: use --engine stepping"));
     }
     match recording.cause {
         Cause::Limit => tell(format_args!(
@@ -153,6 +159,7 @@ impl RecordCommand {
             follow: !self.main_only,
             limit: self.limit,
             aslr: self.aslr,
+            engine: self.engine,
             signals: true,
             ..plain
         }

@@ -66,6 +66,8 @@ pub(super) struct Hardware<W> {
     in_kernel: bool,
     /// The bits that IA32_RTIT_STATUS has while instructions are traced.
     enables: u64,
+    /// All code is traced, and without timing packets: what is no branch leaves nothing in the trace.
+    straight_is_unseen: bool,
     truth: AddressHash,
 }
 
@@ -89,6 +91,10 @@ impl<W: Write> Hardware<W> {
             in_kernel: true,
             enables: OTHER_ENABLES
                 | if options.profile.pt_features & IP_FILTERING != 0 { FILTER_EN } else { 0 },
+            straight_is_unseen: ranges.is_empty()
+                && !options.tsc
+                && options.mtc.is_none()
+                && options.cyc.is_none(),
             truth: AddressHash::new(),
         };
         for (index, entry) in [BUFFER | BUFFER_ORDER << SIZE_SHIFT, RAM | END].iter().enumerate() {
@@ -153,6 +159,26 @@ impl<W: Write> Hardware<W> {
         };
         self.in_kernel = after.cpl == 0;
         self.instruction(user(before.0, before.1), after, bytes)
+    }
+
+    /// Reports that instructions retired of which none is a branch, and that the program continued at `next`.
+    pub(super) fn retire_straight<'i>(
+        &mut self,
+        mode: ExecMode,
+        instructions: impl Iterator<Item = (u64, &'i [u8])>,
+        next: u64,
+    ) -> Result<(), RecordError> {
+        let mut instructions = instructions.peekable();
+        while let Some((ip, bytes)) = instructions.next() {
+            if self.straight_is_unseen && !self.in_kernel {
+                self.truth.add(ip);
+                self.advance_clock(1);
+                continue;
+            }
+            let next = instructions.peek().map_or(next, |(ip, _)| *ip);
+            self.retire((ip, mode), Next::User(next, mode), bytes)?;
+        }
+        Ok(())
     }
 
     /// Reports that an interrupt or exception takes the program to the kernel, before the instruction at `at` or caused
@@ -347,6 +373,46 @@ mod tests {
                 assert_eq!(hardware.in_kernel(), after == Next::Kernel);
             });
             assert_eq!((switches(&trace), truth.count()), (expected, 1), "{after:?}");
+        }
+    }
+
+    /// Straight code is not reported to the model where that makes no difference: here it is seen to make none.
+    #[test]
+    fn straight_code_makes_the_same_trace_in_one_go_and_one_by_one() {
+        let plain = options("skylake");
+        for (name, options, ranges) in [
+            ("plain", plain.clone(), &[][..]),
+            ("PSB often", RecordOptions { psb: 0, ret_compression: false, ..plain.clone() }, &[]),
+            ("TSC", RecordOptions { tsc: true, ..plain.clone() }, &[]),
+            ("MTC", RecordOptions { tsc: true, mtc: Some(0), ..plain.clone() }, &[]),
+            ("CYC", RecordOptions { cyc: Some(0), ..plain.clone() }, &[]),
+            ("ranges", RecordOptions { ranges: vec!["0x1-0x2".parse().unwrap()], ..plain }, &[(AT, AT + 20)]),
+        ] {
+            let make = |in_one_go: bool| {
+                traced(&options, ranges, |hardware| {
+                    for round in 0..3000u64 {
+                        let at = AT + round % 7 * 0x1_0000;
+                        let nops = 1 + round % 40;
+                        let last = at + nops;
+                        if in_one_go {
+                            hardware.retire_straight(MODE, (at..last).map(|ip| (ip, NOP)), last).unwrap();
+                        } else {
+                            for ip in at..last {
+                                hardware.retire((ip, MODE), Next::User(ip + 1, MODE), NOP).unwrap();
+                            }
+                        }
+                        let next = AT + (round + 1) % 7 * 0x1_0000;
+                        hardware.retire((last, MODE), Next::User(next, MODE), &[0xff, 0xe0]).unwrap();
+                        if round % 100 == 0 {
+                            hardware.deliver(DeliveryKind::Interrupt, 0x20, (next, MODE)).unwrap();
+                        }
+                    }
+                    assert_eq!(hardware.unexplained(), 0, "{name}");
+                })
+            };
+            let (one_by_one, in_one_go) = (make(false), make(true));
+            assert!(one_by_one.0.len() > 4000, "{name}");
+            assert!(one_by_one == in_one_go, "{name}");
         }
     }
 

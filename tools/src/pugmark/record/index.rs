@@ -3,7 +3,7 @@
 use super::{Cause, Ending, Part, RecordError, RecordOptions, part};
 use crate::description::INDEX;
 use serde_json::{Value, json};
-use std::{path::Path, time::SystemTime};
+use std::{fs, path::Path, time::SystemTime};
 
 /// Writes the index of a recording that began at `begun`.
 pub(super) fn write(
@@ -26,6 +26,8 @@ pub(super) fn write(
         "ending": { how: number },
         "parts": parts.iter().map(|part| entry(&options.out, part)).collect::<Vec<_>>(),
     });
+    fs::create_dir_all(&options.out)
+        .map_err(|error| RecordError::File { path: options.out.clone(), error })?;
     part::write(&options.out, INDEX, |out| writeln!(out, "{index:#}"))
 }
 

@@ -1,7 +1,7 @@
 //! `pugmark record`: makes an Intel PT trace of any program on any processor.
 //!
-//! The program runs step by step under ptrace, and each step is reported to the model of the tracing hardware
-//! (`pugmark-model`). The result is what a processor with Intel PT would have written: a trace, the code that was
+//! The program runs step by step under ptrace, or in QEMU's user-mode emulator ([`Engine`]), and each instruction is
+//! reported to the model of the tracing hardware (`pugmark-model`). The result is what a processor with Intel PT would have written: a trace, the code that was
 //! executed, and the truth, which is the number and the hash of the traced instructions. The truth does not come from
 //! the trace.
 //!
@@ -41,13 +41,20 @@
 //! Beside the files of the first part is `recording.json`: whose each part is (thread, process, name, program, time),
 //! how the program ended, and why the recording ended.
 //!
+//! # Engines
+//! Stepping makes some 30 000 instructions a second, the emulator some 10 million. What a deterministic program executes
+//! is the same with both, and so is its trace, as long as the program does not ask which processor it is on: the emulator
+//! shows another one than this machine's (`-cpu max`). Addresses of stack and libraries differ. In the emulator threads
+//! run at the same time; the TSC of each is put forward at system calls to that of the thread that is farthest on.
+//!
 //! # What is not right
-//! The program notices the stepping in few places. It differs from a run without stepping in RDTSC and clocks, in
+//! If it is stepped, the program notices that in few places. It differs from a run without stepping in RDTSC and clocks, in
 //! restartable sequences and transactions, both of which stepping aborts, and if a process sends SIGTRAP. Job control
 //! does not stop a program that is recorded. The program and all that it starts share one CPU.
 
 mod code;
 pub mod command;
+mod emulator;
 mod filter;
 mod flags;
 mod hardware;
@@ -63,7 +70,7 @@ mod thread_info;
 mod tracee;
 
 pub use filter::{BadRange, Range};
-pub use options::RecordOptions;
+pub use options::{Engine, RecordOptions};
 pub use part::Part;
 pub use thread_info::ThreadInfo;
 pub use tracee::Ending;
@@ -79,6 +86,8 @@ pub struct Recording {
     pub ending: Ending,
     /// Why the recording ended.
     pub cause: Cause,
+    /// The programs that were executed but not recorded, because the emulator cannot execute them: those with 32 bits.
+    pub not_followed: Vec<String>,
 }
 
 /// Why a part of a recording, or all of it, ended.
@@ -120,6 +129,12 @@ pub struct RecordProgress {
     pub tasks: usize,
 }
 
+/// Whether a version of QEMU's user-mode emulator is installed with which [`Engine::Emulator`] works.
+#[must_use]
+pub fn emulator_is_installed() -> bool {
+    emulator::is_installed()
+}
+
 /// Runs the program and records it. The calling thread must not wait for any other process that it has started, because
 /// this function waits for all of the thread's children.
 ///
@@ -130,7 +145,15 @@ pub fn record(
     options: &RecordOptions,
     progress: &mut dyn FnMut(RecordProgress),
 ) -> Result<Recording, RecordError> {
-    recorder::Recorder::start(options)?.run(progress)
+    let most = options.profile.address_ranges;
+    if options.ranges.len() > most as usize {
+        return Err(RecordError::Ranges { most, wanted: options.ranges.len() });
+    }
+    match options.engine {
+        Engine::Emulator => emulator::record(options, progress),
+        Engine::Auto if emulator::can_execute(options) => emulator::record(options, progress),
+        Engine::Auto | Engine::Stepping => recorder::Recorder::start(options)?.run(progress),
+    }
 }
 
 /// Why recording failed.

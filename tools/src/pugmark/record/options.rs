@@ -35,9 +35,22 @@ pub struct RecordOptions {
     pub limit: Option<u64>,
     /// Whether the system randomises the program's addresses.
     pub aslr: bool,
+    /// Who executes the program.
+    pub engine: Engine,
     /// Whether signals that would end this process end the recording instead and are passed on to the program. This
     /// changes the signal handlers of the whole process, so it is for a process that does nothing else.
     pub signals: bool,
+}
+
+/// Who executes the program while it is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Engine {
+    /// The emulator if it is installed and can execute the program, otherwise stepping.
+    Auto,
+    /// This processor, one instruction at a time, by ptrace. The reference.
+    Stepping,
+    /// QEMU's user-mode emulator, which is some hundred times as fast.
+    Emulator,
 }
 
 impl RecordOptions {
@@ -58,6 +71,7 @@ impl RecordOptions {
             follow: true,
             limit: None,
             aslr: false,
+            engine: Engine::Stepping,
             signals: false,
         }
     }

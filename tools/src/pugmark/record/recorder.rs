@@ -43,10 +43,6 @@ const PROGRESS_EVERY: u64 = 4096;
 
 impl<'a> Recorder<'a> {
     pub(super) fn start(options: &'a RecordOptions) -> Result<Self, RecordError> {
-        let most = options.profile.address_ranges;
-        if options.ranges.len() > most as usize {
-            return Err(RecordError::Ranges { most, wanted: options.ranges.len() });
-        }
         let program =
             options.program.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let cpu = OneCpu::new().map_err(RecordError::Prepare)?;
@@ -99,7 +95,7 @@ impl<'a> Recorder<'a> {
         self.parts.sort_by_key(|part| part.task);
         let cause = self.tracing_ended.unwrap_or(Cause::Over);
         index::write(self.options, self.started_at, (&self.parts, ending, cause))?;
-        Ok(Recording { parts: std::mem::take(&mut self.parts), ending, cause })
+        Ok(Recording { parts: std::mem::take(&mut self.parts), ending, cause, not_followed: vec![] })
     }
 
     /// Handles that a task has stopped or ended.

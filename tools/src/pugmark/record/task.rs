@@ -71,12 +71,12 @@ pub(super) enum Outcome {
 }
 
 /// The page with system calls from before the vDSO. The kernel emulates the instructions there.
-const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000;
+pub(super) const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000;
 /// The segment of 32-bit user code.
 const USER32_CS: u64 = 0x23;
-const PAGE_FAULT: u8 = 14;
+pub(super) const PAGE_FAULT: u8 = 14;
 /// A vector of interrupts: the one that Linux uses for the local APIC timer.
-const TIMER_VECTOR: u8 = 0xec;
+pub(super) const TIMER_VECTOR: u8 = 0xec;
 
 impl<'a> Task<'a> {
     /// Makes a task that has just begun and is stopped before its first instruction.

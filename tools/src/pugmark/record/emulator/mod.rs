@@ -1,0 +1,426 @@
+//! Records a program that QEMU's user-mode emulator executes, some hundred times as fast as by stepping.
+//!
+//! ```text
+//!   pugmark record                          qemu-x86_64, one for each process of the program
+//!     mod      starts it, finds rings   ◀──   plugin   writes what each thread executes into rings (wire)
+//!     process  code, blocks, handlers
+//!     thread   blocks → instructions, system calls, signals → the model of the hardware
+//! ```
+//!
+//! The program is that of a processor as the emulator shows it (`-cpu max`), which may be another one than this
+//! machine's: a library that chooses its functions by CPUID may choose others.
+
+mod block;
+#[allow(clippy::missing_safety_doc, reason = "the emulator calls these functions")]
+mod plugin;
+mod process;
+mod thread;
+
+pub(super) use block::Block;
+
+use super::{
+    Cause, Ending, Part, RecordError, RecordOptions, RecordProgress, Recording, index, part, signals::Signals,
+};
+use plugin::wire::Ring;
+use process::Process;
+use std::{
+    cell::Cell,
+    collections::HashSet,
+    ffi::{CString, OsString, c_int},
+    fs, io,
+    os::unix::{
+        ffi::OsStrExt,
+        process::{CommandExt, ExitStatusExt},
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command},
+    rc::Rc,
+    sync::atomic::Ordering::Relaxed,
+    time::{Duration, SystemTime},
+};
+use thread::Thread;
+
+/// The plugin, which the build script makes.
+static PLUGIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/plugin.so"));
+
+/// The emulator, found in PATH.
+pub(super) const EMULATOR: &str = "qemu-x86_64";
+
+/// A program while the emulator executes it.
+struct Emulation<'a> {
+    options: &'a RecordOptions,
+    folder: Folder,
+    child: Child,
+    ending: Option<Ending>,
+    seen: HashSet<OsString>,
+    processes: Vec<Process>,
+    threads: Vec<Thread<'a>>,
+    threads_started: u32,
+    /// How many more instructions are to be traced.
+    budget: Rc<Cell<u64>>,
+    tracing_ended: Option<Cause>,
+    signals: Option<Signals>,
+    started_at: SystemTime,
+}
+
+/// A folder for the rings, which is removed in the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> io::Result<Self> {
+        let memory = Path::new("/dev/shm");
+        let base = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };
+        for n in 0.. {
+            let path = base.join(format!("pugmark-record-{}-{n}", std::process::id()));
+            match fs::create_dir(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => return made.map(|()| Self(path)),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Returns the file that a program's name stands for, as the shell finds it.
+fn find_program(name: &OsString) -> io::Result<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return Ok(name.into());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+        .ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// Whether the emulator is installed in a version that loads the plugin.
+///
+/// Versions before 5 have another interface under the same number, versions from 9 on refuse this number.
+pub(super) fn is_installed() -> bool {
+    let Ok(output) = Command::new(EMULATOR).arg("--version").output() else { return false };
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text.split("version ").nth(1).and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
+    version.is_some_and(|version| (5..9).contains(&version))
+}
+
+/// Whether the emulator is installed and can execute the program.
+pub(super) fn can_execute(options: &RecordOptions) -> bool {
+    is_installed() && command_line(Path::new("/"), options).is_ok()
+}
+
+/// Returns the command line by which the emulator executes the program.
+fn command_line(folder: &Path, options: &RecordOptions) -> Result<Vec<CString>, RecordError> {
+    let program = options.program.first().cloned().unwrap_or_default();
+    let start = |error| RecordError::Start { program: program.to_string_lossy().into_owned(), error };
+    let file = find_program(&program).map_err(start)?;
+    if let Err(error) = fs::metadata(&file) {
+        return Err(start(error));
+    }
+    let text = |bytes: &[u8]| CString::new(bytes).map_err(|error| start(error.into()));
+    let arguments =
+        options.program.iter().map(|word| text(word.as_bytes())).collect::<Result<Vec<_>, _>>()?;
+    plugin::command(folder, options.follow, &text(file.as_os_str().as_bytes())?, &arguments).ok_or_else(
+        || {
+            start(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "not an executable 64-bit program for Linux on x86-64",
+            ))
+        },
+    )
+}
+
+/// Runs the program in the emulator and records it.
+pub(super) fn record(
+    options: &RecordOptions,
+    progress: &mut dyn FnMut(RecordProgress),
+) -> Result<Recording, RecordError> {
+    let folder = Folder::new().map_err(RecordError::Prepare)?;
+    let prepare =
+        |name: &str, bytes: &[u8]| fs::write(folder.0.join(name), bytes).map_err(RecordError::Prepare);
+    prepare(plugin::PLUGIN, PLUGIN)?;
+    prepare(plugin::CLOCK_FILE, &[0; 8])?;
+    let line = command_line(&folder.0, options)?;
+    let mut command = Command::new(EMULATOR);
+    command.args(line.iter().skip(1).map(|word| std::ffi::OsStr::from_bytes(word.as_bytes())));
+    let aslr = options.aslr;
+    let before_exec = move || {
+        // SAFETY: it takes a number and only changes this process.
+        if !aslr && unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as _) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec it only makes a system call, which is allowed there.
+    unsafe { command.pre_exec(before_exec) };
+    let child = command.spawn().map_err(|error| RecordError::Start { program: EMULATOR.into(), error })?;
+    let signals = options.signals.then(Signals::new).transpose().map_err(RecordError::Prepare)?;
+    part::remove_parts(&options.out);
+    let emulation = Emulation {
+        options,
+        folder,
+        child,
+        ending: None,
+        seen: HashSet::new(),
+        processes: vec![],
+        threads: vec![],
+        threads_started: 0,
+        budget: Rc::new(options.limit.unwrap_or(u64::MAX).into()),
+        tracing_ended: None,
+        signals,
+        started_at: SystemTime::now(),
+    };
+    emulation.run(progress)
+}
+
+/// How often progress is shown, in instructions.
+const PROGRESS_EVERY: u64 = 4096;
+const PAUSE: Duration = Duration::from_micros(100);
+
+impl Emulation<'_> {
+    fn run(mut self, progress: &mut dyn FnMut(RecordProgress)) -> Result<Recording, RecordError> {
+        let mut shown = 0;
+        loop {
+            if let Some(signal) = self.signals.as_ref().and_then(Signals::take) {
+                self.handle_signal(signal)?;
+            }
+            let mut any = self.find_rings()?;
+            for process in &mut self.processes {
+                any |= process.read();
+            }
+            any |= self.read_threads()?;
+            if self.limit_reached() {
+                self.end_tracing(Cause::Limit)?;
+            }
+            let steps = self.count();
+            let tasks = self.threads.iter().filter(|thread| !thread.over).count();
+            if tasks > 0 && steps >= shown + PROGRESS_EVERY {
+                shown = steps;
+                let bytes = self.threads.iter().map(Thread::bytes).sum();
+                progress(RecordProgress { steps, bytes, tasks });
+            }
+            if !any {
+                if self.has_ended()? {
+                    break;
+                }
+                std::thread::sleep(PAUSE);
+            }
+        }
+        self.finish()
+    }
+
+    fn finish(mut self) -> Result<Recording, RecordError> {
+        if self.processes.is_empty() {
+            let error = io::Error::other("it did not load the plugin; try --engine stepping");
+            return Err(RecordError::Start { program: EMULATOR.into(), error });
+        }
+        let mut parts: Vec<Part> =
+            self.threads.iter_mut().flat_map(|thread| std::mem::take(&mut thread.parts)).collect();
+        parts.sort_by_key(|part| part.task);
+        let cause = self.tracing_ended.unwrap_or(Cause::Over);
+        let ending = self.ending.unwrap_or(Ending::Exit(0));
+        index::write(self.options, self.started_at, (&parts, ending, cause))?;
+        let not_followed =
+            self.threads.iter_mut().flat_map(|thread| std::mem::take(&mut thread.not_followed)).collect();
+        Ok(Recording { parts, ending, cause, not_followed })
+    }
+
+    fn count(&self) -> u64 {
+        self.threads.iter().map(Thread::count).sum()
+    }
+
+    fn limit_reached(&self) -> bool {
+        self.tracing_ended.is_none() && self.budget.get() == 0
+    }
+
+    /// Opens the rings that are new. Returns whether there were any.
+    fn find_rings(&mut self) -> Result<bool, RecordError> {
+        let mut found = vec![];
+        for entry in fs::read_dir(&self.folder.0).map_err(RecordError::Prepare)? {
+            let name = entry.map_err(RecordError::Prepare)?.file_name();
+            let is_ring = name.as_bytes().starts_with(b"p-") || name.as_bytes().starts_with(b"t-");
+            if is_ring && !name.as_bytes().ends_with(b".new") && !self.seen.contains(&name) {
+                found.push((Ring::open(&self.folder.0.join(&name)).map_err(RecordError::Prepare)?, name));
+            }
+        }
+        let any = !found.is_empty();
+        // A process is before its threads, and what was started first comes first.
+        found.sort_by_key(|(ring, _)| ring.header().made.load(Relaxed));
+        for (ring, name) in found {
+            if self.tracing_ended.is_some() {
+                ring.close();
+            }
+            let (pid, generation) = (ring.header().pid.load(Relaxed), ring.header().generation.load(Relaxed));
+            if name.as_bytes().starts_with(b"p-") {
+                self.add_process(ring);
+            } else if self.process_of(pid, generation).is_some() {
+                self.add_thread(ring)?;
+            } else {
+                // Its process's ring was made while the folder was being listed.
+                continue;
+            }
+            self.seen.insert(name);
+        }
+        Ok(any)
+    }
+
+    fn add_process(&mut self, ring: Ring) {
+        let pid = ring.header().pid.load(Relaxed);
+        for process in self.processes.iter_mut().filter(|process| process.pid() == pid) {
+            // The number belongs to the process that executes another program, or to one that has taken the number of
+            // one that has ended.
+            process.over = true;
+        }
+        let parent = Process::parent(&ring).and_then(|(pid, generation)| {
+            self.processes
+                .iter_mut()
+                .find(|process| (process.pid(), process.generation()) == (pid, generation))
+        });
+        let process = match parent {
+            Some(parent) => {
+                parent.read();
+                Process::new(ring, Some(parent))
+            }
+            None => Process::new(ring, None),
+        };
+        self.processes.push(process);
+    }
+
+    fn add_thread(&mut self, ring: Ring) -> Result<(), RecordError> {
+        let (pid, generation) = (ring.header().pid.load(Relaxed), ring.header().generation.load(Relaxed));
+        let former = |thread: &Thread<'_>| thread.pid() == pid && thread.generation() != generation;
+        // If a thread of the process has executed this program, it has said so.
+        for number in 0..self.threads.len() {
+            let thread = &mut self.threads[number];
+            if former(thread)
+                && let (pid, generation) = (thread.pid(), thread.generation())
+                && let Some(process) = self.process_of(pid, generation)
+            {
+                while self.threads[number].read(&mut self.processes[process])? {}
+            }
+        }
+        let before = self.threads.iter().rposition(|thread| former(thread) && thread.executes);
+        let number = match before {
+            Some(before) => self.threads[before].number(),
+            None => {
+                self.threads_started += 1;
+                self.threads_started
+            }
+        };
+        let mut thread = Thread::new(self.options, number, ring, self.budget.clone());
+        thread.over = self.tracing_ended.is_some();
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    fn process_of(&self, pid: u32, generation: u32) -> Option<usize> {
+        self.processes.iter().position(|process| (process.pid(), process.generation()) == (pid, generation))
+    }
+
+    fn read_threads(&mut self) -> Result<bool, RecordError> {
+        let mut any = false;
+        for number in 0..self.threads.len() {
+            let (pid, generation) = (self.threads[number].pid(), self.threads[number].generation());
+            let Some(process) = self.process_of(pid, generation) else { continue };
+            if self.threads[number].over {
+                // Whatever comes now was written before the thread knew that nothing more is wanted.
+                any |= self.threads[number].read(&mut self.processes[process])?;
+                continue;
+            }
+            // A thread that goes on with another program waits for the end of the program before.
+            if let Some(before) = self.before(number).filter(|_| !self.threads[number].followed) {
+                if !self.threads[before].over {
+                    continue;
+                }
+                let (first, second) = self.threads.split_at_mut(number);
+                second[0].follow(&mut first[before]);
+            }
+            let read = self.threads[number].read(&mut self.processes[process])?;
+            any |= read;
+            if !read && self.processes[process].over {
+                self.threads[number].finish(&mut self.processes[process], Cause::Over)?;
+                any = true;
+            }
+        }
+        Ok(any)
+    }
+
+    /// The thread that this one was before it executed the program that it is in.
+    fn before(&self, number: usize) -> Option<usize> {
+        let thread = &self.threads[number];
+        (0..number).rev().find(|before| self.threads[*before].number() == thread.number())
+    }
+
+    /// Looks whether the program and all that it has started have ended.
+    fn has_ended(&mut self) -> Result<bool, RecordError> {
+        if self.ending.is_none()
+            && let Some(status) =
+                self.child.try_wait().map_err(|error| RecordError::Step { ip: None, error })?
+        {
+            self.ending = Some(match (status.code(), status.signal()) {
+                (Some(code), _) => Ending::Exit(code),
+                (None, signal) => Ending::Signal(signal.unwrap_or_default()),
+            });
+        }
+        let main = self.child.id();
+        for process in &mut self.processes {
+            let pid = process.pid();
+            process.over |= if pid == main { self.ending.is_some() } else { !is_alive(pid) };
+        }
+        let over = self.processes.iter().all(|process| process.over)
+            && self.threads.iter().all(|thread| thread.over);
+        Ok(self.ending.is_some() && over)
+    }
+
+    /// Ends all tracing; the program continues.
+    fn end_tracing(&mut self, cause: Cause) -> Result<(), RecordError> {
+        self.tracing_ended = Some(cause);
+        for number in 0..self.threads.len() {
+            self.threads[number].ring.close();
+            let (pid, generation) = (self.threads[number].pid(), self.threads[number].generation());
+            if let Some(process) = self.process_of(pid, generation) {
+                self.threads[number].finish(&mut self.processes[process], cause)?;
+            }
+        }
+        self.processes.iter().for_each(|process| process.ring.close());
+        Ok(())
+    }
+
+    /// Handles a signal that asks this process to end: ends the recording and passes the signal to the program.
+    fn handle_signal(&mut self, signal: c_int) -> Result<(), RecordError> {
+        if self.tracing_ended.is_none() {
+            self.end_tracing(Cause::Signal(signal))?;
+        }
+        let living = self.processes.iter().filter(|process| !process.over).map(Process::pid);
+        let main = self.ending.is_none().then(|| self.child.id());
+        let pids: HashSet<u32> = living.chain(main).collect();
+        for pid in pids {
+            // SAFETY: it takes numbers.
+            unsafe { libc::kill(pid.cast_signed(), signal) };
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Emulation<'_> {
+    /// Kills what is left.
+    fn drop(&mut self) {
+        self.processes.iter().for_each(|process| process.ring.close());
+        if self.ending.is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Whether a process exists and is no zombie.
+fn is_alive(pid: u32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // The state follows the name, which is in parentheses.
+    !matches!(stat.rsplit(')').next().unwrap_or_default().trim_start().chars().next(), Some('Z' | 'X') | None)
+}

@@ -1,0 +1,592 @@
+//! The plugin that QEMU's user-mode emulator loads: it reports to the recorder which blocks of instructions each thread
+//! executes.
+//!
+//! The build script compiles this file into a shared object, which `pugmark` carries along. It is also a module of this
+//! crate, so that it is checked and tested like everything else.
+//!
+//! Source: QEMU's documentation, "QEMU TCG Plugins", and `include/qemu/qemu-plugin.h` of version 7.2 (API version 1).
+//!
+//! # How it knows what was executed
+//! The emulator translates code in blocks, which end at branches at the latest. At each begin of a block the plugin
+//! writes the block's number. A block may be left early, by an exception for example: therefore each instruction counts
+//! where it begins, and a block that did not begin all of its instructions is reported as partial by the next one.
+
+#![allow(unreachable_pub, reason = "in the plugin's own crate it is not")]
+
+#[path = "api.rs"]
+mod api;
+#[path = "wire.rs"]
+pub mod wire;
+
+use api::{Api, Opaque, PluginId};
+use std::{
+    collections::HashMap,
+    ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void},
+    fs,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    ptr::{self, null_mut},
+    sync::{
+        Mutex, OnceLock, PoisonError,
+        atomic::{
+            AtomicBool, AtomicPtr, AtomicU32, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+};
+use wire::{Kind, Ring};
+
+/// How many arguments the recorder puts between the emulator and the program.
+pub const LEADING_ARGUMENTS: usize = 6;
+
+/// How long a visit to the kernel takes in ticks, as the recorder's hardware has it.
+const KERNEL_TICKS: u64 = 1000;
+
+const PAGE: u64 = 4096;
+/// The end of user space. The emulator itself does what the page with old system calls above does.
+const USER_END: u64 = 1 << 47;
+
+/// System calls of x86-64.
+mod call {
+    pub(super) const MMAP: i64 = 9;
+    pub(super) const MPROTECT: i64 = 10;
+    pub(super) const RT_SIGACTION: i64 = 13;
+    pub(super) const RT_SIGRETURN: i64 = 15;
+    pub(super) const MREMAP: i64 = 25;
+    pub(super) const SHMAT: i64 = 30;
+    pub(super) const EXECVE: i64 = 59;
+    pub(super) const EXIT: i64 = 60;
+    pub(super) const PRCTL: i64 = 157;
+    pub(super) const EXIT_GROUP: i64 = 231;
+    pub(super) const PKEY_MPROTECT: i64 = 329;
+}
+
+unsafe extern "C" {
+    fn pthread_atfork(
+        prepare: Option<extern "C" fn()>,
+        parent: Option<extern "C" fn()>,
+        child: Option<extern "C" fn()>,
+    ) -> c_int;
+    fn execve(
+        path: *const c_char,
+        arguments: *const *const c_char,
+        environment: *const *const c_char,
+    ) -> c_int;
+    fn access(path: *const c_char, mode: c_int) -> c_int;
+    fn gettid() -> c_int;
+    fn clock_gettime(clock: c_int, time: *mut [i64; 2]) -> c_int;
+}
+
+static API: OnceLock<Api> = OnceLock::new();
+
+/// The version of the plugin interface that this plugin was made for. The emulator reads it.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "the emulator looks for this name")]
+pub static qemu_plugin_version: c_int = 1;
+
+/// The values of the interface's enumerations.
+const NO_REGISTERS: c_int = 0;
+const ADD_U64: c_int = 0;
+
+/// One process of the program.
+struct Process {
+    /// Where the rings are.
+    folder: PathBuf,
+    generation: u32,
+    definitions: Ring,
+    blocks: u32,
+    /// The pages of code, as they were reported last.
+    pages: HashMap<u64, Box<[u8]>>,
+    /// The file and the arguments, each ended by a zero.
+    program: Vec<u8>,
+}
+
+static PROCESS: Mutex<Option<Process>> = Mutex::new(None);
+/// More than one thread has existed in the process: instructions are counted by thread.
+static HAS_THREADS: AtomicBool = AtomicBool::new(false);
+static VCPUS_MADE: AtomicU32 = AtomicU32::new(0);
+/// What to add to the program's addresses to get those in the emulator.
+static GUEST_BASE: AtomicU64 = AtomicU64::new(0);
+/// The latest time of all threads of all processes, in a file that all map.
+static CLOCK: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
+/// The count of the process's instructions while it has one thread, in the ring of definitions.
+static COUNTED: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
+
+/// Nothing is reported: neither of threads that are not followed, nor without rings.
+static IS_OFF: AtomicBool = AtomicBool::new(false);
+static MAIN_ONLY: AtomicBool = AtomicBool::new(false);
+
+const VCPUS: usize = 1 << 16;
+static THREADS: [AtomicPtr<Thread>; VCPUS] = [const { AtomicPtr::new(null_mut()) }; VCPUS];
+
+/// One thread of the program.
+struct Thread {
+    ring: Ring,
+    /// Whether the count of the process's instructions is this thread's, too.
+    first: bool,
+    /// The number of instructions of the last block.
+    expected: u64,
+    /// Time that did not pass by instructions.
+    waited: u64,
+    /// The arguments of the system call in progress.
+    arguments: [u64; 4],
+}
+
+/// A process that has no rings reports nothing more.
+fn lock() -> std::sync::MutexGuard<'static, Option<Process>> {
+    PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn monotonic() -> u64 {
+    const CLOCK_MONOTONIC: c_int = 1;
+    let mut time = [0; 2];
+    // SAFETY: fills in two numbers.
+    unsafe { clock_gettime(CLOCK_MONOTONIC, &raw mut time) };
+    time[0] as u64 * 1_000_000_000 + time[1] as u64
+}
+
+/// The name of a ring's file.
+fn ring_path(folder: &Path, kind: char, pid: u32, number: u32) -> PathBuf {
+    folder.join(format!("{kind}-{pid}-{number}"))
+}
+
+impl Process {
+    fn begin(folder: PathBuf, program: Vec<u8>) -> Option<Self> {
+        let pid = std::process::id();
+        let generation = (0..).find(|generation| !ring_path(&folder, 'p', pid, *generation).exists())?;
+        let definitions = Self::ring(&folder, generation, null_mut(), None)?;
+        Some(Self { folder, generation, definitions, blocks: 0, pages: HashMap::new(), program })
+    }
+
+    fn ring(
+        folder: &Path,
+        generation: u32,
+        replaced: *mut c_void,
+        parent: Option<(u32, u32, u32)>,
+    ) -> Option<Ring> {
+        let pid = std::process::id();
+        let ring = Ring::create(&ring_path(folder, 'p', pid, generation), replaced, |header| {
+            header.pid.store(pid, Relaxed);
+            header.generation.store(generation, Relaxed);
+            header.made.store(monotonic(), Relaxed);
+            if let Some((parent, generation, blocks)) = parent {
+                header.parent.store(parent, Relaxed);
+                header.parent_generation.store(generation, Relaxed);
+                header.inherited.store(blocks, Relaxed);
+            }
+        })
+        .ok()?;
+        COUNTED.store((&raw const ring.header().counted).cast_mut(), Relaxed);
+        Some(ring)
+    }
+
+    /// Reports the pages of a block that are new or that have changed.
+    fn report_pages(&mut self, address: u64, code: &[u8]) {
+        if code.is_empty() || address >= USER_END {
+            return;
+        }
+        let base = GUEST_BASE.load(Relaxed);
+        for page in address / PAGE..=(address + code.len() as u64 - 1) / PAGE {
+            let begin = (page * PAGE).max(address);
+            let end = ((page + 1) * PAGE).min(address + code.len() as u64);
+            let own = &code[(begin - address) as usize..(end - address) as usize];
+            let within = (begin % PAGE) as usize;
+            if self.pages.get(&page).is_some_and(|known| known[within..within + own.len()] == *own) {
+                continue;
+            }
+            // SAFETY: the emulator has just read code of this page, so it is mapped.
+            let now = unsafe { std::slice::from_raw_parts((page * PAGE + base) as *const u8, PAGE as usize) };
+            let mut now: Box<[u8]> = now.into();
+            // What was translated counts, if another thread writes at the same time.
+            now[within..within + own.len()].copy_from_slice(own);
+            self.definitions.write(Kind::Page, &[&(page * PAGE).to_le_bytes(), &now]);
+            self.pages.insert(page, now);
+        }
+    }
+}
+
+impl Thread {
+    fn begin(index: c_uint) -> Option<Box<Self>> {
+        let process = lock();
+        let process = process.as_ref()?;
+        let (pid, generation) = (std::process::id(), process.generation);
+        // SAFETY: takes and returns numbers.
+        let tid = unsafe { gettid() } as u32;
+        let number = (0..).find(|number| !ring_path(&process.folder, 't', tid, *number).exists())?;
+        let ring = Ring::create(&ring_path(&process.folder, 't', tid, number), null_mut(), |header| {
+            header.pid.store(pid, Relaxed);
+            header.tid.store(tid, Relaxed);
+            header.generation.store(generation, Relaxed);
+            header.made.store(monotonic(), Relaxed);
+        });
+        let first = !HAS_THREADS.load(Relaxed) || index == 0;
+        let mut thread = Self { ring: ring.ok()?, first, expected: 0, waited: 0, arguments: [0; 4] };
+        let counted = thread.counted();
+        thread.ring.header().counted_before.store(counted, Relaxed);
+        thread.ring.write(Kind::Program, &[&process.program]);
+        thread.report_maps();
+        thread.follow_clock();
+        Some(Box::new(thread))
+    }
+
+    /// How many instructions the thread has begun.
+    #[inline]
+    fn counted(&self) -> u64 {
+        let own = self.ring.header().counted_self.load(Relaxed);
+        // SAFETY: points into the ring of definitions, which stays mapped.
+        own + if self.first { unsafe { &*COUNTED.load(Relaxed) }.load(Relaxed) } else { 0 }
+    }
+
+    /// Reports that the last block was left early, if it was.
+    #[inline]
+    fn settle(&mut self) -> u64 {
+        let counted = self.counted();
+        let begun = counted - self.ring.header().counted_before.load(Relaxed);
+        if begun != self.expected {
+            self.ring.write(Kind::Partial, &[&(begun as u32).to_le_bytes()]);
+        }
+        self.ring.header().counted_before.store(counted, Relaxed);
+        self.expected = 0;
+        counted
+    }
+
+    fn report_maps(&mut self) {
+        if let Ok(maps) = fs::read("/proc/self/maps") {
+            self.ring.write(Kind::Maps, &[&maps]);
+        }
+    }
+
+    /// Lets all threads know the time of this one.
+    fn publish_clock(&self) {
+        // SAFETY: the file stays mapped.
+        unsafe { &*CLOCK.load(Relaxed) }.fetch_max(self.counted() + self.waited, Release);
+    }
+
+    /// Puts the time forward to that of the thread that is farthest on.
+    fn follow_clock(&mut self) {
+        // SAFETY: the file stays mapped.
+        let latest = unsafe { &*CLOCK.load(Relaxed) }.load(Acquire);
+        let own = self.counted() + self.waited;
+        if latest > own {
+            self.waited += latest - own;
+            self.ring.write(Kind::Time, &[&latest.to_le_bytes()]);
+        }
+    }
+}
+
+/// The thread that runs on a virtual processor. The emulator calls back on that thread, so nobody else has it.
+#[inline]
+fn with_thread(index: c_uint, act: impl FnOnce(&mut Thread)) {
+    let Some(place) = THREADS.get(index as usize) else { return };
+    if IS_OFF.load(Relaxed) || index != 0 && MAIN_ONLY.load(Relaxed) {
+        return;
+    }
+    let mut thread = place.load(Relaxed);
+    if thread.is_null() {
+        let Some(begun) = Thread::begin(index) else { return };
+        thread = Box::into_raw(begun);
+        place.store(thread, Relaxed);
+    }
+    // SAFETY: from `Box::into_raw`, and this is the thread that it is of.
+    act(unsafe { &mut *thread });
+}
+
+extern "C" fn block_begins(index: c_uint, block: *mut c_void) {
+    let (number, expected) = (block as u64 as u32, block as u64 >> 32);
+    with_thread(index, |thread| {
+        thread.settle();
+        thread.expected = expected;
+        thread.ring.write_word(number);
+    });
+}
+
+/// An instruction begins in a process that has had more than one thread.
+extern "C" fn instruction_begins(index: c_uint, _: *mut c_void) {
+    let Some(place) = THREADS.get(index as usize) else { return };
+    let thread = place.load(Relaxed);
+    if !thread.is_null() {
+        // SAFETY: see `with_thread`; the block that the instruction is in has begun.
+        let counted = unsafe { &*thread }.ring.header();
+        counted.counted_self.store(counted.counted_self.load(Relaxed) + 1, Relaxed);
+    }
+}
+
+extern "C" fn translates(_: PluginId, block: Opaque) {
+    let (Some(api), mut process) = (API.get(), lock()) else { return };
+    let Some(process) = process.as_mut().filter(|process| !process.definitions.is_closed()) else { return };
+    if IS_OFF.load(Relaxed) {
+        return;
+    }
+    let count = (api.block_length)(block);
+    let instructions: Vec<Opaque> = (0..count).map(|n| (api.block_instruction)(block, n)).collect();
+    let Some(&first) = instructions.first() else { return };
+    let address = (api.instruction_address)(first);
+    let in_memory = (api.instruction_in_memory)(first) as u64;
+    if in_memory != 0 && address < USER_END {
+        GUEST_BASE.store(in_memory.wrapping_sub(address), Relaxed);
+    }
+    let lengths: Vec<u8> = instructions.iter().map(|insn| (api.instruction_length)(*insn) as u8).collect();
+    let mut code = Vec::new();
+    for (insn, length) in instructions.iter().zip(&lengths) {
+        // SAFETY: the emulator gives out the instruction's bytes, as many as it is long.
+        code.extend(unsafe {
+            std::slice::from_raw_parts((api.instruction_bytes)(*insn), usize::from(*length))
+        });
+    }
+    process.report_pages(address, &code);
+    let number = process.blocks;
+    process.blocks += 1;
+    let (number_bytes, count_bytes) = (number.to_le_bytes(), (count as u32).to_le_bytes());
+    process
+        .definitions
+        .write(Kind::Block, &[&number_bytes, &address.to_le_bytes(), &count_bytes, &lengths, &code]);
+    let data = (u64::from(number) | (count as u64) << 32) as *mut c_void;
+    (api.on_block)(block, block_begins, NO_REGISTERS, data);
+    let by_thread = HAS_THREADS.load(Relaxed);
+    for insn in instructions {
+        if by_thread {
+            (api.on_instruction)(insn, instruction_begins, NO_REGISTERS, null_mut());
+        } else {
+            (api.on_instruction_add)(insn, ADD_U64, COUNTED.load(Relaxed).cast(), 1);
+        }
+    }
+}
+
+/// A virtual processor is made. Before the second one, the emulator forgets all blocks that it has translated.
+extern "C" fn vcpu_begins(_: PluginId, _: c_uint) {
+    if VCPUS_MADE.fetch_add(1, Relaxed) > 0 {
+        HAS_THREADS.store(true, Relaxed);
+    }
+}
+
+extern "C" fn vcpu_ends(_: PluginId, index: c_uint) {
+    let Some(place) = THREADS.get(index as usize) else { return };
+    let thread = place.swap(null_mut(), Relaxed);
+    if !thread.is_null() {
+        // SAFETY: from `Box::into_raw`, and the thread executes nothing more.
+        drop(unsafe { Box::from_raw(thread) });
+    }
+}
+
+extern "C" fn before_call(
+    _: PluginId,
+    index: c_uint,
+    number: i64,
+    a1: u64,
+    a2: u64,
+    a3: u64,
+    a4: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+) {
+    with_thread(index, |thread| {
+        thread.settle();
+        thread.ring.write(Kind::Call, &[]);
+        thread.arguments = [a1, a2, a3, a4];
+        thread.publish_clock();
+        match number {
+            call::RT_SIGACTION if a2 != 0 => {
+                // SAFETY: the program gives the system an address to read an action from, which begins with the handler.
+                let handler = unsafe { ((a2 + GUEST_BASE.load(Relaxed)) as *const u64).read_unaligned() };
+                thread.ring.write(Kind::Handler, &[&(a1 as u32).to_le_bytes(), &handler.to_le_bytes()]);
+            }
+            call::RT_SIGRETURN => drop(thread.ring.write(Kind::SignalReturn, &[])),
+            call::EXIT | call::EXIT_GROUP => drop(thread.ring.write(Kind::Exit, &[])),
+            call::EXECVE => follow_exec(thread, a1, a2, a3),
+            _ => {}
+        }
+    });
+}
+
+extern "C" fn after_call(_: PluginId, index: c_uint, number: i64, result: i64) {
+    const PROT_EXEC: u64 = 4;
+    const MAP_FIXED: u64 = 0x10;
+    const PR_SET_NAME: u64 = 15;
+    with_thread(index, |thread| {
+        thread.waited += KERNEL_TICKS;
+        thread.follow_clock();
+        let [a1, a2, a3, a4] = thread.arguments;
+        let maps_code = match number {
+            call::MMAP => a3 & PROT_EXEC != 0 || a4 & MAP_FIXED != 0,
+            call::MPROTECT | call::MREMAP | call::SHMAT | call::PKEY_MPROTECT => true,
+            _ => false,
+        };
+        if maps_code {
+            thread.report_maps();
+        }
+        if number == call::PRCTL && a1 == PR_SET_NAME && result == 0 {
+            // SAFETY: the system has just read the name, which ends within 16 bytes or is cut there.
+            let name = unsafe { ((a2 + GUEST_BASE.load(Relaxed)) as *const [u8; 16]).read_unaligned() };
+            let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+            thread.ring.write(Kind::Name, &[name]);
+        }
+    });
+}
+
+/// Executes another program under the emulator instead of beside it. If that is not possible, the emulator executes it
+/// as it does without a plugin, or reports to the program what is wrong.
+fn follow_exec(thread: &mut Thread, path: u64, arguments: u64, environment: u64) {
+    let base = GUEST_BASE.load(Relaxed);
+    let Some(folder) = lock().as_ref().map(|process| process.folder.clone()) else { return };
+    thread.ring.write(Kind::Exec, &[]);
+    // SAFETY: the program gives the system the address of a text that ends with a zero.
+    let text = |address: u64| unsafe { CStr::from_ptr((address + base) as *const c_char) }.to_owned();
+    let list = |mut address: u64| {
+        let mut texts = vec![];
+        while address != 0 {
+            // SAFETY: the program gives the system the address of a list of texts that ends with a null.
+            let next = unsafe { ((address + base) as *const u64).read_unaligned() };
+            if next == 0 {
+                break;
+            }
+            texts.push(text(next));
+            address += 8;
+        }
+        texts
+    };
+    if path == 0 || MAIN_ONLY.load(Relaxed) {
+        return;
+    }
+    let (path, given, environment) = (text(path), list(arguments), list(environment));
+    let Some(command) = command(&folder, true, &path, &given) else {
+        thread.ring.write(Kind::NotFollowed, &[path.as_bytes()]);
+        return;
+    };
+    let pointers = |texts: &[CString]| -> Vec<*const c_char> {
+        texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
+    };
+    // SAFETY: both lists end with a null, and live until the call returns, if it does.
+    unsafe {
+        execve(c"/proc/self/exe".as_ptr(), pointers(&command).as_ptr(), pointers(&environment).as_ptr())
+    };
+}
+
+/// The command line by which the emulator executes a program with this plugin; `None` if it cannot: the file is no 64-bit
+/// program for this processor, or a script of one.
+pub fn command(folder: &Path, follow: bool, path: &CStr, arguments: &[CString]) -> Option<Vec<CString>> {
+    let (mut path, mut arguments) = (path.to_owned(), arguments.to_vec());
+    // A script names the program that it is executed by, which may be a script again.
+    for _ in 0..4 {
+        const EXECUTE: c_int = 1;
+        // SAFETY: takes a text and a number.
+        if unsafe { access(path.as_ptr(), EXECUTE) } != 0 {
+            return None;
+        }
+        let mut begin = [0; 256];
+        let read = fs::File::open(OsStr::from_bytes(path.as_bytes()))
+            .and_then(|mut file| std::io::Read::read(&mut file, &mut begin))
+            .ok()?;
+        let begin = &begin[..read];
+        if let Some(line) = begin.strip_prefix(b"#!") {
+            let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii();
+            let (program, argument) = match line.iter().position(|byte| matches!(byte, b' ' | b'\t')) {
+                Some(at) => (&line[..at], line[at..].trim_ascii_start()),
+                None => (line, &[][..]),
+            };
+            let program = CString::new(program).ok()?;
+            let own = [program.clone()].into_iter();
+            let argument = (!argument.is_empty()).then(|| CString::new(argument)).transpose().ok()?;
+            let rest = arguments.iter().skip(1).cloned();
+            arguments = own.chain(argument).chain([path]).chain(rest).collect();
+            path = program;
+            continue;
+        }
+        // ELF, 64 bits, and the machine.
+        let machine = begin.get(18..20).map(|bytes| [bytes[0], bytes[1]]);
+        if !begin.starts_with(b"\x7fELF\x02") || machine != Some([62, 0]) {
+            return None;
+        }
+        let plugin = format!(
+            "{},folder={},follow={}",
+            folder.join(PLUGIN).display(),
+            folder.display(),
+            u8::from(follow)
+        );
+        let name = arguments.first().cloned().unwrap_or_else(|| path.clone());
+        let leading = ["qemu-x86_64", "-cpu", "max", "-plugin", &plugin, "-0"];
+        let leading = leading.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>().ok()?;
+        return Some(leading.into_iter().chain([name, path]).chain(arguments.into_iter().skip(1)).collect());
+    }
+    None
+}
+
+/// The plugin's file, beside the rings.
+pub const PLUGIN: &str = "plugin.so";
+/// The file with the time of all threads.
+pub const CLOCK_FILE: &str = "clock";
+
+/// In a forked process: it needs rings of its own.
+extern "C" fn forked() {
+    let mut process = lock();
+    // What is left of the other process's threads would write into its rings.
+    THREADS.iter().for_each(|thread| thread.store(null_mut(), Relaxed));
+    let Some(own) = process.as_mut() else { return };
+    if MAIN_ONLY.load(Relaxed) {
+        IS_OFF.store(true, Relaxed);
+        // Translated code goes on counting at this address.
+        own.definitions.replace_by_memory();
+        return;
+    }
+    let header = own.definitions.header();
+    let parent = (header.pid.load(Relaxed), header.generation.load(Relaxed), own.blocks);
+    let pid = std::process::id();
+    let generation =
+        (0..).find(|generation| !ring_path(&own.folder, 'p', pid, *generation).exists()).unwrap_or(0);
+    // The count of instructions is at the same address, because translated code has it.
+    match Process::ring(&own.folder, generation, own.definitions.address(), Some(parent)) {
+        Some(ring) => {
+            // The other process's ring is no longer mapped.
+            std::mem::forget(std::mem::replace(&mut own.definitions, ring));
+            own.generation = generation;
+        }
+        None => IS_OFF.store(true, Relaxed),
+    }
+}
+
+/// Called by the emulator before the program begins.
+///
+/// # Safety
+/// `arguments` are `count` texts, as the emulator gives them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn qemu_plugin_install(
+    id: PluginId,
+    _: *const c_void,
+    count: c_int,
+    arguments: *mut *mut c_char,
+) -> c_int {
+    let mut folder = None;
+    for n in 0..count as usize {
+        // SAFETY: as the caller says.
+        let argument = unsafe { *arguments.wrapping_add(n) };
+        // SAFETY: as the caller says.
+        let argument = unsafe { CStr::from_ptr(argument) }.to_bytes();
+        if let Some(path) = argument.strip_prefix(b"folder=") {
+            folder = Some(PathBuf::from(OsStr::from_bytes(path)));
+        } else if let Some(flag) = argument.strip_prefix(b"follow=") {
+            MAIN_ONLY.store(flag == b"0", Relaxed);
+        }
+    }
+    let begin = || {
+        let folder = folder?;
+        let clock = fs::OpenOptions::new().read(true).write(true).open(folder.join(CLOCK_FILE)).ok()?;
+        CLOCK.store(wire::map(&clock, size_of::<u64>(), null_mut()).ok()?.as_ptr().cast(), Relaxed);
+        let line = fs::read("/proc/self/cmdline").ok()?;
+        let mut words = line.split_inclusive(|byte| *byte == 0).skip(LEADING_ARGUMENTS);
+        // The file comes after the first argument in the emulator's command line, and before it here.
+        let (name, path) = (words.next()?, words.next()?);
+        let program = [path, name].into_iter().chain(words).flatten().copied().collect();
+        let api = API.get_or_init(|| Api::find().unwrap_or_else(|| std::process::abort()));
+        *lock() = Some(Process::begin(folder, program)?);
+        // SAFETY: registers a function.
+        unsafe { pthread_atfork(None, None, Some(forked)) };
+        (api.on_translation)(id, translates);
+        (api.on_vcpu)(id, vcpu_begins);
+        (api.on_vcpu_exit)(id, vcpu_ends);
+        (api.on_call)(id, before_call);
+        (api.on_return)(id, after_call);
+        Some(())
+    };
+    if begin().is_some() { 0 } else { -1 }
+}

@@ -1,0 +1,124 @@
+//! A process of the program: its code, and the signals that it handles.
+
+use super::{
+    block::Block,
+    plugin::wire::{Kind, MESSAGE, Ring, bytes},
+};
+use std::{collections::HashMap, rc::Rc, sync::atomic::Ordering::Relaxed};
+
+pub(super) const PAGE: u64 = 4096;
+
+/// One process, from its begin or from when it executed a program to its end or the next program.
+pub(super) struct Process {
+    pub(super) ring: Ring,
+    blocks: Vec<Rc<Block>>,
+    pages: HashMap<u64, Rc<[u8]>>,
+    /// The handlers of signals by the signal's number.
+    handlers: HashMap<u32, u64>,
+    /// It has ended or executes another program: nothing more will be written.
+    pub(super) over: bool,
+}
+
+impl Process {
+    /// `parent` is the process that it was forked from.
+    pub(super) fn new(ring: Ring, parent: Option<&Self>) -> Self {
+        let inherited = ring.header().inherited.load(Relaxed) as usize;
+        let (blocks, pages, handlers) = parent.map_or_else(Default::default, |parent| {
+            let blocks = parent.blocks[..inherited.min(parent.blocks.len())].to_vec();
+            (blocks, parent.pages.clone(), parent.handlers.clone())
+        });
+        Self { ring, blocks, pages, handlers, over: false }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.ring.header().pid.load(Relaxed)
+    }
+
+    pub(super) fn generation(&self) -> u32 {
+        self.ring.header().generation.load(Relaxed)
+    }
+
+    /// The process that it was forked from, and its generation.
+    pub(super) fn parent(ring: &Ring) -> Option<(u32, u32)> {
+        let header = ring.header();
+        let parent = header.parent.load(Relaxed);
+        (parent != 0).then(|| (parent, header.parent_generation.load(Relaxed)))
+    }
+
+    /// Reads all definitions. Returns whether there were any.
+    pub(super) fn read(&mut self) -> bool {
+        let mut any = false;
+        while let Some(begin) = self.ring.peek() {
+            any = true;
+            let (kind, words) = if begin & MESSAGE == 0 { (None, vec![]) } else { self.ring.take(begin) };
+            match (kind, &*words) {
+                (Some(Kind::Block), [number, low, high, count, rest @ ..]) => {
+                    let rest = bytes(rest);
+                    let lengths = (*count as usize).next_multiple_of(4).min(rest.len());
+                    let block = Block::read(
+                        u64::from(*low) | u64::from(*high) << 32,
+                        &rest[..(*count as usize).min(lengths)],
+                        &rest[lengths..],
+                    );
+                    let Some(block) = block.filter(|_| *number as usize == self.blocks.len()) else { break };
+                    self.blocks.push(Rc::new(block));
+                }
+                (Some(Kind::Page), [low, high, page @ ..]) => {
+                    let address = u64::from(*low) | u64::from(*high) << 32;
+                    self.pages.insert(address / PAGE, bytes(page).into());
+                }
+                // The plugin writes nothing else here.
+                _ => break,
+            }
+        }
+        self.ring.release();
+        any
+    }
+
+    pub(super) fn block(&mut self, number: u32) -> Option<Rc<Block>> {
+        if number as usize >= self.blocks.len() {
+            self.read();
+        }
+        self.blocks.get(number as usize).cloned()
+    }
+
+    /// The content of a page as it was reported last.
+    pub(super) fn page(&self, number: u64) -> Option<&[u8]> {
+        self.pages.get(&number).map(|page| &**page)
+    }
+
+    /// Notes what a program does at a signal.
+    pub(super) fn set_handler(&mut self, signal: u32, handler: u64) {
+        const SIG_IGN: u64 = 1;
+        if handler > SIG_IGN {
+            self.handlers.insert(signal, handler);
+        } else {
+            self.handlers.remove(&signal);
+        }
+    }
+
+    /// Whether a signal's handler begins at this address.
+    pub(super) fn is_handler(&self, ip: u64) -> bool {
+        self.handlers.values().any(|handler| *handler == ip)
+    }
+
+    /// The vector of the exception whose signal is handled at this address; `None` if other signals are handled there.
+    pub(super) fn fault_at_handler(&self, ip: u64) -> Option<u8> {
+        let mut vector = None;
+        for (signal, _) in self.handlers.iter().filter(|(_, handler)| **handler == ip) {
+            vector = Some(fault_vector(*signal)?);
+        }
+        vector
+    }
+}
+
+/// The vector of the exception that causes a signal.
+fn fault_vector(signal: u32) -> Option<u8> {
+    match signal.cast_signed() {
+        libc::SIGSEGV | libc::SIGBUS => Some(14),
+        libc::SIGILL => Some(6),
+        libc::SIGFPE => Some(0),
+        libc::SIGTRAP => Some(1),
+        _ => None,
+    }
+}

@@ -1,0 +1,489 @@
+//! A thread of the program: turns the blocks that it began into what the tracing hardware sees.
+
+use super::{
+    super::{
+        Cause, Part, RecordError, RecordOptions, ThreadInfo,
+        code::{Changed, CodeSnapshots},
+        filter::Symbols,
+        hardware::{Clock, FIRST_TSC, Next},
+        maps::Mapping,
+        part::{OpenPart, PartNumber},
+        task::{PAGE_FAULT, TIMER_VECTOR},
+    },
+    block::{Block, Exit},
+    plugin::wire::{Kind, MESSAGE, Ring, bytes},
+    process::Process,
+};
+use pugmark_model::{DeliveryKind, ExecMode};
+use std::{cell::Cell, collections::VecDeque, rc::Rc, sync::atomic::Ordering::Relaxed};
+
+const MODE: ExecMode = ExecMode::Bits64;
+/// How many words are read before it is another thread's turn.
+const TURN: usize = 1 << 12;
+/// How much is kept while it is unknown where a signal has interrupted the program.
+const MOST_HELD: usize = 1 << 20;
+
+/// A thread that is being recorded, with its own processor.
+pub(super) struct Thread<'a> {
+    options: &'a RecordOptions,
+    pub(super) ring: Ring,
+    /// 1 is the program's main thread; the others follow in the order in which they were started.
+    number: u32,
+    info: ThreadInfo,
+    program: String,
+    clock: Clock,
+    code: CodeSnapshots,
+    /// Which blocks are in `code`, by the blocks' numbers.
+    noted: Vec<bool>,
+    mappings: Vec<Mapping>,
+    part: Option<OpenPart>,
+    pub(super) parts: Vec<Part>,
+    /// The block that is being executed, and its number.
+    current: Option<(u32, Rc<Block>)>,
+    /// How many instructions of it began, if not all.
+    partial: Option<usize>,
+    held: Option<Held>,
+    /// It will execute another program, unless something more comes.
+    pub(super) executes: bool,
+    /// What it did before it executed its program has been added.
+    pub(super) followed: bool,
+    /// How many more instructions are to be traced, of all threads together.
+    budget: Rc<Cell<u64>>,
+    /// Where it was when nothing more was to be traced.
+    stopped_at: u64,
+    pub(super) over: bool,
+    /// The programs that it has executed outside of the emulator.
+    pub(super) not_followed: Vec<String>,
+}
+
+/// What a thread did since a signal of which it is unknown where it has interrupted the program: after the last
+/// block, but that can lead to several places. The return from the handler tells.
+struct Held {
+    items: VecDeque<Item>,
+    /// How many handlers have not returned.
+    depth: u32,
+    /// All have returned.
+    returned: bool,
+}
+
+enum Item {
+    Block(u32, Rc<Block>),
+    Message(Kind, Vec<u32>),
+}
+
+impl<'a> Thread<'a> {
+    pub(super) fn new(options: &'a RecordOptions, number: u32, ring: Ring, budget: Rc<Cell<u64>>) -> Self {
+        let (pid, tid) = (ring.header().pid.load(Relaxed), ring.header().tid.load(Relaxed));
+        Self {
+            options,
+            ring,
+            number,
+            info: ThreadInfo { pid: pid.cast_signed(), tid: tid.cast_signed(), ..ThreadInfo::default() },
+            program: String::new(),
+            clock: Rc::new(FIRST_TSC.into()),
+            code: CodeSnapshots::default(),
+            noted: vec![],
+            mappings: vec![],
+            part: None,
+            parts: vec![],
+            current: None,
+            partial: None,
+            held: None,
+            executes: false,
+            followed: false,
+            budget,
+            stopped_at: 0,
+            over: false,
+            not_followed: vec![],
+        }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.ring.header().pid.load(Relaxed)
+    }
+
+    pub(super) fn generation(&self) -> u32 {
+        self.ring.header().generation.load(Relaxed)
+    }
+
+    /// The number that the thread that takes this one's place goes on with, after it has executed another program.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Returns the number of instructions that were traced.
+    pub(super) fn count(&self) -> u64 {
+        let ended: u64 = self.parts.iter().map(|part| part.truth.count()).sum();
+        ended + self.part.as_ref().map_or(0, |part| part.hardware.truth().count())
+    }
+
+    /// Returns the number of bytes of trace in the part that is being recorded.
+    pub(super) fn bytes(&self) -> u64 {
+        self.part.as_ref().map_or(0, |part| part.hardware.bytes())
+    }
+
+    /// Takes over from the thread that executed the program that this one begins with.
+    pub(super) fn follow(&mut self, before: &mut Self) {
+        self.parts = std::mem::take(&mut before.parts);
+        self.clock.set(before.clock.get());
+        self.followed = true;
+    }
+
+    /// Reads what the thread did, as far as it is its turn. Returns whether there was anything.
+    pub(super) fn read(&mut self, process: &mut Process) -> Result<bool, RecordError> {
+        for n in 0..TURN {
+            let Some(word) = self.ring.peek() else {
+                self.ring.release();
+                return Ok(n > 0);
+            };
+            let item = if word & MESSAGE == 0 {
+                self.ring.take_word();
+                if self.over {
+                    continue;
+                }
+                match process.block(word) {
+                    Some(block) => Item::Block(word, block),
+                    None => return Err(damaged()),
+                }
+            } else {
+                let (kind, words) = self.ring.take(word);
+                Item::Message(kind.ok_or_else(damaged)?, words)
+            };
+            if !self.over && self.budget.get() > 0 {
+                self.handle(process, item)?;
+            }
+        }
+        self.ring.release();
+        Ok(true)
+    }
+
+    fn handle(&mut self, process: &mut Process, item: Item) -> Result<(), RecordError> {
+        let Some(held) = &mut self.held else { return self.handle_now(process, item) };
+        match &item {
+            Item::Block(_, block) if held.returned => {
+                let place = block.start;
+                return self.stop_holding(process, Some(place), Some(item));
+            }
+            // Another signal within the handler.
+            Item::Block(_, block)
+                if process.is_handler(block.start) && !leads_directly(held.items.back(), block.start) =>
+            {
+                held.depth += 1;
+            }
+            Item::Message(Kind::SignalReturn, _) => {
+                held.depth -= 1;
+                held.returned = held.depth == 0;
+            }
+            _ => {}
+        }
+        held.items.push_back(item);
+        if held.items.len() > MOST_HELD {
+            return self.stop_holding(process, None, None);
+        }
+        Ok(())
+    }
+
+    /// Reports the signal that things were held for: it came when the program was at `place`, if that is known.
+    fn stop_holding(
+        &mut self,
+        process: &mut Process,
+        place: Option<u64>,
+        last: Option<Item>,
+    ) -> Result<(), RecordError> {
+        let Some(held) = self.held.take() else { return Ok(()) };
+        if let Some((_, block)) = self.current.take() {
+            let place = place.filter(|place| block.can_lead_to(*place)).unwrap_or_else(|| block.end());
+            self.retire(&block, block.len(), place)?;
+            self.deliver(DeliveryKind::Interrupt, TIMER_VECTOR, place)?;
+        }
+        held.items.into_iter().chain(last).try_for_each(|item| self.handle(process, item))
+    }
+
+    fn handle_now(&mut self, process: &mut Process, item: Item) -> Result<(), RecordError> {
+        match item {
+            Item::Block(number, block) => {
+                self.executes = false;
+                if self.budget.get() == 0 {
+                    return Ok(());
+                }
+                if !self.settle(process, &block)? {
+                    // It is held.
+                    let items = [Item::Block(number, block)].into();
+                    self.held = Some(Held { items, depth: 1, returned: false });
+                    return Ok(());
+                }
+                if self.budget.get() == 0 {
+                    return Ok(());
+                }
+                if self.noted.get(number as usize) != Some(&true) {
+                    self.note(process, number, &block)?;
+                }
+                self.current = Some((number, block));
+            }
+            Item::Message(kind, words) => self.handle_message(process, kind, &words)?,
+        }
+        Ok(())
+    }
+
+    fn handle_message(
+        &mut self,
+        process: &mut Process,
+        kind: Kind,
+        words: &[u32],
+    ) -> Result<(), RecordError> {
+        match (kind, words) {
+            (Kind::Partial, [begun]) => self.partial = Some(*begun as usize),
+            (Kind::Handler, [signal, low, high]) => {
+                process.set_handler(*signal, u64::from(*low) | u64::from(*high) << 32);
+            }
+            (Kind::Time, [low, high]) => {
+                let time = FIRST_TSC + (u64::from(*low) | u64::from(*high) << 32);
+                self.clock.set(self.clock.get().max(time));
+            }
+            (Kind::Program, words) => {
+                let text = bytes(words);
+                let mut words =
+                    text.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+                self.program = words.next().unwrap_or_default();
+                self.info.arguments = words.collect();
+                // The text ends with a zero and is padded with zeros.
+                while self.info.arguments.last().is_some_and(String::is_empty) {
+                    self.info.arguments.pop();
+                }
+                self.info.comm = comm(&self.program);
+            }
+            (Kind::Name, words) => {
+                self.info.comm = text(words);
+                if let Some(part) = &mut self.part {
+                    part.thread.comm.clone_from(&self.info.comm);
+                }
+            }
+            (Kind::Maps, words) => {
+                self.mappings = Mapping::parse(&text(words));
+                // The emulator only reads the program's code, so it maps nothing to be executed.
+                self.mappings.iter_mut().for_each(|mapping| mapping.executable = true);
+                if self.part.is_none() {
+                    self.begin_part()?;
+                }
+            }
+            (Kind::Exec, _) => self.executes = true,
+            (Kind::Exit, _) => self.finish(process, Cause::Over)?,
+            (Kind::Call, _) => {
+                if let Some((_, block)) = self.current.take_if(|(_, block)| block.exit != Exit::OldCall) {
+                    let begun = self.partial.take().unwrap_or(block.len());
+                    self.retire(&block, begun, block.end())?;
+                }
+            }
+            (Kind::NotFollowed, path) => self.not_followed.push(text(path)),
+            (Kind::SignalReturn, _) => {}
+            _ => return Err(damaged()),
+        }
+        Ok(())
+    }
+
+    /// Reports the block that has ended, because `next` begins. Returns false if it is not known how it has ended.
+    fn settle(&mut self, process: &Process, next: &Block) -> Result<bool, RecordError> {
+        let Some((number, block)) = self.current.take() else { return Ok(true) };
+        let begun = self.partial.take().unwrap_or(block.len());
+        let place = next.start;
+        if begun < block.len() {
+            let Some(last) = begun.checked_sub(1) else { return Ok(true) };
+            let at = block.ip(last);
+            self.retire(&block, last, at)?;
+            // The emulator begins an instruction anew that it has to execute in another way.
+            if place != at {
+                let vector = process.fault_at_handler(place).unwrap_or(PAGE_FAULT);
+                self.deliver(DeliveryKind::Fault, vector, at)?;
+            }
+            return Ok(true);
+        }
+        let last = block.len() - 1;
+        if block.can_lead_to(place) {
+            match block.exit {
+                Exit::OldCall => self.deliver(DeliveryKind::Fault, PAGE_FAULT, block.start)?,
+                Exit::Interrupt(vector) => {
+                    self.retire(&block, last, block.ip(last))?;
+                    self.deliver(DeliveryKind::SoftwareInterrupt, vector, block.ip(last))?;
+                }
+                Exit::Repeated if place == block.ip(last) => self.retire(&block, last, place)?,
+                Exit::Anywhere if process.is_handler(place) => {
+                    self.current = Some((number, block));
+                    return Ok(false);
+                }
+                _ => self.retire(&block, block.len(), place)?,
+            }
+            return Ok(true);
+        }
+        match (process.fault_at_handler(place), block.exit) {
+            (Some(vector), _) => {
+                self.retire(&block, last, block.ip(last))?;
+                self.deliver(DeliveryKind::Fault, vector, block.ip(last))?;
+            }
+            (None, Exit::Repeated) => {
+                self.retire(&block, last, block.ip(last))?;
+                self.deliver(DeliveryKind::Interrupt, TIMER_VECTOR, block.ip(last))?;
+            }
+            (None, Exit::NextOr(_)) => {
+                self.current = Some((number, block));
+                return Ok(false);
+            }
+            (None, Exit::At(target)) => {
+                self.retire(&block, block.len(), target)?;
+                self.deliver(DeliveryKind::Interrupt, TIMER_VECTOR, target)?;
+            }
+            (None, _) => {
+                self.retire(&block, block.len(), block.end())?;
+                self.deliver(DeliveryKind::Interrupt, TIMER_VECTOR, block.end())?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reports that the first instructions of a block retired, and that the program continued at `next`. At the limit it
+    /// is fewer.
+    fn retire(&mut self, block: &Block, count: usize, next: u64) -> Result<(), RecordError> {
+        let Some(part) = &mut self.part else { return Ok(()) };
+        let Some(last) = count.checked_sub(1) else { return Ok(()) };
+        let before = part.hardware.truth().count();
+        let next = match block.exit {
+            Exit::SystemCall if count == block.len() => Next::Kernel,
+            _ => Next::User(next, MODE),
+        };
+        if self.budget.get() > count as u64 {
+            let straight = (0..last).map(|n| (block.ip(n), block.instruction(n)));
+            part.hardware.retire_straight(MODE, straight, block.ip(last))?;
+            part.hardware.retire((block.ip(last), MODE), next, block.instruction(last))?;
+        } else {
+            for n in 0..count {
+                let next = if n == last { next } else { Next::User(block.ip(n + 1), MODE) };
+                part.hardware.retire((block.ip(n), MODE), next, block.instruction(n))?;
+                if part.hardware.truth().count() - before == self.budget.get() {
+                    if let Next::User(ip, _) = next {
+                        self.stopped_at = ip;
+                    }
+                    break;
+                }
+            }
+        }
+        self.budget.set(self.budget.get() - (part.hardware.truth().count() - before));
+        Ok(())
+    }
+
+    fn deliver(&mut self, kind: DeliveryKind, vector: u8, at: u64) -> Result<(), RecordError> {
+        match &mut self.part {
+            Some(part) if self.budget.get() > 0 => part.hardware.deliver(kind, vector, (at, MODE)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes that a block is executed.
+    fn note(&mut self, process: &Process, number: u32, block: &Block) -> Result<(), RecordError> {
+        let page = |page| process.page(page);
+        if block.exit == Exit::OldCall {
+            return Ok(());
+        }
+        if self.code.note(block, &page) == Err(Changed) {
+            self.end_part(block.start, Cause::Changed)?;
+            self.code = CodeSnapshots::default();
+            self.noted.clear();
+            // Into an empty image everything fits.
+            let _ = self.code.note(block, &page);
+            self.begin_part()?;
+        }
+        let number = number as usize;
+        if self.noted.len() <= number {
+            self.noted.resize(number + 1, false);
+        }
+        self.noted[number] = true;
+        if self.part.is_none() {
+            self.begin_part()?;
+        }
+        Ok(())
+    }
+
+    /// Begins a part, if all functions to trace are mapped.
+    fn begin_part(&mut self) -> Result<(), RecordError> {
+        if self.over {
+            return Ok(());
+        }
+        let symbols = if self.options.ranges.is_empty() {
+            Symbols::default()
+        } else {
+            Symbols::new(&self.mappings, &self.program)
+        };
+        let ranges: Option<Vec<_>> =
+            self.options.ranges.iter().map(|range| range.resolve(&symbols)).collect();
+        if let Some(ranges) = ranges {
+            let place = PartNumber { task: self.number, number: self.parts.len() + 1 };
+            let who = (self.program.clone(), self.info.clone());
+            self.part = Some(OpenPart::begin(self.options, place, who, ranges, self.clock.clone())?);
+        }
+        Ok(())
+    }
+
+    fn end_part(&mut self, at: u64, cause: Cause) -> Result<(), RecordError> {
+        if let Some(part) = self.part.take() {
+            self.parts.push(part.end(self.options, cause, (at, MODE), &self.code.sections())?);
+        }
+        Ok(())
+    }
+
+    /// Reports the block that the thread was in when nothing more is known of it. Returns where it was then.
+    fn leave(&mut self, process: &mut Process) -> Result<u64, RecordError> {
+        self.stop_holding(process, None, None)?;
+        let Some((_, block)) = self.current.take() else { return Ok(self.stopped_at) };
+        let begun = self.partial.take().unwrap_or_else(|| self.begun(process, &block));
+        // The last instruction that began did not end.
+        let ended = begun.saturating_sub(1);
+        self.retire(&block, ended, block.ip(ended))?;
+        Ok(block.ip(ended))
+    }
+
+    /// How many instructions of a block began, if nothing was written after the block.
+    fn begun(&self, process: &Process, block: &Block) -> usize {
+        let (own, before) = (self.ring.header(), self.ring.header().counted_before.load(Relaxed));
+        let counted = own.counted_self.load(Relaxed) + process.ring.header().counted.load(Relaxed);
+        match counted.wrapping_sub(before) {
+            begun if process.over => block.len().min(begun as usize),
+            // It goes on.
+            _ => 0,
+        }
+    }
+
+    /// Ends the tracing of this thread, wherever it is.
+    pub(super) fn finish(&mut self, process: &mut Process, cause: Cause) -> Result<(), RecordError> {
+        if self.over {
+            return Ok(());
+        }
+        let at = self.leave(process)?;
+        self.end_part(at, if self.executes && cause == Cause::Over { Cause::Exec } else { cause })?;
+        self.over = true;
+        Ok(())
+    }
+}
+
+/// Whether a block leads to an address without choice.
+fn leads_directly(item: Option<&Item>, next: u64) -> bool {
+    matches!(item, Some(Item::Block(_, block)) if match block.exit {
+        Exit::At(target) => target == next,
+        Exit::Called => true,
+        Exit::NextOr(_) | Exit::Next => block.can_lead_to(next),
+        _ => false,
+    })
+}
+
+fn text(words: &[u32]) -> String {
+    let bytes = bytes(words);
+    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+/// The name of a thread that has not changed it: the first 15 bytes of the program's file name.
+fn comm(program: &str) -> String {
+    let name = program.rsplit('/').next().unwrap_or_default();
+    String::from_utf8_lossy(&name.as_bytes()[..name.len().min(15)]).into_owned()
+}
+
+fn damaged() -> RecordError {
+    RecordError::Step { ip: None, error: std::io::Error::other("what the emulator reports cannot be read") }
+}
