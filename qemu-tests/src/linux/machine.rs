@@ -22,6 +22,9 @@ const COMMAND_LINE: &str = "console=ttyS0 nokaslr mitigations=off panic=-1 tsc=r
 const MIB: u64 = 1 << 20;
 /// Below this are a guest of up to [`DEFAULT_MEMORY`] under the monitor, the monitor, and its log.
 const MONITOR_END: u64 = 512 * MIB;
+/// How many instructions a stepped Linux executes at least between two ticks of its timer. A tick takes it ten thousand
+/// to twenty thousand: as many as it executes in some thirty of its ticks.
+const TIMER_APART: u32 = 40_000;
 /// The guest's memory under the monitor, in MiB.
 const DEFAULT_MEMORY: u64 = 256;
 
@@ -202,7 +205,7 @@ impl LinuxMachine {
                 let place = |(address, bytes): (u64, u64)| format!("{address:#x}+{bytes:#x}");
                 let (kernel, initramfs) = (place(kernel), place(initramfs));
                 command.arg("-kernel").arg(&monitor.image).arg("-append").arg(format!(
-                    "{} kernel={kernel} initrd={initramfs} -- {}",
+                    "timer-apart={TIMER_APART} {} kernel={kernel} initrd={initramfs} -- {}",
                     monitor.options,
                     words.trim_end()
                 ));

@@ -31,6 +31,9 @@ pub struct MonitorOptions<'a> {
     /// `stretch=N`: up to N instructions are executed in one go if stepping would do nothing more; with 0 and 1 each
     /// instruction is stepped. Default: [`Stretch::MAX`].
     pub stretch: usize,
+    /// `timer-apart=N`: while the guest is stepped, at least N instructions retire between two interrupts of its local
+    /// APIC's timer. Default: 0.
+    pub timer_apart: u32,
     /// `kernel=ADDRESS+BYTES`: the place in memory where the guest's kernel lies, which is a file that QEMU was told to
     /// put there; otherwise it is the module that came by `-initrd`, and its own module.
     pub kernel: Option<Module>,
@@ -100,6 +103,7 @@ impl<'a> MonitorOptions<'a> {
             times: EveryNth::DEFAULT_PERIOD,
             step: StepPolicy::Traced,
             stretch: Stretch::MAX,
+            timer_apart: 0,
             kernel: None,
             initrd: None,
             guest,
@@ -150,6 +154,7 @@ impl<'a> MonitorOptions<'a> {
             }
             "bts-sets-status" => settings.bts_sets_status = switch(word, value)?,
             "core-ratio" => settings.core_ratio = Some(number(word, value)?),
+            "timer-apart" => self.timer_apart = number(word, value)?,
             "stretch" => self.stretch = number(word, value)?,
             "kernel" => self.kernel = Some(place(word, value)?),
             "initrd" => self.initrd = Some(place(word, value)?),
@@ -237,11 +242,12 @@ mod tests {
                 times,
                 step,
                 stretch,
+                timer_apart,
                 kernel,
                 initrd,
                 guest: _,
             } = MonitorOptions::parse(line).unwrap();
-            assert_eq!((kernel, initrd), (None, None), "{line}");
+            assert_eq!((timer_apart, kernel, initrd), (0, None, None), "{line}");
             assert!(matches!(profile, Profile::Intel(profile) if profile.name == "skylake"), "{line}");
             assert_eq!((settings, amd), (IntelSettings::default(), amd::AmdSettings::default()), "{line}");
             assert_eq!(

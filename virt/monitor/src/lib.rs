@@ -32,6 +32,7 @@ pub mod permission_map;
 pub mod pvh;
 pub mod single_step;
 pub mod startup;
+pub mod timer_limit;
 pub mod tracing;
 pub mod translation;
 pub mod vmcb;

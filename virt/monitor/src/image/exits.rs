@@ -88,6 +88,10 @@ impl Vcpu {
         let taken = interrupts::take();
         self.record_nmi(taken.nmi);
         if let Some(vector) = taken.vector {
+            if self.timer_limit.holds(vector, self.local_apic.timer_entry()) {
+                self.local_apic.end_interrupt();
+                return;
+            }
             let repeating = instruction.is_some_and(|instruction| self.is_repeating(instruction));
             self.deliver_interrupt(vector, repeating);
         }

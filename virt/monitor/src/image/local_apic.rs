@@ -105,7 +105,17 @@ impl LocalApic {
         self.table.0[0] = 0;
     }
 
-    /// Raises a fixed interrupt on this processor, as its performance-monitoring LVT entry does.
+    /// Returns the LVT entry of the timer.
+    pub(crate) fn timer_entry(&self) -> u32 {
+        read_register(local_apic::LVT_TIMER)
+    }
+
+    /// Ends the interrupt that was taken last and is not delivered.
+    pub(crate) fn end_interrupt(&mut self) {
+        write_register(local_apic::EOI, 0);
+    }
+
+    /// Raises a fixed interrupt on this processor, as an LVT entry does.
     pub(crate) fn interrupt_self(&mut self, vector: u8) {
         write_register(local_apic::ICR_LOW, local_apic::self_interrupt_command(vector));
     }

@@ -20,6 +20,7 @@ use pugmark_monitor::loader::{self, EntryState};
 use pugmark_monitor::permission_map::{self, MSR_MAP_BYTES, PORT_MAP_BYTES};
 use pugmark_monitor::pvh::StartInfo;
 use pugmark_monitor::single_step::NO_CONDITION;
+use pugmark_monitor::timer_limit::TimerLimit;
 use pugmark_monitor::vmcb::Vmcb;
 use pugmark_truth::{LogWriter, REGION_BASE, REGION_BYTES};
 
@@ -146,6 +147,7 @@ impl MachinePlan<'_> {
             processor,
             northbridge: self.northbridge,
             local_apic: LocalApic::new(local_apic_table, peers),
+            timer_limit: TimerLimit::new(self.options.timer_apart),
             memory: self.memory,
             nmi_pending: false,
             repeating_rip: None,

@@ -151,6 +151,7 @@ impl Vcpu {
                 );
             }
             self.local_apic.init();
+            self.timer_limit.init();
             self.reset();
             self.peers.startup().finish_init();
             self.wait_for_start_up();

@@ -139,6 +139,8 @@ impl Vcpu {
     /// Executes HLT: waits for an event that ends it.
     fn halt(&mut self) {
         self.pass_on_interrupts();
+        self.timer_limit.end();
+        self.release_timer();
         // A pending NMI ends the halt at once.
         while !(self.nmi_pending && self.cpu.takes_nmi() || self.has_requests()) {
             if self.cpu.rflags & rflags::IF == 0 {

@@ -10,6 +10,7 @@ use pugmark_monitor::cmdline::StepPolicy;
 use pugmark_monitor::entry::EntryMode;
 use pugmark_monitor::guest::{Cpu, Exception, Instruction, Lookahead, Mode, Stretch, rflags};
 use pugmark_monitor::hardware::Hardware;
+use pugmark_monitor::timer_limit::TimerLimit;
 use pugmark_monitor::tracing::TracingMemory;
 use pugmark_monitor::vmcb::{Vmcb, intercept1, intercept2};
 use pugmark_truth::{Branch, LogWriter, Record, RecordFlags};
@@ -37,6 +38,8 @@ pub(crate) struct Vcpu {
     /// The northbridge that it shares with the other processors.
     pub(crate) northbridge: &'static Northbridge,
     pub(crate) local_apic: LocalApic,
+    /// When the local APIC's timer may interrupt the stepped guest.
+    pub(crate) timer_limit: TimerLimit,
     /// The guest's memory.
     pub(crate) memory: Physical,
     /// An NMI has arrived and was not delivered yet.
@@ -104,10 +107,15 @@ impl Vcpu {
             }
             self.pass_on_interrupts();
             let window = self.local_apic.window_is_open();
+            let stepped = window || self.cpu.shadow.is_some() || self.is_stepped() && !self.is_unseen();
+            if !stepped {
+                self.timer_limit.end();
+            }
+            self.release_timer();
             if self.nmi_pending && !window && self.cpu.takes_nmi() {
                 self.nmi_pending = false;
                 self.deliver_nmi();
-            } else if window || self.cpu.shadow.is_some() || self.is_stepped() && !self.is_unseen() {
+            } else if stepped {
                 self.set_registers_before();
                 self.step();
             } else if self.is_stepped() {
@@ -155,6 +163,7 @@ impl Vcpu {
     /// Accounts for `instruction`, which executed in the state `before` and has retired.
     pub(crate) fn retired(&mut self, before: Context, instruction: &Instruction, operand: u64) {
         self.last_ip = before.ip;
+        self.timer_limit.retired();
         let after = self.context();
         let tsc = tsc();
         if self.is_logged() {
@@ -259,6 +268,13 @@ impl Vcpu {
         let vmcb = &raw const *self.vmcb;
         // SAFETY: as in `vmsave`; the monitor uses none of the registers that this loads.
         unsafe { core::arch::asm!("vmload rax", in("rax") vmcb, options(nostack)) };
+    }
+
+    /// Raises again the timer interrupt that was held back, if it is due.
+    pub(crate) fn release_timer(&mut self) {
+        if let Some(vector) = self.timer_limit.release() {
+            self.local_apic.interrupt_self(vector);
+        }
     }
 
     /// Passes due interrupts of the tracing hardware to the local APIC, or records them as a pending NMI.
