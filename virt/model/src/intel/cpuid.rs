@@ -88,19 +88,22 @@ fn structured_features(profile: &IntelProfile, hardware: CpuidResult) -> CpuidRe
     CpuidResult { ebx: hardware.ebx & !(1 << 2 | 1 << 4 | 1 << 11 | 1 << 25) | pt, ..hardware }
 }
 
-/// The general-purpose counters; there are no fixed-function counters. A set bit in EBX is an architectural event that
-/// cannot be counted. If there is a counter, instructions retired (bit 1), branches retired (5) and mispredicted
-/// branches retired (6) can be.
+/// The counters. A set bit in EBX is an architectural event that the general-purpose counters cannot count. If there is
+/// one, instructions retired (bit 1), branches retired (5) and mispredicted branches retired (6) can be counted. EDX is
+/// reserved in version 1, and has the number of fixed-function counters (bits 4:0) and their width (12:5) after it.
 fn perfmon(profile: &IntelProfile) -> CpuidResult {
     if profile.perfmon_version == 0 {
         return CpuidResult::default();
     }
-    let (number, width, ebx) = match &profile.counters {
-        Some(counters) => (counters.count, counters.width, 0x7f & !(1 << 1 | 1 << 5 | 1 << 6)),
-        None => (0, 48, 0x7f),
+    let (number, width, ebx, fixed) = match &profile.counters {
+        Some(counters) => {
+            (counters.count, counters.width, 0x7f & !(1 << 1 | 1 << 5 | 1 << 6), counters.fixed)
+        }
+        None => (0, 48, 0x7f, 0),
     };
+    let edx = if fixed == 0 { 0 } else { fixed | width << 5 };
     let eax = profile.perfmon_version | number << 8 | width << 16 | 7 << 24;
-    CpuidResult { eax, ebx, ..CpuidResult::default() }
+    CpuidResult { eax, ebx, ecx: 0, edx }
 }
 
 fn has_second_pt_leaf(profile: &IntelProfile) -> bool {
@@ -142,21 +145,21 @@ mod tests {
     fn answers_the_leaves_of_each_profile() {
         let rows: [(&str, u32, u32, [u32; 4]); 35] = [
             ("broadwell", 0, 0, [0x14, 0x756e_6547, 0x6c65_746e, 0x4965_6e69]),
-            ("broadwell", 0x0a, 0, [0x0730_0403, 0x1d, 0, 0]),
+            ("broadwell", 0x0a, 0, [0x0730_0403, 0x1d, 0, 0x603]),
             ("broadwell", 0x14, 0, [0, 1, 1, 0]),
             ("broadwell", 0x14, 1, [0; 4]),
             ("broadwell", 0x15, 0, [0; 4]),
             ("broadwell", 0x16, 0, [0; 4]),
             ("skylake", 0, 0, [0x16, 0x756e_6547, 0x6c65_746e, 0x4965_6e69]),
-            ("skylake", 0x0a, 0, [0x0730_0404, 0x1d, 0, 0]),
+            ("skylake", 0x0a, 0, [0x0730_0404, 0x1d, 0, 0x603]),
             ("icelake", 0x0a, 0, [0x0730_0805, 0x1d, 0, 0]),
             ("prescott", 0, 0, [5, 0x756e_6547, 0x6c65_746e, 0x4965_6e69]),
             ("prescott", 7, 0, [0; 4]),
             ("prescott", 0x0a, 0, [0; 4]),
-            ("core2", 0x0a, 0, [0x0728_0202, 0x1d, 0, 0]),
+            ("core2", 0x0a, 0, [0x0728_0202, 0x1d, 0, 0x503]),
             ("core2", 0x0d, 8, [0; 4]),
             ("core2", 0x14, 0, [0; 4]),
-            ("nehalem", 0x0a, 0, [0x0730_0403, 0x1d, 0, 0]),
+            ("nehalem", 0x0a, 0, [0x0730_0403, 0x1d, 0, 0x603]),
             ("nehalem", 0x14, 1, [0; 4]),
             ("skylake", 0x0d, 0, [!0; 4]),
             ("skylake", 0x0d, 1, [!0, !0, !(1 << 8), !0]),

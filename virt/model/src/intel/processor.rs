@@ -7,7 +7,7 @@ use crate::intel::debugctl::DebugCtl;
 use crate::intel::ds::Ds;
 use crate::intel::lbr::{Lbr, LbrStack};
 use crate::intel::misc_enable::MiscEnable;
-use crate::intel::perfmon::{IntelCounters, Perfmon};
+use crate::intel::perfmon::{FixedCounters, IntelCounters, Perfmon};
 use crate::intel::pt::Pt;
 use crate::intel::registers::msr;
 use crate::intel::taken_branch::TakenBranch;
@@ -23,7 +23,8 @@ use crate::{
 ///
 /// Not modelled: SMM, VMX, TSX and SGX; XSAVES and XRSTORS of PT state; SMRR and the APIC page as output; output to
 /// MMIO; the trace transport subsystem, which only discards its output; branch trace messages on a bus; BTF;
-/// fixed-function counters; events other than instructions and branches; load latency.
+/// fixed-function counters of Ice Lake; events of general-purpose counters other than instructions and branches; load
+/// latency.
 #[derive(Debug)]
 pub struct IntelProcessor {
     profile: &'static IntelProfile,
@@ -31,6 +32,7 @@ pub struct IntelProcessor {
     pt: Pt,
     lbr: Lbr,
     counters: IntelCounters,
+    fixed: FixedCounters,
     bts: Bts,
     shared: SharedState,
     misc_enable: MiscEnable,
@@ -56,6 +58,7 @@ impl IntelProcessor {
             pt: Pt::new(profile, settings),
             lbr: Lbr::new(profile),
             counters: IntelCounters::new(profile),
+            fixed: FixedCounters::new(profile, settings),
             bts: Bts::new(profile, settings),
             shared,
             misc_enable: MiscEnable::new(profile),
@@ -82,7 +85,7 @@ impl IntelProcessor {
         self.last_ip = retired.before.ip;
         // A sample is stored before the branch record of the same instruction.
         let units: [&mut dyn TracingUnit; UNITS] =
-            [&mut self.pt, &mut self.lbr, &mut self.counters, &mut self.bts];
+            [&mut self.pt, &mut self.lbr, &mut self.counters, &mut self.fixed, &mut self.bts];
         for (unit, stepped) in units.into_iter().zip(stepped) {
             if stepped && unit.needs_each_instruction(&self.shared) {
                 unit.retire(retired, &info, &mut Bus { mem, shared: &mut self.shared });
@@ -107,7 +110,7 @@ impl IntelProcessor {
     ///
     /// Source: SDM vol. 3, Intel Processor Trace, "Filtering by Current Privilege Level (CPL)".
     pub fn traces_programs_only(&self) -> bool {
-        self.units_on() == [true, false, false, false]
+        self.units_on() == [true, false, false, false, false]
             && self.pt.skips_level_0()
             && !self.shared.perfmon.has_interrupt_on_the_way()
     }
@@ -127,7 +130,7 @@ impl IntelProcessor {
     }
 
     fn units(&self) -> [&dyn TracingUnit; UNITS] {
-        [&self.pt, &self.lbr, &self.counters, &self.bts]
+        [&self.pt, &self.lbr, &self.counters, &self.fixed, &self.bts]
     }
 }
 
@@ -171,7 +174,7 @@ impl Processor for IntelProcessor {
             _ if is_processors_own_msr(msr) => self.shared.perfmon.write(msr, value)?,
             _ => {
                 let units: [&mut dyn TracingUnit; UNITS] =
-                    [&mut self.pt, &mut self.lbr, &mut self.counters, &mut self.bts];
+                    [&mut self.pt, &mut self.lbr, &mut self.counters, &mut self.fixed, &mut self.bts];
                 let owner = units.into_iter().find(|unit| unit.owns_msr(msr));
                 let bus = &mut Bus { mem, shared: &mut self.shared };
                 owner.ok_or(GeneralProtection)?.write_msr(msr, value, at, bus)?;
@@ -187,9 +190,12 @@ impl Processor for IntelProcessor {
         Ok(())
     }
 
-    /// RDPMC of a fixed-function counter (bit 30 of ECX) faults: there are none.
+    /// Source: SDM vol. 2, "RDPMC": 4000H in the upper half of ECX selects the fixed-function counters.
     fn rdpmc(&self, index: u32) -> Result<u64, GeneralProtection> {
-        if index < MAX_COUNTERS && self.owns_msr(msr::IA32_PMC0 + index) {
+        let fixed = msr::IA32_FIXED_CTR0 + (index & 0xffff);
+        if index >> 16 == FIXED_COUNTERS && fixed < msr::IA32_FIXED_CTR_CTRL && self.fixed.owns_msr(fixed) {
+            self.read_msr(fixed)
+        } else if index < MAX_COUNTERS && self.owns_msr(msr::IA32_PMC0 + index) {
             self.read_msr(msr::IA32_PMC0 + index)
         } else {
             Err(GeneralProtection)
@@ -227,6 +233,7 @@ impl Processor for IntelProcessor {
             (&mut self.pt, true),
             (&mut self.lbr, true),
             (&mut self.counters, true),
+            (&mut self.fixed, true),
             // The #PF of a branch record does not make a branch record.
             (&mut self.bts, !own),
         ];
@@ -280,10 +287,12 @@ impl Processor for IntelProcessor {
 
 /// The number of counters that RDPMC can name.
 const MAX_COUNTERS: u32 = 8;
+/// The upper half of ECX with which RDPMC reads a fixed-function counter.
+const FIXED_COUNTERS: u32 = 0x4000;
 /// The offset of the LVT performance-monitoring-counters register in the page of the local APIC's registers.
 const LVT_PC: u32 = 0x340;
 /// How many units there are.
-const UNITS: usize = 4;
+const UNITS: usize = 5;
 
 /// MSRs that belong to no unit.
 fn is_processors_own_msr(number: u32) -> bool {

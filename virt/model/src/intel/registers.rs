@@ -9,7 +9,9 @@ pub(crate) mod msr {
     pub(crate) const IA32_MISC_ENABLE: u32 = 0x1a0;
     pub(crate) const MSR_LBR_SELECT: u32 = 0x1c8;
     pub(crate) const IA32_DEBUGCTL: u32 = 0x1d9;
+    pub(crate) const IA32_FIXED_CTR0: u32 = 0x309;
     pub(crate) const IA32_PERF_CAPABILITIES: u32 = 0x345;
+    pub(crate) const IA32_FIXED_CTR_CTRL: u32 = 0x38d;
     pub(crate) const IA32_PERF_GLOBAL_STATUS: u32 = 0x38e;
     pub(crate) const IA32_PERF_GLOBAL_CTRL: u32 = 0x38f;
     pub(crate) const IA32_PERF_GLOBAL_STATUS_RESET: u32 = 0x390;
@@ -111,6 +113,18 @@ pub(crate) const LBR_FRZ: u64 = 1 << 58;
 pub(crate) const CTR_FRZ: u64 = 1 << 59;
 /// IA32_PERF_GLOBAL_STATUS.OvfDSBuffer.
 pub(crate) const OVF_DS_BUFFER: u64 = 1 << 62;
+
+/// IA32_FIXED_CTR_CTRL, the four bits of a counter. Source: SDM vol. 4, the table "IA-32 Architectural MSRs".
+pub(crate) mod fixed {
+    /// How many bits each counter has.
+    pub(crate) const BITS: u32 = 4;
+    pub(crate) const OS: u64 = 1 << 0;
+    pub(crate) const USR: u64 = 1 << 1;
+    pub(crate) const ANY_THREAD: u64 = 1 << 2;
+    pub(crate) const PMI: u64 = 1 << 3;
+    /// The bit of the first counter in the IA32_PERF_GLOBAL registers.
+    pub(crate) const FIRST_STATUS_BIT: u32 = 32;
+}
 
 /// IA32_PERFEVTSELx. Source: SDM vol. 3, Performance Monitoring, the figures "Layout of IA32_PERFEVTSELx MSRs".
 pub(crate) mod evtsel {

@@ -77,11 +77,12 @@ fn msrs_of_hardware_that_a_processor_lacks_fault() {
     const COUNTERS: &[&str] = DS.split_at(1).1;
     const FOUR_COUNTERS: &[&str] = DS.split_at(2).1;
     const FULL_WIDTH: &[&str] = DS.split_at(3).1;
+    const FIXED: &[&str] = COUNTERS.split_at(4).0;
     const RANGES: &[&str] = EVERY.split_at(4).1;
     const STACK: &[&str] = &["prescott", "nehalem", "broadwell", "skylake", "icelake"];
     const INFO: &[&str] = DS.split_at(4).1;
     // Name, first and last MSR, the processors that have them.
-    let rows: [Row; 37] = [
+    let rows: [Row; 38] = [
         ("MSR_LASTBRANCH_x of Core 2, from", 0x40, 0x43, &["core2"]),
         ("of Core Duo, from", 0x44, 0x47, &[]),
         ("of Core 2, to", 0x60, 0x63, &["core2"]),
@@ -100,10 +101,11 @@ fn msrs_of_hardware_that_a_processor_lacks_fault() {
         ("NetBurst's MSR_LASTBRANCH_TOS", 0x1da, 0x1da, &["prescott"]),
         ("MSR_LASTBRANCH_0, 1 of models 0 to 2", 0x1db, 0x1dc, &[]),
         ("MSR_LER_FROM_LIP, _TO_LIP", 0x1dd, 0x1de, COUNTERS),
-        ("fixed-function counters", 0x309, 0x30c, &[]),
+        ("IA32_FIXED_CTR0 to 2", 0x309, 0x30b, FIXED),
+        ("IA32_FIXED_CTR3", 0x30c, 0x30c, &[]),
         ("MSR_PERF_METRICS", 0x329, 0x329, &[]),
         ("IA32_PERF_CAPABILITIES", 0x345, 0x345, FROM_CORE2),
-        ("IA32_FIXED_CTR_CTRL", 0x38d, 0x38d, &[]),
+        ("IA32_FIXED_CTR_CTRL", 0x38d, 0x38d, FIXED),
         ("IA32_PERF_GLOBAL_STATUS, _CTRL, _STATUS_RESET", 0x38e, 0x390, FROM_CORE2),
         ("IA32_PERF_GLOBAL_STATUS_SET", 0x391, 0x391, RANGES),
         ("IA32_PEBS_ENABLE", 0x3f1, 0x3f1, COUNTERS),
@@ -206,8 +208,16 @@ fn rdpmc_reads_the_counters_of_either_maker() {
         write(&mut hardware, counter, 77);
         assert_eq!(hardware.rdpmc(index), Ok(77), "{name}");
         assert_eq!(hardware.rdpmc(6), Err(GeneralProtection), "{name}");
-        assert_eq!(hardware.rdpmc(1 << 30), Err(GeneralProtection), "{name}");
+        assert_eq!(hardware.rdpmc(1 << 30 | 3), Err(GeneralProtection), "{name}");
     }
+    let mut skylake = hardware("skylake");
+    write(&mut skylake, 0x30b, 78);
+    for (index, expected) in
+        [(1 << 30 | 2, Ok(78)), (1 << 30 | 0x84, Err(GeneralProtection)), (1 << 29, Err(GeneralProtection))]
+    {
+        assert_eq!(skylake.rdpmc(index), expected, "{index:#x}");
+    }
+    assert_eq!(hardware("icelake").rdpmc(1 << 30), Err(GeneralProtection));
     assert_eq!(hardware("sapphire-rapids").rdpmc(0), Err(GeneralProtection));
 }
 

@@ -3,18 +3,23 @@
 //!
 //! All units share this module: each one signals here that a PMI is raised. After a skid the PMI reaches the local
 //! APIC, which drops it or delivers it as its LVT entry says. The rules for writes of the IA32_PERF_GLOBAL registers
-//! are here. The counters are a unit of their own, in `counters.rs`, with the rules for their event selects and values.
+//! are here. The counters are units of their own, with the rules for their event selects and values: those for general
+//! purposes in `counters.rs`, the fixed-function counters in `fixed.rs`.
 //!
 //! Source: SDM vol. 3, "Architectural Performance Monitoring", and Advanced Programmable Interrupt Controller, "Local
 //! Vector Table".
 
 mod counters;
+mod fixed;
 
 use crate::intel::debugctl::DebugCtl;
-use crate::intel::registers::{CTR_FRZ, LBR_FRZ, OVF_DS_BUFFER, TRACE_TOPA_PMI, msr};
+use crate::intel::registers::{
+    CTR_FRZ, LBR_FRZ, OVF_DS_BUFFER, TRACE_TOPA_PMI, fixed::FIRST_STATUS_BIT, msr,
+};
 use crate::intel::{IntelProfile, IntelViolations};
 use crate::{GeneralProtection, Pmi};
 pub(crate) use counters::IntelCounters;
+pub(crate) use fixed::FixedCounters;
 
 const LVT_MASK: u32 = 1 << 16;
 const LVT_WRITABLE: u32 = LVT_MASK | 0x7ff;
@@ -27,11 +32,13 @@ const MAX_ON_THE_WAY: usize = 2;
 #[derive(Debug)]
 pub(crate) struct Perfmon {
     version: u32,
-    /// A bit for each general-purpose counter.
+    /// A bit for each counter.
     counters: u64,
     has_pt: bool,
     status: u64,
     ctrl: u64,
+    /// How often the software has changed which counters may count.
+    changes: u64,
     lvt: u32,
     skid: u32,
     pmis: [Option<PmiOnTheWay>; MAX_ON_THE_WAY],
@@ -51,11 +58,16 @@ impl Perfmon {
     pub(crate) fn new(profile: &IntelProfile, skid: u32) -> Self {
         Self {
             version: profile.perfmon_version,
-            counters: profile.counters.as_ref().map_or(0, |counters| (1 << counters.count) - 1),
+            counters: profile.counters.as_ref().map_or(0, |counters| {
+                let fixed = (1 << counters.fixed) - 1;
+                ((1 << counters.count) - 1) | fixed << FIRST_STATUS_BIT
+            }),
             has_pt: profile.has_pt(),
             status: 0,
-            // After reset the counters are enabled here, so that each is controlled by its own event select only.
+            // After reset the general-purpose counters are enabled here, so that each is controlled by its own event
+            // select only.
             ctrl: profile.counters.as_ref().map_or(0, |counters| (1 << counters.count) - 1),
+            changes: 0,
             lvt: LVT_MASK,
             skid,
             pmis: [None; MAX_ON_THE_WAY],
@@ -86,6 +98,7 @@ impl Perfmon {
         if value & !legal != 0 {
             return Err(GeneralProtection);
         }
+        self.changes += 1;
         match number {
             msr::IA32_PERF_GLOBAL_CTRL => self.ctrl = value,
             msr::IA32_PERF_GLOBAL_STATUS_RESET => self.status &= !value,
@@ -125,6 +138,11 @@ impl Perfmon {
     /// Counters that may count.
     pub(crate) fn enabled_counters(&self) -> u64 {
         if self.has(CTR_FRZ) { 0 } else { self.ctrl }
+    }
+
+    /// A number that changes whenever the software may have changed which counters count.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 
     pub(crate) fn lvt(&self) -> u32 {
@@ -313,9 +331,13 @@ mod tests {
 
     #[test]
     fn global_registers_refuse_what_is_reserved() {
-        let rows: [(&str, u32, u64, bool); 12] = [
+        let rows: [(&str, u32, u64, bool); 16] = [
             ("skylake", 0x38e, 0, false),
             ("skylake", 0x38f, 0, true),
+            ("skylake", 0x38f, 7 << 32 | 0xf, true),
+            ("skylake", 0x38f, 1 << 35, false),
+            ("skylake", 0x390, 7 << 32, true),
+            ("sapphire-rapids", 0x38f, 1 << 32, false),
             ("icelake", 0x38f, 1 << 8, false),
             ("skylake", 0x390, 1 << 55, true),
             ("skylake", 0x390, 1 << 63, true),

@@ -69,6 +69,8 @@ pub struct LbrProfile {
 pub struct CounterProfile {
     /// CPUID.0AH:EAX\[15:8\].
     pub count: u32,
+    /// The number of fixed-function counters, CPUID.0AH:EDX\[4:0\].
+    pub fixed: u32,
     /// Bits of a counter, CPUID.0AH:EAX\[23:16\].
     pub width: u32,
     /// Whether the full width of counters can be written, by IA32_A_PMCx: IA32_PERF_CAPABILITIES\[13\].

@@ -83,7 +83,13 @@ static ALL: [IntelProfile; 7] = [
         perfmon_version: 2,
         // 64-bit LIP, PEBS_TRAP, PEBS_ARCH_REG.
         perf_capabilities: Some(0xc1),
-        counters: Some(CounterProfile { count: 2, width: 40, full_width: false, events: &CORE2_EVENTS }),
+        counters: Some(CounterProfile {
+            count: 2,
+            fixed: 3,
+            width: 40,
+            full_width: false,
+            events: &CORE2_EVENTS,
+        }),
         lbr: Some(LbrProfile {
             format: 1,
             entries: 4,
@@ -113,7 +119,13 @@ static ALL: [IntelProfile; 7] = [
         perfmon_version: 3,
         // 64-bit EIP and flags, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 1, SMM_FREEZE.
         perf_capabilities: Some(0x11c3),
-        counters: Some(CounterProfile { count: 4, width: 48, full_width: false, events: &NEHALEM_EVENTS }),
+        counters: Some(CounterProfile {
+            count: 4,
+            fixed: 3,
+            width: 48,
+            full_width: false,
+            events: &NEHALEM_EVENTS,
+        }),
         lbr: Some(NEHALEM_STACK),
         debug_store: Some(DebugStoreProfile {
             pebs: Some(PebsProfile { format: Format::Latency, counters: 4, other_bits: LOAD_LATENCY }),
@@ -131,7 +143,13 @@ static ALL: [IntelProfile; 7] = [
         perfmon_version: 3,
         // 64-bit EIP and flags with TSX's, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 2, SMM_FREEZE, FW_WRITE.
         perf_capabilities: Some(0x32c4),
-        counters: Some(CounterProfile { count: 4, width: 48, full_width: true, events: &BROADWELL_EVENTS }),
+        counters: Some(CounterProfile {
+            count: 4,
+            fixed: 3,
+            width: 48,
+            full_width: true,
+            events: &BROADWELL_EVENTS,
+        }),
         lbr: Some(LbrProfile { format: 4, select: 0x3ff, ..NEHALEM_STACK }),
         debug_store: Some(DebugStoreProfile {
             pebs: Some(PebsProfile { format: Format::Transaction, counters: 4, other_bits: LOAD_LATENCY }),
@@ -151,7 +169,13 @@ static ALL: [IntelProfile; 7] = [
         perfmon_version: 4,
         // 64-bit EIP, flags and LBR_INFO, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 3, SMM_FREEZE, FW_WRITE.
         perf_capabilities: Some(0x33c5),
-        counters: Some(CounterProfile { count: 4, width: 48, full_width: true, events: &SKYLAKE_EVENTS }),
+        counters: Some(CounterProfile {
+            count: 4,
+            fixed: 3,
+            width: 48,
+            full_width: true,
+            events: &SKYLAKE_EVENTS,
+        }),
         lbr: Some(SKYLAKE_STACK),
         debug_store: Some(DebugStoreProfile {
             pebs: Some(PebsProfile { format: Format::Time, counters: 4, other_bits: LOAD_LATENCY }),
@@ -178,7 +202,13 @@ static ALL: [IntelProfile; 7] = [
         // 64-bit EIP, flags and LBR_INFO, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 4, SMM_FREEZE, FW_WRITE,
         // PEBS_BASELINE.
         perf_capabilities: Some(0x74c5),
-        counters: Some(CounterProfile { count: 8, width: 48, full_width: true, events: &ICELAKE_EVENTS }),
+        counters: Some(CounterProfile {
+            count: 8,
+            fixed: 0,
+            width: 48,
+            full_width: true,
+            events: &ICELAKE_EVENTS,
+        }),
         lbr: Some(SKYLAKE_STACK),
         debug_store: Some(DebugStoreProfile {
             pebs: Some(PebsProfile { format: Format::Adaptive, counters: 8, other_bits: 0 }),

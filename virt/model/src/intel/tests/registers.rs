@@ -34,16 +34,17 @@ fn owns_its_msrs_and_no_others() {
         0x3f1..=0x3f1,
         0x600..=0x600,
     ];
+    const FIXED: &[RangeInclusive<u32>] = &[0x309..=0x30b, 0x38d..=0x38d];
     const PRESCOTT: &[RangeInclusive<u32>] = &[0x1d7..=0x1da, 0x600..=0x600, 0x680..=0x68f, 0x6c0..=0x6cf];
     const ICELAKE: &[RangeInclusive<u32>] = &[0xc5..=0xc8, 0x18a..=0x18d, 0x3f2..=0x3f2, 0x4c5..=0x4c8];
     type Row = (&'static str, &'static [&'static [RangeInclusive<u32>]]);
     let rows: [Row; 8] = [
-        ("skylake", &[PT, NEHALEM, SKYLAKE]),
-        ("nehalem", &[NEHALEM]),
-        ("core2", &[CORE2]),
+        ("skylake", &[PT, NEHALEM, SKYLAKE, FIXED]),
+        ("nehalem", &[NEHALEM, FIXED]),
+        ("core2", &[CORE2, FIXED]),
         ("prescott", &[PRESCOTT]),
         ("pentium-m", &[&[0x1d9..=0x1d9, 0x600..=0x600]]),
-        ("broadwell", &[PT, NEHALEM, &[0x4c1..=0x4c4]]),
+        ("broadwell", &[PT, NEHALEM, &[0x4c1..=0x4c4], FIXED]),
         ("icelake", &[PT, NEHALEM, SKYLAKE, ICELAKE]),
         ("sapphire-rapids", &[PT]),
     ];
@@ -268,15 +269,24 @@ fn without_output_to_memory_its_registers_fault() {
 }
 
 #[test]
-fn rdpmc_reads_the_general_purpose_counters_that_there_are() {
-    for (profile, counters) in [("prescott", 0), ("core2", 2), ("skylake", 4), ("icelake", 8)] {
+fn rdpmc_reads_the_counters_that_there_are() {
+    const FIXED: u32 = 1 << 30;
+    for (profile, counters, fixed) in
+        [("prescott", 0, 0), ("core2", 2, 3), ("skylake", 4, 3), ("icelake", 8, 0)]
+    {
         let mut machine = Machine::new(profile, IntelSettings::default());
         for index in 0..counters {
             machine.write(0xc1 + index, u64::from(index) + 77);
         }
-        // Bit 30 selects the fixed-function counters, and there are none.
-        for index in (0..10).chain([1 << 30, u32::MAX]) {
-            let expected = if index < counters { Ok(u64::from(index) + 77) } else { Err(GeneralProtection) };
+        for index in 0..fixed {
+            machine.write(0x309 + index, u64::from(index) + 99);
+        }
+        for index in (0..10).chain(FIXED..FIXED + 5).chain([FIXED | 0x84, FIXED | 1 << 29, u32::MAX]) {
+            let expected = match index {
+                _ if index < counters => Ok(u64::from(index) + 77),
+                _ if (FIXED..FIXED + fixed).contains(&index) => Ok(u64::from(index - FIXED) + 99),
+                _ => Err(GeneralProtection),
+            };
             assert_eq!(machine.processor.rdpmc(index), expected, "{profile} {index:#x}");
         }
     }
