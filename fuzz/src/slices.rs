@@ -65,7 +65,7 @@ fn slices(trace: &[u8], cuts: &[usize], mut take: impl FnMut(&[u8])) {
 
 /// One thing that was passed on.
 #[derive(Clone, Debug, PartialEq)]
-enum Step {
+enum SliceStep {
     Packet(u64, Packet, Option<u64>),
     Outcome(bool),
     Target(Option<u64>),
@@ -77,28 +77,28 @@ enum Step {
 }
 
 #[derive(Default)]
-struct Steps(Vec<Step>);
+struct SliceSteps(Vec<SliceStep>);
 
-impl Steps {
+impl SliceSteps {
     fn lose(&mut self, lost: &Lost) {
         if let Lost::Error(error) = lost {
-            self.0.push(Step::Error(*error));
+            self.0.push(SliceStep::Error(*error));
         }
     }
 }
 
-impl PacketSink for Steps {
+impl PacketSink for SliceSteps {
     fn packet(&mut self, offset: u64, packet: Packet) {
         // The fuzzed reader of unknown packets returns their place in what is at hand.
         let packet = match packet {
             Packet::Unknown(unknown) => Packet::Unknown(Unknown { value: 0, ..unknown }),
             packet => packet,
         };
-        self.0.push(Step::Packet(offset, packet, None));
+        self.0.push(SliceStep::Packet(offset, packet, None));
     }
 
     fn ip(&mut self, offset: u64, packet: IpPacket, ip: Ip, address: Option<u64>) {
-        self.0.push(Step::Packet(offset, packet.with(ip), address));
+        self.0.push(SliceStep::Packet(offset, packet.with(ip), address));
     }
 
     fn lost(&mut self, lost: &Lost) {
@@ -106,17 +106,17 @@ impl PacketSink for Steps {
     }
 }
 
-impl AnswerSink for Steps {
+impl AnswerSink for SliceSteps {
     fn outcomes(&mut self, outcomes: Tnt) {
-        self.0.extend(outcomes.outcomes().map(Step::Outcome));
+        self.0.extend(outcomes.outcomes().map(SliceStep::Outcome));
     }
 
     fn target(&mut self, ip: Option<u64>) {
-        self.0.push(Step::Target(ip));
+        self.0.push(SliceStep::Target(ip));
     }
 
     fn event(&mut self, event: &Event) {
-        self.0.push(Step::Event(*event));
+        self.0.push(SliceStep::Event(*event));
     }
 
     fn lost(&mut self, lost: &Lost) {
@@ -124,25 +124,25 @@ impl AnswerSink for Steps {
     }
 }
 
-impl ExecutionSink for Steps {
+impl ExecutionSink for SliceSteps {
     const INSNS: bool = true;
     const BLOCKS: bool = true;
     const EDGES: bool = true;
 
     fn insns(&mut self, insns: Straight) {
-        self.0.extend(insns.map(Step::Insn));
+        self.0.extend(insns.map(SliceStep::Insn));
     }
 
     fn block(&mut self, block: &Block) {
-        self.0.push(Step::Block(*block));
+        self.0.push(SliceStep::Block(*block));
     }
 
     fn edge(&mut self, edge: u16) {
-        self.0.push(Step::Edge(edge));
+        self.0.push(SliceStep::Edge(edge));
     }
 
     fn event(&mut self, event: &Event) {
-        self.0.push(Step::Event(*event));
+        self.0.push(SliceStep::Event(*event));
     }
 
     fn lost(&mut self, lost: &Lost) {
@@ -150,56 +150,56 @@ impl ExecutionSink for Steps {
     }
 }
 
-fn packets(subject: &Subject) -> Vec<Step> {
-    let mut steps = Steps::default();
+fn packets(subject: &Subject) -> Vec<SliceStep> {
+    let mut steps = SliceSteps::default();
     let mut packets = Packets::with_config(&subject.trace, subject.config);
     let mut last_ip = LastIp::new();
     while packets.sync_forward().is_some() {
         let Err(error) = packets.visit(&mut last_ip, &mut steps) else { break };
-        steps.0.push(Step::Error(error));
+        steps.0.push(SliceStep::Error(error));
     }
     steps.0
 }
 
-fn packets_of_slices(subject: &Subject, cuts: &[usize]) -> Vec<Step> {
-    let (mut steps, mut kept) = (Steps::default(), [0; 1024]);
+fn packets_of_slices(subject: &Subject, cuts: &[usize]) -> Vec<SliceStep> {
+    let (mut steps, mut kept) = (SliceSteps::default(), [0; 1024]);
     let mut stream = PacketStream::new(subject.config, &mut kept);
     slices(&subject.trace, cuts, |slice| stream.decode(slice, &mut steps));
     stream.finish(&mut steps);
     steps.0
 }
 
-fn answers(subject: &Subject) -> Vec<Step> {
-    let mut steps = Steps::default();
+fn answers(subject: &Subject) -> Vec<SliceStep> {
+    let mut steps = SliceSteps::default();
     let mut query = QueryDecoder::with_config(&subject.trace, subject.config);
     while query.sync_forward().is_some() {
         let Err(error) = query.visit(&mut steps) else { break };
-        steps.0.push(Step::Error(error));
+        steps.0.push(SliceStep::Error(error));
     }
     steps.0
 }
 
-fn answers_of_slices(subject: &Subject, cuts: &[usize]) -> Vec<Step> {
-    let (mut steps, mut kept) = (Steps::default(), [0; 1024]);
+fn answers_of_slices(subject: &Subject, cuts: &[usize]) -> Vec<SliceStep> {
+    let (mut steps, mut kept) = (SliceSteps::default(), [0; 1024]);
     let mut stream = AnswerStream::new(subject.config, &mut kept);
     slices(&subject.trace, cuts, |slice| stream.decode(slice, &mut steps));
     stream.finish(&mut steps);
     steps.0
 }
 
-fn blocks(subject: &Subject, image: Image<'_>, words: usize) -> Vec<Step> {
-    let (mut steps, mut memory) = (Steps::default(), vec![0; words]);
+fn blocks(subject: &Subject, image: Image<'_>, words: usize) -> Vec<SliceStep> {
+    let (mut steps, mut memory) = (SliceSteps::default(), vec![0; words]);
     let mut graph = Graph::new(&mut memory);
     let mut decoder = BlockDecoder::with_config(&subject.trace, image, subject.config);
     while decoder.resync().is_some() {
         let Err(error) = decoder.visit(&mut graph, &mut steps) else { break };
-        steps.0.push(Step::Error(error));
+        steps.0.push(SliceStep::Error(error));
     }
     steps.0
 }
 
-fn blocks_of_slices(subject: &Subject, image: Image<'_>, words: usize, cuts: &[usize]) -> Vec<Step> {
-    let (mut steps, mut memory, mut kept) = (Steps::default(), vec![0; words], [0; 1024]);
+fn blocks_of_slices(subject: &Subject, image: Image<'_>, words: usize, cuts: &[usize]) -> Vec<SliceStep> {
+    let (mut steps, mut memory, mut kept) = (SliceSteps::default(), vec![0; words], [0; 1024]);
     let mut graph = Graph::new(&mut memory);
     let mut stream = BlockStream::new(image, subject.config, &mut kept);
     slices(&subject.trace, cuts, |slice| stream.decode(slice, &mut graph, &mut steps));
@@ -208,14 +208,15 @@ fn blocks_of_slices(subject: &Subject, image: Image<'_>, words: usize, cuts: &[u
 }
 
 /// Compares unless something was too far away.
-fn compare(whole: &[Step], sliced: &[Step], what: &str) {
-    let is_too_far = |step: &Step| matches!(step, Step::Error(Error { kind: ErrorKind::LooksTooFar, .. }));
+fn compare(whole: &[SliceStep], sliced: &[SliceStep], what: &str) {
+    let is_too_far =
+        |step: &SliceStep| matches!(step, SliceStep::Error(Error { kind: ErrorKind::LooksTooFar, .. }));
     if !sliced.iter().any(is_too_far) {
         assert_same(sliced, whole, what);
     }
 }
 
-fn assert_same(got: &[Step], expected: &[Step], what: &str) {
+fn assert_same(got: &[SliceStep], expected: &[SliceStep], what: &str) {
     let same = got.iter().zip(expected).take_while(|(a, b)| a == b).count();
     let (got, expected) = (got.get(same), expected.get(same));
     assert!(got == expected, "{what}, step {same}: {got:x?} instead of {expected:x?}");

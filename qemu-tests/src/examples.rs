@@ -11,7 +11,7 @@ use crate::images::Images;
 use crate::machine::{Machine, Outcome};
 use crate::report::End;
 use crate::truth::hash;
-use path::{Call, Program, Summary};
+use path::{Call, ExampleProgram, Summary};
 
 /// The profile on which the examples are booted.
 const PROFILE: &str = "skylake";
@@ -35,7 +35,7 @@ pub fn check(name: &str, image: &Path, outcome: &Outcome) -> Result<String> {
     let [run] = &outcome.transcript.runs[..] else { bail!("the example is one run, not several or none") };
     ensure!(run.name == name, "another example has run: {}", run.name);
     ensure!(run.end == Some(End::Ok), "it ended with {:?}", run.end);
-    let evidence = Evidence { program: Program::read(image)?, outcome };
+    let evidence = Shown { program: ExampleProgram::read(image)?, outcome };
     match name {
         "snapshot" => evidence.snapshot(),
         "panic" => evidence.panic(),
@@ -46,12 +46,12 @@ pub fn check(name: &str, image: &Path, outcome: &Outcome) -> Result<String> {
 }
 
 /// What an example has printed, and what it has executed.
-struct Evidence<'a> {
-    program: Program,
+struct Shown<'a> {
+    program: ExampleProgram,
     outcome: &'a Outcome,
 }
 
-impl Evidence<'_> {
+impl Shown<'_> {
     fn lines(&self) -> impl Iterator<Item = &str> {
         self.outcome.transcript.other.iter().map(String::as_str)
     }

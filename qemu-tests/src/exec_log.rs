@@ -187,7 +187,7 @@ fn read_file(path: &Path, processor: u16, lines: Lines) -> Result<Option<ExecLog
 
 /// A line of the log.
 #[derive(Debug, PartialEq, Eq)]
-struct Entry {
+struct LogEntry {
     processor: u16,
     /// Where QEMU has the block in memory.
     block: u64,
@@ -196,14 +196,14 @@ struct Entry {
 }
 
 /// Parses `Trace processor: 0x… [cs_base/pc/flags/cflags] …`.
-fn trace_line(line: &str) -> Option<Entry> {
+fn trace_line(line: &str) -> Option<LogEntry> {
     let (processor, rest) = line.strip_prefix("Trace ")?.split_once(':')?;
     let (block, fields) = rest.split_once('[')?;
     let block = u64::from_str_radix(block.trim().strip_prefix("0x")?, 16).ok()?;
     let mut fields = fields.split_once(']')?.0.split('/');
     let mut hex = || u64::from_str_radix(fields.next()?, 16).ok();
     let (_cs_base, address, flags) = (hex()?, hex()?, hex()?);
-    Some(Entry { processor: processor.parse().ok()?, block, address, flags })
+    Some(LogEntry { processor: processor.parse().ok()?, block, address, flags })
 }
 
 /// Parses `vmexit(code, information, information, rip)!` and returns the code and RIP.
@@ -259,7 +259,8 @@ mod tests {
     #[test]
     fn reads_the_form_that_qemu_writes() {
         let line = "Trace 3: 0x7f5b3c000100 [0000000000000000/0000000000101234/00a0c0b3/ff000201] main";
-        let entry = Entry { processor: 3, block: 0x7f5b_3c00_0100, address: 0x10_1234, flags: 0x00a0_c0b3 };
+        let entry =
+            LogEntry { processor: 3, block: 0x7f5b_3c00_0100, address: 0x10_1234, flags: 0x00a0_c0b3 };
         assert_eq!(trace_line(line), Some(entry));
         assert_eq!(trace_line("Trace 0: 0x7f5b3c000100"), None);
         let exit = "vmexit(0000004e, 0000000000000002, 0000010000000000, 0000000000101761)!";

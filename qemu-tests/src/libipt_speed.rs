@@ -28,7 +28,7 @@ pub struct FileSection {
 
 /// What a run has decoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Decoded {
+pub struct TimedDecode {
     /// The number of items.
     pub count: u64,
     /// The sum of what the items hold, modulo 2^64. Who adds it up has used each item, and two decoders with the same
@@ -36,7 +36,7 @@ pub struct Decoded {
     pub sum: u64,
 }
 
-impl Decoded {
+impl TimedDecode {
     /// Adds an item that holds this.
     #[inline(always)]
     pub fn add(&mut self, value: u64) {
@@ -45,39 +45,39 @@ impl Decoded {
     }
 }
 
-type Handle = NonNull<c_void>;
+type TimedHandle = NonNull<c_void>;
 
 /// libipt's functions; the signatures are those of intel-pt.h, version 2.
 pub struct Libipt {
-    pkt_alloc: unsafe extern "C" fn(*const PtConfig) -> Option<Handle>,
-    pkt_free: unsafe extern "C" fn(Handle),
-    pkt_sync_forward: unsafe extern "C" fn(Handle) -> c_int,
-    pkt_next: unsafe extern "C" fn(Handle, *mut PtPacket, usize) -> c_int,
-    qry_alloc: unsafe extern "C" fn(*const PtConfig) -> Option<Handle>,
-    qry_free: unsafe extern "C" fn(Handle),
-    qry_sync_forward: unsafe extern "C" fn(Handle, *mut u64) -> c_int,
-    qry_cond_branch: unsafe extern "C" fn(Handle, *mut c_int) -> c_int,
-    qry_indirect_branch: unsafe extern "C" fn(Handle, *mut u64) -> c_int,
-    qry_event: unsafe extern "C" fn(Handle, *mut PtEvent, usize) -> c_int,
-    insn_alloc: unsafe extern "C" fn(*const PtConfig) -> Option<Handle>,
-    insn_free: unsafe extern "C" fn(Handle),
-    insn_sync_forward: unsafe extern "C" fn(Handle) -> c_int,
-    insn_next: unsafe extern "C" fn(Handle, *mut PtInsn, usize) -> c_int,
-    insn_event: unsafe extern "C" fn(Handle, *mut PtEvent, usize) -> c_int,
-    insn_set_image: unsafe extern "C" fn(Handle, Handle) -> c_int,
-    blk_alloc: unsafe extern "C" fn(*const PtConfig) -> Option<Handle>,
-    blk_free: unsafe extern "C" fn(Handle),
-    blk_sync_forward: unsafe extern "C" fn(Handle) -> c_int,
-    blk_next: unsafe extern "C" fn(Handle, *mut Block, usize) -> c_int,
-    blk_event: unsafe extern "C" fn(Handle, *mut PtEvent, usize) -> c_int,
-    blk_set_image: unsafe extern "C" fn(Handle, Handle) -> c_int,
-    image_alloc: unsafe extern "C" fn(*const c_char) -> Option<Handle>,
-    image_free: unsafe extern "C" fn(Handle),
-    image_add_cached: unsafe extern "C" fn(Handle, Handle, c_int, *const c_void) -> c_int,
-    cache_alloc: unsafe extern "C" fn(*const c_char) -> Option<Handle>,
-    cache_free: unsafe extern "C" fn(Handle),
-    cache_set_limit: unsafe extern "C" fn(Handle, u64) -> c_int,
-    cache_add_file: unsafe extern "C" fn(Handle, *const c_char, u64, u64, u64) -> c_int,
+    pkt_alloc: unsafe extern "C" fn(*const PtConfig) -> Option<TimedHandle>,
+    pkt_free: unsafe extern "C" fn(TimedHandle),
+    pkt_sync_forward: unsafe extern "C" fn(TimedHandle) -> c_int,
+    pkt_next: unsafe extern "C" fn(TimedHandle, *mut PtPacket, usize) -> c_int,
+    qry_alloc: unsafe extern "C" fn(*const PtConfig) -> Option<TimedHandle>,
+    qry_free: unsafe extern "C" fn(TimedHandle),
+    qry_sync_forward: unsafe extern "C" fn(TimedHandle, *mut u64) -> c_int,
+    qry_cond_branch: unsafe extern "C" fn(TimedHandle, *mut c_int) -> c_int,
+    qry_indirect_branch: unsafe extern "C" fn(TimedHandle, *mut u64) -> c_int,
+    qry_event: unsafe extern "C" fn(TimedHandle, *mut PtEvent, usize) -> c_int,
+    insn_alloc: unsafe extern "C" fn(*const PtConfig) -> Option<TimedHandle>,
+    insn_free: unsafe extern "C" fn(TimedHandle),
+    insn_sync_forward: unsafe extern "C" fn(TimedHandle) -> c_int,
+    insn_next: unsafe extern "C" fn(TimedHandle, *mut PtInsn, usize) -> c_int,
+    insn_event: unsafe extern "C" fn(TimedHandle, *mut PtEvent, usize) -> c_int,
+    insn_set_image: unsafe extern "C" fn(TimedHandle, TimedHandle) -> c_int,
+    blk_alloc: unsafe extern "C" fn(*const PtConfig) -> Option<TimedHandle>,
+    blk_free: unsafe extern "C" fn(TimedHandle),
+    blk_sync_forward: unsafe extern "C" fn(TimedHandle) -> c_int,
+    blk_next: unsafe extern "C" fn(TimedHandle, *mut Block, usize) -> c_int,
+    blk_event: unsafe extern "C" fn(TimedHandle, *mut PtEvent, usize) -> c_int,
+    blk_set_image: unsafe extern "C" fn(TimedHandle, TimedHandle) -> c_int,
+    image_alloc: unsafe extern "C" fn(*const c_char) -> Option<TimedHandle>,
+    image_free: unsafe extern "C" fn(TimedHandle),
+    image_add_cached: unsafe extern "C" fn(TimedHandle, TimedHandle, c_int, *const c_void) -> c_int,
+    cache_alloc: unsafe extern "C" fn(*const c_char) -> Option<TimedHandle>,
+    cache_free: unsafe extern "C" fn(TimedHandle),
+    cache_set_limit: unsafe extern "C" fn(TimedHandle, u64) -> c_int,
+    cache_add_file: unsafe extern "C" fn(TimedHandle, *const c_char, u64, u64, u64) -> c_int,
 }
 
 /// `struct pt_config` up to its errata; libipt treats the fields after the given size as zero.
@@ -250,12 +250,12 @@ impl Libipt {
     ///
     /// # Errors
     /// libipt gives no decoder.
-    pub fn packets(&self, trace: &[u8]) -> Result<Decoded> {
+    pub fn packets(&self, trace: &[u8]) -> Result<TimedDecode> {
         let config = config(trace);
         // SAFETY: libipt copies the configuration and only reads the trace, which outlives the decoder.
         let decoder = unsafe { (self.pkt_alloc)(&raw const config) }.context("libipt: no packet decoder")?;
         let mut packet = PtPacket { kind: 0, size: 0, payload: [0; 2] };
-        let (mut decoded, mut last_ip) = (Decoded::default(), 0);
+        let (mut decoded, mut last_ip) = (TimedDecode::default(), 0);
         // SAFETY: the decoder is allocated.
         if unsafe { (self.pkt_sync_forward)(decoder) } >= 0 {
             // SAFETY: the decoder is allocated, and the packet has the given size.
@@ -276,11 +276,11 @@ impl Libipt {
     ///
     /// # Errors
     /// libipt gives no decoder.
-    pub fn query(&self, trace: &[u8]) -> Result<Decoded> {
+    pub fn query(&self, trace: &[u8]) -> Result<TimedDecode> {
         let config = config(trace);
         // SAFETY: libipt copies the configuration and only reads the trace, which outlives the decoder.
         let decoder = unsafe { (self.qry_alloc)(&raw const config) }.context("libipt: no query decoder")?;
-        let (mut decoded, mut ip) = (Decoded::default(), 0);
+        let (mut decoded, mut ip) = (TimedDecode::default(), 0);
         // SAFETY: the decoder is allocated.
         while let mut status @ 0.. = unsafe { (self.qry_sync_forward)(decoder, &raw mut ip) } {
             while status >= 0 {
@@ -293,7 +293,7 @@ impl Libipt {
     }
 
     #[inline]
-    fn next_answer(&self, decoder: Handle, status: c_int, decoded: &mut Decoded) -> c_int {
+    fn next_answer(&self, decoder: TimedHandle, status: c_int, decoded: &mut TimedDecode) -> c_int {
         if status & STATUS_EVENT_PENDING != 0 {
             let mut event = PtEvent::default();
             // SAFETY: the decoder is allocated, and the event has the given size.
@@ -346,9 +346,9 @@ impl Libipt {
 /// An image of libipt.
 pub struct LibiptImage<'a> {
     libipt: &'a Libipt,
-    cache: Handle,
+    cache: TimedHandle,
     /// Always there once the image is complete.
-    handle: Option<Handle>,
+    handle: Option<TimedHandle>,
 }
 
 impl LibiptImage<'_> {
@@ -357,7 +357,7 @@ impl LibiptImage<'_> {
     ///
     /// # Errors
     /// libipt gives no decoder.
-    pub fn insns(&self, trace: &[u8]) -> Result<Decoded> {
+    pub fn insns(&self, trace: &[u8]) -> Result<TimedDecode> {
         let libipt = self.libipt;
         let config = config(trace);
         let image = self.handle.context("libipt: no image")?;
@@ -366,7 +366,7 @@ impl LibiptImage<'_> {
             unsafe { (libipt.insn_alloc)(&raw const config) }.context("libipt: no instruction decoder")?;
         // SAFETY: both are allocated; the image is freed after the decoder.
         let set = unsafe { (libipt.insn_set_image)(decoder, image) };
-        let mut decoded = Decoded::default();
+        let mut decoded = TimedDecode::default();
         let (mut insn, mut event) = (PtInsn::default(), PtEvent::default());
         if set >= 0 {
             // SAFETY: the decoder is allocated.
@@ -418,7 +418,7 @@ impl LibiptImage<'_> {
         Ok(counts)
     }
 
-    fn until_error(&self, decoder: Handle, mut status: c_int, (insns, blocks): &mut (u64, u64)) {
+    fn until_error(&self, decoder: TimedHandle, mut status: c_int, (insns, blocks): &mut (u64, u64)) {
         let mut block = Block::default();
         let mut event = PtEvent::default();
         loop {

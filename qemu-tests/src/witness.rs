@@ -48,14 +48,14 @@ pub struct Agreement {
 
 /// The addresses in the guest that the comparison needs.
 #[derive(Clone, Copy, Debug)]
-pub struct Guest {
+pub struct WitnessedGuest {
     /// The address of the one instruction that switches tracing off and on.
     pub wrmsr: u64,
     /// Where its table of handlers' stubs begins.
     pub stubs: u64,
 }
 
-impl Guest {
+impl WitnessedGuest {
     fn is_handler(&self, rip: u64) -> bool {
         is_begin_of_stub(rip, self.stubs)
     }
@@ -111,7 +111,7 @@ impl ExecLog {
 ///
 /// # Errors
 /// The first difference.
-pub fn compare(log: &ExecLog, truth: &[Record], guest: Guest) -> Result<Agreement> {
+pub fn compare(log: &ExecLog, truth: &[Record], guest: WitnessedGuest) -> Result<Agreement> {
     let Some(first) = truth.iter().find(|record| !record.flags.is_emulated()) else {
         bail!("the truth is empty")
     };
@@ -161,7 +161,7 @@ impl Exit {
 struct Comparison<'a> {
     log: &'a ExecLog,
     truth: &'a [Record],
-    guest: Guest,
+    guest: WitnessedGuest,
     /// The index of the next entry of the log.
     at: usize,
     /// The index of the next instruction of the truth.
@@ -174,7 +174,7 @@ struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    fn new(log: &'a ExecLog, truth: &'a [Record], guest: Guest, at: usize) -> Self {
+    fn new(log: &'a ExecLog, truth: &'a [Record], guest: WitnessedGuest, at: usize) -> Self {
         // Exits before the first instruction do not belong to the truth.
         let passed = log.exits_before(at).len();
         let found = Agreement::default();

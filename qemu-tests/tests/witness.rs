@@ -5,7 +5,7 @@ use pugmark_qemu_tests::images::{Images, build_foreign_kernel};
 use pugmark_qemu_tests::machine::Machine;
 use pugmark_qemu_tests::scratch::Scratch;
 use pugmark_qemu_tests::time_limits::TimeLimits;
-use pugmark_qemu_tests::witness::{Agreement, Guest, branches, compare};
+use pugmark_qemu_tests::witness::{Agreement, WitnessedGuest, branches, compare};
 use pugmark_qemu_tests::workloads::WORKLOADS;
 use std::thread;
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn the_truth_is_what_qemu_executed() {
 fn disagreements(images: &Images, &(profile, words, names): &Job<'_>) -> Vec<String> {
     let symbols = images.guest_symbols().unwrap();
     let address = |name| symbols.address(name).unwrap();
-    let guest = Guest { wrmsr: address("pugmark_wrmsr_access"), stubs: address("trap_stubs") };
+    let guest = WitnessedGuest { wrmsr: address("pugmark_wrmsr_access"), stubs: address("trap_stubs") };
     let scratch = Scratch::new().unwrap();
     let options = format!("profile={profile}");
     let command_line = format!("no-decode {words} only={}", names.join(","));
@@ -99,7 +99,7 @@ fn the_truth_of_each_processor_is_what_it_executed() {
     /// The sessions in which the kernel's processors trace, one for each.
     const SESSIONS: std::ops::Range<u16> = 10..14;
     // These are no instruction's addresses: tracing is not switched off in between, and nothing interrupts.
-    let guest = Guest { wrmsr: u64::MAX, stubs: u64::MAX };
+    let guest = WitnessedGuest { wrmsr: u64::MAX, stubs: u64::MAX };
     let images = Images::build().unwrap();
     let kernel = build_foreign_kernel().unwrap();
     let scratch = Scratch::new().unwrap();

@@ -11,6 +11,8 @@ mod iso;
 mod linux;
 mod mutants;
 mod mutate;
+#[cfg(test)]
+mod names;
 mod oldest_toolchain;
 mod parallel;
 mod run;

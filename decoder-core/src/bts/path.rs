@@ -53,7 +53,7 @@ pub(super) enum Cause {
 
 /// An instruction, and where it is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct PlacedInsn {
     pub(super) insn: Insn,
     mode: ExecMode,
     section: u32,
@@ -114,14 +114,14 @@ impl<'a> Paths<'a> {
     }
 
     /// Decodes the instruction at `ip`.
-    pub(super) fn place(&mut self, ip: u64) -> Result<Place, ErrorKind> {
+    pub(super) fn place(&mut self, ip: u64) -> Result<PlacedInsn, ErrorKind> {
         let mode = self.mode_at(ip);
         let insn = match insn::decode(self.window.from(ip), mode, ip) {
             Ok(insn) => insn,
             Err(_) => self.fetch_elsewhere(ip, mode)?,
         };
         let truncated = is_truncated(&self.window, ip, &insn);
-        Ok(Place { insn, mode, section: self.section, truncated })
+        Ok(PlacedInsn { insn, mode, section: self.section, truncated })
     }
 
     /// Decodes an instruction that is not completely in the part of the image that the last one came from.
@@ -155,8 +155,8 @@ impl<'a> Paths<'a> {
 }
 
 /// Adds an instruction to a block that ends where the instruction begins, unless there is a border between them.
-fn append(block: &mut Block, ip: u64, place: Place) -> bool {
-    let Place { insn: _, mode, section, truncated } = place;
+fn append(block: &mut Block, ip: u64, place: PlacedInsn) -> bool {
+    let PlacedInsn { insn: _, mode, section, truncated } = place;
     if block.insns == 0 {
         *block = Block { ip, section, mode, ..*block };
     } else if block.section != section || block.mode != mode || block.truncated {

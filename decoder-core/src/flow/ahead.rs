@@ -1,6 +1,6 @@
 //! Looking ahead in the trace: the next outcomes and the event after them, and errors with their offset.
 
-use super::{tnt::Outcomes, walker::Walker};
+use super::{tnt::UnusedOutcomes, walker::Walker};
 use crate::{
     error::{Error, ErrorKind},
     event::{Event, EventKind},
@@ -10,7 +10,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) struct Ahead {
     /// Outcomes. They come before `event`.
-    pub(super) tnt: Outcomes,
+    pub(super) tnt: UnusedOutcomes,
     /// The offset of the outcomes' packet.
     pub(super) outcomes_at: u64,
     /// Their TNT, until the first of them is used; only for ticks.
@@ -29,7 +29,7 @@ pub(super) struct Ahead {
 
 impl Ahead {
     pub(super) const NOTHING: Self = Self {
-        tnt: Outcomes::new(),
+        tnt: UnusedOutcomes::new(),
         outcomes_at: 0,
         tnt_event: None,
         event: None,
@@ -59,7 +59,7 @@ impl Walker<'_> {
                     }
                     self.at.located = self.behind();
                     self.ahead.outcomes_at = event.offset;
-                    self.ahead.tnt = Outcomes::of(tnt);
+                    self.ahead.tnt = UnusedOutcomes::of(tnt);
                 }
                 Some(event) => self.ahead.event = Some(event),
                 None => return Ok(false),

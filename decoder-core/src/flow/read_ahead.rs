@@ -3,7 +3,7 @@
 use super::{
     ahead::Ahead,
     place::{Place, Tracing},
-    tnt::Outcomes,
+    tnt::UnusedOutcomes,
     walker::Walker,
 };
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
     mark: Mark,
-    tnt: Outcomes,
+    tnt: UnusedOutcomes,
     outcomes_at: u64,
     located: u64,
     when: Stamp,

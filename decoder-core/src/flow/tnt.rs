@@ -4,14 +4,14 @@ use crate::packet::Tnt;
 
 /// The outcomes of a TNT packet, the oldest in bit 63.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outcomes {
+pub(crate) struct UnusedOutcomes {
     bits: u64,
     /// How many outcomes are left, and how many there were.
     len: u8,
     filled: u8,
 }
 
-impl Outcomes {
+impl UnusedOutcomes {
     pub(super) const fn new() -> Self {
         Self { bits: 0, len: 0, filled: 0 }
     }
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn outcomes_are_taken_oldest_first() {
-        let mut outcomes = Outcomes::of(Tnt { bits: 0b1011, len: 4 });
+        let mut outcomes = UnusedOutcomes::of(Tnt { bits: 0b1011, len: 4 });
         assert!(outcomes.is_untouched());
         assert_eq!(outcomes.take(), Some(true));
         assert!(!outcomes.is_untouched());
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn outcomes_that_were_used_elsewhere_are_not_untouched() {
-        let mut outcomes = Outcomes::new();
+        let mut outcomes = UnusedOutcomes::new();
         assert!(outcomes.is_untouched());
         outcomes.use_up();
         assert!(outcomes.is_empty() && !outcomes.is_untouched());

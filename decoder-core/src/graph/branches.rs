@@ -24,7 +24,7 @@ pub(super) struct Target {
 
 /// BranchSink that were read ahead.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct BranchesAhead {
     /// One byte for each outcome: 1 is taken.
     outcomes: [u8; ROOM],
     /// After the last target comes one that stands for the end.
@@ -68,7 +68,7 @@ const fn short() -> [u64; 256] {
     all
 }
 
-impl Ahead {
+impl BranchesAhead {
     pub(super) const fn new() -> Self {
         let none = Target { ip: 0, at: 0, block: 0 };
         let end = BranchCursor { outcomes: 0, targets: 0 };
@@ -158,7 +158,7 @@ mod tests {
     extern crate std;
     use std::vec::Vec;
 
-    fn outcomes(ahead: &Ahead) -> Vec<bool> {
+    fn outcomes(ahead: &BranchesAhead) -> Vec<bool> {
         (0..ahead.end().outcomes).map(|number| ahead.outcome(number) != 0).collect()
     }
 
@@ -172,7 +172,7 @@ mod tests {
                     Tnt { bits: rng.u64(..1 << len), len }
                 })
                 .collect();
-            let mut ahead = Ahead::new();
+            let mut ahead = BranchesAhead::new();
             ahead.fill(|writer| {
                 for &tnt in &packets {
                     let mut memory = [0; 8];
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_target_comes_after_the_outcomes_before_it() {
-        let mut ahead = Ahead::new();
+        let mut ahead = BranchesAhead::new();
         ahead.fill(|writer| {
             writer.target(0, 0x1000);
             writer.long(0, Tnt { bits: 0b101, len: 3 });
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_part_that_is_not_full_has_room_for_the_largest_packet() {
         for len in 1..=63 {
-            let mut ahead = Ahead::new();
+            let mut ahead = BranchesAhead::new();
             let mut written = 0;
             ahead.fill(|writer| {
                 while !writer.is_full() {

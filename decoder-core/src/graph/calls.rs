@@ -12,7 +12,7 @@ const DEPTH: usize = ReturnStack::DEPTH;
 ///
 /// While the block at a return address is known, the address in the stack is not up to date: it is the block's.
 #[derive(Debug)]
-pub(super) struct Calls {
+pub(super) struct GraphCalls {
     stack: ReturnStack,
     /// The block at the return address, and in the high half the block with the call; 0 where they are unknown.
     blocks: [u64; DEPTH],
@@ -26,7 +26,7 @@ pub(super) struct Top {
     len: usize,
 }
 
-impl Calls {
+impl GraphCalls {
     pub(super) const fn new(stack: ReturnStack) -> Self {
         Self { stack, blocks: [0; DEPTH] }
     }

@@ -5,9 +5,9 @@
 
 use super::{
     ExecutionSink, Graph, Straight,
-    branches::{Ahead, BranchCursor, Target},
+    branches::{BranchCursor, BranchesAhead, Target},
     build::{Code, NoBlock},
-    calls::{Calls, Top},
+    calls::{GraphCalls, Top},
     context::CodeContext,
     edges,
     node::{BlockEnd, whole},
@@ -75,7 +75,7 @@ impl BlockDecoder<'_> {
     pub fn visit<S: ExecutionSink>(&mut self, graph: &mut Graph<'_>, sink: &mut S) -> Result<(), Error> {
         let key = self.image_key();
         graph.enter_image(self.walker.image, key);
-        let mut ahead = Ahead::new();
+        let mut ahead = BranchesAhead::new();
         loop {
             if S::FILLS && sink.is_full() {
                 return Ok(());
@@ -116,7 +116,7 @@ impl BlockDecoder<'_> {
         &mut self,
         graph: &mut Graph<'_>,
         sink: &mut S,
-        ahead: &mut Ahead,
+        ahead: &mut BranchesAhead,
     ) -> Result<bool, Error> {
         let Some(mode) = self.walker.at.mode else { return Ok(false) };
         let context =
@@ -131,7 +131,7 @@ impl BlockDecoder<'_> {
             found => found,
         };
         let Ok(block) = block else { return Ok(false) };
-        let mut calls = Calls::new(self.walker.take_returns());
+        let mut calls = GraphCalls::new(self.walker.take_returns());
         let mut walk = GraphWalk {
             block,
             before: self.edge_before,
@@ -224,7 +224,7 @@ impl BlockDecoder<'_> {
 
 /// Looks up the blocks at the targets from that number on. The lookups do not wait for each other.
 #[inline(always)]
-fn find_targets(graph: &Graph<'_>, ahead: &mut Ahead, from: usize) {
+fn find_targets(graph: &Graph<'_>, ahead: &mut BranchesAhead, from: usize) {
     for target in ahead.targets_mut(from) {
         target.block = match graph.find(target.ip) {
             Ok(block) if graph.view().node(block).ends() != BlockEnd::None as u32 => block,
@@ -240,9 +240,9 @@ impl GraphWalk {
         &mut self,
         graph: &mut Graph<'_>,
         code: &mut Code<'_>,
-        calls: &mut Calls,
+        calls: &mut GraphCalls,
         sink: &mut S,
-        ahead: &mut Ahead,
+        ahead: &mut BranchesAhead,
     ) -> Stop {
         let like = code.context.block();
         let mut flushed = None;
@@ -292,9 +292,9 @@ impl GraphWalk {
     fn run<S: ExecutionSink>(
         &mut self,
         view: &View<'_>,
-        calls: &mut Calls,
+        calls: &mut GraphCalls,
         sink: &mut S,
-        ahead: &Ahead,
+        ahead: &BranchesAhead,
         like: &Block,
     ) -> Miss {
         let Self { mut block, mut before, mut top, .. } = *self;

@@ -15,12 +15,12 @@ use crate::{
 #[derive(Debug)]
 pub struct BlockStream<'c, 'm> {
     tail: Tail<'m>,
-    walk: Walk<'c>,
+    walk: SlicedWalk<'c>,
 }
 
 /// A stream without its bytes.
 #[derive(Debug)]
-struct Walk<'c> {
+struct SlicedWalk<'c> {
     /// Between two slices, always there.
     decoder: Option<BlockDecoder<'c>>,
     image: Image<'c>,
@@ -36,7 +36,7 @@ impl<'c, 'm> BlockStream<'c, 'm> {
     pub fn new<const N: usize>(image: Image<'c>, config: Config<'c>, kept: &'m mut [u8; N]) -> Self {
         let config = by_the_manual(config);
         let decoder = Some(BlockDecoder::with_config(&[], image, config));
-        Self { tail: Tail::new(kept), walk: Walk { decoder, image, config, synced: false, errors: 0 } }
+        Self { tail: Tail::new(kept), walk: SlicedWalk { decoder, image, config, synced: false, errors: 0 } }
     }
 
     /// Decodes the next slice, and passes on to `sink` what is certain without the slice after it.
@@ -119,7 +119,7 @@ impl<'c, 'm> BlockStream<'c, 'm> {
     }
 }
 
-impl Walk<'_> {
+impl SlicedWalk<'_> {
     /// Decodes what is at hand, and returns the offset from which on bytes are needed again.
     fn run<S: ExecutionSink>(&mut self, input: Input<'_>, graph: &mut Graph<'_>, sink: &mut S) -> u64 {
         const { assert!(!S::FILLS, "a stream passes on everything at once") };

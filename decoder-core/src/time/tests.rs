@@ -5,7 +5,7 @@ use crate::packet;
 
 /// A timing packet, and where it is.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum ClockStep {
     Psb,
     Tsc(u64),
     TscInPsb(u64),
@@ -17,7 +17,7 @@ enum Step {
     Ovf,
     OvfKeeping,
 }
-use Step::*;
+use ClockStep::*;
 
 /// The state after a packet: the time and the ratio.
 type Known = (Result<u64, TimeError>, Result<u64, TimeError>);
@@ -25,15 +25,15 @@ type Known = (Result<u64, TimeError>, Result<u64, TimeError>);
 const UNKNOWN: Known = (Err(TimeError::NoTsc), Err(TimeError::NotCalibrated));
 
 #[derive(Default)]
-struct Clock {
+struct BothClocks {
     clocks: Clocks,
     estimate: Estimate,
     calibration: Calibration,
 }
 
-impl Clock {
+impl BothClocks {
     /// Applies a packet as ptdump does: a CYC is converted by the ratio known before it. Returns the first error.
-    fn step(&mut self, step: Step) -> Result<Known, TimeError> {
+    fn step(&mut self, step: ClockStep) -> Result<Known, TimeError> {
         let Self { clocks, estimate, calibration } = self;
         let tsc = |tsc| packet::Tsc { tsc };
         let mtc = |ctc| packet::Mtc { ctc };
@@ -65,8 +65,8 @@ impl Clock {
     }
 }
 
-fn check(clocks: Clocks, steps: &[(Step, Result<Known, TimeError>)]) {
-    let mut clock = Clock { clocks, ..Clock::default() };
+fn check(clocks: Clocks, steps: &[(ClockStep, Result<Known, TimeError>)]) {
+    let mut clock = BothClocks { clocks, ..BothClocks::default() };
     for (index, (step, expected)) in steps.iter().enumerate() {
         assert_eq!(clock.step(*step), *expected, "step {index}, {step:?}");
     }
@@ -148,7 +148,7 @@ fn mtcs_between_tsc_and_tma_are_ignored() {
 
 #[test]
 fn without_a_tsc_time_is_relative() {
-    let mut clock = Clock { clocks: CLOCKS, ..Clock::default() };
+    let mut clock = BothClocks { clocks: CLOCKS, ..BothClocks::default() };
     // 0x20 cycles of the CYC are before the MTC.
     for (step, relative) in [(Mtc(9), 0), (Mtc(10), 0x40), (CbrInPsb(2), 0x40), (Cyc(0x30), 0x60)] {
         assert_eq!(clock.step(step).unwrap().0, Err(TimeError::NoTsc));
@@ -159,7 +159,8 @@ fn without_a_tsc_time_is_relative() {
 #[test]
 fn packets_that_tell_no_time_are_counted_until_a_tsc() {
     // With this MTCFreq, payloads do not wrap around.
-    let mut clock = Clock { clocks: Clocks { mtc_freq: 56, nom_freq: 0, ..CLOCKS }, ..Clock::default() };
+    let mut clock =
+        BothClocks { clocks: Clocks { mtc_freq: 56, nom_freq: 0, ..CLOCKS }, ..BothClocks::default() };
     for (step, lost) in [
         (Tsc(1), (0, 0)),
         (Tma(0, 0), (0, 0)),
@@ -322,7 +323,7 @@ fn no_sequence_of_packets_panics() {
             cpuid_15h_ebx: random() as u32 >> (random() % 32),
             ..Clocks::UNKNOWN
         };
-        let mut clock = Clock { clocks, ..Clock::default() };
+        let mut clock = BothClocks { clocks, ..BothClocks::default() };
         for _ in 0..200 {
             let value = random().wrapping_mul(random()) >> (random() % 64);
             let step = match random() % 10 {

@@ -13,9 +13,9 @@ type Spoil = Box<dyn Fn(usize, u64, &mut Option<LinearPage>)>;
 /// Memory from linear address [`FakeLinear::BASE`] on, allocated once, mapped in two address spaces. It panics if a
 /// block is freed that is not allocated, and if a block was not freed at the end. Clones are the same memory.
 #[derive(Clone, Debug)]
-pub(crate) struct FakeLinear(Rc<State>);
+pub(crate) struct FakeLinear(Rc<LinearState>);
 
-struct State {
+struct LinearState {
     memory: NonNull<[u64]>,
     base: u64,
     next: Cell<u64>,
@@ -28,7 +28,7 @@ struct State {
     spoil: RefCell<Option<Spoil>>,
 }
 
-impl core::fmt::Debug for State {
+impl core::fmt::Debug for LinearState {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "memory at {:#x}", self.base)
     }
@@ -43,7 +43,7 @@ impl FakeLinear {
 
     pub(crate) fn at(base: u64) -> Self {
         let memory = NonNull::from(Box::leak(vec![0x1111_1111_1111_1111u64; SIZE / 8].into_boxed_slice()));
-        Self(Rc::new(State {
+        Self(Rc::new(LinearState {
             memory,
             base,
             next: Cell::new(base),
@@ -169,7 +169,7 @@ unsafe impl LinearMemory for FakeLinear {
 
 const SIZE: usize = 4 << 20;
 
-impl Drop for State {
+impl Drop for LinearState {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             assert_eq!(*self.live.borrow(), []);

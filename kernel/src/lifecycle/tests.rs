@@ -38,22 +38,22 @@ impl Log {
 }
 
 /// Logs that it is freed.
-struct Memory(Log);
+struct SessionMemory(Log);
 
-impl Drop for Memory {
+impl Drop for SessionMemory {
     fn drop(&mut self) {
         self.0.step("free").unwrap();
     }
 }
 
-struct Session<const WRITES: bool>(Memory);
+struct Session<const WRITES: bool>(SessionMemory);
 
 impl<const WRITES: bool> Sealed for Session<WRITES> {}
 
 impl<const WRITES: bool> Recording for Session<WRITES> {
     type Unit = ();
-    type Memory = Memory;
-    type Stopped = Memory;
+    type Memory = SessionMemory;
+    type Stopped = SessionMemory;
     type Refusal = ();
 
     const WRITES_MEMORY: bool = WRITES;
@@ -74,11 +74,11 @@ impl<const WRITES: bool> Recording for Session<WRITES> {
         self.0.0.step("leave")
     }
 
-    fn into_stopped(self) -> Memory {
+    fn into_stopped(self) -> SessionMemory {
         self.0
     }
 
-    fn into_parts(self) -> ((), Memory) {
+    fn into_parts(self) -> ((), SessionMemory) {
         ((), self.0)
     }
 }
@@ -96,7 +96,7 @@ impl<const WRITES: bool> Serve<()> for Session<WRITES> {
 }
 
 fn start<const WRITES: bool>(log: &Log) -> Result<Running<Session<WRITES>>, NotStarted<Session<WRITES>>> {
-    Running::start(Session(Memory(log.clone())))
+    Running::start(Session(SessionMemory(log.clone())))
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn a_source_is_halted_once_from_there_until_it_goes_on() {
 #[test]
 fn a_source_that_is_not_halted_is_neither_served_nor_resumed() {
     let log = Log::failing(&["halt", "halt", "halt"]);
-    let mut session = Session::<true>(Memory(log.clone()));
+    let mut session = Session::<true>(SessionMemory(log.clone()));
     let mut source = Source::new(&mut session, ());
     assert_eq!(source.quiesce(), Err(FAULT));
     assert_eq!(source.service(Requests::NONE), Err(FAULT));

@@ -3,11 +3,11 @@ mod optional;
 
 use super::*;
 use crate::lapic::Vector;
-use machine::{Machine, Source};
+use machine::{FakeSource, PmiMachine};
 
 #[test]
 fn the_order_is_stop_acknowledge_serve_go_on_unmask() {
-    let machine = Machine::new(1);
+    let machine = PmiMachine::new(1);
     let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
     let pmi = machine.handle(&mut Handler::new(Delivery::Nmi), &mut [&mut source]).unwrap();
     assert_eq!(pmi, Pmi::Served);
@@ -19,7 +19,7 @@ fn the_order_is_stop_acknowledge_serve_go_on_unmask() {
 
 #[test]
 fn a_request_that_comes_while_one_is_served_is_served_too() {
-    let machine = Machine::new(3);
+    let machine = PmiMachine::new(3);
     let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
     let mut handler = Handler::new(Delivery::Nmi);
     assert_eq!(machine.handle(&mut handler, &mut [&mut source]), Ok(Pmi::Served));
@@ -28,7 +28,7 @@ fn a_request_that_comes_while_one_is_served_is_served_too() {
 
 #[test]
 fn a_request_that_the_masked_entry_dropped_is_served() {
-    let machine = Machine::new(1);
+    let machine = PmiMachine::new(1);
     machine.0.borrow_mut().at_unmask = 1;
     let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
     let mut handler = Handler::new(Delivery::Nmi);
@@ -41,7 +41,7 @@ fn a_request_that_the_masked_entry_dropped_is_served() {
 fn a_source_that_asks_for_ever_is_left_stopped_and_masked() {
     // Also if the interrupt was an NMI of another cause, which does not mask the entry.
     for lvt in [0x1_0400, 0x400] {
-        let machine = Machine::new(u32::MAX);
+        let machine = PmiMachine::new(u32::MAX);
         machine.0.borrow_mut().lvt = lvt;
         let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
         let mut handler = Handler::new(Delivery::Nmi);
@@ -56,7 +56,7 @@ fn a_source_that_asks_for_ever_is_left_stopped_and_masked() {
 #[test]
 fn who_has_asked_too_often_is_served_and_left_stopped_and_whoever_does_not_ask_goes_on() {
     for (requests, verdict, lvt) in [(1, Pmi::Stuck, 0x1_0400), (0, Pmi::Stray, 0x400)] {
-        let machine = Machine::new(requests);
+        let machine = PmiMachine::new(requests);
         let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
         let mut handler = Handler::new(Delivery::Nmi);
         let (mut msr, mut apic) = (machine.clone(), machine.clone());
@@ -72,7 +72,7 @@ fn who_has_asked_too_often_is_served_and_left_stopped_and_whoever_does_not_ask_g
 
 #[test]
 fn a_status_bit_that_nobody_takes_does_not_hang_the_handler() {
-    let machine = Machine::new(u32::MAX);
+    let machine = PmiMachine::new(u32::MAX);
     machine.0.borrow_mut().at_unmask = u32::MAX;
     let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
     source.deaf = true;
@@ -97,7 +97,7 @@ fn an_interrupt_without_a_request_is_the_local_apics_or_nobodys() {
     for (delivery, before, disarmed, verdict, after) in table {
         for sources in [0, 1] {
             let what = format!("{delivery:?} {before:#x} {disarmed} {sources}");
-            let machine = Machine::new(0);
+            let machine = PmiMachine::new(0);
             let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
             let mut handler = Handler::new(delivery);
             if disarmed {
@@ -126,7 +126,7 @@ fn somebody_elses_nmi_costs_a_look_and_stops_nothing() {
     ];
     for (others, status, done) in table {
         for handler in [Handler::new(Delivery::Nmi), Handler::amd(Delivery::Nmi)] {
-            let (machine, mut handler) = (Machine::new(0), handler);
+            let (machine, mut handler) = (PmiMachine::new(0), handler);
             machine.0.borrow_mut().lvt = 0x400;
             machine.0.borrow_mut().others = others;
             let mut source = machine.source(status);
@@ -145,7 +145,7 @@ fn what_amds_handler_masked_is_unmasked_when_nobody_asks_any_more() {
     // Whether the source is still there, and how many late NMIs may come.
     for (present, late) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
         let what = format!("{present} {late}");
-        let machine = Machine::new(u32::MAX);
+        let machine = PmiMachine::new(u32::MAX);
         machine.0.borrow_mut().lvt = 0x400;
         let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
         let mut handler = Handler::amd(Delivery::Nmi);
@@ -168,7 +168,7 @@ fn what_amds_handler_masked_is_unmasked_when_nobody_asks_any_more() {
 #[test]
 fn what_was_given_up_is_served_by_the_next_interrupt_which_may_be_somebody_elses() {
     for (lvt, verdict) in [(0x400, Pmi::NotOurs), (0x1_0400, Pmi::Unknown)] {
-        let machine = Machine::new(0);
+        let machine = PmiMachine::new(0);
         machine.0.borrow_mut().lvt = 0x1_0400;
         let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
         let mut handler = Handler::new(Delivery::Nmi);
@@ -188,7 +188,7 @@ fn what_was_given_up_is_served_by_the_next_interrupt_which_may_be_somebody_elses
 #[test]
 fn a_source_that_may_ask_is_asked_also_where_the_entry_says_nothing() {
     for handler in [Handler::new(Delivery::Nmi), Handler::amd(Delivery::Nmi)] {
-        let (machine, mut handler) = (Machine::new(1), handler);
+        let (machine, mut handler) = (PmiMachine::new(1), handler);
         machine.0.borrow_mut().lvt = 0x400;
         let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
         let mut other = machine.source(GlobalStatus::empty());
@@ -203,7 +203,7 @@ fn a_source_that_may_ask_is_asked_also_where_the_entry_says_nothing() {
 }
 
 /// A source that reports a request in its own way, once.
-struct Asks(Source, bool);
+struct Asks(FakeSource, bool);
 
 impl PmiSource for Asks {
     fn status(&self) -> Requests {
@@ -229,7 +229,7 @@ impl PmiSource for Asks {
 
 #[test]
 fn the_entry_of_somebody_else_is_not_armed() {
-    let machine = Machine::new(0);
+    let machine = PmiMachine::new(0);
     machine.0.borrow_mut().lvt = 0x1_00ef;
     let handler = Handler::extended();
     handler.arm(&mut machine.clone()).unwrap();
@@ -239,7 +239,7 @@ fn the_entry_of_somebody_else_is_not_armed() {
 
 #[test]
 fn a_handler_that_is_disarmed_serves_and_stays_masked_until_it_is_armed() {
-    let machine = Machine::new(1);
+    let machine = PmiMachine::new(1);
     let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
     let mut handler = Handler::new(Delivery::Nmi);
     handler.disarm(&mut machine.clone()).unwrap();
@@ -271,7 +271,7 @@ fn an_echo_comes_before_anything_else_runs() {
         (Some(0), &[None], &[Pmi::NotOurs]),
     ];
     for (first, then, verdicts) in table {
-        let machine = Machine::new(1);
+        let machine = PmiMachine::new(1);
         let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
         let mut handler = Handler::new(Delivery::Nmi);
         let pmi = machine.handle_at(first, &mut handler, &mut [&mut source]);
@@ -285,7 +285,7 @@ fn an_echo_comes_before_anything_else_runs() {
 
 #[test]
 fn an_echo_is_forgotten_when_code_ran() {
-    let machine = Machine::new(1);
+    let machine = PmiMachine::new(1);
     let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
     let mut handler = Handler::new(Delivery::Nmi);
     machine.handle_at(Some(0x1000), &mut handler, &mut [&mut source]).unwrap();
@@ -297,7 +297,7 @@ fn an_echo_is_forgotten_when_code_ran() {
 fn the_registers_show_that_a_served_pmi_may_be_latched() {
     // (LVT entry at the interrupt, requests that come when it is unmasked)
     for (lvt, at_unmask) in [(0x400, 0), (0x1_0400, 1)] {
-        let machine = Machine::new(1);
+        let machine = PmiMachine::new(1);
         machine.0.borrow_mut().lvt = lvt;
         machine.0.borrow_mut().at_unmask = at_unmask;
         let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
@@ -318,7 +318,7 @@ fn amds_local_apic_leaves_the_entry_as_it_is() {
     for (handler, verdict) in
         [(Handler::new(Delivery::Nmi), Pmi::Stray), (Handler::amd(Delivery::Nmi), Pmi::NotOurs)]
     {
-        let (machine, mut handler) = (Machine::new(0), handler);
+        let (machine, mut handler) = (PmiMachine::new(0), handler);
         assert_eq!(machine.handle(&mut handler, &mut []), Ok(verdict));
     }
 }
@@ -327,7 +327,7 @@ fn amds_local_apic_leaves_the_entry_as_it_is() {
 fn amds_entry_that_is_not_masked_shows_no_latched_nmi() {
     // (requests that the served interrupt found, verdicts of the NMIs after it)
     for (requests, verdicts) in [(1, [Pmi::NotOurs; 2]), (2, [Pmi::Unknown, Pmi::NotOurs])] {
-        let machine = Machine::new(1);
+        let machine = PmiMachine::new(1);
         machine.0.borrow_mut().lvt = 0x400;
         let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
         source.late = requests;
@@ -353,7 +353,7 @@ fn the_counters_entry_is_left_alone_where_no_source_asks_through_it() {
     // A masked entry, a fixed interrupt and an NMI of another owner.
     for lvt in [0x1_0000, 0xef, 0x400] {
         for (requests, late, present, verdict) in table {
-            let machine = Machine::new(requests);
+            let machine = PmiMachine::new(requests);
             machine.0.borrow_mut().lvt = lvt;
             let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
             source.route = Route::Extended;
@@ -370,7 +370,7 @@ fn the_counters_entry_is_left_alone_where_no_source_asks_through_it() {
 #[test]
 fn one_source_that_asks_through_the_counters_entry_is_enough_to_unmask_it() {
     for own in [0, 1] {
-        let machine = Machine::new(1);
+        let machine = PmiMachine::new(1);
         let mut sources = [0, 1].map(|_| machine.source(GlobalStatus::TRACE_TOPA_PMI));
         sources[1 - own].route = Route::Extended;
         let [first, second] = &mut sources;
@@ -386,7 +386,7 @@ fn as_many_late_nmis_are_waited_for_as_may_come() {
     let table =
         [(0, 0, 0), (1, 0, 0), (2, 0, 1), (3, 0, 2), (9, 0, 4), (0, 1, 1), (2, 1, 2), (2, 2, 3), (0, 9, 4)];
     for (requests, expected, claimed) in table {
-        let machine = Machine::new(1);
+        let machine = PmiMachine::new(1);
         machine.0.borrow_mut().lvt = 0x400;
         let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
         source.late = requests;
@@ -406,7 +406,7 @@ fn as_many_late_nmis_are_waited_for_as_may_come() {
 
 #[test]
 fn an_nmi_that_finds_the_next_request_leaves_its_own_for_later() {
-    let machine = Machine::new(3);
+    let machine = PmiMachine::new(3);
     machine.0.borrow_mut().lvt = 0x400;
     machine.0.borrow_mut().at_unmask = 0;
     let mut handler = Handler::amd(Delivery::Nmi);
@@ -424,7 +424,7 @@ fn an_nmi_that_finds_the_next_request_leaves_its_own_for_later() {
 
 #[test]
 fn what_was_served_before_a_fault_leaves_late_nmis_too() {
-    let machine = Machine::new(1);
+    let machine = PmiMachine::new(1);
     machine.0.borrow_mut().lvt = 0x400;
     let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
     (source.fault, source.late) = (true, 1);
@@ -453,7 +453,7 @@ fn what_a_pmi_froze_is_released_unless_somebody_else_asks() {
         (both | GlobalStatus::from_bits_retain(1 << 32), None),
     ];
     for (others, released) in table {
-        let machine = Machine::new(1);
+        let machine = PmiMachine::new(1);
         machine.0.borrow_mut().others = others;
         let mut source = machine.source(topa);
         machine.handle(&mut Handler::new(Delivery::Nmi), &mut [&mut source]).unwrap();
@@ -467,7 +467,7 @@ fn what_a_pmi_froze_is_released_unless_somebody_else_asks() {
         };
         assert!(machine.log().ends_with(&last.map(String::from)), "{others:?}");
         // Frozen by a PMI of another owner.
-        let machine = Machine::new(0);
+        let machine = PmiMachine::new(0);
         machine.0.borrow_mut().others = others;
         machine.handle(&mut Handler::new(Delivery::Nmi), &mut [&mut machine.source(topa)]).unwrap();
         assert_eq!(machine.0.borrow().acked, [], "{others:?}");
@@ -476,7 +476,7 @@ fn what_a_pmi_froze_is_released_unless_somebody_else_asks() {
 
 #[test]
 fn each_source_is_served_with_its_own_bits_and_others_are_left() {
-    let machine = Machine::new(1);
+    let machine = PmiMachine::new(1);
     machine.0.borrow_mut().bits =
         GlobalStatus::TRACE_TOPA_PMI | GlobalStatus::OVF_BUF | GlobalStatus::OVF_UNCORE;
     let mut pt = machine.source(GlobalStatus::TRACE_TOPA_PMI);
@@ -497,7 +497,7 @@ fn each_source_is_served_with_its_own_bits_and_others_are_left() {
 
 #[test]
 fn a_fault_leaves_the_sources_stopped_and_the_entry_masked() {
-    let machine = Machine::new(1);
+    let machine = PmiMachine::new(1);
     let mut bad = machine.source(GlobalStatus::TRACE_TOPA_PMI);
     bad.fault = true;
     let mut good = machine.source(GlobalStatus::OVF_BUF);
@@ -515,7 +515,7 @@ fn a_fault_leaves_the_sources_stopped_and_the_entry_masked() {
 #[test]
 fn arming_and_disarming_write_the_entry() {
     for (delivery, bits) in [(Delivery::Nmi, 0x400), (Delivery::Fixed(Vector::new(0x40).unwrap()), 0x40)] {
-        let machine = Machine::new(0);
+        let machine = PmiMachine::new(0);
         let handler = Handler::new(delivery);
         handler.arm(&mut machine.clone()).unwrap();
         assert_eq!(machine.0.borrow().lvt, bits);

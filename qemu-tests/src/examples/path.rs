@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::truth::Record;
 
 /// An image: its code and its functions.
-pub(super) struct Program {
+pub(super) struct ExampleProgram {
     segments: Vec<(u64, Vec<u8>)>,
     /// Address, length and name of each function.
     functions: BTreeMap<u64, (u64, String)>,
@@ -34,7 +34,7 @@ pub(super) struct Summary {
     pub(super) transfers: Vec<(u64, u64)>,
 }
 
-impl Program {
+impl ExampleProgram {
     /// Reads an ELF file.
     pub(super) fn read(image: &Path) -> Result<Self> {
         let file = std::fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;

@@ -3,7 +3,7 @@
 use super::{
     Cpu, DecodeError, Decoded, Section, TOO_MANY_INSTRUCTIONS,
     library::{
-        AddressSpace, ERROR_END_OF_STREAM, ERROR_NO_MEMORY_MAPPED, EVENT_OVERFLOW, Event, Handle, Insn,
+        AddressSpace, ERROR_END_OF_STREAM, ERROR_NO_MEMORY_MAPPED, EVENT_OVERFLOW, Handle, Insn, InsnEvent,
         Library, STATUS_END_OF_STREAM, STATUS_EVENT_PENDING,
     },
 };
@@ -87,9 +87,9 @@ impl<'a> Decoder<'a> {
     fn until_error(&mut self, mut status: c_int) -> Result<(), c_int> {
         while self.decoded.addresses.len() < self.most {
             while status & STATUS_EVENT_PENDING != 0 {
-                let mut event = Event::default();
+                let mut event = InsnEvent::default();
                 // SAFETY: the decoder is allocated, and the event has the given size.
-                status = unsafe { (self.libipt.event)(self.handle, &raw mut event, size_of::<Event>()) };
+                status = unsafe { (self.libipt.event)(self.handle, &raw mut event, size_of::<InsnEvent>()) };
                 if status < 0 {
                     return Err(status);
                 }

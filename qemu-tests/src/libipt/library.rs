@@ -20,7 +20,7 @@ pub(super) struct Library {
     pub(super) set_callback:
         unsafe extern "C" fn(NonNull<c_void>, Option<ReadMemory>, *const c_void) -> c_int,
     pub(super) next: unsafe extern "C" fn(Handle, *mut Insn, usize) -> c_int,
-    pub(super) event: unsafe extern "C" fn(Handle, *mut Event, usize) -> c_int,
+    pub(super) event: unsafe extern "C" fn(Handle, *mut InsnEvent, usize) -> c_int,
     pub(super) packets_alloc: unsafe extern "C" fn(*const Config) -> Option<Handle>,
     pub(super) packets_free: unsafe extern "C" fn(Handle),
     pub(super) packets_sync_forward: unsafe extern "C" fn(Handle) -> c_int,
@@ -85,7 +85,7 @@ pub(super) struct Insn {
 /// `struct pt_event`. It must not be larger: libipt 2.0.5 clears the rest of a larger one, but at a wrong address.
 #[repr(C)]
 #[derive(Default)]
-pub(super) struct Event {
+pub(super) struct InsnEvent {
     pub(super) kind: c_int,
     flags: u32,
     rest: [u64; 7],

@@ -2,7 +2,7 @@ use super::*;
 use crate::judge::stubs::STUB;
 use crate::truth::RecordFlags;
 
-const GUEST: Guest = Guest { wrmsr: 77, stubs: 0x9000 };
+const GUEST: WitnessedGuest = WitnessedGuest { wrmsr: 77, stubs: 0x9000 };
 /// The first instruction of the page-fault handler.
 const HANDLER: u64 = 0x9000 + 14 * STUB;
 const PAGE_FAULT: u64 = EXCEPTION + 14;

@@ -11,7 +11,7 @@ use super::{
     layers::GRAPH_WORDS,
     options::Input,
     progress::{Progress, Size},
-    segments::{Segment, each, segments},
+    segments::{TraceSegment, each, segments},
 };
 use crate::output;
 use anyhow::{Context, Result, ensure};
@@ -98,7 +98,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
     ensure!(!trace.is_empty(), "{} is empty: there is nothing to measure", traced.trace.display());
     let seconds = Duration::from_secs_f64(options.seconds);
     let config = options.input.config(traced)?;
-    let traced = Traced { trace: &trace, code: &code, config };
+    let traced = BenchTrace { trace: &trace, code: &code, config };
     let speed = measure(&traced, options.input.layer, options.input.threads, seconds, &mut progress)?;
     let line = match options.json {
         true => serde_json::to_string(&speed)?,
@@ -120,7 +120,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
 
 /// What is decoded.
 #[derive(Debug)]
-pub struct Traced<'a> {
+pub struct BenchTrace<'a> {
     /// The trace.
     pub trace: &'a [u8],
     /// Its code.
@@ -134,17 +134,17 @@ pub struct Traced<'a> {
 /// # Errors
 /// If several threads do not find what one finds.
 pub fn measure(
-    traced: &Traced<'_>,
+    traced: &BenchTrace<'_>,
     layer: Layer,
     threads: NonZeroUsize,
     least: Duration,
     progress: &mut Progress,
 ) -> Result<Speed> {
-    let Traced { trace, code, config } = *traced;
+    let BenchTrace { trace, code, config } = *traced;
     let sections = code.sections();
     let mut memory: Vec<_> = (0..threads.get()).map(|_| vec![0; GRAPH_WORDS]).collect();
     let mut workers: Vec<_> = memory.iter_mut().map(|memory| Worker::new(memory)).collect();
-    let alone = [Segment { bytes: trace, lead: &[], offset: 0 }];
+    let alone = [TraceSegment { bytes: trace, lead: &[], offset: 0 }];
     let count = once(&alone, &mut workers[..1], &sections, config, layer);
     let map = merged(&mut workers);
     let segments = segments(trace, config, threads);
@@ -217,7 +217,7 @@ fn hash_of(map: &[u8]) -> AddressHash {
 
 /// Decodes the trace once and returns the number of items that the layer produced.
 fn once(
-    segments: &[Segment<'_>],
+    segments: &[TraceSegment<'_>],
     workers: &mut [Worker<'_>],
     sections: &[Section<'_>],
     config: Config<'_>,

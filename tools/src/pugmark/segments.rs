@@ -35,7 +35,7 @@ const EACH: usize = 8;
 
 /// A part of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Segment<'a> {
+pub(super) struct TraceSegment<'a> {
     /// Its bytes, from a PSB to the end of the next segment's lead.
     pub(super) bytes: &'a [u8],
     /// Its first bytes, which the segment before has as well; empty in the first segment.
@@ -45,19 +45,23 @@ pub(super) struct Segment<'a> {
 }
 
 /// The segments of a trace for that many threads.
-pub(super) fn segments<'a>(trace: &'a [u8], config: Config<'a>, threads: NonZeroUsize) -> Vec<Segment<'a>> {
+pub(super) fn segments<'a>(
+    trace: &'a [u8],
+    config: Config<'a>,
+    threads: NonZeroUsize,
+) -> Vec<TraceSegment<'a>> {
     let least = (trace.len() / (EACH * threads.get())).max(LEAST);
     // These events depend on what was long before.
     let Config { flags, dialect, .. } = config;
     let depends = flags.ticks || flags.iflags || dialect == Dialect::Libipt;
     if threads.get() == 1 || depends {
-        return vec![Segment { bytes: trace, lead: &[], offset: 0 }];
+        return vec![TraceSegment { bytes: trace, lead: &[], offset: 0 }];
     }
     cut(trace, config, least)
 }
 
 /// Cuts a trace into segments of at least that many bytes, if it has PSBs for it.
-pub(super) fn cut<'a>(trace: &'a [u8], config: Config<'a>, least: usize) -> Vec<Segment<'a>> {
+pub(super) fn cut<'a>(trace: &'a [u8], config: Config<'a>, least: usize) -> Vec<TraceSegment<'a>> {
     let mut segments = vec![];
     let (mut offset, mut lead_end) = (0, 0);
     let mut packets = Packets::with_config(trace, config);
@@ -69,11 +73,11 @@ pub(super) fn cut<'a>(trace: &'a [u8], config: Config<'a>, least: usize) -> Vec<
             continue;
         }
         let Some(end) = lead(trace, config, psb) else { continue };
-        segments.push(Segment { bytes: &trace[offset..end], lead: &trace[offset..lead_end], offset });
+        segments.push(TraceSegment { bytes: &trace[offset..end], lead: &trace[offset..lead_end], offset });
         (offset, lead_end) = (psb, end);
         packets.set_offset((psb + least) as u64);
     }
-    segments.push(Segment { bytes: &trace[offset..], lead: &trace[offset..lead_end], offset });
+    segments.push(TraceSegment { bytes: &trace[offset..], lead: &trace[offset..lead_end], offset });
     segments
 }
 
@@ -106,9 +110,9 @@ fn lead(trace: &[u8], config: Config<'_>, psb: usize) -> Option<usize> {
 /// Lets each worker take one segment after the other, and returns what they made of them, in the order of the trace.
 /// The first worker is the calling thread's.
 pub(super) fn each<'a, W: Send, R: Send>(
-    segments: &[Segment<'a>],
+    segments: &[TraceSegment<'a>],
     workers: &mut [W],
-    work: impl Fn(&mut W, &Segment<'a>) -> R + Sync,
+    work: impl Fn(&mut W, &TraceSegment<'a>) -> R + Sync,
 ) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let go = |worker: &mut W| {
@@ -175,14 +179,14 @@ mod tests {
         let leads: Vec<_> = segments.iter().map(|segment| segment.lead.len()).collect();
         assert_eq!(leads, [0, 35, 35, 35, 35]);
         for pair in segments.windows(2) {
-            let [Segment { bytes, offset, .. }, next] = *pair else { unreachable!() };
+            let [TraceSegment { bytes, offset, .. }, next] = *pair else { unreachable!() };
             assert_eq!(offset + bytes.len(), next.offset + next.lead.len());
             assert!(next.bytes.starts_with(next.lead) && bytes.ends_with(next.lead));
         }
         let last = segments.last().unwrap();
         assert_eq!(last.offset + last.bytes.len(), trace.len());
         assert_eq!(cut(&trace, Config::new(), 5000).len(), 1);
-        assert_eq!(cut(&[], Config::new(), 500), [Segment { bytes: &[], lead: &[], offset: 0 }]);
+        assert_eq!(cut(&[], Config::new(), 500), [TraceSegment { bytes: &[], lead: &[], offset: 0 }]);
     }
 
     #[test]
@@ -206,7 +210,8 @@ mod tests {
     #[test]
     fn results_come_in_the_order_of_the_trace() {
         let trace = [0; 1000];
-        let segments: Vec<_> = (0..1000).map(|offset| Segment { bytes: &trace, lead: &[], offset }).collect();
+        let segments: Vec<_> =
+            (0..1000).map(|offset| TraceSegment { bytes: &trace, lead: &[], offset }).collect();
         let mut workers = [0; 3];
         let offsets = each(&segments, &mut workers, |taken, segment| {
             *taken += 1;

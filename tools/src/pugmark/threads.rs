@@ -5,7 +5,7 @@ use super::{
     decode::{self, Layer},
     layers::{self, GRAPH_WORDS},
     progress::{Progress, Size},
-    segments::{Segment, each, segments},
+    segments::{TraceSegment, each, segments},
     totals::Totals,
 };
 use pugmark_decoder_core::{
@@ -53,7 +53,7 @@ pub(super) fn decode(
 
 /// Decodes the segments and adds them up; `None` if it is not sure that one thread would find the same.
 fn decode_segments(
-    segments: &[Segment<'_>],
+    segments: &[TraceSegment<'_>],
     sections: &[Section<'_>],
     config: Config<'_>,
     layer: Layer,

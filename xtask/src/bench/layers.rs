@@ -21,7 +21,7 @@ use pugmark_decoder_core::{
     query::{AnswerSink, QueryDecoder},
     resume::{AnswerStream, BlockStream, KEPT},
 };
-use pugmark_qemu_tests::libipt_speed::{Decoded, Libipt, LibiptImage};
+use pugmark_qemu_tests::libipt_speed::{Libipt, LibiptImage, TimedDecode};
 use std::{hint::black_box, time::Duration};
 
 /// The memory of the graph of blocks, in 32-bit words.
@@ -82,11 +82,11 @@ impl Layer {
 
 const OWN: &str = "pugmark";
 
-fn own<'a>(mut run: impl FnMut() -> Decoded + 'a) -> Contender<'a> {
+fn own<'a>(mut run: impl FnMut() -> TimedDecode + 'a) -> Contender<'a> {
     Contender { name: OWN, run: Box::new(move || Some(run())) }
 }
 
-fn libipt<'a>(run: impl FnMut() -> Option<Decoded> + 'a) -> Contender<'a> {
+fn libipt<'a>(run: impl FnMut() -> Option<TimedDecode> + 'a) -> Contender<'a> {
     Contender { name: "libipt", run: Box::new(run) }
 }
 
@@ -177,7 +177,7 @@ fn edge_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
     for (name, which) in EDGE_PEERS {
         contenders.extend(setup.peers.map(|peers| {
             let mut edges = peers.edges(which, setup.load);
-            let run = Box::new(move || edges.run().map(|()| Decoded::default()));
+            let run = Box::new(move || edges.run().map(|()| TimedDecode::default()));
             Contender { name, run }
         }));
     }
@@ -193,7 +193,7 @@ fn edge_layer_cold(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
     })];
     for (name, which) in EDGE_PEERS {
         contenders.extend(setup.peers.map(|peers| {
-            let run = move || peers.edges(which, setup.load).run().map(|()| Decoded::default());
+            let run = move || peers.edges(which, setup.load).run().map(|()| TimedDecode::default());
             Contender { name, run: Box::new(run) }
         }));
     }
@@ -207,12 +207,12 @@ fn their_image<'a>(setup: &Setup<'a>) -> Result<Option<LibiptImage<'a>>> {
     setup.libipt.map(|library| library.image(&setup.load.files)).transpose()
 }
 
-fn their_blocks(image: &LibiptImage<'_>, trace: &[u8]) -> Option<Decoded> {
-    image.blocks(trace).ok().map(|(insns, _)| Decoded { count: insns, sum: 0 })
+fn their_blocks(image: &LibiptImage<'_>, trace: &[u8]) -> Option<TimedDecode> {
+    image.blocks(trace).ok().map(|(insns, _)| TimedDecode { count: insns, sum: 0 })
 }
 
 /// Adds up what packets hold, as the other decoders' sums do.
-struct Held(Decoded);
+struct Held(TimedDecode);
 
 impl packet::PacketSink for Held {
     #[inline]
@@ -250,18 +250,18 @@ impl packet::PacketSink for Held {
 }
 
 /// Hands out every packet.
-fn packets(trace: &[u8]) -> Decoded {
+fn packets(trace: &[u8]) -> TimedDecode {
     let (mut packets, mut last_ip) = (Packets::new(trace), LastIp::new());
-    let mut held = Held(Decoded::default());
+    let mut held = Held(TimedDecode::default());
     while packets.sync_forward().is_some() {
         let _: Result<(), Error> = packets.visit(&mut last_ip, &mut held);
     }
     held.0
 }
 
-fn events(trace: &[u8]) -> Decoded {
+fn events(trace: &[u8]) -> TimedDecode {
     let mut decoder = EventDecoder::new(trace);
-    let mut decoded = Decoded::default();
+    let mut decoded = TimedDecode::default();
     while decoder.sync_forward().is_some() {
         while let Ok(Some(event)) = &decoder.next() {
             decoded.add(event.offset);
@@ -273,7 +273,7 @@ fn events(trace: &[u8]) -> Decoded {
 /// Adds up the answers about every branch as libipt's run does. Events are taken, but not counted: libipt tells some of
 /// them otherwise.
 #[derive(Default)]
-struct Summed(Decoded);
+struct Summed(TimedDecode);
 
 impl AnswerSink for Summed {
     fn outcomes(&mut self, outcomes: Tnt) {
@@ -289,7 +289,7 @@ impl AnswerSink for Summed {
 
 /// Takes every outcome by itself, and every target.
 #[derive(Default)]
-struct EachAnswer(Decoded);
+struct EachAnswer(TimedDecode);
 
 impl AnswerSink for EachAnswer {
     #[inline]
@@ -312,7 +312,7 @@ impl AnswerSink for EachAnswer {
 
 /// Takes the outcomes of a packet together.
 #[derive(Default)]
-struct Slices(Decoded);
+struct Slices(TimedDecode);
 
 impl AnswerSink for Slices {
     #[inline]
@@ -331,7 +331,7 @@ impl AnswerSink for Slices {
     }
 }
 
-fn answers(trace: &[u8]) -> Decoded {
+fn answers(trace: &[u8]) -> TimedDecode {
     let (mut decoder, mut answers) = (QueryDecoder::new(trace), Summed::default());
     while decoder.sync_forward().is_some() {
         let _: Result<(), Error> = decoder.visit(&mut answers);
@@ -339,7 +339,7 @@ fn answers(trace: &[u8]) -> Decoded {
     answers.0
 }
 
-pub(super) fn query(trace: &[u8]) -> Decoded {
+pub(super) fn query(trace: &[u8]) -> TimedDecode {
     let (mut decoder, mut answers) = (QueryDecoder::new(trace), EachAnswer::default());
     while decoder.sync_forward().is_some() {
         let _: Result<(), Error> = decoder.visit(&mut answers);
@@ -347,7 +347,7 @@ pub(super) fn query(trace: &[u8]) -> Decoded {
     answers.0
 }
 
-fn query_slices(trace: &[u8]) -> Decoded {
+fn query_slices(trace: &[u8]) -> TimedDecode {
     let (mut decoder, mut answers) = (QueryDecoder::new(trace), Slices::default());
     while decoder.sync_forward().is_some() {
         let _: Result<(), Error> = decoder.visit(&mut answers);
@@ -356,7 +356,7 @@ fn query_slices(trace: &[u8]) -> Decoded {
 }
 
 /// The same as [`query`] from slices of so many bytes.
-pub(super) fn query_of_slices(trace: &[u8], slice: usize) -> Decoded {
+pub(super) fn query_of_slices(trace: &[u8], slice: usize) -> TimedDecode {
     let (mut answers, mut kept) = (EachAnswer::default(), [0; KEPT]);
     let mut stream = AnswerStream::new(Config::new(), &mut kept);
     for slice in trace.chunks(slice) {
@@ -368,7 +368,7 @@ pub(super) fn query_of_slices(trace: &[u8], slice: usize) -> Decoded {
 
 /// Takes the address of every instruction.
 #[derive(Default)]
-struct Insns(Decoded);
+struct Insns(TimedDecode);
 
 impl graph::ExecutionSink for Insns {
     const INSNS: bool = true;
@@ -383,7 +383,7 @@ impl graph::ExecutionSink for Insns {
     }
 }
 
-fn insns(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> Decoded {
+fn insns(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> TimedDecode {
     let mut insns = Insns::default();
     visit(trace, image, graph, &mut insns);
     insns.0
@@ -391,7 +391,7 @@ fn insns(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> Decoded {
 
 /// Takes every block; counts their instructions, because decoders differ in where a block ends.
 #[derive(Default)]
-struct Blocks(Decoded);
+struct Blocks(TimedDecode);
 
 impl graph::ExecutionSink for Blocks {
     const BLOCKS: bool = true;
@@ -407,7 +407,7 @@ impl graph::ExecutionSink for Blocks {
     }
 }
 
-pub(super) fn blocks(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> Decoded {
+pub(super) fn blocks(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> TimedDecode {
     let mut blocks = Blocks::default();
     visit(trace, image, graph, &mut blocks);
     blocks.0
@@ -419,7 +419,7 @@ pub(super) fn blocks_of_slices(
     image: Image<'_>,
     graph: &mut Graph<'_>,
     slice: usize,
-) -> Decoded {
+) -> TimedDecode {
     let (mut blocks, mut kept) = (Blocks::default(), [0; KEPT]);
     let mut stream = BlockStream::new(image, Config::new(), &mut kept);
     for slice in trace.chunks(slice) {
@@ -429,10 +429,10 @@ pub(super) fn blocks_of_slices(
     blocks.0
 }
 
-fn edges(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>, map: &mut [u8; EDGES]) -> Decoded {
+fn edges(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>, map: &mut [u8; EDGES]) -> TimedDecode {
     let mut edges = EdgeMap::<false>::new(map);
     visit(trace, image, graph, &mut edges);
-    Decoded { count: edges.taken(), sum: 0 }
+    TimedDecode { count: edges.taken(), sum: 0 }
 }
 
 fn visit(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>, sink: &mut impl graph::ExecutionSink) {

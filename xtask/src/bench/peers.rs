@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use libloading::Library;
 use pugmark_qemu_tests::{
     images::{target_folder, workspace},
-    libipt_speed::Decoded,
+    libipt_speed::TimedDecode,
 };
 use std::ffi::c_void;
 
@@ -67,10 +67,10 @@ impl Peers {
     }
 
     /// iptr-decoder: the packets up to the end of the trace or an error, and what they hold.
-    pub(super) fn packets(&self, trace: &[u8]) -> Decoded {
+    pub(super) fn packets(&self, trace: &[u8]) -> TimedDecode {
         // SAFETY: the trace has this length.
         let Outcome { count, sum, .. } = unsafe { (self.packets)(trace.as_ptr(), trace.len()) };
-        Decoded { count, sum }
+        TimedDecode { count, sum }
     }
 
     /// A decoder of edges, which keeps what it has learnt from run to run.

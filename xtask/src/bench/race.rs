@@ -1,7 +1,7 @@
 //! Lets decoders take turns and measures each.
 
 use super::clock::thread_time;
-use pugmark_qemu_tests::libipt_speed::Decoded;
+use pugmark_qemu_tests::libipt_speed::TimedDecode;
 use std::{
     hint::black_box,
     time::{Duration, Instant},
@@ -16,14 +16,14 @@ const LEAST_TURNS: usize = 5;
 /// The name of a decoder, and a run; `None` if it cannot decode this.
 pub(super) struct Contender<'a> {
     pub(super) name: &'static str,
-    pub(super) run: Box<dyn FnMut() -> Option<Decoded> + 'a>,
+    pub(super) run: Box<dyn FnMut() -> Option<TimedDecode> + 'a>,
 }
 
 /// How fast a decoder was.
 #[derive(Clone, Debug)]
 pub(super) struct Speed {
     pub(super) name: &'static str,
-    pub(super) decoded: Decoded,
+    pub(super) decoded: TimedDecode,
     /// The fastest turn, for one run.
     pub(super) seconds_min: f64,
     pub(super) seconds_median: f64,
@@ -42,7 +42,7 @@ impl Speed {
 pub(super) fn race(mut contenders: Vec<Contender<'_>>, least: Duration) -> Vec<Speed> {
     contenders.retain_mut(|contender| (contender.run)().is_some());
     let mut turns: Vec<Vec<f64>> = contenders.iter().map(|_| vec![]).collect();
-    let mut decoded: Vec<Decoded> = contenders.iter().map(|_| Decoded::default()).collect();
+    let mut decoded: Vec<TimedDecode> = contenders.iter().map(|_| TimedDecode::default()).collect();
     let begin = Instant::now();
     while turns.first().is_some_and(|turns| turns.len() < LEAST_TURNS)
         || begin.elapsed() < least * contenders.len() as u32
@@ -60,7 +60,7 @@ pub(super) fn race(mut contenders: Vec<Contender<'_>>, least: Duration) -> Vec<S
         }
     }
     let ratios = |own: &[f64]| quartiles(own.iter().zip(&turns[0]).map(|(own, first)| own / first).collect());
-    let speed = |((contender, own), decoded): ((&Contender<'_>, &Vec<f64>), &Decoded)| Speed {
+    let speed = |((contender, own), decoded): ((&Contender<'_>, &Vec<f64>), &TimedDecode)| Speed {
         name: contender.name,
         decoded: *decoded,
         seconds_min: own.iter().copied().fold(f64::MAX, f64::min),
@@ -84,7 +84,7 @@ mod tests {
         let work = |name, rounds: u64| Contender {
             name,
             run: Box::new(move || {
-                let mut decoded = Decoded::default();
+                let mut decoded = TimedDecode::default();
                 (0..rounds).for_each(|number| decoded.add(black_box(number)));
                 Some(decoded)
             }),

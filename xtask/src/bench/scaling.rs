@@ -9,7 +9,7 @@ use pugmark_decoder_core::{
     graph::{Graph, WORDS_PER_BLOCK},
     image::{AddressSpace, Image, Section},
 };
-use pugmark_qemu_tests::libipt_speed::Decoded;
+use pugmark_qemu_tests::libipt_speed::TimedDecode;
 use std::{hint::black_box, time::Duration};
 
 /// A curve: points of x and y.
@@ -19,7 +19,7 @@ pub(super) struct Curve {
 }
 
 /// The fastest of some runs in seconds.
-fn fastest(mut run: impl FnMut() -> Decoded) -> f64 {
+fn fastest(mut run: impl FnMut() -> TimedDecode) -> f64 {
     let mut best = f64::MAX;
     for _ in 0..7 {
         let start = thread_time();

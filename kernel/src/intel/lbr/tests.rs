@@ -13,13 +13,13 @@ const LBR_DEPTH: u32 = 0x14cf;
 
 /// A processor as far as the driver sees it; the register addresses are copied from the manual a second time.
 #[derive(Clone, Debug)]
-struct Machine {
+struct LbrMachine {
     msr: Rc<RefCell<FakeMsr>>,
-    row: Row,
+    row: Model,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct Model {
     signature: u32,
     /// CPUID.1:ECX[15], and IA32_PERF_CAPABILITIES[5:0].
     format: Option<u64>,
@@ -30,11 +30,11 @@ struct Row {
     top: u32,
 }
 
-const fn row(signature: u32, format: Option<u64>, depth: u32, registers: [u32; 3], top: u32) -> Row {
-    Row { signature, format, depth, registers, top }
+const fn row(signature: u32, format: Option<u64>, depth: u32, registers: [u32; 3], top: u32) -> Model {
+    Model { signature, format, depth, registers, top }
 }
 
-impl Row {
+impl Model {
     /// NetBurst.
     fn is_read_only(self) -> bool {
         self.signature >> 8 == 0xf
@@ -47,7 +47,7 @@ impl Row {
 
 /// Pentium 4 (Willamette), Pentium 4 (Prescott), Pentium M, Core 2, Atom (Silvermont), Nehalem, Haswell, Skylake,
 /// Sapphire Rapids.
-const MODELS: [Row; 9] = [
+const MODELS: [Model; 9] = [
     row(0xf12, None, 4, [0x1db, 0, 0], 0x1da),
     row(0xf41, None, 16, [0x680, 0x6c0, 0], 0x1da),
     row(0x6d8, None, 8, [0x40, 0, 0], 0x1c9),
@@ -58,16 +58,16 @@ const MODELS: [Row; 9] = [
     row(0x506e3, Some(5), 32, [0x680, 0x6c0, 0xdc0], 0x1c9),
     row(0x806f4, Some(0x3f), 32, [0x1500, 0x1600, 0x1200], 0),
 ];
-const CORE_2: Row = MODELS[3];
-const NEHALEM: Row = MODELS[5];
-const HASWELL: Row = MODELS[6];
-const SKYLAKE: Row = MODELS[7];
-const SAPPHIRE_RAPIDS: Row = MODELS[8];
-const GOLDMONT: Row = row(0x506c9, Some(3), 32, [0x680, 0x6c0, 0], 0x1c9);
-const ICE_LAKE: Row = Row { signature: 0x706e5, ..SKYLAKE };
+const CORE_2: Model = MODELS[3];
+const NEHALEM: Model = MODELS[5];
+const HASWELL: Model = MODELS[6];
+const SKYLAKE: Model = MODELS[7];
+const SAPPHIRE_RAPIDS: Model = MODELS[8];
+const GOLDMONT: Model = row(0x506c9, Some(3), 32, [0x680, 0x6c0, 0], 0x1c9);
+const ICE_LAKE: Model = Model { signature: 0x706e5, ..SKYLAKE };
 
 // SAFETY: the registers represent no hardware.
-unsafe impl Msr for Machine {
+unsafe impl Msr for LbrMachine {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
         self.msr.borrow_mut().rdmsr(address)
     }
@@ -87,8 +87,8 @@ unsafe impl Msr for Machine {
     }
 }
 
-impl Machine {
-    fn of(row: Row) -> Self {
+impl LbrMachine {
+    fn of(row: Model) -> Self {
         let machine = Self { msr: Rc::default(), row };
         machine.set(0x345, row.format.unwrap_or_default());
         // What an earlier owner left there; if the stack cannot be cleared, nothing was left.
@@ -138,7 +138,7 @@ impl Machine {
 
     /// Returns branches with these numbers, whose targets are 0x1000 further on.
     fn branches(&self, from: core::ops::Range<u64>) {
-        let Row { depth, registers: [first_from, first_to, _], top, .. } = self.row;
+        let Model { depth, registers: [first_from, first_to, _], top, .. } = self.row;
         for from in from {
             if self.get(self.enable()) & 1 == 0 {
                 return;
@@ -166,7 +166,7 @@ impl Machine {
     }
 }
 
-fn last(running: &mut LbrRunning<Machine>) -> Vec<u64> {
+fn last(running: &mut LbrRunning<LbrMachine>) -> Vec<u64> {
     let mut out = [Branch::default(); 64];
     let last = running.last(&mut out).unwrap();
     assert!(last.iter().all(|branch| branch.to == branch.from + 0x1000), "{last:x?}");
@@ -176,7 +176,7 @@ fn last(running: &mut LbrRunning<Machine>) -> Vec<u64> {
 #[test]
 fn the_last_branches_come_newest_first_on_each_model() {
     for model in MODELS {
-        let machine = Machine::of(model);
+        let machine = LbrMachine::of(model);
         let mut running = machine.start(LbrConfig::new());
         let depth = u64::from(model.depth);
         assert_eq!(last(&mut running), [], "{model:x?}");
@@ -196,7 +196,7 @@ fn the_last_branches_come_newest_first_on_each_model() {
 
 #[test]
 fn nothing_is_recorded_while_they_are_read() {
-    let machine = Machine::of(NEHALEM);
+    let machine = LbrMachine::of(NEHALEM);
     let mut running = machine.start(LbrConfig::new());
     machine.branches(1..4);
     machine.msr.borrow_mut().writes.clear();
@@ -206,7 +206,7 @@ fn nothing_is_recorded_while_they_are_read() {
 
 #[test]
 fn misprediction_and_cycles_come_from_the_information_register() {
-    let machine = Machine::of(SKYLAKE);
+    let machine = LbrMachine::of(SKYLAKE);
     let mut running = machine.start(LbrConfig::new());
     machine.branches(1..2);
     machine.set(0xdc0, 1 << 63 | 0x21);
@@ -233,10 +233,10 @@ fn filters_are_written_as_the_processor_wants_them() {
         (all.call_stack(true).user(false), 0x3c6, 0x38_000b),
     ];
     for (config, select, control) in table {
-        let machine = Machine::of(HASWELL);
+        let machine = LbrMachine::of(HASWELL);
         let _running = machine.start(config);
         assert_eq!((machine.get(LBR_SELECT), machine.get(DEBUGCTL)), (select, 1), "{config:?}");
-        let machine = Machine::of(SAPPHIRE_RAPIDS);
+        let machine = LbrMachine::of(SAPPHIRE_RAPIDS);
         let _running = machine.start(config);
         let registers = [LBR_CTL, LBR_DEPTH, DEBUGCTL, LBR_SELECT].map(|at| machine.get(at));
         assert_eq!(registers, [control, 32, 0, 0], "{config:?}");
@@ -256,7 +256,7 @@ fn refuses_what_the_processor_does_not_do() {
         (MODELS[1], all.freeze_on_pmi(true), LbrRefusal::Freeze),
     ];
     for (model, config, refusal) in table {
-        let machine = Machine::of(model);
+        let machine = LbrMachine::of(model);
         let unit = machine.unit();
         machine.msr.borrow_mut().writes.clear();
         let error = unit.start(&config).err().unwrap().error();
@@ -283,7 +283,7 @@ fn start_refuses_where_somebody_records_branches() {
         (SAPPHIRE_RAPIDS, 0x570, 0x2005, false),
     ];
     for (model, register, value, excluded) in table {
-        let machine = Machine::of(model);
+        let machine = LbrMachine::of(model);
         let unit = machine.unit();
         machine.set(register, value);
         machine.msr.borrow_mut().writes.clear();
@@ -302,7 +302,7 @@ fn start_refuses_where_somebody_records_branches() {
 
 #[test]
 fn a_pmi_freezes_them_where_asked_for_and_reading_lets_them_go_on() {
-    let machine = Machine::of(NEHALEM);
+    let machine = LbrMachine::of(NEHALEM);
     machine.set(DEBUGCTL, 0x2);
     let mut running = machine.start(LbrConfig::new().freeze_on_pmi(true));
     assert_eq!(machine.get(DEBUGCTL), 0x803);
@@ -316,7 +316,7 @@ fn a_pmi_freezes_them_where_asked_for_and_reading_lets_them_go_on() {
     drop(running);
     assert_eq!(machine.get(DEBUGCTL), 0x2);
 
-    let machine = Machine::of(SAPPHIRE_RAPIDS);
+    let machine = LbrMachine::of(SAPPHIRE_RAPIDS);
     let running = machine.start(LbrConfig::new().freeze_on_pmi(true));
     assert_eq!(machine.get(DEBUGCTL), 0x800);
     drop(running);
@@ -326,7 +326,7 @@ fn a_pmi_freezes_them_where_asked_for_and_reading_lets_them_go_on() {
 #[test]
 fn what_was_recorded_is_there_when_they_are_off() {
     for model in MODELS {
-        let machine = Machine::of(model);
+        let machine = LbrMachine::of(model);
         let running = machine.start(LbrConfig::new());
         machine.branches(1..4);
         let mut unit = running.stop().map_err(|failed| failed.fault).unwrap();
@@ -344,7 +344,7 @@ fn without_tsx_its_bits_say_nothing() {
     for (ebx, format) in
         [(0, LbrFormat::EipFlags), (1 << 4, LbrFormat::EipFlagsTsx), (1 << 11, LbrFormat::EipFlagsTsx)]
     {
-        let machine = Machine::of(HASWELL);
+        let machine = LbrMachine::of(HASWELL);
         let cpuid = machine.cpuid();
         let with = move |leaf, subleaf| {
             let below = cpuid.cpuid2(leaf, subleaf);
@@ -359,7 +359,7 @@ fn without_tsx_its_bits_say_nothing() {
 fn they_do_not_go_on_beside_a_recorder_that_came_while_a_pmi_had_frozen_them() {
     // (register, value)
     for (register, value) in [(0x570, 0x2005), (DEBUGCTL, 0x8c0)] {
-        let machine = Machine::of(SKYLAKE);
+        let machine = LbrMachine::of(SKYLAKE);
         let mut running = machine.start(LbrConfig::new().freeze_on_pmi(true));
         machine.branches(1..4);
         // What a PMI does, and then another owner.
@@ -376,7 +376,7 @@ fn they_do_not_go_on_beside_a_recorder_that_came_while_a_pmi_had_frozen_them() {
         assert_eq!(last(&mut running), [4, 3, 2, 1]);
     }
     // The architectural records can be used together with PT.
-    let machine = Machine::of(SAPPHIRE_RAPIDS);
+    let machine = LbrMachine::of(SAPPHIRE_RAPIDS);
     let mut running = machine.start(LbrConfig::new().freeze_on_pmi(true));
     machine.set(0x570, 0x2005);
     last(&mut running);
@@ -385,19 +385,19 @@ fn they_do_not_go_on_beside_a_recorder_that_came_while_a_pmi_had_frozen_them() {
 
 #[test]
 fn detection_says_what_is_missing() {
-    let machine = Machine::of(NEHALEM);
+    let machine = LbrMachine::of(NEHALEM);
     machine.msr.borrow_mut().dead = true;
     let error = LbrUnit::detect(machine.cpuid(), machine.clone()).err().unwrap();
     assert_eq!(error, NotBacked { address: DEBUGCTL, written: 1, read: 0 }.into());
 
     let unknown = row(0x6c6_0f0, Some(5), 32, [0x680, 0x6c0, 0xdc0], 0x1c9);
-    let machine = Machine::of(unknown);
+    let machine = LbrMachine::of(unknown);
     assert!(matches!(
         LbrUnit::detect(machine.cpuid(), machine.clone()),
         Err(Absent::Missing(Missing::LastBranchModel { .. }))
     ));
 
-    let machine = Machine::of(Row { format: Some(9), ..SKYLAKE });
+    let machine = LbrMachine::of(Model { format: Some(9), ..SKYLAKE });
     let error = LbrUnit::detect(machine.cpuid(), machine.clone()).err().unwrap();
     assert_eq!(error, Missing::LastBranchFormat { number: 9 }.into());
 
@@ -418,7 +418,7 @@ fn detection_turns_nothing_on_beside_another_recorder() {
         (SAPPHIRE_RAPIDS, DEBUGCTL, 0xc0),
     ];
     for (row, register, value) in table {
-        let machine = Machine::of(row);
+        let machine = LbrMachine::of(row);
         machine.set(register, value);
         machine.msr.borrow_mut().writes.clear();
         let unit = machine.unit();
@@ -431,7 +431,7 @@ fn detection_turns_nothing_on_beside_another_recorder() {
 fn a_fault_at_any_access_leaves_them_off_and_the_unit_at_hand() {
     for model in MODELS {
         for nth in 0.. {
-            let machine = Machine::of(model);
+            let machine = LbrMachine::of(model);
             let unit = machine.unit();
             machine.msr.borrow_mut().fault_in(nth);
             let config = LbrConfig::new();
@@ -452,7 +452,7 @@ fn a_fault_at_any_access_leaves_them_off_and_the_unit_at_hand() {
 #[test]
 fn a_fault_while_reading_or_stopping_can_be_tried_again() {
     for nth in 0..6 {
-        let machine = Machine::of(NEHALEM);
+        let machine = LbrMachine::of(NEHALEM);
         let mut running = machine.start(LbrConfig::new());
         machine.branches(1..3);
         machine.msr.borrow_mut().fault_in(nth);
@@ -461,7 +461,7 @@ fn a_fault_while_reading_or_stopping_can_be_tried_again() {
         assert_eq!(machine.get(DEBUGCTL), 1);
     }
     for nth in 0..2 {
-        let machine = Machine::of(NEHALEM);
+        let machine = LbrMachine::of(NEHALEM);
         let running = machine.start(LbrConfig::new());
         machine.msr.borrow_mut().fault_in(nth);
         let failed = running.stop().err().unwrap();

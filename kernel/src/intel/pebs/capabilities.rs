@@ -119,7 +119,7 @@ mod tests {
     const DTES64_PDCM: u32 = 1 << 2 | 1 << 15;
     const PERFORMANCE_MONITORING: u64 = 1 << 7;
 
-    struct Row {
+    struct Enumerated {
         signature: u32,
         ecx: u32,
         /// CPUID.0AH:EAX and EDX.
@@ -129,7 +129,7 @@ mod tests {
     }
 
     /// A Nehalem.
-    const NEHALEM: Row = Row {
+    const NEHALEM: Enumerated = Enumerated {
         signature: 0x106a5,
         ecx: DTES64_PDCM,
         counters: (0x0730_0403, 0x603),
@@ -137,7 +137,7 @@ mod tests {
         capabilities: 0x1c4,
     };
 
-    fn detect(row: &Row) -> Result<PebsCapabilities, Missing> {
+    fn detect(row: &Enumerated) -> Result<PebsCapabilities, Missing> {
         let cpuid = |leaf, _| match leaf {
             0 => CpuIdResult { eax: 0xb, ebx: 0x756e_6547, edx: 0x4965_6e69, ecx: 0x6c65_746e },
             1 => CpuIdResult { eax: row.signature, ebx: 0, ecx: row.ecx, edx: DS },
@@ -167,7 +167,7 @@ mod tests {
             full_width,
             precise: PreciseEvents::Unlisted,
         };
-        let skylake = Row { signature: 0x506e3, counters: (0x0730_0804, 0x603), ..NEHALEM };
+        let skylake = Enumerated { signature: 0x506e3, counters: (0x0730_0804, 0x603), ..NEHALEM };
         let all = |general_counters, fixed_counters| PebsCapabilities {
             fixed_counters,
             precise: PreciseEvents::Extended,
@@ -176,34 +176,54 @@ mod tests {
         let precise = |precise, found| PebsCapabilities { precise, ..found };
         let table = [
             (
-                Row { signature: 0x6f6, counters: (0x0728_0202, 0x600), capabilities: 0xc2, ..NEHALEM },
+                Enumerated {
+                    signature: 0x6f6,
+                    counters: (0x0728_0202, 0x600),
+                    capabilities: 0xc2,
+                    ..NEHALEM
+                },
                 precise(PreciseEvents::Core, general(Format::Registers, 1, 40, false)),
             ),
             (NEHALEM, precise(PreciseEvents::Nehalem, general(Format::Latency, 4, 48, false))),
             (
-                Row { signature: 0x306c3, capabilities: 0x32c4, ..NEHALEM },
+                Enumerated { signature: 0x306c3, capabilities: 0x32c4, ..NEHALEM },
                 precise(PreciseEvents::Haswell, general(Format::Transaction, 4, 48, true)),
             ),
             // Goldmont and Denverton sample with counter 0, Goldmont Plus with all.
             (
-                Row { signature: 0x506c9, counters: (0x0730_0404, 0x603), capabilities: 0x3303, ..NEHALEM },
+                Enumerated {
+                    signature: 0x506c9,
+                    counters: (0x0730_0404, 0x603),
+                    capabilities: 0x3303,
+                    ..NEHALEM
+                },
                 general(Format::Time, 1, 48, true),
             ),
             (
-                Row { signature: 0x506f1, counters: (0x0730_0404, 0x603), capabilities: 0x3303, ..NEHALEM },
+                Enumerated {
+                    signature: 0x506f1,
+                    counters: (0x0730_0404, 0x603),
+                    capabilities: 0x3303,
+                    ..NEHALEM
+                },
                 general(Format::Time, 1, 48, true),
             ),
             (
-                Row { signature: 0x706a1, counters: (0x0730_0404, 0x603), capabilities: 0x3303, ..NEHALEM },
+                Enumerated {
+                    signature: 0x706a1,
+                    counters: (0x0730_0404, 0x603),
+                    capabilities: 0x3303,
+                    ..NEHALEM
+                },
                 general(Format::Time, 4, 48, true),
             ),
             // Counters 4 to 7 do not sample.
             (
-                Row { capabilities: 0x33c5, ..skylake },
+                Enumerated { capabilities: 0x33c5, ..skylake },
                 precise(PreciseEvents::Skylake, general(Format::Time, 4, 48, true)),
             ),
             (
-                Row {
+                Enumerated {
                     signature: 0x706e5,
                     counters: (0x0830_0805, 0x604),
                     capabilities: 0x74c5 | 1 << 14,
@@ -214,7 +234,7 @@ mod tests {
             // Formats 5 and 6: the reset values of fixed-function counters come after those of 32 general-purpose
             // counters.
             (
-                Row {
+                Enumerated {
                     signature: 0xa06a4,
                     counters: (0x0830_0806, 0x604),
                     capabilities: 0x75c5 | 1 << 14,
@@ -223,7 +243,7 @@ mod tests {
                 PebsCapabilities { general_resets: 32, ..all(8, 4) },
             ),
             (
-                Row {
+                Enumerated {
                     signature: 0xb06d1,
                     counters: (0x0830_0806, 0x604),
                     capabilities: 0x76c5 | 1 << 14,
@@ -233,7 +253,7 @@ mod tests {
             ),
             // More counters than IA32_FIXED_CTR_CTRL has fields for.
             (
-                Row {
+                Enumerated {
                     signature: 0x706e5,
                     counters: (0x0830_0805, 0x610),
                     capabilities: 0x74c5 | 1 << 14,
@@ -259,7 +279,7 @@ mod tests {
             // A processor that has only two counters samples with no more than two.
             for (there, all) in [(0x0730_0803, 4), (0x0730_0203, 2)] {
                 let counters = if one.contains(&model) { 1 } else { all };
-                let row = Row { signature, counters: (there, 0x603), ..NEHALEM };
+                let row = Enumerated { signature, counters: (there, 0x603), ..NEHALEM };
                 assert_eq!(detect(&row).unwrap().general_counters, counters, "{model:#x}");
             }
         }
@@ -269,11 +289,15 @@ mod tests {
     fn an_event_samples_on_counters_that_are_there() {
         for (row, event, counters) in [
             (NEHALEM, PreciseEvent::INST_RETIRED, 0b1111),
-            (Row { signature: 0x506e3, ..NEHALEM }, PreciseEvent::INST_RETIRED, 0),
-            (Row { signature: 0x506e3, ..NEHALEM }, PreciseEvent::INST_RETIRED_PREC_DIST, 0b10),
-            (Row { signature: 0x6f6, counters: (0x0728_0202, 0), ..NEHALEM }, PreciseEvent::INST_RETIRED, 1),
+            (Enumerated { signature: 0x506e3, ..NEHALEM }, PreciseEvent::INST_RETIRED, 0),
+            (Enumerated { signature: 0x506e3, ..NEHALEM }, PreciseEvent::INST_RETIRED_PREC_DIST, 0b10),
             (
-                Row { counters: (0x0830_0805, 0x604), capabilities: 0x74c5, ..NEHALEM },
+                Enumerated { signature: 0x6f6, counters: (0x0728_0202, 0), ..NEHALEM },
+                PreciseEvent::INST_RETIRED,
+                1,
+            ),
+            (
+                Enumerated { counters: (0x0830_0805, 0x604), capabilities: 0x74c5, ..NEHALEM },
                 PreciseEvent::INST_RETIRED,
                 0xff,
             ),
@@ -285,17 +309,17 @@ mod tests {
     #[test]
     fn says_why_it_is_not_there() {
         let table = [
-            (Row { misc_enable: 1 << 12 | 1 << 7, ..NEHALEM }, Missing::Pebs),
-            (Row { misc_enable: 0, ..NEHALEM }, Missing::PerformanceMonitoring),
-            (Row { signature: 0xf41, ..NEHALEM }, Missing::NetBurstPebs),
-            (Row { ecx: 1 << 2, ..NEHALEM }, Missing::PerfCapabilities),
-            (Row { ecx: 1 << 15, ..NEHALEM }, Missing::WideRecords),
-            (Row { counters: (0x0730_0401, 0), ..NEHALEM }, Missing::GlobalCtrl { version: 1 }),
-            (Row { counters: (0, 0), ..NEHALEM }, Missing::GlobalCtrl { version: 0 }),
-            (Row { counters: (0x0730_0003, 0x603), ..NEHALEM }, Missing::SamplingCounter),
-            (Row { capabilities: 0x700, ..NEHALEM }, Missing::PebsFormat { number: 7 }),
+            (Enumerated { misc_enable: 1 << 12 | 1 << 7, ..NEHALEM }, Missing::Pebs),
+            (Enumerated { misc_enable: 0, ..NEHALEM }, Missing::PerformanceMonitoring),
+            (Enumerated { signature: 0xf41, ..NEHALEM }, Missing::NetBurstPebs),
+            (Enumerated { ecx: 1 << 2, ..NEHALEM }, Missing::PerfCapabilities),
+            (Enumerated { ecx: 1 << 15, ..NEHALEM }, Missing::WideRecords),
+            (Enumerated { counters: (0x0730_0401, 0), ..NEHALEM }, Missing::GlobalCtrl { version: 1 }),
+            (Enumerated { counters: (0, 0), ..NEHALEM }, Missing::GlobalCtrl { version: 0 }),
+            (Enumerated { counters: (0x0730_0003, 0x603), ..NEHALEM }, Missing::SamplingCounter),
+            (Enumerated { capabilities: 0x700, ..NEHALEM }, Missing::PebsFormat { number: 7 }),
             // Architectural PEBS.
-            (Row { capabilities: 0xf00, ..NEHALEM }, Missing::PebsFormat { number: 0xf }),
+            (Enumerated { capabilities: 0xf00, ..NEHALEM }, Missing::PebsFormat { number: 0xf }),
         ];
         for (row, expected) in table {
             assert_eq!(detect(&row), Err(expected));

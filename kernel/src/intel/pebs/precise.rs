@@ -64,7 +64,7 @@ impl PreciseEvents {
 
 /// Events that have the same event select.
 #[derive(Clone, Copy)]
-struct Row {
+struct Supported {
     select: u8,
     umask: Umask,
     counters: u8,
@@ -78,7 +78,7 @@ enum Umask {
     Among(u8),
 }
 
-impl Row {
+impl Supported {
     const fn has(self, event: PreciseEvent) -> bool {
         let umask = match self.umask {
             Umask::Any => true,
@@ -91,26 +91,26 @@ impl Row {
 
 const ALL: u8 = 0xff;
 
-const fn row(select: u8, umask: Umask) -> Row {
-    Row { select, umask, counters: ALL }
+const fn row(select: u8, umask: Umask) -> Supported {
+    Supported { select, umask, counters: ALL }
 }
 
-const fn only(select: u8, umask: u8, counters: u8) -> Row {
-    Row { select, umask: Umask::Is(umask), counters }
+const fn only(select: u8, umask: u8, counters: u8) -> Supported {
+    Supported { select, umask: Umask::Is(umask), counters }
 }
 
 /// "PEBS Performance Events for Intel Core Microarchitecture".
-const CORE: &[Row] = &[
+const CORE: &[Supported] = &[
     only(0xc0, 0x00, 1),
     only(0xc1, 0xfe, 1),
     only(0xc5, 0x00, 1),
     only(0xc7, 0x1f, 1),
-    Row { select: 0xcb, umask: Umask::Among(0x1f), counters: 1 },
+    Supported { select: 0xcb, umask: Umask::Among(0x1f), counters: 1 },
 ];
 
 /// The manual has no table. From Intel's event tables of both microarchitectures, with those events of instructions and
 /// branches that Linux accepts.
-const NEHALEM: &[Row] = &[
+const NEHALEM: &[Supported] = &[
     row(0x0b, Umask::Among(0x13)),
     row(0x0c, Umask::Is(0x01)),
     row(0x0f, Umask::Among(0xbf)),
@@ -126,7 +126,7 @@ const NEHALEM: &[Row] = &[
 
 /// "PEBS Performance Events for Sandy Bridge Microarchitecture", "Load Latency Performance Monitoring Facility",
 /// "Precise Store Facility", and further loads from the event tables.
-const SANDY_BRIDGE: &[Row] = &[
+const SANDY_BRIDGE: &[Supported] = &[
     only(0xc0, 0x01, 1 << 1),
     row(0xc2, Umask::Among(0x03)),
     row(0xc4, Umask::Among(0x2f)),
@@ -142,7 +142,7 @@ const SANDY_BRIDGE: &[Row] = &[
 
 /// "PEBS Data Address Profiling", "Load Latency Performance Monitoring Facility", and the events that the event tables
 /// list with PEBS; mispredicted returns (C5H, 08H) are in Broadwell's.
-const HASWELL: &[Row] = &[
+const HASWELL: &[Supported] = &[
     only(0xc0, 0x01, 1 << 1),
     row(0xc2, Umask::Among(0x03)),
     row(0xc4, Umask::Among(0x2f)),
@@ -158,7 +158,7 @@ const HASWELL: &[Row] = &[
 
 /// "Precise Events for the Skylake Microarchitecture", and from the event tables: load latency, NOPs, mispredicted
 /// calls and returns, loads of uncacheable, remote and persistent memory.
-const SKYLAKE: &[Row] = &[
+const SKYLAKE: &[Supported] = &[
     only(0xc0, 0x01, 1 << 1),
     row(0xc0, Umask::Is(0x02)),
     row(0xc1, Umask::Is(0x3f)),

@@ -9,9 +9,9 @@ use std::rc::Rc;
 
 /// Registers and a local APIC that log what is done to them.
 #[derive(Clone)]
-pub(super) struct Machine(pub(super) Rc<RefCell<State>>);
+pub(super) struct PmiMachine(pub(super) Rc<RefCell<PmiState>>);
 
-pub(super) struct State {
+pub(super) struct PmiState {
     log: Vec<String>,
     /// How many more times the status is set.
     pub(super) requests: u32,
@@ -25,9 +25,9 @@ pub(super) struct State {
     rest: FakeMsr,
 }
 
-impl Machine {
+impl PmiMachine {
     pub(super) fn new(requests: u32) -> Self {
-        Self(Rc::new(RefCell::new(State {
+        Self(Rc::new(RefCell::new(PmiState {
             log: Vec::new(),
             requests,
             at_unmask: 0,
@@ -39,8 +39,8 @@ impl Machine {
         })))
     }
 
-    pub(super) fn source(&self, status: GlobalStatus) -> Source {
-        Source {
+    pub(super) fn source(&self, status: GlobalStatus) -> FakeSource {
+        FakeSource {
             machine: self.clone(),
             status,
             route: Route::Counters,
@@ -87,7 +87,7 @@ impl Machine {
 }
 
 // SAFETY: the registers represent no hardware.
-unsafe impl Msr for Machine {
+unsafe impl Msr for PmiMachine {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
         if address != GlobalStatus::ADDRESS {
             return self.0.borrow_mut().rest.rdmsr(address);
@@ -114,7 +114,7 @@ unsafe impl Msr for Machine {
 }
 
 // SAFETY: the entry represents no hardware.
-unsafe impl LocalApic for Machine {
+unsafe impl LocalApic for PmiMachine {
     fn is_enabled(&mut self) -> Result<bool, GeneralProtection> {
         Ok(true)
     }
@@ -135,8 +135,8 @@ unsafe impl LocalApic for Machine {
     }
 }
 
-pub(super) struct Source {
-    machine: Machine,
+pub(super) struct FakeSource {
+    machine: PmiMachine,
     status: GlobalStatus,
     pub(super) route: Route,
     pub(super) seen: Vec<Requests>,
@@ -146,7 +146,7 @@ pub(super) struct Source {
     pub(super) abandoned: Option<Abandoned>,
 }
 
-impl PmiSource for Source {
+impl PmiSource for FakeSource {
     fn status(&self) -> Requests {
         self.status.into()
     }

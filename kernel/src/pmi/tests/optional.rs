@@ -1,6 +1,6 @@
 //! Sources that may be absent.
 
-use super::machine::Machine;
+use super::machine::PmiMachine;
 use crate::lapic::Delivery;
 use crate::msr::{GeneralProtection, GlobalStatus};
 use crate::pmi::{Abandoned, Handler, Pmi, PmiSource, Requests, Route};
@@ -93,7 +93,7 @@ fn an_interrupt_with_absent_sources_is_handled_as_without_them() {
     for route in [None, Some(Route::Counters), Some(Route::Extended)] {
         for masked in [false, true] {
             let handled = |absent: bool| {
-                let machine = Machine::new(u32::from(route.is_some()));
+                let machine = PmiMachine::new(u32::from(route.is_some()));
                 machine.0.borrow_mut().lvt = if masked { 0x1_0400 } else { 0x400 };
                 let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
                 source.route = route.unwrap_or(Route::Counters);
@@ -112,7 +112,7 @@ fn an_interrupt_with_absent_sources_is_handled_as_without_them() {
         }
     }
     // This handler unmasks the entry for a source that is gone.
-    let machine = Machine::new(0);
+    let machine = PmiMachine::new(0);
     let pmi = machine.handle(&mut Handler::new(Delivery::Nmi), &mut [&mut None::<Talkative>]);
     assert_eq!((pmi, machine.lvt_writes()), (Ok(Pmi::Stray), vec!["lvt 0x400".to_owned()]));
 }

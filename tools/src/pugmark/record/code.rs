@@ -1,6 +1,6 @@
 //! The code of the traced program: snapshots of its pages as they were executed.
 
-use super::{emulator::Block, maps::Mapping};
+use super::{emulator::Block, maps::TaskMapping};
 use pugmark_decoder_core::insn;
 use pugmark_model::ExecMode;
 use std::collections::{HashMap, HashSet};
@@ -17,7 +17,7 @@ pub(super) struct CodeSnapshots {
     /// By page number.
     pages: HashMap<u64, Box<Page>>,
     /// The executable mappings at the last refresh.
-    mappings: HashSet<Mapping>,
+    mappings: HashSet<TaskMapping>,
 }
 
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub(super) type Read<'a> = &'a dyn Fn(u64, &mut [u8]) -> usize;
 impl CodeSnapshots {
     /// Takes snapshots of the executable mappings that are new since the last call. After [`Changed`] the snapshots
     /// are as before.
-    pub(super) fn refresh(&mut self, mappings: &[Mapping], read: Read<'_>) -> Result<(), Changed> {
+    pub(super) fn refresh(&mut self, mappings: &[TaskMapping], read: Read<'_>) -> Result<(), Changed> {
         let executable: Vec<_> = mappings.iter().filter(|mapping| mapping.executable).collect();
         let fresh = executable.iter().filter(|mapping| !self.mappings.contains(**mapping));
         let mut pages = vec![];
@@ -246,8 +246,8 @@ mod tests {
         }
     }
 
-    fn mappings(lines: &str) -> Vec<Mapping> {
-        Mapping::parse(lines)
+    fn mappings(lines: &str) -> Vec<TaskMapping> {
+        TaskMapping::parse(lines)
     }
 
     /// Two pages of NOPs with a 5-byte MOV EAX, 1 across their border, at 0x1ffe.

@@ -1,6 +1,6 @@
 //! Ranges of addresses to trace, by number or by the names of functions.
 
-use super::maps::Mapping;
+use super::maps::TaskMapping;
 use object::{Object, ObjectSegment, ObjectSymbol};
 use std::{fs, str::FromStr};
 
@@ -77,7 +77,7 @@ pub(super) struct Symbols {
 
 impl Symbols {
     /// Finds the files of the executable mappings and puts the program's own first.
-    pub(super) fn new(mappings: &[Mapping], program: &str) -> Self {
+    pub(super) fn new(mappings: &[TaskMapping], program: &str) -> Self {
         let mut files: Vec<(String, u64)> = vec![];
         for mapping in mappings.iter().filter(|mapping| mapping.executable && mapping.is_file()) {
             if files.iter().all(|(name, _)| *name != mapping.name)
@@ -104,7 +104,7 @@ impl Symbols {
 }
 
 /// Returns the difference between the mapping's addresses and those in its file.
-fn moved(mapping: &Mapping) -> Option<u64> {
+fn moved(mapping: &TaskMapping) -> Option<u64> {
     let bytes = fs::read(&mapping.name).ok()?;
     let file = object::File::parse(&*bytes).ok()?;
     // If two segments share a page of the file, the mapping is that of the later one.
@@ -162,7 +162,7 @@ mod tests {
             .unwrap();
         let moved_at = |offset: u64| {
             let line = format!("70000000-70001000 r-xp {offset:x} fe:00 7 {}", path.display());
-            moved(&Mapping::parse(&line)[0]).map(|moved| 0x7000_0000 - moved)
+            moved(&TaskMapping::parse(&line)[0]).map(|moved| 0x7000_0000 - moved)
         };
         // The address of the mapping's first byte if the file were not moved.
         for (offset, expected) in [
@@ -190,7 +190,7 @@ mod tests {
     fn functions_are_found_where_they_are_mapped() {
         let own = std::env::current_exe().unwrap();
         let own = own.to_str().unwrap();
-        let maps = Mapping::parse(&fs::read_to_string("/proc/self/maps").unwrap());
+        let maps = TaskMapping::parse(&fs::read_to_string("/proc/self/maps").unwrap());
         let symbols = Symbols::new(&maps, own);
         // Each file is there once, the program's own first, whatever its place in memory.
         assert_eq!(symbols.files[0].0, own);

@@ -2,7 +2,7 @@
 
 /// One line of the file: a range of addresses with the same backing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Mapping {
+pub(super) struct TaskMapping {
     /// The first address.
     pub(super) start: u64,
     /// The address after the last.
@@ -19,7 +19,7 @@ pub(super) struct Mapping {
     file: String,
 }
 
-impl Mapping {
+impl TaskMapping {
     /// Reads the lines. Those of another form are skipped; the kernel writes none.
     pub(super) fn parse(maps: &str) -> Vec<Self> {
         maps.lines().filter_map(Self::line).collect()
@@ -105,7 +105,7 @@ mod tests {
             ),
         ];
         for (line, start, end, executable, volatile, offset, name) in rows {
-            let mapping = Mapping::line(line).expect(line);
+            let mapping = TaskMapping::line(line).expect(line);
             assert_eq!((mapping.start, mapping.end), (start, end), "{line}");
             assert_eq!(
                 (mapping.executable, mapping.volatile, mapping.offset),
@@ -114,7 +114,7 @@ mod tests {
             );
             assert_eq!(mapping.name, name);
         }
-        assert_eq!(Mapping::line("1000-2000"), None);
-        assert_eq!(Mapping::parse("1000-2000 r-xp 0 0:0 1 /a\n3000-4000 r--p 0 0:0 1 /a\n").len(), 2);
+        assert_eq!(TaskMapping::line("1000-2000"), None);
+        assert_eq!(TaskMapping::parse("1000-2000 r-xp 0 0:0 1 /a\n3000-4000 r--p 0 0:0 1 /a\n").len(), 2);
     }
 }

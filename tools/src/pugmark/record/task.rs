@@ -7,7 +7,7 @@ use super::{
     flags,
     hardware::{Clock, Next},
     instruction::Special,
-    maps::Mapping,
+    maps::TaskMapping,
     part::{OpenPart, PartNumber},
     thread_info::{self, ThreadInfo},
     tracee::{Registers, Stop, Tracee},
@@ -361,7 +361,7 @@ impl<'a> Task<'a> {
     }
 
     /// Begins a part, if all functions to trace are mapped.
-    fn begin_part(&mut self, mappings: &[Mapping]) -> Result<(), RecordError> {
+    fn begin_part(&mut self, mappings: &[TaskMapping]) -> Result<(), RecordError> {
         let program = self.or_step_error(self.tracee.executable())?;
         let symbols = Symbols::new(mappings, &program);
         let ranges: Option<Vec<_>> =
@@ -403,8 +403,8 @@ impl<'a> Task<'a> {
         Ok(u64::from_le_bytes(address))
     }
 
-    fn mappings(&self) -> Result<Vec<Mapping>, RecordError> {
-        self.or_step_error(self.tracee.maps()).map(|maps| Mapping::parse(&maps))
+    fn mappings(&self) -> Result<Vec<TaskMapping>, RecordError> {
+        self.or_step_error(self.tracee.maps()).map(|maps| TaskMapping::parse(&maps))
     }
 
     fn next_ip(&self) -> Result<u64, RecordError> {

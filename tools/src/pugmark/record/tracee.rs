@@ -344,7 +344,7 @@ mod tests {
         let mut read = [0; 10];
         assert_eq!((own.read(at, &mut read), read), (10, bytes));
         // Nothing is mapped after the stack.
-        let maps = crate::pugmark::record::maps::Mapping::parse(&own.maps().unwrap());
+        let maps = crate::pugmark::record::maps::TaskMapping::parse(&own.maps().unwrap());
         let stack = maps.iter().find(|mapping| mapping.name == "[stack]").unwrap();
         assert!(maps.iter().all(|mapping| mapping.start != stack.end));
         assert_eq!(own.read(stack.end - 4, &mut read), 4);

@@ -3,9 +3,9 @@ use crate::sideband::StreamConfig;
 use std::path::PathBuf;
 
 /// A folder for one test, with the files that the records name.
-struct Folder(PathBuf);
+struct ImagesFolder(PathBuf);
 
-impl Folder {
+impl ImagesFolder {
     fn new(name: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("pugmark-images-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -30,7 +30,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for ImagesFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -82,7 +82,7 @@ fn planned(records: &[Vec<u8>], primary: bool, config: StreamConfig) -> (Vec<Eff
 
 #[test]
 fn mappings_make_images_or_say_why_not() {
-    let folder = Folder::new("map");
+    let folder = ImagesFolder::new("map");
     let records = [
         mmap(1, 0x1000, 0, "code"),
         mmap(1, 0x5000, 12, "code"),
@@ -140,7 +140,7 @@ fn mappings_make_images_or_say_why_not() {
 #[cfg(unix)]
 #[test]
 fn only_regular_files_are_opened_for_a_record() {
-    let folder = Folder::new("irregular");
+    let folder = ImagesFolder::new("irregular");
     let pipe = std::ffi::CString::new(folder.0.join("pipe").to_str().unwrap()).unwrap();
     // SAFETY: the name is a C string.
     assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
@@ -154,7 +154,7 @@ fn only_regular_files_are_opened_for_a_record() {
 
 #[test]
 fn processes_begin_with_their_parents_image_and_programs_with_none() {
-    let folder = Folder::new("fork");
+    let folder = ImagesFolder::new("fork");
     let records = [
         mmap(1, 0x1000, 0, "code"),
         fork(2, 1, 2),
@@ -216,7 +216,7 @@ fn switches_count_only_on_the_traced_processor() {
 
 #[test]
 fn forks_cannot_ask_for_more_than_there_is_place_for() {
-    let folder = Folder::new("bound");
+    let folder = ImagesFolder::new("bound");
     let mappings = 4000;
     let mut records: Vec<_> = (0..mappings).map(|page| mmap(1, page << 12, 0, "code")).collect();
     records.extend((2..1500).map(|pid| fork(pid, 1, pid)));

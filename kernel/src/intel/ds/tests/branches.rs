@@ -5,7 +5,7 @@ use crate::drain::Chunk;
 use crate::lifecycle::NotStarted;
 use crate::loss::Overwritten;
 
-impl Machine {
+impl DsMachine {
     pub(super) fn area(&self, unit: &DsUnit<Self>, records: u64, mode: BufferMode) -> DsArea<FakeLinear> {
         let plan = BufferPlan { bytes: self.layout.branch_record_bytes() * records, page_offset: 0, mode };
         DsArea::allocate(
@@ -66,7 +66,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    pub(super) fn of(machine: &Machine) -> Self {
+    pub(super) fn of(machine: &DsMachine) -> Self {
         Self { narrow: machine.layout == DsLayout::Bits32, ..Self::default() }
     }
 
@@ -104,7 +104,7 @@ pub(super) fn branches(range: core::ops::Range<u64>) -> Vec<Result<u64, Gap>> {
 }
 
 pub(super) fn drain(
-    running: &mut DsRunning<Machine, FakeLinear>,
+    running: &mut DsRunning<DsMachine, FakeLinear>,
     sink: &mut impl Sink,
 ) -> Result<DsState, GeneralProtection> {
     running.drain(sink, &mut KeepAll)?;
@@ -116,7 +116,7 @@ pub(super) const EIGHT_SPARE: BufferMode = BufferMode::Interrupt { spare: 8 };
 
 #[test]
 fn a_recording_gives_all_branches_and_leaves_the_processor_as_it_was() {
-    let machine = Machine::new();
+    let machine = DsMachine::new();
     machine.set(DEBUGCTL, 0x2);
     let running = machine.start(100, EIGHT_SPARE);
     assert_eq!(machine.get(DEBUGCTL), 0x1c2);
@@ -133,7 +133,7 @@ fn a_recording_gives_all_branches_and_leaves_the_processor_as_it_was() {
 
 #[test]
 fn the_area_is_set_before_the_processor_is_told_to_use_it() {
-    let machine = Machine::new();
+    let machine = DsMachine::new();
     let running = machine.start(100, EIGHT_SPARE);
     let writes: Vec<u32> = machine.msr.borrow().writes.iter().map(|(address, _)| *address).skip(2).collect();
     assert_eq!(writes, [0x390, DS_AREA, DEBUGCTL]);
@@ -144,7 +144,7 @@ fn the_area_is_set_before_the_processor_is_told_to_use_it() {
 
 #[test]
 fn draining_takes_what_the_sink_takes_and_goes_on() {
-    for machine in Machine::both() {
+    for machine in DsMachine::both() {
         let mut running = machine.start(100, EIGHT_SPARE);
         let mut sink = Numbers { room: Some(30), ..Numbers::of(&machine) };
         machine.branches(0, 50);
@@ -161,7 +161,7 @@ fn draining_takes_what_the_sink_takes_and_goes_on() {
 
 #[test]
 fn a_full_buffer_waits_for_the_sink_and_says_what_it_lost() {
-    for machine in Machine::both() {
+    for machine in DsMachine::both() {
         let mut running = machine.start(100, EIGHT_SPARE);
         machine.branches(0, 110);
         assert_eq!(drain(&mut running, &mut KeepAll), Ok(DsState::Full));
@@ -178,7 +178,7 @@ fn a_full_buffer_waits_for_the_sink_and_says_what_it_lost() {
 
 #[test]
 fn a_buffer_at_its_threshold_waits_for_the_sink() {
-    let machine = Machine::new();
+    let machine = DsMachine::new();
     let mut running = machine.start(100, EIGHT_SPARE);
     machine.branches(0, 92);
     assert_eq!(drain(&mut running, &mut KeepAll), Ok(DsState::Full));
@@ -194,7 +194,7 @@ fn a_buffer_at_its_threshold_waits_for_the_sink() {
 fn a_circular_buffer_holds_the_last_branches_in_their_order() {
     // (branches, what is there)
     let table = [(0, 0..0), (9, 0..9), (10, 0..10), (11, 1..11), (47, 37..47)];
-    let rows = table.iter().flat_map(|row| Machine::both().map(|machine| (machine, row)));
+    let rows = table.iter().flat_map(|row| DsMachine::both().map(|machine| (machine, row)));
     for (machine, (count, there)) in rows {
         let count = *count;
         // This many records certainly overwrote others.
@@ -220,7 +220,7 @@ fn a_circular_buffer_holds_the_last_branches_in_their_order() {
 fn the_pmi_is_claimed_by_the_index_whether_the_status_says_so_or_not() {
     // (performance monitoring version, OvfBuf)
     for (version, status) in [(2, 0), (2, 1 << 62), (1, 0)] {
-        let machine = Machine::of(0x6f6, version);
+        let machine = DsMachine::of(0x6f6, version);
         let mut handler = armed(&machine);
         let mut running = machine.start(100, EIGHT_SPARE);
         let mut sink = Numbers::default();
@@ -242,13 +242,13 @@ fn the_pmi_is_claimed_by_the_index_whether_the_status_says_so_or_not() {
 
 #[test]
 fn a_request_that_the_masked_entry_dropped_is_served_all_the_same() {
-    let machine = Machine::new();
+    let machine = DsMachine::new();
     let mut handler = armed(&machine);
     let mut running = machine.start(100, EIGHT_SPARE);
     machine.branches(0, 92);
 
     /// Takes records; the processor records again as soon as recording is enabled, while the entry is still masked.
-    struct Late(Machine, Numbers);
+    struct Late(DsMachine, Numbers);
     // SAFETY: it represents no hardware.
     unsafe impl LocalApic for Late {
         fn is_enabled(&mut self) -> Result<bool, GeneralProtection> {
@@ -284,7 +284,7 @@ fn a_request_that_the_masked_entry_dropped_is_served_all_the_same() {
 
 #[test]
 fn a_pmi_that_comes_after_a_drain_is_nobodys() {
-    for machine in Machine::both() {
+    for machine in DsMachine::both() {
         let mut handler = armed(&machine);
         let mut running = machine.start(100, EIGHT_SPARE);
         machine.branches(0, 95);
@@ -300,8 +300,8 @@ fn a_pmi_that_comes_after_a_drain_is_nobodys() {
 
 /// Suspends the recording between the first two of these branch numbers, and records up to the third.
 fn goes_on(
-    running: &mut DsRunning<Machine, FakeLinear>,
-    machine: &Machine,
+    running: &mut DsRunning<DsMachine, FakeLinear>,
+    machine: &DsMachine,
     [first, resumed, end]: [u64; 3],
     sink: &mut Numbers,
 ) {
@@ -313,7 +313,7 @@ fn goes_on(
 
 #[test]
 fn a_suspended_recording_goes_on_where_it_was() {
-    for machine in Machine::both() {
+    for machine in DsMachine::both() {
         let mut running = machine.start(100, EIGHT_SPARE);
         machine.branches(0, 10);
         running.suspend().unwrap();
@@ -330,7 +330,7 @@ fn a_suspended_recording_goes_on_where_it_was() {
 
 #[test]
 fn branches_that_are_given_up_are_not_recorded_which_is_counted_until_somebody_lets_them_go_on() {
-    let machine = Machine::new();
+    let machine = DsMachine::new();
     let mut running = machine.start(100, EIGHT_SPARE);
     let mut sink = Numbers::of(&machine);
     machine.branches(0, 10);
@@ -354,7 +354,7 @@ fn branches_that_are_given_up_are_not_recorded_which_is_counted_until_somebody_l
 
 #[test]
 fn a_full_buffer_does_not_go_on_while_it_is_suspended_though_it_is_drained() {
-    for machine in Machine::both() {
+    for machine in DsMachine::both() {
         let mut running = machine.start(100, EIGHT_SPARE);
         machine.branches(0, 92);
         assert_eq!(drain(&mut running, &mut KeepAll), Ok(DsState::Full));
@@ -370,7 +370,7 @@ fn a_full_buffer_does_not_go_on_while_it_is_suspended_though_it_is_drained() {
 
 #[test]
 fn a_buffer_that_waits_for_the_sink_is_told_full_once_however_often_it_is_suspended() {
-    let machine = Machine::new();
+    let machine = DsMachine::new();
     let mut running = machine.start(100, EIGHT_SPARE);
     machine.branches(0, 92);
     assert_eq!(drain(&mut running, &mut KeepAll), Ok(DsState::Full));
@@ -383,10 +383,10 @@ fn a_buffer_that_waits_for_the_sink_is_told_full_once_however_often_it_is_suspen
 
 #[test]
 fn a_recording_that_does_not_go_on_claims_no_pmi() {
-    let index = |machine: &Machine, index| machine.write(machine.get(DS_AREA) + 8, index);
+    let index = |machine: &DsMachine, index| machine.write(machine.get(DS_AREA) + 8, index);
     // Full, suspended, and circular with an index that other code overwrote.
     for case in 0..3 {
-        let machine = Machine::new();
+        let machine = DsMachine::new();
         let mut handler = armed(&machine);
         let mode = if case == 2 { BufferMode::Circular } else { EIGHT_SPARE };
         let mut running = machine.start(100, mode);
@@ -404,7 +404,7 @@ fn a_recording_that_does_not_go_on_claims_no_pmi() {
 
 #[test]
 fn an_index_that_somebody_spoiled_ends_the_recording() {
-    let narrow = Machine::narrow();
+    let narrow = DsMachine::narrow();
     let mut running = narrow.start(100, EIGHT_SPARE);
     narrow.branches(0, 10);
     // Twice 12 more records than there is room for.
@@ -414,7 +414,7 @@ fn an_index_that_somebody_spoiled_ends_the_recording() {
     assert_eq!(drain(&mut running, &mut Numbers::of(&narrow)), Ok(DsState::Failed(bad)));
 
     for index in [0, 8, u64::MAX, FakeLinear::BASE + 0x1000 + 12, FakeLinear::BASE + 0x1000 + 24 * 102] {
-        let machine = Machine::new();
+        let machine = DsMachine::new();
         let mut running = machine.start(100, EIGHT_SPARE);
         machine.branches(0, 10);
         machine.memory.write::<8>(machine.get(DS_AREA) + 8, index);
@@ -433,7 +433,7 @@ fn an_index_that_somebody_spoiled_ends_the_recording() {
 #[test]
 fn a_fault_at_any_access_leaves_nothing_running_and_nothing_lost() {
     for nth in 0.. {
-        let machine = Machine::new();
+        let machine = DsMachine::new();
         let unit = machine.unit();
         let area = machine.area(&unit, 100, EIGHT_SPARE);
         machine.msr.borrow_mut().fault_in(nth);
@@ -458,7 +458,7 @@ fn a_fault_at_any_access_leaves_nothing_running_and_nothing_lost() {
 #[test]
 fn a_fault_at_any_access_of_the_stop_can_be_tried_again() {
     for nth in 0.. {
-        let machine = Machine::new();
+        let machine = DsMachine::new();
         let running = machine.start(100, EIGHT_SPARE);
         machine.branches(0, 3);
         machine.msr.borrow_mut().fault_in(nth);
@@ -481,7 +481,7 @@ fn a_fault_at_any_access_of_the_stop_can_be_tried_again() {
 
 #[test]
 fn memory_stays_with_a_processor_that_does_not_stop() {
-    let machine = Machine::new();
+    let machine = DsMachine::new();
     let running = machine.start(100, EIGHT_SPARE);
     machine.msr.borrow_mut().fault_in(1);
     drop(running);
@@ -493,7 +493,7 @@ fn memory_stays_with_a_processor_that_does_not_stop() {
 fn each_family_is_started_with_its_own_bits() {
     // (CPUID.1:EAX, control register)
     for (signature, control) in [(0x6f6, 0x1c0), (0xf41, 0x1c), (0x506e3, 0x1c0), (0x106a5, 0x1c0)] {
-        let machine = Machine::of(signature, 0);
+        let machine = DsMachine::of(signature, 0);
         let running = machine.start(100, EIGHT_SPARE);
         assert_eq!(machine.get(DEBUGCTL), control, "{signature:#x}");
         drop(running);
@@ -502,7 +502,7 @@ fn each_family_is_started_with_its_own_bits() {
 
 #[test]
 fn an_emergency_stop_needs_nothing_but_the_register() {
-    let machine = Machine::new();
+    let machine = DsMachine::new();
     let capabilities = *machine.unit().capabilities();
     let running = machine.start(100, EIGHT_SPARE);
     emergency_stop(&mut machine.clone(), &capabilities).unwrap();

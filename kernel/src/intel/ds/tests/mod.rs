@@ -30,7 +30,7 @@ const WITH_PT: u32 = 0x506e3;
 
 /// A processor with DTES64, CPL-qualified stores and PDCM, its registers shared with the unit.
 #[derive(Clone, Debug)]
-struct Machine {
+struct DsMachine {
     msr: Rc<RefCell<FakeMsr>>,
     memory: FakeLinear,
     /// The architectural performance monitoring version.
@@ -44,7 +44,7 @@ struct Machine {
 }
 
 // SAFETY: the registers represent no hardware.
-unsafe impl Msr for Machine {
+unsafe impl Msr for DsMachine {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
         self.msr.borrow_mut().rdmsr(address)
     }
@@ -72,7 +72,7 @@ unsafe impl Msr for Machine {
 const WIDTH: u64 = (1 << 48) - 1;
 
 // SAFETY: it represents no hardware.
-unsafe impl LocalApic for Machine {
+unsafe impl LocalApic for DsMachine {
     fn is_enabled(&mut self) -> Result<bool, GeneralProtection> {
         Ok(true)
     }
@@ -87,7 +87,7 @@ unsafe impl LocalApic for Machine {
     }
 }
 
-impl Machine {
+impl DsMachine {
     /// A Core 2.
     fn new() -> Self {
         Self::of(0x6f6, 2)
@@ -159,9 +159,9 @@ impl Machine {
 }
 
 fn interrupt(
-    machine: &Machine,
+    machine: &DsMachine,
     handler: &mut Handler,
-    running: &mut DsRunning<Machine, FakeLinear>,
+    running: &mut DsRunning<DsMachine, FakeLinear>,
     branches: &mut impl Sink,
     samples: &mut impl Sink,
 ) -> Pmi {
@@ -169,7 +169,7 @@ fn interrupt(
     handler.handle(&mut machine.clone(), &mut machine.clone(), &mut [&mut source]).unwrap()
 }
 
-fn armed(machine: &Machine) -> Handler {
+fn armed(machine: &DsMachine) -> Handler {
     let handler = Handler::new(Delivery::Nmi);
     handler.arm(&mut machine.clone()).unwrap();
     handler

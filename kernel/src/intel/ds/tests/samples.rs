@@ -20,15 +20,15 @@ const LUNAR_LAKE: (u32, u64, u64) = (0xb06d1, 0x6600, 32);
 const CORE_2: (u32, u64, u64) = (0x6f6, 0, 144);
 
 /// A processor with samples in this format, whose memory holds branch records and samples.
-pub(super) fn machine((signature, capabilities, _): (u32, u64, u64)) -> Machine {
-    let machine = Machine::of(signature, 3);
+pub(super) fn machine((signature, capabilities, _): (u32, u64, u64)) -> DsMachine {
+    let machine = DsMachine::of(signature, 3);
     machine.set(0x345, capabilities);
     // As after a reset.
     machine.set(GLOBAL_CTRL, 0xf);
     machine
 }
 
-impl Machine {
+impl DsMachine {
     pub(super) fn plan(&self, record_bytes: u64) -> AreaPlan {
         let mode = BufferMode::Interrupt { spare: 4 };
         let samples = BufferPlan { bytes: 20 * record_bytes, page_offset: 0, mode };
@@ -378,7 +378,7 @@ fn a_half_that_is_full_does_not_stop_the_other() {
 #[test]
 fn a_fault_at_any_access_leaves_nothing_running_and_nothing_lost() {
     let (config, plan) = both();
-    let plan = |machine: &Machine| match machine.signature {
+    let plan = |machine: &DsMachine| match machine.signature {
         0x706e5 => machine.plan(32),
         _ => plan,
     };
@@ -499,7 +499,7 @@ fn refuses_what_cannot_be_sampled() {
         assert_eq!(failed.error(), StartError::Refused(refusal));
     }
 
-    let machine = Machine::of(0xf41, 0);
+    let machine = DsMachine::of(0xf41, 0);
     let unit = machine.unit();
     let branch_buffer = BufferPlan { bytes: 2400, page_offset: 0, mode: BufferMode::Circular };
     let area = machine.memory_for(&unit, &AreaPlan::new().bts(branch_buffer));

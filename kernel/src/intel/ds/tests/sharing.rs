@@ -16,7 +16,7 @@ fn start_refuses_what_somebody_else_uses() {
         (0x1b, 0xfee0_0100, StartError::Refused(DsRefusal::ApicOff(ApicBase::from_bits_retain(0xfee0_0100)))),
     ];
     for (register, value, error) in table {
-        let machine = Machine::of(WITH_PT, 3);
+        let machine = DsMachine::of(WITH_PT, 3);
         let unit = machine.unit();
         let area = machine.area(&unit, 100, EIGHT_SPARE);
         machine.set(register, value);
@@ -32,7 +32,7 @@ fn start_refuses_what_somebody_else_uses() {
 
 #[test]
 fn processor_trace_excludes_branches_only_while_it_traces() {
-    let machine = Machine::of(WITH_PT, 3);
+    let machine = DsMachine::of(WITH_PT, 3);
     machine.set(RTIT_CTL, 0x2004);
     drop(machine.start(100, EIGHT_SPARE));
     machine.set(RTIT_CTL, 0x2005);
@@ -42,7 +42,7 @@ fn processor_trace_excludes_branches_only_while_it_traces() {
     assert_eq!(machine.get(DEBUGCTL), 0);
     drop(unit);
     // Ice Lake: both can record together.
-    let machine = Machine::of(0x706e5, 3);
+    let machine = DsMachine::of(0x706e5, 3);
     machine.set(RTIT_CTL, 0x2005);
     drop(machine.start(100, EIGHT_SPARE));
 }
@@ -51,7 +51,7 @@ fn processor_trace_excludes_branches_only_while_it_traces() {
 fn a_recording_does_not_go_on_beside_one_that_came_meanwhile() {
     // (register, value)
     for (register, value) in [(RTIT_CTL, 0x2005), (DEBUGCTL, 0x1), (DEBUGCTL, 0xc0)] {
-        let machine = Machine::of(WITH_PT, 3);
+        let machine = DsMachine::of(WITH_PT, 3);
         let mut running = machine.start(100, EIGHT_SPARE);
         let mut sink = Numbers::default();
         machine.branches(0, 10);
@@ -75,7 +75,7 @@ fn a_recording_does_not_go_on_beside_one_that_came_meanwhile() {
 #[test]
 fn a_control_register_that_does_not_hold_its_bits_is_told() {
     for held in [0, 0x40, 0x80, 0xc0] {
-        let machine = Machine { held, ..Machine::new() };
+        let machine = DsMachine { held, ..DsMachine::new() };
         let unit = machine.unit();
         let area = machine.area(&unit, 100, EIGHT_SPARE);
         let failed = unit.start(&config(), area).err().unwrap();
@@ -91,7 +91,7 @@ fn a_control_register_that_does_not_hold_its_bits_is_told() {
 #[test]
 fn an_area_that_was_made_strictly_stays_so() {
     for (strictness, starts) in [(Strictness::Lenient, true), (Strictness::Strict, false)] {
-        let machine = Machine::new();
+        let machine = DsMachine::new();
         let unit = machine.unit();
         let mode = BufferMode::Interrupt { spare: 170 };
         let plan = AreaPlan::new().bts(BufferPlan { bytes: 24 * 400, page_offset: 0, mode });
@@ -112,7 +112,7 @@ fn an_area_that_was_made_strictly_stays_so() {
 
 #[test]
 fn an_address_space_that_is_made_later_is_checked_too() {
-    let machine = Machine::new();
+    let machine = DsMachine::new();
     let unit = machine.unit();
     let area = machine.area(&unit, 100, EIGHT_SPARE);
     machine.memory.set_spaces(3);
@@ -127,7 +127,7 @@ fn an_address_space_that_is_made_later_is_checked_too() {
 
 #[test]
 fn an_area_of_the_other_layout_is_refused() {
-    let (narrow, machine) = (Machine::narrow(), Machine::new());
+    let (narrow, machine) = (DsMachine::narrow(), DsMachine::new());
     let area = narrow.area(&narrow.unit(), 100, EIGHT_SPARE);
     let failed = machine.unit().start(&config(), area).err().unwrap();
     assert_eq!((failed.error(), machine.get(DEBUGCTL)), (StartError::Refused(DsRefusal::OtherLayout), 0));
@@ -135,8 +135,8 @@ fn an_area_of_the_other_layout_is_refused() {
 
 #[test]
 fn tasks_take_turns_and_move_each_with_its_own_area() {
-    let first = Machine::new();
-    let second = Machine { memory: first.memory.clone(), ..Machine::new() };
+    let first = DsMachine::new();
+    let second = DsMachine { memory: first.memory.clone(), ..DsMachine::new() };
     let area = || Some(first.area(&first.unit(), 100, EIGHT_SPARE));
     let mut areas = [area(), area()];
     let mut seen = [vec![], vec![]];
@@ -165,7 +165,7 @@ fn tasks_take_turns_and_move_each_with_its_own_area() {
 
 #[test]
 fn messages_alone_need_no_memory() {
-    let machine = Machine::of(0xf41, 0);
+    let machine = DsMachine::of(0xf41, 0);
     let messages = machine.unit().send_messages().map_err(|failed| failed.error()).unwrap();
     assert_eq!((machine.get(DEBUGCTL), machine.get(DS_AREA)), (0x4, 0));
     let unit = messages.stop().map_err(|failed| failed.fault).unwrap();
@@ -177,7 +177,7 @@ fn messages_alone_need_no_memory() {
 
 #[test]
 fn messages_end_when_they_are_dropped_and_can_be_stopped_again() {
-    let machine = Machine::new();
+    let machine = DsMachine::new();
     machine.set(DEBUGCTL, 0x2);
     let mut messages = machine.unit().send_messages().map_err(|failed| failed.error()).unwrap();
     assert_eq!(machine.get(DEBUGCTL), 0x42);

@@ -137,7 +137,7 @@ fn a_stop_leaves_no_doubt() {
 }
 
 /// A ring of bytes: for each its number in the stream of written bytes, and whether it looks like a guard byte.
-struct Memory {
+struct RingMemory {
     bytes: Vec<(Option<u64>, bool)>,
 }
 
@@ -167,7 +167,7 @@ fn a_guard_is_not_fooled_by_what_is_traced() {
 fn guarded_run(capacity: u64, head: u64, undrained: u64, looks_like_it: impl Fn(u64) -> bool) -> u64 {
     let before = Ring::at(capacity, 1, head - undrained, head);
     let free = capacity - undrained;
-    let mut memory = Memory { bytes: vec![(None, true); capacity as usize] };
+    let mut memory = RingMemory { bytes: vec![(None, true); capacity as usize] };
     for at in before.tail()..before.head() {
         memory.bytes[(at % capacity) as usize] = (Some(at), false);
     }

@@ -89,7 +89,7 @@ const NO_REGISTERS: c_int = 0;
 const ADD_U64: c_int = 0;
 
 /// One process of the program.
-struct Process {
+struct PluginProcess {
     /// Where the rings are.
     folder: PathBuf,
     generation: u32,
@@ -101,7 +101,7 @@ struct Process {
     program: Vec<u8>,
 }
 
-static PROCESS: Mutex<Option<Process>> = Mutex::new(None);
+static PROCESS: Mutex<Option<PluginProcess>> = Mutex::new(None);
 /// More than one thread has existed in the process: instructions are counted by thread.
 static HAS_THREADS: AtomicBool = AtomicBool::new(false);
 static VCPUS_MADE: AtomicU32 = AtomicU32::new(0);
@@ -117,10 +117,10 @@ static IS_OFF: AtomicBool = AtomicBool::new(false);
 static MAIN_ONLY: AtomicBool = AtomicBool::new(false);
 
 const VCPUS: usize = 1 << 16;
-static THREADS: [AtomicPtr<Thread>; VCPUS] = [const { AtomicPtr::new(null_mut()) }; VCPUS];
+static THREADS: [AtomicPtr<PluginThread>; VCPUS] = [const { AtomicPtr::new(null_mut()) }; VCPUS];
 
 /// One thread of the program.
-struct Thread {
+struct PluginThread {
     ring: Ring,
     /// Whether the count of the process's instructions is this thread's, too.
     first: bool,
@@ -133,7 +133,7 @@ struct Thread {
 }
 
 /// A process that has no rings reports nothing more.
-fn lock() -> std::sync::MutexGuard<'static, Option<Process>> {
+fn lock() -> std::sync::MutexGuard<'static, Option<PluginProcess>> {
     PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -150,7 +150,7 @@ fn ring_path(folder: &Path, kind: char, pid: u32, number: u32) -> PathBuf {
     folder.join(format!("{kind}-{pid}-{number}"))
 }
 
-impl Process {
+impl PluginProcess {
     fn begin(folder: PathBuf, program: Vec<u8>) -> Option<Self> {
         let pid = std::process::id();
         let generation = (0..).find(|generation| !ring_path(&folder, 'p', pid, *generation).exists())?;
@@ -205,7 +205,7 @@ impl Process {
     }
 }
 
-impl Thread {
+impl PluginThread {
     fn begin(index: c_uint) -> Option<Box<Self>> {
         let process = lock();
         let process = process.as_ref()?;
@@ -276,14 +276,14 @@ impl Thread {
 
 /// The thread that runs on a virtual processor. The emulator calls back on that thread, so nobody else has it.
 #[inline]
-fn with_thread(index: c_uint, act: impl FnOnce(&mut Thread)) {
+fn with_thread(index: c_uint, act: impl FnOnce(&mut PluginThread)) {
     let Some(place) = THREADS.get(index as usize) else { return };
     if IS_OFF.load(Relaxed) || index != 0 && MAIN_ONLY.load(Relaxed) {
         return;
     }
     let mut thread = place.load(Relaxed);
     if thread.is_null() {
-        let Some(begun) = Thread::begin(index) else { return };
+        let Some(begun) = PluginThread::begin(index) else { return };
         thread = Box::into_raw(begun);
         place.store(thread, Relaxed);
     }
@@ -427,7 +427,7 @@ extern "C" fn after_call(_: PluginId, index: c_uint, number: i64, result: i64) {
 
 /// Executes another program under the emulator instead of beside it. If that is not possible, the emulator executes it
 /// as it does without a plugin, or reports to the program what is wrong.
-fn follow_exec(thread: &mut Thread, path: u64, arguments: u64, environment: u64) {
+fn follow_exec(thread: &mut PluginThread, path: u64, arguments: u64, environment: u64) {
     let base = GUEST_BASE.load(Relaxed);
     let Some(folder) = lock().as_ref().map(|process| process.folder.clone()) else { return };
     thread.ring.write(Kind::Exec, &[]);
@@ -535,7 +535,7 @@ extern "C" fn forked() {
     let generation =
         (0..).find(|generation| !ring_path(&own.folder, 'p', pid, *generation).exists()).unwrap_or(0);
     // The count of instructions is at the same address, because translated code has it.
-    match Process::ring(&own.folder, generation, own.definitions.address(), Some(parent)) {
+    match PluginProcess::ring(&own.folder, generation, own.definitions.address(), Some(parent)) {
         Some(ring) => {
             // The other process's ring is no longer mapped.
             std::mem::forget(std::mem::replace(&mut own.definitions, ring));
@@ -578,7 +578,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
         let (name, path) = (words.next()?, words.next()?);
         let program = [path, name].into_iter().chain(words).flatten().copied().collect();
         let api = API.get_or_init(|| Api::find().unwrap_or_else(|| std::process::abort()));
-        *lock() = Some(Process::begin(folder, program)?);
+        *lock() = Some(PluginProcess::begin(folder, program)?);
         // SAFETY: registers a function.
         unsafe { pthread_atfork(None, None, Some(forked)) };
         (api.on_translation)(id, translates);

@@ -6,7 +6,7 @@ use super::{
         code::{Changed, CodeSnapshots},
         filter::Symbols,
         hardware::{Clock, FIRST_TSC, Next},
-        maps::Mapping,
+        maps::TaskMapping,
         part::{OpenPart, PartNumber},
         task::{PAGE_FAULT, TIMER_VECTOR},
     },
@@ -35,7 +35,7 @@ pub(super) struct Thread<'a> {
     code: CodeSnapshots,
     /// Which blocks are in `code`, by the blocks' numbers.
     noted: Vec<bool>,
-    mappings: Vec<Mapping>,
+    mappings: Vec<TaskMapping>,
     part: Option<OpenPart>,
     pub(super) parts: Vec<Part>,
     /// The block that is being executed, and its number.
@@ -259,7 +259,7 @@ impl<'a> Thread<'a> {
                 }
             }
             (Kind::Maps, words) => {
-                self.mappings = Mapping::parse(&text(words));
+                self.mappings = TaskMapping::parse(&text(words));
                 // The emulator only reads the program's code, so it maps nothing to be executed.
                 self.mappings.iter_mut().for_each(|mapping| mapping.executable = true);
                 if self.part.is_none() {

@@ -26,26 +26,26 @@ const CALL_RAX: &[u8] = &[0xff, 0xd0];
 const SYSCALL: &[u8] = &[0x0f, 0x05];
 
 /// Sources and targets of the first entries, as the registers show them.
-fn entries(machine: &Machine, count: u32) -> Vec<(u64, u64)> {
+fn entries(machine: &AmdMachine, count: u32) -> Vec<(u64, u64)> {
     (0..count).map(|index| (machine.read(FROM + 2 * index), machine.read(TO + 2 * index))).collect()
 }
 
-fn stack() -> Machine {
-    let mut machine = Machine::new("zen4");
+fn stack() -> AmdMachine {
+    let mut machine = AmdMachine::new("zen4");
     machine.write(CONTROL, STACK_ON);
     machine
 }
 
 /// A machine with branch sampling, and a counter that overflows at the next instruction and interrupts by NMI.
-fn sampling() -> Machine {
-    let mut machine = Machine::new("zen3");
+fn sampling() -> AmdMachine {
+    let mut machine = AmdMachine::new("zen3");
     machine.processor.write_apic(0x340, 0x400);
     machine.write(CONTROL, SAMPLING_ON);
     overflow_next(&mut machine);
     machine
 }
 
-fn overflow_next(machine: &mut Machine) {
+fn overflow_next(machine: &mut AmdMachine) {
     machine.write(COUNTER, !0);
     machine.write(EVENT, ALL | INT | 0xc0);
 }
@@ -59,7 +59,7 @@ fn each_processor_has_the_registers_that_it_announces() {
         ("zen4", &[CONTROL, SELECT, DEBUG_CTL, FROM, FROM + 31]),
         ("zen5", &[CONTROL, SELECT, DEBUG_CTL, FROM, FROM + 31]),
     ] {
-        let machine = Machine::new(name);
+        let machine = AmdMachine::new(name);
         for register in [CONTROL, SELECT, DEBUG_CTL, FROM, FROM + 31, FROM + 32] {
             let found = machine.processor.owns_msr(register);
             assert_eq!(found, there.contains(&register), "{name} {register:#x}");
@@ -81,7 +81,7 @@ fn bits_that_must_be_zero_fault_and_others_are_as_the_manual_has_them() {
         (FROM, 5, Ok(5)),
         (TO + 30, !0, Ok(!0)),
     ] {
-        let mut machine = Machine::new("zen4");
+        let mut machine = AmdMachine::new("zen4");
         let read = machine.try_write(register, value).map(|()| machine.read(register));
         assert_eq!(read, expected, "{register:#x} {value:#x}");
     }
@@ -238,7 +238,7 @@ fn branch_sampling_that_is_turned_off_lets_the_interrupt_come() {
 
 #[test]
 fn branch_sampling_without_an_overflow_records_nothing_and_off_holds_nothing() {
-    let mut machine = Machine::new("zen3");
+    let mut machine = AmdMachine::new("zen3");
     machine.write(CONTROL, SAMPLING_ON);
     machine.go(JMP, 0x1000);
     assert_eq!((machine.read(CONTROL), entries(&machine, 1)), (SAMPLING_ON, std::vec![(0, 0)]));
@@ -251,7 +251,7 @@ fn branch_sampling_without_an_overflow_records_nothing_and_off_holds_nothing() {
 
 #[test]
 fn branch_sampling_has_two_bits_that_must_be_set_and_names_the_counter() {
-    let mut machine = Machine::new("zen3");
+    let mut machine = AmdMachine::new("zen3");
     machine.write(CONTROL, 1 << 2);
     assert_eq!(machine.read(CONTROL), SAMPLING_ON);
     assert_eq!(machine.processor.violations().cleared_branch_bits, 1);
@@ -264,7 +264,7 @@ fn branch_sampling_has_two_bits_that_must_be_set_and_names_the_counter() {
 #[test]
 fn each_instruction_must_be_seen_while_branches_are_recorded() {
     for (name, on) in [("zen3", SAMPLING_ON), ("zen4", STACK_ON)] {
-        let mut machine = Machine::new(name);
+        let mut machine = AmdMachine::new(name);
         assert!(!machine.processor.needs_each_instruction());
         machine.write(CONTROL, on);
         assert!(machine.processor.needs_each_instruction() && machine.processor.records_branches());

@@ -7,15 +7,15 @@ const SELECT: u32 = 0xc001_0000;
 const VALUE: u32 = 0xc001_0004;
 
 /// The value of counter 0, which counts `event`, after `run`.
-fn count(name: &str, select: u64, run: impl FnOnce(&mut Machine)) -> u64 {
-    let mut machine = Machine::new(name);
+fn count(name: &str, select: u64, run: impl FnOnce(&mut AmdMachine)) -> u64 {
+    let mut machine = AmdMachine::new(name);
     machine.write(SELECT, select);
     run(&mut machine);
     machine.read(VALUE)
 }
 
 /// Two instructions that do not branch, a conditional branch taken and one not, a call, its return, a jump, IRET.
-fn mixture(machine: &mut Machine) {
+fn mixture(machine: &mut AmdMachine) {
     machine.next(NOP);
     machine.next(NOP);
     let to = machine.at.ip + 0x42;
@@ -79,7 +79,7 @@ fn counts_at_the_privilege_levels_asked_for() {
 #[test]
 fn counts_only_when_enabled_by_both_registers() {
     assert_eq!(count("zen4", 0b11 << 16 | 0xc0, |machine| machine.next(NOP)), 0);
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     machine.write(SELECT, ALL | 0xc0);
     machine.write(0xc000_0301, 0b10);
     assert!(!machine.processor.needs_each_instruction());
@@ -107,7 +107,7 @@ fn host_only_and_guest_only_count_nothing_while_svm_is_off() {
 
 #[test]
 fn unknown_events_count_nothing_and_need_no_steps() {
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     machine.write(SELECT, ALL | 0xff);
     assert!(!machine.processor.needs_each_instruction());
     machine.write(SELECT, ALL | 0xc0);
@@ -115,7 +115,7 @@ fn unknown_events_count_nothing_and_need_no_steps() {
 }
 
 /// One instruction that misses the level-1 translation buffer and all caches, then three that do not miss.
-fn cold_start(machine: &mut Machine) {
+fn cold_start(machine: &mut AmdMachine) {
     machine.loop_nops(4);
 }
 
@@ -167,7 +167,7 @@ fn edge_counts_when_a_condition_becomes_true() {
 #[test]
 fn a_wrap_sets_the_status_and_interrupts_where_it_is_asked_for() {
     for (int, expected) in [(0, None), (1 << 20, Some(Pmi::Nmi))] {
-        let mut machine = Machine::new("zen4");
+        let mut machine = AmdMachine::new("zen4");
         machine.processor.write_apic(0x340, 0x400);
         machine.write(VALUE + 1, 2_u64.wrapping_neg());
         machine.write(SELECT + 1, ALL | int | 0xc0);
@@ -185,7 +185,7 @@ fn a_wrap_sets_the_status_and_interrupts_where_it_is_asked_for() {
 
 #[test]
 fn several_events_of_one_cycle_can_wrap_a_counter() {
-    let mut machine = Machine::new("k8");
+    let mut machine = AmdMachine::new("k8");
     machine.processor.write_apic(0x340, 0x400);
     machine.write(VALUE, 3_u64.wrapping_neg());
     machine.write(SELECT, ALL | 1 << 20 | 0xc1);
@@ -196,7 +196,7 @@ fn several_events_of_one_cycle_can_wrap_a_counter() {
 
 #[test]
 fn a_wrmsr_is_counted_by_what_was_on_before_and_is_not_what_it_writes() {
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     // The write that enables is not counted.
     machine.write(SELECT, ALL | 0xc0);
     assert_eq!(machine.read(VALUE), 0);
@@ -219,7 +219,7 @@ fn a_wrmsr_is_counted_by_what_was_on_before_and_is_not_what_it_writes() {
 
 #[test]
 fn a_write_that_enables_some_is_counted_by_the_others_alone() {
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     machine.write(0xc000_0301, 0b10);
     machine.write(SELECT, ALL | 0xc0);
     machine.write(SELECT + 1, ALL | 0xc0);
@@ -229,7 +229,7 @@ fn a_write_that_enables_some_is_counted_by_the_others_alone() {
 
 #[test]
 fn a_refused_write_counts_nothing() {
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     machine.write(SELECT, ALL | 0xc0);
     assert!(machine.try_write(0xc000_0300, 0).is_err());
     assert_eq!(machine.read(VALUE), 0);
@@ -266,7 +266,7 @@ fn counts_interrupts_and_exceptions_by_what_they_are() {
 }
 
 /// Loads, stores and instructions that do both, on three lines.
-fn data(machine: &mut Machine) {
+fn data(machine: &mut AmdMachine) {
     machine.with_rbx(LOAD, 0x1000);
     machine.with_rbx(LOAD, 0x1008);
     machine.with_rbx(STORE, 0x1000);
@@ -301,7 +301,7 @@ fn asks_for_registers_where_data_counts() {
     for (name, select, wanted) in
         [("k8", 0x40, true), ("k8", 0xc0, false), ("zen4", 0x0129, true), ("zen4", 0x0029, false)]
     {
-        let mut machine = Machine::new(name);
+        let mut machine = AmdMachine::new(name);
         machine.write(SELECT, ALL | select);
         assert_eq!(machine.processor.wants_registers(), wanted, "{name} {select:#x}");
         assert_eq!(machine.processor.max_unreported() == 1, wanted, "{name} {select:#x}");
@@ -312,7 +312,7 @@ fn asks_for_registers_where_data_counts() {
 
 #[test]
 fn counts_fetches_of_blocks_and_their_misses() {
-    let code = |machine: &mut Machine| {
+    let code = |machine: &mut AmdMachine| {
         // Instructions in several blocks of two lines, then the first one again.
         for ip in [0x40_0000, 0x40_0001, 0x40_0010, 0x40_0020, 0x40_0040] {
             machine.at.ip = ip;

@@ -5,9 +5,9 @@ use crate::Pmi;
 use crate::amd::{AmdSettings, Errata};
 
 /// A zen4 with these errata and no others.
-fn with(errata: Errata) -> Machine {
+fn with(errata: Errata) -> AmdMachine {
     let settings = AmdSettings { skid: 0, errata: Some(errata), ..AmdSettings::default() };
-    let mut machine = Machine::with("zen4", settings);
+    let mut machine = AmdMachine::with("zen4", settings);
     machine.ibs_by_nmi();
     machine
 }
@@ -210,7 +210,7 @@ fn erratum_1606_lets_fast_loads_through_the_filter_unless_what_missed_the_l3_is_
         for (filter, fast, slow) in [(LATENCY, leaks, true), (LATENCY | L3_MISS_ONLY, false, true)] {
             for (known, reported) in [(true, fast), (false, slow)] {
                 let settings = AmdSettings { skid: 0, errata: Some(erratum), ..AmdSettings::default() };
-                let mut machine = Machine::with("zen6", settings);
+                let mut machine = AmdMachine::with("zen6", settings);
                 if known {
                     machine.write(OP_CTL, OP_EN | OPS | 0x90 << 32 | 9);
                     machine.with_rbx(LOAD, 0x1000);

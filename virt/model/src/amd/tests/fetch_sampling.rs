@@ -5,14 +5,14 @@ use crate::amd::AmdSettings;
 use crate::{DeliveryKind, Pmi};
 
 /// Instructions of one fetch each, at addresses in one page that the caches hold after the first turn.
-fn fetch(machine: &mut Machine, times: usize) {
+fn fetch(machine: &mut AmdMachine, times: usize) {
     for _ in 0..times {
         machine.at.ip = 0x40_0000 + ((machine.at.ip + 0x40) & 0xc0);
         machine.next(NOP);
     }
 }
 
-fn count_field(machine: &Machine) -> u64 {
+fn count_field(machine: &AmdMachine) -> u64 {
     machine.read(FETCH_CTL) >> 16 & 0xffff
 }
 
@@ -22,7 +22,7 @@ fn a_fetch_has_the_size_of_its_page() {
         [("barcelona", [0, 1, 2]), ("zen4", [0, 1, 2]), ("zen5", [0, 1, 2]), ("zen3", [0, 2, 3])]
     {
         for (at, size) in [0x40_0000, LARGE, HUGE].into_iter().zip(sizes) {
-            let mut machine = Machine::new(name);
+            let mut machine = AmdMachine::new(name);
             machine.write(FETCH_CTL, FETCH_EN | 1 << 16 | 1);
             machine.at.ip = at;
             machine.next(NOP);
@@ -34,7 +34,7 @@ fn a_fetch_has_the_size_of_its_page() {
 #[test]
 fn tags_the_fetch_that_the_maximum_count_names() {
     for name in ["barcelona", "trinity", "zen2", "zen3", "zen4", "zen5"] {
-        let mut machine = Machine::new(name);
+        let mut machine = AmdMachine::new(name);
         machine.ibs_by_nmi();
         machine.write(FETCH_CTL, FETCH_EN | 2);
         fetch(&mut machine, 32);
@@ -59,7 +59,7 @@ fn tags_the_fetch_that_the_maximum_count_names() {
 
 #[test]
 fn the_count_field_is_where_counting_is_and_where_it_begins() {
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     machine.write(FETCH_CTL, FETCH_EN | 7 << 16 | 8);
     assert_eq!(count_field(&machine), 7);
     fetch(&mut machine, 15);
@@ -73,7 +73,7 @@ fn the_count_field_is_where_counting_is_and_where_it_begins() {
 #[test]
 fn counts_only_while_enabled_and_not_valid() {
     for control in [2, FETCH_EN | FETCH_VAL | 2] {
-        let mut machine = Machine::new("zen4");
+        let mut machine = AmdMachine::new("zen4");
         machine.write(FETCH_CTL, control);
         fetch(&mut machine, 20);
         assert_eq!(count_field(&machine), 0, "{control:#x}");
@@ -83,7 +83,7 @@ fn counts_only_while_enabled_and_not_valid() {
 
 #[test]
 fn a_maximum_of_zero_tags_nothing() {
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     machine.write(FETCH_CTL, FETCH_EN);
     fetch(&mut machine, 40);
     assert_eq!((count_field(&machine), machine.read(FETCH_CTL) & FETCH_VAL), (2, 0));
@@ -91,7 +91,7 @@ fn a_maximum_of_zero_tags_nothing() {
 
 #[test]
 fn a_count_beyond_the_maximum_has_to_wrap() {
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     machine.write(FETCH_CTL, FETCH_EN | 0xffff << 16 | 1);
     assert_eq!(machine.processor.violations().counts_beyond_maximum, 1);
     fetch(&mut machine, 16 + 16);
@@ -103,7 +103,7 @@ fn a_count_beyond_the_maximum_has_to_wrap() {
 #[test]
 fn random_starts_shorten_the_period_by_up_to_fifteen() {
     let mut seen = [0; 16];
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     for _ in 0..400 {
         machine.write(FETCH_CTL, FETCH_EN | RAND_EN | 1);
         let mut fetches = 0;
@@ -119,7 +119,7 @@ fn random_starts_shorten_the_period_by_up_to_fifteen() {
 
 #[test]
 fn without_random_starts_periods_are_all_the_same() {
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     for _ in 0..20 {
         machine.write(FETCH_CTL, FETCH_EN | 1);
         fetch(&mut machine, 16);
@@ -131,7 +131,7 @@ fn without_random_starts_periods_are_all_the_same() {
 
 /// The sample of a fetch at `address`, after fetches from the addresses in `known`.
 fn sample(name: &str, known: &[u64], address: u64) -> u64 {
-    let mut machine = Machine::new(name);
+    let mut machine = AmdMachine::new(name);
     machine.write(FETCH_CTL, FETCH_EN | 0xffff);
     for &ip in known {
         machine.at.ip = ip;
@@ -187,7 +187,7 @@ fn a_sample_tells_what_the_fetch_missed_and_how_long_it_took() {
 
 #[test]
 fn a_sample_replaces_what_software_left_of_the_last_one() {
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     fetch(&mut machine, 4);
     let stale = 0xffff << 32 | 1 << 51 | 1 << 55 | 1 << 61;
     machine.write(FETCH_CTL, FETCH_EN | stale | 1 << 16 | 1);
@@ -197,7 +197,7 @@ fn a_sample_replaces_what_software_left_of_the_last_one() {
 
 #[test]
 fn the_extended_register_has_the_refill_latency() {
-    let mut machine = Machine::new("zen2");
+    let mut machine = AmdMachine::new("zen2");
     machine.write(FETCH_CTL, FETCH_EN | 1 << 16 | 1);
     machine.next(NOP);
     assert_eq!(machine.read(0xc001_103c), 35);
@@ -205,7 +205,7 @@ fn the_extended_register_has_the_refill_latency() {
 
 #[test]
 fn an_interrupt_aborts_the_next_fetch() {
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     machine.ibs_by_nmi();
     machine.write(FETCH_CTL, FETCH_EN | 1 << 16 | 1);
     machine.deliver(DeliveryKind::Interrupt);
@@ -218,7 +218,7 @@ fn an_interrupt_aborts_the_next_fetch() {
 #[test]
 fn the_filter_leaves_out_what_level_3_has() {
     const L3_MISS_ONLY: u64 = 1 << 59;
-    let mut machine = Machine::with("zen4", AmdSettings { skid: 0, seed: 3, ..AmdSettings::default() });
+    let mut machine = AmdMachine::with("zen4", AmdSettings { skid: 0, seed: 3, ..AmdSettings::default() });
     machine.ibs_by_nmi();
     fetch(&mut machine, 4);
     machine.write(FETCH_CTL, FETCH_EN | L3_MISS_ONLY | 1);

@@ -20,7 +20,7 @@ fn the_entry_s_message_type_decides_and_its_mask_stays_as_it_is() {
         (0x0_0730, None),
     ] {
         for offset in [0x340, 0x500] {
-            let mut machine = Machine::new("zen4");
+            let mut machine = AmdMachine::new("zen4");
             machine.processor.write_apic(offset, lvt);
             if offset == 0x340 {
                 machine.write(0xc001_0004, !0);
@@ -47,7 +47,7 @@ fn the_entry_s_message_type_decides_and_its_mask_stays_as_it_is() {
 fn every_entry_is_masked_after_reset_and_after_init() {
     let reset = 1 << 16;
     for offset in [0x340, 0x500, 0x510, 0x520, 0x530] {
-        let mut machine = Machine::new("zen4");
+        let mut machine = AmdMachine::new("zen4");
         assert_eq!(machine.processor.read_apic(offset), reset, "{offset:#x}");
         machine.processor.write_apic(offset, !0);
         // Mask, message type, vector.
@@ -61,7 +61,7 @@ fn every_entry_is_masked_after_reset_and_after_init() {
 #[test]
 fn the_feature_register_says_how_many_entries_there_are() {
     for (name, number) in [("k8", 1), ("barcelona", 4), ("zen5", 4)] {
-        let mut machine = Machine::new(name);
+        let mut machine = AmdMachine::new(name);
         assert_eq!(machine.processor.read_apic(0x400), number << 16, "{name}");
         machine.processor.write_apic(0x400, !0);
         machine.processor.write_apic(0x410, !0);
@@ -85,7 +85,7 @@ fn the_feature_register_says_how_many_entries_there_are() {
 
 #[test]
 fn an_interrupt_comes_after_the_skid_though_its_cause_is_off_by_then() {
-    let mut machine = Machine::with("zen4", AmdSettings { skid: 3, ..AmdSettings::default() });
+    let mut machine = AmdMachine::with("zen4", AmdSettings { skid: 3, ..AmdSettings::default() });
     machine.processor.write_apic(0x340, 0x400);
     machine.write(0xc001_0004, !0);
     machine.write(0xc001_0000, ALL | 1 << 20 | 0xc0);
@@ -106,7 +106,7 @@ fn an_interrupt_comes_after_the_skid_though_its_cause_is_off_by_then() {
 
 #[test]
 fn a_halt_lets_interrupts_arrive_at_once() {
-    let mut machine = Machine::with("zen4", AmdSettings { skid: 30, ..AmdSettings::default() });
+    let mut machine = AmdMachine::with("zen4", AmdSettings { skid: 30, ..AmdSettings::default() });
     machine.processor.write_apic(0x340, 0xf0);
     machine.write(0xc001_0004, !0);
     machine.write(0xc001_0000, ALL | 1 << 20 | 0xc0);
@@ -122,7 +122,7 @@ fn nmis_of_both_sources_are_one_and_vectors_are_kept_apart() {
         (0x0f0, 0x0f1, std::vec![Pmi::Fixed(0xf0), Pmi::Fixed(0xf1)]),
         (0x0f0, 0x0f0, std::vec![Pmi::Fixed(0xf0)]),
     ] {
-        let mut machine = Machine::new("zen4");
+        let mut machine = AmdMachine::new("zen4");
         machine.processor.write_apic(0x340, counters);
         machine.processor.write_apic(0x500, ibs);
         machine.write(0xc001_0004, 2_u64.wrapping_neg());
@@ -136,10 +136,10 @@ fn nmis_of_both_sources_are_one_and_vectors_are_kept_apart() {
 
 #[test]
 fn ibs_control_names_the_entry() {
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     assert_eq!(machine.read(IBS_CTL), 0x100);
     // On barcelona firmware has not set an entry.
-    let mut barcelona = Machine::new("barcelona");
+    let mut barcelona = AmdMachine::new("barcelona");
     assert_eq!(barcelona.read(IBS_CTL), 0);
     for (machine, without) in [(&mut machine, 0), (&mut barcelona, 1)] {
         machine.processor.write_apic(0x500, 0x400);

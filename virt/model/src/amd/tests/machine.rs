@@ -86,12 +86,12 @@ impl PhysMemory for Mapped {
     }
 }
 
-pub(super) struct Machine {
+pub(super) struct AmdMachine {
     pub(super) processor: AmdProcessor<'static>,
     pub(super) at: Context,
 }
 
-impl Machine {
+impl AmdMachine {
     pub(super) fn new(profile: &str) -> Self {
         Self::with(profile, AmdSettings { skid: 0, ..AmdSettings::default() })
     }

@@ -65,7 +65,7 @@ fn narrow_accesses_reach_their_bytes() {
 
 #[test]
 fn the_extended_register_needs_its_enable() {
-    let mut machine = Machine::new("barcelona");
+    let mut machine = AmdMachine::new("barcelona");
     let northbridge = machine.processor.northbridge();
     northbridge.port_write(0xcf8, 4, 0x8100_c3cc);
     northbridge.port_write(0xcfc, 4, 0x101);
@@ -89,7 +89,7 @@ fn the_extended_register_needs_its_enable() {
 #[test]
 fn samples_interrupt_through_the_entry_it_names() {
     for (control, expected) in [(0x100, 0), (0x101, 1), (0x103, 3), (0x104, 4), (0x001, 4)] {
-        let mut machine = Machine::new("barcelona");
+        let mut machine = AmdMachine::new("barcelona");
         machine.ibs_by_nmi();
         machine.processor.northbridge().port_write(0xcfc, 4, control);
         for index in 0..4 {

@@ -6,23 +6,23 @@ use crate::{DeliveryKind, Pmi};
 
 const CUR: u32 = 32;
 
-fn current(machine: &Machine) -> u64 {
+fn current(machine: &AmdMachine) -> u64 {
     machine.read(OP_CTL) >> CUR & 0x7ff_ffff
 }
 
-fn is_valid(machine: &Machine) -> bool {
+fn is_valid(machine: &AmdMachine) -> bool {
     machine.read(OP_CTL) & OP_VAL != 0
 }
 
 /// Prepares the machine so that the first op of the next instruction is tagged.
-fn tag_next(machine: &mut Machine) {
+fn tag_next(machine: &mut AmdMachine) {
     machine.write(OP_CTL, OP_EN | OPS | 0x90 << CUR | 9);
 }
 
 #[test]
 fn tags_the_op_that_the_maximum_count_names() {
     for name in ["trinity", "zen2", "zen3", "zen4", "zen5"] {
-        let mut machine = Machine::new(name);
+        let mut machine = AmdMachine::new(name);
         machine.ibs_by_nmi();
         machine.write(OP_CTL, OP_EN | OPS | 9);
         machine.loop_nops(9 * 16);
@@ -41,7 +41,7 @@ fn tags_the_op_that_the_maximum_count_names() {
 
 #[test]
 fn counts_cycles_where_it_is_not_told_to_count_ops() {
-    let mut machine = Machine::new("barcelona");
+    let mut machine = AmdMachine::new("barcelona");
     machine.ibs_by_nmi();
     machine.loop_nops(1);
     machine.write(OP_CTL, OP_EN | 16);
@@ -64,7 +64,7 @@ fn counts_cycles_where_it_is_not_told_to_count_ops() {
 fn the_tagged_op_may_be_any_of_an_instruction() {
     // IRET has eight ops; with fewer left to count than it has, one of its ops is tagged.
     for (before, tagged) in [(0, false), (1, true), (7, true), (8, true), (9, true)] {
-        let mut machine = Machine::new("zen4");
+        let mut machine = AmdMachine::new("zen4");
         machine.write(OP_CTL, OP_EN | OPS | (0x90 - 8 + before) << CUR | 9);
         machine.at.ip = 0x50_0000;
         machine.go(IRETQ, 0x40_0000);
@@ -74,7 +74,7 @@ fn the_tagged_op_may_be_any_of_an_instruction() {
 
 #[test]
 fn the_maximum_has_27_bits_where_it_is_extended() {
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     // The maximum is 7f_0009h times 16; the count begins 3 below it.
     machine.write(OP_CTL, OP_EN | OPS | 0x7f << 20 | 0x7f0_008d << CUR | 9);
     machine.loop_nops(3);
@@ -85,11 +85,11 @@ fn the_maximum_has_27_bits_where_it_is_extended() {
 
 #[test]
 fn the_count_is_software_s_to_set_where_it_can_be_written() {
-    let mut machine = Machine::new("zen2");
+    let mut machine = AmdMachine::new("zen2");
     machine.write(OP_CTL, OP_EN | OPS | 100 << CUR | 9);
     machine.loop_nops(3);
     assert_eq!(current(&machine), 103);
-    let mut machine = Machine::new("barcelona");
+    let mut machine = AmdMachine::new("barcelona");
     machine.loop_nops(1);
     machine.write(OP_CTL, OP_EN | 100 << CUR | 9);
     machine.at.ip = 0x40_0000;
@@ -102,7 +102,7 @@ fn the_count_is_software_s_to_set_where_it_can_be_written() {
 
 #[test]
 fn a_sample_leaves_a_random_count_of_seven_bits_where_it_can_be_read() {
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     let mut counts = std::collections::BTreeSet::new();
     for _ in 0..600 {
         tag_next(&mut machine);
@@ -111,7 +111,7 @@ fn a_sample_leaves_a_random_count_of_seven_bits_where_it_can_be_read() {
         counts.insert(current(&machine));
     }
     assert!(counts.len() > 120, "{}", counts.len());
-    let mut machine = Machine::new("barcelona");
+    let mut machine = AmdMachine::new("barcelona");
     machine.write(OP_CTL, OP_EN | 9);
     machine.loop_nops(2);
     assert_eq!((is_valid(&machine), current(&machine)), (true, 0));
@@ -120,7 +120,7 @@ fn a_sample_leaves_a_random_count_of_seven_bits_where_it_can_be_read() {
 #[test]
 fn seeds_make_different_numbers() {
     let counts = |seed| {
-        let mut machine = Machine::with("zen4", AmdSettings { skid: 0, seed, ..AmdSettings::default() });
+        let mut machine = AmdMachine::with("zen4", AmdSettings { skid: 0, seed, ..AmdSettings::default() });
         [(); 8].map(|()| {
             tag_next(&mut machine);
             machine.next(NOP);
@@ -143,7 +143,7 @@ fn reserved_maximums_and_counts_beyond_are_noted() {
         (OP_EN | OPS | 0x9f << CUR | 9, 0, 0),
         (OPS | 0xa0 << CUR | 9, 0, 0),
     ] {
-        let mut machine = Machine::new("zen4");
+        let mut machine = AmdMachine::new("zen4");
         machine.write(OP_CTL, value);
         let violations = machine.processor.violations();
         assert_eq!(
@@ -156,7 +156,7 @@ fn reserved_maximums_and_counts_beyond_are_noted() {
 
 #[test]
 fn a_count_beyond_the_maximum_has_to_wrap() {
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     machine.write(OP_CTL, OP_EN | OPS | 0x7ff_fff0 << CUR | 9);
     machine.loop_nops(16 + 0x90);
     assert!(!is_valid(&machine));
@@ -166,7 +166,7 @@ fn a_count_beyond_the_maximum_has_to_wrap() {
 
 #[test]
 fn a_maximum_of_zero_tags_nothing() {
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     machine.write(OP_CTL, OP_EN | OPS);
     machine.loop_nops(40);
     assert_eq!((is_valid(&machine), current(&machine)), (false, 40));
@@ -174,7 +174,7 @@ fn a_maximum_of_zero_tags_nothing() {
 
 #[test]
 fn a_fault_aborts_the_tagged_op() {
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     for (kind, aborted) in [
         (DeliveryKind::Fault, true),
         (DeliveryKind::Interrupt, false),
@@ -217,7 +217,7 @@ fn a_sample_tells_what_became_of_a_branch() {
         ("zen4", IRETQ, 0x1234, 7, RET | TAKEN | MISP | MICROCODE, Some(0x1234)),
     ];
     for (name, bytes, to, before, expected, target) in rows {
-        let mut machine = Machine::new(name);
+        let mut machine = AmdMachine::new(name);
         machine.write(BR_TARGET, 0x77);
         machine.write(OP_CTL, OP_EN | OPS | (0x90 - before) << CUR | 9);
         machine.at.ip = 0x50_0000;
@@ -231,7 +231,7 @@ fn a_sample_tells_what_became_of_a_branch() {
 
 #[test]
 fn a_sample_has_the_op_s_latencies() {
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     tag_next(&mut machine);
     machine.next(NOP);
     // From completion to retirement one cycle; from the tag to retirement four, and those of the misses.
@@ -243,7 +243,7 @@ fn a_sample_has_the_op_s_latencies() {
 
 /// IbsOpData2 and IbsOpData3 of a sample of `bytes` with `rbx` in RBX, after accesses to `known`.
 fn data(name: &str, known: &[u64], bytes: &[u8], rbx: u64, before: u64) -> (u64, u64) {
-    let mut machine = Machine::new(name);
+    let mut machine = AmdMachine::new(name);
     machine.write(0xc001_0000, ALL | 0x40);
     for &rbx in known {
         machine.with_rbx(LOAD, rbx);
@@ -383,7 +383,7 @@ fn the_size_of_the_page_is_told_by_level_or_in_a_field() {
 #[test]
 fn registers_of_an_instruction_that_was_interrupted_are_not_the_next_ones() {
     for kind in [DeliveryKind::Interrupt, DeliveryKind::Nmi] {
-        let mut machine = Machine::new("zen4");
+        let mut machine = AmdMachine::new("zen4");
         tag_next(&mut machine);
         let mut registers = crate::amd::DataRegisters::default();
         registers.general[3] = 0x1_0000;
@@ -397,7 +397,7 @@ fn registers_of_an_instruction_that_was_interrupted_are_not_the_next_ones() {
 
 #[test]
 fn without_registers_no_data_is_known() {
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     tag_next(&mut machine);
     assert!(machine.processor.wants_registers());
     machine.next(LOAD);
@@ -420,7 +420,7 @@ fn asks_for_registers_shortly_before_an_op_is_tagged() {
         (0, 0, 0, false),
         (OPS | OP_VAL, 0x20, 0x200, false),
     ] {
-        let mut machine = Machine::new("zen4");
+        let mut machine = AmdMachine::new("zen4");
         machine.write(OP_CTL, OP_EN | by | current << CUR | maximum);
         assert_eq!(machine.processor.wants_registers(), wanted, "{by:#x} {maximum:#x} {current:#x}");
     }
@@ -432,7 +432,7 @@ fn what_executes_in_one_go_ends_where_registers_are_asked_for() {
     for (current, expected) in
         [(0x200 - 40, 4), (0x200 - 39, 4), (0x200 - 38, 3), (0x200 - 33, 1), (0x200 - 32, 1)]
     {
-        let mut machine = Machine::new("zen4");
+        let mut machine = AmdMachine::new("zen4");
         machine.write(OP_CTL, OP_EN | OPS | current << CUR | 0x20);
         assert_eq!(machine.processor.max_unreported(), expected, "{current:#x}");
         let asked = (0..expected).map(|_| {
@@ -443,7 +443,7 @@ fn what_executes_in_one_go_ends_where_registers_are_asked_for() {
         assert!(!asked.skip(1).any(|asked| asked), "{current:#x}");
         assert!(machine.processor.wants_registers(), "{current:#x}");
     }
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     machine.write(OP_CTL, OP_EN | OPS | OP_VAL | 0x20);
     assert_eq!(machine.processor.max_unreported(), u32::MAX);
     machine.write(OP_CTL, OP_EN | 0x20);
@@ -453,7 +453,7 @@ fn what_executes_in_one_go_ends_where_registers_are_asked_for() {
 #[test]
 fn without_registers_there_are_as_many_ops() {
     for (bytes, ops) in [(NOP, 1), (LOAD, 1), (STORE, 1), (ADD, 2), (CALL, 2)] {
-        let mut machine = Machine::new("zen4");
+        let mut machine = AmdMachine::new("zen4");
         machine.write(OP_CTL, OP_EN | OPS | 0x20);
         machine.next(bytes);
         assert_eq!(current(&machine), ops, "{bytes:x?}");
@@ -467,7 +467,7 @@ fn the_filter_leaves_out_what_level_3_has_and_what_is_no_access() {
     let rows: [(&[u8], u64, bool); 4] =
         [(NOP, 0x9000, false), (LOAD, 0x1000, false), (LOAD, 0x2000, true), (STORE, 0x2000, true)];
     for (bytes, rbx, reported) in rows {
-        let mut machine = Machine::new("zen4");
+        let mut machine = AmdMachine::new("zen4");
         machine.ibs_by_nmi();
         machine.with_rbx(LOAD, 0x1000);
         machine.write(OP_CTL, OP_EN | OPS | L3_MISS_ONLY | 0x90 << CUR | 9);
@@ -490,12 +490,12 @@ fn the_latency_filter_leaves_out_loads_that_were_fast() {
         (2, 0x1_7e00, true),
         (3, 0x1_7e00, false),
     ] {
-        let mut machine = Machine::new("zen6");
+        let mut machine = AmdMachine::new("zen6");
         machine.write(OP_CTL, OP_EN | OPS | 1 << 63 | threshold << 59 | 0x90 << CUR | 9);
         machine.with_rbx(LOAD, rbx);
         assert_eq!(is_valid(&machine), reported, "{threshold} {rbx:#x}");
     }
-    let mut machine = Machine::new("zen6");
+    let mut machine = AmdMachine::new("zen6");
     machine.write(OP_CTL, OP_EN | OPS | 1 << 63 | 0x90 << CUR | 9);
     machine.with_rbx(STORE, 0x1_7e00);
     assert!(!is_valid(&machine));
@@ -505,7 +505,7 @@ fn the_latency_filter_leaves_out_loads_that_were_fast() {
 fn some_samples_have_no_rip_where_the_processor_can_tell() {
     for (name, can_tell) in [("trinity", true), ("zen4", true), ("barcelona", false)] {
         let settings = AmdSettings { skid: 0, rip_invalid: 3, ..AmdSettings::default() };
-        let mut machine = Machine::with(name, settings);
+        let mut machine = AmdMachine::with(name, settings);
         let invalid = [(); 6].map(|()| {
             machine.write(OP_CTL, 0);
             machine.write(OP_CTL, OP_EN | if name == "barcelona" { 0 } else { OPS | 0x90 << CUR } | 9);

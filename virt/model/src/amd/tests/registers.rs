@@ -44,7 +44,7 @@ fn each_msr_is_there_where_it_is_enumerated() {
     for (first, last, there) in rows {
         for (name, there) in NAMES.into_iter().zip(there) {
             for msr in first..=last {
-                let machine = Machine::new(name);
+                let machine = AmdMachine::new(name);
                 assert_eq!(machine.processor.owns_msr(msr), there, "{name} {msr:#x}");
                 assert_eq!(machine.processor.read_msr(msr).is_ok(), there, "{name} {msr:#x}");
             }
@@ -62,7 +62,7 @@ fn registers_are_0_after_reset_but_for_these() {
         (IBS_CTL, [0, 0, 0x100, 0x100, 0x100, 0x100, 0x100, 0x100]),
     ];
     for (index, name) in NAMES.into_iter().enumerate() {
-        let processor = Machine::new(name).processor;
+        let processor = AmdMachine::new(name).processor;
         for msr in (0..0x2000).chain(0xc000_0000..0xc000_2000).chain(0xc001_0000..0xc001_2000) {
             if processor.owns_msr(msr) {
                 let other = OTHERS.iter().find(|(other, _)| *other == msr);
@@ -85,7 +85,7 @@ fn writes_of_what_is_not_there_fault() {
         ("zen4", 0xc001_103d),
         ("barcelona", 0xc001_103b),
     ] {
-        assert!(Machine::new(name).try_write(msr, 0).is_err(), "{name} {msr:#x}");
+        assert!(AmdMachine::new(name).try_write(msr, 0).is_err(), "{name} {msr:#x}");
     }
 }
 
@@ -99,7 +99,7 @@ fn read_only_registers_refuse_every_write() {
         ("zen4", 0xc001_103c),
         ("barcelona", IBS_CTL),
     ] {
-        assert!(Machine::new(name).try_write(msr, 0).is_err(), "{name} {msr:#x}");
+        assert!(AmdMachine::new(name).try_write(msr, 0).is_err(), "{name} {msr:#x}");
     }
 }
 
@@ -114,7 +114,7 @@ fn event_select_keeps_the_bits_that_are_not_reserved_and_drops_the_others() {
     ];
     for (name, kept) in rows {
         for bit in 0..64 {
-            let mut machine = Machine::new(name);
+            let mut machine = AmdMachine::new(name);
             machine.write(0xc001_0002, 1 << bit);
             assert_eq!(machine.read(0xc001_0002), kept & 1 << bit, "{name} bit {bit}");
             let warned = u32::from(kept & 1 << bit == 0);
@@ -126,7 +126,7 @@ fn event_select_keeps_the_bits_that_are_not_reserved_and_drops_the_others() {
 #[test]
 fn legacy_registers_are_the_first_four_extended_ones() {
     for index in 0..4 {
-        let mut machine = Machine::new("zen2");
+        let mut machine = AmdMachine::new("zen2");
         machine.write(0xc001_0000 + index, 0xc0);
         machine.write(0xc001_0004 + index, 77);
         assert_eq!(machine.read(0xc001_0200 + 2 * index), 0xc0);
@@ -138,14 +138,14 @@ fn legacy_registers_are_the_first_four_extended_ones() {
 
 #[test]
 fn counters_have_48_bits() {
-    let mut machine = Machine::new("k8");
+    let mut machine = AmdMachine::new("k8");
     machine.write(0xc001_0004, !0);
     assert_eq!(machine.read(0xc001_0004), 0xffff_ffff_ffff);
 }
 
 #[test]
 fn global_registers_set_and_clear_what_they_have() {
-    let mut machine = Machine::new("zen4");
+    let mut machine = AmdMachine::new("zen4");
     assert_eq!(machine.read(0xc000_0301), 0x3f);
     machine.write(0xc000_0301, !0);
     assert_eq!(machine.read(0xc000_0301), 0x3f);
@@ -164,7 +164,7 @@ fn global_registers_set_and_clear_what_they_have() {
 #[test]
 fn rdpmc_reads_as_many_as_there_are() {
     for (name, number) in [("k8", 4), ("barcelona", 4), ("trinity", 6), ("zen4", 6)] {
-        let mut machine = Machine::new(name);
+        let mut machine = AmdMachine::new(name);
         machine.write(0xc001_0007, 99);
         for index in 0..8 {
             let expected = match index {
@@ -195,7 +195,7 @@ fn op_control_refuses_each_bit_without_its_feature() {
     for (bits, legal) in rows {
         for (name, legal) in NAMES.into_iter().zip(legal).skip(1) {
             for bit in bits.clone() {
-                let mut machine = Machine::new(name);
+                let mut machine = AmdMachine::new(name);
                 assert_eq!(machine.try_write(OP_CTL, 1 << bit).is_ok(), legal, "{name} bit {bit}");
             }
         }
@@ -210,7 +210,7 @@ fn fetch_control_ignores_bits_that_it_lacks() {
     for (name, kept) in
         [("barcelona", all & !l3 & !l2), ("trinity", all & !l3 & !l2), ("zen2", all & !l3), ("zen4", all)]
     {
-        let mut machine = Machine::new(name);
+        let mut machine = AmdMachine::new(name);
         machine.write(FETCH_CTL, !0);
         assert_eq!(machine.read(FETCH_CTL), kept, "{name}");
     }
@@ -240,7 +240,7 @@ fn data_registers_take_what_they_can_hold() {
         ("zen4", OP_DATA3, !0, true),
     ];
     for (name, msr, value, legal) in rows {
-        let mut machine = Machine::new(name);
+        let mut machine = AmdMachine::new(name);
         assert_eq!(machine.try_write(msr, value).is_ok(), legal, "{name} {msr:#x} {value:#x}");
         assert_eq!(machine.read(msr), if legal { value } else { 0 }, "{name} {msr:#x} {value:#x}");
     }

@@ -9,28 +9,28 @@ const DIS: u64 = 1 << 0;
 const CUR: u32 = 32;
 
 /// A machine that tags the next op, with this value of the second control register.
-fn tag_op(control2: u64) -> Machine {
-    let mut machine = Machine::new("zen6");
+fn tag_op(control2: u64) -> AmdMachine {
+    let mut machine = AmdMachine::new("zen6");
     machine.write(OP_CTL2, control2);
     machine.write(OP_CTL, OP_EN | OPS | 0x90 << CUR | 9);
     machine
 }
 
 /// A machine that tags the next fetch, with this value of the second control register.
-fn tag_fetch(control2: u64) -> Machine {
-    let mut machine = Machine::new("zen6");
+fn tag_fetch(control2: u64) -> AmdMachine {
+    let mut machine = AmdMachine::new("zen6");
     machine.write(FETCH_CTL2, control2);
     machine.write(FETCH_CTL, FETCH_EN | 9 << 16 | 9);
     machine
 }
 
 /// Whether there is a sample of an op.
-fn op_sampled(machine: &Machine) -> bool {
+fn op_sampled(machine: &AmdMachine) -> bool {
     machine.read(OP_CTL) & OP_VAL != 0
 }
 
 /// Whether there is a sample of a fetch.
-fn fetch_sampled(machine: &Machine) -> bool {
+fn fetch_sampled(machine: &AmdMachine) -> bool {
     machine.read(FETCH_CTL) & FETCH_VAL != 0
 }
 
@@ -38,7 +38,7 @@ fn fetch_sampled(machine: &Machine) -> bool {
 fn bits_that_are_not_announced_fault() {
     for bit in 0..64 {
         for (register, bits) in [(OP_CTL2, 0b111), (FETCH_CTL2, 0x7f)] {
-            let mut machine = Machine::new("zen6");
+            let mut machine = AmdMachine::new("zen6");
             assert_eq!(machine.read(register), 0, "after reset");
             let written = machine.try_write(register, 1 << bit);
             assert_eq!(written.is_ok(), bits & 1_u64 << bit != 0, "{register:#x} {bit}");
@@ -50,7 +50,7 @@ fn bits_that_are_not_announced_fault() {
 #[test]
 fn a_unit_that_is_disabled_counts_nothing_and_keeps_its_count() {
     for (mut machine, register, sampled) in [
-        (tag_op(DIS), OP_CTL2, op_sampled as fn(&Machine) -> bool),
+        (tag_op(DIS), OP_CTL2, op_sampled as fn(&AmdMachine) -> bool),
         (tag_fetch(DIS), FETCH_CTL2, fetch_sampled),
     ] {
         assert!(!machine.processor.needs_each_instruction() && !machine.processor.wants_registers());

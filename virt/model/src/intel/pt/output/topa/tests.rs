@@ -5,18 +5,18 @@ use super::*;
 
 /// Memory with tables, which notes every write.
 #[derive(Default)]
-struct Memory {
+struct TableMemory {
     words: BTreeMap<u64, u64>,
     writes: Vec<(u64, usize)>,
 }
 
-impl Memory {
+impl TableMemory {
     fn with(entries: &[(u64, u64)]) -> Self {
         Self { words: entries.iter().copied().collect(), writes: Vec::new() }
     }
 }
 
-impl PhysMemory for Memory {
+impl PhysMemory for TableMemory {
     fn read(&self, addr: u64, out: &mut [u8]) -> bool {
         for (index, chunk) in out.chunks_mut(8).enumerate() {
             let word = self.words.get(&(addr + index as u64 * 8)).copied().unwrap_or(0);
@@ -102,7 +102,7 @@ fn refuses_each_malformed_table() {
         ("broadwell", 0x20_0000, T | 5, at(0, 0), Some(ReservedBits { address: second, entry: T | 5 })),
     ];
     for (name, entry0, entry1, mask_ptrs, error) in rows {
-        let memory = Memory::with(&[(first, entry0), (second, entry1)]);
+        let memory = TableMemory::with(&[(first, entry0), (second, entry1)]);
         let started = topa(name).start(T, mask_ptrs, &memory);
         assert_eq!(started.err(), error, "{name} {entry0:#x} {entry1:#x} {mask_ptrs:#x}");
     }
@@ -110,7 +110,7 @@ fn refuses_each_malformed_table() {
 
 #[test]
 fn refuses_a_table_that_is_not_page_aligned_or_not_there() {
-    let memory = Memory::with(&[(T, 0x20_0000)]);
+    let memory = TableMemory::with(&[(T, 0x20_0000)]);
     let misaligned = topa("skylake").start(T + 0x80, at(0, 0), &memory);
     assert_eq!(misaligned, Err(OperationalError::TableMisaligned { table: T + 0x80 }));
     let absent = topa("skylake").start(1 << 37, at(0, 0), &memory);
@@ -121,7 +121,7 @@ fn refuses_a_table_that_is_not_page_aligned_or_not_there() {
 fn regions_have_4_kib_to_128_mib() {
     for n in 0..16u64 {
         let size = 0x1000u64 << n;
-        let mut memory = Memory::with(&[(T, 0x800_0000 | n << 6 | 4), (T + 8, T | 1)]);
+        let mut memory = TableMemory::with(&[(T, 0x800_0000 | n << 6 | 4), (T + 8, T | 1)]);
         let mut topa = topa("skylake");
         topa.start(T, at(0, size - 3), &memory).expect("a table");
         let mut violations = IntelViolations::default();
@@ -135,7 +135,7 @@ fn regions_have_4_kib_to_128_mib() {
 #[test]
 fn walks_regions_and_tables() {
     const U: u64 = 0x2_0000;
-    let mut memory = Memory::with(&[
+    let mut memory = TableMemory::with(&[
         (T, 0x20_0000),
         (T + 8, 0x21_0000 | 4),
         (T + 16, U | 1),
@@ -172,7 +172,7 @@ fn a_start_at_an_end_entry_goes_on_at_the_begin_of_the_next_tables_first_region(
     // "ToPA Errors" compares the offset with the size of a region.
     const U: u64 = 0x2_0000;
     for offset in [0, 0x10, 0xfff, 0x7fff_ffff] {
-        let mut memory = Memory::with(&[(T, 0x20_0000), (T + 8, U | 1), (U, 0x30_0000), (U + 8, T | 1)]);
+        let mut memory = TableMemory::with(&[(T, 0x20_0000), (T + 8, U | 1), (U, 0x30_0000), (U + 8, T | 1)]);
         let mut topa = topa("skylake");
         topa.start(T, at(1, offset), &memory).expect("a table");
         assert_eq!(topa.pointers(), (U, at(0, 0)), "{offset:#x}");
@@ -184,7 +184,7 @@ fn a_start_at_an_end_entry_goes_on_at_the_begin_of_the_next_tables_first_region(
 
 #[test]
 fn an_error_in_an_entry_shows_when_it_is_reached() {
-    let mut memory = Memory::with(&[(T, 0x20_0000), (T + 8, 0x21_0002)]);
+    let mut memory = TableMemory::with(&[(T, 0x20_0000), (T + 8, 0x21_0002)]);
     let mut topa = topa("skylake");
     topa.start(T, at(0, 0xff8), &memory).expect("a table");
     let error = OperationalError::ReservedBits { address: T + 8, entry: 0x21_0002 };
@@ -195,7 +195,7 @@ fn an_error_in_an_entry_shows_when_it_is_reached() {
 #[test]
 fn the_last_entry_of_the_largest_table_is_followed_by_the_first() {
     let last = T + u64::from(LAST_INDEX) * 8;
-    let mut memory = Memory::with(&[(T, 0x20_0000), (last, 0x21_0000)]);
+    let mut memory = TableMemory::with(&[(T, 0x20_0000), (last, 0x21_0000)]);
     let mut topa = topa("skylake");
     topa.start(T, at(u64::from(LAST_INDEX), 0xfff), &memory).expect("a table");
     topa.write(&[0], &mut memory, &mut IntelViolations::default()).expect("room");
@@ -209,7 +209,7 @@ fn a_single_entry_raises_its_pmi_early_and_wraps() {
     let int = FilledRegion { int: true, stop: false };
     let stop = FilledRegion { int: false, stop: true };
     for (bits, early, full) in [(0, none, none), (4, int, none), (0x10, none, stop), (0x14, int, stop)] {
-        let mut memory = Memory::with(&[(T, 0x20_0000 | bits), (T + 8, T | 1)]);
+        let mut memory = TableMemory::with(&[(T, 0x20_0000 | bits), (T + 8, T | 1)]);
         let mut violations = IntelViolations::default();
         let mut topa = topa("broadwell");
         topa.start(T, at(0, 0xdf0), &memory).expect("a table");
@@ -222,7 +222,7 @@ fn a_single_entry_raises_its_pmi_early_and_wraps() {
 
 #[test]
 fn a_live_edit_is_not_seen_but_counted() {
-    let mut memory = Memory::with(&[(T, 0x20_0000), (T + 8, 0x21_0000), (T + 16, T | 1), (T + 24, 7)]);
+    let mut memory = TableMemory::with(&[(T, 0x20_0000), (T + 8, 0x21_0000), (T + 16, T | 1), (T + 24, 7)]);
     let mut violations = IntelViolations::default();
     let mut topa = topa("skylake");
     topa.start(T, at(0, 0xff0), &memory).expect("a table");
@@ -245,7 +245,7 @@ fn a_live_edit_is_not_seen_but_counted() {
 
 #[test]
 fn a_live_edit_is_counted_when_the_table_goes_round() {
-    let mut memory = Memory::with(&[(T, 0x20_0000), (T + 8, T | 1)]);
+    let mut memory = TableMemory::with(&[(T, 0x20_0000), (T + 8, T | 1)]);
     let mut violations = IntelViolations::default();
     let mut topa = topa("skylake");
     topa.start(T, at(0, 0xff0), &memory).expect("a table");
@@ -258,7 +258,7 @@ fn a_live_edit_is_counted_when_the_table_goes_round() {
 
 #[test]
 fn output_where_no_memory_is_gets_lost_and_counted() {
-    let mut memory = Memory::with(&[(T, 1 << 37), (T + 8, T | 1)]);
+    let mut memory = TableMemory::with(&[(T, 1 << 37), (T + 8, T | 1)]);
     let mut violations = IntelViolations::default();
     let mut topa = topa("skylake");
     topa.start(T, at(0, 0), &memory).expect("a table");

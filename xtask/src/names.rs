@@ -1,0 +1,134 @@
+//! One word, one meaning: no two types of a crate have the same name, and no file but one compares dialects.
+
+use pugmark_qemu_tests::images::workspace;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use syn::{Attribute, Item};
+
+/// Where the sources of each crate are. The files of each integration test are a crate of their own.
+const CRATES: [&str; 15] = [
+    "boot/src",
+    "capi/src",
+    "decoder-core/src",
+    "fuzz/src",
+    "kernel/src",
+    "pfm/src",
+    "qemu-tests/src",
+    "tools/src",
+    "virt/model/src",
+    "virt/monitor/src",
+    "virt/program/src",
+    "virt/protocol/src",
+    "virt/truth/src",
+    "xtask/peers/src",
+    "xtask/src",
+];
+
+/// Each type's name, and where the crate defines it.
+type Places = BTreeMap<String, Vec<String>>;
+
+/// Adds the types that `items` define. A test's aliases are short for the rows of its own table, and do not count.
+fn collect(items: &[Item], path: &str, in_tests: bool, places: &mut Places) {
+    for item in items {
+        let name = match item {
+            Item::Struct(item) => &item.ident,
+            Item::Enum(item) => &item.ident,
+            Item::Union(item) => &item.ident,
+            Item::Trait(item) => &item.ident,
+            Item::Type(item) if !in_tests => &item.ident,
+            Item::Mod(module) => {
+                if let Some((_, items)) = &module.content {
+                    collect(items, path, in_tests || is_test(&module.attrs), places);
+                }
+                continue;
+            }
+            _ => continue,
+        };
+        places.entry(name.to_string()).or_default().push(path.to_owned());
+    }
+}
+
+fn is_test(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("cfg")
+            && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"))
+    })
+}
+
+/// The Rust files in a folder and in the folders in it.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut files = vec![];
+    for entry in entries {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            files.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+/// The names that these files give to two types, with the files.
+fn doubles<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<String> {
+    let mut places = Places::new();
+    for (path, text) in files {
+        let file = syn::parse_file(text).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let in_tests = path.split('/').any(|part| matches!(part, "tests" | "tests.rs"));
+        collect(&file.items, path, in_tests, &mut places);
+    }
+    let doubles = places.into_iter().filter(|(_, places)| places.len() > 1);
+    doubles.map(|(name, places)| format!("{name}: {}", places.join(", "))).collect()
+}
+
+#[test]
+fn no_crate_gives_two_types_the_same_name() {
+    let mut found = vec![];
+    for folder in CRATES {
+        let folder = workspace().join(folder);
+        let files: Vec<_> = sources(&folder)
+            .into_iter()
+            .map(|path| {
+                let text = fs::read_to_string(&path).expect("a source");
+                let path = path.strip_prefix(workspace()).expect("in the workspace").display().to_string();
+                (path, text)
+            })
+            .collect();
+        found.extend(doubles(files.iter().map(|(path, text)| (path.as_str(), text.as_str()))));
+    }
+    assert!(found.is_empty(), "one word, one meaning:\n{}", found.join("\n"));
+}
+
+#[test]
+fn types_of_modules_and_of_tests_are_found_and_other_names_are_not() {
+    let one = "struct Walk; mod inner { pub enum Walk {} } impl Trait for Walk { type Row = u8; }";
+    let two = "type Row = u8; trait Walk {} fn walk() { struct Row; } #[cfg(test)] mod tests { type Row = u8; struct Leg; }";
+    /// Files with their text, and the names that two types have.
+    type Row<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str]);
+    let rows: [Row<'_>; 5] = [
+        (&[("a.rs", one)], &["Walk: a.rs, a.rs"]),
+        (&[("a.rs", one), ("b.rs", two)], &["Walk: a.rs, a.rs, b.rs"]),
+        (&[("b.rs", two), ("tests.rs", "type Row = u8;")], &[]),
+        (&[("b.rs", two), ("c.rs", "type Row = u8;")], &["Row: b.rs, c.rs"]),
+        (&[("b.rs", two), ("tests/c.rs", "union Leg { a: u8 }")], &["Leg: b.rs, tests/c.rs"]),
+    ];
+    for (files, expected) in rows {
+        assert_eq!(doubles(files.iter().copied()), expected, "{files:?}");
+    }
+}
+
+#[test]
+fn one_file_says_what_libipt_reads_otherwise() {
+    for path in sources(&workspace().join("decoder-core/src")) {
+        let text = fs::read_to_string(&path).expect("a source");
+        let compares = text.lines().any(|line| {
+            line.contains("= Dialect::")
+                || line.contains("Dialect::Libipt =>")
+                || line.contains("Dialect::Manual =>")
+        });
+        assert!(!compares, "{} compares dialects: ask a question of config/dialect.rs", path.display());
+    }
+}
