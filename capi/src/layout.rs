@@ -31,7 +31,8 @@ macro_rules! layout {
 }
 
 fn layouts() -> Vec<Layout> {
-    let mut packet = layout!("pt_packet", PtPacket, ["type" = kind: u32, "size" = size: u8]);
+    let mut packet = layout!("pt_packet", PtPacket, ["type" = kind: u32]);
+    packet.fields.push(("size".into(), offset_of!(PtPacket, size) as u32 * 8, 8));
     let payload = offset_of!(PtPacket, payload) as u32 * 8;
     packet.fields.extend(
         payload_fields().map(|(name, Field { at, width })| (format!("payload.{name}"), payload + at, width)),

@@ -10,6 +10,11 @@ use std::{ffi::c_int, ptr};
 #[inline]
 pub(crate) unsafe fn write_out<T: Copy>(value: &T, out: *mut T, size: usize) {
     let own = size_of::<T>();
+    if size == own {
+        // SAFETY: the caller's structure has that many bytes.
+        unsafe { out.write_unaligned(*value) };
+        return;
+    }
     let out = out.cast::<u8>();
     // SAFETY: both have that many bytes.
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(value).cast::<u8>(), out, own.min(size)) };

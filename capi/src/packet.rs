@@ -14,9 +14,9 @@ use std::ffi::c_int;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PtPacket {
     pub(crate) kind: c_int,
-    pub(crate) size: u8,
-    /// Bytes that no field has; zero.
-    pub(crate) padding: [u8; 3],
+    /// The size, and three bytes that no field has; zero. As one number it is written and read back in one piece, which
+    /// a processor does several times as fast.
+    pub(crate) size: u32,
     pub(crate) payload: [u64; 2],
 }
 
@@ -119,9 +119,10 @@ pub(crate) mod field {
 
 impl PtPacket {
     pub(crate) const fn new(kind: c_int) -> Self {
-        Self { kind, size: 0, padding: [0; 3], payload: [0; 2] }
+        Self { kind, size: 0, payload: [0; 2] }
     }
 
+    #[inline(always)]
     pub(crate) const fn with(mut self, field: Field, value: u64) -> Self {
         self.payload[(field.at / 64) as usize] |= (value & field.mask()) << (field.at % 64);
         self
@@ -151,7 +152,8 @@ impl PtPacket {
         Self::new(kind).with(field::IP_IPC, form).with(field::IP_IP, payload)
     }
 
-    /// The decoder's packet, or `None` if libipt 2.0.5 does not know it.
+    /// The decoder's packet, without its size, or `None` if libipt 2.0.5 does not know it.
+    #[inline(always)]
     pub(crate) fn from_packet(packet: Packet) -> Option<Self> {
         Some(match packet {
             Packet::Pad => Self::new(kind::PAD),

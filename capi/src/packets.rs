@@ -94,7 +94,7 @@ impl PacketDecoder {
                 // The longest packet has 16 bytes.
                 Some(packet) => {
                     let size = self.packets.offset() - position;
-                    (PtPacket { size: size as u8, ..packet }, size)
+                    (PtPacket { size: size as u32, ..packet }, size)
                 }
                 None => self.unknown(position)?,
             },
@@ -150,7 +150,7 @@ impl PacketDecoder {
         self.packets = Self::packets(unsafe { self.config.trace() });
         self.packets.set_offset(position);
         let Ok(length) = u64::try_from(size) else { return Err(size) };
-        packet.size = u8::try_from(length).map_err(|_| Code::Invalid.status())?;
+        packet.size = u8::try_from(length).map_err(|_| Code::Invalid.status())?.into();
         if position + length > self.config.len() {
             return Err(Code::EndOfStream.status());
         }

@@ -121,6 +121,8 @@ pub(crate) fn linux(options: &LinuxOptions) -> Result<ExitCode> {
     // What perf needs to find the code of the guest's programs.
     if outcome.file("perf.data").is_ok() && options.initrd.is_none() {
         let (data, root) = (options.out.join("perf.data"), folder.join("root"));
+        let here = std::env::current_dir()?;
+        let root = root.strip_prefix(here).unwrap_or(&root);
         eprintln!("linux: perf script --input {} --symfs {}", data.display(), root.display());
     }
     Ok(u8::try_from(outcome.status).map_or(ExitCode::FAILURE, ExitCode::from))

@@ -141,6 +141,9 @@ pub(crate) fn prepare_tests(no_install: bool) -> Result<()> {
             }
         }
     }
+    if let Err(error) = require("perf", |manager| manager.perf, no_install) {
+        println!("{error:#}");
+    }
     let mut packages = packages::Packages { no_install, tell: &mut |command| println!("{command}") };
     if let Err(error) = packages.kernel().and_then(|_| packages.busybox()) {
         println!("Linux is missing as a guest: {error:#}");

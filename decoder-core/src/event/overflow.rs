@@ -40,23 +40,28 @@ impl EventDecoder<'_> {
         }
         let blame = |error: Error| if dialect.blames_overflow() { Error { offset, ..error } } else { error };
         let when = self.clock.now();
-        let behind = self.behind_overflow();
-        if let Err(error @ Error { kind: ErrorKind::EndOfSlice | ErrorKind::LooksTooFar, .. }) = behind {
-            return Err(error);
-        }
+        let behind = match self.behind_overflow() {
+            Err(error @ Error { kind: ErrorKind::EndOfSlice, .. }) => return Err(error),
+            // The FUP of an OVF follows at once. Many timing packets come while tracing is off.
+            Err(Error { kind: ErrorKind::LooksTooFar, .. }) => Ok(Behind::Other),
+            behind => behind,
+        };
         if let Ok(Behind::Fup(end)) = behind {
-            if self.config().errata.apl12 && self.went_off_by_apl12(end).map_err(blame)? {
+            if self.config().errata.apl12 && unless_far(self.went_off_by_apl12(end)).map_err(blame)? {
                 return self.pass_fup_by_apl12(offset, end).map_err(blame);
             }
             let waiter =
                 Waiter { partner: Partner::OwnFup, kind: Some(EventKind::Overflow), when: Some(when) };
             return self.waiting.push_with(waiter, "OVF").map_err(here);
         }
-        if self.config().errata.skd010 && self.resume_by_skd010(offset, when).map_err(blame)? {
+        if self.config().errata.skd010 && unless_far(self.resume_by_skd010(offset, when)).map_err(blame)? {
             return Ok(());
         }
         let unexpected = matches!(behind, Err(Error { kind: ErrorKind::UnexpectedPacket(_), .. }));
-        if self.config().errata.apl11 && unexpected && self.go_off_by_apl11(offset, when).map_err(blame)? {
+        if self.config().errata.apl11
+            && unexpected
+            && unless_far(self.go_off_by_apl11(offset, when)).map_err(blame)?
+        {
             return Ok(());
         }
         behind.map_err(blame)?;
@@ -94,5 +99,13 @@ impl EventDecoder<'_> {
     ) -> Result<(), ErrorKind> {
         let event = self.event(offset, ip, EventKind::Overflow);
         self.publish_event(super::Event { when, ..event })
+    }
+}
+
+/// What an erratum is about comes close after the OVF, or not at all.
+fn unless_far(found: Result<bool, Error>) -> Result<bool, Error> {
+    match found {
+        Err(Error { kind: ErrorKind::LooksTooFar, .. }) => Ok(false),
+        found => found,
     }
 }

@@ -112,8 +112,9 @@
 //! Outcomes, incomplete events and return addresses are in the state, and keep no bytes. Of a PSB+, an OVF and the last
 //! PSB+ the decoder keeps as much as it has memory for, which it divides up when it is created: then it can look at
 //! least `N / 2 - 200` bytes ahead with `N` bytes. A PSB+ has some fifty bytes, and a hundred with all that can be in
-//! it. After an OVF while tracing is off, many timing packets may come; then an OVF is an error,
-//! [`LooksTooFar`](crate::ErrorKind::LooksTooFar), wherever the cuts are, and decoding goes on at the next PSB.
+//! it; a longer one than this is an error, [`LooksTooFar`](crate::ErrorKind::LooksTooFar), wherever the cuts are, and
+//! decoding goes on at the next PSB. After an OVF with nothing but timing packets for so long, tracing is off: if it
+//! were on, a FUP would follow at once.
 //!
 //! Streams read by the [manual](crate::config::Dialect::Manual), whatever the configuration says: libipt looks ahead in
 //! more places, and has no slices.

@@ -9,6 +9,7 @@ use super::{
 use pugmark_decoder_core::{
     ErrorKind,
     config::Config,
+    errata::Errata,
     event::Event,
     graph::Graph,
     image::{Image, Section},
@@ -125,10 +126,29 @@ fn what_an_overflow_means_is_looked_for_over_many_packets() {
 }
 
 #[test]
+fn after_an_overflow_tracing_may_be_off_for_long() {
+    // OVF, MTCs, TIP.PGE (1000), TNT.
+    let trace = around(&[b"\x02\xf3", &b"\x59\x07".repeat(5000)[..], b"\x31\0\x10\x06"].concat());
+    for errata in [
+        Errata::NONE,
+        Errata { skd010: true, ..Errata::NONE },
+        Errata { apl11: true, apl12: true, ..Errata::NONE },
+    ] {
+        let config = Config { errata, ..Config::new() };
+        for cuts in [Cuts::Each(1), Cuts::Each(64), Cuts::Each(700), Cuts::At(vec![33]), Cuts::At(vec![])] {
+            check(&trace, Image::new(&LOOP), config, &cuts, "overflow");
+        }
+    }
+}
+
+#[test]
 fn what_is_too_far_away_is_an_error_wherever_the_cuts_are() {
-    // A PSB+ without end, too.
     let endless = [&b"\x02\x82".repeat(8)[..], &b"\x59\x07".repeat(2000), b"\x02\x23"].concat();
-    for (packets, place) in [(overflow(2000), 28), (endless, 28)] {
+    for (packets, first) in [
+        // A FUP while tracing is off.
+        (overflow(2000), (0x1c + 2 + 4000, ErrorKind::UnexpectedPacket("FUP"))),
+        (endless, (0x1c, ErrorKind::LooksTooFar)),
+    ] {
         let trace = around(&packets);
         let (image, config) = (Image::new(&LOOP), Config::new());
         for layer in [Layer::Answers, Layer::Blocks(0), Layer::Blocks(5000)] {
@@ -141,7 +161,7 @@ fn what_is_too_far_away_is_an_error_wherever_the_cuts_are() {
                     _ => None,
                 })
                 .collect();
-            assert!(errors.starts_with(&[(place, ErrorKind::LooksTooFar)]), "{errors:x?}");
+            assert!(errors.starts_with(&[first]), "{errors:x?}");
             // The branch after the second PSB+ is seen again.
             assert!(!matches!(expected.0.last(), Some(Step::Error(_))));
             for cuts in [Cuts::Each(1), Cuts::Each(100), Cuts::Each(2000), Cuts::At(vec![29, 2000])] {
