@@ -142,7 +142,8 @@ pub struct Reported {
 mod tests {
     use super::*;
 
-    const CTL: &str = "monitor: refused processor=0 msr=0x570 value=0x8000 rip=0x1000: not taken over 0x0";
+    const CTL: &str =
+        "monitor: refused processor=0 msr=0x570 value=0x8000 rip=0x1000: the register keeps 0x0";
     const READ: &str = "monitor: refused processor=1 msr=0x571 rip=0x1000: cannot be read";
     const EDIT: &str = "monitor: violation processor=0 live_table_edits=1 first_live_edit=0x5000";
 

@@ -123,7 +123,7 @@ fn a_run_that_measures_is_none_that_declined() {
 
 #[test]
 fn a_run_that_breaks_a_rule_of_the_hardware_does_not_end_well() {
-    let refused = "monitor: refused processor=0 msr=0x570 value=0x1 rip=0x0: not taken over 0x0";
+    let refused = "monitor: refused processor=0 msr=0x570 value=0x1 rip=0x0: the register keeps 0x0";
     let violation = "monitor: violation processor=0 pmis_dropped=1";
     let probe = "probe a msr=0x570 value=0x1";
     for (lines, in_run, outside) in [

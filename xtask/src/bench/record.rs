@@ -1,7 +1,8 @@
 //! Recordings of programs that everybody has, made by `pugmark record` and kept in the build folder.
 //!
-//! Each instruction is a step of its own, 30 000 to 50 000 a second where nothing else runs. So the inputs are small, and
-//! tracing ends after so many instructions; the programs then run on without.
+//! In QEMU's user-mode emulator that takes seconds. Where it is not installed each instruction is a step of its own, 30 000
+//! to 50 000 a second where nothing else runs. So the inputs are small, and tracing ends after a number of instructions;
+//! the programs then continue without it.
 
 use super::load::{Load, recorded_load};
 use crate::cargo::cargo;
@@ -14,7 +15,7 @@ use std::{
     time::Instant,
 };
 
-/// What the programs get to do.
+/// The inputs of the programs.
 const INPUTS: [(&str, &str); 3] = [
     ("sample.py", include_str!("inputs/sample.py")),
     ("sample.sql", include_str!("inputs/sample.sql")),
@@ -36,7 +37,7 @@ const PROGRAMS: [(&str, &[&str]); 5] = [
 
 /// How a program is traced: the suffix of the recording's name, the options, and after how many instructions it ends.
 /// All compress returns but the last, which is for decoders that cannot do without.
-const WAYS: [(&str, &[&str], u32); 3] = [
+const VARIANTS: [(&str, &[&str], u32); 3] = [
     ("", &[], 12_000_000),
     ("-timing", &["--tsc", "--mtc=3", "--cyc=0"], 5_000_000),
     ("-returns", &["--no-ret-compression"], 3_000_000),
@@ -49,8 +50,8 @@ const PSB: &str = "--psb=3";
 pub(super) fn names() -> impl Iterator<Item = String> {
     PROGRAMS.iter().flat_map(|(program, _)| {
         // One program is enough to see what a trace without return compression changes.
-        let ways = WAYS.iter().filter(|(suffix, ..)| *suffix != "-returns" || *program == "python3");
-        ways.map(move |(suffix, ..)| format!("{program}{suffix}"))
+        let variants = VARIANTS.iter().filter(|(suffix, ..)| *suffix != "-returns" || *program == "python3");
+        variants.map(move |(suffix, ..)| format!("{program}{suffix}"))
     })
 }
 
@@ -80,9 +81,13 @@ fn all_names() -> String {
 }
 
 fn make(folder: &Path, names: &[&String]) -> Result<()> {
-    let limits: u32 = names.iter().filter_map(|name| way(name)).map(|(_, (_, _, limit))| limit / 1000).sum();
+    let limits: u32 = names
+        .iter()
+        .filter_map(|name| program_and_variant(name))
+        .map(|(_, (_, _, limit))| limit / 1000)
+        .sum();
     println!(
-        "recording {}: {} million steps, {} to {} minutes",
+        "recording {}: {} million instructions, which takes {} to {} minutes without QEMU's user-mode emulator",
         names.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", "),
         limits / 1000,
         limits.div_ceil(50 * 60),
@@ -104,17 +109,17 @@ fn make(folder: &Path, names: &[&String]) -> Result<()> {
 }
 
 type Program = (&'static str, &'static [&'static str]);
-type Way = (&'static str, &'static [&'static str], u32);
+type Variant = (&'static str, &'static [&'static str], u32);
 
 /// The program of a recording, and how it is traced.
-fn way(name: &str) -> Option<(Program, Way)> {
+fn program_and_variant(name: &str) -> Option<(Program, Variant)> {
     let program = PROGRAMS.into_iter().find(|(program, _)| name.starts_with(program))?;
-    let way = WAYS.into_iter().find(|(suffix, ..)| name.get(program.0.len()..) == Some(*suffix))?;
-    Some((program, way))
+    let variant = VARIANTS.into_iter().find(|(suffix, ..)| name.get(program.0.len()..) == Some(*suffix))?;
+    Some((program, variant))
 }
 
 fn record(folder: &Path, inputs: &Path, name: &str) -> Result<()> {
-    let ((_, words), (_, flags, limit)) = way(name).context("no such recording")?;
+    let ((_, words), (_, flags, limit)) = program_and_variant(name).context("no such recording")?;
     let words: Vec<_> = words.iter().map(|word| argument(word, inputs)).collect::<Result<_>>()?;
     // A recording that was broken off is not one.
     let unfinished = folder.join("unfinished");
@@ -190,17 +195,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_recording_has_a_program_and_a_way_to_trace_it() {
+    fn every_recording_has_a_program_and_a_variant() {
         let names: Vec<_> = names().collect();
         assert_eq!(names.len(), 11);
         for name in names {
-            let ((program, words), (suffix, ..)) = way(&name).expect("a program and a way");
+            let ((program, words), (suffix, ..)) =
+                program_and_variant(&name).expect("a program and a variant");
             assert_eq!(format!("{program}{suffix}"), name);
             for input in words.iter().filter(|word| word.starts_with('{') && **word != "{cc1}") {
                 let input = input.trim_matches(['{', '}']);
                 assert!(input == TEXT || INPUTS.iter().any(|(name, _)| *name == input), "{input}");
             }
         }
-        assert!(way("python4").is_none() && way("gzip-something").is_none());
+        assert!(program_and_variant("python4").is_none() && program_and_variant("gzip-something").is_none());
     }
 }

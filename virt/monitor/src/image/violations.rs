@@ -46,7 +46,7 @@ impl Vcpu {
         };
         match self.register(msr) {
             Some(held) => report!(
-                "refused processor={processor} msr={msr:#x} value={value:#x} rip={rip:#x}: not taken over {held:#x}"
+                "refused processor={processor} msr={msr:#x} value={value:#x} rip={rip:#x}: the register keeps {held:#x}"
             ),
             None => report!(
                 "refused processor={processor} msr={msr:#x} value={value:#x} rip={rip:#x}: cannot be read either"
