@@ -4,6 +4,7 @@
 //! missing from the truth only if QEMU's log shows that it did not retire: it faulted, was interrupted, or was an
 //! iteration of a repeated instruction but not the last one. Instructions that the monitor executed for the guest
 //! (emulated ones) are not in QEMU's log; there the guest must have been just before the instruction, and just after it next.
+//! If only programs are traced, the kernel runs freely and is not in the truth: then each instruction of the programs must be.
 
 use anyhow::{Result, bail, ensure};
 use std::ops::Range;
@@ -42,7 +43,8 @@ pub struct Agreement {
     pub rerun: u64,
     /// Instructions that the monitor executed.
     pub emulated: u64,
-    /// Log entries between the WRMSR that switches tracing off and the one that switches it on, both included.
+    /// Log entries between the WRMSR that switches tracing off and the one that switches it on, both included; and those
+    /// of the kernel where programs alone are traced.
     pub untraced: u64,
 }
 
@@ -170,15 +172,21 @@ struct Comparison<'a> {
     passed: usize,
     /// Where these exits, and what the monitor executed after them, have led.
     place: Place,
+    /// Only what programs executed is in the truth: the kernel ran freely.
+    only_programs: bool,
     found: Agreement,
 }
+
+/// The privilege level of programs.
+const PROGRAM: u8 = 3;
 
 impl<'a> Comparison<'a> {
     fn new(log: &'a ExecLog, truth: &'a [Record], guest: WitnessedGuest, at: usize) -> Self {
         // Exits before the first instruction do not belong to the truth.
         let passed = log.exits_before(at).len();
+        let only_programs = truth.iter().all(|record| record.flags.cpl() == PROGRAM);
         let found = Agreement::default();
-        Self { log, truth, guest, at, index: 0, passed, place: Place::Running, found }
+        Self { log, truth, guest, at, index: 0, passed, place: Place::Running, only_programs, found }
     }
 
     fn all(&mut self) -> Result<()> {
@@ -244,7 +252,10 @@ impl<'a> Comparison<'a> {
                 self.advance(1);
                 return Ok(());
             }
-            if let Some(on) = self.switched_on() {
+            if self.only_programs && self.log.levels[self.at] != PROGRAM {
+                self.found.untraced += 1;
+                self.advance(1);
+            } else if let Some(on) = self.switched_on() {
                 self.found.untraced += on as u64;
                 self.advance(on);
             } else if !self.leaves_out()? {

@@ -222,3 +222,31 @@ fn the_level_is_compared() {
     log.levels[1] = 0;
     assert!(compare(&log, &truth, GUEST).is_err());
 }
+
+/// A log and a truth of instructions with their privilege levels.
+fn compare_levels(begun: &[(u64, u8)], truth: &[(u64, u8)]) -> Option<(u64, u64)> {
+    let mut log = ExecLog::default();
+    (log.begun, log.levels) = begun.iter().copied().unzip();
+    let record =
+        |&(rip, cpl): &(u64, u8)| Record { rip, cr3: 0, session: 1, flags: RecordFlags::new(cpl), cpu: 0 };
+    let truth: Vec<_> = truth.iter().map(record).collect();
+    let found = compare(&log, &truth, GUEST).ok()?;
+    Some((found.equal, found.untraced))
+}
+
+#[test]
+fn the_kernel_is_left_out_where_only_programs_are_traced_and_programs_never() {
+    let log = [(1, 3), (2, 3), (50, 0), (51, 0), (3, 3), (52, 0), (4, 3)];
+    for (truth, expected) in [
+        (&[(1, 3), (2, 3), (3, 3), (4, 3)][..], Some((4, 3))),
+        // An instruction of the program is missing, at each place.
+        (&[(1, 3), (3, 3), (4, 3)], None),
+        (&[(1, 3), (2, 3), (4, 3)], None),
+        // The kernel is in the truth, so all of it must be.
+        (&[(1, 3), (2, 3), (50, 0), (51, 0), (3, 3), (52, 0), (4, 3)], Some((7, 0))),
+        (&[(1, 3), (2, 3), (50, 0), (3, 3), (52, 0), (4, 3)], None),
+        (&[(1, 3), (2, 3), (50, 0), (51, 0), (3, 3), (4, 3)], None),
+    ] {
+        assert_eq!(compare_levels(&log, truth), expected, "{truth:?}");
+    }
+}
