@@ -64,6 +64,8 @@ fn agree(workloads: &[&str]) {
         // Each workload has a machine of its own, so that what ran before makes no difference.
         let mut boot = boots(Source::Pt, PROFILE, Some(name)).swap_remove(0);
         boot.command_line.push_str(" dump");
+        // The kernel is in the truth also where only programs are traced.
+        boot.monitor_options.push_str(" step=all-levels");
         let packets = run(&boot);
         let boot = boots(Source::Bts, PROFILE, Some(name)).swap_remove(0);
         let records = run(&boot);

@@ -303,7 +303,7 @@ fn progress_is_shown_while_it_is_measured_and_recorded() {
     for (arguments, words) in [
         (&["bench", "--seconds", "1", "--layer", "packets", "trace"][..], &["measuring"][..]),
         // The number of steps is a multiple of 4096.
-        (&["record", "--out", "out", "--", "true"], &["6 steps, ", "kB of trace"]),
+        (&["record", "--engine", "stepping", "--out", "out", "--", "true"], &["6 steps, ", "kB of trace"]),
     ] {
         let (screen, stderr) = terminal();
         let mut child = Command::new(env!("CARGO_BIN_EXE_pugmark"))

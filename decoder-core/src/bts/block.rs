@@ -183,7 +183,7 @@ impl<'a> BtsBlockDecoder<'a> {
                 self.after = [Some(self.event(EventKind::AsyncBranch { from: at }, Some(to), offset)), None];
                 self.arrive(to, None, Left::ToReturn(at));
             }
-            Err(end) if self.options.one_level && self.bridge(offset, record, at, end) => {}
+            Err(_) if self.options.one_level && self.bridge(offset, record, at) => {}
             Err(end) => {
                 // If neither end of the way is in the image, report one error, not two.
                 if matches!(end.cause, Cause::Code(_)) && self.paths.place(from).is_err() {

@@ -7,7 +7,7 @@ use crate::event::EventKind;
 
 impl BtsBlockDecoder<'_> {
     /// Goes to a record across code in the level that is not traced; `false` if such code cannot explain the record.
-    pub(super) fn bridge(&mut self, offset: u64, record: BranchRecord, at: u64, end: PathEnd) -> bool {
+    pub(super) fn bridge(&mut self, offset: u64, record: BranchRecord, at: u64) -> bool {
         let BranchRecord { from, to, .. } = record;
         // The record before led out of the traced level, and there is no record of the way back.
         if let Left::ToReturn(back) = self.left
@@ -16,7 +16,8 @@ impl BtsBlockDecoder<'_> {
             self.enter(offset, record, back);
             return true;
         }
-        if self.left == Left::ForGood && matches!(end.cause, Cause::Code(_) | Cause::Missed) {
+        // After a far return the level is not known. A branch without a record shows that it is the one that is not traced.
+        if self.left == Left::ForGood {
             self.enter(offset, record, from);
             return true;
         }

@@ -26,7 +26,7 @@ pub struct MonitorOptions<'a> {
     pub truth: bool,
     /// `times=N`: the log gets the time of one instruction in N; 0: of none. Default: [`EveryNth::DEFAULT_PERIOD`].
     pub times: u32,
-    /// `step=traced|always`: when to step the guest.
+    /// `step=traced|all-levels|always`: when to step the guest.
     pub step: StepPolicy,
     /// `stretch=N`: up to N instructions are executed in one go if stepping would do nothing more; with 0 and 1 each
     /// instruction is stepped. Default: [`Stretch::MAX`].
@@ -46,8 +46,10 @@ pub struct MonitorOptions<'a> {
 /// When the guest is stepped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepPolicy {
-    /// While a tracing unit must see every instruction.
+    /// While a tracing unit must see every instruction. Where it sees nothing of the kernel, that runs freely.
     Traced,
+    /// While a tracing unit must see any instruction, at all levels.
+    AllLevels,
     /// From a marker that names a session to the next marker that names none, whether tracing is on or not.
     Always,
 }
@@ -163,8 +165,9 @@ impl<'a> MonitorOptions<'a> {
             "step" => {
                 self.step = match value {
                     "traced" => StepPolicy::Traced,
+                    "all-levels" => StepPolicy::AllLevels,
                     "always" => StepPolicy::Always,
-                    _ => return Err(OptionError::Value { word, accepted: "traced or always" }),
+                    _ => return Err(OptionError::Value { word, accepted: "traced, all-levels or always" }),
                 }
             }
             _ => return Err(OptionError::UnknownOption(word)),
@@ -281,7 +284,7 @@ mod tests {
         for (line, text) in [
             ("quiet", "quiet is none of the monitor's options; the guest's own come after ' -- '"),
             ("truth=maybe", "truth=maybe: the value must be on or off"),
-            ("step=never", "step=never: the value must be traced or always"),
+            ("step=never", "step=never: the value must be traced, all-levels or always"),
             ("ovf=7", "ovf=7: the value must be off or CAPACITY:DRAIN"),
             ("times=-1", "times=-1: the value must be a number: invalid digit found in string"),
         ] {
@@ -319,6 +322,8 @@ mod tests {
         let options = MonitorOptions::parse("kernel=0x20000000+0x3e8 initrd=0x30000000+0x7").unwrap();
         assert_eq!(options.kernel, Some(Module { start: 0x2000_0000, bytes: 1000 }));
         assert_eq!(options.initrd, Some(Module { start: 0x3000_0000, bytes: 7 }));
+        let all_levels = MonitorOptions::parse("step=all-levels").unwrap();
+        assert_eq!(all_levels.step, StepPolicy::AllLevels);
         let zen4 = MonitorOptions::parse("profile=zen4").unwrap();
         assert!(matches!(zen4.profile, Profile::Amd(profile) if profile.name == "zen4"));
     }
@@ -337,7 +342,10 @@ mod tests {
                 OptionError::Value { word: "ret-elsewhere=stays", accepted: "empties or pops" },
             ),
             ("truth=maybe", OptionError::Value { word: "truth=maybe", accepted: "on or off" }),
-            ("step=never", OptionError::Value { word: "step=never", accepted: "traced or always" }),
+            (
+                "step=never",
+                OptionError::Value { word: "step=never", accepted: "traced, all-levels or always" },
+            ),
             ("ovf=7", OptionError::Value { word: "ovf=7", accepted: "off or CAPACITY:DRAIN" }),
             ("kernel=0x10", OptionError::Value { word: "kernel=0x10", accepted: "0xADDRESS+0xBYTES" }),
             ("initrd=10+0x10", OptionError::Value { word: "initrd=10+0x10", accepted: "0xADDRESS+0xBYTES" }),

@@ -396,10 +396,9 @@ fn the_kernel_alone_begins_anew_where_nothing_says_how_it_was_entered() {
     assert_eq!(seen, ["begin 8000", "8000..8001 2"]);
     let seen = items(&[records[0], records[2]], options, &sections());
     assert_eq!(seen, ["begin 8000", "8000..8001 2", "begin 1002", "1002..1002 1"]);
-    // A record is missing, because the way from the last one ends at a branch.
+    // The path from the last record ends at a branch that has none: so that was in the level that is not traced.
     let seen = items(&[(0x8001, 0x1000), (0x100a, 0x1012)], options, &sections());
-    let gap = "0x18: no path without a branch from 0x1000 to 0x100a, it ends at 0x1005";
-    assert_eq!(seen, ["begin 8000", "8000..8001 2", gap, "begin 100a", "100a..100a 1"]);
+    assert_eq!(seen, ["begin 8000", "8000..8001 2", "begin 100a", "100a..100a 1"]);
     // The code at the entry is not in the image: that is reported once.
     let seen = items(&[records[0], (0x7000, 0x1002), records[2]], options, &sections());
     let missing = "0x18: no memory in the image for the instruction at 0x7000";

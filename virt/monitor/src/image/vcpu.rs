@@ -142,7 +142,7 @@ impl Vcpu {
     /// Returns whether what retires now belongs in the log.
     pub(crate) fn is_logged(&self) -> bool {
         match self.step_policy {
-            StepPolicy::Traced => self.processor.is_on(),
+            StepPolicy::Traced | StepPolicy::AllLevels => self.processor.is_on(),
             StepPolicy::Always => self.session != 0,
         }
     }
