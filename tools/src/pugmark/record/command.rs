@@ -56,7 +56,7 @@ pub struct RecordCommand {
     /// Let the system randomise the program's addresses
     #[arg(long)]
     aslr: bool,
-    /// Who executes it: emulator (QEMU, fast), stepping (this processor, slow) or auto
+    /// Who executes it: emulator (QEMU, fast), stepping (ptrace, slow) or auto
     #[arg(long, value_enum, default_value_t = Engine::Auto, hide_possible_values = true)]
     engine: Engine,
     /// The program and its arguments
