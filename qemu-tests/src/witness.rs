@@ -55,6 +55,9 @@ pub struct WitnessedGuest {
     pub wrmsr: u64,
     /// Where its table of handlers' stubs begins.
     pub stubs: u64,
+    /// Only programs are traced: the kernel runs freely, and of it the truth has only what the monitor has seen, such as
+    /// the return to a program.
+    pub only_programs: bool,
 }
 
 impl WitnessedGuest {
@@ -172,8 +175,6 @@ struct Comparison<'a> {
     passed: usize,
     /// Where these exits, and what the monitor executed after them, have led.
     place: Place,
-    /// Only what programs executed is in the truth: the kernel ran freely.
-    only_programs: bool,
     found: Agreement,
 }
 
@@ -184,9 +185,8 @@ impl<'a> Comparison<'a> {
     fn new(log: &'a ExecLog, truth: &'a [Record], guest: WitnessedGuest, at: usize) -> Self {
         // Exits before the first instruction do not belong to the truth.
         let passed = log.exits_before(at).len();
-        let only_programs = truth.iter().all(|record| record.flags.cpl() == PROGRAM);
         let found = Agreement::default();
-        Self { log, truth, guest, at, index: 0, passed, place: Place::Running, only_programs, found }
+        Self { log, truth, guest, at, index: 0, passed, place: Place::Running, found }
     }
 
     fn all(&mut self) -> Result<()> {
@@ -252,10 +252,7 @@ impl<'a> Comparison<'a> {
                 self.advance(1);
                 return Ok(());
             }
-            if self.only_programs && self.log.levels[self.at] != PROGRAM {
-                self.found.untraced += 1;
-                self.advance(1);
-            } else if let Some(on) = self.switched_on() {
+            if let Some(on) = self.switched_on() {
                 self.found.untraced += on as u64;
                 self.advance(on);
             } else if !self.leaves_out()? {
@@ -272,6 +269,11 @@ impl<'a> Comparison<'a> {
     /// Passes over the log's next entry if it did not retire; returns whether it did so.
     fn leaves_out(&mut self) -> Result<bool> {
         let Some(&entry) = self.log.begun.get(self.at) else { return Ok(false) };
+        if self.guest.only_programs && self.log.levels[self.at] != PROGRAM {
+            self.found.untraced += 1;
+            self.advance(1);
+            return Ok(true);
+        }
         match self.log.fate(self.at) {
             Fate::Iteration => self.found.repeated += 1,
             Fate::Unfinished => self.found.unfinished += 1,

@@ -59,7 +59,11 @@ fn the_truth_is_what_qemu_executed() {
 fn disagreements(images: &Images, &(profile, words, names): &Job<'_>) -> Vec<String> {
     let symbols = images.guest_symbols().unwrap();
     let address = |name| symbols.address(name).unwrap();
-    let guest = WitnessedGuest { wrmsr: address("pugmark_wrmsr_access"), stubs: address("trap_stubs") };
+    let guest = WitnessedGuest {
+        wrmsr: address("pugmark_wrmsr_access"),
+        stubs: address("trap_stubs"),
+        only_programs: false,
+    };
     let scratch = Scratch::new().unwrap();
     let options = format!("profile={profile}");
     let command_line = format!("no-decode {words} only={}", names.join(","));
@@ -77,8 +81,10 @@ fn disagreements(images: &Images, &(profile, words, names): &Job<'_>) -> Vec<Str
     let sessions = outcome.truth.sessions();
     assert!(!sessions.is_empty(), "{profile} {words}: nothing was logged");
     let compare = |&session: &u16| {
-        let name = outcome.transcript.runs.iter().find(|run| run.session == Some(session));
-        let name = name.map_or("", |run| run.name.as_str());
+        let run = outcome.transcript.runs.iter().find(|run| run.session == Some(session));
+        let name = run.map_or("", |run| run.name.as_str());
+        let only_programs = words.is_empty() && run.is_some_and(|run| run.filter.cpl == Some(3));
+        let guest = WitnessedGuest { only_programs, ..guest };
         let (truth, taken) = (outcome.truth.session(session), outcome.truth.branches(session));
         let branches = if taken.is_empty() { Ok(0) } else { branches::compare(&log, truth, taken, guest) };
         match compare(&log, truth, guest).and_then(|agreement| Ok((agreement, branches?))) {
@@ -99,7 +105,7 @@ fn the_truth_of_each_processor_is_what_it_executed() {
     /// The sessions in which the kernel's processors trace, one for each.
     const SESSIONS: std::ops::Range<u16> = 10..14;
     // These are no instruction's addresses: tracing is not switched off in between, and nothing interrupts.
-    let guest = WitnessedGuest { wrmsr: u64::MAX, stubs: u64::MAX };
+    let guest = WitnessedGuest { wrmsr: u64::MAX, stubs: u64::MAX, only_programs: false };
     let images = Images::build().unwrap();
     let kernel = build_foreign_kernel().unwrap();
     let scratch = Scratch::new().unwrap();

@@ -151,7 +151,7 @@ mod tests {
     use crate::truth::RecordFlags;
     use BranchKind::{Call, Conditional, Event, Far, Jump, Return};
 
-    const GUEST: WitnessedGuest = WitnessedGuest { wrmsr: 0x50, stubs: 0x9000 };
+    const GUEST: WitnessedGuest = WitnessedGuest { wrmsr: 0x50, stubs: 0x9000, only_programs: false };
     const HANDLER: u64 = 0x9000;
 
     const CODE: [(u64, &[u8]); 12] = [

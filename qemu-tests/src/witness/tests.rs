@@ -2,7 +2,7 @@ use super::*;
 use crate::judge::stubs::STUB;
 use crate::truth::RecordFlags;
 
-const GUEST: WitnessedGuest = WitnessedGuest { wrmsr: 77, stubs: 0x9000 };
+const GUEST: WitnessedGuest = WitnessedGuest { wrmsr: 77, stubs: 0x9000, only_programs: false };
 /// The first instruction of the page-fault handler.
 const HANDLER: u64 = 0x9000 + 14 * STUB;
 const PAGE_FAULT: u64 = EXCEPTION + 14;
@@ -224,29 +224,33 @@ fn the_level_is_compared() {
 }
 
 /// A log and a truth of instructions with their privilege levels.
-fn compare_levels(begun: &[(u64, u8)], truth: &[(u64, u8)]) -> Option<(u64, u64)> {
+fn compare_levels(only_programs: bool, begun: &[(u64, u8)], truth: &[(u64, u8)]) -> Option<(u64, u64)> {
     let mut log = ExecLog::default();
     (log.begun, log.levels) = begun.iter().copied().unzip();
     let record =
         |&(rip, cpl): &(u64, u8)| Record { rip, cr3: 0, session: 1, flags: RecordFlags::new(cpl), cpu: 0 };
     let truth: Vec<_> = truth.iter().map(record).collect();
-    let found = compare(&log, &truth, GUEST).ok()?;
+    let found = compare(&log, &truth, WitnessedGuest { only_programs, ..GUEST }).ok()?;
     Some((found.equal, found.untraced))
 }
 
 #[test]
 fn the_kernel_is_left_out_where_only_programs_are_traced_and_programs_never() {
     let log = [(1, 3), (2, 3), (50, 0), (51, 0), (3, 3), (52, 0), (4, 3)];
-    for (truth, expected) in [
-        (&[(1, 3), (2, 3), (3, 3), (4, 3)][..], Some((4, 3))),
+    for (only_programs, truth, expected) in [
+        (true, &[(1, 3), (2, 3), (3, 3), (4, 3)][..], Some((4, 3))),
+        // The monitor has seen how the kernel returned.
+        (true, &[(1, 3), (2, 3), (51, 0), (3, 3), (52, 0), (4, 3)], Some((6, 1))),
         // An instruction of the program is missing, at each place.
-        (&[(1, 3), (3, 3), (4, 3)], None),
-        (&[(1, 3), (2, 3), (4, 3)], None),
-        // The kernel is in the truth, so all of it must be.
-        (&[(1, 3), (2, 3), (50, 0), (51, 0), (3, 3), (52, 0), (4, 3)], Some((7, 0))),
-        (&[(1, 3), (2, 3), (50, 0), (3, 3), (52, 0), (4, 3)], None),
-        (&[(1, 3), (2, 3), (50, 0), (51, 0), (3, 3), (4, 3)], None),
+        (true, &[(1, 3), (3, 3), (4, 3)], None),
+        (true, &[(1, 3), (2, 3), (4, 3)], None),
+        (true, &[(1, 3), (2, 3), (51, 0), (4, 3)], None),
+        // The kernel is traced as well, so all of it must be in the truth.
+        (false, &[(1, 3), (2, 3), (50, 0), (51, 0), (3, 3), (52, 0), (4, 3)], Some((7, 0))),
+        (false, &[(1, 3), (2, 3), (3, 3), (4, 3)], None),
+        (false, &[(1, 3), (2, 3), (50, 0), (3, 3), (52, 0), (4, 3)], None),
+        (false, &[(1, 3), (2, 3), (50, 0), (51, 0), (3, 3), (4, 3)], None),
     ] {
-        assert_eq!(compare_levels(&log, truth), expected, "{truth:?}");
+        assert_eq!(compare_levels(only_programs, &log, truth), expected, "{truth:?}");
     }
 }
