@@ -129,7 +129,7 @@ mod tests {
                 let (mut one_by_one, mut at_once) = (begun, begun);
                 addresses[..*len].iter().for_each(|&address| one_by_one.add(address));
                 at_once.add_run(run);
-                assert_eq!(at_once, one_by_one, "{len} behind {before:#x}");
+                assert_eq!(at_once, one_by_one, "{len} after {before:#x}");
             }
         }
         assert!(lowest.iter().all(|seen| *seen));

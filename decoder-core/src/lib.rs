@@ -1,72 +1,149 @@
-//! Decodes Intel Processor Trace: from bytes to packets, from packets to events, and from events to the flow of
-//! instructions. Packets can be written, too.
+//! Decodes Intel Processor Trace: which instructions a processor executed, from the bytes that it wrote meanwhile.
 //!
-//! The crate needs no heap, no I/O and no clock. No input makes it panic or loop forever. Each layer builds on the
-//! one before it and can be used alone.
+//! The crate needs no heap, no I/O and no clock, so it runs in a kernel as well as in a tool. No input makes it panic or
+//! loop forever. It is exact: return compression, deferred TIPs, interrupts, filters, overflows and the errata of
+//! processors are followed as the manual says.
 //!
-//! **Packets** are the variable-length records that the processor writes. [`packet`] parses and emits them:
+//! # What a trace is
 //!
-//! ```
-//! use pugmark_decoder_core::packet::{Encoder, Ip, ModeExec, Packet, Packets};
+//! The processor writes only what the code does not say. The decoder is given the code ([`image`]) and follows it; where
+//! it comes to a branch, the trace says how it went on. The trace is a sequence of **packets** of 1 to 16 bytes:
 //!
-//! let written = [
-//!     Packet::Psb,
-//!     Packet::ModeExec(ModeExec { cs_l: true, cs_d: false, iflag: false }),
-//!     Packet::Fup(Ip::SignExtend48(0x1000)),
-//!     Packet::PsbEnd,
-//!     // An interrupt before the instruction at 1001.
-//!     Packet::Fup(Ip::Update16(0x1001)),
-//!     Packet::Tip(Ip::Update16(0x1003)),
-//!     // Packet generation is disabled before the instruction at 1004.
-//!     Packet::Fup(Ip::Update16(0x1004)),
-//!     Packet::TipPgd(Ip::Suppressed),
-//! ];
-//! let mut memory = [0; 64];
-//! let mut encoder = Encoder::new(&mut memory);
-//! for packet in &written {
-//!     encoder.emit(packet)?;
-//! }
+//! | packet | says |
+//! |---|---|
+//! | TNT | for each of up to 47 conditional branches, whether it was taken |
+//! | TIP | the address that an indirect branch, a return or an interrupt went to |
+//! | FUP | the address at which something happened that the code does not show: an interrupt comes after a FUP |
+//! | PSB | nothing, but it is a pattern of 16 bytes that can be searched for: decoding starts here. The packets from it to PSBEND, the **PSB+**, give the state of the processor at this place |
+//! | OVF | packets were lost |
+//! | TSC, TMA, MTC, CYC, CBR | the time ([`time`]) |
 //!
-//! let trace = encoder.trace();
-//! let read: Result<Vec<_>, _> = Packets::new(trace).map(|packet| packet.map(|(_offset, packet)| packet)).collect();
-//! assert_eq!(read?, written);
-//! #
-//! # use pugmark_decoder_core::event::{EventDecoder, EventKind};
-//! # let mut events = EventDecoder::new(trace);
-//! # events.sync_forward();
-//! # let mut kinds = vec![];
-//! # while let Some(event) = events.next()? {
-//! #     if !event.status { kinds.push(event.kind); }
-//! # }
-//! # assert_eq!(kinds, [EventKind::AsyncBranch { from: 0x1001 }, EventKind::AsyncDisabled { at: 0x1004 }]);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! Addresses are **compressed**: a TIP has only the bytes that differ from the last address ([`last_ip`]). **Return
+//! compression** is the processor's habit of tracing a return that goes where its call came from as a taken branch in a
+//! TNT, without a TIP; the decoder keeps a stack of calls to know the address.
+//!
+//! # How the parts hang together
+//!
+//! ```text
+//!  bytes ─▶ packet ─▶ event ─▶ query ─▶ the caller follows the code itself
+//!                       │
+//!             image ────┤
+//!             (code)    ├────▶ flow    one instruction at a time: exact, and the reference
+//!                       ├────▶ block   one block at a time: runs of instructions without an indirect branch
+//!                       └────▶ graph   all of it, to a sink: the fast way to instructions, blocks and edges
+//!
+//!  bytes in slices (a ring, a ToPA, what one interrupt found) ─▶ resume ─▶ the same sinks
 //! ```
 //!
-//! **Events** are what several packets mean together, with their addresses ([`event`]). In the trace above the
-//! interrupt and the end of tracing are events; the packets from PSB to PSBEND give the state to start from.
+//! | you want | use |
+//! |---|---|
+//! | to print or write packets | [`packet::Packets`], [`packet::Encoder`] |
+//! | what several packets mean together, such as an interrupt | [`event::EventDecoder`] |
+//! | the outcome of each branch, for an analysis that knows the code | [`query::QueryDecoder`] |
+//! | each instruction, and to stop anywhere | [`flow::InsnDecoder`] |
+//! | everything, fast | [`block::BlockDecoder::visit`] with a [`graph::ExecutionSink`] |
+//! | a bitmap of edges, as fuzzers have it | [`graph::edges::EdgeMap`] |
+//! | function calls and their depth | [`calls::Calls`] |
+//! | the time of an instruction, with its bounds | [`time::Timeline`] |
+//! | to decode while the processor goes on writing | [`resume::BlockStream`] |
 //!
-//! The **instruction flow** is the path through the code, with the events on it ([`flow`]). A **piece** is a run of
-//! it without a loss:
+//! Each decoder starts with `sync_forward`, which searches for the next PSB. After an [`Error`] it searches for the next
+//! one; nothing before it is lost silently, since the error has the offset. A decoder for a real processor needs its
+//! errata: [`config::Config::set_cpu`].
+//!
+//! # Example
+//!
+//! A trace of six instructions is written, printed as packets, and followed through the code.
 //!
 //! ```
-//! use pugmark_decoder_core::flow::{InsnDecoder, Pieces};
+//! use pugmark_decoder_core::block::BlockDecoder;
+//! use pugmark_decoder_core::event::{Event, EventKind};
+//! use pugmark_decoder_core::graph::{ExecutionSink, Graph, Straight};
 //! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
+//! use pugmark_decoder_core::packet::{Encoder, Ip, ModeExec, Packet, Packets, Tnt};
 //!
-//! let trace = b"\
-//!     \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\
-//!     \x3d\x01\x10\x2d\x03\x10\x3d\x04\x10\x01";
-//! let sections = [Section { base: 0x1000, bytes: &[0x90; 16], space: AddressSpace::Any }];
-//! let mut pieces = Pieces::new(InsnDecoder::new(trace, Image::new(&sections)));
-//! let mut addresses = vec![];
-//! while let Some(piece) = pieces.next_with(|insn| addresses.push(insn.ip)) {
-//!     println!("{} instructions, hash {:#018x}", piece.hash.count(), piece.hash.value());
+//! /// Collects what was executed.
+//! #[derive(Default)]
+//! struct Executed {
+//!     addresses: Vec<u64>,
+//!     events: Vec<EventKind>,
 //! }
-//! assert_eq!(addresses, [0x1000, 0x1003]);
+//!
+//! impl ExecutionSink for Executed {
+//!     const INSNS: bool = true;
+//!
+//!     fn insns(&mut self, insns: Straight) {
+//!         self.addresses.extend(insns);
+//!     }
+//!
+//!     fn event(&mut self, event: &Event) {
+//!         // A PSB+ repeats the state of the processor as events that are marked as status.
+//!         if !event.status {
+//!             self.events.push(event.kind);
+//!         }
+//!     }
+//! }
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // What the processor writes.
+//!     let mut memory = [0; 64];
+//!     let mut trace = Encoder::new(&mut memory);
+//!     // Decoding can start here: 64-bit code, at 1000.
+//!     trace.emit(&Packet::Psb)?;
+//!     trace.emit(&Packet::ModeExec(ModeExec { cs_l: true, cs_d: false, iflag: false }))?;
+//!     trace.emit(&Packet::Fup(Ip::SignExtend48(0x1000)))?;
+//!     trace.emit(&Packet::PsbEnd)?;
+//!     // The return at 1012 goes after its call (compressed), the branch at 1005 is not taken.
+//!     trace.emit(&Packet::TntShort(Tnt { bits: 0b10, len: 2 }))?;
+//!     // The indirect jump at 1007 goes to 1020. Its upper bytes are those of the last address.
+//!     trace.emit(&Packet::Tip(Ip::Update16(0x1020)))?;
+//!     // An interrupt comes before the instruction at 1021; what it leads to is not traced.
+//!     trace.emit(&Packet::Fup(Ip::Update16(0x1021)))?;
+//!     trace.emit(&Packet::TipPgd(Ip::Suppressed))?;
+//!
+//!     for packet in Packets::new(trace.trace()) {
+//!         let (offset, packet) = packet?;
+//!         println!("{offset:4x}  {packet:x?}");
+//!     }
+//!
+//!     // The code that was executed.
+//!     let main = [
+//!         0xe8, 0x0b, 0, 0, 0, // 1000: call 1010
+//!         0x74, 0xf9, // 1005: je 1000
+//!         0xff, 0xe0, // 1007: jmp rax
+//!     ];
+//!     let function = [0x31, 0xc0, 0xc3]; // 1010: xor eax, eax; 1012: ret
+//!     let target = [0x90, 0x90]; // 1020: nop; 1021: nop
+//!     let space = AddressSpace::Any;
+//!     let sections = [
+//!         Section { base: 0x1000, bytes: &main, space },
+//!         Section { base: 0x1010, bytes: &function, space },
+//!         Section { base: 0x1020, bytes: &target, space },
+//!     ];
+//!
+//!     // The graph keeps the code that was decoded, in memory of the caller. It can be used for the next trace too.
+//!     let mut memory = [0; 2048];
+//!     let mut graph = Graph::new(&mut memory);
+//!     let mut executed = Executed::default();
+//!     let mut decoder = BlockDecoder::new(trace.trace(), Image::new(&sections));
+//!     while decoder.sync_forward().is_some() {
+//!         if let Err(error) = decoder.visit(&mut graph, &mut executed) {
+//!             println!("{error}; decoding goes on at the next PSB");
+//!         }
+//!     }
+//!     assert_eq!(executed.addresses, [0x1000, 0x1010, 0x1012, 0x1005, 0x1007, 0x1020]);
+//!     assert_eq!(executed.events, [EventKind::AsyncDisabled { at: 0x1021 }]);
+//!     Ok(())
+//! }
 //! ```
 //!
-//! **Branch records** of the older Branch Trace Store describe the same flow ([`bts`]). [`pebs`] reads the samples of
-//! Processor Event Based Sampling, which share the Debug Store save area ([`ds`]) with the branch records. [`ibs`]
-//! reads the samples of AMD's Instruction-Based Sampling.
+//! # Branch records and samples
+//!
+//! The older Branch Trace Store records each branch with both its addresses; [`bts`] makes blocks and instructions of
+//! them. [`pebs`] reads the samples of Processor Event Based Sampling, which share the Debug Store save area ([`ds`])
+//! with the branch records. [`ibs`] reads the samples of AMD's Instruction-Based Sampling.
+//!
+//! Source of what is said here: SDM vol. 3, Intel Processor Trace.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -90,7 +167,7 @@ pub mod packet;
 pub mod pebs;
 pub mod query;
 pub mod resume;
-pub mod ret_stack;
+mod ret_stack;
 pub mod sync;
 pub mod time;
 

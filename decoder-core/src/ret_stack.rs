@@ -6,18 +6,10 @@
 //! of calls of its own.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Indirect Transfer Compression for Returns (RET)".
-//!
-//! ```
-//! use pugmark_decoder_core::ret_stack::ReturnStack;
-//!
-//! let mut stack = ReturnStack::new();
-//! stack.push(0x1005);
-//! assert_eq!((stack.pop(), stack.pop()), (Some(0x1005), None));
-//! ```
 
 /// The last 64 calls that have not returned; when it is full, the oldest falls out.
 #[derive(Clone, Debug)]
-pub struct ReturnStack {
+pub(crate) struct ReturnStack {
     addresses: [u64; Self::DEPTH],
     /// The index where the next address goes: pushes less pops, modulo the depth.
     top: usize,
@@ -26,17 +18,16 @@ pub struct ReturnStack {
 
 impl ReturnStack {
     /// How many return addresses the processor remembers.
-    pub const DEPTH: usize = 64;
+    pub(crate) const DEPTH: usize = 64;
 
     /// An empty stack.
-    #[must_use]
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { addresses: [0; Self::DEPTH], top: 0, len: 0 }
     }
 
     /// Remembers where a call will return to.
     #[inline]
-    pub fn push(&mut self, address: u64) {
+    pub(crate) fn push(&mut self, address: u64) {
         self.addresses[self.top % Self::DEPTH] = address;
         self.top = (self.top + 1) % Self::DEPTH;
         self.len = (self.len + 1).min(Self::DEPTH);
@@ -44,19 +35,10 @@ impl ReturnStack {
 
     /// Removes and returns the return address of the last call that has not returned.
     #[inline]
-    pub fn pop(&mut self) -> Option<u64> {
+    pub(crate) fn pop(&mut self) -> Option<u64> {
         self.len = self.len.checked_sub(1)?;
         self.top = (self.top + Self::DEPTH - 1) % Self::DEPTH;
         Some(self.addresses[self.top])
-    }
-
-    /// The return address `top` entries below the youngest one, which is entry 0.
-    #[must_use]
-    pub const fn below(&self, top: usize) -> Option<u64> {
-        if top >= self.len {
-            return None;
-        }
-        Some(self.addresses[(self.top + Self::DEPTH - 1 - top) % Self::DEPTH])
     }
 
     /// The addresses, the index where the next one goes, and how many there are.
@@ -70,20 +52,8 @@ impl ReturnStack {
     }
 
     /// Forgets all addresses, as processors do when they lose packets.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.len = 0;
-    }
-
-    /// How many returns can be compressed now.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether no return can be compressed.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
     }
 }
 
@@ -104,26 +74,10 @@ mod tests {
             for address in 0..pushes {
                 stack.push(address);
             }
-            assert_eq!(stack.len() as u64, pushes.min(64));
             for address in (pushes.saturating_sub(64)..pushes).rev() {
                 assert_eq!(stack.pop(), Some(address), "{pushes} pushes");
             }
             assert_eq!(stack.pop(), None, "{pushes} pushes");
-            assert!(stack.is_empty());
-        }
-    }
-
-    #[test]
-    fn shows_what_is_below_without_taking_it() {
-        for pushes in [0_u64, 1, 3, 64, 65, 130] {
-            let mut stack = ReturnStack::new();
-            for address in 0..pushes {
-                stack.push(address);
-            }
-            for top in [0, 1, 2, 63, 64] {
-                let expected = (top < pushes.min(64)).then(|| pushes - 1 - top);
-                assert_eq!(stack.below(top as usize), expected, "{pushes} pushes, {top} below the top");
-            }
         }
     }
 

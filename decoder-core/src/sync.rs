@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn searches_behind_the_end_find_nothing() {
+    fn searches_after_the_end_find_nothing() {
         assert_eq!(
             (forward(&PSB, 17), forward(&[], usize::MAX), backward(&[], usize::MAX)),
             (None, None, None)

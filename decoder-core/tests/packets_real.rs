@@ -39,7 +39,7 @@ fn traces_parse_without_error_and_re_emit_to_the_same_bytes() {
     }
 }
 
-/// Model 6/85 compresses the IPs of TIP, TIP.PGE and TIP.PGD behind the first IP after a PSB; model 6/79 sends every
+/// Model 6/85 compresses the IPs of TIP, TIP.PGE and TIP.PGD after the first IP after a PSB; model 6/79 sends every
 /// IP whole.
 #[test]
 fn ips_have_the_forms_that_last_ip_gives_them() {

@@ -64,7 +64,7 @@ fn write(u: &mut Unstructured<'_>) -> Result<()> {
         }
     }
     let trace = encoder.trace().to_vec();
-    assert!(memory[trace.len()..].iter().all(|&byte| byte == FREE), "writes behind its end");
+    assert!(memory[trace.len()..].iter().all(|&byte| byte == FREE), "writes after its end");
     let read: Vec<_> = Packets::with_config(&trace, config).map(core::result::Result::unwrap).collect();
     assert_eq!(read, written);
     Ok(())

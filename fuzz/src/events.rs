@@ -30,14 +30,14 @@ pub fn check(data: &[u8]) {
     let mut decoder = EventDecoder::with_config(&trace, config);
     let mut last = None;
     while let Some(psb) = decoder.sync_forward() {
-        assert!(last < Some(psb), "{psb:#x} behind {last:x?}");
+        assert!(last < Some(psb), "{psb:#x} after {last:x?}");
         last = Some(psb);
         let (events, end) = run(&mut decoder, trace.len());
         alone(&trace, config, psb, &events, end);
         let Some(error) = end else { return };
-        assert!(psb <= error.offset && error.offset <= trace.len() as u64, "{error} behind {psb:#x}");
+        assert!(psb <= error.offset && error.offset <= trace.len() as u64, "{error} after {psb:#x}");
         let again = Error { offset: decoder.offset(), kind: ErrorKind::OutOfSync };
-        assert_eq!(decoder.next(), Err(again), "goes on behind {error}");
+        assert_eq!(decoder.next(), Err(again), "goes on after {error}");
         next_is_in_reach(&trace, psb, error, decoder.clone().sync_forward());
     }
 }
@@ -80,8 +80,8 @@ fn alone(trace: &[u8], config: Config<'_>, psb: u64, events: &[Event], end: Opti
 /// # Panics
 /// If it does.
 pub fn next_is_in_reach(trace: &[u8], psb: u64, error: Error, next: Option<u64>) {
-    let behind = usize::try_from(error.offset.max(psb + 1)).expect("an offset in the trace");
-    if let Some(first) = reference::psb_forward(trace, behind) {
+    let after = usize::try_from(error.offset.max(psb + 1)).expect("an offset in the trace");
+    if let Some(first) = reference::psb_forward(trace, after) {
         let first = first as u64;
         assert!(next.is_some_and(|next| psb < next && next <= first), "{error}: {next:x?}, not {first:#x}");
     }

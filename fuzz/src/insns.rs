@@ -27,12 +27,12 @@ fn from_psb_to_psb(subject: &Subject, mut decoder: InsnDecoder<'_>) {
     let mut steps = 0;
     let mut last = None;
     while let Some(psb) = decoder.resync() {
-        assert!(last < Some(psb), "{psb:#x} behind {last:x?}");
+        assert!(last < Some(psb), "{psb:#x} after {last:x?}");
         last = Some(psb);
         let Err(error) = until_error(subject, &mut decoder, &mut steps) else { return };
-        assert!(psb <= error.offset && error.offset <= subject.trace.len() as u64, "{error} behind {psb:#x}");
+        assert!(psb <= error.offset && error.offset <= subject.trace.len() as u64, "{error} after {psb:#x}");
         let again = decoder.next().map_err(|error| error.kind);
-        assert_eq!(again, Err(ErrorKind::OutOfSync), "goes on behind {error}");
+        assert_eq!(again, Err(ErrorKind::OutOfSync), "goes on after {error}");
         next_is_in_reach(&subject.trace, psb, error, decoder.clone().resync());
     }
 }
@@ -42,7 +42,7 @@ fn from_event_to_event(subject: &Subject, mut decoder: InsnDecoder<'_>) {
     let mut steps = 0;
     let mut last = None;
     while let Some(psb) = decoder.sync_forward_from_held() {
-        assert!(last < Some(psb), "{psb:#x} behind {last:x?}");
+        assert!(last < Some(psb), "{psb:#x} after {last:x?}");
         last = Some(psb);
         loop {
             decoder.look_ahead();
@@ -119,5 +119,5 @@ fn follows(before: &ExecutedInsn, target: Option<u64>, insn: &ExecutedInsn) {
         Class::CondJump => insn.ip == next || Some(insn.ip) == target,
         _ => true,
     };
-    assert!(right, "{insn:x?} behind {before:x?}");
+    assert!(right, "{insn:x?} after {before:x?}");
 }

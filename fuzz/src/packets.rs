@@ -51,7 +51,7 @@ fn until_error(trace: &[u8], packets: &mut Packets<'_>) -> bool {
             }
             Some(Err(error)) => {
                 assert_eq!((error.offset, packets.offset()), (before, before), "{error}");
-                assert_eq!(packets.next(), None, "goes on behind {error}");
+                assert_eq!(packets.next(), None, "goes on after {error}");
                 return true;
             }
             None => {

@@ -32,7 +32,7 @@ pub fn check(data: &[u8]) {
     // Synchronising backward finds PSBs in descending order and stops at the start.
     let mut before = u64::MAX;
     while let Some(psb) = query.sync_backward() {
-        assert!(psb < before, "{psb:#x} behind {before:#x}");
+        assert!(psb < before, "{psb:#x} after {before:#x}");
         before = psb;
     }
 }

@@ -81,7 +81,7 @@ fn the_last_bytes_of_a_second_lap_do_not_hide_the_first() {
 }
 
 #[test]
-fn a_ring_that_is_zero_behind_the_place_of_the_next_byte_has_wrapped_all_the_same() {
+fn a_ring_that_is_zero_after_the_place_of_the_next_byte_has_wrapped_all_the_same() {
     for (profile, layout) in [
         ("skylake", pages(3)),
         ("skylake", Layout::contiguous_topa(RegionSize::K4, 3)),
@@ -182,7 +182,7 @@ fn an_error_beside_a_full_buffer_has_a_gap_of_its_own() {
         let [first, nothing @ .., last] = &collector.stretches[..] else { panic!("{:?}", collector.gaps) };
         assert_same(&tips(first), &machine.jumps()[..tips(first).len()], "up to the gaps");
         assert!(nothing.iter().all(Vec::is_empty));
-        assert_same(&tips(last), &machine.jumps()[before..], "behind the gaps");
+        assert_same(&tips(last), &machine.jumps()[before..], "after the gaps");
     }
 }
 
@@ -284,7 +284,7 @@ fn losses_that_cut_nothing_are_placed_too() {
 }
 
 #[test]
-fn what_lies_behind_a_gap_waits_until_the_gap_was_told() {
+fn what_lies_after_a_gap_waits_until_the_gap_was_told() {
     /// A sink that takes all bytes, but no gap.
     struct NoGaps<'a>(&'a mut common::Collector);
     impl Sink for NoGaps<'_> {

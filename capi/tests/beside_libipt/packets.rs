@@ -7,7 +7,7 @@ use crate::{
 use fastrand::Rng;
 use std::{ffi::c_int, ptr};
 
-/// What a call left behind: which call, what it returned, the packet, and both offsets with their statuses.
+/// What a call left: which call, what it returned, the packet, and both offsets with their statuses.
 type Answer = (Call, c_int, Packet, [(c_int, u64); 2]);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,7 +23,7 @@ pub struct BlockDecoder<'a> {
     /// The error that comes after `block`.
     pub(super) failed: Option<Error>,
     /// The packet after which `block` was executed, and whether it ended with a branch that the trace decided.
-    pub(super) behind: u64,
+    pub(super) after: u64,
     pub(crate) decided: bool,
     /// The part of the image that the last single instruction came from, and its section.
     pub(super) window: Window<'a>,
@@ -73,7 +73,7 @@ impl<'a> BlockDecoder<'a> {
             walker: Walker::new(trace, image, config),
             block: NO_BLOCK,
             failed: None,
-            behind: 0,
+            after: 0,
             decided: false,
             window: Window::default(),
             section: u32::MAX,
@@ -95,10 +95,10 @@ impl<'a> BlockDecoder<'a> {
         config: Config<'b>,
         image: Image<'b>,
     ) -> BlockDecoder<'b> {
-        let Self { walker, block, failed, behind, decided, edge_before, image_key, .. } = self;
+        let Self { walker, block, failed, after, decided, edge_before, image_key, .. } = self;
         let walker = walker.resumed(input, config, image);
         let (window, section) = (Window::default(), u32::MAX);
-        BlockDecoder { walker, block, failed, behind, decided, window, section, edge_before, image_key }
+        BlockDecoder { walker, block, failed, after, decided, window, section, edge_before, image_key }
     }
 
     /// Forgets everything but the counters, and continues at `offset`.
@@ -164,7 +164,7 @@ impl<'a> BlockDecoder<'a> {
     fn forget(&mut self) {
         self.edge_before = 0;
         self.block = NO_BLOCK;
-        (self.behind, self.decided) = (0, false);
+        (self.after, self.decided) = (0, false);
         self.failed = None;
         self.window = Window::default();
     }
@@ -176,10 +176,10 @@ impl<'a> BlockDecoder<'a> {
     /// [`Event::offset`](crate::event::Event::offset).
     #[must_use]
     pub fn span(&self) -> Span {
-        let (behind, last) = (self.behind, self.walker.behind());
+        let (after, last) = (self.after, self.walker.after());
         // The branch at the block's end used the last packet, which may be the one before the block.
-        let used = self.decided && (last > behind || !self.walker.may_be_deferred());
-        Span { behind, before: if used { last } else { self.walker.before() } }
+        let used = self.decided && (last > after || !self.walker.may_be_deferred());
+        Span { after, before: if used { last } else { self.walker.before() } }
     }
 
     /// The instructions of the last reported block.
@@ -211,7 +211,7 @@ impl<'a> BlockDecoder<'a> {
     #[inline]
     pub(crate) fn begin(&mut self) {
         if self.block.insns == 0 {
-            (self.behind, self.decided) = (self.walker.behind(), false);
+            (self.after, self.decided) = (self.walker.after(), false);
         }
     }
 

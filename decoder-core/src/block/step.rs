@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    flow::{Due, needs_trace},
+    flow::{Upcoming, needs_trace},
     insn::Class,
 };
 
@@ -34,11 +34,13 @@ impl BlockDecoder<'_> {
                 None => self.walker.arrive(open)?,
             };
             match due {
-                Due::Event(event) => return Ok(Some(BlockItem::Event(event))),
-                Due::Insn if self.execute()? => {}
-                Due::Insn => return Ok(Some(BlockItem::Block(self.take_block()))),
-                Due::Held | Due::End if open => return Ok(Some(BlockItem::Block(self.take_block()))),
-                Due::Held | Due::End => return Ok(None),
+                Upcoming::Event(event) => return Ok(Some(BlockItem::Event(event))),
+                Upcoming::Insn if self.execute()? => {}
+                Upcoming::Insn => return Ok(Some(BlockItem::Block(self.take_block()))),
+                Upcoming::Held | Upcoming::End if open => {
+                    return Ok(Some(BlockItem::Block(self.take_block())));
+                }
+                Upcoming::Held | Upcoming::End => return Ok(None),
             }
         }
     }

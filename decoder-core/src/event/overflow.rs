@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// What follows an OVF.
-enum Behind {
+enum After {
     /// A FUP; the packet after it is at this offset.
     Fup(u64),
     /// A packet that can also be sent while tracing is off.
@@ -40,13 +40,13 @@ impl EventDecoder<'_> {
         }
         let blame = |error: Error| if dialect.blames_overflow() { Error { offset, ..error } } else { error };
         let when = self.clock.now();
-        let behind = match self.behind_overflow() {
+        let after = match self.after_overflow() {
             Err(error @ Error { kind: ErrorKind::EndOfSlice, .. }) => return Err(error),
             // The FUP of an OVF follows at once. Many timing packets come while tracing is off.
-            Err(Error { kind: ErrorKind::LooksTooFar, .. }) => Ok(Behind::Other),
-            behind => behind,
+            Err(Error { kind: ErrorKind::LooksTooFar, .. }) => Ok(After::Other),
+            after => after,
         };
-        if let Ok(Behind::Fup(end)) = behind {
+        if let Ok(After::Fup(end)) = after {
             if self.config().errata.apl12 && unless_far(self.went_off_by_apl12(end)).map_err(blame)? {
                 return self.pass_fup_by_apl12(offset, end).map_err(blame);
             }
@@ -57,25 +57,25 @@ impl EventDecoder<'_> {
         if self.config().errata.skd010 && unless_far(self.resume_by_skd010(offset, when)).map_err(blame)? {
             return Ok(());
         }
-        let unexpected = matches!(behind, Err(Error { kind: ErrorKind::UnexpectedPacket(_), .. }));
+        let unexpected = matches!(after, Err(Error { kind: ErrorKind::UnexpectedPacket(_), .. }));
         if self.config().errata.apl11
             && unexpected
             && unless_far(self.go_off_by_apl11(offset, when)).map_err(blame)?
         {
             return Ok(());
         }
-        behind.map_err(blame)?;
+        after.map_err(blame)?;
         self.held = self.next_offset();
         self.publish_overflow(offset, None, when).map_err(here)
     }
 
     /// Looks for a FUP after the OVF, with only packets before it that say nothing about the flow.
-    fn behind_overflow(&self) -> Result<Behind, Error> {
+    fn after_overflow(&self) -> Result<After, Error> {
         let mut packets = self.packets.clone();
         while let Some(packet) = packets.next() {
             let (offset, packet) = packet?;
             match packet {
-                Packet::Fup(_) => return Ok(Behind::Fup(packets.offset())),
+                Packet::Fup(_) => return Ok(After::Fup(packets.offset())),
                 Packet::TntShort(_)
                 | Packet::TntLong(_)
                 | Packet::Tip(_)
@@ -84,10 +84,10 @@ impl EventDecoder<'_> {
                     return Err(Error { offset, kind: ErrorKind::UnexpectedPacket(packet.name()) });
                 }
                 _ if is_aside(&packet) => {}
-                _ => return Ok(Behind::Other),
+                _ => return Ok(After::Other),
             }
         }
-        Ok(Behind::End)
+        Ok(After::End)
     }
 
     /// Publishes the overflow with the time of the OVF, not with that of the packet that shows its consequence.

@@ -40,11 +40,11 @@ impl EventDecoder<'_> {
 
     /// Publishes the events that wait for the current packet, which is held meanwhile.
     fn publish_for(&mut self, partner: Partner, offset: u64) -> Result<(), ErrorKind> {
-        let behind = core::mem::replace(&mut self.held, offset);
+        let after = core::mem::replace(&mut self.held, offset);
         while let Some(waiter) = self.waiting.take_for(partner) {
             self.publish_waiter(offset, None, waiter)?;
         }
-        self.held = behind;
+        self.held = after;
         Ok(())
     }
 }

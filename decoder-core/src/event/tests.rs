@@ -94,7 +94,7 @@ fn events(trace: &[u8], config: Config<'_>) -> (Vec<Event>, Option<Error>) {
 }
 
 /// The events that `packets` cause after a PSB+ with tracing on at 1000 in 64-bit mode, or off.
-fn events_behind(on: bool, packets: &[Packet]) -> (Vec<(EventKind, Option<u64>)>, Option<ErrorKind>) {
+fn events_after(on: bool, packets: &[Packet]) -> (Vec<(EventKind, Option<u64>)>, Option<ErrorKind>) {
     let start: &[Packet] = if on { &[Psb, BITS_64, Fup(ip(0x1000)), PsbEnd] } else { &[Psb, PsbEnd] };
     let config = Config { flags: Flags { iflags: true, ..Flags::NONE }, ..Config::new() };
     let (events, error) = events(&trace(&[start, packets].concat()), config);
@@ -108,14 +108,14 @@ type Row<'a> = (&'a [Packet], &'a [(EventKind, Option<u64>)]);
 #[track_caller]
 fn check(on: bool, rows: &[Row<'_>]) {
     for (packets, expected) in rows {
-        assert_eq!(events_behind(on, packets), (expected.to_vec(), None), "{packets:x?}");
+        assert_eq!(events_after(on, packets), (expected.to_vec(), None), "{packets:x?}");
     }
 }
 
 #[track_caller]
 fn check_errors(on: bool, rows: &[(&[Packet], ErrorKind)]) {
     for (packets, expected) in rows {
-        assert_eq!(events_behind(on, packets).1, Some(*expected), "{packets:x?}");
+        assert_eq!(events_after(on, packets).1, Some(*expected), "{packets:x?}");
     }
 }
 
@@ -430,12 +430,12 @@ fn an_overflow_is_decided_by_what_follows() {
 
 #[test]
 fn what_is_complete_comes_before_what_is_wrong() {
-    let found = events_behind(false, &[exstop(true), Ovf, TntShort(TNT)]);
+    let found = events_after(false, &[exstop(true), Ovf, TntShort(TNT)]);
     assert_eq!(found, (vec![(EventKind::Exstop, None)], Some(ErrorKind::UnexpectedPacket("TNT"))));
 }
 
 #[test]
-fn a_psb_plus_gives_status_updates_in_its_order_behind_the_state_of_tracing() {
+fn a_psb_plus_gives_status_updates_in_its_order_after_the_state_of_tracing() {
     let packets = [
         Psb,
         Packet::Tsc(Tsc { tsc: 0x55 }),
@@ -558,7 +558,7 @@ fn counts_packets_and_losses() {
 }
 
 #[test]
-fn gives_only_out_of_sync_before_a_psb_and_behind_an_error() {
+fn gives_only_out_of_sync_before_a_psb_and_after_an_error() {
     let bytes = trace(&[PsbEnd, Psb, PsbEnd, PsbEnd, Psb, PsbEnd]);
     let mut decoder = EventDecoder::new(&bytes);
     let out_of_sync = |offset| Err(Error { offset, kind: ErrorKind::OutOfSync });

@@ -57,7 +57,7 @@ impl Walker<'_> {
                     } else {
                         self.at.when = event.when;
                     }
-                    self.at.located = self.behind();
+                    self.at.located = self.after();
                     self.ahead.outcomes_at = event.offset;
                     self.ahead.tnt = UnusedOutcomes::of(tnt);
                 }

@@ -85,7 +85,7 @@ impl Walker<'_> {
     }
 
     /// Applies an event after the instruction that caused it, which the walk has not left yet.
-    pub(super) fn apply_behind(&mut self, event: Event, insn: Insn) -> Event {
+    pub(super) fn apply_after(&mut self, event: Event, insn: Insn) -> Event {
         self.at.when = event.when;
         self.locate(&event);
         self.at.walk.consumed();

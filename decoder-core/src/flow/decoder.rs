@@ -1,6 +1,6 @@
 //! The instruction flow decoder: walks the code one instruction at a time.
 
-use super::{Due, FlowItem, Placed, Recovered, Walker, verbs::walker_verbs};
+use super::{FlowItem, Placed, Recovered, Upcoming, Walker, verbs::walker_verbs};
 use crate::{
     config::Config,
     error::{Error, ErrorKind},
@@ -152,9 +152,9 @@ impl<'a> InsnDecoder<'a> {
     #[inline]
     fn advance(&mut self) -> Result<Option<FlowItem>, Error> {
         match self.walker.advance(false)? {
-            Due::Insn => Ok(self.walker.execute_if(|_, _, _| true)?.map(FlowItem::Insn)),
-            Due::Event(event) => Ok(Some(FlowItem::Event(event))),
-            Due::Held | Due::End => Ok(None),
+            Upcoming::Insn => Ok(self.walker.execute_if(|_, _, _| true)?.map(FlowItem::Insn)),
+            Upcoming::Event(event) => Ok(Some(FlowItem::Event(event))),
+            Upcoming::Held | Upcoming::End => Ok(None),
         }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) enum Continuation {
 impl Continuation {
     /// The way after `insn`, where `next` is the address after it.
     #[inline]
-    pub(crate) fn behind(insn: &Insn, next: u64) -> Self {
+    pub(crate) fn after(insn: &Insn, next: u64) -> Self {
         match insn.class {
             Class::Other | Class::Ptwrite => Self::On,
             Class::CondJump => Self::Cond,
@@ -46,7 +46,7 @@ impl Walker<'_> {
     #[inline]
     pub(super) fn leave(&mut self, insn: Insn) -> Result<(), Error> {
         let next = insn.next(self.at.ip);
-        let way = Continuation::behind(&insn, next);
+        let way = Continuation::after(&insn, next);
         let outcomes = self.ahead.tnt_event.filter(|_| !self.ahead.tnt.is_empty());
         self.go(way, insn.target.unwrap_or_default(), next)?;
         if let Some(event) = outcomes
@@ -125,7 +125,7 @@ impl Walker<'_> {
     /// Takes the next TIP. If outcomes are left, it is a deferred TIP after them.
     pub(super) fn take_tip(&mut self) -> Result<u64, Error> {
         if self.ahead.event.is_none() {
-            self.look_behind_outcomes()?;
+            self.look_after_outcomes()?;
         }
         let Some(event @ Event { kind: EventKind::Tip, ip, .. }) = self.ahead.event else {
             return Err(self.mismatch());
@@ -146,7 +146,7 @@ impl Walker<'_> {
 
     /// Reads the event after the outcomes that are left: a TIP, if it is deferred.
     #[cold]
-    fn look_behind_outcomes(&mut self) -> Result<(), Error> {
+    fn look_after_outcomes(&mut self) -> Result<(), Error> {
         let back = self
             .config()
             .dialect

@@ -57,7 +57,7 @@ pub(crate) use fetch::fetch;
 pub(crate) use leave::Continuation;
 pub(crate) use place::needs_trace;
 pub(crate) use verbs::walker_verbs;
-pub(crate) use walker::{Due, Walker};
+pub(crate) use walker::{Upcoming, Walker};
 
 use crate::{event::Event, insn::Class, mode::ExecMode};
 

@@ -84,7 +84,7 @@ pub enum Placed {
     /// Before the next instruction.
     Here,
     /// After the instruction executed last, where the decoder still is.
-    Behind,
+    After,
     /// After the instruction executed last, which the decoder has left for the next one; only in libipt's
     /// [dialect](crate::config::Dialect).
     Left,
@@ -148,7 +148,7 @@ impl Walker<'_> {
 
     /// Whether `event` was caused by `insn`, which was executed at `ip`.
     #[inline]
-    pub(super) fn is_behind(&self, event: &Event, insn: &Insn) -> bool {
+    pub(super) fn is_after(&self, event: &Event, insn: &Insn) -> bool {
         let named_or = |caused: bool| event.ip.map_or(caused, |named| named == self.at.ip);
         let caused = match event.kind {
             _ if event.status => false,

@@ -12,7 +12,7 @@ impl Walker<'_> {
     /// A packet that is not bound to the code, such as PSB+ or CBR, does not count: the walk may not have come to the
     /// place where it was sent.
     #[inline]
-    pub(crate) fn behind(&self) -> u64 {
+    pub(crate) fn after(&self) -> u64 {
         if self.ahead.tnt.is_untouched() {
             self.at.located
         } else {
@@ -27,7 +27,7 @@ impl Walker<'_> {
 
     /// The packets around the next instruction, or the one executed last.
     pub(super) fn span(&self) -> Span {
-        Span { behind: self.behind(), before: self.before() }
+        Span { after: self.after(), before: self.before() }
     }
 
     /// Whether the last branch may have taken its target from a deferred TIP, one that follows outcomes which are not
@@ -52,7 +52,7 @@ impl Walker<'_> {
             _ => event.ip.is_some(),
         };
         if is_bound {
-            self.at.located = self.behind().max(event.offset);
+            self.at.located = self.after().max(event.offset);
         }
     }
 }

@@ -259,9 +259,9 @@ fn by_erratum_skl014_only_an_end_without_an_ip_may_be_that_of_a_direct_jump() {
     for (skl014, code, to, last, placed) in [
         (false, out, ip(0x1006), 0x1004, Placed::Here),
         (true, out, ip(0x1006), 0x1004, Placed::Here),
-        (false, out, Ip::Suppressed, 0x1006, Placed::Behind),
-        (true, out, Ip::Suppressed, 0x1004, Placed::Behind),
-        (true, CODE, Ip::Suppressed, 0x1001, Placed::Behind),
+        (false, out, Ip::Suppressed, 0x1006, Placed::After),
+        (true, out, Ip::Suppressed, 0x1004, Placed::After),
+        (true, CODE, Ip::Suppressed, 0x1001, Placed::After),
     ] {
         let trace = trace(&[&psb_plus(0x1003), &[TipPgd(to)]]);
         let config = Config { filter, errata: Errata { skl014, ..Errata::NONE }, ..Config::new() };
@@ -276,30 +276,30 @@ fn by_erratum_skl014_only_an_end_without_an_ip_may_be_that_of_a_direct_jump() {
 }
 
 #[test]
-fn what_is_given_out_behind_a_recovery_depends_on_what_it_found() {
+fn what_is_given_out_after_a_recovery_depends_on_what_it_found() {
     // 5000 is not in the image, and 09 begins no packet.
     let start = trace(&[&psb_plus(0x5000), &[TAKEN]]);
     let (tip, unknown) = (trace(&[&[Packet::Tip(ip(0x1000)), TAKEN]]), [9; 16]);
     let failed = Err(Some(ErrorKind::UnknownOpcode(9)));
-    for (behind, found, next) in [
+    for (after, found, next) in [
         (&tip[..], Ok(Recovered::Place), Ok(0x1000)),
         (&[], Ok(Recovered::End), Err(Some(ErrorKind::OutOfSync))),
         (&unknown, failed, Err(Some(ErrorKind::OutOfSync))),
     ] {
-        let trace = [&start, behind].concat();
+        let trace = [&start, after].concat();
         let mut decoder = InsnDecoder::new(&trace, Image::new(&CODE));
         decoder.sync_forward();
         while decoder.next().is_ok() {}
-        assert_eq!(decoder.recover().map_err(|error| Some(error.kind)), found, "{behind:02x?}");
+        assert_eq!(decoder.recover().map_err(|error| Some(error.kind)), found, "{after:02x?}");
         let given = match decoder.next() {
             Ok(Some(FlowItem::Insn(insn))) => Ok(insn.ip),
             Ok(_) => Err(None),
             Err(error) => Err(Some(error.kind)),
         };
-        assert_eq!(given, next, "{behind:02x?}");
+        assert_eq!(given, next, "{after:02x?}");
         // If there was no place to continue, another search finds none either.
         if found != Ok(Recovered::Place) {
-            assert_eq!(decoder.recover().map_err(|error| Some(error.kind)), found, "{behind:02x?}");
+            assert_eq!(decoder.recover().map_err(|error| Some(error.kind)), found, "{after:02x?}");
         }
     }
 }

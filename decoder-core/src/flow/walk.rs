@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_a_loop_of_any_length_behind_a_way_of_any_length() {
+    fn finds_a_loop_of_any_length_after_a_way_of_any_length() {
         for (way, length) in [(0_u64, 1_u64), (0, 2), (1, 1), (5, 3), (100, 7), (3, 1000)] {
             let mut walk = Walk::new();
             let target = |jump: u64| if jump < way { jump } else { way + (jump - way) % length };

@@ -33,7 +33,7 @@ pub(crate) struct Walker<'a> {
 }
 
 /// What comes next in the walk.
-pub(crate) enum Due {
+pub(crate) enum Upcoming {
     /// The instruction at `ip`.
     Insn,
     /// This event, which was applied.
@@ -113,7 +113,7 @@ impl<'a> Walker<'a> {
 
     /// Leaves the instruction that was executed last and goes to what comes next. With `hold` it stops before an
     /// event.
-    pub(crate) fn advance(&mut self, hold: bool) -> Result<Due, Error> {
+    pub(crate) fn advance(&mut self, hold: bool) -> Result<Upcoming, Error> {
         match self.depart(hold)? {
             Some(due) => Ok(due),
             None => self.arrive(hold),
@@ -125,14 +125,14 @@ impl<'a> Walker<'a> {
     ///
     /// An event after an instruction is applied before the walk leaves the instruction. So while the event is held,
     /// the walk's state is that of the instruction.
-    pub(crate) fn depart(&mut self, hold: bool) -> Result<Option<Due>, Error> {
+    pub(crate) fn depart(&mut self, hold: bool) -> Result<Option<Upcoming>, Error> {
         let Some(executed) = self.at.executed else { return Ok(None) };
         if !self.look()? {
-            return Ok(Some(Due::End));
+            return Ok(Some(Upcoming::End));
         }
         if let Some(event) = self.event_if_next() {
-            if self.is_behind(event, &executed) || self.leads_out_by_skl014(&executed, event) {
-                return Ok(Some(if hold { Due::Held } else { self.take_behind(executed)? }));
+            if self.is_after(event, &executed) || self.leads_out_by_skl014(&executed, event) {
+                return Ok(Some(if hold { Upcoming::Held } else { self.take_after(executed)? }));
             }
             // If packets were lost after a branch, its target is unknown.
             if event.kind == EventKind::Overflow {
@@ -146,27 +146,27 @@ impl<'a> Walker<'a> {
     }
 
     /// Goes to the next instruction or event, from no instruction.
-    pub(crate) fn arrive(&mut self, hold: bool) -> Result<Due, Error> {
+    pub(crate) fn arrive(&mut self, hold: bool) -> Result<Upcoming, Error> {
         if self.at.landed {
             self.land()?;
         }
         if self.at.tick.is_some() {
-            return Ok(if hold { Due::Held } else { self.take_tick() });
+            return Ok(if hold { Upcoming::Held } else { self.take_tick() });
         }
         while self.look()? {
             match self.event_if_next() {
                 Some(event) if self.is_here(event) => {}
-                _ => return Ok(Due::Insn),
+                _ => return Ok(Upcoming::Insn),
             }
             if hold {
-                return Ok(Due::Held);
+                return Ok(Upcoming::Held);
             }
             if let Some(event) = self.take_here()? {
                 self.check_next()?;
-                return Ok(Due::Event(event));
+                return Ok(Upcoming::Event(event));
             }
         }
-        Ok(Due::End)
+        Ok(Upcoming::End)
     }
 
     /// Leaves `insn` for the next instruction.
@@ -187,16 +187,16 @@ impl<'a> Walker<'a> {
     }
 
     #[cold]
-    fn take_tick(&mut self) -> Due {
-        self.at.tick.take().map_or(Due::Held, Due::Event)
+    fn take_tick(&mut self) -> Upcoming {
+        self.at.tick.take().map_or(Upcoming::Held, Upcoming::Event)
     }
 
     /// Applies the next event, whose place is after `insn`.
     #[cold]
-    fn take_behind(&mut self, insn: insn::Insn) -> Result<Due, Error> {
-        let Some(event) = self.ahead.event.take() else { return Ok(Due::Held) };
-        let event = self.apply_behind(event, insn);
-        self.at.placed = Placed::Behind;
+    fn take_after(&mut self, insn: insn::Insn) -> Result<Upcoming, Error> {
+        let Some(event) = self.ahead.event.take() else { return Ok(Upcoming::Held) };
+        let event = self.apply_after(event, insn);
+        self.at.placed = Placed::After;
         if self.config().dialect.leaves_before_last_event()
             && self.at.executed.is_some()
             && place::needs_trace(insn.class)
@@ -204,7 +204,7 @@ impl<'a> Walker<'a> {
             self.leave_before_event(insn)?;
         }
         self.check_next()?;
-        Ok(Due::Event(event))
+        Ok(Upcoming::Event(event))
     }
 
     /// Checks the next event, if a misplaced TRIG is reported in place of the event before it.
@@ -241,7 +241,7 @@ impl<'a> Walker<'a> {
                 return Err(self.mismatch());
             }
         }
-        if self.event_if_next().is_some_and(|next| self.is_behind(next, &insn)) {
+        if self.event_if_next().is_some_and(|next| self.is_after(next, &insn)) {
             return Ok(());
         }
         self.at.placed = Placed::Left;

@@ -139,7 +139,7 @@ impl Graph<'_> {
             body.insns += 1;
             (body.end_ip, body.size) = (at, insn.len);
             let next = insn.next(at);
-            let (goes_to, end) = match Continuation::behind(&insn, next) {
+            let (goes_to, end) = match Continuation::after(&insn, next) {
                 Continuation::On => (next, None),
                 way @ (Continuation::Jump | Continuation::Call | Continuation::CallNext) => {
                     if way == Continuation::Call {

@@ -147,9 +147,9 @@ impl<'a> Image<'a> {
     fn read_elsewhere(&self, ip: u64, space: Asid, out: &mut [u8]) -> usize {
         let Some(reader) = self.reader else { return 0 };
         let sections = self.sections_of(space).filter_map(Section::addresses);
-        let behind = sections.map(|section| *section.start()).filter(|start| *start > ip);
+        let after = sections.map(|section| *section.start()).filter(|start| *start > ip);
         // Without a later section there is room up to and including the last address.
-        let room = behind.min().map_or((u64::MAX - ip).saturating_add(1), |start| start - ip);
+        let room = after.min().map_or((u64::MAX - ip).saturating_add(1), |start| start - ip);
         let len = usize::try_from(room).unwrap_or(usize::MAX).min(out.len());
         out.get_mut(..len).map_or(0, |out| reader.read(out, ip, space))
     }

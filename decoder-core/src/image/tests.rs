@@ -76,7 +76,7 @@ fn reads_over_the_borders_of_sections() {
 }
 
 #[test]
-fn a_window_gives_the_bytes_behind_an_address_in_it() {
+fn a_window_gives_the_bytes_after_an_address_in_it() {
     let window = Window { base: 0x100, bytes: &[1, 2, 3] };
     for (ip, bytes) in [(0xff, &[][..]), (0x100, &[1, 2, 3]), (0x102, &[3]), (0x103, &[]), (0x104, &[])] {
         assert_eq!(window.from(ip), bytes, "{ip:#x}");

@@ -47,7 +47,7 @@ impl Forms {
     }
 
     /// All ModRM values, after the prefixes in `mask` (bit = [`Prefix`]).
-    const fn behind(mask: u8) -> Self {
+    const fn after(mask: u8) -> Self {
         let mut forms = Self::none();
         let mut prefix = 0;
         while prefix < 4 {
@@ -112,57 +112,57 @@ groups! {
     Group15 = Forms::none()
         .with(NP, 0xff, 0xe0).with(P66, 0xc0, 0x40).with(F3, 0x50, 0x7f).with(F2, 0, 0x40);
     /// Without a prefix.
-    Np = Forms::behind(0b0001);
+    Np = Forms::after(0b0001);
     /// Without a prefix, memory.
     NpMemory = Forms::none().with(NP, 0xff, 0);
     /// After 66.
-    P66 = Forms::behind(0b0010);
+    P66 = Forms::after(0b0010);
     /// After 66, memory.
     P66Memory = Forms::none().with(P66, 0xff, 0);
     /// After F3.
-    F3 = Forms::behind(0b0100);
+    F3 = Forms::after(0b0100);
     /// After F3, a register.
     F3Register = Forms::none().with(F3, 0, 0xff);
     /// After F2, memory.
     F2Memory = Forms::none().with(F2, 0xff, 0);
     /// Without a prefix or after 66.
-    NpP66 = Forms::behind(0b0011);
+    NpP66 = Forms::after(0b0011);
     /// Without a prefix or after 66, memory.
     NpP66Memory = Forms::none().with(NP, 0xff, 0).with(P66, 0xff, 0);
     /// Without a prefix or after 66, a register.
     NpP66Register = Forms::none().with(NP, 0, 0xff).with(P66, 0, 0xff);
     /// Without a prefix or after F3.
-    NpF3 = Forms::behind(0b0101);
+    NpF3 = Forms::after(0b0101);
     /// After 66 or F3.
-    P66F3 = Forms::behind(0b0110);
+    P66F3 = Forms::after(0b0110);
     /// After 66 or F2.
-    P66F2 = Forms::behind(0b1010);
+    P66F2 = Forms::after(0b1010);
     /// Without a prefix, or after 66 or F3.
-    NotF2 = Forms::behind(0b0111);
+    NotF2 = Forms::after(0b0111);
     /// After 66, F3 or F2.
-    NotNp = Forms::behind(0b1110);
+    NotNp = Forms::after(0b1110);
     /// 0F 12: MOVLPS, MOVHLPS, MOVLPD, MOVSLDUP, MOVDDUP.
-    MovLow = Forms::behind(0b1101).with(P66, 0xff, 0);
+    MovLow = Forms::after(0b1101).with(P66, 0xff, 0);
     /// 0F 16: MOVHPS, MOVLHPS, MOVHPD, MOVSHDUP.
-    MovHigh = Forms::behind(0b0101).with(P66, 0xff, 0);
+    MovHigh = Forms::after(0b0101).with(P66, 0xff, 0);
     /// 0F 2B: MOVNTPS, MOVNTPD, MOVNTSS, MOVNTSD.
     MovNt = Forms::any(0xff, 0);
     /// 0F D6: MOVQ, MOVQ2DQ, MOVDQ2Q.
-    MovQ = Forms::behind(0b0010).with(F3, 0, 0xff).with(F2, 0, 0xff);
+    MovQ = Forms::after(0b0010).with(F3, 0, 0xff).with(F2, 0, 0xff);
     /// 0F 78: VMREAD, EXTRQ, INSERTQ.
-    Vmread = Forms::behind(0b0001).with(P66, 0, 0x01).with(F2, 0, 0xff);
+    Vmread = Forms::after(0b0001).with(P66, 0, 0x01).with(F2, 0, 0xff);
     /// 0F 79: VMWRITE, EXTRQ, INSERTQ.
-    Vmwrite = Forms::behind(0b0001).with(P66, 0, 0xff).with(F2, 0, 0xff);
+    Vmwrite = Forms::after(0b0001).with(P66, 0, 0xff).with(F2, 0, 0xff);
     /// 0F 38 F0, F1: MOVBE, CRC32.
-    Movbe = Forms::behind(0b1000).with(NP, 0xff, 0).with(P66, 0xff, 0);
+    Movbe = Forms::after(0b1000).with(NP, 0xff, 0).with(P66, 0xff, 0);
     /// 0F 38 D8: AESENCWIDE128KL and the other wide Key Locker instructions.
     KeyLockerWide = Forms::none().with(F3, 0x0f, 0);
     /// 0F 38 DC to DF: AES, and Key Locker with a handle in memory (LOADIWKEY takes registers).
-    Aes = Forms::behind(0b0010).with(F3, 0xff, 0);
+    Aes = Forms::after(0b0010).with(F3, 0xff, 0);
     /// 0F 38 DC: AESENC, AESENC128KL, LOADIWKEY.
-    AesLoad = Forms::behind(0b0110);
+    AesLoad = Forms::after(0b0110);
     /// 0F 38 F6: WRSS, ADCX, ADOX.
-    Adx = Forms::behind(0b0110).with(NP, 0xff, 0);
+    Adx = Forms::after(0b0110).with(NP, 0xff, 0);
     /// 0F 38 F8: MOVDIR64B, ENQCMD, ENQCMDS, URDMSR, UWRMSR.
     Enqcmd = Forms::none().with(P66, 0xff, 0).with(F3, 0xff, 0xff).with(F2, 0xff, 0xff);
     /// 0F 3A F0: HRESET.

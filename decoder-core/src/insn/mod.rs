@@ -82,24 +82,21 @@ impl Insn {
 
     /// Whether it can write CR3, so that a PIP packet may belong to it: MOV to CR3 and far transfers (task switches, VM
     /// entries and exits).
-    #[must_use]
     #[inline]
-    pub const fn can_write_cr3(&self) -> bool {
+    pub(crate) const fn can_write_cr3(&self) -> bool {
         self.class.is_far() || matches!(self.op, Op::MovToCr3)
     }
 
     /// Whether it can change the current VMCS, so that a VMCS packet may belong to it: VMPTRLD and far transfers (VM
     /// entries and exits).
-    #[must_use]
     #[inline]
-    pub const fn can_change_vmcs(&self) -> bool {
+    pub(crate) const fn can_change_vmcs(&self) -> bool {
         self.class.is_far() || matches!(self.op, Op::Vmptrld)
     }
 
     /// Whether a CFE packet of type IRET may belong to it: IRET and the other returns from an event or to user mode.
-    #[must_use]
     #[inline]
-    pub const fn can_be_iret(&self) -> bool {
+    pub(crate) const fn can_be_iret(&self) -> bool {
         matches!(self.op, Op::Iret | Op::Eret | Op::Sysret | Op::Sysexit)
     }
 }

@@ -32,7 +32,7 @@ pub struct Packets<'a> {
     pub(super) input: Input<'a>,
     /// The next packet's place in the input.
     pub(super) at: usize,
-    /// Packets behind this place in the input may not be read, because they are too far from the one that needs them.
+    /// Packets after this place in the input may not be read, because they are too far from the one that needs them.
     fence: usize,
     /// The PSB last synchronised onto.
     sync: Option<u64>,

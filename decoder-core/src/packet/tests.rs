@@ -177,7 +177,7 @@ fn parses_and_emits_each_packet_as_the_manual_has_it() {
         let mut out = [0xee; 17];
         assert_eq!(packet.emit(&mut out), Ok(bytes.len()), "{packet:?}");
         assert_eq!(&out[..bytes.len()], bytes, "{packet:?}");
-        assert!(out[bytes.len()..].iter().all(|&byte| byte == 0xee), "{packet:?} writes behind its end");
+        assert!(out[bytes.len()..].iter().all(|&byte| byte == 0xee), "{packet:?} writes after its end");
         assert_eq!(packet.len(), bytes.len(), "{packet:?}");
     }
 }

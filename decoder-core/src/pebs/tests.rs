@@ -217,7 +217,7 @@ fn adaptive_records_have_the_groups_that_they_say() {
 }
 
 #[test]
-fn a_record_of_format_6_has_counters_behind_everything_else() {
+fn a_record_of_format_6_has_counters_after_everything_else() {
     // General-purpose counters, fixed-function ones, metrics; the record format's bits 4 and 5.
     for (general, fixed, metrics, format) in [
         (0b101, 0b10, false, 1 << 4),
@@ -349,7 +349,7 @@ fn a_buffer_is_read_to_its_end_or_to_what_is_wrong() {
 }
 
 #[test]
-fn behind_an_abort_only_the_ips_mean_something() {
+fn after_an_abort_only_the_ips_mean_something() {
     let rows: [(u64, bool); 5] =
         [(0, true), (0xffff_ffff, true), (1 << 32, false), (1 << 33, false), (1 << 34, true)];
     for (bits, valid) in rows {

@@ -206,7 +206,7 @@ fn blocks(mut decoder: BlockDecoder<'_>) -> Result<(Vec<Step>, Counters, Sum), S
                         let ends = flags.end_on_call && insn.class == Class::NearCall
                             || flags.end_on_jump && insn.class == Class::NearJump;
                         if ends && ip != block.end_ip {
-                            return Err(format!("{block:x?} goes on behind {ip:x}"));
+                            return Err(format!("{block:x?} goes on after {ip:x}"));
                         }
                         steps.push(Step::Insn { ip, mode: block.mode, speculative: block.speculative });
                         sum.hash.add(ip);
@@ -316,11 +316,10 @@ fn spans(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), Strin
                 }
             }
             let (Some(first), Some(last)) = (of_insns.first(), of_insns.last()) else { continue };
-            let Span { behind, before } = blocks.span();
-            let what =
-                || format!("{block:x?} in {behind:x} to {before:x}, its instructions in {of_insns:x?}");
-            let (first, last) = (first.behind, last.before);
-            if behind != first || before < last {
+            let Span { after, before } = blocks.span();
+            let what = || format!("{block:x?} in {after:x} to {before:x}, its instructions in {of_insns:x?}");
+            let (first, last) = (first.after, last.before);
+            if after != first || before < last {
                 return Err(what());
             }
             later = (before != last && !config.flags.ticks).then(what);

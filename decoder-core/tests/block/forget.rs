@@ -103,7 +103,7 @@ fn an_instruction_decoder_that_synchronises_is_like_a_new_one() {
                     continue;
                 }
                 let Some(psb) = go!(decoder, way) else { continue };
-                let what = format!("{name}, {way} behind {used}");
+                let what = format!("{name}, {way} after {used}");
                 like_a_new_one(decoder, other, |new| new.sync_at(psb), next, said, &what);
                 count += 1;
             }
@@ -141,14 +141,14 @@ fn a_block_decoder_that_synchronises_is_like_a_new_one() {
                 }
                 let psb = if way == "another" {
                     decoder.set_trace(&trace);
-                    assert_eq!(said(&decoder), said(&other), "{name}, {way} behind {used}");
-                    assert_eq!(decoder.counters(), other.counters(), "{name}, {way} behind {used}");
+                    assert_eq!(said(&decoder), said(&other), "{name}, {way} after {used}");
+                    assert_eq!(decoder.counters(), other.counters(), "{name}, {way} after {used}");
                     decoder.sync_forward()
                 } else {
                     go!(decoder, way)
                 };
                 let Some(psb) = psb else { continue };
-                let what = format!("{name}, {way} behind {used}, {words} words");
+                let what = format!("{name}, {way} after {used}, {words} words");
                 like_a_new_one(decoder, other, |new| new.sync_at(psb), next, said, &what);
                 count += 1;
             }

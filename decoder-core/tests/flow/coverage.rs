@@ -51,7 +51,7 @@ fn each_event_has_a_scenario() {
 }
 
 #[test]
-fn each_error_has_a_scenario_that_goes_on_behind_it() {
+fn each_error_has_a_scenario_that_goes_on_after_it() {
     let mut seen = BTreeSet::new();
     for (name, scenario) in scenarios() {
         let sections = sections(&scenario);

@@ -66,7 +66,7 @@ fn code_that_is_read_when_it_is_asked_for_gives_the_same_flow() {
 }
 
 #[test]
-fn behind_an_error_it_goes_on_at_the_next_event_that_says_where() {
+fn after_an_error_it_goes_on_at_the_next_event_that_says_where() {
     let mut failed = String::new();
     for (name, scenario) in scenarios().iter().filter(|(_, scenario)| !scenario.recovered.is_empty()) {
         let flow = recovered(scenario, Image::new(&sections(scenario)));

@@ -207,7 +207,7 @@ fn gives_the_events_and_each_outcome_from_every_psb_on() {
                 assert!(at.sync_at(psb), "{name}");
                 assert_eq!((at.offset(), at.sync_offset()), (psb, Some(psb)), "{name}");
                 assert_eq!((at.time(), at.core_bus_ratio()), (None, None), "{name}");
-                assert_eq!(asked(&mut at), expected, "{name} at {psb:#x} behind {taken}");
+                assert_eq!(asked(&mut at), expected, "{name} at {psb:#x} after {taken}");
             }
         }
         assert_eq!(query.sync_forward(), None, "{name}");
@@ -216,7 +216,7 @@ fn gives_the_events_and_each_outcome_from_every_psb_on() {
         }
         psbs += offsets.len();
     }
-    assert!(psbs > 60 && answers > 300, "{answers} answers behind {psbs} PSBs");
+    assert!(psbs > 60 && answers > 300, "{answers} answers after {psbs} PSBs");
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn check(
             last = None;
             continue;
         }
-        let what = || format!("{what}: instruction {at}, {instruction:x?}: {moment:x?}, behind {last:x?}");
+        let what = || format!("{what}: instruction {at}, {instruction:x?}: {moment:x?}, after {last:x?}");
         assert!(moment.contains(instruction.tsc), "{}", what());
         assert!(moment.contains(moment.from) && moment.contains(moment.to), "{}", what());
         if let Some(last) = last {
@@ -284,8 +284,8 @@ fn damaged_traces_have_a_time_too() {
         }
         let mut spans: Vec<_> = (0..200).map(|_| (rng.usize(..=run.trace.len()), rng.usize(..100))).collect();
         spans.sort_unstable();
-        for (behind, len) in spans {
-            let span = Span { behind: behind as u64, before: (behind + len) as u64 };
+        for (after, len) in spans {
+            let span = Span { after: after as u64, before: (after + len) as u64 };
             if let Some(moment) = timeline.moment(span) {
                 assert!(
                     moment.contains(moment.tsc()) || moment.doubt.is_some(),

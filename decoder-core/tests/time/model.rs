@@ -117,7 +117,7 @@ fn the_bounds_at_each_instruction_hold() {
                 assert_eq!(moment.doubt, None, "{}", what());
                 if let Some(last) = last {
                     let passed = moment.tsc().wrapping_sub(last.tsc());
-                    assert!(passed < 1 << 63, "{}, behind {last:x?}", what());
+                    assert!(passed < 1 << 63, "{}, after {last:x?}", what());
                 }
                 last = Some(moment);
                 scale.count(&moment, tsc);

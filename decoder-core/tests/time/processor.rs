@@ -378,8 +378,8 @@ impl Processor {
 
     fn finish(mut self) -> Run {
         let located = |branch: usize| self.offsets[branch];
-        let instructions = self.traced.iter().filter_map(|&(tsc, behind, before)| {
-            let span = Span { behind: located(behind)?, before: located(before)? };
+        let instructions = self.traced.iter().filter_map(|&(tsc, after, before)| {
+            let span = Span { after: located(after)?, before: located(before)? };
             Some(Instruction { tsc, span })
         });
         self.run.instructions = instructions.collect();

@@ -257,7 +257,7 @@ fn a_handler_that_is_disarmed_serves_and_stays_masked_until_it_is_armed() {
 }
 
 #[test]
-fn an_echo_comes_before_anything_else_runs() {
+fn a_repeated_nmi_comes_before_anything_else_runs() {
     // (RIP at the PMI, RIP at the next interrupts, verdicts); the entry is never masked by them.
     let table: [(_, &[_], &[_]); 7] = [
         // Only the address shows a repeated NMI: it may be an NMI of another cause, right after the PMI.
@@ -284,7 +284,7 @@ fn an_echo_comes_before_anything_else_runs() {
 }
 
 #[test]
-fn an_echo_is_forgotten_when_code_ran() {
+fn a_repeated_nmi_is_no_longer_expected_when_code_ran() {
     let machine = PmiMachine::new(1);
     let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
     let mut handler = Handler::new(Delivery::Nmi);

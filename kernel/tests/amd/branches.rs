@@ -82,17 +82,17 @@ fn an_overflow_freezes_the_stack_until_it_is_read() {
 }
 
 #[test]
-fn branch_sampling_has_sixteen_branches_behind_the_overflow() {
+fn branch_sampling_has_sixteen_branches_after_the_overflow() {
     const BRANCHES: u32 = 64;
     let kernel = Kernel::new("zen3", 0);
     let machine = &kernel.machine;
     let mut branches = start(machine, BranchConfig::new());
     let event = CountedEvent::new(0xc4, 0).os(false).every(BRANCHES.into()).on(0);
     let _counters = kernel.counters_unit().start(&[event]).map_err(|failed| failed.error()).unwrap();
-    let behind = CODE + u64::from(BRANCHES) * BLOCK;
+    let after = CODE + u64::from(BRANCHES) * BLOCK;
     assert!(!machine.run((BRANCHES + 15) * INSTRUCTIONS), "the interrupt is held back");
     assert!(machine.run(INSTRUCTIONS));
-    assert_eq!(last(&mut branches), up_to(behind + DEPTH as u64 * BLOCK, DEPTH));
+    assert_eq!(last(&mut branches), up_to(after + DEPTH as u64 * BLOCK, DEPTH));
     assert_eq!(last(&mut branches), [], "it began anew");
     assert_eq!(machine.violations(), Default::default());
 }

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 /// Why the two decoders report different things for a damaged trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
-    /// libipt reads one packet ahead of the walk, or is one behind it, and in a PSB+ (the state that follows a PSB) it
+    /// libipt reads one packet ahead of the walk, or is one packet late, and in a PSB+ (the state that follows a PSB) it
     /// is at the PSB. So it reports the same error at another place. It also reports an error in a packet that the walk
     /// has not reached before it reports the errors of the walk.
     ReadsAhead,

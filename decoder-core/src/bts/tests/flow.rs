@@ -137,7 +137,7 @@ fn each_record_closes_a_block() {
             &["begin 1000", "1000..1002 2", "async 1004 8000", "8000..8001 2", "1004..1005 2"],
         ),
         (
-            "an interrupt right behind a branch",
+            "an interrupt right after a branch",
             known,
             &[(0x1002, 0x1005), (0x1005, 0x8000), (0x8001, 0x1005), (0x1005, 0x100f)],
             &["begin 1000", "1000..1002 2", "async 1005 8000", "8000..8001 2", "1005..1005 1"],
@@ -167,7 +167,7 @@ fn each_record_closes_a_block() {
             &["begin 100c", "async 100c 8000", "8000..8001 2", "100e..100e 1"],
         ),
         (
-            "a trap behind a branch",
+            "a trap after a branch",
             known,
             &[(0x1002, 0x1005), (0x1002, 0x8000), (0x8001, 0x1005), (0x1005, 0x100f)],
             &["begin 1000", "1000..1002 2", "async 1005 8000", "8000..8001 2", "1005..1005 1"],
@@ -207,7 +207,7 @@ fn each_record_closes_a_block() {
             ],
         ),
         (
-            "a record is missing: the origin is behind",
+            "a record is missing: the origin lies before the instruction that comes next",
             Options { start: Some(0x1005), ..known },
             &[(0x1005, 0x100f), (0x1002, 0x1005)],
             &["begin 1005", "1005..1005 1", "Unreachable", "begin 1002", "1002..1002 1"],
@@ -239,7 +239,7 @@ fn each_record_closes_a_block() {
             &["0x0: no memory in the image for the instruction at 0x500", "begin 1002", "1002..1002 1"],
         ),
         (
-            "behind what was never written it begins anew",
+            "after what was never written it begins anew",
             known,
             &[(0x1002, 0x1005), (0, 0), (0x1005, 0x100f)],
             &[
@@ -257,7 +257,7 @@ fn each_record_closes_a_block() {
             &["begin 1000", "1000..1002 2", "Unreachable", "Impossible"],
         ),
         (
-            "behind an error there is no trap of the branch before it",
+            "after an error there is no trap of the branch before it",
             Options { start: Some(0x1005), ..known },
             &[(0x1005, 0x100f), (0x7000, 0x1012), (0x1005, 0x8000)],
             &[
@@ -304,7 +304,7 @@ fn what_ran_in_the_other_level_is_left_out() {
     type Row = (&'static str, &'static [(u64, u64)], &'static [&'static str]);
     let rows: [Row; 9] = [
         (
-            "branches into the level are stored: behind a system call",
+            "branches into the level are stored: after a system call",
             &[(KERNEL + 0x90, 0x1012), (0x1013, 0x1000)],
             &["begin 100f", "100f..1010 2", "out", "resume 1012", "1012..1013 2"],
         ),

@@ -27,7 +27,7 @@ pub(super) struct Cursor<'a> {
     /// Reads one anchor ahead.
     anchors: Anchors<'a>,
     /// The last anchor before `position`.
-    behind: Option<Anchor>,
+    after: Option<Anchor>,
     /// The next anchor.
     ahead: Option<Anchor>,
     /// Reads from `position` to the next CYC packet.
@@ -78,7 +78,7 @@ impl<'a> Cursor<'a> {
     ) -> Self {
         let mut cursor = Self {
             anchors: Anchors::new(reader.clone(), adjust_is_known, line),
-            behind: None,
+            after: None,
             ahead: None,
             reader,
             next: None,
@@ -152,23 +152,23 @@ impl<'a> Cursor<'a> {
 
     /// Moves past the next anchor.
     fn pass(&mut self, mut anchor: Anchor) {
-        if let Some(behind) = &self.behind
+        if let Some(after) = &self.after
             && !anchor.is_tsc
         {
             // The TSC packet before an MTC may give a later bound than the MTC itself.
-            anchor.least = anchor.least.max(self.least(behind));
+            anchor.least = anchor.least.max(self.least(after));
         }
-        if let Some(behind) = self.behind
+        if let Some(after) = self.after
             && !anchor.since.broken
-            && !behind.stretch.is_blind()
+            && !after.stretch.is_blind()
             && anchor.since.cycles > 0
-            && anchor.nominal > behind.nominal
+            && anchor.nominal > after.nominal
         {
-            self.ratio = Some((anchor.nominal - behind.nominal, anchor.since.cycles));
+            self.ratio = Some((anchor.nominal - after.nominal, anchor.since.cycles));
         }
         let counting = anchor.since.adjacent.is_some();
         self.cycles = Cycles { counting, end: self.cycles.end, ..Cycles::default() };
-        self.behind = Some(anchor);
+        self.after = Some(anchor);
         self.ahead = self.anchors.next();
     }
 
@@ -177,46 +177,46 @@ impl<'a> Cursor<'a> {
     /// `is_exact`: the bounds are for the time at which the packet here was made. A CYC packet right before it gives
     /// that time.
     pub(super) fn point(&self, is_exact: bool) -> Option<Point> {
-        let behind = self.behind?;
-        let Stretch { doubt, confirmed, .. } = behind.stretch;
-        let (mut least, mut most) = (self.least(&behind), self.most(&behind, is_exact));
+        let after = self.after?;
+        let Stretch { doubt, confirmed, .. } = after.stretch;
+        let (mut least, mut most) = (self.least(&after), self.most(&after, is_exact));
         if doubt == Some(Doubt::Contradiction) {
             // It is unknown where between the two anchors the TSC changed.
             least = least.min(self.ahead.map_or(least, |ahead| ahead.least));
-            most = most.map(|most| most.max(behind.nominal));
+            most = most.map(|most| most.max(after.nominal));
         }
         let most = most.map(|most| most.max(least));
-        let nominal = self.nominal(&behind).max(least);
+        let nominal = self.nominal(&after).max(least);
         let nominal = most.map_or(nominal, |most| nominal.min(most));
         Some(Point { least, most, nominal, doubt, confirmed })
     }
 
-    fn least(&self, behind: &Anchor) -> u64 {
+    fn least(&self, after: &Anchor) -> u64 {
         match self.speed {
-            Some(speed) if !behind.stretch.is_blind() => {
-                behind.least.saturating_add(speed.least_ticks(self.cycles.sure))
+            Some(speed) if !after.stretch.is_blind() => {
+                after.least.saturating_add(speed.least_ticks(self.cycles.sure))
             }
-            _ => behind.least,
+            _ => after.least,
         }
     }
 
-    fn most(&self, behind: &Anchor, is_exact: bool) -> Option<u64> {
+    fn most(&self, after: &Anchor, is_exact: bool) -> Option<u64> {
         let ahead = self.ahead.as_ref().and_then(|ahead| Some((ahead, ahead.most?)));
-        let Some(speed) = self.speed.filter(|_| !behind.stretch.is_blind()) else {
+        let Some(speed) = self.speed.filter(|_| !after.stretch.is_blind()) else {
             return ahead.map(|(_, most)| most);
         };
         let by_ahead =
             ahead.map(|(ahead, most)| most.saturating_sub(speed.least_ticks(self.sure_ahead(ahead))));
-        let by_behind = behind
+        let by_after = after
             .most
-            .zip(self.most_cycles(behind, is_exact))
+            .zip(self.most_cycles(after, is_exact))
             .map(|(most, cycles)| most.saturating_add(speed.most_ticks(cycles)));
-        let most = match (by_ahead, by_behind) {
-            (Some(ahead), Some(behind)) => ahead.min(behind),
+        let most = match (by_ahead, by_after) {
+            (Some(ahead), Some(after)) => ahead.min(after),
             (one, other) => one.or(other)?,
         };
         // A later place has no earlier bound, even if the TSC packet ahead gives a lower one than the MTC before.
-        Some(most.max(behind.most.unwrap_or(0)))
+        Some(most.max(after.most.unwrap_or(0)))
     }
 
     /// The CYC packet that comes next, if it is before the next anchor.
@@ -240,12 +240,12 @@ impl<'a> Cursor<'a> {
 
     /// The most cycles that can lie between the last anchor and this place; `None` if cycles may have been lost or the
     /// core clock may have stopped.
-    fn most_cycles(&self, behind: &Anchor, is_exact: bool) -> Option<u64> {
-        if self.overflow > behind.offset {
+    fn most_cycles(&self, after: &Anchor, is_exact: bool) -> Option<u64> {
+        if self.overflow > after.offset {
             return None;
         }
         // The CYC packet of an MTC may be later than the edge that the MTC is for.
-        let late = if behind.is_tsc { 0 } else { behind.since.adjacent.unwrap_or(0) };
+        let late = if after.is_tsc { 0 } else { after.since.adjacent.unwrap_or(0) };
         let passed = self.cycles.all.saturating_add(late);
         if is_exact && self.cycles.end == self.position && self.cycles.all > 0 {
             return Some(passed);
@@ -262,22 +262,22 @@ impl<'a> Cursor<'a> {
     }
 
     /// The most likely time at this place.
-    fn nominal(&self, behind: &Anchor) -> u64 {
+    fn nominal(&self, after: &Anchor) -> u64 {
         let Cycles { all, guess, .. } = self.cycles;
         let Some(ahead) = &self.ahead else {
-            return behind.nominal.saturating_add(guess / GUESS);
+            return after.nominal.saturating_add(guess / GUESS);
         };
-        let between = ahead.nominal.saturating_sub(behind.nominal);
+        let between = ahead.nominal.saturating_sub(after.nominal);
         let total = ahead.since.cycles;
         let passed = match (total, self.ratio) {
             // The ticks from an MTC to the middle of its period.
-            (0, _) if ahead.since.broken && behind.half_period > 0 => behind.half_period.min(between / 2),
+            (0, _) if ahead.since.broken && after.half_period > 0 => after.half_period.min(between / 2),
             (0, _) => between / 2,
             // Somewhere between the anchors a clock stood still, probably after the last cycle.
             (_, Some(_)) if ahead.since.broken => (guess / GUESS).min(between),
             _ => scale(between, all.min(total), total),
         };
-        behind.nominal.saturating_add(passed)
+        after.nominal.saturating_add(passed)
     }
 }
 

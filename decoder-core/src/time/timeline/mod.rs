@@ -27,7 +27,7 @@ use reader::Reader;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Span {
     /// The offset of a packet that was made before it happened, or when it did.
-    pub behind: u64,
+    pub after: u64,
     /// The offset of a packet that was made after it happened, or when it did.
     pub before: u64,
 }
@@ -36,7 +36,7 @@ impl Span {
     /// What happened when the packet at `offset` was made.
     #[must_use]
     pub const fn at(offset: u64) -> Self {
-        Self { behind: offset, before: offset }
+        Self { after: offset, before: offset }
     }
 }
 
@@ -50,7 +50,7 @@ pub struct Moment {
     pub earliest: u64,
     /// It was not after this; `None` if the trace ends without a packet that bounds it.
     pub latest: Option<u64>,
-    /// The most likely time of the packet that precedes the span, the one at [`Span::behind`].
+    /// The most likely time of the packet that precedes the span, the one at [`Span::after`].
     pub from: u64,
     /// The most likely time of the packet that follows the span, the one at [`Span::before`].
     pub to: u64,
@@ -92,8 +92,8 @@ impl Moment {
     /// Whether the bounds allow this TSC.
     #[must_use]
     pub fn contains(&self, tsc: u64) -> bool {
-        let behind = tsc.wrapping_sub(self.earliest);
-        self.latest.map_or(behind < 1 << 63, |latest| behind <= latest.wrapping_sub(self.earliest))
+        let after = tsc.wrapping_sub(self.earliest);
+        self.latest.map_or(after < 1 << 63, |latest| after <= latest.wrapping_sub(self.earliest))
     }
 
     /// The TSC of one of `count` instructions that executed one after the other in this span, if each of them took
@@ -141,7 +141,7 @@ pub struct Timeline<'a> {
 
 #[derive(Clone, Debug)]
 struct Ends<'a> {
-    behind: Cursor<'a>,
+    after: Cursor<'a>,
     before: Cursor<'a>,
 }
 
@@ -199,36 +199,36 @@ impl<'a> Timeline<'a> {
         moment
     }
 
-    fn find(&mut self, Span { behind, before }: Span) -> Option<Moment> {
+    fn find(&mut self, Span { after, before }: Span) -> Option<Moment> {
         let mut ends = match self.ends.take() {
-            Some(ends) if ends.behind.position() <= behind => ends,
+            Some(ends) if ends.after.position() <= after => ends,
             Some(ends) => {
                 let line = ends.before.line();
-                Ends::both(Cursor::new(self.start.before(behind), self.adjust_is_known, self.speed, line))
+                Ends::both(Cursor::new(self.start.before(after), self.adjust_is_known, self.speed, line))
             }
             None => {
                 let line = Line::new(self.near);
                 Ends::both(Cursor::new(self.start.clone(), self.adjust_is_known, self.speed, line))
             }
         };
-        if ends.before.position() <= behind {
-            ends.behind.clone_from(&ends.before);
+        if ends.before.position() <= after {
+            ends.after.clone_from(&ends.before);
         }
-        ends.behind.advance(behind);
+        ends.after.advance(after);
         if ends.before.position() > before {
-            ends.before.clone_from(&ends.behind);
+            ends.before.clone_from(&ends.after);
         }
-        ends.before.advance(before.max(behind));
-        let Ends { behind: from, before: to } = self.ends.insert(ends);
+        ends.before.advance(before.max(after));
+        let Ends { after: from, before: to } = self.ends.insert(ends);
         let is_exact =
-            behind < before && self.start.packet_at(before).is_some_and(|packet| is_branch(&packet));
+            after < before && self.start.packet_at(before).is_some_and(|packet| is_branch(&packet));
         Some(between(from.point(false)?, to.point(is_exact)?, to.line()))
     }
 }
 
 impl<'a> Ends<'a> {
     fn both(cursor: Cursor<'a>) -> Self {
-        Self { behind: cursor.clone(), before: cursor }
+        Self { after: cursor.clone(), before: cursor }
     }
 }
 

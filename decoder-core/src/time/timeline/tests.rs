@@ -56,15 +56,15 @@ impl Trace {
         Timeline::new(&self.bytes, Config { clocks, ..Config::default() })
     }
 
-    fn span(&self, behind: usize, before: usize) -> Span {
-        Span { behind: self.offsets[behind], before: self.offsets[before] }
+    fn span(&self, after: usize, before: usize) -> Span {
+        Span { after: self.offsets[after], before: self.offsets[before] }
     }
 
     fn check(&self, mut timeline: Timeline, expected: &[Row]) {
-        for &(behind, before, earliest, latest, from, to) in expected {
-            let moment = timeline.moment(self.span(behind, before)).unwrap();
+        for &(after, before, earliest, latest, from, to) in expected {
+            let moment = timeline.moment(self.span(after, before)).unwrap();
             let found = (moment.earliest, moment.latest, moment.from, moment.to);
-            assert_eq!(found, (earliest, latest, from, to), "between {behind} and {before}: {moment:x?}");
+            assert_eq!(found, (earliest, latest, from, to), "between {after} and {before}: {moment:x?}");
         }
     }
 
@@ -221,7 +221,7 @@ fn a_known_speed_narrows_bounds_from_both_sides() {
     let speed = CoreSpeed::between(1, 4, 4).unwrap();
     let (least, most) = (|cycles| speed.least_ticks(cycles), |cycles| speed.most_ticks(cycles));
     let mut timeline = trace.timeline(CLOCKS).with_speed(speed);
-    for (behind, before, earliest, latest) in [
+    for (after, before, earliest, latest) in [
         // The first CYC may have begun before the TSC packet, so its cycles are not surely after it.
         (1, 2, 0x1000, Some(0x1000 + most(100))),
         (2, 4, 0x1000, Some(0x1000 + most(200))),
@@ -234,8 +234,8 @@ fn a_known_speed_narrows_bounds_from_both_sides() {
         (10, 11, 0x2000, Some(0x2000 + most(100))),
         (11, 11, 0x2000 + least(100), None),
     ] {
-        let moment = timeline.moment(trace.span(behind, before)).unwrap();
-        let span = (behind, before);
+        let moment = timeline.moment(trace.span(after, before)).unwrap();
+        let span = (after, before);
         assert_eq!((span, moment.earliest, moment.latest), (span, earliest, latest), "{moment:x?}");
     }
     // The bound from the next TSC packet: the cycles that surely come between the second CYC and the last one take
@@ -516,6 +516,6 @@ fn damaged_bytes_are_passed_over() {
     );
     for bytes in [&[][..], &[0x19], &trace.bytes[1..15]] {
         let mut timeline = Timeline::new(bytes, Config::default());
-        assert_eq!(timeline.moment(Span { behind: 0, before: u64::MAX }), None);
+        assert_eq!(timeline.moment(Span { after: 0, before: u64::MAX }), None);
     }
 }

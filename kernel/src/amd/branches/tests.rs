@@ -143,7 +143,7 @@ fn what_another_task_left_in_branch_sampling_is_not_read() {
     let config = BRS_EN | 1 << 5;
     machine.set(CONFIG, config | 3 << 16);
     running.forget().unwrap();
-    assert_eq!(machine.get(CONFIG), config | 3 << 16, "it goes on behind them");
+    assert_eq!(machine.get(CONFIG), config | 3 << 16, "it goes on after them");
     (3..5).for_each(|n| record(&machine, n, n.into(), 0x100));
     machine.set(CONFIG, config | 5 << 16);
     assert_eq!(last(&mut running), [(4, 0x100), (3, 0x100)]);

@@ -187,7 +187,7 @@ mod tests {
         gaps.wrap(35, Exactly(7));
         assert_eq!(gaps.take_until(34), None);
         assert_eq!(gaps.take_until(50), Some(Gap::Wrap(Exactly(107))));
-        assert_eq!(gaps.take_until(50), Some(Gap::Stop), "it is behind what was overwritten");
+        assert_eq!(gaps.take_until(50), Some(Gap::Stop), "it is after what was overwritten");
         assert_eq!(gaps.take_until(50), Some(Gap::Error));
         assert_eq!((gaps.take_until(50), gaps.overwritten()), (None, None));
     }

@@ -116,7 +116,7 @@ fn each_page_must_keep_each_rule_in_each_address_space() {
 }
 
 #[test]
-fn pages_behind_the_buffer_are_not_looked_at() {
+fn pages_after_the_buffer_are_not_looked_at() {
     let memory = FakeLinear::new();
     memory.spoil(|_, at, mapping| {
         if at > BUFFER_PAGE + 0x1_0000 {
@@ -290,7 +290,7 @@ fn both_halves_have_their_fields_and_their_buffers() {
 }
 
 #[test]
-fn counter_reset_values_come_behind_the_fields() {
+fn counter_reset_values_come_after_the_fields() {
     // (base, layout, offset of general-purpose counter 0, of counter 3, of fixed-function counter 1)
     let table = [
         (FakeLinear::BASE, DsLayout::Bits64, [0x40, 0x58, 0x88]),

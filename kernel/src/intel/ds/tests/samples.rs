@@ -118,7 +118,7 @@ fn counting(event: PreciseEvent, period: u64) -> DsConfig {
 }
 
 #[test]
-fn a_counter_samples_and_all_is_as_it_was_behind_it() {
+fn a_counter_samples_and_all_is_as_it_was_after_it() {
     let mispredicted = PreciseEvent { select: 0xc5, umask: 0 };
     // (processor, format, event, IA32_PERFEVTSEL0)
     let table = [
