@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// What follows an OVF.
-enum After {
+enum AfterOverflow {
     /// A FUP; the packet after it is at this offset.
     Fup(u64),
     /// A packet that can also be sent while tracing is off.
@@ -43,10 +43,10 @@ impl EventDecoder<'_> {
         let after = match self.after_overflow() {
             Err(error @ Error { kind: ErrorKind::EndOfSlice, .. }) => return Err(error),
             // The FUP of an OVF follows at once. Many timing packets come while tracing is off.
-            Err(Error { kind: ErrorKind::LooksTooFar, .. }) => Ok(After::Other),
+            Err(Error { kind: ErrorKind::LooksTooFar, .. }) => Ok(AfterOverflow::Other),
             after => after,
         };
-        if let Ok(After::Fup(end)) = after {
+        if let Ok(AfterOverflow::Fup(end)) = after {
             if self.config().errata.apl12 && unless_far(self.went_off_by_apl12(end)).map_err(blame)? {
                 return self.pass_fup_by_apl12(offset, end).map_err(blame);
             }
@@ -70,12 +70,12 @@ impl EventDecoder<'_> {
     }
 
     /// Looks for a FUP after the OVF, with only packets before it that say nothing about the flow.
-    fn after_overflow(&self) -> Result<After, Error> {
+    fn after_overflow(&self) -> Result<AfterOverflow, Error> {
         let mut packets = self.packets.clone();
         while let Some(packet) = packets.next() {
             let (offset, packet) = packet?;
             match packet {
-                Packet::Fup(_) => return Ok(After::Fup(packets.offset())),
+                Packet::Fup(_) => return Ok(AfterOverflow::Fup(packets.offset())),
                 Packet::TntShort(_)
                 | Packet::TntLong(_)
                 | Packet::Tip(_)
@@ -84,10 +84,10 @@ impl EventDecoder<'_> {
                     return Err(Error { offset, kind: ErrorKind::UnexpectedPacket(packet.name()) });
                 }
                 _ if is_aside(&packet) => {}
-                _ => return Ok(After::Other),
+                _ => return Ok(AfterOverflow::Other),
             }
         }
-        Ok(After::End)
+        Ok(AfterOverflow::End)
     }
 
     /// Publishes the overflow with the time of the OVF, not with that of the packet that shows its consequence.
