@@ -121,6 +121,9 @@ pub enum Delivery {
     Nmi,
 }
 
+/// Where the local APIC's registers are after a reset.
+const RESET_ADDRESS: u64 = 0xfee0_0000;
+
 /// A local APIC in xAPIC mode, whose registers are memory-mapped.
 #[derive(Debug)]
 pub struct XApic {
@@ -137,6 +140,24 @@ impl XApic {
     #[must_use]
     pub const unsafe fn new(base: NonNull<u8>) -> Self {
         Self { base }
+    }
+
+    /// Takes the local APIC in a kernel that has mapped physical memory at `offset`, and has left the local APIC where reset
+    /// put it: at physical address FEE0_0000H.
+    ///
+    /// Source: "Local APIC Status and Location", "Relocating the Local APIC Registers".
+    ///
+    /// # Panics
+    ///
+    /// `offset` is a negative number that leads to address 0.
+    ///
+    /// # Safety
+    ///
+    /// As [`XApic::new`], of the page at physical address FEE0_0000H. IA32_APIC_BASE has that address.
+    #[must_use]
+    pub unsafe fn at_offset(offset: u64) -> Self {
+        let base = core::ptr::with_exposed_provenance_mut(offset.wrapping_add(RESET_ADDRESS) as usize);
+        Self { base: NonNull::new(base).expect("the local APIC's page is not at address 0") }
     }
 
     fn register(&self) -> *mut u32 {
@@ -273,6 +294,16 @@ mod tests {
             msr.set(0x80f, u64::from(value));
             assert_eq!(X2Apic::new(msr).is_enabled(), Ok(enabled), "{value:#x}");
         }
+    }
+
+    #[test]
+    fn an_offset_leads_to_the_page_where_reset_put_it() {
+        let mut page = [0u32; 1024];
+        page[0x340 / 4] = 0x1_0000;
+        let offset = page.as_mut_ptr().expose_provenance() as u64;
+        // SAFETY: the page outlives the value, and plain memory can stand in for a register.
+        let mut apic = unsafe { XApic::at_offset(offset.wrapping_sub(0xfee0_0000)) };
+        assert_eq!(apic.lvt_pc(), Ok(LvtPc(0x1_0000)));
     }
 
     #[test]

@@ -156,10 +156,7 @@
 //!     // From here to the end with preemption disabled, on one processor. The slot unmasks the APIC's entry, calls the
 //!     // closure, and keeps what it returns before a PMI is served.
 //!     let sink = Log { bytes: [0; 0x8000], len: 0, gaps: 0 };
-//!     SLOT.start(|| match unit.start(&config, buffer) {
-//!         Ok(running) => Ok(Tracer { running, sink }),
-//!         Err(failed) => Err(failed.error()),
-//!     })?;
+//!     SLOT.start(|| Tracer::start(unit, &config, buffer, sink))?;
 //!
 //!     // … The code to be traced. What the processor does meanwhile: it fills six regions, reports this in
 //!     // IA32_PERF_GLOBAL_STATUS, masks the APIC's entry and raises an NMI.
@@ -171,12 +168,12 @@
 //!     // The trace while it runs. A PMI that comes meanwhile is served when the closure returns.
 //!     assert_eq!(SLOT.with(|tracer| tracer.sink.len)?, 6 * 4096);
 //!
-//!     // The end. The handler stays in the slot, for a PMI that is still on its way.
-//!     let (stopped, log) = SLOT.stop(|tracer, _| (tracer.running.stop(), tracer.sink))?;
-//!     let stopped = stopped?;
+//!     // The end: the sink receives what is still in the buffer. The handler stays in the slot, for a PMI that is still on
+//!     // its way.
+//!     let (stopped, log) = SLOT.stop(|tracer, _| tracer.stop())??;
 //!     assert!(stopped.loss.is_none() && log.gaps == 0, "{}", stopped.loss);
-//!     // What was not drained is still in the buffer: here nothing.
-//!     // `stretches` has it as a decoder takes it; `config.for_decoder(capabilities)` configures that decoder.
+//!     // What the sink has not taken would still be in the buffer: here nothing. `stretches` has it as a decoder takes it.
+//!     // A sink that decodes is `PtDecoder`; `config.for_decoder(capabilities)` configures its decoder.
 //!     assert!(stopped.trace.is_empty() && stopped.trace.stretches().next().is_none());
 //!     Ok(())
 //! }

@@ -10,7 +10,6 @@ use pugmark_decoder_core::graph::Graph;
 use pugmark_decoder_core::graph::edges::{EDGES, EdgeMap};
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_kernel::arch::PlainMsr;
-use pugmark_kernel::cpuid;
 use pugmark_kernel::drain::Chunk;
 use pugmark_kernel::intel::pt::{Buffer, Layout, Mode, PtConfig, PtUnit, RegionSize};
 use pugmark_kernel::memory::{Frames, PhysAddr, Request};
@@ -56,7 +55,7 @@ const RUNS: u32 = 200;
 
 fn fuzz() {
     // SAFETY: the kernel runs at CPL 0 on one processor.
-    let mut unit = PtUnit::detect(cpuid::this_processor, unsafe { PlainMsr::new() }).unwrap();
+    let mut unit = PtUnit::of_this_processor(unsafe { PlainMsr::new() }).unwrap();
     let layout = Layout::contiguous_topa(RegionSize::K4, 4);
     let mode = Mode::StopWhenFull { spare: 1 };
     let mut buffer = Buffer::allocate(Memory, unit.capabilities(), layout, mode).unwrap();

@@ -14,15 +14,11 @@ use pugmark_decoder_core::hash::AddressHash;
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_decoder_core::resume::{BlockStream, KEPT, Lost};
 use pugmark_kernel::arch::GuardedMsr;
-use pugmark_kernel::cpuid;
-use pugmark_kernel::drain::{Chunk, Sink};
-use pugmark_kernel::intel::pt::{Buffer, Layout, Mode, PtConfig, PtRunning, PtUnit, RegionSize};
-use pugmark_kernel::lapic::{Delivery, LocalApic, XApic};
-use pugmark_kernel::loss::Gap;
+use pugmark_kernel::intel::pt::{Buffer, Layout, Mode, PtConfig, PtDecoder, PtTracer, PtUnit, RegionSize};
+use pugmark_kernel::lapic::{Delivery, XApic};
 use pugmark_kernel::memory::{Frames, PhysAddr, Request};
-use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Handler, Pmi};
-use pugmark_kernel::slot::{Interrupt, Slot, Traced};
+use pugmark_kernel::slot::Slot;
 use spin::Once;
 
 machine::main!(main);
@@ -55,11 +51,10 @@ unsafe impl Frames for Memory {
 }
 
 fn processor() -> (GuardedMsr, XApic) {
-    let apic = NonNull::new((PHYSICAL_MEMORY_OFFSET + processors::LOCAL_APIC) as *mut u8);
     // SAFETY: CPL 0; the #GP handler in `machine::traps` obeys `fixup`; no thread of this kernel moves.
     let msr = unsafe { GuardedMsr::new() };
     // SAFETY: the local APIC's page is mapped there; that it is uncached the firmware's MTRRs say.
-    (msr, unsafe { XApic::new(apic.expect("the offset is not 0")) })
+    (msr, unsafe { XApic::at_offset(PHYSICAL_MEMORY_OFFSET) })
 }
 
 // The tracing.
@@ -103,68 +98,38 @@ impl ExecutionSink for Watch {
 }
 
 /// Decodes a processor's trace where the processor wrote it. No byte is copied.
-struct Decoder {
-    stream: BlockStream<'static, 'static>,
-    graph: Graph<'static>,
-    watch: Watch,
-    bytes: usize,
-    gaps: usize,
+type Decoder = PtDecoder<'static, 'static, 'static, Watch>;
+
+/// All memory is allocated now: the NMI handler must not.
+fn decoder(config: Config<'static>) -> Decoder {
+    static CODE: Once<[Section<'static>; 1]> = Once::new();
+    let (base, bytes) = machine::code();
+    let code = CODE.call_once(|| [Section { base, bytes, space: AddressSpace::Any }]);
+    let edges = EdgeMap::new(memory::<u8, EDGES>());
+    let watch =
+        Watch { all: AddressHash::new(), edges, last: [(0, 0); LAST], branches: 0, from: 0, next: None };
+    let stream = BlockStream::new(Image::new(code), config, memory::<u8, KEPT>());
+    PtDecoder::new(stream, Graph::new(memory::<u32, { 64 << 10 }>()), watch)
 }
 
-impl Decoder {
-    /// All memory is allocated now: the NMI handler must not.
-    fn new() -> Self {
-        static CODE: Once<[Section<'static>; 1]> = Once::new();
-        let (base, bytes) = machine::code();
-        let code = CODE.call_once(|| [Section { base, bytes, space: AddressSpace::Any }]);
-        let edges = EdgeMap::new(memory::<u8, EDGES>());
-        let watch =
-            Watch { all: AddressHash::new(), edges, last: [(0, 0); LAST], branches: 0, from: 0, next: None };
-        let stream = BlockStream::new(Image::new(code), Config::new(), memory::<u8, KEPT>());
-        Self { stream, graph: Graph::new(memory::<u32, { 64 << 10 }>()), watch, bytes: 0, gaps: 0 }
-    }
-
-    /// Prints what was executed.
-    fn report(mut self, processor: usize, pmis: u64) {
-        self.stream.finish(&mut self.graph, &mut self.watch);
-        let Self { stream, watch: Watch { all, edges, last, branches, .. }, bytes, gaps, .. } = self;
-        let (count, hash, taken) = (all.count(), all.value(), edges.taken());
-        assert!(gaps == 0 && stream.errors() == 0, "{gaps} gaps, {} errors", stream.errors());
-        println!(
-            "cpu {processor} bytes={bytes} pmis={pmis} instructions={count} hash={hash:#x} \
-             edges={taken} branches={branches}"
-        );
-        for number in branches.saturating_sub(LAST)..branches {
-            let (from, to) = last[number % LAST];
-            println!("went {processor} {from:#x} {to:#x}");
-        }
+/// Prints what was executed.
+fn report(mut decoder: Decoder, processor: usize, pmis: u64) {
+    decoder.finish();
+    let (bytes, gaps, errors) = (decoder.bytes_decoded(), decoder.gaps(), decoder.stream.errors());
+    let Watch { all, edges, last, branches, .. } = decoder.sink;
+    let (count, hash, taken) = (all.count(), all.value(), edges.taken());
+    assert!(gaps == 0 && errors == 0, "{gaps} gaps, {errors} errors");
+    println!(
+        "cpu {processor} bytes={bytes} pmis={pmis} instructions={count} hash={hash:#x} \
+         edges={taken} branches={branches}"
+    );
+    for number in branches.saturating_sub(LAST)..branches {
+        let (from, to) = last[number % LAST];
+        println!("went {processor} {from:#x} {to:#x}");
     }
 }
 
-impl Sink for Decoder {
-    fn bytes(&mut self, bytes: &[u8]) -> usize {
-        self.stream.decode(bytes, &mut self.graph, &mut self.watch);
-        self.bytes += bytes.len();
-        bytes.len()
-    }
-    fn gap(&mut self, _: Gap) -> bool {
-        self.stream.gap(0, &mut self.graph, &mut self.watch);
-        self.gaps += 1;
-        true
-    }
-}
-
-struct Tracer {
-    running: PtRunning<GuardedMsr, Memory>,
-    decoder: Decoder,
-}
-
-impl Traced for Tracer {
-    fn serve<M: Msr, A: LocalApic>(&mut self, pmi: Interrupt<'_, M, A>) -> Result<Pmi, GeneralProtection> {
-        pmi.serve(&mut [&mut self.running.source(&mut self.decoder)])
-    }
-}
-
+type Tracer = PtTracer<GuardedMsr, Memory, Decoder>;
 type ProcessorSlot = Slot<Tracer, fn() -> (GuardedMsr, XApic)>;
 
 /// One slot for each processor.
@@ -180,34 +145,23 @@ fn nmi(rip: u64) {
 
 fn trace_this_processor() {
     let (number, slot) = (processors::this(), &SLOTS[processors::this()]);
-    let unit = PtUnit::detect(cpuid::this_processor, processor().0).unwrap();
+    let unit = PtUnit::of_this_processor(processor().0).unwrap();
     // An NMI comes when two of the four regions are full.
     let layout = Layout::topa(RegionSize::K4, 4);
     let buffer =
         Buffer::allocate(Memory, unit.capabilities(), layout, Mode::StopWhenFull { spare: 2 }).unwrap();
-    let (config, decoder) = (PtConfig::new().os(true), Decoder::new());
+    let config = PtConfig::new().os(true);
+    let decoder = decoder(config.for_decoder(unit.capabilities()).unwrap());
 
     machine::mark_truth(1 + number as u32);
-    slot.start(|| match unit.start(&config, buffer) {
-        Ok(running) => Ok(Tracer { running, decoder }),
-        Err(failed) => Err(failed.error()),
-    })
-    .unwrap();
+    slot.start(|| PtTracer::start(unit, &config, buffer, decoder)).unwrap();
     work(number);
-    let stopped = slot.stop(|Tracer { running, decoder }, _| {
-        running.stop().map(|stopped| (stopped, decoder)).map_err(|failed| failed.fault)
-    });
+    // The decoder receives what was traced since the last NMI.
+    let stopped = slot.stop(|tracer, _| tracer.stop());
     machine::mark_truth(0);
-    let (stopped, mut decoder) = stopped.unwrap().unwrap();
+    let (stopped, decoder) = stopped.unwrap().unwrap();
     assert!(stopped.loss.is_none(), "{}", stopped.loss);
-    // What was traced since the last NMI.
-    for chunk in stopped.trace.chunks() {
-        match chunk {
-            Chunk::Bytes(bytes) => _ = decoder.bytes(bytes),
-            Chunk::Gap(gap) => _ = decoder.gap(gap),
-        }
-    }
-    decoder.report(number, slot.handler(|handler| handler.counts().served).unwrap());
+    report(decoder, number, slot.handler(|handler| handler.counts().served).unwrap());
 }
 
 /// Memory that is never given back, zeroed.

@@ -11,14 +11,12 @@ use pugmark_decoder_core::calls::Calls;
 use pugmark_decoder_core::flow::InsnDecoder;
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_kernel::arch::GuardedMsr;
-use pugmark_kernel::cpuid;
 use pugmark_kernel::drain::{Chunk, KeepAll};
-use pugmark_kernel::intel::pt::{self, Buffer, Layout, Mode, PtConfig, PtRunning, PtUnit, RegionSize};
-use pugmark_kernel::lapic::{Delivery, LocalApic, XApic};
+use pugmark_kernel::intel::pt::{self, Buffer, Layout, Mode, PtConfig, PtTracer, PtUnit, RegionSize};
+use pugmark_kernel::lapic::{Delivery, XApic};
 use pugmark_kernel::memory::{Frames, PhysAddr, Request};
-use pugmark_kernel::msr::{GeneralProtection, Msr};
-use pugmark_kernel::pmi::{Handler, Pmi};
-use pugmark_kernel::slot::{Interrupt, Slot, Traced};
+use pugmark_kernel::pmi::Handler;
+use pugmark_kernel::slot::Slot;
 use spin::Mutex;
 
 machine::main!(main);
@@ -49,11 +47,10 @@ unsafe impl Frames for Memory {
 }
 
 fn processor() -> (GuardedMsr, XApic) {
-    let apic = NonNull::new((PHYSICAL_MEMORY_OFFSET + 0xfee0_0000) as *mut u8).expect("the offset is not 0");
     // SAFETY: CPL 0; the #GP handler in `machine::traps` obeys `fixup`; there is one processor.
     let msr = unsafe { GuardedMsr::new() };
     // SAFETY: the local APIC's page is mapped there; that it is uncached the firmware's MTRRs say.
-    (msr, unsafe { XApic::new(apic) })
+    (msr, unsafe { XApic::at_offset(PHYSICAL_MEMORY_OFFSET) })
 }
 
 // The tracing.
@@ -63,25 +60,20 @@ const RING: usize = 16 << 10;
 const REGIONS: u32 = (RING / 4096) as u32;
 const FUNCTIONS: usize = 100;
 
-struct Tracer(PtRunning<GuardedMsr, Memory>);
-
-impl Traced for Tracer {
-    fn serve<M: Msr, A: LocalApic>(&mut self, pmi: Interrupt<'_, M, A>) -> Result<Pmi, GeneralProtection> {
-        pmi.serve(&mut [&mut self.0.source(&mut KeepAll)])
-    }
-}
+/// Nobody takes anything out of the ring while the kernel runs.
+type Tracer = PtTracer<GuardedMsr, Memory, KeepAll>;
 
 // SAFETY: there is one processor, and these are its registers.
 static SLOT: Slot<Tracer, fn() -> (GuardedMsr, XApic)> =
     unsafe { Slot::new(Handler::new(Delivery::Nmi), processor) };
 
 fn start_tracing() {
-    let unit = PtUnit::detect(cpuid::this_processor, processor().0).unwrap();
+    let unit = PtUnit::of_this_processor(processor().0).unwrap();
     let layout = Layout::contiguous_topa(RegionSize::K4, REGIONS);
     let buffer = Buffer::allocate(Memory, unit.capabilities(), layout, Mode::Overwrite).unwrap();
     machine::mark_truth(1);
     let config = PtConfig::new().os(true);
-    SLOT.start(|| unit.start(&config, buffer).map(Tracer).map_err(|failed| failed.error())).unwrap();
+    SLOT.start(|| PtTracer::start(unit, &config, buffer, KeepAll)).unwrap();
 }
 
 /// The ring in order, because its newest part begins where its oldest ends. A kernel that panics allocates nothing.
@@ -93,8 +85,7 @@ fn last_words(info: &PanicInfo<'_>) {
     let _ = pt::emergency_stop(&mut processor().0);
     machine::mark_truth(0);
     println!("{info}");
-    let stopped = SLOT.stop(|tracer, _| tracer.0.stop().map_err(|failed| failed.fault));
-    let Ok(Ok(stopped)) = stopped else { return };
+    let Ok(Ok((stopped, KeepAll))) = SLOT.stop(|tracer, _| tracer.stop()) else { return };
 
     let mut linear = LINEAR.lock();
     let mut len = 0;

@@ -13,7 +13,6 @@ use pugmark_decoder_core::calls::Calls;
 use pugmark_decoder_core::flow::InsnDecoder;
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_kernel::arch::PlainMsr;
-use pugmark_kernel::cpuid;
 use pugmark_kernel::drain::Chunk;
 use pugmark_kernel::intel::pt::{Buffer, Layout, Mode, PtConfig, PtUnit, RegionSize};
 use pugmark_kernel::memory::{Frames, PhysAddr, Request};
@@ -50,7 +49,7 @@ unsafe impl Frames for Memory {
 
 fn snapshot() -> Result<(), impl Error> {
     // SAFETY: the kernel runs at CPL 0 on one processor.
-    let unit = PtUnit::detect(cpuid::this_processor, unsafe { PlainMsr::new() }).unwrap();
+    let unit = PtUnit::of_this_processor(unsafe { PlainMsr::new() }).unwrap();
     // One block of memory: what is traced is one slice. Nothing is overwritten; if it fills, the trace ends.
     let layout = Layout::contiguous_topa(RegionSize::K4, 16);
     let buffer =

@@ -43,6 +43,9 @@ impl<R: fmt::Display> fmt::Display for StartError<R> {
 impl<R: core::error::Error> core::error::Error for StartError<R> {}
 
 /// A recording that did not start.
+///
+/// It returns the unit and the memory, which makes it large. Where they are not wanted, `?` turns it into its
+/// [`StartError`] and drops them.
 #[allow(clippy::large_enum_variant, reason = "there is no heap to put it on")]
 pub enum NotStarted<S: Recording> {
     /// The unit is off, and unit and memory are returned.
@@ -75,6 +78,14 @@ impl<S: Recording> NotStarted<S> {
     }
 }
 
+/// Keeps the reason alone. The unit and the memory are dropped; a unit that could not be halted is halted first, and where
+/// that fails again its memory stays with the processor.
+impl<S: Recording> From<NotStarted<S>> for StartError<S::Refusal> {
+    fn from(failed: NotStarted<S>) -> Self {
+        failed.error()
+    }
+}
+
 impl<S: Recording<Refusal: fmt::Debug>> fmt::Debug for NotStarted<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -98,6 +109,8 @@ impl<S: Recording<Refusal: fmt::Display>> fmt::Display for NotStarted<S> {
 impl<S: Recording<Refusal: core::error::Error>> core::error::Error for NotStarted<S> {}
 
 /// A recording that did not stop: an access raised #GP.
+///
+/// It returns the recording, which makes it large. Where that is not wanted, `?` turns it into the fault and drops it.
 pub struct StopFailed<S: Recording> {
     /// The recording. Another [`Running::stop`] tries again.
     pub running: Running<S>,
@@ -117,6 +130,14 @@ impl<S: Recording> StopFailed<S> {
             Ok(()) => Ok(self.running.into_session().into_parts()),
             Err(fault) => Err(Self { fault, ..self }),
         }
+    }
+}
+
+/// Keeps the fault alone. The recording is dropped: that halts it once more, and where it fails again the memory stays
+/// with the processor.
+impl<S: Recording> From<StopFailed<S>> for GeneralProtection {
+    fn from(failed: StopFailed<S>) -> Self {
+        failed.fault
     }
 }
 

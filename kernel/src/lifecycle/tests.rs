@@ -118,6 +118,28 @@ fn a_start_gives_back_what_lets_itself_be_halted() {
 }
 
 #[test]
+fn a_question_mark_keeps_the_reason_and_drops_the_rest_after_it_is_halted() {
+    fn lives(log: &Log) -> Result<GeneralProtection, StartError<()>> {
+        let running = start::<true>(log)?;
+        let stop = || -> Result<SessionMemory, GeneralProtection> { Ok(running.stop()?) };
+        Ok(stop().map(|_| panic!("it does not stop")).unwrap_err())
+    }
+    // (steps that fail, the result, all steps)
+    let table = [
+        (vec!["begin"], Err(StartError::Fault(FAULT)), "begin halt leave free"),
+        (vec!["begin", "halt"], Err(StartError::Fault(FAULT)), "begin halt halt leave free"),
+        (vec!["begin", "halt", "halt"], Err(StartError::Fault(FAULT)), "begin halt halt"),
+        (vec!["halt"], Ok(FAULT), "begin halt halt leave free"),
+        (vec!["halt", "halt"], Ok(FAULT), "begin halt halt"),
+        (vec!["finish"], Ok(FAULT), "begin halt finish halt leave free"),
+    ];
+    for (failing, result, steps) in table {
+        let log = Log::failing(&failing);
+        assert_eq!((lives(&log), log.steps().as_str()), (result, steps), "{failing:?}");
+    }
+}
+
+#[test]
 fn a_drop_halts_and_memory_stays_with_a_processor_that_may_write_to_it() {
     // (the step that fails, steps where the processor writes to memory, steps where it does not)
     let table = [

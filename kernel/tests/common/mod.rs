@@ -310,7 +310,8 @@ impl Machine {
         unsafe { self.registers().set_lvt_pc(LvtPc::new(Delivery::Nmi).masked()) }.unwrap();
     }
 
-    fn deliver(&self) {
+    /// Delivers an NMI to the processor: what is executed from then on is the handler.
+    pub(crate) fn deliver(&self) {
         let context = self.state.borrow().user();
         self.deliver_from(context);
     }

@@ -73,6 +73,12 @@ impl Ram {
         bytes.iter().enumerate().map(of).collect()
     }
 
+    /// Returns whether these bytes lie in this memory.
+    pub(crate) fn holds(&self, bytes: &[u8]) -> bool {
+        let start = self.memory.as_ptr() as usize;
+        (start..=start + self.size as usize - bytes.len()).contains(&(bytes.as_ptr() as usize))
+    }
+
     /// Returns how many blocks are allocated.
     pub(crate) fn live(&self) -> usize {
         self.live.borrow().len()

@@ -6,7 +6,7 @@ mod tests;
 use super::buffer::Buffer;
 use super::gaps::Gaps;
 use super::ring::Ring;
-use crate::drain::Chunk;
+use crate::drain::{Chunk, Sink};
 use crate::memory::Frames;
 
 /// Iterates over the content of a buffer, oldest first.
@@ -44,4 +44,32 @@ impl<'a, F: Frames> Iterator for Chunks<'a, F> {
         // it, see `new`.
         Some(Chunk::Bytes(unsafe { core::slice::from_raw_parts(start.as_ptr(), len as usize) }))
     }
+}
+
+/// Offers what is in `buffer` to `sink`, and takes what the sink takes out of `ring` and `gaps`. Returns whether nothing is
+/// left. The processor must not trace into `buffer` meanwhile.
+pub(super) fn deliver<F: Frames>(
+    buffer: &Buffer<F>,
+    ring: &mut Ring,
+    gaps: &mut Gaps,
+    sink: &mut (impl Sink + ?Sized),
+) -> bool {
+    for chunk in Chunks::new(buffer, *ring, *gaps) {
+        match chunk {
+            Chunk::Gap(gap) => {
+                if !sink.gap(gap) {
+                    return false;
+                }
+                gaps.take_until(ring.tail());
+            }
+            Chunk::Bytes(bytes) => {
+                let done = sink.bytes(bytes).min(bytes.len());
+                ring.consume(done as u64);
+                if done < bytes.len() {
+                    return false;
+                }
+            }
+        }
+    }
+    true
 }

@@ -1,6 +1,6 @@
 //! A PT unit together with the buffer that it traces into: the steps that start, PMI handler and stop consist of.
 
-use super::chunks::Chunks;
+use super::chunks;
 use super::detect::other_recorder;
 use super::gaps::Gaps;
 use super::ring::{Ring, Written};
@@ -8,7 +8,7 @@ use super::running::PtState;
 use super::stretch::Stretches;
 use super::unit::{PtRefusal, PtUnit};
 use super::{OperationalError, PtStopped, PtTask, Trace, VmxTracing};
-use crate::drain::{Chunk, Sink};
+use crate::drain::Sink;
 use crate::intel::pt::buffer::{Buffer, GUARD_BYTES, Mode, Position};
 use crate::intel::pt::config::Checked;
 use crate::intel::pt::topa::Marks;
@@ -160,27 +160,11 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
 
     /// Offers what was traced to `sink`, as far as the sink takes it.
     pub(super) fn deliver(&mut self, sink: &mut (impl Sink + ?Sized), _: &Halted) {
-        let keep = self.buffer.mode() == Mode::Overwrite;
-        for chunk in Chunks::new(&self.buffer, self.ring, self.gaps) {
-            match chunk {
-                Chunk::Gap(gap) => {
-                    if !sink.gap(gap) {
-                        break;
-                    }
-                    if !keep {
-                        self.gaps.take_until(self.ring.tail());
-                    }
-                }
-                Chunk::Bytes(bytes) => {
-                    let done = sink.bytes(bytes).min(bytes.len());
-                    if !keep {
-                        self.ring.consume(done as u64);
-                    }
-                    if done < bytes.len() {
-                        break;
-                    }
-                }
-            }
+        let (mut ring, mut gaps) = (self.ring, self.gaps);
+        chunks::deliver(&self.buffer, &mut ring, &mut gaps, sink);
+        // In overwrite mode the sink is only shown what is there.
+        if self.buffer.mode() != Mode::Overwrite {
+            (self.ring, self.gaps) = (ring, gaps);
         }
     }
 

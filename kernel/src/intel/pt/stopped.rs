@@ -1,10 +1,11 @@
 //! A stopped trace.
 
-use super::chunks::Chunks;
+use super::chunks::{self, Chunks};
 use super::gaps::Gaps;
 use super::ring::Ring;
 use super::stretch::Stretches;
 use super::{OperationalError, PtUnit};
+use crate::drain::Sink;
 use crate::intel::pt::buffer::Buffer;
 use crate::loss::Loss;
 use crate::memory::Frames;
@@ -84,6 +85,12 @@ impl<F: Frames> Trace<F> {
     #[must_use]
     pub const fn stretches(&self) -> Stretches<'_, F> {
         Stretches::new(&self.buffer, self.ring, self.gaps)
+    }
+
+    /// Hands the rest to a sink, such as the one that received the bytes before it in the PMI handler. What the sink does not
+    /// take stays. Returns whether it has taken all.
+    pub fn drain_to(&mut self, sink: &mut (impl Sink + ?Sized)) -> bool {
+        chunks::deliver(&self.buffer, &mut self.ring, &mut self.gaps, sink)
     }
 
     /// Returns the memory, for the next trace.

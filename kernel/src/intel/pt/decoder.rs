@@ -1,0 +1,88 @@
+//! A sink that decodes what it receives, where the processor wrote it.
+
+use crate::drain::Sink;
+use crate::loss::{Gap, Overwritten};
+use pugmark_decoder_core::graph::{ExecutionSink, Graph};
+use pugmark_decoder_core::resume::BlockStream;
+
+/// Decodes a trace as it is drained: in the PMI handler, and after the stop. No slice is copied; what the decoder keeps of a
+/// slice's end lies in the stream's memory ([`BlockStream::new`]).
+///
+/// It takes every byte, so the processor traces into the memory again when the handler returns. All memory is the
+/// caller's and was allocated before the trace began.
+///
+/// ```
+/// use pugmark_decoder_core::graph::{ExecutionSink, Graph};
+/// use pugmark_decoder_core::image::Image;
+/// use pugmark_decoder_core::resume::{BlockStream, KEPT};
+/// use pugmark_kernel::intel::pt::{PtCapabilities, PtConfig, PtConfigRefusal, PtDecoder};
+///
+/// /// What is traced by `config`, decoded over the code in `image`.
+/// fn decoder<'a, S: ExecutionSink>(
+///     config: &PtConfig,
+///     capabilities: &PtCapabilities,
+///     image: Image<'a>,
+///     kept: &'a mut [u8; KEPT],
+///     blocks: &'a mut [u32],
+///     sink: S,
+/// ) -> Result<PtDecoder<'a, 'a, 'a, S>, PtConfigRefusal> {
+///     let stream = BlockStream::new(image, config.for_decoder(capabilities)?, kept);
+///     Ok(PtDecoder::new(stream, Graph::new(blocks), sink))
+/// }
+/// ```
+#[derive(Debug)]
+pub struct PtDecoder<'c, 'm, 'g, S> {
+    /// The decoder.
+    pub stream: BlockStream<'c, 'm>,
+    /// The code that it has decoded so far.
+    pub graph: Graph<'g>,
+    /// Who receives instructions, blocks, edges and events.
+    pub sink: S,
+    bytes: u64,
+    gaps: u64,
+}
+
+impl<'c, 'm, 'g, S: ExecutionSink> PtDecoder<'c, 'm, 'g, S> {
+    /// Creates the decoder of a trace that has not begun.
+    pub const fn new(stream: BlockStream<'c, 'm>, graph: Graph<'g>, sink: S) -> Self {
+        Self { stream, graph, sink, bytes: 0, gaps: 0 }
+    }
+
+    /// Decodes what the stream has kept: after the stop, when the rest was handed over. What comes next is another trace.
+    pub fn finish(&mut self) {
+        let Self { stream, graph, sink, .. } = self;
+        stream.finish(graph, sink);
+    }
+
+    /// Returns how many bytes were decoded.
+    #[must_use]
+    pub const fn bytes_decoded(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns how many gaps the driver has reported.
+    #[must_use]
+    pub const fn gaps(&self) -> u64 {
+        self.gaps
+    }
+}
+
+impl<S: ExecutionSink> Sink for PtDecoder<'_, '_, '_, S> {
+    fn bytes(&mut self, bytes: &[u8]) -> usize {
+        let Self { stream, graph, sink, .. } = self;
+        stream.decode(bytes, graph, sink);
+        self.bytes += bytes.len() as u64;
+        bytes.len()
+    }
+
+    fn gap(&mut self, gap: Gap) -> bool {
+        let missing = match gap {
+            Gap::Wrap(Overwritten::Exactly(bytes)) => bytes,
+            _ => 0,
+        };
+        let Self { stream, graph, sink, .. } = self;
+        stream.gap(missing, graph, sink);
+        self.gaps += 1;
+        true
+    }
+}
