@@ -1,5 +1,7 @@
 //! `pugmark decode` and `pugmark bench` as programs.
 
+mod terminal;
+
 use serde_json::Value;
 use std::{
     fs,
@@ -7,6 +9,8 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
+#[cfg(target_os = "linux")]
+use terminal::terminal;
 
 /// Processor, trace, instructions, hash, errors.
 const TRACES: [(&str, &str, u64, &str, usize); 5] = [
@@ -258,21 +262,6 @@ fn a_trace_that_is_larger_than_the_memory_is_refused() {
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("cannot read the trace larger") && stderr.contains("memory"), "{stderr}");
     fs::remove_dir_all(folder).unwrap();
-}
-
-/// Returns both ends of a terminal: what a program writes to the second can be read from the first.
-#[cfg(target_os = "linux")]
-fn terminal() -> (fs::File, fs::File) {
-    use std::os::fd::FromRawFd;
-    let (mut first, mut second) = (-1, -1);
-    let none = std::ptr::null_mut();
-    // SAFETY: the numbers are written to variables of their type, and all other pointers may be null.
-    let opened = unsafe { libc::openpty(&raw mut first, &raw mut second, none, none.cast(), none.cast()) };
-    assert_eq!(opened, 0);
-    // SAFETY: it was opened above and has no other owner.
-    let first = unsafe { fs::File::from_raw_fd(first) };
-    // SAFETY: as above.
-    (first, unsafe { fs::File::from_raw_fd(second) })
 }
 
 /// Returns a thread that finds out whether the words appear on the screen before the program ends.
@@ -533,8 +522,17 @@ fn refusals_say_what_and_where() {
 #[test]
 fn each_help_fits_on_a_screen_and_has_an_example() {
     let folder = scratch("help");
-    let mut subcommands =
-        vec!["decode", "bench", "ibs", "pmc encode", "pmc list", "pmc info", "pmc dispatch"];
+    let mut subcommands = vec![
+        "decode",
+        "bench",
+        "ibs",
+        "pmc encode",
+        "pmc list",
+        "pmc info",
+        "pmc dispatch",
+        "man",
+        "completions",
+    ];
     if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         subcommands.push("record");
     }

@@ -81,7 +81,7 @@ fn decode_fails_where_something_is_wrong_or_nothing_is_found_unless_that_is_allo
 }
 
 /// Command lines that print something.
-const PRINTING: [(&str, &[&str]); 16] = [
+const PRINTING: [(&str, &[&str]); 18] = [
     (PTDUMP, &["trace"]),
     (PTDUMP, &["--help"]),
     (PTDUMP, &["--version"]),
@@ -96,6 +96,8 @@ const PRINTING: [(&str, &[&str]); 16] = [
     (PUGMARK, &["pmc", "list"]),
     (PUGMARK, &["pmc", "encode", "amd64_fam19h_zen4::RETIRED_INSTRUCTIONS"]),
     (PUGMARK, &["pmc", "dispatch", "--cpu", "k7", "RETIRED_INSTRUCTIONS"]),
+    (PUGMARK, &["man", "pages"]),
+    (PUGMARK, &["completions", "bash"]),
     (PUGMARK, &["--help"]),
     (PUGMARK, &["--version"]),
 ];

@@ -1,48 +1,22 @@
 //! Makes, decodes and measures traces, and helps with AMD's counters and samples.
 
 use anyhow::{Context, Error, Result};
-use clap::{Parser, Subcommand};
+use clap::Parser;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use pugmark_tools::pugmark::record::command as record;
 use pugmark_tools::{
     output::{self, ignore_closed_reader, print, tell},
     processors,
-    pugmark::{bench, decode, ibs, pmc},
+    pugmark::{
+        bench,
+        cli::{Cli, PugmarkCommand},
+        decode, ibs, manual, pmc,
+    },
 };
 use std::{
     io::{self, Write},
     process::ExitCode,
 };
-
-#[derive(Parser)]
-#[command(
-    name = "pugmark",
-    about = "Records and decodes traces of what a processor executes",
-    version,
-    after_help = "\
-Example:
-  pugmark record -o ls.rec -- ls
-  pugmark decode --check ls.rec"
-)]
-struct Cli {
-    #[command(subcommand)]
-    command: PugmarkCommand,
-}
-
-#[derive(Subcommand)]
-enum PugmarkCommand {
-    /// Decode a trace of Intel PT or branch records and print what it holds
-    Decode(decode::DecodeOptions),
-    /// Measure how fast a trace is decoded
-    Bench(bench::BenchOptions),
-    /// Encode events of AMD's performance counters by libpfm's names
-    Pmc(pmc::PmcCommand),
-    /// Print samples of AMD's Instruction Based Sampling (IBS)
-    Ibs(ibs::IbsOptions),
-    /// Run a program and make an Intel PT trace of it, on any processor
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-    Record(record::RecordCommand),
-}
 
 fn main() -> ExitCode {
     if lists_processors() {
@@ -59,6 +33,8 @@ fn main() -> ExitCode {
         PugmarkCommand::Bench(options) => done(bench::run(options)),
         PugmarkCommand::Pmc(command) => done(pmc::run(command)),
         PugmarkCommand::Ibs(options) => done(ibs::run(options)),
+        PugmarkCommand::Man(options) => done(manual::man(options)),
+        PugmarkCommand::Completions(options) => done(manual::completions(options)),
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
         PugmarkCommand::Record(options) => {
             failure = record::failure;

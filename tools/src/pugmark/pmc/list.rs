@@ -1,11 +1,12 @@
 //! `pugmark pmc list`: prints the PMUs, or the events of one.
 
 use super::names::{self, SimilarNames};
+use crate::output;
 use anyhow::{Result, bail};
 use clap::Args;
 use pugmark_pfm::{Cpu, Event, Pmu};
 use serde_json::json;
-use std::io::{self, Write};
+use std::io::Write;
 
 /// The options of `pugmark pmc list`.
 #[derive(Args, Clone, Debug)]
@@ -21,9 +22,14 @@ pub(super) struct ListOptions {
 }
 
 pub(super) fn run(options: &ListOptions) -> Result<()> {
-    let mut to = io::stdout().lock();
+    let mut text = vec![];
+    write(options, &mut text)?;
+    output::page(|out| out.write_all(&text))
+}
+
+fn write(options: &ListOptions, to: &mut Vec<u8>) -> Result<()> {
     let Some(name) = &options.pmu else {
-        return all(&mut to, options.json);
+        return all(to, options.json);
     };
     let events: Vec<&Event> = match (Pmu::by_name(name), Cpu::by_name(name), names::pmu(name)) {
         (Some(pmu), ..) | (None, None, Some(pmu)) => pmu.events().collect(),
@@ -48,7 +54,7 @@ pub(super) fn run(options: &ListOptions) -> Result<()> {
 }
 
 /// Prints the PMUs, then the processors.
-fn all(to: &mut impl Write, json: bool) -> Result<()> {
+fn all(to: &mut Vec<u8>, json: bool) -> Result<()> {
     let pmus = Pmu::all().iter().map(|pmu| ("pmu", pmu.name(), pmu.title(), pmu.events().count()));
     let cpus = Cpu::all().iter().map(|cpu| ("cpu", cpu.name(), cpu.title(), cpu.events().count()));
     for (kind, name, title, events) in pmus.chain(cpus) {

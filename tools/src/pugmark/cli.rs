@@ -1,0 +1,43 @@
+//! The command line of `pugmark`: its subcommands, and what is made of their descriptions.
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+use super::record::command as record;
+use super::{bench, decode, ibs, manual, pmc};
+use clap::{Parser, Subcommand};
+
+/// The command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "pugmark",
+    about = "Records and decodes traces of what a processor executes",
+    version,
+    after_help = "\
+Example:
+  pugmark record -o ls.rec -- ls
+  pugmark decode --check ls.rec"
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: PugmarkCommand,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum PugmarkCommand {
+    /// Decode a trace of Intel PT or branch records and print what it holds
+    Decode(decode::DecodeOptions),
+    /// Measure how fast a trace is decoded
+    Bench(bench::BenchOptions),
+    /// Encode events of AMD's performance counters by libpfm's names
+    Pmc(pmc::PmcCommand),
+    /// Print samples of AMD's Instruction Based Sampling (IBS)
+    Ibs(ibs::IbsOptions),
+    /// Run a program and make an Intel PT trace of it, on any processor
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    Record(record::RecordCommand),
+    /// Write the manual pages of all commands into a folder
+    Man(manual::ManOptions),
+    /// Print what a shell needs to complete the command line
+    Completions(manual::CompletionsOptions),
+}

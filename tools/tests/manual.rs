@@ -1,0 +1,124 @@
+//! Manual pages, completions and the pager.
+
+#[cfg(target_os = "linux")]
+mod terminal;
+
+use std::{
+    fs,
+    process::{Command, Output, Stdio},
+};
+
+fn pugmark(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pugmark")).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+/// The commands that a help text lists, without `help`.
+fn commands(before: &[&str]) -> Vec<String> {
+    let output = pugmark(&[before, &["--help"]].concat());
+    let help = String::from_utf8(output.stdout).unwrap();
+    let listed =
+        help.split("Commands:\n").nth(1).unwrap_or_default().split("\n\n").next().unwrap_or_default();
+    let names = listed.lines().filter_map(|line| line.split_whitespace().next().map(String::from));
+    names.filter(|name| name != "help").collect()
+}
+
+#[test]
+fn each_command_has_a_manual_page_with_its_options_and_its_examples() {
+    let folder = std::env::temp_dir().join(format!("pugmark-test-man-{}", std::process::id()));
+    let output = pugmark(&["man", folder.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    let mut names = vec![vec![]];
+    for command in commands(&[]) {
+        names.extend(commands(&[&command]).into_iter().map(|inner| vec![command.clone(), inner]));
+        names.push(vec![command]);
+    }
+    assert!(names.len() > 10, "{names:?}");
+    for words in names {
+        let file = folder.join(format!("{}.1", [vec!["pugmark".into()], words.clone()].concat().join("-")));
+        let page = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let page = page.replace("\\-", "-");
+        assert!(!page.contains("pugmark-help") && !page.contains(".SH EXTRA"), "{page}");
+        let arguments: Vec<_> = words.iter().map(String::as_str).chain(["--help"]).collect();
+        let help = String::from_utf8(pugmark(&arguments).stdout).unwrap();
+        let options = help.split_whitespace().filter(|word| word.starts_with("--") && word.len() > 4);
+        for option in options.filter(|option| option.chars().all(|c| c == '-' || c.is_ascii_lowercase())) {
+            assert!(page.contains(option), "{} has no {option}", file.display());
+        }
+        if let Some((_, examples)) = help.split_once("Example") {
+            for example in examples.lines().skip(1) {
+                assert!(page.contains(&format!("\\&{example}\n")), "{example:?}: {page}");
+            }
+        }
+    }
+    if Command::new("groff").arg("--version").output().is_err() {
+        println!("skipped: groff is not installed");
+    } else {
+        for page in fs::read_dir(&folder).unwrap() {
+            let mut groff = Command::new("groff");
+            let output =
+                groff.args(["-man", "-Kutf8", "-Tutf8", "-ww"]).arg(page.unwrap().path()).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+        }
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn completions_are_scripts_that_name_each_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = pugmark(&["completions", shell]);
+        let script = String::from_utf8(output.stdout).unwrap();
+        for command in commands(&[]) {
+            assert!(script.contains(&command), "{shell}: {command}");
+        }
+    }
+    // bash completes the name of a command.
+    let script = "eval \"$($0 completions bash)\"; COMP_WORDS=(pugmark de); COMP_CWORD=1; \
+        _pugmark pugmark de pugmark; echo ${COMPREPLY[@]}";
+    match Command::new("bash").args(["-c", script, env!("CARGO_BIN_EXE_pugmark")]).output() {
+        Ok(output) => assert_eq!(String::from_utf8_lossy(&output.stdout), "decode\n", "{output:?}"),
+        Err(_) => println!("skipped: bash is not installed"),
+    }
+}
+
+/// What `pugmark pmc list` shows on a terminal with these variables.
+#[cfg(target_os = "linux")]
+fn shown(variables: &[(&str, &str)]) -> String {
+    use std::io::Read;
+    let (mut screen, second) = terminal::terminal();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pugmark"));
+    command.args(["pmc", "list"]).env_remove("PAGER").env_remove("PUGMARK_PAGER");
+    command.envs(variables.iter().copied()).stdin(Stdio::null()).stdout(second);
+    let mut child = command.spawn().unwrap();
+    // The command has the only other copy of the terminal.
+    drop(command);
+    let mut seen = vec![];
+    let mut bytes = [0; 4096];
+    while let Ok(count @ 1..) = screen.read(&mut bytes) {
+        seen.extend(&bytes[..count]);
+    }
+    assert!(child.wait().unwrap().success(), "{variables:?}");
+    String::from_utf8_lossy(&seen).replace("\r\n", "\n")
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn long_text_goes_through_the_pager_only_on_a_terminal() {
+    let plain = String::from_utf8(pugmark(&["pmc", "list"]).stdout).unwrap();
+    assert!(plain.lines().count() > 20);
+    let paged: String = plain.lines().map(|line| format!("paged: {line}\n")).collect();
+    let pager = "sed 's/^/paged: /'";
+    for (variables, expected) in [
+        (&[("PAGER", pager)][..], &paged),
+        (&[("PUGMARK_PAGER", pager), ("PAGER", "false")], &paged),
+        (&[("PUGMARK_PAGER", ""), ("PAGER", pager)], &plain),
+        (&[("PAGER", "cat")], &plain),
+    ] {
+        assert_eq!(shown(variables), **expected, "{variables:?}");
+    }
+    // A reader who leaves the pager early is no failure.
+    assert_eq!(shown(&[("PAGER", "head -n 1")]).lines().count(), 1);
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_pugmark")).args(["pmc", "list"]).env("PAGER", pager).output();
+    assert_eq!(String::from_utf8(output.unwrap().stdout).unwrap(), plain);
+}
