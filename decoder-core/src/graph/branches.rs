@@ -108,6 +108,12 @@ impl BranchesAhead {
         self.targets.get(number).copied().unwrap_or_default()
     }
 
+    /// The outcomes with these numbers: 1 is taken.
+    #[inline(always)]
+    pub(super) fn outcomes(&self, from: usize, until: usize) -> &[u8] {
+        self.outcomes.get(from..until).unwrap_or_default()
+    }
+
     /// The outcome with that number: 1 is taken.
     #[inline(always)]
     pub(super) fn outcome(&self, number: usize) -> u8 {

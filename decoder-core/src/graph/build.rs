@@ -103,6 +103,7 @@ impl Graph<'_> {
     fn draft(&mut self, code: &mut Code<'_>, ip: u64) -> Result<Draft, NoBlock> {
         let first = self.used_segments;
         let mut body = Body {
+            ip,
             end_ip: ip,
             insns: 0,
             section: u32::MAX,

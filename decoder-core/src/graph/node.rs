@@ -2,7 +2,7 @@
 
 use crate::block::Block;
 
-/// What the walk reads of each block: four words.
+/// What the walk reads of each block: eight words.
 ///
 /// | word | bits | what |
 /// |---|---|---|
@@ -15,7 +15,10 @@ use crate::block::Block;
 /// | 3 | 20 | there are several calls in it |
 /// | 3 | 21 | it ends without a branch, and the blocks that follow are known up to one with a branch |
 /// | 3 | 31:24 | its [context](super::context) |
-pub(super) type Words = [u32; 4];
+/// | 4 to 7 | 31:0 | the block after the next one, by the two outcomes, the first counting twice |
+///
+/// Words 4 to 7 are set only where this block and the next one are plain, and both links are known.
+pub(super) type Words = [u32; 8];
 
 /// A block to read, where it is in memory: a copy of it would have to be written before it is read.
 #[derive(Clone, Copy, Debug)]
@@ -47,9 +50,15 @@ const CALLS: u32 = 1 << 19;
 const SEVERAL: u32 = 1 << 20;
 const CLOSED: u32 = 1 << 21;
 
+/// The word with the block after these two outcomes.
+#[inline(always)]
+const fn pair_word(first: u8, second: u8) -> usize {
+    4 + 2 * (first as usize & 1) + (second as usize & 1)
+}
+
 impl Node<'_> {
     /// No block.
-    pub(super) const NONE: Self = Node(&[0; 4]);
+    pub(super) const NONE: Self = Node(&[0; 8]);
 
     #[inline(always)]
     pub(super) const fn ends(self) -> u32 {
@@ -93,6 +102,12 @@ impl Node<'_> {
         self.0[taken as usize & 1]
     }
 
+    /// The block after the next one, if both are plain; 0 if that is not known.
+    #[inline(always)]
+    pub(super) const fn pair(self, first: u8, second: u8) -> u32 {
+        self.0[pair_word(first, second)]
+    }
+
     /// The block that the last call returns to; 0 if it is not known.
     #[inline(always)]
     pub(super) const fn site(self) -> u32 {
@@ -103,7 +118,7 @@ impl Node<'_> {
 impl NodeMut<'_> {
     /// Makes it a block that ends with nothing yet.
     pub(super) const fn begin(&mut self, edge: u16, context: u8) {
-        *self.0 = [0, 0, 0, edge as u32 | (context as u32) << 24];
+        *self.0 = [0, 0, 0, edge as u32 | (context as u32) << 24, 0, 0, 0, 0];
     }
 
     pub(super) const fn end_with(&mut self, end: BlockEnd) {
@@ -126,14 +141,20 @@ impl NodeMut<'_> {
         self.0[taken as usize & 1] = next;
     }
 
+    pub(super) const fn set_pair(&mut self, first: u8, second: u8, after: u32) {
+        self.0[pair_word(first, second)] = after;
+    }
+
     pub(super) const fn set_site(&mut self, site: u32) {
         self.0[2] = site;
     }
 }
 
-/// The rest of a block, which is read only for sinks that want it.
+/// The rest of a block, which is read only for sinks that want it: together, because it is one line of the processor's
+/// cache.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Body {
+    pub(super) ip: u64,
     pub(super) end_ip: u64,
     pub(super) insns: u32,
     pub(super) section: u32,
@@ -148,19 +169,19 @@ pub(super) struct Body {
 
 impl Body {
     /// How many words a body has.
-    pub(super) const WORDS: usize = 6;
+    pub(super) const WORDS: usize = 8;
 
     #[inline(always)]
     pub(super) const fn words(self) -> [u32; Self::WORDS] {
-        let Self { end_ip, insns, section, segment, segments, calls, size } = self;
-        let [low, high] = halves(end_ip);
-        [low, high, insns, section, segment, u32::from_le_bytes([segments, calls, size, 0])]
+        let Self { ip, end_ip, insns, section, segment, segments, calls, size } = self;
+        let ([a, b], [c, d]) = (halves(ip), halves(end_ip));
+        [a, b, c, d, insns, section, segment, u32::from_le_bytes([segments, calls, size, 0])]
     }
 
     #[inline(always)]
-    pub(super) const fn of([low, high, insns, section, segment, counts]: [u32; Self::WORDS]) -> Self {
+    pub(super) const fn of([a, b, c, d, insns, section, segment, counts]: [u32; Self::WORDS]) -> Self {
         let [segments, calls, size, _] = counts.to_le_bytes();
-        Self { end_ip: whole([low, high]), insns, section, segment, segments, calls, size }
+        Self { ip: whole([a, b]), end_ip: whole([c, d]), insns, section, segment, segments, calls, size }
     }
 
     /// The address after the last instruction.
@@ -169,8 +190,8 @@ impl Body {
     }
 
     #[inline(always)]
-    pub(super) const fn block(&self, ip: u64, like: &Block) -> Block {
-        Block { ip, end_ip: self.end_ip, insns: self.insns, section: self.section, ..*like }
+    pub(super) const fn block(&self, like: &Block) -> Block {
+        Block { ip: self.ip, end_ip: self.end_ip, insns: self.insns, section: self.section, ..*like }
     }
 }
 
@@ -190,9 +211,11 @@ pub(super) const fn whole([low, high]: [u32; 2]) -> u64 {
 mod tests {
     use super::*;
 
+    const PAIRS: [(u8, u8); 4] = [(0, 0), (0, 1), (1, 0), (1, 1)];
+
     #[test]
     fn each_part_of_a_node_is_apart_from_the_others() {
-        let mut words = [u32::MAX; 4];
+        let mut words = [u32::MAX; 8];
         let mut node = NodeMut(&mut words);
         node.begin(0xabcd, 0x7f);
         node.end_with(BlockEnd::Indirect);
@@ -201,11 +224,15 @@ mod tests {
         node.set_next(1, 0x1234_5678);
         node.set_next(0, 0x9abc_def0);
         node.set_site(0x1357_9bdf);
+        for (first, second) in PAIRS {
+            node.set_pair(first, second, (0x10 * first + second).into());
+        }
         let node = Node(&words);
         assert_eq!((node.edge(), node.context()), (0xabcd, 0x7f));
         assert_eq!(node.ends(), BlockEnd::Indirect as u32);
         assert!(node.has_calls() && node.has_several_calls() && node.is_closed());
         assert_eq!((node.next(0), node.next(1), node.site()), (0x9abc_def0, 0x1234_5678, 0x1357_9bdf));
+        assert_eq!(PAIRS.map(|(first, second)| node.pair(first, second)), [0, 1, 0x10, 0x11]);
     }
 
     #[test]
@@ -219,7 +246,7 @@ mod tests {
             BlockEnd::Open,
         ] {
             for calls in 0..3 {
-                let mut words = [0; 4];
+                let mut words = [0; 8];
                 let mut node = NodeMut(&mut words);
                 node.begin(0xffff, 0xff);
                 node.end_with(end);
@@ -232,6 +259,7 @@ mod tests {
     #[test]
     fn a_body_keeps_all_its_parts_in_words() {
         let body = Body {
+            ip: 0xffff_8000_8765_4321,
             end_ip: 0xffff_8000_1234_5678,
             insns: 0x0102_0304,
             section: u32::MAX,
@@ -240,8 +268,8 @@ mod tests {
             calls: 10,
             size: 15,
         };
-        let Body { end_ip, insns, section, segment, segments, calls, size } = Body::of(body.words());
-        assert_eq!((end_ip, insns, section), (body.end_ip, body.insns, body.section));
+        let Body { ip, end_ip, insns, section, segment, segments, calls, size } = Body::of(body.words());
+        assert_eq!((ip, end_ip, insns, section), (body.ip, body.end_ip, body.insns, body.section));
         assert_eq!((segment, segments, calls, size), (body.segment, 9, 10, 15));
     }
 }

@@ -2,12 +2,12 @@
 
 use super::{
     context::{CodeContext, CodeContexts},
-    node::{Body, Node, NodeMut, Words, halves, whole},
+    node::{Body, Node, NodeMut, Words, halves},
 };
 use crate::image::Image;
 
 /// How many 32-bit words of memory a block takes, with its part of the index and two segments.
-pub const WORDS_PER_BLOCK: usize = 24;
+pub const WORDS_PER_BLOCK: usize = 28;
 
 /// Straight code, as its address and the lengths of its instructions; or a return address. The low half of each is
 /// first.
@@ -31,7 +31,6 @@ pub(super) type Segment = [u32; 4];
 #[derive(Debug)]
 pub struct Graph<'m> {
     pub(super) nodes: &'m mut [Words],
-    pub(super) ips: &'m mut [[u32; 2]],
     pub(super) bodies: &'m mut [[u32; Body::WORDS]],
     pub(super) segments: &'m mut [Segment],
     /// Blocks by the hashes of their addresses. 0 is free.
@@ -73,12 +72,10 @@ impl<'m> Graph<'m> {
         let indexed = if fits < 2 { 0 } else { 2 * fits.next_power_of_two() };
         let (index, memory) = memory.split_at_mut(indexed.min(memory.len()));
         let room = memory.len() / (WORDS_PER_BLOCK - 2);
-        let (nodes, memory) = memory.split_at_mut(4 * room);
-        let (ips, memory) = memory.split_at_mut(2 * room);
+        let (nodes, memory) = memory.split_at_mut(8 * room);
         let (bodies, segments) = memory.split_at_mut(Body::WORDS * room);
         let mut graph = Self {
             nodes: nodes.as_chunks_mut().0,
-            ips: ips.as_chunks_mut().0,
             bodies: bodies.as_chunks_mut().0,
             segments: segments.as_chunks_mut().0,
             shift: 64 - index.len().checked_ilog2().unwrap_or(1),
@@ -105,8 +102,8 @@ impl<'m> Graph<'m> {
         self.index.fill(0);
         (self.used, self.used_segments) = (1, 0);
         // Block 0 stands for none, and leads nowhere.
-        if let (Some(node), Some(ip)) = (self.nodes.first_mut(), self.ips.first_mut()) {
-            (*node, *ip) = ([0; 4], [0; 2]);
+        if let (Some(node), Some(body)) = (self.nodes.first_mut(), self.bodies.first_mut()) {
+            (*node, *body) = ([0; 8], [0; Body::WORDS]);
         }
     }
 
@@ -164,7 +161,7 @@ impl<'m> Graph<'m> {
     pub(super) fn add(&mut self, place: IndexSlot, ip: u64) -> Option<u32> {
         let at = self.used;
         let number = u32::try_from(at).ok()?;
-        *self.ips.get_mut(at)? = halves(ip);
+        *self.bodies.get_mut(at)?.first_chunk_mut()? = halves(ip);
         NodeMut(self.nodes.get_mut(at)?).begin(super::edges::place(ip), self.context);
         let IndexSlot(slot) = place;
         *self.index.get_mut(slot)? = number;
@@ -182,8 +179,8 @@ impl<'m> Graph<'m> {
     /// What a walk reads.
     #[inline(always)]
     pub(super) const fn view(&self) -> View<'_> {
-        let Self { nodes, ips, bodies, segments, .. } = self;
-        View { nodes, ips, bodies, segments }
+        let Self { nodes, bodies, segments, .. } = self;
+        View { nodes, bodies, segments }
     }
 }
 
@@ -191,7 +188,6 @@ impl<'m> Graph<'m> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'g> {
     nodes: &'g [Words],
-    ips: &'g [[u32; 2]],
     bodies: &'g [[u32; Body::WORDS]],
     segments: &'g [Segment],
 }
@@ -213,7 +209,7 @@ impl<'g> View<'g> {
 
     #[inline(always)]
     pub(super) fn ip(&self, number: u32) -> u64 {
-        whole(self.ips.get(number as usize).copied().unwrap_or_default())
+        self.body(number).ip
     }
 
     /// The straight code of a block.

@@ -10,7 +10,7 @@ use super::{
     calls::{GraphCalls, Top},
     context::CodeContext,
     edges,
-    node::{BlockEnd, whole},
+    node::{BlockEnd, Node, whole},
     store::View,
 };
 use crate::{
@@ -41,6 +41,8 @@ enum Stop {
 enum Miss {
     /// It is not known where the conditional branch leads, or the end without a branch.
     Link(u8),
+    /// The block leads over these two outcomes through known plain blocks, but does not know it.
+    Pair(u8, u8),
     /// It is not known where the call that was popped returns to. The block with the call, or 0.
     Return(u32),
     /// There is no block at the target.
@@ -233,6 +235,34 @@ fn find_targets(graph: &Graph<'_>, ahead: &mut BranchesAhead, from: usize) {
     }
 }
 
+/// Passes a block on to the sink.
+#[inline(always)]
+fn pass_on<S: ExecutionSink>(
+    view: &View<'_>,
+    sink: &mut S,
+    node: Node<'_>,
+    block: u32,
+    before: &mut u16,
+    like: &Block,
+) {
+    if S::INSNS || S::BLOCKS {
+        let body = view.body(block);
+        if S::INSNS {
+            for &[a, b, c, d] in view.straights(&body) {
+                sink.insns(Straight { ip: whole([a, b]), lengths: whole([c, d]) });
+            }
+        }
+        if S::BLOCKS {
+            sink.block(&body.block(like));
+        }
+    }
+    if S::EDGES {
+        let edge;
+        (edge, *before) = edges::edge(*before, node.edge());
+        sink.edge(edge);
+    }
+}
+
 impl GraphWalk {
     /// Walks from the cursor on, and adds to the graph what is missing.
     #[inline(always)]
@@ -252,6 +282,13 @@ impl GraphWalk {
                 Miss::Open => {
                     let ip = graph.view().ip(self.block);
                     (graph.close(code, self.block), ip)
+                }
+                Miss::Pair(first, second) => {
+                    let next = graph.view().node(self.block).next(first);
+                    let after = graph.view().node(next).next(second);
+                    graph.change(self.block, |node| node.set_pair(first, second, after));
+                    self.block = next;
+                    continue;
                 }
                 Miss::Link(taken) => graph.link(code, self.block, taken),
                 Miss::Return(caller) => {
@@ -302,6 +339,21 @@ impl GraphWalk {
         // How many outcomes come before the next target or the end.
         let mut until = ahead.target(targets).at as usize;
         let miss = loop {
+            // Two outcomes at a time: the processor waits for half as many reads, each of which needs the one before.
+            if !S::FILLS {
+                for &[first, second] in ahead.outcomes(outcomes, until).as_chunks().0 {
+                    let Some(node) = view.get(block) else { break };
+                    let after = node.pair(first, second);
+                    if after == 0 {
+                        break;
+                    }
+                    let between = node.next(first);
+                    pass_on(view, sink, node, block, &mut before, like);
+                    pass_on(view, sink, view.node(between), between, &mut before, like);
+                    block = after;
+                    outcomes += 2;
+                }
+            }
             if S::FILLS && sink.is_full() {
                 break Miss::Stop(Stop::SinkFull);
             }
@@ -317,22 +369,7 @@ impl GraphWalk {
                 self.before_last = BranchCursor { outcomes, targets };
                 self.executed = true;
             }
-            if S::INSNS || S::BLOCKS {
-                let body = view.body(block);
-                if S::INSNS {
-                    for &[a, b, c, d] in view.straights(&body) {
-                        sink.insns(Straight { ip: whole([a, b]), lengths: whole([c, d]) });
-                    }
-                }
-                if S::BLOCKS {
-                    sink.block(&body.block(view.ip(block), like));
-                }
-            }
-            if S::EDGES {
-                let edge;
-                (edge, before) = edges::edge(before, node.edge());
-                sink.edge(edge);
-            }
+            pass_on(view, sink, node, block, &mut before, like);
             // Most blocks are plain.
             if !node.is_plain() {
                 if node.has_calls() {
@@ -374,10 +411,19 @@ impl GraphWalk {
             }
             let taken = ahead.outcome(outcomes);
             outcomes += 1;
-            block = match node.next(taken) {
-                0 => break Miss::Link(taken),
-                next => next,
-            };
+            let next = node.next(taken);
+            if next == 0 {
+                break Miss::Link(taken);
+            }
+            // It could have been walked over together with the next one.
+            if !S::FILLS && outcomes < until && node.is_plain() {
+                let second = ahead.outcome(outcomes);
+                let between = view.node(next);
+                if between.is_plain() && between.next(second) != 0 {
+                    break Miss::Pair(taken, second);
+                }
+            }
+            block = next;
         };
         (self.block, self.before, self.top) = (block, before, top);
         self.cursor = BranchCursor { outcomes, targets };
