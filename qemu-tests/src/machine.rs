@@ -13,7 +13,7 @@ use crate::images::Images;
 use crate::report::Transcript;
 use crate::scratch::Scratch;
 use crate::time_limits::{ProgressWatch, TimeLimits, TimedOut};
-use crate::truth::{self, BranchLevel, Truth};
+use crate::truth::{self, LogPlace, Truth};
 
 /// The name of QEMU's program.
 pub const QEMU: &str = "qemu-system-x86_64";
@@ -32,6 +32,8 @@ pub struct Machine {
     time_limits: TimeLimits,
     extra: Vec<OsString>,
     keeps_truth: bool,
+    /// The machine's memory in MiB.
+    memory: u32,
 }
 
 /// What a machine did until it ended.
@@ -56,6 +58,7 @@ impl Machine {
             time_limits: TimeLimits::default(),
             extra: Vec::new(),
             keeps_truth: false,
+            memory: 512,
         }
     }
 
@@ -80,6 +83,7 @@ impl Machine {
             time_limits: TimeLimits::default(),
             extra: Vec::new(),
             keeps_truth: true,
+            memory: 512,
         }
     }
 
@@ -94,6 +98,13 @@ impl Machine {
     #[must_use]
     pub fn processors(self, processors: u16) -> Self {
         self.arguments(["-smp".into(), processors.to_string()])
+    }
+
+    /// Gives the machine this many MiB of memory; the default is 512.
+    #[must_use]
+    pub fn memory(mut self, mib: u32) -> Self {
+        self.memory = mib;
+        self
     }
 
     /// Adds arguments to QEMU's command line.
@@ -129,7 +140,7 @@ impl Machine {
         let mut progress = ProgressWatch::new(self.time_limits, Instant::now());
         let mut transcript = Transcript::default();
         let monitor_options = self.command_line.split(" -- ").next().unwrap_or_default();
-        let mut truth = Truth::with_branch_level(BranchLevel::of(monitor_options));
+        let mut truth = Truth::with_options(monitor_options);
         loop {
             let wait = match progress.wait(Instant::now()) {
                 Ok(wait) => wait,
@@ -149,7 +160,8 @@ impl Machine {
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
                     if self.keeps_truth {
-                        progress.note_retired(Instant::now(), truth::retired(ram)?);
+                        let retired = truth::retired_at(ram, LogPlace::of(monitor_options))?;
+                        progress.note_retired(Instant::now(), retired);
                     }
                 }
             }
@@ -188,11 +200,12 @@ impl Machine {
             text.push(path);
             text
         };
+        let size = format!("{}M", self.memory);
         let mut command = Command::new(QEMU);
         command
-            .args(["-accel", "tcg", "-cpu", "max", "-m", "512M", "-machine", "pc,memory-backend=ram"])
+            .args(["-accel", "tcg", "-cpu", "max", "-m", &size, "-machine", "pc,memory-backend=ram"])
             .arg("-object")
-            .arg(with_path("memory-backend-file,id=ram,size=512M,share=on,mem-path=", ram))
+            .arg(with_path(&format!("memory-backend-file,id=ram,size={size},share=on,mem-path="), ram))
             .args(["-display", "none", "-monitor", "none", "-serial", "stdio", "-nic", "none", "-no-reboot"])
             .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"])
             .arg("-chardev")

@@ -8,6 +8,7 @@ use std::path::Path;
 
 pub use pugmark_truth::{Branch, BranchKind, Record, RecordFlags};
 use pugmark_truth::{Header, Log, REGION_BASE, REGION_BYTES};
+pub use pugmark_truth::{LogMode, Sum};
 
 use crate::scratch::open;
 
@@ -20,6 +21,37 @@ pub struct Truth {
     branches: HashMap<u16, Vec<Branch>>,
     times: HashMap<u16, Vec<Time>>,
     branch_level: BranchLevel,
+    place: LogPlace,
+    sums: Vec<Sum>,
+}
+
+/// Where in the machine's memory the log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogPlace {
+    /// Address of the first byte.
+    pub start: u64,
+    /// Size in bytes.
+    pub bytes: u64,
+}
+
+impl Default for LogPlace {
+    fn default() -> Self {
+        Self { start: REGION_BASE, bytes: REGION_BYTES }
+    }
+}
+
+impl LogPlace {
+    /// Finds the place in the monitor's options.
+    #[must_use]
+    pub fn of(options: &str) -> Self {
+        let last = options.split_whitespace().filter_map(|word| word.strip_prefix("log=")).next_back();
+        let number = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
+        let place = last.and_then(|text| {
+            let (start, bytes) = text.split_once('+')?;
+            Some(Self { start: number(start)?, bytes: number(bytes)? })
+        });
+        place.unwrap_or_default()
+    }
 }
 
 /// Which privilege level decides whether a filter by level keeps a branch from one level to another.
@@ -72,6 +104,18 @@ impl Truth {
         Self { branch_level, ..Self::default() }
     }
 
+    /// An empty log of a machine whose monitor has these options.
+    #[must_use]
+    pub fn with_options(options: &str) -> Self {
+        Self { branch_level: BranchLevel::of(options), place: LogPlace::of(options), ..Self::default() }
+    }
+
+    /// The sums of a log that keeps no records (`log-mode=hash`).
+    #[must_use]
+    pub fn sums(&self) -> &[Sum] {
+        &self.sums
+    }
+
     /// The level at which branches count.
     #[must_use]
     pub const fn branch_level(&self) -> BranchLevel {
@@ -104,7 +148,7 @@ impl Truth {
         sessions
     }
 
-    /// How many records were read in total.
+    /// How many records were read in total; also those that a ring had overwritten, or of which there are only sums.
     #[must_use]
     pub fn len(&self) -> usize {
         self.read
@@ -116,18 +160,23 @@ impl Truth {
         self.read == 0
     }
 
-    /// Reads the records that the log has so far. The machine may be running.
+    /// Reads the records that the log has so far; of a ring those that are not overwritten yet. The machine may be
+    /// running, if the log is no ring.
     ///
     /// # Errors
     /// The file cannot be read, the memory has no log, or the log was too small.
     pub fn follow(&mut self, ram: &Path) -> Result<()> {
-        let map = map(ram)?;
+        let map = map(ram, self.place)?;
         let log = Log::new(&map).context("the monitor left no log")?;
         ensure_complete(log.header())?;
-        for record in log.records().skip(self.read) {
-            self.take_in(record);
-            self.read += 1;
+        let records = log.records();
+        let overwritten = (log.header().total() as usize).saturating_sub(records.len());
+        if log.header().mode() == LogMode::Hash {
+            self.sums = log.sums().collect();
+        } else {
+            records.skip(self.read.saturating_sub(overwritten)).for_each(|record| self.take_in(record));
         }
+        self.read = log.header().total() as usize;
         Ok(())
     }
 
@@ -165,14 +214,22 @@ impl Truth {
 /// # Errors
 /// The file cannot be read, or the log is full: what the machine does after that cannot be judged.
 pub fn retired(ram: &Path) -> Result<u64> {
-    let made = std::fs::metadata(ram).is_ok_and(|file| file.len() >= REGION_BASE + REGION_BYTES);
+    retired_at(ram, LogPlace::default())
+}
+
+/// [`retired`] for a log at another place.
+///
+/// # Errors
+/// Those of [`retired`].
+pub fn retired_at(ram: &Path, place: LogPlace) -> Result<u64> {
+    let made = std::fs::metadata(ram).is_ok_and(|file| file.len() >= place.start.saturating_add(place.bytes));
     if !made {
         return Ok(0);
     }
-    let map = map(ram)?;
+    let map = map(ram, place)?;
     let Ok(header) = Header::parse(&map) else { return Ok(0) };
     ensure_complete(&header)?;
-    Ok(header.len())
+    Ok(header.total())
 }
 
 fn ensure_complete(header: &Header) -> Result<()> {
@@ -181,11 +238,12 @@ fn ensure_complete(header: &Header) -> Result<()> {
 }
 
 /// Maps the region of the log.
-fn map(ram: &Path) -> Result<Mmap> {
+fn map(ram: &Path, place: LogPlace) -> Result<Mmap> {
     let file = open(ram)?;
     // SAFETY: QEMU writes to the file while it is mapped, so its bytes may change under the map. The monitor counts a
-    // record after it has written it and never changes a counted one, and only counted records are read.
-    unsafe { MmapOptions::new().offset(REGION_BASE).len(REGION_BYTES as usize).map(&file) }
+    // record after it has written it; it never changes a counted one unless the log is a ring, and only counted records
+    // are read. Any bytes are a record, and any words are a sum.
+    unsafe { MmapOptions::new().offset(place.start).len(place.bytes as usize).map(&file) }
         .context("cannot map the machine's memory")
 }
 
@@ -209,12 +267,20 @@ mod tests {
 
     /// Writes a file like the machine's memory, with this log.
     fn save(scratch: &crate::scratch::Scratch, words: &[AtomicU64]) -> std::path::PathBuf {
+        save_at(scratch, words, LogPlace::default())
+    }
+
+    fn save_at(
+        scratch: &crate::scratch::Scratch,
+        words: &[AtomicU64],
+        place: LogPlace,
+    ) -> std::path::PathBuf {
         let path = scratch.file("ram");
         let bytes: Vec<u8> =
             words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
         let file = std::fs::File::create(&path).unwrap();
-        file.set_len(REGION_BASE + REGION_BYTES).unwrap();
-        std::os::unix::fs::FileExt::write_all_at(&file, &bytes, REGION_BASE).unwrap();
+        file.set_len(place.start + place.bytes).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &bytes, place.start).unwrap();
         path
     }
 
@@ -303,6 +369,31 @@ mod tests {
         ] {
             assert_eq!(BranchLevel::of(options), expected, "{options}");
             assert_eq!(Truth::with_branch_level(expected).branch_level(), expected);
+        }
+    }
+
+    #[test]
+    fn a_log_of_sums_and_a_ring_at_another_place_are_read() {
+        let scratch = crate::scratch::Scratch::new().unwrap();
+        let options = "profile=skylake log=0x1000+0x3000 log=0x2000+0x1000";
+        assert_eq!(LogPlace::of(options), LogPlace { start: 0x2000, bytes: 0x1000 });
+        assert_eq!(LogPlace::of("catalog=0x1000+0x1000"), LogPlace::default());
+        for mode in [LogMode::Hash, LogMode::Ring] {
+            let words: Vec<AtomicU64> = (0..8 + 2 * 3).map(|_| AtomicU64::new(0)).collect();
+            let writer = pugmark_truth::LogWriter::with_mode(&words, mode).unwrap();
+            let addresses: Vec<u64> = (1..=5).collect();
+            addresses.iter().for_each(|&rip| writer.append(record(rip, 1)));
+            let path = save_at(&scratch, &words, LogPlace::of(options));
+            let mut truth = Truth::with_options(options);
+            truth.follow(&path).unwrap();
+            assert_eq!((retired_at(&path, LogPlace::of(options)).unwrap(), truth.len()), (5, 5));
+            let kept: Vec<u64> = truth.session(1).iter().map(|record| record.rip).collect();
+            if mode == LogMode::Ring {
+                assert_eq!((kept, truth.sums()), (vec![4, 5], &[][..]));
+            } else {
+                let sum = Sum { session: 1, cpu: 0, cpl: 3, instructions: 5, hash: hash(&addresses) };
+                assert_eq!((kept, truth.sums()), (vec![], &[sum][..]));
+            }
         }
     }
 

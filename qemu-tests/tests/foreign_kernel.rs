@@ -3,6 +3,7 @@
 use pugmark_qemu_tests::images::{Images, build_foreign_kernel};
 use pugmark_qemu_tests::machine::{Machine, Outcome};
 use pugmark_qemu_tests::report::End;
+use pugmark_qemu_tests::truth::hash;
 
 /// The session in which the first processor traces its work. Each start of another processor has one of the next.
 const FIRST_SESSION: u16 = 10;
@@ -45,6 +46,31 @@ fn a_kernel_that_breaks_a_rule_fails() {
 #[test]
 fn a_kernel_that_is_always_stepped_notices_nothing() {
     boot("step=always", 1);
+}
+
+/// Our kernel's own file, its module, lies at the end of RAM. The kernel is at the same addresses in both machines, so it
+/// executes the same.
+#[test]
+fn a_guest_has_ram_on_both_sides_of_the_monitor_and_the_log_is_above_it() {
+    let images = Images::build().unwrap();
+    let run = |options: &str, mib| {
+        let options = format!("profile=skylake times=0 {options}");
+        let machine = Machine::on_monitor(&images, &options, "only=sort").memory(mib);
+        machine.run(|_| {}).unwrap().truth
+    };
+    let usual = run("", 512);
+    let session = usual.sessions()[0];
+    let addresses: Vec<u64> = usual.session(session).iter().map(|record| record.rip).collect();
+    assert!(addresses.len() > 1000, "{}", addresses.len());
+    let place = "ram=640 log=0x28000000+0x3000000";
+    let kept = run(place, 704);
+    assert!(kept.session(session).iter().map(|record| record.rip).eq(addresses.iter().copied()));
+    let sums = run(&format!("{place} log-mode=hash"), 704);
+    let [sum] = sums.sums() else { panic!("{:?}", sums.sums()) };
+    assert_eq!((sum.instructions, sum.hash), (addresses.len() as u64, hash(&addresses)));
+    let ring = run("log=0x14000000+0x1000 log-mode=ring", 512);
+    let last: Vec<u64> = ring.session(session).iter().map(|record| record.rip).collect();
+    assert_eq!((last.len(), &last[..]), ((0x1000 - 64) / 24, &addresses[addresses.len() - last.len()..]));
 }
 
 #[test]

@@ -5,10 +5,12 @@ use core::num::ParseIntError;
 
 use pugmark_model::amd;
 use pugmark_model::intel::{BranchLevel, IntelSettings, Overflow, ReturnElsewhere};
+use pugmark_truth::{LogMode, REGION_BASE, REGION_BYTES};
 
 use crate::boot_info::Module;
 use crate::clock::EveryNth;
 use crate::guest::Stretch;
+use crate::guest_map::GuestRam;
 use crate::hardware::Profile;
 
 /// The parsed command line.
@@ -39,6 +41,13 @@ pub struct MonitorOptions<'a> {
     pub kernel: Option<Module>,
     /// `initrd=ADDRESS+BYTES`: the place of the file that becomes the guest's module; only with `kernel`.
     pub initrd: Option<Module>,
+    /// `ram=MIB`: where the guest's RAM ends. Default: where the monitor begins. With more than 320 MiB the monitor lies
+    /// in a hole of it, and `log` must say where the log is.
+    pub ram: GuestRam,
+    /// `log=ADDRESS+BYTES`: the place in memory of the log of what retires. Default: [`REGION_BASE`], [`REGION_BYTES`].
+    pub log: Module,
+    /// `log-mode=full|ring|hash`: what the log keeps. Default: full.
+    pub log_mode: LogMode,
     /// The guest's command line: everything after ` -- `.
     pub guest: &'a str,
 }
@@ -108,6 +117,9 @@ impl<'a> MonitorOptions<'a> {
             timer_apart: 0,
             kernel: None,
             initrd: None,
+            ram: GuestRam::BELOW_MONITOR,
+            log: Module { start: REGION_BASE, bytes: REGION_BYTES },
+            log_mode: LogMode::Full,
             guest,
         };
         own.split_ascii_whitespace().try_for_each(|word| options.set(word))?;
@@ -160,6 +172,20 @@ impl<'a> MonitorOptions<'a> {
             "stretch" => self.stretch = number(word, value)?,
             "kernel" => self.kernel = Some(place(word, value)?),
             "initrd" => self.initrd = Some(place(word, value)?),
+            "ram" => {
+                let end = number::<u64>(word, value)?.checked_mul(1 << 20);
+                let accepted = "a number of MiB up to 256 or from 321 to 3072";
+                self.ram = end.and_then(GuestRam::up_to).ok_or(OptionError::Value { word, accepted })?;
+            }
+            "log" => self.log = place(word, value)?,
+            "log-mode" => {
+                self.log_mode = match value {
+                    "full" => LogMode::Full,
+                    "ring" => LogMode::Ring,
+                    "hash" => LogMode::Hash,
+                    _ => return Err(OptionError::Value { word, accepted: "full, ring or hash" }),
+                }
+            }
             "times" => self.times = number(word, value)?,
             "truth" => self.truth = switch(word, value)?,
             "step" => {
@@ -248,9 +274,18 @@ mod tests {
                 timer_apart,
                 kernel,
                 initrd,
+                ram,
+                log,
+                log_mode,
                 guest: _,
             } = MonitorOptions::parse(line).unwrap();
+            assert_eq!(log_mode, LogMode::Full, "{line}");
             assert_eq!((timer_apart, kernel, initrd), (0, None, None), "{line}");
+            assert_eq!(
+                (ram.end(), log),
+                (256 << 20, Module { start: 320 << 20, bytes: 160 << 20 }),
+                "{line}"
+            );
             assert!(matches!(profile, Profile::Intel(profile) if profile.name == "skylake"), "{line}");
             assert_eq!((settings, amd), (IntelSettings::default(), amd::AmdSettings::default()), "{line}");
             assert_eq!(
@@ -285,6 +320,13 @@ mod tests {
             ("quiet", "quiet is none of the monitor's options; the guest's own come after ' -- '"),
             ("truth=maybe", "truth=maybe: the value must be on or off"),
             ("step=never", "step=never: the value must be traced, all-levels or always"),
+            ("ram=257", "ram=257: the value must be a number of MiB up to 256 or from 321 to 3072"),
+            (
+                "ram=18446744073709551615",
+                "ram=18446744073709551615: the value must be a number of MiB up to 256 or from 321 to 3072",
+            ),
+            ("log-mode=half", "log-mode=half: the value must be full, ring or hash"),
+            ("log=5+5", "log=5+5: the value must be 0xADDRESS+0xBYTES"),
             ("ovf=7", "ovf=7: the value must be off or CAPACITY:DRAIN"),
             ("times=-1", "times=-1: the value must be a number: invalid digit found in string"),
         ] {

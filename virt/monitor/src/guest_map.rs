@@ -1,11 +1,58 @@
 //! Which physical memory the guest reaches, and the nested page tables that enforce it.
 //!
+//! The guest's RAM begins at address 0 and leaves out the monitor. Everything is mapped to itself.
+//!
 //! Source: AMD64 Architecture Programmer's Manual vol. 2, Secure Virtual Machine, "Nested Paging".
 
-/// Size of the guest's RAM, which begins at address 0. Everything is mapped to itself.
-pub const GUEST_RAM: u64 = 256 << 20;
+use core::ops::Range;
+
+/// The addresses of the monitor's image and heap: a hole in the guest's memory.
+pub const MONITOR: Range<u64> = 256 << 20..320 << 20;
 /// The page of the local APIC's registers; accesses to it are trapped.
 pub const LOCAL_APIC: u64 = 0xfee0_0000;
+
+/// The guest's RAM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestRam {
+    end: u64,
+}
+
+impl GuestRam {
+    /// All that is below the monitor.
+    pub const BELOW_MONITOR: Self = Self { end: MONITOR.start };
+    /// The highest end of RAM: devices are above it.
+    pub const MAX_END: u64 = 0xc000_0000;
+
+    /// RAM up to `end`. Returns `None` if it would end in the monitor, among devices, or below 1 MiB.
+    #[must_use]
+    pub const fn up_to(end: u64) -> Option<Self> {
+        let ends_below = 1 << 20 < end && end <= MONITOR.start;
+        let ends_above = MONITOR.end < end && end <= Self::MAX_END;
+        if ends_below || ends_above { Some(Self { end }) } else { None }
+    }
+
+    /// Returns the address after the last byte.
+    #[must_use]
+    pub const fn end(self) -> u64 {
+        self.end
+    }
+
+    /// Returns the RAM below the monitor and the RAM above it, which may be empty.
+    #[must_use]
+    pub const fn ranges(self) -> [Range<u64>; 2] {
+        let below = if self.end < MONITOR.start { self.end } else { MONITOR.start };
+        let above = if self.end < MONITOR.end { MONITOR.end } else { self.end };
+        [0..below, MONITOR.end..above]
+    }
+
+    /// Returns whether `bytes` bytes from `address` on are RAM.
+    #[inline]
+    #[must_use]
+    pub const fn contains(self, address: u64, bytes: usize) -> bool {
+        let Some(end) = address.checked_add(bytes as u64) else { return false };
+        end <= self.end && (end <= MONITOR.start || address >= MONITOR.end)
+    }
+}
 
 const PAGE: u64 = 4 << 10;
 const LARGE_PAGE: u64 = 2 << 20;
@@ -25,6 +72,8 @@ impl PageTable {
 /// The physical addresses that the guest reaches.
 #[derive(Clone, Debug)]
 pub struct GuestMap<'a> {
+    /// The guest's RAM.
+    pub ram: GuestRam,
     /// Ranges above the guest's RAM that it may see: ACPI tables.
     pub firmware: &'a [(u64, u64)],
 }
@@ -32,9 +81,10 @@ pub struct GuestMap<'a> {
 impl GuestMap<'_> {
     /// Returns whether all, some or none of `start..end` belongs to the guest.
     fn coverage(&self, start: u64, end: u64) -> Coverage {
-        const MMIO: (u64, u64) = (0xc000_0000, LOCAL_APIC);
+        const MMIO: (u64, u64) = (GuestRam::MAX_END, LOCAL_APIC);
         const ABOVE: (u64, u64) = (LOCAL_APIC + PAGE, 1 << 32);
-        let fixed = [(0, GUEST_RAM), MMIO, ABOVE];
+        let [below, above] = self.ram.ranges().map(|range| (range.start, range.end));
+        let fixed = [below, above, MMIO, ABOVE];
         let mut covered = 0;
         for &(first, past_end) in fixed.iter().chain(self.firmware) {
             covered += past_end.min(end).saturating_sub(first.max(start));
@@ -129,7 +179,8 @@ mod tests {
 
     #[test]
     fn the_guest_reaches_its_memory_and_devices_and_nothing_of_the_monitor() {
-        let (root, tables) = build(&GuestMap { firmware: &[(0x1ffe_0000, 0x2000_0000)] });
+        let (root, tables) =
+            build(&GuestMap { ram: GuestRam::BELOW_MONITOR, firmware: &[(0x1ffe_0000, 0x2000_0000)] });
         let rows = [
             (0, true),
             (0xfff_ffff, true),
@@ -158,8 +209,56 @@ mod tests {
     }
 
     #[test]
+    fn ram_beyond_the_monitor_leaves_the_monitor_out() {
+        let ram = GuestRam::up_to(0x2020_0000).unwrap();
+        let (root, tables) = build(&GuestMap { ram, firmware: &[] });
+        let rows = [
+            (0xfff_ffff, true),
+            (0x1000_0000, false),
+            (0x13ff_ffff, false),
+            (0x1400_0000, true),
+            (0x201f_ffff, true),
+            (0x2020_0000, false),
+        ];
+        for (address, reached) in rows {
+            assert_eq!(translate(root, &tables, address), reached.then_some(address), "{address:#x}");
+            assert_eq!(ram.contains(address, 1), reached, "{address:#x}");
+        }
+        for (address, bytes, contained) in [
+            (0xfff_fffe, 2, true),
+            (0xfff_ffff, 2, false),
+            (0x13ff_ffff, 2, false),
+            (0xfff_ffff, 0x400_0002, false),
+            (0x201f_fffe, 2, true),
+            (0x201f_ffff, 2, false),
+            (u64::MAX, 2, false),
+        ] {
+            assert_eq!(ram.contains(address, bytes), contained, "{bytes} bytes at {address:#x}");
+        }
+    }
+
+    #[test]
+    fn ram_ends_neither_in_the_monitor_nor_among_devices() {
+        for (end, taken) in [
+            (0x10_0000, false),
+            (0x20_0000, true),
+            (0x1000_0000, true),
+            (0x1000_1000, false),
+            (0x1400_0000, false),
+            (0x1400_1000, true),
+            (0xc000_0000, true),
+            (0xc000_1000, false),
+        ] {
+            assert_eq!(GuestRam::up_to(end).map(GuestRam::end), taken.then_some(end), "{end:#x}");
+        }
+        let ranges = |end| GuestRam::up_to(end).unwrap().ranges();
+        assert_eq!(ranges(0x20_0000), [0..0x20_0000, 0x1400_0000..0x1400_0000]);
+        assert_eq!(ranges(0x2000_0000), [0..0x1000_0000, 0x1400_0000..0x2000_0000]);
+    }
+
+    #[test]
     fn firmware_that_is_not_said_is_not_mapped() {
-        let (root, tables) = build(&GuestMap { firmware: &[] });
+        let (root, tables) = build(&GuestMap { ram: GuestRam::BELOW_MONITOR, firmware: &[] });
         assert_eq!(translate(root, &tables, 0x1ffe_0000), None);
         assert_eq!(tables.len(), 7, "one small-page table, for the local APIC");
     }

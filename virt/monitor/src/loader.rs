@@ -2,10 +2,12 @@
 
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Range;
 
 use crate::boot_info::{BootInfo, MemoryKind, MemoryRange, Module};
 use crate::elf::{self, Elf};
 use crate::guest::GuestMemory;
+use crate::guest_map::{GuestRam, MONITOR};
 use crate::{multiboot2, pvh};
 
 /// Guest-physical address of the start info or boot information: below 1 MiB, where kernels are not loaded.
@@ -13,16 +15,28 @@ pub const BOOT_INFO_BASE: u64 = 0x8000;
 /// The address after the room for the boot information.
 pub const BOOT_INFO_END: u64 = 0x1_0000;
 
-/// Returns the memory map that a guest with `ram` bytes is given.
+/// Returns the memory map that a guest with this RAM is given. The monitor's addresses are in it as reserved if there
+/// is RAM above them.
 #[must_use]
-pub const fn memory_map(ram: u64) -> [MemoryRange; 3] {
+pub fn memory_map(ram: GuestRam) -> Vec<MemoryRange> {
     const EBDA: u64 = 0x9_fc00;
     const HIGH: u64 = 0x10_0000;
-    [
-        MemoryRange { start: 0, bytes: EBDA, kind: MemoryKind::Ram },
-        MemoryRange { start: EBDA, bytes: HIGH - EBDA, kind: MemoryKind::Reserved },
-        MemoryRange { start: HIGH, bytes: ram.saturating_sub(HIGH), kind: MemoryKind::Ram },
-    ]
+    let range = |range: Range<u64>, kind| MemoryRange {
+        start: range.start,
+        bytes: range.end.saturating_sub(range.start),
+        kind,
+    };
+    let [below, above] = ram.ranges();
+    let mut map = Vec::from([
+        range(0..EBDA, MemoryKind::Ram),
+        range(EBDA..HIGH, MemoryKind::Reserved),
+        range(HIGH..below.end, MemoryKind::Ram),
+    ]);
+    if !above.is_empty() {
+        map.push(range(MONITOR, MemoryKind::Reserved));
+        map.push(range(above, MemoryKind::Ram));
+    }
+    map
 }
 
 /// How the loaded kernel starts: 32-bit protected mode, paging off, flat segments.
@@ -99,7 +113,7 @@ impl From<multiboot2::Multiboot2Error> for LoadError {
     }
 }
 
-/// Loads `file` into the `ram` bytes of guest memory. Also puts a copy of `module` at the end of that memory as module
+/// Loads `file` into `memory`, which is `ram`. Also puts a copy of `module` at the end of that memory as module
 /// 0, if there is one, and writes the boot information.
 ///
 /// A file with both a PVH note and a multiboot2 header starts by PVH.
@@ -111,11 +125,11 @@ pub fn load(
     module: Option<&[u8]>,
     command_line: &str,
     rsdp: u64,
-    ram: u64,
+    ram: GuestRam,
     memory: &mut impl GuestMemory,
 ) -> Result<EntryState, LoadError> {
     let bytes = module.map_or(0, <[u8]>::len) as u64;
-    let place_of_module = Module { start: ram.saturating_sub(bytes) & !0xfff, bytes };
+    let place_of_module = Module { start: ram.end().saturating_sub(bytes) & !0xfff, bytes };
     let plan = LoadPlan::new(file)?;
     for part in &plan.parts {
         let end = part.start.saturating_add(part.memory_bytes);

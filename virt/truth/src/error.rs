@@ -18,6 +18,8 @@ pub enum TruthError {
     Version(u32),
     /// The records have another size than this reader's.
     RecordBytes(u32),
+    /// The number of the mode is not one that this reader knows.
+    Mode(u64),
     /// The header claims more records than the region can hold.
     Capacity {
         /// Records the header claims room for.
@@ -48,6 +50,7 @@ impl fmt::Display for TruthError {
                 "the truth log's records have {found} bytes, this reader's have {}",
                 crate::Record::BYTES
             ),
+            Self::Mode(found) => write!(f, "the truth log has mode {found}, this reader knows 0 to 2"),
             Self::Capacity { claimed, fits } => {
                 write!(
                     f,
@@ -77,9 +80,10 @@ mod tests {
             ),
             (
                 TruthError::Version(9),
-                "the truth log has version 9, this reader knows 4: build both from one source",
+                "the truth log has version 9, this reader knows 5: build both from one source",
             ),
             (TruthError::RecordBytes(8), "the truth log's records have 8 bytes, this reader's have 24"),
+            (TruthError::Mode(3), "the truth log has mode 3, this reader knows 0 to 2"),
             (
                 TruthError::Capacity { claimed: 7, fits: 6 },
                 "the truth log claims room for 7 records where 6 fit: the file is damaged",

@@ -1,13 +1,13 @@
 //! The header: the first 64 bytes of the log's region.
 
-use crate::TruthError;
+use crate::{LogMode, TruthError};
 
 /// Header size in words of eight bytes.
 pub(crate) const WORDS: usize = 8;
 /// `PUGTRUTH`, little-endian.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"PUGTRUTH");
 /// Version of the layout that this crate writes and reads.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 /// Bit of the exit word: the log was closed.
 const CLOSED: u64 = 1 << 63;
 
@@ -18,10 +18,13 @@ pub(crate) mod word {
     pub(crate) const CAPACITY: usize = 2;
     pub(crate) const COUNT: usize = 3;
     pub(crate) const EXIT: usize = 4;
-    /// Records whose writing has begun, or that found no room; the first COUNT of them are complete.
+    /// Records whose writing has begun, or that found no room; the first COUNT of them are complete. In a log that keeps
+    /// sums: only those that found no room.
     pub(crate) const BEGUN: usize = 5;
     /// The log's number, by which its records are told from an earlier log's.
     pub(crate) const EPOCH: usize = 6;
+    /// The number of the mode.
+    pub(crate) const MODE: usize = 7;
 }
 
 /// What the log says about itself: its capacity, its record count and the guest's exit value.
@@ -31,6 +34,7 @@ pub struct Header {
     pub(crate) count: u64,
     pub(crate) begun: u64,
     pub(crate) exit: u64,
+    pub(crate) mode: LogMode,
 }
 
 impl Header {
@@ -57,19 +61,32 @@ impl Header {
         if record_bytes as usize != crate::Record::BYTES {
             return Err(TruthError::RecordBytes(record_bytes));
         }
+        let mode = LogMode::from_number(word(word::MODE)).ok_or(TruthError::Mode(word(word::MODE)))?;
         let claimed = word(word::CAPACITY);
-        let fits = ((region.len() - Self::BYTES) / crate::Record::BYTES) as u64;
+        let fits = ((region.len() - Self::BYTES) / mode.room_bytes()) as u64;
         if claimed > fits {
             return Err(TruthError::Capacity { claimed, fits });
         }
         let [count, begun, exit] = [word::COUNT, word::BEGUN, word::EXIT].map(word);
-        Ok(Self { capacity: claimed, count, begun, exit })
+        Ok(Self { capacity: claimed, count, begun, exit, mode })
     }
 
     /// Returns the number of records in the log.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.count.min(self.capacity)
+        if self.mode == LogMode::Hash { 0 } else { self.count.min(self.capacity) }
+    }
+
+    /// Returns the number of records appended: also those that were overwritten, or of which only sums were kept.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns what the log keeps.
+    #[must_use]
+    pub const fn mode(&self) -> LogMode {
+        self.mode
     }
 
     /// Returns whether the log has no record.
@@ -81,7 +98,11 @@ impl Header {
     /// Returns the number of records that found no room because the log was full.
     #[must_use]
     pub const fn lost(&self) -> u64 {
-        self.begun.saturating_sub(self.capacity)
+        match self.mode {
+            LogMode::Full => self.begun.saturating_sub(self.capacity),
+            LogMode::Ring => 0,
+            LogMode::Hash => self.begun,
+        }
     }
 
     /// Returns the exit value of the guest, or `None` if the log was never closed.

@@ -3,7 +3,8 @@
 //! The monitor appends one [`Record`] for every instruction that it sees retire. While branches are recorded, it also
 //! appends one record for each [`Branch`], and now and then one with the time. The test harness reads the records from
 //! the file that backs the machine's memory and compares the decoder's results with them. The log is in a region of RAM
-//! that the guest cannot reach: a [`Header`] followed by records.
+//! that the guest cannot reach: a [`Header`] followed by records. Two modes need a fixed amount of memory for any number
+//! of instructions: a ring keeps the last records, and sums keep a count and a hash (see [`LogMode`]).
 //!
 //! ```
 //! use core::sync::atomic::AtomicU64;
@@ -27,14 +28,18 @@
 
 mod error;
 mod header;
+mod mode;
 mod reader;
 mod record;
+mod sums;
 mod writer;
 
 pub use error::TruthError;
 pub use header::Header;
+pub use mode::LogMode;
 pub use reader::{Log, Records};
 pub use record::{Branch, BranchKind, Record, RecordFlags};
+pub use sums::Sum;
 pub use writer::LogWriter;
 
 /// Physical address of the log in a machine of 512 MiB: above the monitor, below the end of RAM.

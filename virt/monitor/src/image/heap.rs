@@ -1,7 +1,7 @@
-//! The heap, from the end of the image to the truth log.
+//! The heap, from the end of the image to the end of the monitor's addresses.
 
 use linked_list_allocator::LockedHeap;
-use pugmark_truth::REGION_BASE;
+use pugmark_monitor::guest_map::MONITOR;
 
 #[global_allocator]
 static HEAP: LockedHeap = LockedHeap::empty();
@@ -18,7 +18,7 @@ pub(crate) fn image_end_address() -> u64 {
 /// Gives the allocator its memory. Must be called once, before the first allocation.
 pub(crate) fn initialize() {
     let start = image_end_address();
-    // SAFETY: the linker script puts nothing after `image_end`, the log begins at `REGION_BASE`, and nothing else uses
-    // the memory between them. It is mapped, and this is the only call.
-    unsafe { HEAP.lock().init(start as *mut u8, (REGION_BASE - start) as usize) };
+    // SAFETY: the linker script puts nothing after `image_end`, and nothing else uses the memory from there to
+    // the end of `MONITOR`. It is mapped, and this is the only call.
+    unsafe { HEAP.lock().init(start as *mut u8, (MONITOR.end - start) as usize) };
 }

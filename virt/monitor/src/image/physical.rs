@@ -3,12 +3,16 @@
 use core::arch::asm;
 
 use pugmark_monitor::guest::GuestMemory;
+use pugmark_monitor::guest_map::GuestRam;
 
-/// Physical memory from address 0 up to an end. Address 0 is an ordinary address in it, but a Rust pointer must not be
-/// null; therefore the accesses are in assembly.
+/// Physical memory from address 0 up to an end, or the guest's RAM. Address 0 is an ordinary address in it, but a Rust
+/// pointer must not be null; therefore the accesses are in assembly.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Physical {
-    end: u64,
+pub(crate) enum Physical {
+    /// All below this address.
+    Below(u64),
+    /// The guest's, which leaves out the monitor.
+    Guest(GuestRam),
 }
 
 impl Physical {
@@ -18,11 +22,22 @@ impl Physical {
     /// The memory must be mapped to itself and readable. A caller that writes through the value is responsible for what
     /// it overwrites.
     pub(crate) const unsafe fn below(end: u64) -> Self {
-        Self { end }
+        Self::Below(end)
+    }
+
+    /// The guest's memory.
+    ///
+    /// # Safety
+    /// As for [`Physical::below`].
+    pub(crate) const unsafe fn guest(ram: GuestRam) -> Self {
+        Self::Guest(ram)
     }
 
     fn has(&self, address: u64, bytes: usize) -> bool {
-        address.checked_add(bytes as u64).is_some_and(|end| end <= self.end)
+        match *self {
+            Self::Below(below) => address.checked_add(bytes as u64).is_some_and(|end| end <= below),
+            Self::Guest(ram) => ram.contains(address, bytes),
+        }
     }
 }
 
@@ -50,7 +65,7 @@ impl GuestMemory for Physical {
         if !self.has(address, bytes.len()) {
             return false;
         }
-        // SAFETY: source and destination are as long as `bytes`. The destination is below `end`, and the maker of this
+        // SAFETY: source and destination are as long as `bytes`. The destination is memory, and the maker of this
         // value has promised that it may be written.
         unsafe {
             asm!(
@@ -73,7 +88,7 @@ impl GuestMemory for Physical {
 /// Replaces the byte at `address` with `new` if it is `old`. The caller has checked that `address` is memory.
 fn replace(address: u64, old: u8, new: u8) -> bool {
     let found: u8;
-    // SAFETY: `Physical` calls this for addresses below its end; the maker of that value has promised that they may be
+    // SAFETY: `Physical` calls this for addresses of its memory; the maker of that value has promised that they may be
     // written.
     unsafe {
         asm!(
@@ -88,7 +103,7 @@ fn replace(address: u64, old: u8, new: u8) -> bool {
 /// Returns the eight bytes at `address`. The caller has checked that they are memory.
 fn load(address: u64) -> [u8; 8] {
     let value: u64;
-    // SAFETY: `Physical` calls this for addresses below its end, where memory can be read.
+    // SAFETY: `Physical` calls this for addresses of its memory, which can be read.
     unsafe { asm!("mov {}, [{}]", out(reg) value, in(reg) address, options(nostack, readonly)) };
     value.to_le_bytes()
 }
@@ -105,7 +120,7 @@ fn load_byte(address: u64) -> u8 {
 
 /// Fills `out` with the bytes at `address`. The caller has checked that all of them are memory.
 fn copy(address: u64, out: &mut [u8]) {
-    // SAFETY: source and destination are as long as `out`; the source is memory below the end of a `Physical`.
+    // SAFETY: source and destination are as long as `out`; the source is memory of a `Physical`.
     unsafe {
         asm!(
             "rep movsq",

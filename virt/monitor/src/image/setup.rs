@@ -14,7 +14,7 @@ use pugmark_monitor::cmdline::{self, MonitorOptions};
 use pugmark_monitor::guest::{
     Cpu, DescriptorTableRegister as TableRegister, GuestMemory, Lookahead, Segment,
 };
-use pugmark_monitor::guest_map::{GUEST_RAM, GuestMap, LOCAL_APIC, PageTable};
+use pugmark_monitor::guest_map::{GuestMap, GuestRam, LOCAL_APIC, MONITOR, PageTable};
 use pugmark_monitor::hardware::Hardware;
 use pugmark_monitor::loader::{self, EntryState};
 use pugmark_monitor::permission_map::{self, MSR_MAP_BYTES, PORT_MAP_BYTES};
@@ -22,7 +22,7 @@ use pugmark_monitor::pvh::StartInfo;
 use pugmark_monitor::single_step::NO_CONDITION;
 use pugmark_monitor::timer_limit::TimerLimit;
 use pugmark_monitor::vmcb::Vmcb;
-use pugmark_truth::{LogWriter, REGION_BASE, REGION_BYTES};
+use pugmark_truth::{LogMode, LogWriter};
 
 use crate::image::configuration;
 use crate::image::exit::DEBUG_EXIT_PORT;
@@ -40,8 +40,10 @@ use crate::image::vmrun::Sse;
 pub(crate) enum SetupError {
     /// There is no PVH start info at this address.
     StartInfo(u64),
-    /// The machine has too little RAM.
-    Memory,
+    /// The machine has no RAM below this address, which the guest and the log need.
+    Memory(u64),
+    /// This place of the log is not above the guest's RAM and the monitor.
+    LogPlace(Module),
     Svm(NoSvm),
     CommandLine(String),
     NoGuest,
@@ -57,16 +59,23 @@ impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::StartInfo(address) => write!(f, "no PVH start info at {address:#x}"),
-            Self::Memory => write!(
+            Self::Memory(end) => {
+                let mib = end.div_ceil(1 << 20);
+                write!(f, "the guest and the truth log need RAM up to {end:#x}: give QEMU -m {mib}M or more")
+            }
+            Self::LogPlace(Module { start, bytes }) => write!(
                 f,
-                "the machine needs RAM up to {:#x}, for the truth log: give QEMU -m 512M or more",
-                REGION_BASE + REGION_BYTES
+                "the log of {bytes:#x} bytes at {start:#x} is not above the guest's RAM and the monitor, or not at a \
+                 multiple of 8: say another place by log=0xADDRESS+0xBYTES"
             ),
             Self::Svm(error) => error.fmt(f),
             Self::CommandLine(error) => write!(f, "the monitor's command line: {error}"),
             Self::NoGuest => write!(f, "no guest kernel: give its file to QEMU by -initrd"),
             Self::NoFile(Module { start, bytes }) => {
-                write!(f, "the file of {bytes:#x} bytes at {start:#x} is not in RAM above {REGION_BASE:#x}")
+                write!(
+                    f,
+                    "the file of {bytes:#x} bytes at {start:#x} is not in RAM above the guest's and the monitor"
+                )
             }
             Self::Guest(error) => write!(f, "the guest kernel cannot be loaded: {error}"),
             Self::Truth(error) => write!(f, "truth log: {error}"),
@@ -89,23 +98,33 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     let info = StartInfo::read(start_info, &machine).ok_or(SetupError::StartInfo(start_info))?;
     let line = command_line(info.command_line, &machine);
     let options = MonitorOptions::parse(&line)?;
-    if !has_ram(&info.memory, REGION_BASE + REGION_BYTES) {
-        return Err(SetupError::Memory);
+    let log = options.log;
+    let log_end = log.start.saturating_add(log.bytes);
+    if log.start < above_guest(options.ram) || !log.start.is_multiple_of(8) {
+        return Err(SetupError::LogPlace(log));
+    }
+    let end = if options.truth { log_end.max(options.ram.end()) } else { options.ram.end() };
+    if !has_ram(&info.memory, end) {
+        return Err(SetupError::Memory(end));
     }
     enable_svm().map_err(SetupError::Svm)?;
 
-    // SAFETY: the memory below this address is the guest's alone: the image and its heap are above it. It is written
+    // SAFETY: this memory is the guest's alone: the image and its heap are not in it. It is written
     // only while the guest does not run, or in the way that one of the guest's processors would write it.
-    let mut memory = unsafe { Physical::below(GUEST_RAM) };
+    let mut memory = unsafe { Physical::guest(options.ram) };
     let start = load(&info, &options, &mut memory)?;
-    let firmware: Vec<(u64, u64)> = firmware(&info.memory).collect();
+    let firmware: Vec<(u64, u64)> = firmware(&info.memory, options.ram).collect();
     let northbridge: &'static Northbridge = Box::leak(Box::new(options.profile.northbridge()));
     let plan = MachinePlan {
-        map: GuestMap { firmware: &firmware },
+        map: GuestMap { ram: options.ram, firmware: &firmware },
         maps: PermissionMaps::new(&hardware(&options, northbridge), northbridge),
         northbridge,
         memory,
-        truth: options.truth.then(truth_log).transpose().map_err(SetupError::Truth)?,
+        truth: options
+            .truth
+            .then(|| truth_log(log, options.log_mode))
+            .transpose()
+            .map_err(SetupError::Truth)?,
         options,
     };
     let mut vcpus = Peers::new(&processors(info.rsdp, &machine)).map(|peers| plan.vcpu(peers));
@@ -193,8 +212,9 @@ fn has_ram(memory: &[MemoryRange], end: u64) -> bool {
 }
 
 /// Returns the ranges above the guest's RAM that the firmware left for kernels to read: mainly ACPI tables.
-fn firmware(memory: &[MemoryRange]) -> impl Iterator<Item = (u64, u64)> {
-    let above = |range: &&MemoryRange| range.start >= GUEST_RAM && range.end() <= 0xc000_0000;
+fn firmware(memory: &[MemoryRange], ram: GuestRam) -> impl Iterator<Item = (u64, u64)> {
+    let above =
+        move |range: &&MemoryRange| range.start >= above_guest(ram) && range.end() <= GuestRam::MAX_END;
     let kept = |range: &&MemoryRange| range.kind != MemoryKind::Ram;
     memory.iter().filter(above).filter(kept).map(|range| (range.start & !0xfff, range.end()))
 }
@@ -212,30 +232,38 @@ fn load(
         }
     };
     // SAFETY: `set_up_machine` reads the files before the guest runs, and nothing else writes them.
-    let bytes = |place| unsafe { file(place, &info.memory) }.ok_or(SetupError::NoFile(place));
+    let bytes = |place| {
+        unsafe { file(place, above_guest(options.ram), &info.memory) }.ok_or(SetupError::NoFile(place))
+    };
     let (kernel, module) = (bytes(kernel)?, module.map(bytes).transpose()?);
-    loader::load(kernel, module, options.guest, info.rsdp, GUEST_RAM, memory).map_err(SetupError::Guest)
+    loader::load(kernel, module, options.guest, info.rsdp, options.ram, memory).map_err(SetupError::Guest)
 }
 
-/// Returns a file that QEMU has put into memory; `None` if it is not in RAM above the guest's and the monitor's.
+/// Returns the first address that is neither the guest's RAM nor the monitor's.
+fn above_guest(ram: GuestRam) -> u64 {
+    ram.end().max(MONITOR.end)
+}
+
+/// Returns a file that QEMU has put into memory; `None` if it is not in RAM from `above` on.
 ///
 /// # Safety
 /// Nobody may write to it while the result is used.
-unsafe fn file<'a>(place: Module, memory: &[MemoryRange]) -> Option<&'a [u8]> {
+unsafe fn file<'a>(place: Module, above: u64, memory: &[MemoryRange]) -> Option<&'a [u8]> {
     let end = place.start.checked_add(place.bytes)?;
     let within = |range: &MemoryRange| range.start <= place.start && end <= range.end();
     let in_ram = memory.iter().any(|range| range.kind == MemoryKind::Ram && within(range));
     // SAFETY: the boot code mapped this RAM to itself. It is above the guest's memory and the monitor's heap; the log
     // is made later, and the caller promises the rest.
-    (in_ram && place.start >= REGION_BASE && end <= 1 << 32)
+    (in_ram && place.start >= above && end <= 1 << 32)
         .then(|| unsafe { core::slice::from_raw_parts(place.start as *const u8, place.bytes as usize) })
 }
 
-fn truth_log() -> Result<LogWriter<'static>, pugmark_truth::TruthError> {
-    // SAFETY: `has_ram` found RAM there, the heap ends before it, and only the log's atomics touch it.
+fn truth_log(place: Module, mode: LogMode) -> Result<LogWriter<'static>, pugmark_truth::TruthError> {
+    // SAFETY: `set_up_machine` found aligned RAM there, above the guest's and the monitor, and only the log's atomics
+    // touch it after the guest's files have been read.
     let words =
-        unsafe { core::slice::from_raw_parts(REGION_BASE as *const AtomicU64, REGION_BYTES as usize / 8) };
-    LogWriter::new(words)
+        unsafe { core::slice::from_raw_parts(place.start as *const AtomicU64, place.bytes as usize / 8) };
+    LogWriter::with_mode(words, mode)
 }
 
 /// Builds the nested tables. Returns the root's address, and the table whose first entry is the local APIC's page.

@@ -9,8 +9,7 @@ use core::arch::asm;
 use pugmark_model::Context;
 use pugmark_monitor::entry::{EntryMode, execute_breakpoints};
 use pugmark_monitor::guest::{Gpr, Instruction, Stretch, rflags};
-use pugmark_monitor::guest_map::GUEST_RAM;
-use pugmark_truth::REGION_BASE;
+use pugmark_monitor::guest_map::MONITOR;
 
 use crate::image::exit::fatal;
 use crate::image::step::EXIT_DEBUG;
@@ -37,7 +36,7 @@ impl Vcpu {
     /// Executes what was found. Returns `false`, and does nothing, if the monitor itself would hit a breakpoint.
     fn enter_stretch(&mut self, first: &Instruction, stretch: &Stretch) -> bool {
         // The monitor itself is at these addresses.
-        if stretch.exits().any(|exit| (GUEST_RAM..REGION_BASE).contains(&exit)) {
+        if stretch.exits().any(|exit| MONITOR.contains(&exit)) {
             return false;
         }
         let before = self.context();

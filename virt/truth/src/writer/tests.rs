@@ -3,7 +3,7 @@ extern crate std;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::vec::Vec;
 
-use crate::{Branch, BranchKind, Log, LogWriter, Record, RecordFlags, TruthError};
+use crate::{Branch, BranchKind, Log, LogMode, LogWriter, Record, RecordFlags, Sum, TruthError};
 
 fn region(words: usize) -> Vec<AtomicU64> {
     (0..words).map(|_| AtomicU64::new(0xdead_beef_dead_beef)).collect()
@@ -64,7 +64,7 @@ fn bytes_lie_where_the_layout_says() {
     });
     let bytes = bytes(&region);
     assert_eq!(&bytes[..8], b"PUGTRUTH");
-    assert_eq!(bytes[8..16], [4, 0, 0, 0, 24, 0, 0, 0]);
+    assert_eq!(bytes[8..16], [5, 0, 0, 0, 24, 0, 0, 0]);
     assert_eq!(bytes[16..24], [1, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(bytes[24..32], [1, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(bytes[32..40], [0; 8], "not closed");
@@ -139,6 +139,7 @@ fn refuses_what_is_no_log() {
     assert_eq!(change(0, b'p'), TruthError::Magic(u64::from_le_bytes(*b"pUGTRUTH")));
     assert_eq!(change(8, 1), TruthError::Version(1));
     assert_eq!(change(12, 32), TruthError::RecordBytes(32));
+    assert_eq!(change(56, 3), TruthError::Mode(3));
     assert_eq!(change(16, 2), TruthError::Capacity { claimed: 2, fits: 1 });
     assert_eq!(Log::new(&good[..63]).unwrap_err(), TruthError::Short { bytes: 63 });
 }
@@ -250,4 +251,86 @@ fn a_branch_has_both_ends_its_kind_and_both_levels() {
     }
     assert_eq!(Record::from_words([1, 2, 0x310 << 16]).branch(), None, "a kind that is not known");
     assert_eq!(ROWS.map(Record::branch), [None; 3]);
+}
+
+fn plain(rip: u64, session: u16, cpl: u8, cpu: u16) -> Record {
+    Record { rip, cr3: 0x1000, session, flags: RecordFlags::new(cpl), cpu }
+}
+
+#[test]
+fn a_ring_keeps_the_last_records_in_order() {
+    for rooms in [1usize, 3, 4] {
+        for appended in 0..=13 {
+            let region = region(8 + 3 * rooms + 1);
+            let writer = LogWriter::with_mode(&region, LogMode::Ring).unwrap();
+            (0..appended).for_each(|rip| writer.append(plain(rip, 1, 0, 0)));
+            assert_eq!(writer.count(), appended);
+            let bytes = bytes(&region);
+            let log = Log::new(&bytes).unwrap();
+            let kept: Vec<u64> = log.records().map(|record| record.rip).collect();
+            let first = appended.saturating_sub(rooms as u64);
+            assert_eq!(kept, (first..appended).collect::<Vec<_>>(), "{rooms} rooms");
+            assert_eq!(log.records().len(), kept.len());
+            let header = log.header();
+            assert_eq!((header.mode(), header.total(), header.lost()), (LogMode::Ring, appended, 0));
+            assert_eq!(log.sums().count(), 0);
+        }
+    }
+}
+
+/// After 65535 laps the marks begin again.
+#[test]
+fn a_ring_goes_round_more_often_than_there_are_marks() {
+    let region = region(8 + 3 * 2);
+    let writer = LogWriter::with_mode(&region, LogMode::Ring).unwrap();
+    (0..0x2_0005).for_each(|rip| writer.append(plain(rip, 1, 0, 0)));
+    let bytes = bytes(&region);
+    let kept: Vec<u64> = Log::new(&bytes).unwrap().records().map(|record| record.rip).collect();
+    assert_eq!(kept, [0x2_0003, 0x2_0004]);
+}
+
+#[test]
+fn a_log_of_sums_has_the_number_and_the_hash_of_each_processors_instructions() {
+    let region = region(8 + 3 * 4);
+    let writer = LogWriter::with_mode(&region, LogMode::Hash).unwrap();
+    let branch = Branch { from: 1, to: 2, kind: BranchKind::Call, from_cpl: 3, to_cpl: 3 };
+    for record in [
+        plain(0x1000, 7, 3, 0),
+        plain(0x55, 7, 0, 0),
+        plain(0x1003, 7, 3, 0),
+        Record { flags: RecordFlags::new(3).software_interrupt(), ..plain(9, 7, 3, 0) },
+        Record::of_branch(branch, 7, 0),
+        Record::of_time(5, 7, 0),
+        plain(0x1000, 7, 3, 1),
+        plain(0x1003, 8, 3, 0),
+        plain(0x1003, 9, 3, 0),
+    ] {
+        writer.append(record);
+    }
+    let bytes = bytes(&region);
+    let log = Log::new(&bytes).unwrap();
+    // The hash of two addresses was computed by hand.
+    let two = Sum { session: 7, cpu: 0, cpl: 3, instructions: 2, hash: 0xddee_fc94_8dc4_1886 };
+    let sums: Vec<Sum> = log.sums().collect();
+    assert_eq!(sums[0], two);
+    let keys: Vec<_> = sums.iter().map(|sum| (sum.session, sum.cpu, sum.cpl, sum.instructions)).collect();
+    assert_eq!(keys, [(7, 0, 3, 2), (7, 0, 0, 1), (7, 1, 3, 1), (8, 0, 3, 1)]);
+    let header = log.header();
+    assert_eq!((header.mode(), header.total(), header.lost(), header.len()), (LogMode::Hash, 5, 1, 0));
+    assert_eq!((writer.count(), log.records().len()), (6, 0));
+}
+
+#[test]
+fn a_log_that_is_started_again_in_another_mode_is_empty() {
+    let region = region(8 + 3 * 2);
+    for mode in [LogMode::Hash, LogMode::Full, LogMode::Ring, LogMode::Ring, LogMode::Full] {
+        let writer = LogWriter::with_mode(&region, mode).unwrap();
+        let bytes = bytes(&region);
+        let log = Log::new(&bytes).unwrap();
+        assert_eq!((log.records().count(), log.sums().count(), log.header().total()), (0, 0, 0), "{mode:?}");
+        for count in 1..=5 {
+            writer.append(plain(1, 1, 0, 0));
+            assert_eq!(writer.count(), count, "{mode:?}");
+        }
+    }
 }
