@@ -20,10 +20,13 @@ pub(crate) enum Code {
     IpSuppressed = 12,
     NotMapped = 13,
     BadInstruction = 14,
+    NoTime = 15,
+    NoCbr = 16,
     BadImage = 17,
     ReturnWithoutCall = 20,
     BadReturn = 21,
     BadStatusUpdate = 22,
+    EventIgnored = 24,
     BadCpu = 27,
 }
 

@@ -4,6 +4,7 @@
 
 use crate::{
     config::{PtConfig, PtCpu, PtErrata, PtFilter},
+    event::{PtEvent, flag},
     image::PtAsid,
     packet::{Field, PtPacket, field},
     version::Version,
@@ -77,7 +78,23 @@ fn layouts() -> Vec<Layout> {
     ] {
         config.fields.push((name.into(), at as u32, width));
     }
+    let mut event = layout!("pt_event", PtEvent, [
+        "type" = kind: u32, "tsc" = tsc: u64, "lost_mtc" = lost_mtc: u32, "lost_cyc" = lost_cyc: u32,
+    ]);
+    let flags = offset_of!(PtEvent, flags) as u32 * 8;
+    for (name, bit) in [
+        ("ip_suppressed", flag::IP_SUPPRESSED),
+        ("status_update", flag::STATUS_UPDATE),
+        ("has_tsc", flag::HAS_TSC),
+    ] {
+        event.fields.push((name.into(), flags + bit.trailing_zeros(), 1));
+    }
+    let variant = offset_of!(PtEvent, variant) as u32 * 8;
+    for (name, word, bit, width) in variant_fields() {
+        event.fields.push((format!("variant.{name}"), variant + word * 64 + bit.trailing_zeros(), width));
+    }
     vec![
+        event,
         layout!("pt_version", Version, [
             "major" = major: u8, "minor" = minor: u8, "patch" = patch: u16, "build" = build: u32, "ext" = ext: usize,
         ]),
@@ -89,6 +106,48 @@ fn layouts() -> Vec<Layout> {
         filter,
         config,
         packet,
+    ]
+}
+
+/// The fields of an event's union: the word, the first bit in it, and the number of bits.
+fn variant_fields() -> [(&'static str, u32, u64, u32); 36] {
+    [
+        ("enabled.ip", 0, 1, 64),
+        ("enabled.resumed", 1, flag::RESUMED, 1),
+        ("disabled.ip", 0, 1, 64),
+        ("async_disabled.at", 0, 1, 64),
+        ("async_disabled.ip", 1, 1, 64),
+        ("async_branch.from", 0, 1, 64),
+        ("async_branch.to", 1, 1, 64),
+        ("paging.cr3", 0, 1, 64),
+        ("paging.non_root", 1, 1, 1),
+        ("async_paging.cr3", 0, 1, 64),
+        ("async_paging.non_root", 1, 1, 1),
+        ("async_paging.ip", 2, 1, 64),
+        ("overflow.ip", 0, 1, 64),
+        ("exec_mode.mode", 0, 1, 32),
+        ("exec_mode.ip", 1, 1, 64),
+        ("tsx.ip", 0, 1, 64),
+        ("tsx.speculative", 1, flag::SPECULATIVE, 1),
+        ("tsx.aborted", 1, flag::ABORTED, 1),
+        ("vmcs.base", 0, 1, 64),
+        ("async_vmcs.base", 0, 1, 64),
+        ("async_vmcs.ip", 1, 1, 64),
+        ("exstop.ip", 0, 1, 64),
+        ("mwait.ip", 0, 1, 64),
+        ("mwait.hints", 1, 1, 32),
+        ("mwait.ext", 1, 1 << 32, 32),
+        ("pwre.state", 0, 1, 8),
+        ("pwre.sub_state", 0, 1 << 8, 8),
+        ("pwre.hw", 0, flag::PWRE_HW, 1),
+        ("pwrx.last", 0, 1, 8),
+        ("pwrx.deepest", 0, 1 << 8, 8),
+        ("pwrx.interrupt", 0, flag::PWRX_INTERRUPT, 1),
+        ("pwrx.store", 0, flag::PWRX_STORE, 1),
+        ("pwrx.autonomous", 0, flag::PWRX_AUTONOMOUS, 1),
+        ("ptwrite.size", 1, 1, 8),
+        ("ptwrite.payload", 2, 1, 64),
+        ("cbr.ratio", 0, 1, 16),
     ]
 }
 

@@ -16,15 +16,18 @@ compile_error!(
 );
 
 pub mod cache;
+mod clock;
 pub mod config;
 pub mod encoder;
 pub mod error;
+pub mod event;
 pub mod image;
 #[cfg(test)]
 mod layout;
 mod out;
 pub mod packet;
 pub mod packets;
+pub mod query;
 mod section;
 mod sync;
 pub mod version;

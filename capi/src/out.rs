@@ -26,6 +26,16 @@ pub(crate) unsafe fn write_out<T: Copy>(value: &T, out: *mut T, size: usize) {
     }
 }
 
+/// Writes a structure as far as the caller's has room for it, and nothing after it.
+///
+/// # Safety
+/// `out` points to `size` writable bytes.
+#[inline]
+pub(crate) unsafe fn write_start<T: Copy>(value: &T, out: *mut T, size: usize) {
+    // SAFETY: by contract.
+    unsafe { write_out(value, out, size.min(size_of::<T>())) }
+}
+
 /// Writes an offset of a decoder: none if there is no decoder, and nothing in it before the first synchronisation.
 ///
 /// # Safety

@@ -31,7 +31,7 @@ type Decoded = Result<(PtPacket, u64), c_int>;
 impl PacketDecoder {
     /// # Safety
     /// As in [`pt_pkt_alloc_decoder`].
-    unsafe fn new(config: PtConfig) -> Self {
+    pub(crate) unsafe fn new(config: PtConfig) -> Self {
         // SAFETY: the buffer stays as it is while the decoder exists, but for what `unknown` says.
         let packets = Self::packets(unsafe { config.trace() });
         Self { config, packets, position: None, sync: None }
@@ -85,7 +85,20 @@ impl PacketDecoder {
         }
     }
 
-    fn next(&mut self) -> Decoded {
+    /// Goes to an offset, whatever is there.
+    pub(crate) fn sync_set(&mut self, offset: u64) -> c_int {
+        match self.config.checked(offset) {
+            Some(offset) => self.synced(offset),
+            None => Code::EndOfStream.status(),
+        }
+    }
+
+    /// Where the next packet is.
+    pub(crate) fn position(&self) -> Option<u64> {
+        self.position
+    }
+
+    pub(crate) fn next(&mut self) -> Decoded {
         let Some(position) = self.position.filter(|&position| position <= self.config.len()) else {
             return Err(Code::NoSync.status());
         };
@@ -134,29 +147,35 @@ impl PacketDecoder {
     /// Asks the caller's reader of unknown packets.
     #[cold]
     fn unknown(&mut self, position: u64) -> Decoded {
-        self.packets.set_offset(position);
-        let Some(callback) = self.config.callback else { return Err(Code::BadOpcode.status()) };
-        // A position in the buffer fits.
-        let at = self.config.begin.wrapping_add(position as usize).cast_const();
-        let mut packet = PtPacket::new(kind::UNKNOWN).with(field::UNKNOWN_PACKET, at.addr() as u64);
         // It may write to the buffer, so nothing borrows the buffer meanwhile.
         self.packets = Self::packets(&[]);
-        // SAFETY: the caller of pt_pkt_alloc_decoder promised a function of this type; the place that it writes to has
-        // the two pointers of `struct pt_packet_unknown`.
-        let size = unsafe {
-            callback((&raw mut packet.payload).cast(), &raw const self.config, at, self.config.context)
-        };
+        let answer = ask(&self.config, position);
         // SAFETY: as in `new`.
         self.packets = Self::packets(unsafe { self.config.trace() });
         self.packets.set_offset(position);
-        let Ok(length) = u64::try_from(size) else { return Err(size) };
-        packet.size = u8::try_from(length).map_err(|_| Code::Invalid.status())?.into();
-        if position + length > self.config.len() {
-            return Err(Code::EndOfStream.status());
-        }
+        let (length, packet) = answer?;
         self.packets.set_offset(position + length);
         Ok((packet, length))
     }
+}
+
+/// Asks the caller's reader of unknown packets about the packet at a position in the buffer. Returns its size and the
+/// packet. The reader may write to the buffer, so nobody may have a slice of it.
+#[cold]
+pub(crate) fn ask(config: &PtConfig, position: u64) -> Result<(u64, PtPacket), c_int> {
+    let Some(callback) = config.callback else { return Err(Code::BadOpcode.status()) };
+    // A position in the buffer fits.
+    let at = config.begin.wrapping_add(position as usize).cast_const();
+    let mut packet = PtPacket::new(kind::UNKNOWN).with(field::UNKNOWN_PACKET, at.addr() as u64);
+    // SAFETY: the caller of the function that made the decoder promised a function of this type; the place that it
+    // writes to has the two pointers of `struct pt_packet_unknown`.
+    let size = unsafe { callback((&raw mut packet.payload).cast(), config, at, config.context) };
+    let Ok(length) = u64::try_from(size) else { return Err(size) };
+    packet.size = u8::try_from(length).map_err(|_| Code::Invalid.status())?.into();
+    if position + length > config.len() {
+        return Err(Code::EndOfStream.status());
+    }
+    Ok((length, packet))
 }
 
 /// Makes a packet decoder for the buffer of the configuration; null if the configuration is too short or has no buffer.
@@ -215,10 +234,7 @@ pub unsafe extern "C" fn pt_pkt_sync_backward(decoder: *mut PacketDecoder) -> c_
 pub unsafe extern "C" fn pt_pkt_sync_set(decoder: *mut PacketDecoder, offset: u64) -> c_int {
     // SAFETY: by contract.
     let Some(decoder) = (unsafe { decoder.as_mut() }) else { return Code::Invalid.status() };
-    match decoder.config.checked(offset) {
-        Some(offset) => decoder.synced(offset),
-        None => Code::EndOfStream.status(),
-    }
+    decoder.sync_set(offset)
 }
 
 /// Writes the offset of the next packet.

@@ -34,12 +34,72 @@ const BYTES: [u8; 30] = [
     0x59, 0x61, 0x73, 0x82, 0x83, 0x88, 0x99, 0xa2, 0xa3, 0xc2, 0xc3, 0xd9, 0xf3,
 ];
 
-/// A short trace: a part of a recorded one or random packets, with PSBs, some bytes changed, cut anywhere.
+/// The first bytes of packets, and how many bytes follow. Those with an address have one of all sizes.
+const PACKETS: [(&[u8], usize); 36] = [
+    (&[0x00], 0),
+    (&[0x2d], 2),
+    (&[0x4d], 4),
+    (&[0x6d], 6),
+    (&[0x0d], 0),
+    (&[0x1d], 0),
+    (&[0x3d], 2),
+    (&[0x7d], 6),
+    (&[0xdd], 8),
+    (&[0x31], 2),
+    (&[0x71], 6),
+    (&[0x01], 0),
+    (&[0x21], 2),
+    (&[0x19], 7),
+    (&[0x59], 1),
+    (&[0x99, 0x01], 0),
+    (&[0x99, 0x02], 0),
+    (&[0x99, 0x20], 0),
+    (&[0x99, 0x22], 0),
+    (&[0x99, 0x21], 0),
+    (&[0x02, 0x03], 2),
+    (&[0x02, 0x43], 6),
+    (&[0x02, 0xc8], 5),
+    (&[0x02, 0x73, 1, 1, 0, 1, 0], 0),
+    (&[0x02, 0xf3], 0),
+    (&[0x02, 0x83], 0),
+    (&[0x02, 0x23], 0),
+    (&[0x02, 0x62], 0),
+    (&[0x02, 0xe2], 0),
+    (&[0x02, 0xc2], 8),
+    (&[0x02, 0x22], 2),
+    (&[0x02, 0xa2], 5),
+    (&[0x02, 0x12], 4),
+    (&[0x02, 0xb2], 8),
+    (&[0x02, 0xc3, 0x88], 8),
+    (&[0x02, 0xa3], 6),
+];
+
+/// Any packet: half of the time one that answers a query.
+fn packet(rng: &mut Rng, trace: &mut Vec<u8>) {
+    if rng.u8(..4) == 0 {
+        trace.push(rng.u8(2..) << 1);
+        return;
+    }
+    let (first, rest) = PACKETS[rng.usize(..PACKETS.len())];
+    trace.extend(first);
+    trace.extend((0..rest).map(|_| if rng.bool() { 0 } else { rng.u8(..) }));
+}
+
+/// A short trace: a part of a recorded one, whole packets or random bytes, with PSBs, some bytes changed, cut anywhere.
 pub(crate) fn damaged(rng: &mut Rng, recorded: &[Vec<u8>]) -> Vec<u8> {
     let mut trace = vec![0; rng.usize(..20)];
     for _ in 0..rng.usize(1..4) {
         trace.extend_from_slice(&PSB);
-        if rng.bool() {
+        let kind = rng.u8(..3);
+        if kind == 0 {
+            for _ in 0..rng.usize(..6) {
+                packet(rng, &mut trace);
+            }
+            trace.extend([0x02, 0x23]);
+            for _ in 0..rng.usize(..40) {
+                packet(rng, &mut trace);
+            }
+        } else if kind == 1 {
             let source = &recorded[rng.usize(..recorded.len())];
             let from = rng.usize(..source.len());
             trace.extend(&source[from..source.len().min(from + rng.usize(..300))]);
@@ -55,6 +115,16 @@ pub(crate) fn damaged(rng: &mut Rng, recorded: &[Vec<u8>]) -> Vec<u8> {
     }
     trace.truncate(trace.len() - rng.usize(..trace.len().min(20)));
     trace
+}
+
+/// Whether a part of a PSB is directly before a PSB, or one byte before it. There libipt 2.0.5 may search backward for
+/// ever, because it finds that PSB from this part, too.
+pub(crate) fn has_run(trace: &[u8]) -> bool {
+    let is_part = |bytes: Option<&[u8]>| bytes.is_some_and(|bytes| bytes == &PSB[..8] || bytes == &PSB[1..9]);
+    let mut psbs = (8..trace.len()).filter(|&at| trace[at..].starts_with(&PSB));
+    psbs.any(|at| {
+        is_part(Some(&trace[at - 8..at])) || is_part(trace[..at - 1].last_chunk::<8>().map(|part| &part[..]))
+    })
 }
 
 /// How many of them a test tries.

@@ -30,7 +30,11 @@ pub(crate) struct Config {
     pub(crate) context: *mut c_void,
     pub(crate) cpu: u64,
     pub(crate) errata: [u32; 16],
-    pub(crate) rest: [u64; 23],
+    pub(crate) cpuid_15h: [u32; 2],
+    pub(crate) mtc_freq: u8,
+    pub(crate) nom_freq: u8,
+    pub(crate) flags: [u32; 4],
+    pub(crate) rest: [u64; 19],
 }
 
 pub(crate) type Callback =
@@ -47,7 +51,11 @@ impl Config {
             context: std::ptr::null_mut(),
             cpu: 0,
             errata: [0; 16],
-            rest: [0; 23],
+            cpuid_15h: [0; 2],
+            mtc_freq: 0,
+            nom_freq: 0,
+            flags: [0; 4],
+            rest: [0; 19],
         }
     }
 }
@@ -60,6 +68,23 @@ pub(crate) struct Version {
     pub(crate) patch: u16,
     pub(crate) build: u32,
     pub(crate) ext: *const c_char,
+}
+
+/// `struct pt_event`, and a word after it that no call writes to.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub(crate) kind: c_int,
+    pub(crate) flags: u32,
+    pub(crate) rest: [u64; 7],
+    pub(crate) after: u64,
+}
+
+impl Event {
+    /// Its size in the header.
+    pub(crate) const SIZE: usize = 64;
+    /// What no event is.
+    pub(crate) const NONE: Self = Self { kind: -1, flags: 0x5555_5555, rest: [0x5555; 7], after: 0x5555 };
 }
 
 macro_rules! functions {
@@ -99,6 +124,19 @@ functions! {
     pt_pkt_get_sync_offset: fn(Handle, *mut u64) -> c_int;
     pt_pkt_get_config: fn(Handle) -> *const Config;
     pt_pkt_next: fn(Handle, *mut Packet, usize) -> c_int;
+    pt_qry_alloc_decoder: fn(*const Config) -> Handle;
+    pt_qry_free_decoder: fn(Handle);
+    pt_qry_sync_forward: fn(Handle, *mut u64) -> c_int;
+    pt_qry_sync_backward: fn(Handle, *mut u64) -> c_int;
+    pt_qry_sync_set: fn(Handle, *mut u64, u64) -> c_int;
+    pt_qry_get_offset: fn(Handle, *mut u64) -> c_int;
+    pt_qry_get_sync_offset: fn(Handle, *mut u64) -> c_int;
+    pt_qry_get_config: fn(Handle) -> *const Config;
+    pt_qry_cond_branch: fn(Handle, *mut c_int) -> c_int;
+    pt_qry_indirect_branch: fn(Handle, *mut u64) -> c_int;
+    pt_qry_event: fn(Handle, *mut Event, usize) -> c_int;
+    pt_qry_time: fn(Handle, *mut u64, *mut u32, *mut u32) -> c_int;
+    pt_qry_core_bus_ratio: fn(Handle, *mut u32) -> c_int;
     pt_iscache_alloc: fn(*const c_char) -> Handle;
     pt_iscache_free: fn(Handle);
     pt_iscache_name: fn(Handle) -> *const c_char;

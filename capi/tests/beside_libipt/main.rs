@@ -11,4 +11,5 @@ mod functions;
 mod library;
 mod packets;
 mod plain;
+mod queries;
 mod sections;

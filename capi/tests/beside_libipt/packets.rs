@@ -86,7 +86,7 @@ fn the_packets_of_recorded_traces_are_the_same() {
 
 /// Knows every packet that it is asked about. The second byte has the size, modulo eight, and says whether the packet is
 /// refused.
-unsafe extern "C" fn unknown(
+pub(crate) unsafe extern "C" fn unknown(
     packet: *mut [u64; 2],
     config: *const Config,
     at: *const u8,

@@ -89,7 +89,16 @@ fn errata_are_libipts_but_for_processors_that_2_0_5_did_not_know_yet() {
 fn configurations_of_every_length_are_taken_or_refused_and_copied_in_the_same_way() {
     let Some(both) = both() else { return };
     let trace = [0; 8];
-    let config = Config { cpu: 0x0102_0304, errata: [7; 16], rest: [0x11; 23], ..Config::new(&trace) };
+    let config = Config {
+        cpu: 0x0102_0304,
+        errata: [7; 16],
+        cpuid_15h: [0x22; 2],
+        mtc_freq: 3,
+        nom_freq: 4,
+        flags: [0x33; 4],
+        rest: [0x11; 19],
+        ..Config::new(&trace)
+    };
     for size in 0..size_of::<Config>() {
         for (begin, end) in [
             (config.begin, config.end),

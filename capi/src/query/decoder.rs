@@ -1,0 +1,394 @@
+//! The state of a query decoder: where it is, what comes next, and the answers to queries.
+//!
+//! libipt reads ahead: after each answer it goes on to the next packet that a query needs, so that it can say in the
+//! status whether that is an event. Only the packets between, which change nothing but time, are applied then.
+
+use super::opcode::{self, Opcode};
+use crate::{
+    clock::{Clock, clocks},
+    config::PtConfig,
+    error::Code,
+    event::{PtEvent, Queue, Wait},
+    packets::PacketDecoder,
+    sync,
+};
+use pugmark_decoder_core::{config::Clocks, last_ip::LastIp, packet::PSB, sync::forward, time::Estimate};
+use std::ffi::c_int;
+
+/// `enum pt_status_flag`.
+pub(crate) mod status {
+    use std::ffi::c_int;
+
+    pub(crate) const EVENT_PENDING: c_int = 1 << 0;
+    pub(crate) const IP_SUPPRESSED: c_int = 1 << 1;
+    pub(crate) const END_OF_STREAM: c_int = 1 << 2;
+}
+
+/// An answer, or what the function returns instead.
+pub(crate) type Answer<T> = Result<T, c_int>;
+
+/// The outcomes of conditional branches that no query has taken yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Outcomes {
+    bits: u64,
+    /// The bit of the next one; zero if there is none.
+    next: u64,
+}
+
+impl Outcomes {
+    pub(super) const fn new(bits: u64, len: u8) -> Self {
+        Self { bits, next: 1 << (len - 1) }
+    }
+
+    pub(super) const fn is_empty(self) -> bool {
+        self.next == 0
+    }
+}
+
+/// `struct pt_query_decoder`.
+#[derive(Debug)]
+pub struct QueryDecoder {
+    pub(crate) config: PtConfig,
+    pub(super) clocks: Clocks,
+    /// Where the next packet begins; `None` before the first synchronisation. Erratum SKZ84 can lead one byte after the
+    /// end.
+    pub(super) position: Option<usize>,
+    pub(super) sync: Option<usize>,
+    /// What is at the position; `None` if that cannot be said.
+    pub(super) next: Option<Opcode>,
+    /// Tracing is enabled.
+    pub(super) enabled: bool,
+    /// An event has used the packet at the position, so it goes when no other event waits for it.
+    pub(super) consume: bool,
+    /// What the last packet published.
+    pub(super) event: Option<PtEvent>,
+    pub(super) ip: LastIp,
+    pub(super) outcomes: Outcomes,
+    pub(super) clock: Clock,
+    /// The time of the last answer.
+    pub(super) last_time: Estimate,
+    queues: [Queue; 3],
+}
+
+impl QueryDecoder {
+    pub(crate) fn new(config: PtConfig) -> Self {
+        Self {
+            config,
+            clocks: clocks(&config),
+            position: None,
+            sync: None,
+            next: None,
+            enabled: false,
+            consume: false,
+            event: None,
+            ip: LastIp::new(),
+            outcomes: Outcomes::default(),
+            clock: Clock::default(),
+            last_time: Estimate::default(),
+            queues: [Queue::EMPTY; 3],
+        }
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.enabled = false;
+        self.consume = false;
+        self.event = None;
+        self.ip = LastIp::new();
+        self.outcomes = Outcomes::default();
+        self.clock = Clock::default();
+        self.last_time = Estimate::default();
+        for queue in &mut self.queues {
+            queue.clear();
+        }
+    }
+
+    pub(super) fn queue(&mut self, wait: Wait) -> &mut Queue {
+        &mut self.queues[wait as usize]
+    }
+
+    /// The buffer. It is borrowed from the decoder, because the caller's reader of unknown packets may write to it.
+    pub(super) fn trace(&self) -> &[u8] {
+        // SAFETY: the caller of the function that made the decoder promised that the buffer is readable as long as the
+        // decoder exists, and that only its reader of unknown packets writes to it. While that runs, nobody has this slice.
+        unsafe { self.config.trace() }
+    }
+
+    /// The rest of the buffer from the position on.
+    pub(super) fn rest(&self) -> &[u8] {
+        self.position.and_then(|position| self.trace().get(position..)).unwrap_or_default()
+    }
+
+    /// A packet decoder of its own, which looks ahead from the position plus `offset`.
+    pub(super) fn scanner(&self, offset: usize) -> Answer<PacketDecoder> {
+        let from = self.position.ok_or(Code::NoSync.status())? + offset;
+        // SAFETY: it lives shorter than this decoder, and uses the buffer as this one does.
+        let mut packets = unsafe { PacketDecoder::new(self.config) };
+        match packets.sync_set(from as u64) {
+            0.. => Ok(packets),
+            status => Err(status),
+        }
+    }
+
+    fn fetch(&self) -> Result<Opcode, Code> {
+        let position = self.position.ok_or(Code::NoSync)?;
+        Opcode::fetch(self.trace().get(position..).ok_or(Code::NoSync)?)
+    }
+
+    /// Finds out what is at the position.
+    pub(super) fn fetch_next(&mut self) -> Answer<Opcode> {
+        let opcode = self.fetch();
+        self.next = opcode.ok();
+        opcode.map_err(Code::status)
+    }
+
+    /// What is at the position, or why that cannot be said.
+    fn current(&self) -> Answer<Opcode> {
+        match self.next {
+            Some(opcode) => Ok(opcode),
+            None => Err(self.fetch().err().unwrap_or(Code::Internal).status()),
+        }
+    }
+
+    /// Whether the next packet is an event, or one that events wait for.
+    fn will_event(&self) -> bool {
+        let Some(opcode) = self.next else { return false };
+        let flags = opcode.flags();
+        let waits = |wait: Wait| !self.queues[wait as usize].is_empty();
+        flags & opcode::EVENT != 0
+            || flags & opcode::PSBEND != 0 && waits(Wait::PsbEnd)
+            || flags & opcode::TIP != 0 && waits(Wait::Tip)
+            || flags & opcode::FUP != 0 && waits(Wait::Fup)
+    }
+
+    /// The status: what comes next, once all outcomes are taken.
+    #[inline]
+    fn flags(&self) -> c_int {
+        if !self.outcomes.is_empty() {
+            return 0;
+        }
+        let mut flags = 0;
+        if self.will_event() {
+            flags |= status::EVENT_PENDING;
+        }
+        if self.next.is_none() && self.fetch() == Err(Code::EndOfStream) {
+            flags |= status::END_OF_STREAM;
+        }
+        flags
+    }
+
+    /// Goes on to the next packet that a query needs.
+    fn read_ahead(&mut self) -> Answer<()> {
+        loop {
+            let opcode = self.fetch_next()?;
+            if opcode.flags() & (opcode::TIP | opcode::TNT) != 0 || self.will_event() {
+                return Ok(());
+            }
+            if let Err(error) = self.decode(opcode) {
+                if error == Code::EndOfStream.status() {
+                    // A packet that is cut off at the end.
+                    self.position = Some(self.trace().len());
+                    self.next = None;
+                }
+                return Err(error);
+            }
+        }
+    }
+
+    /// After an answer: its time is kept, and the end of the trace is an error only of the next query.
+    fn answered(&mut self) -> Answer<c_int> {
+        self.last_time = self.clock.time;
+        match self.read_ahead() {
+            Err(error) if error != Code::EndOfStream.status() => Err(error),
+            _ => Ok(self.flags()),
+        }
+    }
+
+    /// The address of the last packet with one, if there is one.
+    fn write_ip(&self, out: Option<&mut u64>) -> bool {
+        let ip = self.ip.get();
+        if let Some(out) = out {
+            *out = ip.unwrap_or(0);
+        }
+        ip.is_ok()
+    }
+
+    /// Begins at a PSB.
+    fn start(&mut self, at: usize, mut ip: Option<&mut u64>) -> Answer<c_int> {
+        self.reset();
+        self.sync = Some(at);
+        self.position = Some(at);
+        if self.fetch_next()? != Opcode::Psb {
+            return Err(Code::NoSync.status());
+        }
+        self.decode(Opcode::Psb)?;
+        // A PSB+ that follows at once may have another address.
+        if self.write_ip(ip.as_deref_mut()) {
+            ip = None;
+        }
+        self.read_ahead()?;
+        let mut flags = self.flags();
+        let asked = ip.is_some();
+        if !self.write_ip(ip) && asked {
+            flags |= status::IP_SUPPRESSED;
+        }
+        Ok(flags)
+    }
+
+    pub(crate) fn sync_forward(&mut self, ip: Option<&mut u64>) -> Answer<c_int> {
+        let position = match self.position {
+            // The PSB that the decoder is at is not the next one.
+            Some(position) if self.sync == Some(position) => position + PSB.len(),
+            position => position.unwrap_or(0),
+        };
+        // The packet before may have eaten the first bytes of a PSB.
+        let from = position - position.min(PSB.len() - 1);
+        if from > self.trace().len() {
+            return Err(Code::Internal.status());
+        }
+        let psb = forward(self.trace(), from).ok_or(Code::EndOfStream.status())?;
+        self.start(psb, ip)
+    }
+
+    pub(crate) fn sync_backward(&mut self, mut ip: Option<&mut u64>) -> Answer<c_int> {
+        let start = self.position.unwrap_or(self.trace().len());
+        if start > self.trace().len() {
+            return Err(Code::Internal.status());
+        }
+        let (mut from, mut last) = (start, None);
+        loop {
+            let at = sync::backward(self.trace(), self.config.begin.addr(), from)
+                .ok_or(Code::EndOfStream.status())?;
+            if last == Some(at) {
+                // In a run of PSBs the search finds the last one from each of them. libipt 2.0.5 does not return then.
+                from = from.saturating_sub(PSB.len());
+                continue;
+            }
+            (from, last) = (at, Some(at));
+            match self.start(at, ip.as_deref_mut()) {
+                // The last PSB+ may be cut off.
+                Err(error) if error == Code::EndOfStream.status() => {}
+                Err(error) => return Err(error),
+                // A PSB+ without anything after it may lead back to where the search began.
+                Ok(_) if self.position != Some(start) => return Ok(0),
+                Ok(_) => {}
+            }
+        }
+    }
+
+    pub(crate) fn sync_set(&mut self, offset: u64, ip: Option<&mut u64>) -> Answer<c_int> {
+        let offset = self.config.checked(offset).ok_or(Code::EndOfStream.status())?;
+        // It is in the buffer, so it fits.
+        let at = offset as usize;
+        let rest = &self.trace()[at..];
+        let Some(begin) = rest.get(..2) else { return Err(Code::EndOfStream.status()) };
+        if begin != &PSB[..2] {
+            return Err(Code::NoSync.status());
+        }
+        match rest.get(..PSB.len()) {
+            None => Err(Code::EndOfStream.status()),
+            Some(bytes) if bytes != PSB => Err(Code::BadPacket.status()),
+            Some(_) => self.start(at, ip),
+        }
+    }
+
+    /// Reads TNT packets until there are outcomes.
+    #[inline(never)]
+    fn read_outcomes(&mut self) -> Answer<()> {
+        loop {
+            let opcode = self.current()?;
+            if self.will_event() || opcode.flags() & opcode::TIP != 0 {
+                return Err(Code::BadQuery.status());
+            }
+            self.event = None;
+            self.decode(opcode)?;
+            if self.event.is_some() {
+                return Err(Code::EventIgnored.status());
+            }
+            if opcode.flags() & opcode::TNT != 0 {
+                self.answered()?;
+                return Ok(());
+            }
+            self.read_ahead()?;
+        }
+    }
+
+    /// Whether the next conditional branch is taken, and the status.
+    #[inline]
+    pub(crate) fn cond_branch(&mut self) -> Answer<(bool, c_int)> {
+        if self.outcomes.is_empty() {
+            self.read_outcomes()?;
+        }
+        let Outcomes { bits, next } = self.outcomes;
+        if next == 0 {
+            return Err(Code::BadQuery.status());
+        }
+        self.outcomes.next = next >> 1;
+        Ok((bits & next != 0, self.flags()))
+    }
+
+    /// Writes where the next indirect branch goes, unless the packet does not say, and returns the status. An error can
+    /// come after it is written.
+    pub(crate) fn indirect_branch(&mut self, out: &mut u64) -> Answer<c_int> {
+        loop {
+            let opcode = self.current()?;
+            if self.will_event() {
+                return Err(Code::BadQuery.status());
+            }
+            self.event = None;
+            // One TNT packet can come before: it is that of outcomes already taken.
+            if opcode.flags() & opcode::TNT != 0 && !self.outcomes.is_empty() {
+                return Err(Code::BadQuery.status());
+            }
+            self.decode(opcode)?;
+            if self.event.is_some() {
+                return Err(Code::EventIgnored.status());
+            }
+            if opcode.flags() & opcode::TIP != 0 {
+                let suppressed = match self.ip.get() {
+                    Ok(ip) => {
+                        *out = ip;
+                        0
+                    }
+                    Err(_) => status::IP_SUPPRESSED,
+                };
+                return Ok(self.answered()? | suppressed);
+            }
+            self.read_ahead()?;
+        }
+    }
+
+    /// Passes the next event to `give`, and returns the status. An error after that is one of reading ahead.
+    pub(crate) fn next_event(&mut self, give: impl FnOnce(&PtEvent)) -> Answer<c_int> {
+        if !self.outcomes.is_empty() {
+            return Err(Code::BadQuery.status());
+        }
+        loop {
+            let opcode = self.current()?;
+            if opcode.flags() & (opcode::TIP | opcode::TNT) != 0 && !self.will_event() {
+                return Err(Code::BadQuery.status());
+            }
+            self.event = None;
+            self.decode(opcode)?;
+            if let Some(event) = &self.event {
+                give(event);
+                return self.answered();
+            }
+            self.read_ahead()?;
+        }
+    }
+
+    /// Where the next packet begins.
+    pub(crate) fn offset(&self) -> Option<u64> {
+        self.position.map(|position| position as u64)
+    }
+
+    /// Where the decoder was synchronised last.
+    pub(crate) fn sync_offset(&self) -> Option<u64> {
+        self.sync.map(|sync| sync as u64)
+    }
+
+    /// The time of the last answer.
+    pub(crate) fn time(&self) -> &Estimate {
+        &self.last_time
+    }
+}

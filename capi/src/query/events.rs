@@ -1,0 +1,190 @@
+//! What packets that are events, or that change the time, do to a query decoder.
+
+use super::{
+    decoder::{Answer, QueryDecoder},
+    packets::{exec_mode, internal, no_memory, tsx},
+};
+use crate::{
+    config::PtErrata,
+    error::Code,
+    event::{PtEvent, Wait, flag, kind},
+    packet::kind as packet_kind,
+};
+use pugmark_decoder_core::packet::{
+    Cbr, Exstop, Ip, Mnt, ModeTsx, Mwait, Packet, Pip, Ptw, PtwPayload, Pwre, Pwrx, Vmcs,
+};
+
+/// A word with its bit set or not.
+const fn bit(set: bool, bit: u64) -> u64 {
+    if set { bit } else { 0 }
+}
+
+impl QueryDecoder {
+    /// Applies a packet of another kind outside a PSB+.
+    #[inline(never)]
+    pub(super) fn other(&mut self) -> Answer<()> {
+        let (packet, size) = self.packet()?;
+        match packet {
+            Packet::Tsc(packet) => self.clock.tsc(packet, false),
+            Packet::Mtc(packet) => self.clock.mtc(packet, &self.clocks)?,
+            Packet::TntLong(tnt) => return self.tnt(tnt.bits, tnt.len, size),
+            Packet::Cbr(Cbr { ratio, .. }) => {
+                self.clock.cbr(ratio, false, &self.clocks)?;
+                self.publish_now(PtEvent::new(kind::CBR, [ratio.into(), 0, 0]));
+            }
+            Packet::ModeExec(mode) => {
+                let mut event = PtEvent::new(kind::EXEC_MODE, [exec_mode(mode), 0, 0]);
+                self.clock.stamp(&mut event);
+                no_memory(self.queue(Wait::Tip).push(event))?;
+            }
+            Packet::ModeTsx(mode) => self.mode_tsx(mode)?,
+            Packet::Pip(Pip { cr3, non_root }) => {
+                let mut event = PtEvent::new(kind::PAGING, [cr3, non_root.into(), 0]);
+                self.clock.stamp(&mut event);
+                if self.queue(Wait::Tip).find(kind::ASYNC_BRANCH).is_some() {
+                    event.kind = kind::ASYNC_PAGING;
+                    no_memory(self.queue(Wait::Tip).push(event))?;
+                } else {
+                    self.event = Some(event);
+                }
+            }
+            Packet::Vmcs(packet) => self.vmcs(packet)?,
+            Packet::Mnt(Mnt { payload }) => self.publish_now(PtEvent::new(kind::MNT, [payload, 0, 0])),
+            // libipt 2.0.5 gives none of the following a time.
+            Packet::Exstop(Exstop { ip }) => self.wait_for_fup(PtEvent::new(kind::EXSTOP, [0; 3]), ip)?,
+            Packet::Mwait(Mwait { hints, ext }) => {
+                let words = u64::from(hints) | u64::from(ext) << 32;
+                self.wait_for_fup(PtEvent::new(kind::MWAIT, [0, words, 0]), true)?;
+            }
+            Packet::Ptw(Ptw { payload, ip }) => {
+                let (bytes, payload) = match payload {
+                    PtwPayload::Four(payload) => (4, payload.into()),
+                    PtwPayload::Eight(payload) => (8, payload),
+                };
+                self.wait_for_fup(PtEvent::new(kind::PTWRITE, [0, bytes, payload]), ip)?;
+            }
+            Packet::Pwre(Pwre { state, sub_state, hw }) => {
+                let word = u64::from(state) | u64::from(sub_state) << 8 | bit(hw, flag::PWRE_HW);
+                self.event = Some(PtEvent::new(kind::PWRE, [word, 0, 0]));
+            }
+            Packet::Pwrx(Pwrx { last, deepest, interrupt, store, autonomous }) => {
+                let states = u64::from(last) | u64::from(deepest) << 8;
+                let reasons = bit(interrupt, flag::PWRX_INTERRUPT)
+                    | bit(store, flag::PWRX_STORE)
+                    | bit(autonomous, flag::PWRX_AUTONOMOUS);
+                self.event = Some(PtEvent::new(kind::PWRX, [states | reasons, 0, 0]));
+            }
+            _ => return Err(Code::Internal.status()),
+        }
+        self.skip(size);
+        Ok(())
+    }
+
+    /// Lets an event wait for its FUP, or publishes it without an address.
+    fn wait_for_fup(&mut self, mut event: PtEvent, has_ip: bool) -> Answer<()> {
+        if has_ip {
+            return internal(self.queue(Wait::Fup).push(event));
+        }
+        event.flags |= flag::IP_SUPPRESSED;
+        self.event = Some(event);
+        Ok(())
+    }
+
+    fn mode_tsx(&mut self, mode: ModeTsx) -> Answer<()> {
+        let mut event = PtEvent::new(kind::TSX, [0, tsx(mode), 0]);
+        self.clock.stamp(&mut event);
+        if self.enabled {
+            return no_memory(self.queue(Wait::Fup).push(event));
+        }
+        event.flags |= flag::IP_SUPPRESSED;
+        self.event = Some(event);
+        Ok(())
+    }
+
+    fn vmcs(&mut self, Vmcs { base }: Vmcs) -> Answer<()> {
+        let queue = self.queue(Wait::Tip);
+        if let Some(paging) = queue.find(kind::ASYNC_PAGING).copied() {
+            // It comes before the paging event of the same TIP, with that event's time.
+            no_memory(queue.push(paging))?;
+            let first = internal(queue.find(kind::ASYNC_PAGING))?;
+            first.kind = kind::ASYNC_VMCS;
+            first.variant[0] = base;
+        } else if queue.find(kind::ASYNC_BRANCH).is_some() {
+            no_memory(queue.push(PtEvent::new(kind::ASYNC_VMCS, [base, 0, 0])))?;
+        } else {
+            self.publish_now(PtEvent::new(kind::VMCS, [base, 0, 0]));
+        }
+        Ok(())
+    }
+
+    /// Applies a packet in a PSB+. Its events are published at the end of that.
+    pub(super) fn header_packet(&mut self) -> Answer<()> {
+        let (packet, size) = self.packet()?;
+        let event = match packet {
+            Packet::Fup(ip) => {
+                self.header_fup(ip, size)?;
+                None
+            }
+            Packet::Tsc(packet) => {
+                self.clock.tsc(packet, true);
+                None
+            }
+            Packet::Cbr(Cbr { ratio, .. }) => {
+                self.clock.cbr(ratio, true, &self.clocks)?;
+                Some(PtEvent::new(kind::CBR, [ratio.into(), 0, 0]))
+            }
+            Packet::Pip(Pip { cr3, non_root }) => {
+                Some(PtEvent::new(kind::ASYNC_PAGING, [cr3, non_root.into(), 0]))
+            }
+            Packet::ModeExec(mode) => Some(PtEvent::new(kind::EXEC_MODE, [exec_mode(mode), 0, 0])),
+            Packet::ModeTsx(mode) => Some(PtEvent::new(kind::TSX, [0, tsx(mode), 0])),
+            Packet::Vmcs(Vmcs { base }) => Some(PtEvent::new(kind::ASYNC_VMCS, [base, 0, 0])),
+            Packet::Mnt(Mnt { payload }) => Some(PtEvent::new(kind::MNT, [payload, 0, 0])),
+            _ => return Err(Code::Internal.status()),
+        };
+        if let Some(event) = event {
+            no_memory(self.queue(Wait::PsbEnd).push(event))?;
+        }
+        self.skip(size);
+        Ok(())
+    }
+
+    /// The FUP of a PSB+ says that tracing is enabled, and where.
+    fn header_fup(&mut self, ip: Ip, size: usize) -> Answer<()> {
+        if self.config.errata.has(PtErrata::BDM70) && !self.enabled && self.is_bdm70(size)? {
+            return Ok(());
+        }
+        self.ip.update(ip);
+        if ip != Ip::Suppressed {
+            self.enabled = true;
+        }
+        Ok(())
+    }
+
+    /// Erratum BDM70: a PSB+ has a FUP although tracing is disabled. Then a TIP.PGE follows at once.
+    fn is_bdm70(&self, size: usize) -> Answer<bool> {
+        let mut packets = self.scanner(size)?;
+        loop {
+            let (packet, _) = match packets.next() {
+                Ok(packet) => packet,
+                Err(error) if error == Code::EndOfStream.status() => return Ok(false),
+                Err(error) => return Err(error),
+            };
+            match packet.kind {
+                packet_kind::TIP_PGE => return Ok(true),
+                packet_kind::PAD
+                | packet_kind::TSC
+                | packet_kind::CBR
+                | packet_kind::PSBEND
+                | packet_kind::PIP
+                | packet_kind::MODE
+                | packet_kind::VMCS
+                | packet_kind::TMA
+                | packet_kind::MTC
+                | packet_kind::CYC
+                | packet_kind::MNT => {}
+                _ => return Ok(false),
+            }
+        }
+    }
+}

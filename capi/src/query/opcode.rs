@@ -1,0 +1,146 @@
+//! Which packet begins with which bytes, and what it means for a query.
+
+use crate::error::Code;
+
+/// A packet, as far as its first bytes say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Opcode {
+    Unknown,
+    Pad,
+    Psb,
+    Tip,
+    Tnt8,
+    Tnt64,
+    TipPge,
+    TipPgd,
+    Fup,
+    Pip,
+    Ovf,
+    Mode,
+    PsbEnd,
+    Tsc,
+    Cbr,
+    Tma,
+    Mtc,
+    Cyc,
+    Stop,
+    Vmcs,
+    Mnt,
+    Exstop,
+    Mwait,
+    Pwre,
+    Pwrx,
+    Ptw,
+    /// The second byte says which.
+    Extended,
+}
+
+/// It answers a query for an indirect branch.
+pub(super) const TIP: u8 = 1 << 0;
+/// It answers queries for conditional branches.
+pub(super) const TNT: u8 = 1 << 1;
+/// It is an event, or the events that wait for it are published with it.
+pub(super) const EVENT: u8 = 1 << 2;
+/// Events may wait for a FUP.
+pub(super) const FUP: u8 = 1 << 3;
+/// It ends a PSB+.
+pub(super) const PSBEND: u8 = 1 << 4;
+
+impl Opcode {
+    pub(super) const fn flags(self) -> u8 {
+        match self {
+            Self::Tip => TIP,
+            Self::Tnt8 | Self::Tnt64 => TNT,
+            Self::Fup => FUP,
+            Self::PsbEnd => PSBEND,
+            Self::Ovf => PSBEND | EVENT,
+            Self::TipPge
+            | Self::TipPgd
+            | Self::Pip
+            | Self::Mode
+            | Self::Cbr
+            | Self::Stop
+            | Self::Vmcs
+            | Self::Mnt
+            | Self::Exstop
+            | Self::Mwait
+            | Self::Pwre
+            | Self::Pwrx
+            | Self::Ptw => EVENT,
+            Self::Unknown
+            | Self::Pad
+            | Self::Psb
+            | Self::Tsc
+            | Self::Tma
+            | Self::Mtc
+            | Self::Cyc
+            | Self::Extended => 0,
+        }
+    }
+
+    const fn of_first(byte: u8) -> Self {
+        match byte {
+            0x00 => Self::Pad,
+            0x02 => Self::Extended,
+            0x99 => Self::Mode,
+            0x19 => Self::Tsc,
+            0x59 => Self::Mtc,
+            _ if byte & 1 == 0 => Self::Tnt8,
+            _ if byte & 3 == 3 => Self::Cyc,
+            _ => match byte & 0x1f {
+                0x0d => Self::Tip,
+                0x1d => Self::Fup,
+                0x11 => Self::TipPge,
+                0x01 => Self::TipPgd,
+                _ => Self::Unknown,
+            },
+        }
+    }
+
+    const fn of_second(byte: u8) -> Self {
+        match byte {
+            0x82 => Self::Psb,
+            0xf3 => Self::Ovf,
+            0xa3 => Self::Tnt64,
+            0x23 => Self::PsbEnd,
+            0x03 => Self::Cbr,
+            0x43 => Self::Pip,
+            0x73 => Self::Tma,
+            0x83 => Self::Stop,
+            0xc8 => Self::Vmcs,
+            0x62 | 0xe2 => Self::Exstop,
+            0xc2 => Self::Mwait,
+            0x22 => Self::Pwre,
+            0xa2 => Self::Pwrx,
+            _ if byte & 0x1f == 0x12 => Self::Ptw,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// What begins at the start of `bytes`.
+    #[inline]
+    pub(super) fn fetch(bytes: &[u8]) -> Result<Self, Code> {
+        let first = *bytes.first().ok_or(Code::EndOfStream)?;
+        match FIRST[usize::from(first)] {
+            Self::Extended => {}
+            opcode => return Ok(opcode),
+        }
+        match *bytes.get(1).ok_or(Code::EndOfStream)? {
+            0xc3 => match *bytes.get(2).ok_or(Code::EndOfStream)? {
+                0x88 => Ok(Self::Mnt),
+                _ => Ok(Self::Unknown),
+            },
+            second => Ok(Self::of_second(second)),
+        }
+    }
+}
+
+const FIRST: [Opcode; 256] = {
+    let mut table = [Opcode::Unknown; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = Opcode::of_first(byte as u8);
+        byte += 1;
+    }
+    table
+};

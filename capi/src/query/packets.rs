@@ -1,0 +1,348 @@
+//! What each packet does to a query decoder.
+
+use super::{
+    decoder::{Answer, Outcomes, QueryDecoder},
+    opcode::{self, Opcode},
+};
+use crate::{
+    config::PtErrata,
+    error::Code,
+    event::{PtEvent, Wait, flag, kind},
+    packets::ask,
+};
+use pugmark_decoder_core::{
+    config::{Config, Dialect},
+    error::ErrorKind,
+    last_ip::NoIp,
+    packet::{Context, ModeExec, ModeTsx, Packet},
+};
+use std::ffi::c_int;
+
+/// What errata do to packets is decided here, as libipt 2.0.5 does.
+const CONFIG: Config<'static> = {
+    let mut config = Config::new();
+    config.dialect = Dialect::Libipt;
+    config
+};
+
+/// The size of an OVF, and of other packets without a payload.
+const SHORT: usize = 2;
+
+pub(super) fn internal<T>(value: Option<T>) -> Answer<T> {
+    value.ok_or(Code::Internal.status())
+}
+
+pub(super) fn no_memory<T>(value: Option<T>) -> Answer<T> {
+    value.ok_or(Code::NoMemory.status())
+}
+
+/// What a function returns where a packet has no address but needs one.
+fn no_ip(reason: NoIp) -> c_int {
+    match reason {
+        NoIp::Never => Code::NoIp.status(),
+        NoIp::Suppressed => Code::IpSuppressed.status(),
+    }
+}
+
+/// `enum pt_exec_mode`.
+pub(super) fn exec_mode(ModeExec { cs_l, cs_d, .. }: ModeExec) -> u64 {
+    match (cs_l, cs_d) {
+        (true, true) => 0,
+        (false, false) => 1,
+        (false, true) => 2,
+        (true, false) => 3,
+    }
+}
+
+pub(super) fn tsx(ModeTsx { in_tx, abort }: ModeTsx) -> u64 {
+    let bit = |set, bit| if set { bit } else { 0 };
+    bit(in_tx, flag::SPECULATIVE) | bit(abort, flag::ABORTED)
+}
+
+impl QueryDecoder {
+    /// The packet at the position, and its size.
+    #[inline]
+    fn parse(&self) -> Result<(Packet, usize), ErrorKind> {
+        Packet::parse_with(self.rest(), &CONFIG, Context::OUTSIDE)?.ok_or(ErrorKind::EndOfSlice)
+    }
+
+    /// The packet at the position, and its size, or what the function returns instead.
+    #[inline]
+    pub(super) fn packet(&self) -> Answer<(Packet, usize)> {
+        self.parse().map_err(|kind| Code::from(kind).status())
+    }
+
+    pub(super) fn skip(&mut self, size: usize) {
+        // It is never `None` where there is a packet.
+        self.position = self.position.map(|position| position + size);
+    }
+
+    /// Applies the packet at the position, and goes on to the next one unless events still wait for it.
+    pub(super) fn decode(&mut self, opcode: Opcode) -> Answer<()> {
+        match opcode {
+            Opcode::Tnt8 => self.tnt_8(),
+            Opcode::Cyc => self.cyc(),
+            Opcode::Unknown | Opcode::Extended => self.unknown(),
+            Opcode::Pad => {
+                self.skip(1);
+                Ok(())
+            }
+            Opcode::Psb => self.psb(),
+            Opcode::PsbEnd => self.psbend(),
+            Opcode::Ovf => self.ovf(),
+            Opcode::Tma => self.tma(),
+            Opcode::Stop => {
+                self.publish_now(PtEvent::new(kind::STOP, [0; 3]));
+                self.skip(SHORT);
+                Ok(())
+            }
+            Opcode::Tip | Opcode::TipPge | Opcode::TipPgd | Opcode::Fup => self.ip_packet(),
+            _ => self.other(),
+        }
+    }
+
+    /// Applies a packet in a PSB+.
+    fn header(&mut self, opcode: Opcode) -> Answer<()> {
+        match opcode {
+            Opcode::Unknown | Opcode::Pad | Opcode::Tma | Opcode::Mtc | Opcode::Cyc => self.decode(opcode),
+            Opcode::Fup
+            | Opcode::Pip
+            | Opcode::Mode
+            | Opcode::Tsc
+            | Opcode::Cbr
+            | Opcode::Vmcs
+            | Opcode::Mnt => self.header_packet(),
+            _ => Err(Code::BadContext.status()),
+        }
+    }
+
+    /// Asks the caller's reader of unknown packets.
+    #[cold]
+    fn unknown(&mut self) -> Answer<()> {
+        let position = internal(self.position)?;
+        let (size, _) = ask(&self.config, position as u64)?;
+        // It is at most 255.
+        self.skip(size as usize);
+        Ok(())
+    }
+
+    fn tnt_8(&mut self) -> Answer<()> {
+        let byte = u64::from(self.rest().first().copied().unwrap_or(0)) >> 1;
+        // The highest set bit ends the outcomes.
+        let len = 63 - (byte | 1).leading_zeros() as u8;
+        self.tnt(byte & !(1 << len), len, 1)
+    }
+
+    pub(super) fn tnt(&mut self, bits: u64, len: u8, size: usize) -> Answer<()> {
+        if len == 0 {
+            return Err(Code::BadPacket.status());
+        }
+        if !self.outcomes.is_empty() {
+            return Err(Code::BadContext.status());
+        }
+        self.outcomes = Outcomes::new(bits, len);
+        self.skip(size);
+        Ok(())
+    }
+
+    fn cyc(&mut self) -> Answer<()> {
+        let (packet, size) = self.packet()?;
+        let Packet::Cyc(packet) = packet else { return Err(Code::Internal.status()) };
+        if self.config.errata.has(PtErrata::SKD007)
+            && size == 2
+            && packet.cycles as u16 & !0x1f == 0x20
+            && self.rest().get(2) == Some(&0xf3)
+        {
+            // An OVF follows a CYC that was cut off after its first byte.
+            self.skip(1);
+            return Ok(());
+        }
+        self.clock.cyc(packet, &self.clocks)?;
+        self.skip(size);
+        Ok(())
+    }
+
+    fn tma(&mut self) -> Answer<()> {
+        let size = match self.parse() {
+            Ok((Packet::Tma(packet), size)) => {
+                self.clock.tma(packet, &self.clocks)?;
+                size
+            }
+            Err(ErrorKind::MalformedPacket { .. }) if self.config.errata.has(PtErrata::SKZ84) => 8,
+            Err(error) => return Err(Code::from(error).status()),
+            Ok(_) => return Err(Code::Internal.status()),
+        };
+        self.skip(size);
+        Ok(())
+    }
+
+    fn psb(&mut self) -> Answer<()> {
+        let (_, size) = self.packet()?;
+        if self.config.errata.has(PtErrata::SKL168) {
+            self.clock.calibration.psb_with_skl168();
+        }
+        let position = self.position;
+        self.skip(size);
+        self.read_header().inspect_err(|_| {
+            // From the PSB on decoding can be tried again.
+            self.position = position;
+            self.queue(Wait::PsbEnd).clear();
+            self.next = Some(Opcode::Psb);
+        })
+    }
+
+    fn read_header(&mut self) -> Answer<()> {
+        self.ip.reset();
+        loop {
+            let opcode = self.fetch_next()?;
+            if opcode.flags() & opcode::PSBEND != 0 {
+                return Ok(());
+            }
+            self.header(opcode)?;
+        }
+    }
+
+    /// Publishes an event with the current time.
+    pub(super) fn publish_now(&mut self, mut event: PtEvent) {
+        self.clock.stamp(&mut event);
+        self.event = Some(event);
+    }
+
+    /// Gives an event the last address as one of its words; without one it is suppressed.
+    fn set_ip(&self, event: &mut PtEvent, word: usize) {
+        let ip = self.ip.get();
+        event.variant[word] = ip.unwrap_or(0);
+        if ip.is_err() {
+            event.flags |= flag::IP_SUPPRESSED;
+        }
+    }
+
+    /// Publishes the first event that waits for the end of a PSB+. Returns whether there was one.
+    pub(super) fn publish_status(&mut self) -> Answer<bool> {
+        let Some(mut event) = self.queue(Wait::PsbEnd).pop() else { return Ok(false) };
+        event.flags |= flag::STATUS_UPDATE;
+        self.clock.stamp(&mut event);
+        match event.kind {
+            kind::CBR => {}
+            // It can be anywhere, and says nothing about the state.
+            kind::MNT => event.flags &= !flag::STATUS_UPDATE,
+            _ => {
+                let word = internal(event.ip_word())?;
+                self.set_ip(&mut event, word);
+            }
+        }
+        self.event = Some(event);
+        Ok(true)
+    }
+
+    fn psbend(&mut self) -> Answer<()> {
+        if !self.publish_status()? {
+            self.skip(SHORT);
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn ip_packet(&mut self) -> Answer<()> {
+        let (packet, size) = self.packet()?;
+        let (Packet::Tip(ip) | Packet::Fup(ip) | Packet::TipPge(ip) | Packet::TipPgd(ip)) = packet else {
+            return Err(Code::Internal.status());
+        };
+        self.ip.update(ip);
+        let done = match packet {
+            Packet::Tip(_) => self.tip(),
+            Packet::Fup(_) => self.fup(),
+            Packet::TipPge(_) => self.tip_pge(),
+            _ => self.tip_pgd(),
+        }?;
+        if done {
+            self.skip(size);
+        }
+        Ok(())
+    }
+
+    /// Whether the packet that events of a queue wait for is done with, after one of them was published.
+    fn is_consumed(&mut self, wait: Wait) -> bool {
+        self.queue(wait).is_empty() && std::mem::take(&mut self.consume)
+    }
+
+    fn tip(&mut self) -> Answer<bool> {
+        let Some(mut event) = self.queue(Wait::Tip).pop() else { return Ok(true) };
+        let word = event.ip_word().ok_or(Code::BadContext.status())?;
+        self.consume |= event.kind == kind::ASYNC_BRANCH;
+        self.set_ip(&mut event, word);
+        self.event = Some(event);
+        Ok(self.is_consumed(Wait::Tip))
+    }
+
+    fn tip_pge(&mut self) -> Answer<bool> {
+        // Tracing is enabled first; what waited for the packet comes after that.
+        let event = if self.consume {
+            let mut event = internal(self.queue(Wait::Tip).pop())?;
+            if event.kind != kind::EXEC_MODE {
+                return Err(Code::BadContext.status());
+            }
+            self.set_ip(&mut event, 1);
+            event
+        } else {
+            let ip = self.ip.get().map_err(|_| Code::BadPacket.status())?;
+            let mut event = PtEvent::new(kind::ENABLED, [ip, 0, 0]);
+            self.clock.stamp(&mut event);
+            self.outcomes = Outcomes::default();
+            self.consume = true;
+            self.enabled = true;
+            event
+        };
+        self.event = Some(event);
+        Ok(self.is_consumed(Wait::Tip))
+    }
+
+    fn tip_pgd(&mut self) -> Answer<bool> {
+        let event = match self.queue(Wait::Tip).pop() {
+            Some(mut event) => {
+                match event.kind {
+                    kind::ASYNC_BRANCH => {
+                        event.kind = kind::ASYNC_DISABLED;
+                        self.set_ip(&mut event, 1);
+                    }
+                    // They come after tracing was disabled, where no address means anything.
+                    kind::ASYNC_PAGING | kind::ASYNC_VMCS | kind::EXEC_MODE => {
+                        event.flags |= flag::IP_SUPPRESSED
+                    }
+                    _ => return Err(Code::BadContext.status()),
+                }
+                event
+            }
+            None => {
+                let mut event = PtEvent::new(kind::DISABLED, [0; 3]);
+                self.set_ip(&mut event, 0);
+                self.clock.stamp(&mut event);
+                event
+            }
+        };
+        self.event = Some(event);
+        let done = self.queue(Wait::Tip).is_empty();
+        if done {
+            self.enabled = false;
+        }
+        Ok(done)
+    }
+
+    fn fup(&mut self) -> Answer<bool> {
+        let Some(mut event) = self.queue(Wait::Fup).pop() else {
+            let ip = self.ip.get().map_err(no_ip)?;
+            let mut event = PtEvent::new(kind::ASYNC_BRANCH, [ip, 0, 0]);
+            self.clock.stamp(&mut event);
+            no_memory(self.queue(Wait::Tip).push(event))?;
+            return Ok(true);
+        };
+        self.consume |= event.kind != kind::TSX || event.variant[1] & flag::ABORTED == 0;
+        if event.kind == kind::OVERFLOW {
+            event.variant[0] = self.ip.get().map_err(no_ip)?;
+        } else {
+            self.set_ip(&mut event, 0);
+        }
+        self.event = Some(event);
+        Ok(self.is_consumed(Wait::Fup))
+    }
+}
