@@ -531,6 +531,7 @@ fn each_help_fits_on_a_screen_and_has_an_example() {
         "pmc info",
         "pmc dispatch",
         "man",
+        "coverage",
         "completions",
     ];
     if cfg!(all(target_os = "linux", target_arch = "x86_64")) {

@@ -10,7 +10,7 @@ use pugmark_tools::{
     pugmark::{
         bench,
         cli::{Cli, PugmarkCommand},
-        decode, ibs, manual, pmc,
+        coverage, decode, ibs, manual, pmc,
     },
 };
 use std::{
@@ -31,6 +31,7 @@ fn main() -> ExitCode {
     let result = match &command {
         PugmarkCommand::Decode(options) => decode::run(options),
         PugmarkCommand::Bench(options) => done(bench::run(options)),
+        PugmarkCommand::Coverage(options) => coverage::run(options),
         PugmarkCommand::Pmc(command) => done(pmc::run(command)),
         PugmarkCommand::Ibs(options) => done(ibs::run(options)),
         PugmarkCommand::Man(options) => done(manual::man(options)),

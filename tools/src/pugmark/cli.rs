@@ -2,7 +2,7 @@
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use super::record::command as record;
-use super::{bench, decode, ibs, manual, pmc};
+use super::{bench, coverage, decode, ibs, manual, pmc};
 use clap::{Parser, Subcommand};
 
 /// The command line.
@@ -29,6 +29,8 @@ pub enum PugmarkCommand {
     Decode(decode::DecodeOptions),
     /// Measure how fast a trace is decoded
     Bench(bench::BenchOptions),
+    /// Show which code was executed, as a list or for fuzzers and disassemblers
+    Coverage(coverage::CoverageOptions),
     /// Encode events of AMD's performance counters by libpfm's names
     Pmc(pmc::PmcCommand),
     /// Print samples of AMD's Instruction Based Sampling (IBS)

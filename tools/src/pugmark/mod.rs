@@ -16,6 +16,7 @@ pub mod branches;
 pub mod check;
 pub mod cli;
 pub mod code;
+pub mod coverage;
 pub mod decode;
 mod hashing;
 pub mod ibs;

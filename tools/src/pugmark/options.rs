@@ -130,7 +130,7 @@ impl Input {
 }
 
 /// Splits `FILE` or `FILE:BASE`.
-fn split_base(argument: &str) -> (&str, Option<u64>) {
+pub(super) fn split_base(argument: &str) -> (&str, Option<u64>) {
     match argument.rsplit_once(':').map(|(file, base)| (file, number::parse(base))) {
         Some((file, Some(base))) => (file, Some(base)),
         _ => (argument, None),

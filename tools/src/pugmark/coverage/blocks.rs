@@ -1,0 +1,228 @@
+//! The basic blocks of an ELF file, and where it was loaded.
+//!
+//! Blocks are found by a linear sweep: each function of the symbol table from its first instruction to its last, and
+//! each executable section without functions from its beginning to its end. A block ends after a branch or a call, and
+//! where a direct branch of the same piece leads to. What is reached by indirect branches alone is not known before it
+//! is executed: [`Blocks::split`] cuts blocks there.
+
+use crate::pugmark::code::TracedCode;
+use anyhow::{Context, Result};
+use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SymbolKind, elf::SHF_EXECINSTR};
+use pugmark_decoder_core::{insn, mode::ExecMode};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+
+/// A basic block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BasicBlock {
+    /// Its addresses.
+    pub(crate) addresses: Range<u64>,
+    /// The number of its function or section, in [`Blocks::pieces`].
+    pub(crate) piece: usize,
+}
+
+/// A function, or a section without functions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) name: String,
+    pub(crate) addresses: Range<u64>,
+}
+
+/// The basic blocks of an ELF file, by address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Blocks {
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) blocks: Vec<BasicBlock>,
+    /// The addresses of all instructions.
+    insns: BTreeSet<u64>,
+}
+
+impl Blocks {
+    /// Finds the blocks of a file whose addresses are moved by `moved`.
+    pub(crate) fn of(file: &object::File<'_>, moved: u64) -> Result<Self> {
+        let mode = if file.is_64() { ExecMode::Bits64 } else { ExecMode::Bits32 };
+        let mut found = Self::default();
+        let executable =
+            |flags| matches!(flags, SectionFlags::Elf { sh_flags, .. } if sh_flags.0 & SHF_EXECINSTR.0 != 0);
+        for section in file.sections().filter(|section| executable(section.flags())) {
+            let name = section.name().unwrap_or("?");
+            let bytes = section.data().with_context(|| format!("section {name}"))?;
+            let base = section.address();
+            let whole = base..base + bytes.len() as u64;
+            let mut pieces = functions(file, &whole);
+            if pieces.is_empty() {
+                pieces.insert(whole.start, (name.into(), whole.end));
+            }
+            for (from, (name, to)) in pieces {
+                let code = &bytes[(from - base) as usize..(to - base) as usize];
+                found.sweep(name, from.wrapping_add(moved), code, mode);
+            }
+        }
+        found.blocks.sort_by_key(|block| block.addresses.start);
+        Ok(found)
+    }
+
+    /// Finds the blocks of a piece of code.
+    fn sweep(&mut self, name: String, base: u64, code: &[u8], mode: ExecMode) {
+        let addresses = base..base + code.len() as u64;
+        let (mut insns, mut begins) = (vec![], BTreeSet::from([base]));
+        let mut ip = base;
+        while ip < addresses.end {
+            let Ok(insn) = insn::decode(&code[(ip - base) as usize..], mode, ip) else {
+                // No instruction: data, or code of another mode.
+                ip += 1;
+                begins.insert(ip);
+                continue;
+            };
+            let next = insn.next(ip);
+            insns.push((ip, next));
+            if insn.class.is_branch() {
+                begins.insert(next);
+                begins.extend(insn.target.filter(|target| addresses.contains(target)));
+            }
+            ip = next;
+        }
+        let piece = self.pieces.len();
+        let mut open: Option<Range<u64>> = None;
+        for &(ip, next) in &insns {
+            match &mut open {
+                Some(block) if block.end == ip && !begins.contains(&ip) => block.end = next,
+                _ => {
+                    let block = open.replace(ip..next);
+                    self.blocks.extend(block.map(|addresses| BasicBlock { addresses, piece }));
+                }
+            }
+        }
+        self.blocks.extend(open.map(|addresses| BasicBlock { addresses, piece }));
+        self.insns.extend(insns.iter().map(|(ip, _)| *ip));
+        self.pieces.push(Piece { name, addresses });
+    }
+
+    /// Cuts blocks before each of these addresses that is an instruction in the middle of one.
+    pub(crate) fn split(&mut self, targets: impl Iterator<Item = u64>) {
+        let targets: BTreeSet<u64> = targets.filter(|target| self.insns.contains(target)).collect();
+        let split = |block: BasicBlock| {
+            let BasicBlock { addresses, piece } = block;
+            let inner = targets.range(addresses.start + 1..addresses.end).copied();
+            let begins: Vec<u64> = [addresses.start].into_iter().chain(inner).collect();
+            let ends = begins[1..].iter().copied().chain([addresses.end]);
+            let blocks = begins.iter().copied().zip(ends);
+            blocks.map(|(from, to)| BasicBlock { addresses: from..to, piece }).collect::<Vec<_>>()
+        };
+        self.blocks = std::mem::take(&mut self.blocks).into_iter().flat_map(split).collect();
+    }
+
+    /// The name of a block: its function or section, and how far in it is.
+    pub(crate) fn name(&self, block: &BasicBlock) -> String {
+        let Piece { name, addresses } = &self.pieces[block.piece];
+        match block.addresses.start.wrapping_sub(addresses.start) {
+            0 => name.clone(),
+            offset => format!("{name}+{offset:#x}"),
+        }
+    }
+}
+
+/// The functions in a section: their names and ends, by where they begin.
+fn functions(file: &object::File<'_>, section: &Range<u64>) -> BTreeMap<u64, (String, u64)> {
+    let mut found = BTreeMap::new();
+    for symbol in file.symbols().chain(file.dynamic_symbols()) {
+        let (from, size) = (symbol.address(), symbol.size());
+        let to = from.saturating_add(size).min(section.end);
+        if symbol.kind() == SymbolKind::Text && size > 0 && section.contains(&from) {
+            let name = symbol.name().unwrap_or("?");
+            found.entry(from).or_insert_with(|| (format!("{:#}", rustc_demangle::demangle(name)), to));
+        }
+    }
+    // A function does not reach into the next one.
+    let begins: Vec<u64> = found.keys().copied().collect();
+    for (from, (_, to)) in &mut found {
+        let next = begins[begins.partition_point(|begin| begin <= from)..].first();
+        *to = next.map_or(*to, |next| *next.min(to));
+    }
+    found
+}
+
+/// The size of a page.
+const PAGE: u64 = 0x1000;
+
+/// Finds where the code of a file was loaded: by how much most of its pages were moved that are in the traced code with
+/// the same bytes. `None` if no page is.
+pub(crate) fn moved(file: &object::File<'_>, code: &TracedCode) -> Option<u64> {
+    use object::{ObjectSegment, SegmentFlags, elf::PF_X};
+    let mut pages: HashMap<&[u8], u64> = HashMap::new();
+    let executable = |flags| matches!(flags, SegmentFlags::Elf { p_flags, .. } if p_flags.0 & PF_X.0 != 0);
+    for segment in file.segments().filter(|segment| executable(segment.flags())) {
+        let (begin, bytes) = (segment.address(), segment.data().ok()?);
+        let first = begin.next_multiple_of(PAGE) - begin;
+        for (number, page) in bytes.get(first as usize..)?.chunks(PAGE as usize).enumerate() {
+            pages.insert(page, begin + first + number as u64 * PAGE);
+        }
+    }
+    // The last page of a segment goes on with other bytes in memory.
+    let tails: Vec<_> = pages.iter().filter(|(page, _)| page.len() < PAGE as usize).collect();
+    let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
+    for section in code.sections() {
+        let first = section.base.next_multiple_of(PAGE) - section.base;
+        for (number, page) in
+            section.bytes.get(first as usize..).unwrap_or_default().chunks(PAGE as usize).enumerate()
+        {
+            let address = section.base + first + number as u64 * PAGE;
+            let tail = tails.iter().find(|(tail, _)| !tail.is_empty() && page.starts_with(tail));
+            for from in pages.get(page).copied().into_iter().chain(tail.map(|(_, from)| **from)) {
+                *votes.entry(address.wrapping_sub(from)).or_default() += 1;
+            }
+        }
+    }
+    votes.into_iter().max_by_key(|(_, count)| *count).map(|(moved, _)| moved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 0: xor eax, eax; 2: je 5; 4: hlt; 5: nop; 6: jmp 0; 8: call 10; d: jmp rax.
+    const CODE: &[u8] = &[0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8, 0xe8, 3, 0, 0, 0, 0xff, 0xe0];
+
+    fn swept(base: u64, code: &[u8]) -> Blocks {
+        let mut blocks = Blocks::default();
+        blocks.sweep("f".into(), base, code, ExecMode::Bits64);
+        blocks
+    }
+
+    fn ranges(blocks: &Blocks) -> Vec<(u64, u64)> {
+        blocks.blocks.iter().map(|block| (block.addresses.start, block.addresses.end)).collect()
+    }
+
+    #[test]
+    fn a_block_ends_after_a_branch_and_where_one_leads_to() {
+        let blocks = swept(0x1000, CODE);
+        let expected =
+            [(0x1000, 0x1004), (0x1004, 0x1005), (0x1005, 0x1008), (0x1008, 0x100d), (0x100d, 0x100f)];
+        assert_eq!(ranges(&blocks), expected);
+        assert_eq!(blocks.name(&blocks.blocks[0]), "f");
+        assert_eq!(blocks.name(&blocks.blocks[2]), "f+0x5");
+    }
+
+    #[test]
+    fn bytes_that_are_no_instruction_are_in_no_block() {
+        // 06 is no instruction in 64-bit mode; a JMP that is cut off is none.
+        assert_eq!(ranges(&swept(0, &[0x90, 0x06, 0x90, 0x90, 0xe9])), [(0, 1), (2, 4)]);
+        assert_eq!(ranges(&swept(0, &[])), []);
+    }
+
+    #[test]
+    fn a_block_that_is_entered_in_its_middle_is_two() {
+        let mut blocks = swept(0x1000, CODE);
+        // The second address is within an instruction, the third is where a block begins already.
+        blocks.split([0x1006, 0x1007, 0x1008, 0x2000].into_iter());
+        let expected = [
+            (0x1000, 0x1004),
+            (0x1004, 0x1005),
+            (0x1005, 0x1006),
+            (0x1006, 0x1008),
+            (0x1008, 0x100d),
+            (0x100d, 0x100f),
+        ];
+        assert_eq!(ranges(&blocks), expected);
+    }
+}

@@ -1,0 +1,169 @@
+//! What was executed: instructions and branches, each with how often.
+
+use crate::pugmark::{
+    code::TracedCode,
+    layers::GRAPH_WORDS,
+    progress::{Progress, Size},
+};
+use pugmark_decoder_core::{
+    block::{Block, BlockDecoder},
+    config::Config,
+    event::{Event, EventKind},
+    graph::{
+        ExecutionSink, Graph, Straight,
+        edges::{EDGES, EdgeMap},
+    },
+    image::{Asid, Image},
+    insn,
+    mode::ExecMode,
+};
+use std::collections::{BTreeMap, HashMap, hash_map::Entry};
+
+/// A branch: the address of the instruction, and where it went.
+pub(crate) type Edge = (u64, u64);
+
+/// What was executed, each with how often.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Executed {
+    /// Instructions, by address.
+    pub(crate) insns: BTreeMap<u64, u64>,
+    /// Branches, taken or not.
+    pub(crate) edges: BTreeMap<Edge, u64>,
+    /// Errors in the trace.
+    pub(crate) errors: usize,
+}
+
+impl Executed {
+    /// Decodes a trace and adds what it holds.
+    pub(crate) fn add(
+        &mut self,
+        trace: &[u8],
+        code: &TracedCode,
+        config: Config<'_>,
+        progress: &mut Progress,
+    ) {
+        let sections = code.sections();
+        let image = Image::new(&sections);
+        let mut memory = vec![0; GRAPH_WORDS];
+        let mut graph = Graph::new(&mut memory);
+        let mut decoder = BlockDecoder::with_config(trace, image, config);
+        let mut sink = Blocks { progress, known: Known::default(), insns: vec![], before: None };
+        sink.progress.begin("decoding", Size::Bytes(trace.len() as u64));
+        while decoder.resync().is_some() {
+            sink.before = None;
+            self.errors += usize::from(decoder.visit(&mut graph, &mut sink).is_err());
+            sink.insns.clear();
+        }
+        sink.progress.end();
+        self.add_blocks(&sink.known, image);
+    }
+
+    fn add_blocks(&mut self, known: &Known, image: Image<'_>) {
+        let mut bytes = [0; 15];
+        let mut add_edge = |from: &Straight, mode, to: u64, count| {
+            let Some((last, length)) = last(from) else { return };
+            let Some(bytes) = bytes.get_mut(..length) else { return };
+            let whole = image.read(last, Asid::default(), bytes) == length;
+            if whole && insn::decode(bytes, mode, last).is_ok_and(|insn| insn.class.is_branch()) {
+                *self.edges.entry((last, to)).or_default() += count;
+            }
+        };
+        for (block, insns, count) in &known.blocks {
+            for pair in insns.windows(2) {
+                add_edge(&pair[0], block.mode, pair[1].ip, count);
+            }
+            for ip in insns.iter().copied().flatten() {
+                *self.insns.entry(ip).or_default() += count;
+            }
+        }
+        for ((before, after), count) in &known.pairs {
+            let ((before, insns, _), (after, ..)) = (&known.blocks[*before], &known.blocks[*after]);
+            if let Some(last) = insns.last() {
+                add_edge(last, before.mode, after.ip, count);
+            }
+        }
+    }
+}
+
+/// The address and the length of the last instruction.
+fn last(insns: &Straight) -> Option<(u64, usize)> {
+    let (mut insns, mut found) = (*insns, None);
+    loop {
+        let length = insns.lengths & 15;
+        match insns.next() {
+            Some(ip) => found = Some((ip, length as usize)),
+            None => return found,
+        }
+    }
+}
+
+/// Blocks and pairs of blocks, counted.
+#[derive(Default)]
+struct Known {
+    numbers: HashMap<(u64, u64, u32, ExecMode), usize>,
+    blocks: Vec<(Block, Vec<Straight>, u64)>,
+    pairs: HashMap<(usize, usize), u64>,
+}
+
+struct Blocks<'a> {
+    progress: &'a mut Progress,
+    known: Known,
+    /// The instructions of the block that comes next.
+    insns: Vec<Straight>,
+    /// The block before the next one, if the next one comes after a branch or without one.
+    before: Option<usize>,
+}
+
+impl ExecutionSink for Blocks<'_> {
+    const INSNS: bool = true;
+    const BLOCKS: bool = true;
+
+    #[inline]
+    fn insns(&mut self, insns: Straight) {
+        self.insns.push(insns);
+    }
+
+    #[inline]
+    fn block(&mut self, block: &Block) {
+        let Known { numbers, blocks, pairs } = &mut self.known;
+        let number = match numbers.entry((block.ip, block.end_ip, block.insns, block.mode)) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                blocks.push((*block, self.insns.clone(), 0));
+                *new.insert(blocks.len() - 1)
+            }
+        };
+        self.insns.clear();
+        blocks[number].2 += 1;
+        if let Some(before) = self.before.replace(number) {
+            *pairs.entry((before, number)).or_default() += 1;
+        }
+    }
+
+    fn event(&mut self, event: &Event) {
+        // What comes next was not reached from the last instruction.
+        if matches!(
+            event.kind,
+            EventKind::Enabled { .. } | EventKind::Overflow | EventKind::AsyncBranch { .. }
+        ) {
+            self.before = None;
+        }
+    }
+
+    fn reached(&mut self, offset: u64) {
+        self.progress.reached(offset);
+    }
+}
+
+/// Counts the edges of a trace as fuzzers do, in a map that is described at [`pugmark_decoder_core::graph::edges`].
+pub(crate) fn add_map(trace: &[u8], code: &TracedCode, config: Config<'_>, map: &mut [u8; EDGES]) -> usize {
+    let sections = code.sections();
+    let mut memory = vec![0; GRAPH_WORDS];
+    let mut graph = Graph::new(&mut memory);
+    let mut decoder = BlockDecoder::with_config(trace, Image::new(&sections), config);
+    let mut errors = 0;
+    while decoder.resync().is_some() {
+        errors += usize::from(decoder.visit(&mut graph, &mut EdgeMap::<true>::new(map)).is_err());
+    }
+    errors
+}

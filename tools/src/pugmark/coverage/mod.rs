@@ -1,0 +1,190 @@
+//! `pugmark coverage`: which code a trace has executed, and which it has not.
+
+mod blocks;
+mod executed;
+mod formats;
+
+use super::{code::TracedCode, options::Input, progress::Progress};
+use crate::output;
+use anyhow::{Context, Result, ensure};
+use blocks::Blocks;
+use clap::{Args, ValueEnum};
+use executed::Executed;
+use formats::Report;
+use pugmark_decoder_core::graph::edges::EDGES;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// The options of `pugmark coverage`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    mut_arg("layer", |layer| layer.hide(true)),
+    mut_arg("threads", |threads| threads.hide(true)),
+    after_help = "\
+Examples:
+  pugmark coverage --of ./a.out a.rec                               functions, and how much of each was executed
+  pugmark coverage --of ./a.out -f blocks --diff b.rec a.rec        what only one of two has executed
+  pugmark coverage --of ./a.out -f drcov -o a.drcov a.rec           for Lighthouse, bncov, Cartographer
+  pugmark coverage -f afl -o a.map a.rec                            a map of edges as fuzzers have it"
+)]
+pub struct CoverageOptions {
+    /// functions, blocks (hit and missed), edges, drcov, or afl: 65536 counts
+    #[arg(short, long, value_enum, default_value_t = Format::Functions, hide_possible_values = true)]
+    format: Format,
+    /// Count the blocks of this ELF file; its place is found by its bytes, unless BASE says it
+    #[arg(long, value_name = "FILE[:BASE]")]
+    of: Option<String>,
+    /// Compare with this one: + is what only it has executed, - what only the other has
+    #[arg(long, value_name = "TRACE")]
+    diff: Option<PathBuf>,
+    /// Write to this file instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    input: Input,
+}
+
+/// What is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Functions,
+    Blocks,
+    Edges,
+    Drcov,
+    Afl,
+}
+
+/// Runs `pugmark coverage`. The exit status is 1 if a trace has errors or nothing in it was executed.
+///
+/// # Errors
+/// If there is no trace or no code, or the output cannot be written.
+pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
+    options.check()?;
+    let mut progress = Progress::stderr();
+    if options.format == Format::Afl {
+        return options.map(&mut progress);
+    }
+    let (executed, code) = executed(&options.input, &options.input.trace, &mut progress)?;
+    let other = options.diff.as_ref().map(|other| executed_other(&options.input, other, &mut progress));
+    let other = other.transpose()?;
+    let of = options.of.as_deref().map(|of| Of::load(of, &code)).transpose()?;
+    let blocks = of.as_ref().map(|of| {
+        let mut blocks = of.blocks.clone();
+        let targets = |executed: &Executed| executed.edges.keys().map(|(_, to)| *to).collect::<Vec<_>>();
+        blocks.split(targets(&executed).into_iter());
+        blocks.split(other.iter().flat_map(targets));
+        blocks
+    });
+    let good = [Some(&executed), other.as_ref()].into_iter().flatten();
+    let good = good.clone().all(|executed| executed.errors == 0 && !executed.insns.is_empty());
+    if !good {
+        output::tell(format_args!(
+            "pugmark: warning: the traces have errors, or no code was executed: `pugmark decode` says more"
+        ));
+    }
+    let report = Report { executed: &executed, other: other.as_ref(), blocks: blocks.as_ref() };
+    let mut text = vec![];
+    match (options.json, options.format, &of) {
+        (true, ..) => report.json(&mut text)?,
+        (_, Format::Drcov, Some(of)) => report.drcov(&of.path, of.moved, &mut text)?,
+        (_, Format::Functions, Some(_)) => report.functions(&mut text)?,
+        (_, Format::Blocks, Some(_)) => report.blocks(&mut text)?,
+        _ => report.edges(&mut text)?,
+    }
+    options.write(&text)?;
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl CoverageOptions {
+    fn check(&self) -> Result<()> {
+        let needs = matches!(self.format, Format::Functions | Format::Blocks | Format::Drcov);
+        ensure!(
+            !needs || self.of.is_some(),
+            "blocks are those of a program: name its file with --of, or use --format edges"
+        );
+        ensure!(
+            self.diff.is_none() || !matches!(self.format, Format::Drcov | Format::Afl),
+            "--diff compares functions, blocks and edges; make a file for each trace and use a program for these files"
+        );
+        ensure!(
+            !self.json || !matches!(self.format, Format::Drcov | Format::Afl),
+            "drcov and afl are formats of their own: leave out --json"
+        );
+        Ok(())
+    }
+
+    /// Writes the map of edges.
+    fn map(&self, progress: &mut Progress) -> Result<ExitCode> {
+        let mut map = Box::new([0; EDGES]);
+        let mut errors = 0;
+        for traced in self.input.traces()? {
+            let code = self.input.code(&traced)?;
+            let trace = self.input.load(&traced, progress)?;
+            errors += executed::add_map(&trace, &code, self.input.config(&traced)?, &mut map);
+        }
+        self.write(&map[..])?;
+        Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn write(&self, bytes: &[u8]) -> Result<()> {
+        match &self.out {
+            Some(file) => fs::write(file, bytes).with_context(|| format!("cannot write {}", file.display())),
+            None if matches!(self.format, Format::Drcov | Format::Afl) => {
+                output::print(|out| out.write_all(bytes))
+            }
+            None => output::page(|out| out.write_all(bytes)),
+        }
+    }
+}
+
+/// Decodes all traces of an input. Returns their code, too.
+fn executed(input: &Input, trace: &Path, progress: &mut Progress) -> Result<(Executed, Vec<TracedCode>)> {
+    let mut input = input.clone();
+    input.trace = trace.into();
+    let (mut executed, mut codes) = (Executed::default(), vec![]);
+    for traced in input.traces()? {
+        let code = input.code(&traced)?;
+        let trace = input.load(&traced, progress)?;
+        executed.add(&trace, &code, input.config(&traced)?, progress);
+        codes.push(code);
+    }
+    Ok((executed, codes))
+}
+
+fn executed_other(input: &Input, trace: &Path, progress: &mut Progress) -> Result<Executed> {
+    executed(input, trace, progress).map(|(executed, _)| executed)
+}
+
+/// The file whose blocks are counted.
+struct Of {
+    path: PathBuf,
+    moved: u64,
+    blocks: Blocks,
+}
+
+impl Of {
+    fn load(argument: &str, codes: &[TracedCode]) -> Result<Self> {
+        use object::{Object, ObjectSegment};
+        let (path, base) = super::options::split_base(argument);
+        let what = || format!("--of {argument}");
+        let bytes = fs::read(path).with_context(what)?;
+        let file = object::File::parse(&*bytes).with_context(what)?;
+        let lowest = file.segments().map(|segment| segment.address()).min().unwrap_or_default();
+        let moved = match base {
+            Some(base) => base.wrapping_sub(lowest),
+            None => codes.iter().find_map(|code| blocks::moved(&file, code)).with_context(|| {
+                format!(
+                    "--of {argument}: no page of its code is in the code that was traced; if it is the right file, \
+                     say where it was loaded: --of {path}:0x400000"
+                )
+            })?,
+        };
+        Ok(Self { path: path.into(), moved, blocks: Blocks::of(&file, moved).with_context(what)? })
+    }
+}

@@ -1,0 +1,181 @@
+//! `pugmark coverage`.
+
+use pugmark_decoder_core::hash::AddressHash;
+use serde_json::Value;
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+/// PSB, MODE.Exec (64 bit), FUP (1000), PSBEND, TNT (taken, taken).
+const TRACE: &[u8] = b"\
+    \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\x0e";
+/// 1000: xor eax, eax; 1002: jz 1005; 1004: hlt; 1005: nop; 1006: jmp 1000.
+const CODE: [u8; 8] = [0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8];
+
+/// `leaf` runs twice of three times; `never` does not run.
+const PROGRAM: &str = r"
+#include <stdlib.h>
+__attribute__((noinline)) int leaf(int x) { return x * 3 + 1; }
+__attribute__((noinline)) int never(int x) { return x / 7; }
+__attribute__((noinline)) int work(int n) {
+    int sum = 0;
+    for (int i = 0; i < n; i++) sum += i % 3 ? leaf(i) : -1;
+    return sum;
+}
+int main(int count, char **words) {
+    if (count < 2) return 3;
+    if (count > 3) return never(count);
+    return work(atoi(words[1])) == 0;
+}";
+
+/// A folder that is removed when the value is dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("pugmark-coverage-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("code"), CODE).unwrap();
+        fs::write(folder.join("trace"), TRACE).unwrap();
+        Self(folder)
+    }
+
+    fn pugmark(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_pugmark")).args(arguments).current_dir(&self.0).output().unwrap()
+    }
+
+    fn text(&self, arguments: &[&str]) -> String {
+        let output = self.pugmark(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.text(&[arguments, &["--json"]].concat())).unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(Path::new(&self.0));
+    }
+}
+
+#[test]
+fn an_edge_is_a_branch_and_where_it_went() {
+    let folder = Scratch::new("edges");
+    let raw = ["coverage", "-f", "edges", "--raw", "code:0x1000"];
+    assert_eq!(folder.text(&[&raw[..], &["trace"]].concat()), "0x1002 0x1005 1\n0x1006 0x1000 1\n");
+    // FUP (1005), TIP (1000): an interrupt whose handler is the same code. Where it leads is no edge.
+    fs::write(folder.0.join("interrupt"), [TRACE, b"\x3d\x05\x10\x2d\0\x10\x06", &[0; 8]].concat()).unwrap();
+    assert_eq!(folder.text(&[&raw[..], &["interrupt"]].concat()), "0x1002 0x1005 1\n0x1006 0x1000 1\n");
+    // Not taken, taken.
+    let not_taken = [&TRACE[..27], &[0x0a]].concat();
+    fs::write(folder.0.join("other"), not_taken).unwrap();
+    let differs = folder.text(&[&raw[..], &["--diff", "other", "trace"]].concat());
+    assert_eq!(differs, "+ 0x1002 0x1004 1\n- 0x1002 0x1005 1\n");
+    let json = folder.json(&[&raw[..], &["--diff", "other", "trace"]].concat());
+    assert_eq!(json["edges"], serde_json::json!([[0x1002, 0x1005, 1], [0x1006, 0x1000, 1]]));
+    assert_eq!((&json["instructions"], &json["addresses"]), (&6.into(), &4.into()));
+    assert_eq!(json["other"]["edges"][0], serde_json::json!([0x1002, 0x1004, 1]));
+}
+
+#[test]
+fn the_fuzzers_map_is_that_of_the_benchmark() {
+    let folder = Scratch::new("map");
+    let raw = ["--raw", "code:0x1000", "trace"];
+    let counts = folder.pugmark(&[&["coverage", "-f", "afl"], &raw[..]].concat()).stdout;
+    let bench = folder.json(&[&["bench", "--seconds", "0", "--layer", "edges"], &raw[..]].concat());
+    assert_eq!((counts.len(), counts.iter().map(|count| u64::from(*count)).sum()), (1 << 16, 2));
+    assert_eq!(bench["count"], 2);
+    let mut hash = AddressHash::new();
+    counts.chunks(8).for_each(|counts| hash.add(u64::from_le_bytes(counts.try_into().unwrap())));
+    assert_eq!(bench["hash"], format!("{:#018x}", hash.value()));
+}
+
+#[test]
+fn refusals_say_what_to_do() {
+    let folder = Scratch::new("refusals");
+    for (arguments, text) in [
+        (&["trace"][..], "name its file with --of, or use --format edges"),
+        (&["-f", "afl", "--diff", "trace", "trace"], "--diff compares functions, blocks and edges"),
+        (&["-f", "drcov", "--of", "code", "--json", "trace"], "leave out --json"),
+        (&["--of", "code", "--raw", "code:0x1000", "trace"], "--of code"),
+        (&["--of", "/proc/self/exe", "--raw", "code:0x1000", "trace"], "--of /proc/self/exe:0x400000"),
+        (&["-f", "edges", "missing"], "cannot read the trace missing"),
+    ] {
+        let output = folder.pugmark(&[&["coverage"], arguments].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && stderr.contains(text), "{arguments:?}: {stderr}");
+    }
+    // Nothing was executed.
+    let output = folder.pugmark(&["coverage", "-f", "edges", "--raw", "code:0x2000", "trace"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("`pugmark decode` says more"));
+}
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[test]
+fn the_blocks_of_a_program_are_hit_as_often_as_it_says() {
+    let folder = Scratch::new("program");
+    fs::write(folder.0.join("program.c"), PROGRAM).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-pie", "-fPIE", "-o", "program", "program.c"]).current_dir(&folder.0);
+    match cc.output() {
+        Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
+        Err(_) => return println!("skipped: a compiler is not installed"),
+    }
+    for (recording, words) in [("ten", &["10"][..]), ("none", &[])] {
+        let record = ["record", "-o", recording, "--", "./program"];
+        folder.pugmark(&[&record[..], words].concat());
+    }
+    let of = ["coverage", "--of", "program"];
+    let ten = folder.json(&[&of[..], &["ten"]].concat());
+    let truth: Value = serde_json::from_slice(&fs::read(folder.0.join("ten/truth.json")).unwrap()).unwrap();
+    assert_eq!(ten["instructions"], truth["count"]);
+    let counts = |json: &Value, function: &str| -> Vec<u64> {
+        let blocks = json["blocks"].as_array().unwrap().iter();
+        let name = |block: &&Value| block["name"].as_str().unwrap().split('+').next() == Some(function);
+        blocks.filter(name).map(|block| block["count"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(counts(&ten, "leaf")[0], 6);
+    assert_eq!(counts(&ten, "work")[0], 1);
+    assert!(counts(&ten, "work").contains(&10) && counts(&ten, "work").contains(&6), "{ten}");
+    assert!(!counts(&ten, "never").is_empty() && counts(&ten, "never").iter().all(|count| *count == 0));
+
+    let functions = folder.text(&[&of[..], &["ten"]].concat());
+    let row = |text: &str, name: &str| -> Option<Vec<String>> {
+        let row = text.lines().find(|line| line.split_whitespace().last() == Some(name))?;
+        Some(row.split_whitespace().map(String::from).collect())
+    };
+    assert_eq!(row(&functions, "leaf").unwrap(), ["1", "1", "100.0", "leaf"], "{functions}");
+    assert_eq!(row(&functions, "never"), None, "{functions}");
+    let differs = folder.text(&[&of[..], &["--diff", "ten", "none"]].concat());
+    assert_eq!(row(&differs, "leaf").unwrap(), ["0", "1", "1", "leaf"], "{differs}");
+    assert_eq!(row(&differs, "_start"), None, "{differs}");
+    let new = folder.text(&[&of[..], &["-f", "blocks", "--diff", "ten", "none"]].concat());
+    let signs: BTreeSet<&str> =
+        new.lines().filter(|line| line.contains(" main")).map(|line| &line[..2]).collect();
+    // `return 3` is executed without a word alone.
+    assert_eq!(signs, BTreeSet::from(["+ ", "- "]), "{new}");
+    assert!(new.contains("+ hit ") && new.contains(" 6 leaf\n"), "{new}");
+
+    // Another program reads the blocks that were hit.
+    folder.text(&[&of[..], &["-f", "drcov", "-o", "ten.drcov", "ten"]].concat());
+    let drcov = drcov::from_file(folder.0.join("ten.drcov")).unwrap();
+    let module = &drcov.modules[0];
+    assert_eq!(Path::new(&module.path), fs::canonicalize(folder.0.join("program")).unwrap());
+    let read: BTreeSet<_> = drcov
+        .basic_blocks
+        .iter()
+        .map(|block| (module.base + u64::from(block.start), block.size.into()))
+        .collect();
+    let number = |block: &Value, name: &str| block[name].as_u64().unwrap();
+    let hit = ten["blocks"].as_array().unwrap().iter().filter(|block| number(block, "count") > 0);
+    let hit: BTreeSet<_> =
+        hit.map(|block| (number(block, "from"), number(block, "to") - number(block, "from"))).collect();
+    assert_eq!((read, drcov.basic_blocks.len() as u64), (hit, number(&ten, "blocks_hit")));
+}
