@@ -71,6 +71,12 @@ impl ExecLog {
         self.levels.resize(self.begun.len(), level);
     }
 
+    /// QEMU has entered `block` and not executed any of it, because it had something else to do first.
+    fn withdraw(&mut self, block: &[u64]) {
+        self.begun.truncate(self.begun.len() - block.len());
+        self.levels.truncate(self.begun.len());
+    }
+
     /// After `block` the guest was at `next`. If the end of the block cannot lead there, the guest left the block at
     /// that instruction: it was begun, and the instructions after it were not. `faulted` says that an instruction of
     /// the block caused the exit.
@@ -160,6 +166,10 @@ fn read_file(path: &Path, processor: u16, lines: Lines) -> Result<Option<ExecLog
                 };
                 log.enter(&inside, (entry.flags & CPL) as u8);
             }
+        } else if let Some(address) = stop_line(&line) {
+            if inside.first() == Some(&address) {
+                log.withdraw(&std::mem::take(&mut inside));
+            }
         } else if line.starts_with("vmexit(") {
             let (code, rip) = exit_line(&line).with_context(|| format!("unknown form: {line:?}"))?;
             log.leave(&inside, rip, !BETWEEN_BLOCKS.contains(&code));
@@ -204,6 +214,13 @@ fn trace_line(line: &str) -> Option<LogEntry> {
     let mut hex = || u64::from_str_radix(fields.next()?, 16).ok();
     let (_cs_base, address, flags) = (hex()?, hex()?, hex()?);
     Some(LogEntry { processor: processor.parse().ok()?, block, address, flags })
+}
+
+/// Parses `Stopped execution of TB chain before 0x… [pc] …`, which comes after the line of a block that was not executed,
+/// and returns the address of that block.
+fn stop_line(line: &str) -> Option<u64> {
+    let fields = line.strip_prefix("Stopped execution of TB chain before ")?.split_once('[')?.1;
+    u64::from_str_radix(fields.split_once(']')?.0, 16).ok()
 }
 
 /// Parses `vmexit(code, information, information, rip)!` and returns the code and RIP.
@@ -266,6 +283,27 @@ mod tests {
         let exit = "vmexit(0000004e, 0000000000000002, 0000010000000000, 0000000000101761)!";
         assert_eq!(exit_line(exit), Some((0x4e, 0x10_1761)));
         assert_eq!(exit_line("vmexit(0000004e, 0000000000000002)!"), None);
+    }
+
+    #[test]
+    fn a_block_that_was_not_executed_is_not_in_the_log() {
+        // Two NOPs and a RET, which could lead back to the first of them.
+        let text = "\
+            0x00001000:  90                       nop\n\
+            0x00001001:  90                       nop\n\
+            0x00001002:  c3                       retq\n\
+            Trace 0: 0x7f00 [0000000000000000/0000000000001000/0070c2b0/ff020201] \n\
+            Stopped execution of TB chain before 0x7f00 [0000000000001000] name\n\
+            Trace 0: 0x7f00 [0000000000000000/0000000000001000/0070c2b0/ff020201] \n\
+            0x00002000:  f4                       hlt\n\
+            Trace 0: 0x7f10 [0000000000000000/0000000000002000/0070c2b0/ff020201] \n\
+            Stopped execution of TB chain before 0x7a00 [0000000010000000] the monitor\n\
+            vmexit(00000078, 0000000000000000, 0000000000000000, 0000000000002000)!\n";
+        let scratch = crate::scratch::Scratch::new().unwrap();
+        std::fs::write(scratch.file("log.1"), text).unwrap();
+        let log = read(scratch.folder(), 0, Lines::Blocks).unwrap();
+        assert_eq!((log.begun, log.levels), (vec![0x1000, 0x1001, 0x1002, 0x2000], vec![0; 4]));
+        assert_eq!(log.exits, [Exit { after: 4, code: 0x78, rip: 0x2000 }]);
     }
 
     #[test]

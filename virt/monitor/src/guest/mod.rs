@@ -45,6 +45,6 @@ pub use emulate::{ExecutionOutcome, PtwriteOperand, execute, ptwrite_operand, re
 pub use event::{Event, SoftwareKind};
 pub use exception::{Exception, ExceptionKind, GuestError, Unsupported, vector};
 pub use linear::{read_linear, write_linear};
-pub use lookahead::{Emulation, Instruction, Lookahead, Size, Stretch};
+pub use lookahead::{Emulation, Instruction, Lookahead, Size, Stretch, StretchLimits};
 pub use memory::GuestMemory;
 pub use paging::{Access, AccessKind, Mapped, Privilege, Tlb, translate, walk};

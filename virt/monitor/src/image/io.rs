@@ -6,6 +6,7 @@ use pugmark_monitor::guest::Instruction;
 use crate::image::configuration::{FIRST_PORT, LAST_PORT};
 use crate::image::exit::{DEBUG_EXIT_PORT, exit, fatal};
 use crate::image::interrupts;
+use crate::image::serial::report;
 use crate::image::vcpu::Vcpu;
 
 /// Port to which a guest writes the number of the trace session that it begins; 0 if it ends one.
@@ -72,6 +73,7 @@ impl Vcpu {
             self.end_this_processor();
         }
         self.report_session_violations();
+        self.report_steps();
         if let Some(truth) = &self.truth {
             truth.close(value);
         }
@@ -81,9 +83,22 @@ impl Vcpu {
     /// Ends this processor because another processor ends the machine.
     pub(crate) fn end_this_processor(&mut self) -> ! {
         self.report_session_violations();
+        self.report_steps();
         self.peers.record_end();
         loop {
             interrupts::wait_for_nmi();
         }
+    }
+
+    /// Says how many instructions an entry into the stepped guest executed on average: entries are what stepping costs.
+    fn report_steps(&self) {
+        let Self { stepped, stepping_entries, .. } = *self;
+        let Some(tenths) = (stepped * 10).checked_div(stepping_entries) else { return };
+        report!(
+            "processor {}: {stepped} instructions stepped in {stepping_entries} entries, {}.{} each",
+            self.peers.index(),
+            tenths / 10,
+            tenths % 10
+        );
     }
 }

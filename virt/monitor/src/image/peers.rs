@@ -53,6 +53,11 @@ impl Peers {
         (0..all.len()).map(move |own| Self { all, own })
     }
 
+    /// Returns whether the machine has no other processor.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.all.len() == 1
+    }
+
     /// Returns the index of this processor. The machine started with processor 0.
     pub(crate) fn index(&self) -> u16 {
         self.own as u16

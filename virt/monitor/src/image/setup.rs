@@ -177,6 +177,8 @@ impl MachinePlan<'_> {
             time_records: EveryNth::new(self.options.times),
             // An interrupt that one instruction of a stretch raises must not be due before the last instruction.
             max_stretch: self.options.stretch.min(self.options.skid() as usize),
+            stepped: 0,
+            stepping_entries: 0,
             truth: self.truth,
         }
     }

@@ -8,7 +8,7 @@ use core::arch::asm;
 
 use pugmark_model::Context;
 use pugmark_monitor::entry::{EntryMode, execute_breakpoints};
-use pugmark_monitor::guest::{Gpr, Instruction, Stretch, rflags};
+use pugmark_monitor::guest::{Gpr, Instruction, Stretch, StretchLimits, rflags};
 use pugmark_monitor::guest_map::MONITOR;
 
 use crate::image::exit::fatal;
@@ -23,11 +23,14 @@ impl Vcpu {
         if most == 1 {
             return false;
         }
-        // A branch is recorded before the next instruction executes, and storing the record in memory may fault.
-        let through = !self.processor.records_branches();
-        let limit = self.max_stretch.min(most);
+        let limits = StretchLimits {
+            instructions: self.max_stretch.min(most),
+            // A branch is recorded before the next instruction executes, and storing the record in memory may fault.
+            through_branches: !self.processor.records_branches(),
+            alone: self.peers.is_alone(),
+        };
         let Some(mut stretch) = self.spare_stretch.take() else { return false };
-        let found = self.lookahead.stretch(&self.cpu, &mut self.memory, first, limit, through, &mut stretch);
+        let found = self.lookahead.stretch(&self.cpu, &mut self.memory, first, limits, &mut stretch);
         let done = found && self.enter_stretch(first, &stretch);
         self.spare_stretch = Some(stretch);
         done

@@ -57,6 +57,9 @@ pub(crate) struct Vcpu {
     pub(crate) max_stretch: usize,
     /// The guest's violations that have been reported.
     pub(crate) reported: ReportedViolations,
+    /// Number of instructions that were accounted for, and of entries into the guest while it was stepped.
+    pub(crate) stepped: u64,
+    pub(crate) stepping_entries: u64,
     /// How often the log gets the time of an instruction.
     pub(crate) time_records: EveryNth,
     /// The truth log; `None` if it is disabled.
@@ -164,6 +167,7 @@ impl Vcpu {
     pub(crate) fn retired(&mut self, before: Context, instruction: &Instruction, operand: u64) {
         self.last_ip = before.ip;
         self.timer_limit.retired();
+        self.stepped += 1;
         let after = self.context();
         let tsc = tsc();
         if self.is_logged() {
@@ -233,6 +237,7 @@ impl Vcpu {
                 control.intercept_exceptions = INVALID_OPCODE;
             }
             EntryMode::Stretch { .. } | EntryMode::Step { .. } => {
+                self.stepping_entries += 1;
                 control.intercept1 = ALWAYS1 | STEPPING1;
                 control.intercept2 = ALWAYS2 | STEPPING2;
                 control.intercept_exceptions = !0;

@@ -7,6 +7,7 @@ use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, FlowControl, Mnemoni
 
 use pugmark_truth::BranchKind;
 
+use super::effects::{self, Effects, Source};
 use super::emulation::{Emulation, MAX_LEN, Size};
 use crate::guest::cpu::Shadow;
 
@@ -21,6 +22,10 @@ pub(super) struct Classification {
     pub(super) valid: bool,
     /// Where execution continues, unless a fault or an interrupt prevents it; `None` if that is unknown.
     pub(super) successors: Option<Successors>,
+    /// Where an indirect branch of 64-bit code takes its target from, if that is known.
+    pub(super) source: Option<Source>,
+    /// What it changes, in 64-bit code.
+    pub(super) effects: Effects,
     /// The kind of branch, if it is a branch.
     pub(super) branch: Option<BranchKind>,
 }
@@ -34,6 +39,8 @@ impl Classification {
         repeats: false,
         valid: false,
         successors: None,
+        source: None,
+        effects: Effects::UNKNOWN,
         branch: None,
     };
 }
@@ -75,6 +82,8 @@ pub(super) fn classify(bits: u32, rip: u64, bytes: &[u8]) -> Option<Classificati
     let repeats = prefixed && instruction.is_string_instruction();
     let successors = successors(&instruction, bytes[0], repeats).filter(|_| emulation.is_none());
     let branch = branch(&instruction);
+    let source = effects::source(&instruction, bytes[0]).filter(|_| bits == 64);
+    let effects = if bits == 64 { Effects::of(&instruction) } else { Effects::UNKNOWN };
     Some(Classification {
         len: instruction.len() as u8,
         emulation,
@@ -82,6 +91,8 @@ pub(super) fn classify(bits: u32, rip: u64, bytes: &[u8]) -> Option<Classificati
         repeats,
         valid: true,
         successors,
+        source,
+        effects,
         branch,
     })
 }

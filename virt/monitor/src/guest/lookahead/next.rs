@@ -29,6 +29,11 @@ impl Instruction {
         self.rip
     }
 
+    /// Returns the RIP of the instruction that follows it in memory.
+    pub(super) const fn next_rip(&self) -> u64 {
+        self.rip.wrapping_add(self.len() as u64)
+    }
+
     /// Returns the bytes of the instruction. If it is not [valid](Self::is_valid): the bytes that the decoder looked
     /// at.
     pub fn bytes(&self) -> &[u8] {

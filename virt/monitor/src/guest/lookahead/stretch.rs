@@ -3,10 +3,9 @@
 use super::classify::Successors;
 use super::emulation::MAX_LEN;
 use super::next::{Instruction, Lookahead};
-use crate::guest::cpu::{Cpu, Gpr, Mode, dr7, rflags};
-use crate::guest::linear::read_array;
+use super::prediction::Prediction;
+use crate::guest::cpu::{Cpu, Mode, dr7, rflags};
 use crate::guest::memory::GuestMemory;
-use crate::guest::paging::{Access, AccessKind};
 
 /// Instructions that execute one after the other, unless execution leaves them at one of a few exits.
 ///
@@ -32,7 +31,7 @@ struct Exit {
 
 impl Stretch {
     /// Maximum number of instructions.
-    pub const MAX: usize = 32;
+    pub const MAX: usize = 64;
     /// Maximum number of exits: the number of breakpoints.
     pub const MAX_EXITS: usize = 4;
 
@@ -125,9 +124,20 @@ impl Default for Stretch {
     }
 }
 
+/// How far a stretch may go.
+#[derive(Clone, Copy, Debug)]
+pub struct StretchLimits {
+    /// Maximum number of instructions; [`Stretch::MAX`] is a limit too.
+    pub instructions: usize,
+    /// It may continue after a branch.
+    pub through_branches: bool,
+    /// Nobody else writes memory meanwhile, so that what is in memory before the stretch is there when it is read.
+    pub alone: bool,
+}
+
 impl Lookahead {
-    /// Fills `stretch` with at most `limit` instructions that execute one after the other, beginning with `first`,
-    /// which [`Lookahead::next`] has just returned. If `through` is set, the stretch may continue after a branch.
+    /// Fills `stretch` with instructions that execute one after the other, beginning with `first`, which
+    /// [`Lookahead::next`] has just returned.
     ///
     /// Returns false if nothing would be gained, or if the guest would notice: it steps itself, uses breakpoints, or
     /// has just returned to an instruction with RF set. The content of `stretch` has no meaning then.
@@ -136,17 +146,17 @@ impl Lookahead {
         cpu: &Cpu,
         memory: &mut M,
         first: &Instruction,
-        limit: usize,
-        through: bool,
+        limits: StretchLimits,
         stretch: &mut Stretch,
     ) -> bool {
         let flags = rflags::TF | rflags::RF;
         if cpu.mode() != Mode::Bits64 || cpu.rflags & flags != 0 || cpu.dr7 & (dr7::ENABLED | dr7::GD) != 0 {
             return false;
         }
-        let limit = limit.min(Stretch::MAX);
+        let limit = limits.instructions.min(Stretch::MAX);
         (stretch.len, stretch.exit_count) = (0, 0);
         let mut next = first.rip();
+        let mut prediction = Prediction::new(cpu, limits.alone);
         // The address that execution goes to after the instructions added so far, if the stretch can end there.
         let mut end = None;
         while stretch.len < limit {
@@ -154,7 +164,7 @@ impl Lookahead {
             let found = if stretch.len == 0 { Ok(*first) } else { self.at(cpu, next, memory) };
             let Ok(instruction) = found else { break };
             let successors = match successor_addresses(&instruction) {
-                None if stretch.len == 0 => known_target(cpu, memory, &instruction).map(|to| (to, None)),
+                None => prediction.target(cpu, memory, &instruction).map(|target| (target, None)),
                 successors => successors,
             };
             let Some((on, other)) = successors else { break };
@@ -170,6 +180,7 @@ impl Lookahead {
                 break;
             }
             stretch.add(instruction, address);
+            prediction.executes(cpu, &instruction);
             if let Some(other) = other {
                 // One exit is reserved for the end of the stretch.
                 if stretch.exit_count + 1 == Stretch::MAX_EXITS || !stretch.may_exit(other) {
@@ -185,7 +196,7 @@ impl Lookahead {
                 break;
             }
             end = Some(on);
-            if stretch.contains(on) || instruction.branch().is_some() && !through {
+            if stretch.contains(on) || instruction.branch().is_some() && !limits.through_branches {
                 break;
             }
             next = on;
@@ -198,7 +209,7 @@ impl Lookahead {
 
 /// Returns where execution most probably continues after `instruction`, and where else it can continue.
 fn successor_addresses(instruction: &Instruction) -> Option<(u64, Option<u64>)> {
-    let next = next_rip(instruction);
+    let next = instruction.next_rip();
     let target = |distance: i32| next.wrapping_add_signed(i64::from(distance));
     Some(match instruction.classification.successors? {
         Successors::Next | Successors::NextOrItself => (next, None),
@@ -207,25 +218,6 @@ fn successor_addresses(instruction: &Instruction) -> Option<(u64, Option<u64>)> 
         Successors::NextOrTarget(distance @ ..0) => (target(distance), Some(next)),
         Successors::NextOrTarget(distance) => (next, Some(target(distance))),
     })
-}
-
-/// Returns the target of `first`, the next instruction, if it is a near return or an indirect branch through a
-/// register. The target is known because nothing executes before `first` that could change the stack or the register.
-/// After another instruction it would have to be known what that instruction does.
-fn known_target<M: GuestMemory + ?Sized>(cpu: &Cpu, memory: &mut M, first: &Instruction) -> Option<u64> {
-    match *first.bytes() {
-        [0xc3] => {
-            let access = Access::at_cpl(cpu, AccessKind::Read);
-            read_array(cpu, memory, cpu.get(Gpr::Rsp), access).ok().map(u64::from_le_bytes)
-        }
-        [0xff, operand @ (0xd0..=0xd7 | 0xe0..=0xe7)] => Some(cpu.gpr[usize::from(operand & 7)]),
-        [0x41, 0xff, operand @ (0xd0..=0xd7 | 0xe0..=0xe7)] => Some(cpu.gpr[usize::from(operand & 7) + 8]),
-        _ => None,
-    }
-}
-
-fn next_rip(instruction: &Instruction) -> u64 {
-    instruction.rip().wrapping_add(u64::from(instruction.len()))
 }
 
 #[cfg(test)]

@@ -1,0 +1,197 @@
+//! What an instruction changes that a later branch may take its target from: general registers, the stack pointer, and
+//! memory.
+
+use iced_x86::{
+    Code, CodeSize, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register, UsedMemory,
+};
+
+/// What an instruction changes. Where this says "unknown", anything may have changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Effects {
+    /// The general registers that it writes, a bit for each by its number in an instruction; RSP is left out.
+    pub(super) registers: u16,
+    /// What is added to RSP; `None` if that is unknown.
+    pub(super) stack: Option<i32>,
+    pub(super) store: Store,
+}
+
+/// The memory that an instruction writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Store {
+    None,
+    /// `len` bytes at an address that is computed from the registers before the instruction.
+    At {
+        address: Address,
+        len: u8,
+    },
+    Unknown,
+}
+
+/// A linear address in 64-bit mode in a segment without a base, as an instruction computes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) base: Base,
+    /// The number of the index register, and what it is multiplied by.
+    pub(super) index: Option<(u8, u8)>,
+    pub(super) displacement: i32,
+}
+
+/// What the displacement of an address is added to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Base {
+    None,
+    /// A general register, by its number.
+    Register(u8),
+    /// The address of the instruction itself.
+    Instruction,
+}
+
+/// Where an indirect near branch takes its target from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// A general register, by its number.
+    Register(u8),
+    /// Eight bytes of memory.
+    Memory(Address),
+}
+
+/// The number of RSP in an instruction.
+pub(super) const RSP: u8 = 4;
+
+impl Effects {
+    /// Nothing is known.
+    pub(super) const UNKNOWN: Self = Self { registers: !0, stack: None, store: Store::Unknown };
+
+    /// The effects of `instruction`, which is of 64-bit code.
+    pub(super) fn of(instruction: &Instruction) -> Self {
+        let mut factory = InstructionInfoFactory::new();
+        let info = factory.info(instruction);
+        let mut registers = 0;
+        let mut writes_rsp = false;
+        for used in info.used_registers().iter().filter(|used| writes(used.access())) {
+            match general(used.register()) {
+                Some(RSP) => writes_rsp = true,
+                Some(number) => registers |= 1 << number,
+                None => {}
+            }
+        }
+        let stack = if writes_rsp { stack_increment(instruction) } else { Some(0) };
+        let mut stores = info.used_memory().iter().filter(|used| writes(used.access()));
+        let store = match (stores.next(), stores.next()) {
+            (None, _) => Store::None,
+            (Some(used), None) if !instruction.has_rep_prefix() && !instruction.has_repne_prefix() => {
+                store(used, instruction)
+            }
+            _ => Store::Unknown,
+        };
+        Self { registers, stack, store }
+    }
+}
+
+/// Where `instruction` of 64-bit code, whose first byte is `first`, takes its target from, if it is an indirect near
+/// branch; `None` if it is not known how to find it. Branches with prefixes other than REX are left out, because the
+/// effect of an operand-size prefix depends on the processor.
+pub(super) fn source(instruction: &Instruction, first: u8) -> Option<Source> {
+    if !matches!(first, 0x40..=0x4f | 0xc3 | 0xff) {
+        return None;
+    }
+    match instruction.code() {
+        Code::Retnq => {
+            Some(Source::Memory(Address { base: Base::Register(RSP), index: None, displacement: 0 }))
+        }
+        Code::Call_rm64 | Code::Jmp_rm64 => match instruction.op0_kind() {
+            OpKind::Register => general(instruction.op0_register()).map(Source::Register),
+            OpKind::Memory => explicit(instruction).map(Source::Memory),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The address of the memory operand.
+fn explicit(instruction: &Instruction) -> Option<Address> {
+    let has_base = matches!(instruction.memory_segment(), Register::FS | Register::GS);
+    // A 32-bit register wraps addresses at 4 GiB.
+    let is_64_bit =
+        |register: Register| matches!(register, Register::None | Register::RIP) || register.is_gpr64();
+    if has_base || !is_64_bit(instruction.memory_base()) || !is_64_bit(instruction.memory_index()) {
+        return None;
+    }
+    address(
+        instruction,
+        instruction.memory_base(),
+        instruction.memory_index(),
+        instruction.memory_index_scale(),
+        instruction.memory_displacement64(),
+    )
+}
+
+fn store(used: &UsedMemory, instruction: &Instruction) -> Store {
+    let has_base = matches!(used.segment(), Register::FS | Register::GS);
+    let known = !has_base && matches!(used.address_size(), CodeSize::Code64 | CodeSize::Unknown);
+    let found = known
+        .then(|| address(instruction, used.base(), used.index(), used.scale(), used.displacement()))
+        .flatten();
+    match (found, u8::try_from(used.memory_size().size())) {
+        (Some(address), Ok(len @ 1..)) => Store::At { address, len },
+        _ => Store::Unknown,
+    }
+}
+
+fn address(
+    instruction: &Instruction,
+    base: Register,
+    index: Register,
+    scale: u32,
+    displacement: u64,
+) -> Option<Address> {
+    let index = match index {
+        Register::None => None,
+        index if index.is_gpr64() => Some((general(index)?, scale as u8)),
+        _ => return None,
+    };
+    // An operand relative to RIP has its full address as displacement.
+    let is_relative = instruction.is_ip_rel_memory_operand()
+        && instruction.ip_rel_memory_address() == displacement
+        && matches!(base, Register::None | Register::RIP);
+    let (base, displacement) = match base {
+        _ if is_relative => (Base::Instruction, displacement.wrapping_sub(instruction.ip())),
+        Register::None => (Base::None, displacement),
+        base if base.is_gpr64() => (Base::Register(general(base)?), displacement),
+        _ => return None,
+    };
+    Some(Address { base, index, displacement: i32::try_from(displacement.cast_signed()).ok()? })
+}
+
+/// What `instruction`, which writes RSP, adds to it.
+fn stack_increment(instruction: &Instruction) -> Option<i32> {
+    let immediate = || i32::try_from(instruction.immediate(1).cast_signed()).ok();
+    match instruction.code() {
+        Code::Add_rm64_imm8 | Code::Add_rm64_imm32 => immediate(),
+        Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 => immediate()?.checked_neg(),
+        Code::Lea_r64_m => {
+            let address = explicit(instruction)?;
+            let on_rsp = address.base == Base::Register(RSP) && address.index.is_none();
+            on_rsp.then_some(address.displacement)
+        }
+        _ => {
+            let pops_rsp = instruction.mnemonic() == Mnemonic::Pop
+                && instruction.op0_kind() == OpKind::Register
+                && general(instruction.op0_register()) == Some(RSP);
+            let simple = matches!(
+                instruction.mnemonic(),
+                Mnemonic::Push | Mnemonic::Pop | Mnemonic::Call | Mnemonic::Ret
+            );
+            (simple && !pops_rsp).then(|| instruction.stack_pointer_increment())
+        }
+    }
+}
+
+/// The number of the general register that `register` is a part of.
+fn general(register: Register) -> Option<u8> {
+    register.is_gpr().then(|| register.full_register().number() as u8)
+}
+
+const fn writes(access: OpAccess) -> bool {
+    matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
+}

@@ -1,0 +1,140 @@
+//! Finds out where an indirect branch will go before the instructions that come before it have executed.
+//!
+//! The target comes from a register or from memory. It is known if no instruction since the guest stopped can have
+//! changed it. Each instruction names the registers and the memory that it writes ([`Effects`](super::effects::Effects)). If the address of a
+//! write is not known, no memory is known after it; what is pushed later is.
+
+use pugmark_truth::BranchKind;
+
+use super::effects::{Address, Base, RSP, Source, Store};
+use super::next::Instruction;
+use crate::guest::cpu::{Cpu, Gpr};
+use crate::guest::linear::read_array;
+use crate::guest::memory::GuestMemory;
+use crate::guest::paging::{Access, AccessKind};
+
+/// What is known about registers and memory after some instructions that have not executed.
+#[derive(Debug)]
+pub(super) struct Prediction {
+    /// The general registers that have been written, a bit for each.
+    written: u16,
+    /// RSP, if it is known.
+    rsp: Option<u64>,
+    writes: [Write; Self::MAX],
+    count: usize,
+    /// Memory may have been written anywhere before `writes`.
+    is_blind: bool,
+    /// Nobody else writes memory.
+    alone: bool,
+}
+
+/// Memory that has been written.
+#[derive(Clone, Copy, Debug)]
+struct Write {
+    address: u64,
+    len: u8,
+    /// The value, if it is a return address.
+    value: Option<u64>,
+}
+
+impl Prediction {
+    /// Maximum number of writes that are remembered.
+    const MAX: usize = 32;
+
+    /// Nothing has executed. `alone`: nobody else writes memory meanwhile.
+    pub(super) const fn new(cpu: &Cpu, alone: bool) -> Self {
+        let nothing = Write { address: 0, len: 0, value: None };
+        let rsp = Some(cpu.gpr[Gpr::Rsp as usize]);
+        Self { written: 0, rsp, writes: [nothing; Self::MAX], count: 0, is_blind: false, alone }
+    }
+
+    /// Accounts for an instruction.
+    pub(super) fn executes(&mut self, cpu: &Cpu, instruction: &Instruction) {
+        let effects = &instruction.classification.effects;
+        match effects.store {
+            Store::None => {}
+            Store::At { address, len } => match self.address(cpu, instruction.rip(), address) {
+                Some(address) => {
+                    let is_call = instruction.branch() == Some(BranchKind::Call);
+                    self.write(Write { address, len, value: is_call.then(|| instruction.next_rip()) });
+                }
+                None => self.forget_memory(),
+            },
+            Store::Unknown => self.forget_memory(),
+        }
+        self.written |= effects.registers;
+        self.rsp = match (self.rsp, effects.stack) {
+            (Some(rsp), Some(added)) => Some(rsp.wrapping_add_signed(i64::from(added))),
+            _ => None,
+        };
+    }
+
+    /// Returns the target of an indirect near branch, if it is known.
+    pub(super) fn target<M: GuestMemory + ?Sized>(
+        &self,
+        cpu: &Cpu,
+        memory: &mut M,
+        instruction: &Instruction,
+    ) -> Option<u64> {
+        match instruction.classification.source? {
+            Source::Register(number) => self.register(cpu, number),
+            Source::Memory(address) => {
+                // Only a stack belongs to one processor alone.
+                let is_shared = address.base != Base::Register(RSP) && !self.alone;
+                let address = (!is_shared).then(|| self.address(cpu, instruction.rip(), address))??;
+                self.read(cpu, memory, address)
+            }
+        }
+    }
+
+    fn register(&self, cpu: &Cpu, number: u8) -> Option<u64> {
+        match number {
+            RSP => self.rsp,
+            number if self.written & 1 << number == 0 => Some(cpu.gpr[usize::from(number)]),
+            _ => None,
+        }
+    }
+
+    fn address(&self, cpu: &Cpu, rip: u64, address: Address) -> Option<u64> {
+        let base = match address.base {
+            Base::None => 0,
+            Base::Register(number) => self.register(cpu, number)?,
+            Base::Instruction => rip,
+        };
+        let index = match address.index {
+            None => 0,
+            Some((number, scale)) => self.register(cpu, number)?.wrapping_mul(u64::from(scale)),
+        };
+        Some(base.wrapping_add(index).wrapping_add_signed(i64::from(address.displacement)))
+    }
+
+    fn write(&mut self, write: Write) {
+        if self.count == Self::MAX {
+            self.forget_memory();
+        }
+        self.writes[self.count] = write;
+        self.count += 1;
+    }
+
+    fn forget_memory(&mut self) {
+        (self.count, self.is_blind) = (0, true);
+    }
+
+    /// Returns the eight bytes at `address`, if they are known.
+    fn read<M: GuestMemory + ?Sized>(&self, cpu: &Cpu, memory: &mut M, address: u64) -> Option<u64> {
+        let overlaps = |write: &&Write| {
+            let after = address.wrapping_sub(write.address) < u64::from(write.len);
+            after || write.address.wrapping_sub(address) < 8
+        };
+        if let Some(write) = self.writes[..self.count].iter().rev().find(overlaps) {
+            return write.value.filter(|_| write.address == address);
+        }
+        if self.is_blind {
+            return None;
+        }
+        read_array(cpu, memory, address, Access::at_cpl(cpu, AccessKind::Read)).ok().map(u64::from_le_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests;
