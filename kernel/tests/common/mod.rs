@@ -1,24 +1,23 @@
 //! A machine for the driver: the model's processor, memory, and a program of indirect jumps.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+mod collector;
 mod ledger;
 mod ram;
 pub(crate) mod store;
 
 #[allow(unused_imports, reason = "each test file uses its part")]
+pub(crate) use collector::{Collector, assert_same, run_within, synced, tips};
+#[allow(unused_imports, reason = "each test file uses its part")]
 pub(crate) use ledger::Ledger;
 pub(crate) use ram::Ram;
 
-use pugmark_decoder_core::last_ip::LastIp;
-use pugmark_decoder_core::packet::{Packet, Packets};
 use pugmark_kernel::cpuid::CpuIdResult;
-use pugmark_kernel::drain::{Chunk, Sink};
 use pugmark_kernel::intel::pt::PtCapabilities;
 use pugmark_kernel::intel::pt::PtConfig;
 use pugmark_kernel::intel::pt::{Buffer, Layout, Mode};
-use pugmark_kernel::intel::pt::{PtRunning, PtUnit, Trace};
+use pugmark_kernel::intel::pt::{PtRunning, PtUnit};
 use pugmark_kernel::lapic::{Delivery, LocalApic, LvtPc};
-use pugmark_kernel::loss::Gap;
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Handler, Pmi, PmiSource};
 use pugmark_model::{self as model, Processor as _};
@@ -52,6 +51,10 @@ struct State {
     far: bool,
     /// After how many MSR accesses an interrupt arrives, and how many jumps its handler makes.
     disturbance: Option<(u32, usize)>,
+    /// After how many accesses of MSRs and of the local APIC something happens, and what.
+    hook: Option<(u32, Box<dyn FnOnce()>)>,
+    /// The targets of all jumps.
+    executed: Vec<u64>,
     /// An NMI arrived while the driver worked.
     missed: bool,
     /// The driver is serving a PMI: NMIs wait.
@@ -81,6 +84,8 @@ impl Machine {
             cr3: 0x5000,
             far: false,
             disturbance: None,
+            hook: None,
+            executed: Vec::new(),
             missed: false,
             in_handler: false,
             apic_enabled: true,
@@ -128,6 +133,62 @@ impl Machine {
     /// Lets an NMI arrive before the MSR access after `accesses` further ones; its handler makes this many jumps.
     pub(crate) fn disturb_in(&self, accesses: u32, jumps: usize) {
         self.state.borrow_mut().disturbance = Some((accesses, jumps));
+    }
+
+    /// Lets something happen before the access of an MSR or of the local APIC after `accesses` further ones.
+    pub(crate) fn at_access(&self, accesses: u32, happens: impl FnOnce() + 'static) {
+        self.state.borrow_mut().hook = Some((accesses, Box::new(happens)));
+    }
+
+    /// Cancels faults and what has not happened. Returns whether there was something to cancel.
+    pub(crate) fn cancel(&self) -> bool {
+        let mut state = self.state.borrow_mut();
+        let hook = state.hook.take();
+        state.fault_in.take().is_some() | hook.is_some()
+    }
+
+    /// Returns the targets of all jumps, whether they were traced or not.
+    pub(crate) fn executed(&self) -> Vec<u64> {
+        self.state.borrow().executed.clone()
+    }
+
+    /// Delivers an NMI to user code and calls the kernel's handler.
+    pub(crate) fn handle<R>(&self, handler: impl FnOnce() -> R) -> R {
+        self.deliver();
+        let result = handler();
+        self.iret();
+        result
+    }
+
+    /// Delivers an NMI to the driver, between two of its accesses. The NMI's handler makes this many jumps, then does what
+    /// `handler` does.
+    pub(crate) fn interrupt_driver(&self, jumps: usize, handler: impl FnOnce()) {
+        let driver = kernel(HANDLER + 0x10);
+        self.deliver_from(driver);
+        let places = [kernel(HANDLER), kernel(HANDLER + FAR)];
+        for n in 0..jumps {
+            self.retire(places[n % 2], places[(n + 1) % 2], &[0xff, 0xe0]);
+        }
+        handler();
+        self.retire(places[jumps % 2], driver, &[0x48, 0xcf]);
+    }
+
+    /// Masks the LVT entry as the local APIC does when it delivers a PMI.
+    pub(crate) fn mask(&self) {
+        let mut state = self.state.borrow_mut();
+        let entry = state.processor.read_apic(0x340);
+        state.processor.write_apic(0x340, entry | LvtPc::MASK);
+    }
+
+    /// Writes 0 to a register, as a kernel does that knows that nothing else uses it.
+    pub(crate) fn put_back(&self, register: u32) {
+        // SAFETY: nothing is recorded into memory.
+        unsafe { self.registers().wrmsr(register, 0) }.unwrap();
+    }
+
+    /// Returns whether an interrupt has arrived that nobody has taken yet.
+    pub(crate) fn take_interrupt(&self) -> bool {
+        self.state.borrow_mut().processor.take_interrupt().is_some()
     }
 
     /// Cancels faults and interrupts. Returns whether an NMI arrived while the driver worked: a PMI or another one.
@@ -179,6 +240,7 @@ impl Machine {
         let state = &mut *state;
         let near = CODE + (state.ip % FAR - CODE + 0x10) % 0x4000;
         let target = if state.far && state.ip < FAR { near + FAR } else { near };
+        state.executed.push(target);
         let cr3 = state.cr3;
         let user = |ip| model::Context { cr3, ..user(ip) };
         if state.processor.needs_each_instruction() {
@@ -347,21 +409,26 @@ impl Machine {
         }
     }
 
+    /// Lets happen what [`Machine::at_access`] has asked for.
+    fn hooked(&self) {
+        let hook = self.state.borrow_mut().hook.take();
+        match hook {
+            Some((0, happens)) => happens(),
+            Some((left, happens)) => self.state.borrow_mut().hook = Some((left - 1, happens)),
+            None => {}
+        }
+    }
+
     /// Lets happen what comes between two accesses of the driver.
     fn disturbed(&self) {
+        self.hooked();
         let jumps = match &mut self.state.borrow_mut().disturbance {
             Some((0, jumps)) => *jumps,
             Some((left, _)) => return *left -= 1,
             None => return,
         };
         self.state.borrow_mut().disturbance = None;
-        let driver = kernel(HANDLER + 0x10);
-        self.deliver_from(driver);
-        let places = [kernel(HANDLER), kernel(HANDLER + FAR)];
-        for n in 0..jumps {
-            self.retire(places[n % 2], places[(n + 1) % 2], &[0xff, 0xe0]);
-        }
-        self.retire(places[jumps % 2], driver, &[0x48, 0xcf]);
+        self.interrupt_driver(jumps, || ());
         let mut state = self.state.borrow_mut();
         if !state.in_handler {
             // The driver holds the trace, so the interrupt is only noted, as a PMI would be.
@@ -420,18 +487,21 @@ unsafe impl Msr for Registers {
 // SAFETY: it is the entry of the one processor of the machine.
 unsafe impl LocalApic for Registers {
     fn is_enabled(&mut self) -> Result<bool, GeneralProtection> {
+        self.0.hooked();
         let mut state = self.0.state.borrow_mut();
         state.access().map_err(|()| GeneralProtection { address: SPURIOUS, written: None })?;
         Ok(state.apic_enabled)
     }
 
     fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
+        self.0.hooked();
         let mut state = self.0.state.borrow_mut();
         state.access().map_err(|()| GeneralProtection { address: LVT_PC, written: None })?;
         Ok(LvtPc(state.processor.read_apic(0x340)))
     }
 
     unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
+        self.0.hooked();
         let mut state = self.0.state.borrow_mut();
         let fault = GeneralProtection { address: LVT_PC, written: Some(u64::from(entry.0)) };
         state.access().map_err(|()| fault)?;
@@ -461,107 +531,9 @@ impl State {
     }
 }
 
-/// A sink that takes everything, or a limited number of bytes.
-#[derive(Debug, Default)]
-pub(crate) struct Collector {
-    /// The bytes between two gaps.
-    pub(crate) stretches: Vec<Vec<u8>>,
-    pub(crate) gaps: Vec<Gap>,
-    /// How many bytes it still takes.
-    pub(crate) appetite: Option<usize>,
-}
-
-impl Collector {
-    pub(crate) fn new() -> Self {
-        Self { stretches: vec![Vec::new()], ..Self::default() }
-    }
-
-    /// Takes the rest of a stopped trace.
-    pub(crate) fn finish(&mut self, trace: &Trace<&Ram>) {
-        for chunk in trace.chunks() {
-            match chunk {
-                Chunk::Bytes(bytes) => assert_eq!(self.bytes(bytes), bytes.len()),
-                Chunk::Gap(gap) => assert!(self.gap(gap)),
-            }
-        }
-    }
-
-    /// Returns the only stretch of a trace without gaps.
-    pub(crate) fn whole(&self) -> &[u8] {
-        assert_eq!(self.gaps, []);
-        &self.stretches[0]
-    }
-}
-
-impl Sink for Collector {
-    fn bytes(&mut self, bytes: &[u8]) -> usize {
-        let taken = self.appetite.unwrap_or(usize::MAX).min(bytes.len());
-        if let Some(appetite) = &mut self.appetite {
-            *appetite -= taken;
-        }
-        self.stretches.last_mut().unwrap().extend_from_slice(&bytes[..taken]);
-        taken
-    }
-
-    fn gap(&mut self, gap: Gap) -> bool {
-        if self.appetite == Some(0) {
-            return false;
-        }
-        self.gaps.push(gap);
-        self.stretches.push(Vec::new());
-        true
-    }
-}
-
-/// Returns the targets of a stretch's TIP packets. A last packet that is cut ends it.
-pub(crate) fn tips(bytes: &[u8]) -> Vec<u64> {
-    let mut last_ip = LastIp::new();
-    let mut targets = Vec::new();
-    for packet in Packets::new(bytes) {
-        let (_, packet) = packet.unwrap();
-        match packet {
-            Packet::Psb => last_ip.reset(),
-            Packet::Tip(ip) => targets.extend(last_ip.update(ip)),
-            Packet::TipPge(ip) | Packet::TipPgd(ip) | Packet::Fup(ip) => {
-                last_ip.update(ip);
-            }
-            _ => {}
-        }
-    }
-    targets
-}
-
-/// Panics with the first difference only, because the lists are long.
-#[track_caller]
-pub(crate) fn assert_same(is: &[u64], should: &[u64], what: &str) {
-    let same = is.iter().zip(should).take_while(|(is, should)| is == should).count();
-    assert!(
-        is.len() == should.len() && same == is.len(),
-        "{what}: {} of {}, {:x?} instead of {:x?} at {same}",
-        is.len(),
-        should.len(),
-        is.get(same),
-        should.get(same)
-    );
-}
-
-/// Returns a stretch from its first PSB on.
-pub(crate) fn synced(bytes: &[u8]) -> &[u8] {
-    let mut packets = Packets::new(bytes);
-    let offset = packets.sync_forward().expect("a PSB");
-    &bytes[offset as usize..]
-}
-
 /// Traces user code only, so that the handler is not in the trace.
 pub(crate) fn user_code() -> PtConfig {
     PtConfig::new().user(true)
-}
-
-/// Returns where `part` ends in `whole`, if it is a contiguous run of it.
-pub(crate) fn run_within(part: &[u64], whole: &[u64], from: usize) -> Option<usize> {
-    (from..=whole.len().checked_sub(part.len())?)
-        .find(|&at| whole[at..].starts_with(part))
-        .map(|at| at + part.len())
 }
 
 /// This many jumps are enough for everything that a test waits for.

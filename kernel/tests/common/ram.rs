@@ -84,6 +84,17 @@ impl Ram {
         self.live.borrow().len()
     }
 
+    /// Returns the addresses of the ToPA tables: the allocated blocks that begin with another block's address.
+    pub(crate) fn tables(&self) -> Vec<u64> {
+        let blocks: Vec<u64> = self.live.borrow().iter().map(|(start, _)| start.as_u64()).collect();
+        let first = |block: u64| {
+            let mut entry = [0; 8];
+            assert!(PhysMemory::read(&self, block, &mut entry));
+            u64::from_le_bytes(entry) & !0xfff
+        };
+        blocks.iter().copied().filter(|&block| blocks.contains(&first(block))).collect()
+    }
+
     /// Returns the address of allocated block `n`, in the order of the allocations.
     pub(crate) fn block(&self, n: usize) -> u64 {
         self.live.borrow()[n].0.as_u64()

@@ -100,13 +100,16 @@ impl Machine {
 
 /// Returns the targets of the recorded branches of user code, stretch by stretch.
 pub(crate) fn targets(collector: &Collector) -> Vec<u64> {
+    collector.stretches.iter().flat_map(|stretch| targets_of(stretch)).collect()
+}
+
+/// Returns the targets of the recorded branches of user code in a stretch.
+pub(crate) fn targets_of(stretch: &[u8]) -> Vec<u64> {
     let mut targets = Vec::new();
-    for stretch in &collector.stretches {
-        for entry in BranchRecords::new(stretch, Layout::Bits64) {
-            let (_, Entry::Branch(branch)) = entry.unwrap() else { panic!("a branch") };
-            // The others are returns from the handler.
-            targets.extend(is_user(branch.from).then_some(branch.to));
-        }
+    for entry in BranchRecords::new(stretch, Layout::Bits64) {
+        let (_, Entry::Branch(branch)) = entry.unwrap() else { panic!("a branch") };
+        // The others are returns from the handler.
+        targets.extend(is_user(branch.from).then_some(branch.to));
     }
     targets
 }

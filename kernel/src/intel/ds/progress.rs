@@ -33,6 +33,8 @@ pub(super) struct Progress {
     filled: u64,
     /// Records are missing after the last one.
     cut: Option<Gap>,
+    /// Records are missing at this offset, between others. A circular buffer has no such places: its losses are counted.
+    gap: Option<(u64, Gap)>,
     /// The half could resume, but another owner excludes it.
     excluded: bool,
     /// The handler left the half off, and it has not resumed yet.
@@ -50,6 +52,7 @@ impl Progress {
             unread: false,
             filled: 0,
             cut: None,
+            gap: None,
             excluded: false,
             abandoned: false,
             suspended: false,
@@ -74,8 +77,11 @@ impl Progress {
     }
 
     /// Notes that the processor records from now on.
-    pub(super) const fn begin(&mut self) {
+    pub(super) fn begin<L: LinearMemory>(&mut self, buffer: &RecordBuffer<L>) {
         self.unread = true;
+        if let Some(gap) = self.cut.take().filter(|_| buffer.mode() != BufferMode::Circular) {
+            self.gap = Some((self.filled, gap));
+        }
         self.excluded = false;
         self.abandoned = false;
     }
@@ -83,7 +89,9 @@ impl Progress {
     /// Notes that the half could resume, but another owner records what excludes it.
     pub(super) fn exclude(&mut self) {
         self.loss.excluded += u64::from(!self.excluded);
-        self.excluded = true;
+        if !core::mem::replace(&mut self.excluded, true) {
+            self.miss(Gap::Excluded);
+        }
     }
 
     /// Notes that the handler leaves the half off until it is resumed. A half that is off for another reason keeps that
@@ -91,7 +99,16 @@ impl Progress {
     pub(super) fn abandon(&mut self) {
         if self.state() == DsState::Recording {
             self.loss.abandoned += u64::from(!self.abandoned);
-            self.abandoned = true;
+            if !core::mem::replace(&mut self.abandoned, true) {
+                self.miss(Gap::Abandoned);
+            }
+        }
+    }
+
+    /// Notes that records are missing from here on. Of several reasons the first one is kept.
+    fn miss(&mut self, gap: Gap) {
+        if !self.gap.is_some_and(|(at, _)| at == self.filled) {
+            self.cut.get_or_insert(gap);
         }
     }
 
@@ -141,17 +158,14 @@ impl Progress {
         if buffer.mode() == BufferMode::Circular {
             return self.show(buffer, sink);
         }
-        let records = buffer.records(0, self.filled);
-        let done = match records.is_empty() {
-            true => 0,
-            false => sink.bytes(records).min(records.len()) as u64,
-        };
-        let done = done - done % buffer.record_bytes();
-        let all = done == self.filled;
-        if done > 0 {
-            buffer.consume(done, self.filled);
-            self.filled -= done;
+        let mut all = true;
+        if let Some((at, gap)) = self.gap {
+            all = self.hand_over(buffer, at, sink) && sink.gap(gap);
+            if all {
+                self.gap = None;
+            }
         }
+        all = all && self.hand_over(buffer, self.filled, sink);
         if let Some(gap) = self.cut.filter(|_| all)
             && sink.gap(gap)
         {
@@ -159,14 +173,40 @@ impl Progress {
         }
     }
 
+    /// Offers the complete records before `end` to `sink`, and removes those that it takes. Returns whether it takes all.
+    fn hand_over<L: LinearMemory>(
+        &mut self,
+        buffer: &mut RecordBuffer<L>,
+        end: u64,
+        sink: &mut (impl Sink + ?Sized),
+    ) -> bool {
+        let records = buffer.records(0, end);
+        let done = match records.is_empty() {
+            true => 0,
+            false => sink.bytes(records).min(records.len()) as u64,
+        };
+        let done = done - done % buffer.record_bytes();
+        if done > 0 {
+            buffer.consume(done, self.filled);
+            self.filled -= done;
+            self.gap = self.gap.map(|(at, gap)| (at - done, gap));
+        }
+        done == end
+    }
+
     /// Returns whether the half may resume: it is not suspended or failed, and there is room.
     pub(super) fn may_go_on<L: LinearMemory>(&mut self, buffer: &RecordBuffer<L>) -> bool {
         if self.suspended || matches!(self.state, DsState::Failed(_)) {
             return false;
         }
-        let waits = buffer.mode() != BufferMode::Circular && (buffer.is_due() || self.cut.is_some());
+        // Only one gap between records can be noted.
+        let no_room = buffer.is_due() || self.cut.is_some() && self.gap.is_some();
+        let waits = buffer.mode() != BufferMode::Circular && no_room;
         if waits {
             self.loss.full += u64::from(self.state != DsState::Full);
+            if self.state != DsState::Full {
+                self.miss(Gap::Full);
+            }
         }
         self.state = if waits { DsState::Full } else { DsState::Recording };
         !waits
@@ -190,9 +230,12 @@ impl Progress {
         let round = buffer.mode() == BufferMode::Circular && buffer.went_round();
         let wrap = round.then(|| Chunk::Gap(Gap::Wrap(self.overwritten(buffer))));
         let older = round.then(|| Chunk::Bytes(buffer.records(self.filled, buffer.end())));
-        let newer = Some(Chunk::Bytes(buffer.records(0, self.filled)));
+        let at = self.gap.map_or(0, |(at, _)| at);
+        let before = self.gap.map(|_| Chunk::Bytes(buffer.records(0, at)));
+        let gap = self.gap.map(|(_, gap)| Chunk::Gap(gap));
+        let newer = Some(Chunk::Bytes(buffer.records(at, self.filled)));
         let some = |chunk: &Chunk<'_>| !matches!(chunk, Chunk::Bytes([]));
-        [wrap, older, newer, self.cut.map(Chunk::Gap)].into_iter().flatten().filter(some)
+        [wrap, older, before, gap, newer, self.cut.map(Chunk::Gap)].into_iter().flatten().filter(some)
     }
 
     /// Returns what a circular buffer that wrapped has overwritten: at least the records between its base and the place

@@ -3,7 +3,7 @@
 use super::session::DsSession;
 use super::{DsState, Half, LinearMemory};
 use crate::drain::Sink;
-use crate::lifecycle::{self, Source};
+use crate::lifecycle::{self, Halted, Source};
 use crate::loss::Loss;
 use crate::msr::{GeneralProtection, Msr};
 use crate::pmi::PmiSource;
@@ -37,11 +37,11 @@ impl<M: Msr, L: LinearMemory> DsRunning<M, L> {
         branches: &mut (impl Sink + ?Sized),
         samples: &mut (impl Sink + ?Sized),
     ) -> Result<(), GeneralProtection> {
-        let halted = self.halt()?;
+        let halted = self.halted()?;
         let session = self.session_mut();
         session.collect(&halted);
         session.deliver(branches, samples, &halted);
-        session.go_on(halted)
+        session.go_on(halted).inspect_err(|_| session.note_what_is_off())
     }
 
     /// Stops recording until [`DsRunning::resume`], for example while another task runs on this processor. IA32_DS_AREA
@@ -52,7 +52,7 @@ impl<M: Msr, L: LinearMemory> DsRunning<M, L> {
     ///
     /// TR or a counter could not be stopped: that half still runs.
     pub fn suspend(&mut self) -> Result<(), GeneralProtection> {
-        let halted = self.halt()?;
+        let halted = self.halted()?;
         self.session_mut().collect(&halted);
         self.session_mut().suspend();
         Ok(())
@@ -64,11 +64,16 @@ impl<M: Msr, L: LinearMemory> DsRunning<M, L> {
     ///
     /// An access raised #GP: a part of the recording is off, and the next call tries again.
     pub fn resume(&mut self) -> Result<(), GeneralProtection> {
-        let halted = self.halt()?;
+        let halted = self.halted()?;
         let session = self.session_mut();
         session.collect(&halted);
         session.wake();
-        session.go_on(halted)
+        session.go_on(halted).inspect_err(|_| session.note_what_is_off())
+    }
+
+    /// Halts both halves. If one cannot be halted, the other one is off.
+    fn halted(&mut self) -> Result<Halted, GeneralProtection> {
+        self.halt().inspect_err(|_| self.session_mut().note_what_is_off())
     }
 
     /// Returns this recording as a source for a PMI handler, with the sinks that receive its records.

@@ -130,7 +130,7 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
         if let (Some(program), Some(buffer)) = (&mut self.program, self.area.half(Half::Pebs))
             && self.pebs.may_go_on(buffer)
         {
-            self.pebs.begin();
+            self.pebs.begin(buffer);
             // SAFETY: the processor writes records where IA32_DS_AREA and the management area say. This is memory of
             // the session, which owns it until the counters are stopped.
             unsafe { program.go_on(&mut self.unit.msr, self.pebs.lost_samples()) }?;
@@ -142,6 +142,16 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
             self.record_branches()?;
         }
         Ok(())
+    }
+
+    /// Notes which halves a call has left off because an access raised #GP.
+    pub(super) fn note_what_is_off(&mut self) {
+        if self.control.is_some() && !self.branches {
+            self.bts.abandon();
+        }
+        if self.program.as_ref().is_some_and(|program| !program.is_on()) {
+            self.pebs.abandon();
+        }
     }
 
     /// Keeps both halves off until [`DsSession::wake`].
@@ -177,7 +187,9 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
         // session, which owns it until TR is cleared.
         unsafe { self.unit.msr.write(DebugCtl(bits & !mine | on)) }?;
         self.branches = true;
-        self.bts.begin();
+        if let Some(buffer) = self.area.half(Half::Bts) {
+            self.bts.begin(buffer);
+        }
         Ok(())
     }
 

@@ -44,6 +44,11 @@ impl Program {
         GlobalStatus::from_bits_retain(self.counters)
     }
 
+    /// Returns whether the counters count.
+    pub(crate) const fn is_on(&self) -> bool {
+        self.on
+    }
+
     /// Returns the counter reset values with their places in the management area.
     pub(crate) fn resets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.config.counters().map(|(counter, period)| match counter {

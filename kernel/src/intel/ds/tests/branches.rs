@@ -186,7 +186,8 @@ fn a_buffer_at_its_threshold_waits_for_the_sink() {
     machine.branches(92, 3);
     let mut sink = Numbers::default();
     assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Recording));
-    assert_eq!(sink.seen, branches(0..92));
+    // Where it was off there is a gap.
+    assert_eq!(sink.seen, [branches(0..92), vec![Err(Gap::Full)]].concat());
     assert_eq!(running.loss(Half::Bts), &Loss { full: 1, ..Loss::NONE });
 }
 
@@ -363,7 +364,7 @@ fn a_full_buffer_does_not_go_on_while_it_is_suspended_though_it_is_drained() {
         let mut sink = Numbers::of(&machine);
         assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Suspended));
         goes_on(&mut running, &machine, [92, 97, 102], &mut sink);
-        assert_eq!(sink.seen, [branches(0..92), branches(97..102)].concat());
+        assert_eq!(sink.seen, [branches(0..92), vec![Err(Gap::Full)], branches(97..102)].concat());
         assert_eq!(running.loss(Half::Bts), &Loss { full: 1, ..Loss::NONE });
     }
 }
@@ -508,4 +509,31 @@ fn an_emergency_stop_needs_nothing_but_the_register() {
     emergency_stop(&mut machine.clone(), &capabilities).unwrap();
     assert_eq!(machine.get(DEBUGCTL), 0);
     drop(running);
+}
+
+#[test]
+fn a_gap_stays_between_the_records_that_it_is_between() {
+    for machine in DsMachine::both() {
+        let mut running = machine.start(100, EIGHT_SPARE);
+        machine.branches(0, 10);
+        running.source(&mut KeepAll, &mut KeepAll).abandon(Abandoned::Stuck);
+        // It goes on before anything was drained.
+        running.resume().unwrap();
+        machine.branches(12, 10);
+        // The sink takes four records at a time.
+        let mut sink = Numbers { room: Some(4), ..Numbers::of(&machine) };
+        for seen in [branches(0..4), branches(0..8)] {
+            sink.room = Some(4);
+            assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Recording));
+            assert_eq!(sink.seen, seen);
+        }
+        // A second gap has no place while the first is there: the buffer waits.
+        running.source(&mut KeepAll, &mut KeepAll).abandon(Abandoned::Stuck);
+        running.resume().unwrap();
+        assert_eq!(running.state(Half::Bts), Some(DsState::Full));
+        sink.room = None;
+        assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Recording));
+        let gap = vec![Err(Gap::Abandoned)];
+        assert_eq!(sink.seen, [branches(0..10), gap.clone(), branches(12..22), gap].concat());
+    }
 }

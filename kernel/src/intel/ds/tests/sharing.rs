@@ -67,7 +67,7 @@ fn a_recording_does_not_go_on_beside_one_that_came_meanwhile() {
         assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Recording));
         machine.branches(10, 10);
         drain(&mut running, &mut sink).unwrap();
-        assert_eq!(sink.seen, branches(0..20));
+        assert_eq!(sink.seen, [branches(0..10), vec![Err(Gap::Excluded)], branches(10..20)].concat());
         assert_eq!(running.loss(Half::Bts).excluded, 1);
     }
 }

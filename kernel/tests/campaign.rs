@@ -1,0 +1,318 @@
+//! Something happens before each access of a register in turn, in each step of a recording's life: an NMI of somebody
+//! else's, a PMI, #GP, an operational error, or there is no memory. After it the recording runs or is stopped, as documented;
+//! memory is given back; nothing is lost that is not told; and the next recording works.
+
+mod campaign_units;
+mod common;
+
+use campaign_units::{PtKind, StoreKind};
+use common::Machine;
+use common::store::{CIRCULAR, INTERRUPT, What};
+use pugmark_kernel::intel::pt::Mode;
+use pugmark_kernel::lapic::{Delivery, LocalApic};
+use pugmark_kernel::msr::GeneralProtection;
+use pugmark_kernel::pmi::{Handler, Pmi};
+use pugmark_kernel::slot::{Slot, Traced};
+use std::cell::Cell;
+use std::fmt::Debug;
+use std::rc::Rc;
+
+/// A step of a recording's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Start,
+    Drain,
+    /// Off and on again.
+    Resume,
+    /// Another trace takes the place of this one.
+    Switch,
+    /// The handler serves a PMI, or an NMI if the recording requests none.
+    Handler,
+    Stop,
+}
+
+/// What happens in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    /// An NMI that is not a PMI.
+    Nmi,
+    /// A PMI. Where the recording is on and records the kernel, an NMI's handler fills the buffer; elsewhere it is one that
+    /// was on its way.
+    Pmi,
+    /// The access raises #GP.
+    Fault,
+    /// Tables in memory are wrong until the step is over: the processor reports an operational error when it reads them.
+    Error,
+    /// An allocation fails.
+    Memory,
+}
+
+/// A unit, and what it records.
+trait Unit: Copy + Debug + 'static {
+    type Tracer: Traced + 'static;
+
+    const STEPS: &'static [Step];
+    const EVENTS: &'static [Event];
+
+    fn machine(self) -> Machine;
+    fn start(self, machine: &Machine) -> Result<Self::Tracer, String>;
+    /// Drains, resumes or switches.
+    fn step(self, tracer: &mut Self::Tracer, step: Step) -> Result<(), GeneralProtection>;
+    /// Does what the documentation names after a fault or an error, for the recording to go on.
+    fn mend(self, tracer: &mut Self::Tracer) -> Result<(), GeneralProtection>;
+    /// Makes the tables wrong, or right again.
+    fn damage(self, machine: &Machine, wrong: bool);
+    /// Stops, and checks what was recorded of these jumps. `whole` says that nothing may be missing.
+    fn stop(
+        self,
+        tracer: Self::Tracer,
+        executed: &dyn Fn() -> Vec<u64>,
+        whole: bool,
+        what: &str,
+    ) -> Result<(), (Self::Tracer, GeneralProtection)>;
+}
+
+type Shared<U> = Rc<Slot<<U as Unit>::Tracer, Box<dyn Fn() -> (common::Registers, common::Registers)>>>;
+
+/// One recording, in whose life something happens.
+struct Life<U: Unit> {
+    unit: U,
+    machine: Machine,
+    slot: Shared<U>,
+    /// An NMI came while NMIs were blocked.
+    latched: Rc<Cell<bool>>,
+    what: String,
+}
+
+impl<U: Unit> Life<U> {
+    fn new(unit: U, what: String) -> Self {
+        let machine = unit.machine();
+        machine.disarm();
+        let registers = machine.registers();
+        let processor: Box<dyn Fn() -> _> = Box::new(move || (registers.clone(), registers.clone()));
+        // SAFETY: one thread uses it, with one machine.
+        let slot = Rc::new(unsafe { Slot::new(Handler::new(Delivery::Nmi), processor) });
+        Self { unit, machine, slot, latched: Rc::default(), what }
+    }
+
+    /// Lets the event happen before access `n` of the step that follows.
+    fn provoke(&self, step: Step, event: Event, n: u32) {
+        let Self { unit, machine, slot, latched, .. } = self;
+        let (unit, here) = (*unit, machine.clone());
+        match event {
+            Event::Fault => machine.fault_in(n),
+            Event::Memory => machine.ram.fail_at.set(Some(machine.ram.allocations.get() + n)),
+            Event::Error => machine.at_access(n, move || unit.damage(&here, true)),
+            // In the handler of an NMI no other arrives.
+            Event::Nmi | Event::Pmi if step == Step::Handler => {
+                let latched = latched.clone();
+                machine.at_access(n, move || latched.set(true));
+            }
+            Event::Nmi => {
+                let (slot, what) = (slot.clone(), self.what.clone());
+                machine.at_access(n, move || {
+                    let masked = here.registers().lvt_pc().unwrap().is_masked();
+                    here.interrupt_driver(0, || {
+                        let pmi = slot.interrupt(None).unwrap();
+                        assert!(masked || pmi.may_be_anothers(), "{what}: {pmi:?} for somebody else's NMI");
+                    });
+                });
+            }
+            Event::Pmi => {
+                let slot = slot.clone();
+                machine.at_access(n, move || {
+                    let serve = || _ = slot.interrupt(None).unwrap();
+                    here.interrupt_driver(500, || ());
+                    if !here.take_interrupt() {
+                        here.mask();
+                    }
+                    here.interrupt_driver(0, serve);
+                    while here.take_interrupt() {
+                        here.interrupt_driver(0, serve);
+                    }
+                });
+            }
+        }
+    }
+
+    /// Ends what [`Life::provoke`] began. Returns whether it has happened.
+    fn settle(&self, event: Event) -> bool {
+        let ram = &self.machine.ram;
+        let happened = match event {
+            Event::Memory => ram.fail_at.take().is_some_and(|fail_at| ram.allocations.get() > fail_at),
+            _ => !self.machine.cancel(),
+        };
+        if event == Event::Error {
+            self.unit.damage(&self.machine, false);
+        }
+        if self.latched.take() | self.machine.take_interrupt() {
+            self.serve();
+        }
+        happened
+    }
+
+    fn serve(&self) -> Pmi {
+        self.machine.handle(|| self.slot.interrupt(None)).unwrap()
+    }
+
+    /// Executes jumps, and serves each PMI.
+    fn run(&self, jumps: usize) {
+        for _ in 0..jumps {
+            let mut pmi = self.machine.jump().is_some();
+            while pmi {
+                self.serve();
+                pmi = self.machine.take_interrupt();
+            }
+        }
+    }
+
+    fn start(&self) -> Result<(), String> {
+        self.slot.start(|| self.unit.start(&self.machine)).map_err(|refused| format!("{refused:?}"))
+    }
+
+    fn assert_off(&self) {
+        let (machine, what) = (&self.machine, &self.what);
+        assert!(!machine.is_tracing(), "{what}: it is on");
+        assert_eq!(machine.ram.live(), 0, "{what}: memory was not given back");
+        assert_eq!(
+            *machine.ram.strays.borrow(),
+            [],
+            "{what}: memory was written that is not the recording's"
+        );
+    }
+
+    /// A whole life. Returns whether the event has happened.
+    fn live(&self, step: Step, event: Option<(Event, u32)>) -> bool {
+        let Self { unit, machine, slot, what, .. } = self;
+        let provoke = |now| {
+            if let Some((event, n)) = event.filter(|_| now == step) {
+                self.provoke(step, event, n);
+            }
+        };
+        let mut happened = false;
+        let mut settle = |now| {
+            if let Some((event, _)) = event.filter(|_| now == step) {
+                happened = self.settle(event);
+            }
+        };
+        // These may leave the recording off, which is told.
+        let hurts = event.is_some_and(|(event, _)| matches!(event, Event::Fault | Event::Error));
+
+        provoke(Step::Start);
+        let started = self.start();
+        settle(Step::Start);
+        if let Err(refused) = started {
+            assert!(event.is_some() && step == Step::Start, "{what}: {refused}");
+            self.assert_off();
+            self.start().unwrap_or_else(|refused| panic!("{what}: {refused} the second time"));
+        }
+        let first = machine.executed().len();
+        let mend = || {
+            // The program goes on before the kernel mends anything, unless the recording is off because it wants it so.
+            if step != Step::Resume {
+                self.run(20);
+            }
+            slot.with(|tracer| unit.mend(tracer)).unwrap().unwrap();
+        };
+        if step == Step::Start && hurts {
+            mend();
+        }
+        self.run(300);
+
+        match step {
+            Step::Start | Step::Stop => {}
+            Step::Handler => {
+                for _ in 0..1400 {
+                    if machine.jump().is_some() {
+                        break;
+                    }
+                }
+                provoke(step);
+                // What cannot be served is noted.
+                let _ = machine.handle(|| slot.interrupt(None));
+                settle(step);
+            }
+            Step::Drain | Step::Resume | Step::Switch => {
+                provoke(step);
+                let done = slot.with(|tracer| unit.step(tracer, step)).unwrap();
+                settle(step);
+                assert!(done.is_ok() || hurts, "{what}: {done:?}");
+                if done.is_err() && step == Step::Switch {
+                    // A switch that has not happened is tried again.
+                    slot.with(|tracer| unit.step(tracer, step)).unwrap().unwrap();
+                }
+            }
+        }
+        if step != Step::Start && step != Step::Stop && hurts {
+            mend();
+        }
+        self.run(300);
+
+        let executed = || machine.executed()[first..].to_vec();
+        machine.deliver();
+        provoke(Step::Stop);
+        let stopped = slot.stop(|tracer, _| unit.stop(tracer, &executed, !hurts, what)).unwrap();
+        settle(Step::Stop);
+        if let Err((tracer, fault)) = stopped {
+            assert!(hurts && step == Step::Stop, "{what}: {fault}");
+            assert!(unit.stop(tracer, &executed, !hurts, what).is_ok(), "{what}: it does not stop again");
+        }
+        self.assert_off();
+        happened
+    }
+}
+
+/// Tries each event at each access of each step. Returns the number of points.
+fn campaign<U: Unit>(unit: U) -> u32 {
+    let mut points = 0;
+    for &step in U::STEPS {
+        for &event in U::EVENTS {
+            if event == Event::Memory && step != Step::Start {
+                continue;
+            }
+            for n in 0.. {
+                let life = Life::new(unit, format!("{unit:?}, {event:?} at {n} of {step:?}"));
+                let happened = life.live(step, Some((event, n)));
+                // The next recording has nothing of this one.
+                life.live(step, None);
+                if !happened {
+                    assert!(n > 0, "{}", life.what);
+                    break;
+                }
+                points += 1;
+            }
+        }
+    }
+    println!("{unit:?}: {points} points tried, none bad");
+    points
+}
+
+#[test]
+fn intel_pt_survives_each_event_at_each_access() {
+    let modes = [
+        ("skylake", Mode::StopWhenFull { spare: 2 }),
+        ("skylake", Mode::Circular { interrupt_every: 1 }),
+        ("skylake", Mode::Overwrite),
+        ("broadwell", Mode::StopWhenFull { spare: 2 }),
+        ("sapphire-rapids", Mode::StopWhenFull { spare: 2 }),
+    ];
+    let points: u32 = modes.map(|(profile, mode)| campaign(PtKind { profile, mode })).iter().sum();
+    println!("Intel PT: {points} points tried, none bad");
+    assert!(points > 1000, "{points}");
+}
+
+#[test]
+fn the_debug_store_survives_each_event_at_each_access() {
+    let kinds: [(&str, What); 7] = [
+        ("prescott", INTERRUPT),
+        ("core2", INTERRUPT),
+        ("skylake", CIRCULAR),
+        ("skylake", What::Samples),
+        ("nehalem", What::Both),
+        ("broadwell", What::Both),
+        ("icelake", What::Both),
+    ];
+    let points: u32 = kinds.map(|(profile, what)| campaign(StoreKind { profile, what })).iter().sum();
+    println!("debug store: {points} points tried, none bad");
+    assert!(points > 1000, "{points}");
+}
