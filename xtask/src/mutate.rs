@@ -37,6 +37,9 @@ pub(crate) struct MutateOptions {
     /// Only mutations whose name contains this
     #[arg(default_value = "")]
     pub(crate) name: String,
+    /// Only the mutation with this name and those after it in the list
+    #[arg(long, value_name = "NAME")]
+    pub(crate) from: Option<String>,
     /// Only mutations whose file or test differs from this commit, without one from where the branch left origin/main
     #[arg(long, value_name = "COMMIT", num_args = 0..=1, require_equals = true)]
     pub(crate) changed: Option<Option<String>>,
@@ -86,9 +89,7 @@ impl MutationFate {
 /// Applies each mutation and reports those that no test noticed.
 pub(crate) fn mutate(options: &MutateOptions) -> Result<ExitCode> {
     let list = list::read()?;
-    let mut chosen: Vec<&Mutation> =
-        list.iter().filter(|mutation| mutation.name.contains(&options.name)).collect();
-    ensure!(!chosen.is_empty(), "no mutation's name contains {:?}", options.name);
+    let mut chosen = choose(&list, &options.name, options.from.as_deref())?;
     if let Some(base) = &options.changed {
         let base = base.clone().map_or_else(default_base, Ok)?;
         let diff = changed::ChangedFiles::since(&base)?;
@@ -117,6 +118,20 @@ pub(crate) fn mutate(options: &MutateOptions) -> Result<ExitCode> {
     );
     let fates = fates.into_iter().collect::<Result<Vec<_>>>()?;
     Ok(summary(&chosen, &fates))
+}
+
+/// The mutations whose name contains `part`, from the one named `first` on.
+fn choose<'a>(list: &'a [Mutation], part: &str, first: Option<&str>) -> Result<Vec<&'a Mutation>> {
+    let before = match first {
+        None => 0,
+        Some(first) => list
+            .iter()
+            .position(|mutation| mutation.name == first)
+            .with_context(|| format!("no mutation is named {first:?}"))?,
+    };
+    let chosen: Vec<_> = list.iter().skip(before).filter(|mutation| mutation.name.contains(part)).collect();
+    ensure!(!chosen.is_empty(), "no mutation's name contains {part:?}");
+    Ok(chosen)
 }
 
 /// Prints what went wrong again, and how often each fate occurred.
@@ -218,6 +233,28 @@ fn baseline(copy: &WorkspaceCopy, test: &str) -> Baseline {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mutations_are_chosen_by_a_part_of_their_name_and_by_where_the_list_is_entered() {
+        let named = |name: &str| Mutation {
+            name: name.into(),
+            file: "f".into(),
+            find: "x".into(),
+            replace: "y".into(),
+            test: String::new(),
+        };
+        let list = ["a/1", "b/1", "a/2", "b/2"].map(named);
+        let chosen = |part, first| {
+            choose(&list, part, first)
+                .ok()
+                .map(|all| all.iter().map(|one| one.name.as_str()).collect::<Vec<_>>())
+        };
+        assert_eq!(chosen("a/", None), Some(vec!["a/1", "a/2"]));
+        assert_eq!(chosen("", Some("a/2")), Some(vec!["a/2", "b/2"]));
+        assert_eq!(chosen("a/", Some("b/1")), Some(vec!["a/2"]));
+        assert_eq!(chosen("", Some("a/")), None, "a part is no name");
+        assert_eq!(chosen("a/", Some("b/2")), None);
+    }
 
     #[test]
     fn only_what_a_test_noticed_counts_as_such() {
