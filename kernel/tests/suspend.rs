@@ -385,6 +385,45 @@ fn the_trace_of_a_thread_has_its_pmis() {
 }
 
 #[test]
+fn what_a_thread_has_lost_is_counted_in_its_own_trace() {
+    let machine = machine();
+    let layout = Layout::topa(RegionSize::K4, 2);
+    let mut running = machine.start(layout, FULL);
+    machine.run(5000);
+    let other = PtTask::new(&machine.capabilities(), &user_code(), machine.buffer(layout, FULL)).unwrap();
+    let full = running.switch(other).unwrap();
+    assert_eq!((full.loss().stop, running.loss()), (1, &Loss::NONE));
+    machine.run(20);
+    let other = running.switch(full).unwrap();
+    assert_eq!((other.loss(), running.loss().stop), (&Loss::NONE, 1));
+}
+
+#[test]
+fn a_region_that_one_thread_has_filled_is_left_by_that_thread_alone() {
+    // This processor has one entry in a table, so the driver goes from region to region.
+    let machine = Machine::new("broadwell", IntelSettings::default());
+    let layout = Layout::topa(RegionSize::K4, 4);
+    let mode = Mode::StopWhenFull { spare: 0 };
+    let _ = machine.handler();
+    let mut running = machine.start(layout, mode);
+    machine.jump_until_pmi();
+    let first = machine.jumps().len();
+    let other = PtTask::new(&machine.capabilities(), &user_code(), machine.buffer(layout, mode)).unwrap();
+    let filled = running.switch(other).unwrap();
+    machine.run(20);
+    let between = machine.jumps().len();
+    let other = running.switch(filled).unwrap();
+    let (mut handler, mut collector) = (machine.handler(), Collector::new());
+    let served = machine.run_with(5000, &mut handler, &mut running.source(&mut collector));
+    assert!(!served.is_empty() && served.iter().all(|pmi| *pmi == Pmi::Served), "{served:?}");
+    let jumps = machine.jumps();
+    assert_same(&finish(running, collector), &[&jumps[..first], &jumps[between..]].concat(), "the first");
+    let mut collector = Collector::new();
+    collector.finish(&other.into_trace());
+    assert_same(&tips(collector.whole()), &jumps[first..between], "the other");
+}
+
+#[test]
 fn a_switch_that_cannot_be_gives_the_trace_back() {
     let machine = machine();
     let layout = Layout::topa(RegionSize::K4, 4);

@@ -11,7 +11,7 @@ use pugmark_decoder_core::{
     config::Config,
     errata::Errata,
     event::Event,
-    graph::Graph,
+    graph::{ExecutionSink, Graph, Straight},
     image::{Image, Section},
     resume::{AnswerStream, BlockStream, KEPT, PacketStream},
 };
@@ -99,6 +99,43 @@ fn after_its_end_a_stream_begins_anew() {
             assert_eq!((blocks.offset(), blocks.errors()), (0, errors * round as u64), "{name}");
         }
     }
+}
+
+#[test]
+fn an_image_that_is_set_between_two_slices_holds_for_all_that_follow() {
+    // 1000: jmp rax; and 1000: nop; 1001: jmp rax.
+    let images = [&[0xff, 0xe0][..], &[0x90, 0xff, 0xe0]].map(|bytes| [Section { bytes, ..LOOP[0] }]);
+    // PSB+ at 1000, then TIP (1000) again and again.
+    let trace = [&around(b"")[..27], &b"\x2d\0\x10".repeat(60)].concat();
+    let (mut memory, mut kept) = ([0; 5000], [0; KEPT]);
+    let mut graph = Graph::new(&mut memory);
+    let mut executed = Executed::default();
+    let mut blocks = BlockStream::new(Image::new(&images[0]), Config::new(), &mut kept);
+    let (before, after) = trace.split_at(27 + 3 * 40);
+    blocks.decode(before, &mut graph, &mut executed);
+    let old = executed.0.len();
+    blocks.set_image(Image::new(&images[1]));
+    for slice in after.chunks(30) {
+        blocks.decode(slice, &mut graph, &mut executed);
+    }
+    blocks.finish(&mut graph, &mut executed);
+    assert!(old > 20);
+    assert_eq!(executed.0, [[0x1000].repeat(old), [0x1000, 0x1001].repeat(60 - old)].concat());
+    assert_eq!(blocks.errors(), 0);
+}
+
+/// The addresses of instructions.
+#[derive(Default)]
+struct Executed(Vec<u64>);
+
+impl ExecutionSink for Executed {
+    const INSNS: bool = true;
+
+    fn insns(&mut self, insns: Straight) {
+        self.0.extend(insns);
+    }
+
+    fn event(&mut self, _: &Event) {}
 }
 
 /// A PSB+ with an address, a branch, then packets, and a PSB+ and a branch again.

@@ -262,6 +262,19 @@ fn branch_sampling_has_two_bits_that_must_be_set_and_names_the_counter() {
 }
 
 #[test]
+fn branch_sampling_names_the_counter_that_it_began_for_also_when_another_overflows() {
+    let mut machine = AmdMachine::new("zen3");
+    machine.write(CONTROL, SAMPLING_ON);
+    for index in [3, 0] {
+        machine.write(COUNTER + 2 * index, !0);
+        machine.write(EVENT + 2 * index, ALL | INT | 0xc0);
+        machine.next(NOP);
+        assert_eq!(machine.read(CONTROL), SAMPLING_ON | 3 << 24, "{index}");
+    }
+    assert_eq!(machine.read(COUNTER), 0, "the second one has overflowed");
+}
+
+#[test]
 fn each_instruction_must_be_seen_while_branches_are_recorded() {
     for (name, on) in [("zen3", SAMPLING_ON), ("zen4", STACK_ON)] {
         let mut machine = AmdMachine::new(name);

@@ -206,15 +206,18 @@ fn a_wrmsr_is_counted_by_what_was_on_before_and_is_not_what_it_writes() {
     // A counter holds exactly what is written.
     machine.write(VALUE, 100);
     assert_eq!((machine.read(VALUE), machine.read(VALUE + 1)), (100, 1));
+    // The write of an event is not counted by its counter, though that counts before and after.
+    machine.write(SELECT, ALL | 0xc0);
+    assert_eq!((machine.read(VALUE), machine.read(VALUE + 1)), (100, 2));
     // The write that disables is not counted by that counter.
     machine.write(SELECT, 0xc0);
-    assert_eq!((machine.read(VALUE), machine.read(VALUE + 1)), (100, 2));
+    assert_eq!((machine.read(VALUE), machine.read(VALUE + 1)), (100, 3));
     // Both in one write.
     machine.write(0xc000_0301, 0);
-    assert_eq!((machine.read(VALUE), machine.read(VALUE + 1)), (100, 2));
+    assert_eq!((machine.read(VALUE), machine.read(VALUE + 1)), (100, 3));
     machine.write(SELECT, ALL | 0xc0);
     machine.write(0xc000_0301, 0x3f);
-    assert_eq!((machine.read(VALUE), machine.read(VALUE + 1)), (100, 2));
+    assert_eq!((machine.read(VALUE), machine.read(VALUE + 1)), (100, 3));
 }
 
 #[test]

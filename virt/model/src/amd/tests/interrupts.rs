@@ -59,6 +59,21 @@ fn every_entry_is_masked_after_reset_and_after_init() {
 }
 
 #[test]
+fn init_discards_interrupts_that_wait_for_the_processor() {
+    for (counters, ibs) in [(0x400, 0x0f1), (0x0f0, 0x400)] {
+        let mut machine = AmdMachine::new("zen4");
+        machine.processor.write_apic(0x340, counters);
+        machine.processor.write_apic(0x500, ibs);
+        machine.write(0xc001_0004, 2_u64.wrapping_neg());
+        machine.write(0xc001_0000, ALL | 1 << 20 | 0xc0);
+        machine.write(OP_CTL, OP_EN | OPS | 0x90 << 32 | 9);
+        machine.next(NOP);
+        machine.processor.init();
+        assert_eq!(machine.interrupts(), [], "{counters:#x} {ibs:#x}");
+    }
+}
+
+#[test]
 fn the_feature_register_says_how_many_entries_there_are() {
     for (name, number) in [("k8", 1), ("barcelona", 4), ("zen5", 4)] {
         let mut machine = AmdMachine::new(name);

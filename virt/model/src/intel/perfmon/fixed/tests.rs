@@ -1,8 +1,8 @@
 //! The fixed-function counters.
 
-use crate::Pmi;
 use crate::intel::IntelSettings;
 use crate::intel::tests::machine::*;
+use crate::{DeliveryKind, Pmi};
 
 const INSTRUCTIONS: u32 = 0x309;
 const CORE_CLOCKS: u32 = 0x30a;
@@ -64,6 +64,20 @@ fn each_counts_at_the_levels_that_it_is_enabled_for() {
     let mut m = machine("skylake");
     m.write(CONTROL, 0x333);
     assert!(!m.processor.needs_each_instruction(), "after reset they are not enabled globally");
+}
+
+#[test]
+fn int_n_is_an_instruction_at_the_level_that_executes_it_and_other_events_are_none() {
+    for (control, count) in [(0x1, 0), (0x2, 1)] {
+        let mut m = machine("skylake");
+        m.write(CONTROL, control);
+        m.write(GLOBAL_CTRL, ALL_THREE);
+        for kind in [DeliveryKind::Interrupt, DeliveryKind::Fault, DeliveryKind::SoftwareInterrupt] {
+            m.at = m.user(0x3000);
+            m.deliver(kind, 0x80, m.kernel(0x2000), None);
+        }
+        assert_eq!(m.read(INSTRUCTIONS), count, "{control:#x}");
+    }
 }
 
 #[test]
