@@ -76,6 +76,22 @@ pub struct PtFilter {
     pub(crate) reserved: [u64; 8],
 }
 
+impl PtFilter {
+    /// Whether an address is traced: in a range that is, if there is one, and in none that stops tracing.
+    pub(crate) fn traces(&self, address: u64) -> bool {
+        const FILTER: u64 = 1;
+        const STOP: u64 = 2;
+        let kind = |at: usize| self.config >> (4 * at) & 0xf;
+        let is_in = |wanted: u64| {
+            let ranges = self.ranges.iter().enumerate();
+            ranges
+                .filter(|(at, _)| kind(*at) == wanted)
+                .any(|(_, &[first, last])| (first..=last).contains(&address))
+        };
+        !is_in(STOP) && (is_in(FILTER) || (0..4).all(|at| kind(at) != FILTER))
+    }
+}
+
 /// The caller's reader of unknown packets.
 pub(crate) type Callback =
     unsafe extern "C" fn(*mut c_void, *const PtConfig, *const u8, *mut c_void) -> c_int;

@@ -26,6 +26,7 @@ pub(crate) enum Code {
     ReturnWithoutCall = 20,
     BadReturn = 21,
     BadStatusUpdate = 22,
+    NoEnable = 23,
     EventIgnored = 24,
     BadCpu = 27,
 }

@@ -48,7 +48,6 @@ pub(crate) mod flag {
     pub(crate) const STATUS_UPDATE: u32 = 1 << 1;
     pub(crate) const HAS_TSC: u32 = 1 << 2;
 
-    #[cfg(test)]
     pub(crate) const RESUMED: u64 = 1 << 0;
     pub(crate) const SPECULATIVE: u64 = 1 << 0;
     pub(crate) const ABORTED: u64 = 1 << 1;

@@ -3,10 +3,10 @@
 use crate::{
     cache::{Cache, owned},
     error::Code,
-    section::Section,
+    section::{Mapping, Section},
 };
 use std::{
-    ffi::{CStr, CString, c_char, c_int},
+    ffi::{CStr, CString, c_char, c_int, c_void},
     mem::take,
     ptr,
     sync::Arc,
@@ -24,7 +24,7 @@ pub struct PtAsid {
 impl PtAsid {
     /// What stands for "not known" in each field.
     const UNKNOWN: u64 = u64::MAX;
-    const ANY: Self = Self { size: size_of::<Self>(), cr3: Self::UNKNOWN, vmcs: Self::UNKNOWN };
+    pub(crate) const ANY: Self = Self { size: size_of::<Self>(), cr3: Self::UNKNOWN, vmcs: Self::UNKNOWN };
 
     /// Copies the caller's; what it does not have is not known.
     ///
@@ -52,7 +52,7 @@ impl PtAsid {
 
 /// A part of a section at an address.
 #[derive(Clone, Debug)]
-struct Mapped {
+pub(crate) struct Mapped {
     section: Arc<Section>,
     asid: PtAsid,
     address: u64,
@@ -67,6 +67,29 @@ impl Mapped {
     fn end(&self) -> u64 {
         self.address.wrapping_add(self.size)
     }
+
+    fn has(&self, ip: u64) -> bool {
+        self.address <= ip && ip < self.end()
+    }
+
+    /// Reads as many bytes as it has from an address on.
+    fn read(&self, mapping: &Mapping, out: &mut [u8], ip: u64) -> Result<usize, Code> {
+        if !self.has(ip) {
+            return Err(Code::NotMapped);
+        }
+        let left = usize::try_from(self.end() - ip).unwrap_or(usize::MAX).min(out.len());
+        let from = self.offset.wrapping_add(ip - self.address);
+        self.section.read(mapping, from, &mut out[..left])
+    }
+}
+
+impl PartialEq for Mapped {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.section, &other.section)
+            && (self.asid.cr3, self.asid.vmcs) == (other.asid.cr3, other.asid.vmcs)
+            && (self.address, self.offset, self.size) == (other.address, other.offset, other.size)
+            && self.isid == other.isid
+    }
 }
 
 /// `struct pt_image`.
@@ -75,6 +98,47 @@ pub struct Image {
     name: Option<CString>,
     /// In the order in which libipt looks for an address.
     sections: Vec<Mapped>,
+    /// The caller's reader of what is in no section.
+    callback: Option<ReadMemory>,
+    context: *mut c_void,
+}
+
+/// The caller's reader of memory.
+type ReadMemory = unsafe extern "C" fn(*mut u8, usize, *const PtAsid, u64, *mut c_void) -> c_int;
+
+/// A section of an image that stays mapped.
+#[derive(Debug, Default)]
+pub(crate) struct Kept(Option<(Mapped, Arc<Mapping>)>);
+
+impl Kept {
+    /// Forgets it.
+    pub(crate) fn forget(&mut self) {
+        self.0 = None;
+    }
+
+    /// Makes it the section of an address, unless it is that one, and returns the section's identifier.
+    #[inline]
+    pub(crate) fn update(&mut self, image: &mut Image, asid: &PtAsid, ip: u64) -> Result<c_int, Code> {
+        if let Some((kept, _)) = &self.0
+            && kept.has(ip)
+            && image.sections.first() == Some(kept)
+        {
+            return Ok(kept.isid);
+        }
+        self.0 = None;
+        let mapped = image.find(asid, ip).ok_or(Code::NotMapped)?.clone();
+        let mapping = mapped.section.map()?;
+        let isid = mapped.isid;
+        self.0 = Some((mapped, mapping));
+        Ok(isid)
+    }
+
+    /// Reads from it.
+    #[inline]
+    pub(crate) fn read(&self, out: &mut [u8], ip: u64) -> Result<usize, Code> {
+        let (mapped, mapping) = self.0.as_ref().ok_or(Code::NotMapped)?;
+        mapped.read(mapping, out, ip)
+    }
 }
 
 impl Image {
@@ -101,6 +165,39 @@ impl Image {
         self.sections.extend(rest.into_iter().rev());
     }
 
+    /// An image without anything.
+    pub(crate) const fn new(name: Option<CString>) -> Self {
+        Self { name, sections: vec![], callback: None, context: ptr::null_mut() }
+    }
+
+    /// The section of an address. The next search begins there.
+    fn find(&mut self, asid: &PtAsid, ip: u64) -> Option<&Mapped> {
+        let at = self.sections.iter().position(|mapped| mapped.has(ip) && mapped.asid.matches(asid))?;
+        if at > 0 {
+            self.sections[..=at].rotate_right(1);
+        }
+        self.sections.first()
+    }
+
+    /// Reads as many bytes as one section has, or asks the caller's reader. Returns how many or an error, and the
+    /// identifier of the section if it is known.
+    pub(crate) fn read(&mut self, out: &mut [u8], asid: &PtAsid, ip: u64) -> (c_int, Option<c_int>) {
+        let mut known = None;
+        if let Some(mapped) = self.find(asid, ip) {
+            known = Some(mapped.isid);
+            match mapped.section.map().and_then(|mapping| mapped.read(&mapping, out, ip)) {
+                // There are at most 15.
+                Ok(size) => return (size as c_int, known),
+                Err(Code::NotMapped) => {}
+                Err(error) => return (error.status(), known),
+            }
+        }
+        let Some(callback) = self.callback else { return (Code::NotMapped.status(), known) };
+        // SAFETY: the caller of pt_image_set_callback promised a function of this type.
+        let status = unsafe { callback(out.as_mut_ptr(), out.len(), asid, ip, self.context) };
+        (status, Some(0))
+    }
+
     /// Removes sections of an address space, and returns how many.
     fn remove(&mut self, asid: &PtAsid, goes: impl Fn(&Section) -> bool) -> c_int {
         let before = self.sections.len();
@@ -117,7 +214,7 @@ impl Image {
 pub unsafe extern "C" fn pt_image_alloc(name: *const c_char) -> *mut Image {
     // SAFETY: by contract.
     let name = unsafe { owned(name) };
-    Box::into_raw(Box::new(Image { name, sections: vec![] }))
+    Box::into_raw(Box::new(Image::new(name)))
 }
 
 /// Frees the image.
@@ -252,4 +349,21 @@ pub unsafe extern "C" fn pt_image_remove_by_asid(image: *mut Image, asid: *const
     // SAFETY: by contract.
     let asid = unsafe { PtAsid::from_user(asid) };
     image.remove(&asid, |_| true)
+}
+
+/// Sets the caller's reader of what is in no section; null is none.
+///
+/// # Safety
+/// `image` is null or from [`pt_image_alloc`], and nobody else uses it now. `callback` is null or a function of the header's
+/// type, which writes at most as many bytes as it is asked for, and does not use the image.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pt_image_set_callback(
+    image: *mut Image,
+    callback: Option<ReadMemory>,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: by contract.
+    let Some(image) = (unsafe { image.as_mut() }) else { return Code::Invalid.status() };
+    (image.callback, image.context) = (callback, context);
+    0
 }

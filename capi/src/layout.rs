@@ -5,6 +5,7 @@
 use crate::{
     config::{PtConfig, PtCpu, PtErrata, PtFilter},
     event::{PtEvent, flag},
+    flow::insn::{PtInsn, flag as insn_flag},
     image::PtAsid,
     packet::{Field, PtPacket, field},
     version::Version,
@@ -93,8 +94,18 @@ fn layouts() -> Vec<Layout> {
     for (name, word, bit, width) in variant_fields() {
         event.fields.push((format!("variant.{name}"), variant + word * 64 + bit.trailing_zeros(), width));
     }
+    let mut insn = layout!("pt_insn", PtInsn, [
+        "ip" = ip: u64, "isid" = isid: u32, "mode" = mode: u32, "iclass" = class: u32, "size" = size: u8,
+    ]);
+    let flags = offset_of!(PtInsn, flags) as u32 * 8;
+    insn.fields.extend([
+        ("raw[0]".into(), offset_of!(PtInsn, raw) as u32 * 8, 8),
+        ("speculative".into(), flags + insn_flag::SPECULATIVE.trailing_zeros(), 1),
+        ("truncated".into(), flags + insn_flag::TRUNCATED.trailing_zeros(), 1),
+    ]);
     vec![
         event,
+        insn,
         layout!("pt_version", Version, [
             "major" = major: u8, "minor" = minor: u8, "patch" = patch: u16, "build" = build: u32, "ext" = ext: usize,
         ]),

@@ -21,6 +21,7 @@ pub mod config;
 pub mod encoder;
 pub mod error;
 pub mod event;
+pub mod flow;
 pub mod image;
 #[cfg(test)]
 mod layout;

@@ -92,12 +92,20 @@ pub(crate) fn damaged(rng: &mut Rng, recorded: &[Vec<u8>]) -> Vec<u8> {
         trace.extend_from_slice(&PSB);
         let kind = rng.u8(..3);
         if kind == 0 {
+            if rng.u8(..4) != 0 {
+                // The mode is 16, 32 or 64 bits.
+                trace.extend([0x99, rng.u8(..3), 0x3d, rng.u8(..), rng.u8(..16)]);
+            }
             for _ in 0..rng.usize(..6) {
                 packet(rng, &mut trace);
             }
             trace.extend([0x02, 0x23]);
             for _ in 0..rng.usize(..40) {
-                packet(rng, &mut trace);
+                match rng.u8(..3) {
+                    0 => packet(rng, &mut trace),
+                    1 => trace.extend([0x2d, rng.u8(..), rng.u8(..16)]),
+                    _ => trace.push(rng.u8(2..) << 1),
+                }
             }
         } else if kind == 1 {
             let source = &recorded[rng.usize(..recorded.len())];
@@ -114,6 +122,40 @@ pub(crate) fn damaged(rng: &mut Rng, recorded: &[Vec<u8>]) -> Vec<u8> {
         trace[at] = if rng.bool() { BYTES[rng.usize(..BYTES.len())] } else { rng.u8(..) };
     }
     trace.truncate(trace.len() - rng.usize(..trace.len().min(20)));
+    trace
+}
+
+/// PSB+s that say where code is, with packets after them that it may need, and seldom others.
+pub(crate) fn plausible(rng: &mut Rng) -> Vec<u8> {
+    let mut trace = vec![];
+    for _ in 0..rng.usize(1..4) {
+        trace.extend(PSB);
+        // The mode is 64 bits most often.
+        trace.extend([0x99, [0, 1, 1, 1, 2][rng.usize(..5)], 0x3d, rng.u8(..), rng.u8(..16), 0x02, 0x23]);
+        for _ in 0..rng.usize(..40) {
+            match rng.u8(..16) {
+                0 => packet(rng, &mut trace),
+                1..5 => trace.extend([0x2d, rng.u8(..), rng.u8(..16)]),
+                _ => trace.push(rng.u8(2..) << 1),
+            }
+        }
+    }
+    trace
+}
+
+/// A trace with some bytes changed, and perhaps a packet more.
+pub(crate) fn changed(rng: &mut Rng, trace: &[u8]) -> Vec<u8> {
+    let mut trace = trace.to_vec();
+    for _ in 0..rng.usize(..4) {
+        let at = rng.usize(..trace.len());
+        if rng.bool() {
+            trace[at] = if rng.bool() { BYTES[rng.usize(..BYTES.len())] } else { rng.u8(..) };
+        } else {
+            let mut more = vec![];
+            packet(rng, &mut more);
+            trace.splice(at..at, more);
+        }
+    }
     trace
 }
 

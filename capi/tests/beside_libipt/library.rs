@@ -87,6 +87,39 @@ impl Event {
     pub(crate) const NONE: Self = Self { kind: -1, flags: 0x5555_5555, rest: [0x5555; 7], after: 0x5555 };
 }
 
+/// `struct pt_insn`, and a word after it that no call writes to.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Insn {
+    pub(crate) ip: u64,
+    pub(crate) isid: c_int,
+    pub(crate) mode: c_int,
+    pub(crate) class: c_int,
+    pub(crate) raw: [u8; 15],
+    pub(crate) size: u8,
+    pub(crate) flags: u32,
+    pub(crate) after: u64,
+}
+
+impl Insn {
+    /// Its size in the header.
+    pub(crate) const SIZE: usize = 40;
+    /// What no instruction is.
+    pub(crate) const NONE: Self = Self {
+        ip: 0x5555,
+        isid: -1,
+        mode: -1,
+        class: -1,
+        raw: [0x55; 15],
+        size: 0x55,
+        flags: 0x5555_5555,
+        after: 0x5555,
+    };
+}
+
+/// A reader of memory.
+pub(crate) type ReadMemory = unsafe extern "C" fn(*mut u8, usize, *const [u64; 3], u64, *mut c_void) -> c_int;
+
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
         /// The functions, by their names in the header.
@@ -137,6 +170,22 @@ functions! {
     pt_qry_event: fn(Handle, *mut Event, usize) -> c_int;
     pt_qry_time: fn(Handle, *mut u64, *mut u32, *mut u32) -> c_int;
     pt_qry_core_bus_ratio: fn(Handle, *mut u32) -> c_int;
+    pt_insn_alloc_decoder: fn(*const Config) -> Handle;
+    pt_insn_free_decoder: fn(Handle);
+    pt_insn_sync_forward: fn(Handle) -> c_int;
+    pt_insn_sync_backward: fn(Handle) -> c_int;
+    pt_insn_sync_set: fn(Handle, u64) -> c_int;
+    pt_insn_get_offset: fn(Handle, *mut u64) -> c_int;
+    pt_insn_get_sync_offset: fn(Handle, *mut u64) -> c_int;
+    pt_insn_get_config: fn(Handle) -> *const Config;
+    pt_insn_get_image: fn(Handle) -> Handle;
+    pt_insn_set_image: fn(Handle, Handle) -> c_int;
+    pt_insn_time: fn(Handle, *mut u64, *mut u32, *mut u32) -> c_int;
+    pt_insn_core_bus_ratio: fn(Handle, *mut u32) -> c_int;
+    pt_insn_asid: fn(Handle, *mut [u64; 3], usize) -> c_int;
+    pt_insn_next: fn(Handle, *mut Insn, usize) -> c_int;
+    pt_insn_event: fn(Handle, *mut Event, usize) -> c_int;
+    pt_image_set_callback: fn(Handle, Option<ReadMemory>, *mut c_void) -> c_int;
     pt_iscache_alloc: fn(*const c_char) -> Handle;
     pt_iscache_free: fn(Handle);
     pt_iscache_name: fn(Handle) -> *const c_char;

@@ -8,6 +8,7 @@
 mod damage;
 mod encoder;
 mod functions;
+mod insns;
 mod library;
 mod packets;
 mod plain;

@@ -1,0 +1,133 @@
+//! `struct pt_insn`, and reading instructions from an image.
+
+use super::code::{Detail, Extra, decode};
+use crate::{
+    error::Code,
+    image::{Image, PtAsid},
+};
+use std::ffi::c_int;
+
+/// `struct pt_insn`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PtInsn {
+    pub(crate) ip: u64,
+    pub(crate) isid: c_int,
+    pub(crate) mode: c_int,
+    pub(crate) class: c_int,
+    pub(crate) raw: [u8; 15],
+    pub(crate) size: u8,
+    pub(crate) flags: u32,
+}
+
+/// The flags of `struct pt_insn`.
+pub(crate) mod flag {
+    pub(crate) const SPECULATIVE: u32 = 1 << 0;
+    pub(crate) const TRUNCATED: u32 = 1 << 1;
+}
+
+/// `enum pt_insn_class`.
+pub(crate) mod class {
+    use std::ffi::c_int;
+
+    pub(crate) const ERROR: c_int = 0;
+    pub(crate) const OTHER: c_int = 1;
+    pub(crate) const CALL: c_int = 2;
+    pub(crate) const RETURN: c_int = 3;
+    pub(crate) const JUMP: c_int = 4;
+    pub(crate) const COND_JUMP: c_int = 5;
+    pub(crate) const FAR_CALL: c_int = 6;
+    pub(crate) const FAR_RETURN: c_int = 7;
+    pub(crate) const FAR_JUMP: c_int = 8;
+    pub(crate) const PTWRITE: c_int = 9;
+}
+
+impl PtInsn {
+    pub(crate) const EMPTY: Self =
+        Self { ip: 0, isid: 0, mode: 0, class: 0, raw: [0; 15], size: 0, flags: 0 };
+
+    /// The address after it.
+    pub(crate) fn end(&self) -> u64 {
+        self.ip.wrapping_add(self.size.into())
+    }
+
+    pub(crate) const fn is_far(&self) -> bool {
+        matches!(self.class, class::FAR_CALL | class::FAR_RETURN | class::FAR_JUMP)
+    }
+
+    pub(crate) const fn is_branch(&self) -> bool {
+        matches!(self.class, class::CALL..=class::FAR_JUMP)
+    }
+
+    pub(crate) fn binds_to_pip(&self, extra: &Extra) -> bool {
+        matches!(extra.detail, Detail::MovCr3 | Detail::VmEntry) || self.is_far()
+    }
+
+    pub(crate) fn binds_to_vmcs(&self, extra: &Extra) -> bool {
+        matches!(extra.detail, Detail::Vmptrld | Detail::VmEntry) || self.is_far()
+    }
+
+    /// Where a direct branch goes.
+    pub(crate) fn target(&self, extra: &Extra) -> Option<u64> {
+        extra.displacement.map(|displacement| self.end().wrapping_add_signed(displacement.into()))
+    }
+
+    /// The address of the next instruction, if no trace is needed to say that.
+    pub(crate) fn next_ip(&self, extra: &Extra) -> Result<u64, Code> {
+        match self.class {
+            class::PTWRITE | class::OTHER => Ok(self.end()),
+            class::CALL | class::JUMP => self.target(extra).ok_or(Code::BadQuery),
+            class::ERROR => Err(Code::BadInstruction),
+            _ => Err(Code::BadQuery),
+        }
+    }
+
+    /// Reads it from an image and decodes it. Its address and mode are set.
+    pub(crate) fn read(&mut self, image: &mut Image, asid: &PtAsid) -> Result<Extra, c_int> {
+        let (status, isid) = image.read(&mut self.raw, asid, self.ip);
+        if let Some(isid) = isid {
+            self.isid = isid;
+        }
+        if status < 0 {
+            return Err(status);
+        }
+        // A reader of the caller's may return anything.
+        self.size = status as u8;
+        let bad = Code::BadInstruction.status();
+        loop {
+            if let Ok(extra) = decode(self) {
+                return Ok(extra);
+            }
+            // Its end may be in another section.
+            let size = usize::from(self.size);
+            let Some(rest) = self.raw.get_mut(size..).filter(|rest| !rest.is_empty()) else {
+                return Err(bad);
+            };
+            let (status, _) = image.read(rest, asid, self.ip.wrapping_add(size as u64));
+            match status {
+                0 => return Err(Code::Internal.status()),
+                error if error == Code::NotMapped.status() => return Err(bad),
+                ..0 => return Err(status),
+                _ => self.size = self.size.wrapping_add(status as u8),
+            }
+            if let Ok(extra) = decode(self) {
+                self.flags |= flag::TRUNCATED;
+                return Ok(extra);
+            }
+        }
+    }
+}
+
+/// Whether an address can be reached from another one without any trace, in a few instructions.
+pub(crate) fn is_contiguous(begin: u64, end: u64, mode: c_int, image: &mut Image, asid: &PtAsid) -> bool {
+    let mut insn = PtInsn { ip: begin, mode, ..PtInsn::EMPTY };
+    for _ in 0..0x100 {
+        if insn.ip == end {
+            return true;
+        }
+        let Ok(extra) = insn.read(image, asid) else { return false };
+        let Ok(next) = insn.next_ip(&extra) else { return false };
+        insn.ip = next;
+    }
+    insn.ip == end
+}

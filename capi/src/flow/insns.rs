@@ -1,0 +1,309 @@
+//! How the decoder of instructions goes on: which events bind to an instruction, and which to an address.
+
+use super::{
+    base::{Flow, Postponed},
+    code::{Detail, Extra, decode},
+    insn::{self, PtInsn, class, is_contiguous},
+};
+use crate::{
+    config::{PtConfig, PtErrata},
+    error::Code,
+    event::{PtEvent, flag, kind},
+    query::decoder::{Answer, status},
+};
+use std::ffi::c_int;
+
+/// `struct pt_insn_decoder`.
+#[derive(Debug)]
+pub struct InsnDecoder {
+    pub(crate) flow: Flow,
+}
+
+impl InsnDecoder {
+    pub(crate) fn new(config: PtConfig) -> Self {
+        Self { flow: Flow::new(config, 1 << 0) }
+    }
+
+    pub(crate) fn sync_forward(&mut self) -> Answer<c_int> {
+        self.flow.reset();
+        let status = self.flow.query.sync_forward(Some(&mut self.flow.ip))?;
+        self.start(status)
+    }
+
+    pub(crate) fn sync_backward(&mut self) -> Answer<c_int> {
+        self.flow.reset();
+        let status = self.flow.query.sync_backward(Some(&mut self.flow.ip))?;
+        self.start(status)
+    }
+
+    pub(crate) fn sync_set(&mut self, offset: u64) -> Answer<c_int> {
+        self.flow.reset();
+        let status = self.flow.query.sync_set(offset, Some(&mut self.flow.ip))?;
+        self.start(status)
+    }
+
+    fn start(&mut self, status: c_int) -> Answer<c_int> {
+        self.flow.start(status);
+        self.check_ip(None)
+    }
+
+    /// The next instruction. It is passed to `give` also where it cannot be decoded, and with `false` where its section
+    /// cannot be read.
+    pub(crate) fn next(&mut self, insn: &mut PtInsn, give: impl FnOnce(&PtInsn, bool)) -> Answer<c_int> {
+        let flow = &mut self.flow;
+        if !flow.enabled {
+            let ended = flow.status & status::END_OF_STREAM != 0;
+            return Err(if ended { Code::EndOfStream } else { Code::NoEnable }.status());
+        }
+        *insn = PtInsn { ip: flow.ip, mode: flow.mode, ..PtInsn::EMPTY };
+        if flow.speculative {
+            insn.flags |= insn::flag::SPECULATIVE;
+        }
+        let ip = flow.ip;
+        let kept = flow.with_image(|image, kept, asid| kept.update(image, asid, ip));
+        insn.isid = match kept {
+            Ok(isid) => isid,
+            Err(Code::NotMapped) => Code::NotMapped.status(),
+            Err(error) => {
+                give(insn, false);
+                return Err(error.status());
+            }
+        };
+        let extra = self.decode(insn, kept.is_ok());
+        give(insn, true);
+        let extra = extra?;
+        let status = self.check_insn(insn, &extra)?;
+        if status & status::EVENT_PENDING != 0 {
+            return Ok(status);
+        }
+        self.proceed(insn, &extra)?;
+        self.check_ip(Some((insn, &extra)))
+    }
+
+    /// Decodes it from the mapped section, or else from the image.
+    fn decode(&mut self, insn: &mut PtInsn, has_kept: bool) -> Answer<Extra> {
+        if has_kept {
+            match self.flow.kept.read(&mut insn.raw, insn.ip) {
+                Ok(size) => {
+                    // At most 15.
+                    insn.size = size as u8;
+                    if let Ok(extra) = decode(insn) {
+                        return Ok(extra);
+                    }
+                }
+                Err(Code::NotMapped) => {}
+                Err(error) => return Err(error.status()),
+            }
+        }
+        self.flow.with_image(|image, _, asid| insn.read(image, asid))
+    }
+
+    /// Goes past an instruction.
+    #[inline]
+    fn proceed(&mut self, insn: &PtInsn, extra: &Extra) -> Answer<()> {
+        let flow = &mut self.flow;
+        flow.ip = flow.ip.wrapping_add(insn.size.into());
+        match insn.class {
+            class::PTWRITE | class::OTHER => return Ok(()),
+            class::COND_JUMP => {
+                let (taken, status) = flow.cond_branch()?;
+                flow.status = status;
+                if !taken {
+                    return Ok(());
+                }
+            }
+            // A call of the next instruction is how code finds its own address.
+            class::CALL if extra.displacement != Some(0) => flow.returns.push(flow.ip),
+            class::RETURN => {
+                if let Ok((taken, status)) = flow.cond_branch() {
+                    flow.status = status;
+                    if !taken {
+                        return Err(Code::BadReturn.status());
+                    }
+                    flow.ip = flow.returns.pop().ok_or(Code::ReturnWithoutCall.status())?;
+                    return Ok(());
+                }
+            }
+            class::ERROR => return Err(Code::BadInstruction.status()),
+            _ => {}
+        }
+        if let Some(displacement) = extra.displacement {
+            flow.ip = flow.ip.wrapping_add_signed(displacement.into());
+            return Ok(());
+        }
+        let status = flow.indirect_branch()?;
+        flow.status = status;
+        if status & status::IP_SUPPRESSED != 0 {
+            return Err(Code::NoIp.status());
+        }
+        Ok(())
+    }
+
+    /// Whether tracing is disabled by this instruction.
+    fn is_disabled_by(&self, insn: &PtInsn, extra: &Extra) -> Answer<bool> {
+        let config = &self.flow.query.config;
+        if self.flow.event.flags & flag::IP_SUPPRESSED != 0 {
+            let jumps_out = || {
+                matches!(insn.class, class::CALL | class::JUMP)
+                    && insn.target(extra).is_some_and(|target| !config.filter.traces(target))
+            };
+            return Ok(insn.is_far()
+                || extra.detail == Detail::MovCr3
+                || config.filter.config != 0 && config.errata.has(PtErrata::SKL014) && jumps_out());
+        }
+        match insn.class {
+            class::PTWRITE | class::OTHER => Ok(false),
+            class::CALL | class::JUMP => {
+                Ok(insn.target(extra).is_none_or(|target| target == self.flow.event.variant[0]))
+            }
+            class::ERROR => Err(Code::BadInstruction.status()),
+            _ => Ok(true),
+        }
+    }
+
+    /// Keeps the instruction until its events are processed.
+    fn postpone(&mut self, insn: &PtInsn, extra: &Extra) -> Answer<c_int> {
+        self.flow.postponed.insn.get_or_insert((*insn, *extra));
+        self.flow.pending()
+    }
+
+    /// Looks for an event that binds to an instruction. Returns the status; zero if there is none.
+    fn check_insn(&mut self, insn: &PtInsn, extra: &Extra) -> Answer<c_int> {
+        if !self.flow.has_event()? {
+            return Ok(0);
+        }
+        let flow = &mut self.flow;
+        let bound = &mut flow.postponed;
+        match flow.event.kind {
+            kind::DISABLED => {
+                if !self.is_disabled_by(insn, extra)? {
+                    return Ok(0);
+                }
+                self.flow.ip = match insn.next_ip(extra) {
+                    Ok(ip) => ip,
+                    // It is expected to return from a call.
+                    Err(Code::BadQuery) if matches!(insn.class, class::CALL | class::FAR_CALL) => insn.end(),
+                    Err(Code::BadQuery) => 0,
+                    Err(error) => {
+                        self.flow.ip = 0;
+                        return Err(error.status());
+                    }
+                };
+                self.flow.pending()
+            }
+            kind::PAGING => {
+                if bound.paging || !insn.binds_to_pip(extra) {
+                    return Ok(0);
+                }
+                bound.paging = true;
+                self.postpone(insn, extra)
+            }
+            kind::VMCS => {
+                if bound.vmcs || !insn.binds_to_vmcs(extra) {
+                    return Ok(0);
+                }
+                bound.vmcs = true;
+                self.postpone(insn, extra)
+            }
+            kind::PTWRITE => {
+                if bound.ptwrite {
+                    return Ok(0);
+                }
+                let event = &mut flow.event;
+                if event.flags & flag::IP_SUPPRESSED != 0 {
+                    if insn.class != class::PTWRITE {
+                        return Ok(0);
+                    }
+                    event.variant[0] = flow.ip;
+                    event.flags &= !flag::IP_SUPPRESSED;
+                } else if flow.ip != event.variant[0] {
+                    return Ok(0);
+                }
+                bound.ptwrite = true;
+                self.postpone(insn, extra)
+            }
+            _ => Ok(0),
+        }
+    }
+
+    /// Erratum BDM64: the trace of a branch before an aborted transaction can be wrong. Then it led to the abort.
+    fn handle_bdm64(&mut self, insn: &PtInsn) {
+        let flow = &mut self.flow;
+        if flow.event.variant[1] & flag::ABORTED == 0 || !insn.is_branch() {
+            return;
+        }
+        let (from, to, mode) = (flow.ip, flow.event.variant[0], flow.mode);
+        if !flow.with_image(|image, _, asid| is_contiguous(from, to, mode, image, asid)) {
+            flow.ip = to;
+        }
+    }
+
+    /// Looks for an event at the address, after an instruction if there is one. Returns the status.
+    #[inline]
+    fn check_ip(&mut self, last: Option<(&PtInsn, &Extra)>) -> Answer<c_int> {
+        if !self.flow.has_event()? {
+            return Ok(self.flow.status(0));
+        }
+        let flow = &mut self.flow;
+        let here = match flow.event.kind {
+            kind::DISABLED => false,
+            kind::ASYNC_DISABLED => {
+                flow.event.variant[0] == flow.ip
+                    && !(flow.query.config.errata.has(PtErrata::SKD022) && flow.handle_skd022(flow.ip))
+            }
+            kind::TSX => {
+                let is_suppressed = flow.event.flags & flag::IP_SUPPRESSED != 0;
+                if let Some((insn, _)) = last
+                    && !is_suppressed
+                    && flow.query.config.errata.has(PtErrata::BDM64)
+                {
+                    self.handle_bdm64(insn);
+                }
+                !self.flow.is_elsewhere(0)
+            }
+            kind::ASYNC_BRANCH => flow.event.variant[0] == flow.ip,
+            kind::EXEC_MODE | kind::ASYNC_VMCS => !flow.is_elsewhere(1),
+            kind::ASYNC_PAGING => !flow.is_elsewhere(2),
+            kind::PAGING | kind::VMCS | kind::PTWRITE => !flow.enabled,
+            kind::EXSTOP | kind::MWAIT => !flow.enabled || !flow.is_elsewhere(0),
+            _ => true,
+        };
+        if here { self.flow.pending() } else { Ok(self.flow.status(0)) }
+    }
+
+    /// Applies the event, passes it to `give`, and returns the status.
+    pub(crate) fn event(&mut self, give: impl FnOnce(&PtEvent)) -> Answer<c_int> {
+        let bad = Err(Code::BadQuery.status());
+        let flow = &mut self.flow;
+        if !flow.process_event {
+            return bad;
+        }
+        let is_elsewhere = match flow.event.kind {
+            kind::ASYNC_DISABLED => {
+                flow.event.flags & flag::IP_SUPPRESSED == 0 && flow.event.variant[0] != flow.ip
+            }
+            kind::ASYNC_BRANCH => flow.event.variant[0] != flow.ip,
+            kind::ASYNC_PAGING => flow.is_elsewhere(2),
+            kind::ASYNC_VMCS => flow.is_elsewhere(1),
+            kind::EXSTOP | kind::MWAIT => flow.enabled && flow.is_elsewhere(0),
+            _ => false,
+        };
+        if is_elsewhere {
+            return bad;
+        }
+        flow.apply()?;
+        give(&flow.event);
+        flow.process_event = false;
+        if let Some((insn, extra)) = flow.postponed.insn {
+            let status = self.check_insn(&insn, &extra)?;
+            if status & status::EVENT_PENDING != 0 {
+                return Ok(status);
+            }
+            if self.flow.enabled {
+                self.proceed(&insn, &extra)?;
+            }
+            self.flow.postponed = Postponed::default();
+        }
+        self.check_ip(None)
+    }
+}
