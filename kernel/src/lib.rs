@@ -193,6 +193,7 @@
 //!
 //! | module | what it has |
 //! |---|---|
+//! | [`guide`] | from what Intel PT is to how the result is read; the traps |
 //! | [`intel::pt`] | Intel PT: capabilities, configuration, output memory, the unit |
 //! | [`intel::ds`] with [`intel::bts`] and [`intel::pebs`] | the debug store: branch records and samples in memory |
 //! | [`intel::lbr`] | the last branches, in registers |
@@ -218,6 +219,8 @@ pub mod amd;
 pub mod arch;
 pub mod cpuid;
 pub mod drain;
+#[doc = include_str!("../doc/guide.md")]
+pub mod guide {}
 pub mod intel;
 pub mod lapic;
 pub mod lifecycle;
