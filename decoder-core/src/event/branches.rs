@@ -87,6 +87,8 @@ impl EventDecoder<'_> {
         let (mut located, mut outcomes_at) = (read.located, read.outcomes_at);
         // The end of the last branch's packet.
         let (mut branch_end, mut target_at) = (usize::MAX, None);
+        // CYCs, and the time of the last branch that one came after.
+        let (mut cycs, mut when) = (self.clock.cycs(), None);
         while !into.is_full() {
             let Some(&byte) = trace.get(at) else { break };
             if byte & 1 == 0 && byte > 2 {
@@ -113,29 +115,44 @@ impl EventDecoder<'_> {
                     packets += 1;
                     branch_end = at;
                 }
-                // CYC or MTC.
+                // CYC of one byte, or of two: then the Exp bit of the second ends it.
+                _ if first & 0b111 == 0b011 && long_cycs && cycs.are_plain() => {
+                    if branch_end == at {
+                        when = Some(cycs.now());
+                    }
+                    cycs.add(u64::from(first >> 3));
+                    at += 1;
+                    packets += 1;
+                }
+                _ if first & 0b111 == 0b111 && second & 1 == 0 && long_cycs && cycs.are_plain() => {
+                    if branch_end == at {
+                        when = Some(cycs.now());
+                    }
+                    cycs.add(u64::from(first >> 3) | u64::from(second >> 1) << 5);
+                    at += 2;
+                    packets += 1;
+                }
+                // Another CYC, or MTC.
                 _ if first & 0b11 == 0b11 || first == 0x59 => {
                     if branch_end == at {
-                        read.when = self.clock.now();
+                        when = Some(cycs.now());
                         branch_end = usize::MAX;
                     }
-                    // A CYC of one or two bytes, whose Exp bit ends it.
-                    let longer = first >> 2 & 1;
-                    if first & 0b11 == 0b11 && (longer == 0 || second & 1 == 0) && long_cycs {
-                        let high = u64::from(second >> 1) << 5;
-                        let cycles = u64::from(first >> 3) | if longer == 0 { 0 } else { high };
-                        if self.clock.plain_cyc(cycles) {
-                            at += 1 + usize::from(longer);
-                            packets += 1;
-                            continue;
-                        }
+                    if let Some(when) = when.take() {
+                        read.when = self.clock.at(when);
                     }
+                    self.clock.set_cycs(&cycs);
                     self.rewind(base + at as u64);
-                    let Some((offset, packet)) = self.packets.next_plain() else { break };
+                    let next = self.packets.next_plain();
+                    let tracked = next.map(|(offset, packet)| {
+                        self.track_time(packet).map_err(|kind| Error { offset, kind })
+                    });
+                    cycs = self.clock.cycs();
+                    let Some(tracked) = tracked else { break };
                     packets += 1;
                     at = (self.packets.offset() - base) as usize;
-                    if let Err(kind) = self.track_time(packet) {
-                        self.state = State::Failing(Error { offset, kind });
+                    if let Err(error) = tracked {
+                        self.state = State::Failing(error);
                         break;
                     }
                 }
@@ -166,8 +183,12 @@ impl EventDecoder<'_> {
         self.rewind(base + at as u64);
         self.counters.packets += packets;
         if branch_end == at {
-            read.when = self.clock.now();
+            when = Some(cycs.now());
         }
+        if let Some(when) = when {
+            read.when = self.clock.at(when);
+        }
+        self.clock.set_cycs(&cycs);
         (read.located, read.outcomes_at) = (located, outcomes_at);
         if let Some(at) = target_at {
             self.last_ip.set(ip);

@@ -5,7 +5,7 @@ use crate::{
     config::Config,
     error::ErrorKind,
     packet::{Cyc, Packet},
-    time::{Calibration, Estimate, TimeError},
+    time::{Calibration, CycTime, Cycs, Estimate, TimeError},
 };
 
 /// The current time, and how long a core cycle takes.
@@ -31,14 +31,25 @@ impl Clock {
         self.in_psb = false;
     }
 
-    /// Applies a CYC if it only adds ticks to the time; otherwise changes nothing and returns `false`.
+    /// The CYCs that come next, to apply one after the other.
     #[inline(always)]
-    pub(super) fn plain_cyc(&mut self, cycles: u64) -> bool {
-        let plain = self.estimate.plain_cyc(cycles, self.calibration.ratio().unwrap_or(0));
-        if plain {
-            self.calibration.cyc(Cyc { cycles });
-        }
-        plain
+    pub(super) fn cycs(&self) -> Cycs {
+        self.estimate.cycs(self.calibration.ratio().unwrap_or(0))
+    }
+
+    /// Applies them all.
+    #[inline(always)]
+    pub(super) fn set_cycs(&mut self, cycs: &Cycs) {
+        self.estimate.set_cycs(cycs);
+        self.calibration.cyc(Cyc { cycles: cycs.cycles() });
+    }
+
+    /// What was the time, when since then there were only CYCs.
+    #[inline]
+    pub(super) fn at(&self, time: CycTime) -> Stamp {
+        let CycTime { time, lost_cyc } = time;
+        let now = self.now();
+        Stamp { tsc: now.tsc.and(Some(time)), time, lost_cyc, ..now }
     }
 
     #[inline]

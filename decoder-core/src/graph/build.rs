@@ -193,17 +193,13 @@ impl Graph<'_> {
         taken: u8,
     ) -> (Result<u32, NoBlock>, u64) {
         let body = self.view().body(number);
-        let CodeContext { mode, space, .. } = code.context;
-        let last = fetch(code.image, space, code.window, body.end_ip, mode);
-        let ip = match last {
-            Ok((_, insn)) if taken != 0 || self.view().node(number).ends() == BlockEnd::Open as u32 => {
-                match insn.target {
-                    Some(target) => target,
-                    None => body.next(),
-                }
-            }
-            _ => body.next(),
-        };
+        let mut ip = body.next();
+        // What the code's bytes are needed for is the branch's target.
+        if taken != 0 || self.view().node(number).ends() == BlockEnd::Open as u32 {
+            let CodeContext { mode, space, .. } = code.context;
+            let last = fetch(code.image, space, code.window, body.end_ip, mode);
+            ip = last.ok().and_then(|(_, insn)| insn.target).unwrap_or(ip);
+        }
         let next = self.at(code, ip);
         if let Ok(next) = next {
             self.change(number, |node| node.set_next(taken, next));

@@ -144,26 +144,24 @@ impl Estimate {
         Ok(())
     }
 
-    /// Applies a CYC if it only adds ticks or is lost; otherwise changes nothing and returns `false`. The same as
-    /// [`cyc`](Self::cyc).
+    /// The CYCs that come next, with `ratio` as in [`cyc`](Self::cyc).
     #[inline(always)]
-    pub(crate) const fn plain_cyc(&mut self, cycles: u64, ratio: u64) -> bool {
-        if ratio == 0 {
-            self.lost_cyc = self.lost_cyc.saturating_add(1);
-            return true;
+    pub(crate) const fn cycs(&self, ratio: u64) -> Cycs {
+        Cycs {
+            plain: ratio == 0 || self.ctc == self.ctc_cyc,
+            ratio,
+            base: self.base,
+            fast_counter: self.fast_counter,
+            now: CycTime { time: self.tsc, lost_cyc: self.lost_cyc },
+            cycles: 0,
         }
-        if self.fast_counter == 0 && self.ctc != self.ctc_cyc {
-            return false;
-        }
-        self.add_cycles(cycles, ratio);
-        true
     }
 
+    /// Applies CYCs that are [plain](Cycs::are_plain).
     #[inline(always)]
-    const fn add_cycles(&mut self, cycles: u64, ratio: u64) {
-        let ticks = cycles.wrapping_mul(ratio) >> 8;
-        self.fast_counter = self.fast_counter.wrapping_add(ticks);
-        self.tsc = self.base.wrapping_add(self.fast_counter);
+    pub(crate) const fn set_cycs(&mut self, cycs: &Cycs) {
+        self.fast_counter = cycs.fast_counter;
+        (self.tsc, self.lost_cyc) = (cycs.now.time, cycs.now.lost_cyc);
     }
 
     /// Applies a CYC with `ratio` TSC ticks per cycle, a fixed point number with eight fraction bits; 0 if it is not
@@ -172,18 +170,65 @@ impl Estimate {
     /// # Errors
     /// [`TimeError::UnknownRatio`] and [`TimeError::OutOfRange`].
     pub fn cyc(&mut self, packet: Cyc, ratio: u64, clocks: &Clocks) -> Result<(), TimeError> {
-        if ratio == 0 {
-            self.lost_cyc = self.lost_cyc.saturating_add(1);
-            return Ok(());
-        }
-        let mut cycles = packet.cycles;
+        let (mut cycles, mut cycs) = (packet.cycles, self.cycs(ratio));
         // These are cycles since the last CYC. The time of the last MTC already includes those before it.
-        if self.fast_counter == 0 && self.ctc != self.ctc_cyc {
+        if ratio != 0 && self.fast_counter == 0 && self.ctc != self.ctc_cyc {
             let ticks = clocks.ticks_between(self.ctc_cyc, self.ctc)?;
             let before = (clocks.tsc_of(ticks)? << 8) / ratio;
             cycles = cycles.saturating_sub(before);
         }
-        self.add_cycles(cycles, ratio);
+        cycs.add(cycles);
+        self.set_cycs(&cycs);
         Ok(())
+    }
+}
+
+/// CYCs, which are applied one after the other outside of the estimate, so that the sums can be in registers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cycs {
+    plain: bool,
+    ratio: u64,
+    base: u64,
+    fast_counter: u64,
+    now: CycTime,
+    cycles: u64,
+}
+
+/// What CYCs change of the time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CycTime {
+    /// The time at the last timing packet, as [`Estimate::relative`] gives it.
+    pub(crate) time: u64,
+    pub(crate) lost_cyc: u32,
+}
+
+impl Cycs {
+    /// Whether a CYC only adds ticks or is lost. Others must be applied to the estimate.
+    #[inline(always)]
+    pub(crate) const fn are_plain(&self) -> bool {
+        self.plain
+    }
+
+    /// Applies a CYC of so many cycles: the same as [`Estimate::cyc`].
+    #[inline(always)]
+    pub(crate) const fn add(&mut self, cycles: u64) {
+        self.cycles = self.cycles.wrapping_add(cycles);
+        if self.ratio == 0 {
+            self.now.lost_cyc = self.now.lost_cyc.saturating_add(1);
+        } else {
+            self.fast_counter = self.fast_counter.wrapping_add(cycles.wrapping_mul(self.ratio) >> 8);
+            self.now.time = self.base.wrapping_add(self.fast_counter);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn now(&self) -> CycTime {
+        self.now
+    }
+
+    /// The cycles of all of them.
+    #[inline(always)]
+    pub(crate) const fn cycles(&self) -> u64 {
+        self.cycles
     }
 }

@@ -151,6 +151,7 @@ mod timeline;
 
 pub use calibrate::Calibration;
 pub use estimate::Estimate;
+pub(crate) use estimate::{CycTime, Cycs};
 pub use frequency::TscFrequency;
 pub use timeline::{ClockChange, CoreSpeed, Doubt, Moment, Span, Timeline};
 

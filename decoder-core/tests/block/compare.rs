@@ -89,51 +89,65 @@ fn visits(
     for words in GRAPHS {
         let mut memory = vec![0_u32; words];
         let mut graph = Graph::new(&mut memory);
-        for most in [usize::MAX, 1, 7] {
-            let mut decoder = BlockDecoder::with_config(trace, image, config);
-            let mut sink = Steps { most, ..Steps::default() };
-            while let Some(psb) = decoder.resync() {
-                sink.steps.push(Step::Sync(psb));
-                let end = loop {
-                    sink.items = 0;
-                    match decoder.visit(&mut graph, &mut sink) {
-                        Ok(()) if sink.items >= most => {}
-                        end => break end,
-                    }
-                };
-                sink.steps.push(match end {
-                    Ok(()) => Step::End(decoder.ip()),
-                    Err(error) => Step::Error(error),
-                });
-                if end.is_err() && decoder.visit(&mut graph, &mut Steps { most, ..Steps::default() }).is_ok()
-                {
-                    return Err("goes on after an error".into());
-                }
-            }
-            let got = &sink.steps;
+        let visit = |graph: &mut Graph<'_>, most| visits_in_parts::<true>(trace, image, config, graph, most);
+        let all = [
+            ("never full", visits_in_parts::<false>(trace, image, config, &mut graph, usize::MAX)?),
+            ("all at a time", visit(&mut graph, usize::MAX)?),
+            ("1 at a time", visit(&mut graph, 1)?),
+            ("7 at a time", visit(&mut graph, 7)?),
+        ];
+        for (what, (got, seen)) in all {
             if got != expected {
                 let same = got.iter().zip(expected).take_while(|(a, b)| a == b).count();
                 return Err(format!(
-                    "graph of {words} words, {most} at a time, step {same}: {:x?} instead of {:x?}, after {:x?}",
+                    "graph of {words} words, {what}, step {same}: {:x?} instead of {:x?}, after {:x?}",
                     got.get(same),
                     expected.get(same),
                     expected.get(same.saturating_sub(3)..same)
                 ));
             }
-            if decoder.counters() != counters {
-                return Err(format!(
-                    "graph of {words} words: {:?} instead of {counters:?}",
-                    decoder.counters()
-                ));
+            if seen != counters {
+                return Err(format!("graph of {words} words, {what}: {seen:?} instead of {counters:?}"));
             }
         }
     }
     Ok(())
 }
 
+/// Visits a trace with so many items at a time. Without `FILLS` nobody asks whether the sink is full, and the walk takes
+/// several outcomes at once.
+fn visits_in_parts<const FILLS: bool>(
+    trace: &[u8],
+    image: Image<'_>,
+    config: Config<'_>,
+    graph: &mut Graph<'_>,
+    most: usize,
+) -> Result<(Vec<Step>, Counters), String> {
+    let mut decoder = BlockDecoder::with_config(trace, image, config);
+    let mut sink = Steps::<FILLS> { most, ..Steps::default() };
+    while let Some(psb) = decoder.resync() {
+        sink.steps.push(Step::Sync(psb));
+        let end = loop {
+            sink.items = 0;
+            match decoder.visit(graph, &mut sink) {
+                Ok(()) if sink.items >= most => {}
+                end => break end,
+            }
+        };
+        sink.steps.push(match end {
+            Ok(()) => Step::End(decoder.ip()),
+            Err(error) => Step::Error(error),
+        });
+        if end.is_err() && decoder.visit(graph, &mut Steps::<FILLS> { most, ..Steps::default() }).is_ok() {
+            return Err("goes on after an error".into());
+        }
+    }
+    Ok((sink.steps, decoder.counters()))
+}
+
 /// Collects the steps of a visit.
 #[derive(Default)]
-struct Steps {
+struct Steps<const FILLS: bool> {
     steps: Vec<Step>,
     /// Instructions whose block has not come yet.
     open: Vec<u64>,
@@ -141,10 +155,10 @@ struct Steps {
     most: usize,
 }
 
-impl ExecutionSink for Steps {
+impl<const FILLS: bool> ExecutionSink for Steps<FILLS> {
     const INSNS: bool = true;
     const BLOCKS: bool = true;
-    const FILLS: bool = true;
+    const FILLS: bool = FILLS;
 
     fn insns(&mut self, insns: Straight) {
         self.open.extend(insns);
