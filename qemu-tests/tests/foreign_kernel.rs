@@ -18,7 +18,19 @@ fn boot(monitor_options: &str, processors: u16) -> Outcome {
         .unwrap();
     let ends: Vec<_> =
         outcome.transcript.runs.iter().map(|run| (run.name.as_str(), run.end.clone())).collect();
-    let expected = ["boot", "cpuid", "protection", "work", "traps", "traps-in-session", "processors"];
+    let expected = [
+        "boot",
+        "cpuid",
+        "protection",
+        "work",
+        "traps",
+        "traps-in-session",
+        "holes",
+        "holes-in-session",
+        "patches",
+        "patches-in-session",
+        "processors",
+    ];
     let expected = expected.map(|name| format!("foreign-{name}"));
     assert_eq!(ends, expected.each_ref().map(|name| (name.as_str(), Some(End::Ok))));
     outcome
@@ -43,9 +55,16 @@ fn a_kernel_that_breaks_a_rule_fails() {
     }
 }
 
+/// The log is the same whether instructions execute one by one or in stretches, also of code that changes itself.
 #[test]
 fn a_kernel_that_is_always_stepped_notices_nothing() {
-    boot("step=always", 1);
+    const CHANGES_ITSELF: u16 = 4;
+    let [stretches, single] =
+        ["step=always times=0", "step=always times=0 stretch=1"].map(|options| boot(options, 1).truth);
+    let session = stretches.session(CHANGES_ITSELF);
+    // Eight rounds, four of them with an addition more.
+    assert_eq!(session.len(), 3 + 8 * 12 + 4 + 8, "{session:x?}");
+    assert_eq!(session, single.session(CHANGES_ITSELF));
 }
 
 /// Our kernel's own file, its module, lies at the end of RAM. The kernel is at the same addresses in both machines, so it

@@ -14,13 +14,19 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 mod amd;
 mod processors;
 
-global_asm!(include_str!("boot.s"), include_str!("processors.s"), include_str!("amd.s"));
+global_asm!(
+    include_str!("patch.s"),
+    include_str!("boot.s"),
+    include_str!("processors.s"),
+    include_str!("amd.s")
+);
 
 unsafe extern "C" {
     safe fn try_wrmsr(msr: u32, value: u64) -> u64;
     safe fn try_rdmsr(msr: u32) -> u64;
     safe fn work(session: u32) -> u64;
     safe fn traps(session: u32) -> u64;
+    safe fn patches(session: u32) -> u64;
     safe static breakpoints: AtomicU64;
 }
 
@@ -43,6 +49,10 @@ extern "C" fn kernel_main(magic: u32, information: u32) -> ! {
         ("foreign-work", &execution),
         ("foreign-traps", &|| trapping(0)),
         ("foreign-traps-in-session", &|| trapping(2)),
+        ("foreign-holes", &|| holes(0)),
+        ("foreign-holes-in-session", &|| holes(3)),
+        ("foreign-patches", &|| patching(0)),
+        ("foreign-patches-in-session", &|| patching(4)),
         ("foreign-processors", &|| processors::run(processors_told(information), work_result())),
     ];
     let amds: &[(&str, Test<'_>)] = &[
@@ -176,6 +186,41 @@ fn trapping(session: u32) -> Result<(), &'static str> {
     check(wrong & 256 == 0, "INT beyond the table did not fault")?;
     check(wrong & 512 == 0, "DR6 is not the kernel's own")?;
     check(wrong & 1024 == 0, "a breakpoint was not hit once, or DR0 or DR7 is not the kernel's own")
+}
+
+/// Code that changes itself just ahead of its own execution.
+fn patching(session: u32) -> Result<(), &'static str> {
+    check(patches(session) == 105, "an instruction did not execute as it was changed")
+}
+
+/// Where there is no memory, reads give ones and writes are lost.
+fn holes(session: u32) -> Result<(), &'static str> {
+    mark(session);
+    let result = HOLES.into_iter().try_for_each(hole);
+    mark(0);
+    result
+}
+
+static HOLES: [u64; 4] = [0x1000_0000, 0x1234_5ffe, 0x17ff_f000, 0x3fff_ff00];
+
+fn hole(address: u64) -> Result<(), &'static str> {
+    let hole = address as *mut u32;
+    // SAFETY: the address is mapped, and no memory of this kernel's is there.
+    let [before, written, copied] = unsafe {
+        let before = hole.read_unaligned();
+        asm!("mov dword ptr [{0}], 0x12345678", "mov dword ptr [{0}], 1", in(reg) hole, options(nostack));
+        let written = hole.read_unaligned();
+        asm!("rep movsd", inout("rsi") &raw const HOLES => _, inout("rdi") address => _, inout("rcx") 4u64 => _);
+        [before, written, hole.read_unaligned()]
+    };
+    check(before == u32::MAX, "a read where there is no memory does not give ones")?;
+    check([written, copied] == [u32::MAX; 2], "a write where there is no memory is kept")
+}
+
+/// Begins a trace session, or ends one with 0.
+fn mark(session: u32) {
+    // SAFETY: writes to a port; no memory is touched.
+    unsafe { asm!("out dx, eax", in("dx") 0xe700u16, in("eax") session, options(nomem, nostack)) };
 }
 
 fn check(holds: bool, otherwise: &'static str) -> Result<(), &'static str> {

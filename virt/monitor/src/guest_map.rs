@@ -54,10 +54,26 @@ impl GuestRam {
     }
 }
 
-const PAGE: u64 = 4 << 10;
-const LARGE_PAGE: u64 = 2 << 20;
+/// Size of a page.
+pub const PAGE: u64 = 4 << 10;
+/// Size of a large page.
+pub const LARGE_PAGE: u64 = 2 << 20;
 /// Number of entries in a table.
-const ENTRIES: usize = 512;
+pub const ENTRIES: usize = 512;
+/// An entry's flags: present, writable, user. The nested walk treats guest accesses as user accesses.
+pub const LINK: u64 = 0b111;
+/// An entry's flags where there is no memory: the guest reads what the page has, and a write exits.
+pub const NO_MEMORY: u64 = 0b101;
+/// An entry's flag: it may be written.
+pub const WRITABLE: u64 = 1 << 1;
+/// An entry's flag: it maps a large page.
+pub const LARGE: u64 = 1 << 7;
+
+/// Returns the index of the entry for `address` in a table of this level, 1 to 4.
+#[must_use]
+pub const fn index_at(address: u64, level: u32) -> usize {
+    (address >> (3 + 9 * level)) as usize % ENTRIES
+}
 
 /// One page of page-table entries.
 #[derive(Clone, Debug)]
@@ -96,16 +112,23 @@ impl GuestMap<'_> {
         }
     }
 
-    /// Fills the four levels of tables for the first 4 GiB, with pages of 2 MiB where a page belongs to the guest as a
-    /// whole. Returns the address of the root table.
+    /// Fills the four levels of tables, with pages of 2 MiB where a page belongs to the guest as a whole. Where there is
+    /// nothing, `hole`, the address of a page, is mapped for reading. Nothing is mapped at the local APIC's page. Returns
+    /// the address of the root table.
     ///
     /// `table` returns an empty table and its physical address; the first table that it returns becomes the root.
-    pub fn build<'t>(&self, mut table: impl FnMut() -> (u64, &'t mut PageTable)) -> u64 {
-        /// Present, writable, user: the nested walk treats guest accesses as user accesses.
-        const LINK: u64 = 0b111;
-        const LARGE: u64 = 1 << 7;
+    pub fn build<'t>(&self, hole: u64, mut table: impl FnMut() -> (u64, &'t mut PageTable)) -> u64 {
         let (root, level4) = table();
+        // Tables of one level each that lead to the hole page from everywhere.
+        let mut nothing = [hole | NO_MEMORY; 4];
+        for level in 1..4 {
+            let (address, all_alike) = table();
+            all_alike.0.fill(nothing[level - 1]);
+            nothing[level] = address | LINK;
+        }
         let (address, level3) = table();
+        level4.0.fill(nothing[3]);
+        level3.0.fill(nothing[2]);
         level4.0[0] = address | LINK;
         for (gigabyte, entry) in level3.0[..4].iter_mut().enumerate() {
             let (address, level2) = table();
@@ -113,15 +136,17 @@ impl GuestMap<'_> {
             for (index, entry) in level2.0.iter_mut().enumerate() {
                 let start = (gigabyte * ENTRIES + index) as u64 * LARGE_PAGE;
                 *entry = match self.coverage(start, start + LARGE_PAGE) {
-                    Coverage::None => 0,
+                    Coverage::None => nothing[1],
                     Coverage::All => start | LARGE | LINK,
                     Coverage::Part => {
                         let (address, level1) = table();
                         for (index, entry) in level1.0.iter_mut().enumerate() {
                             let page = start + index as u64 * PAGE;
-                            if self.coverage(page, page + PAGE) == Coverage::All {
-                                *entry = page | LINK;
-                            }
+                            *entry = match self.coverage(page, page + PAGE) {
+                                Coverage::All => page | LINK,
+                                _ if page == LOCAL_APIC => 0,
+                                _ => nothing[0],
+                            };
                         }
                         address | LINK
                     }
@@ -150,7 +175,7 @@ mod tests {
 
     fn build(map: &GuestMap<'_>) -> (u64, Vec<(u64, &'static mut PageTable)>) {
         let mut tables: Vec<*mut PageTable> = Vec::new();
-        let root = map.build(|| {
+        let root = map.build(HOLE, || {
             let table = Box::leak(Box::new(PageTable::EMPTY));
             tables.push(table);
             ((tables.len() as u64) << 12, table)
@@ -159,13 +184,19 @@ mod tests {
         (root, tables.iter().enumerate().map(|(i, &t)| ((i as u64 + 1) << 12, unsafe { &mut *t })).collect())
     }
 
+    const HOLE: u64 = 0x5_0000_0000;
+
+    /// Returns the address to which the guest's is translated; `None` if nothing is mapped, or the hole page for reading.
     fn translate(root: u64, tables: &[(u64, &'static mut PageTable)], address: u64) -> Option<u64> {
         let find =
             |at: u64| tables.iter().find(|(address, _)| *address == at & !0xfff).map(|(_, table)| &table.0);
         let mut at = root;
         for level in (1..=4).rev() {
             let entry = find(at)?[(address >> (3 + 9 * level)) as usize & 511];
+            let is_apic = address & !0xfff == LOCAL_APIC;
+            assert_eq!(entry == 0, is_apic && level == 1, "{address:#x}: all but the local APIC is mapped");
             if entry & 7 != 7 {
+                assert!(is_apic || level == 1 && entry == HOLE | 5, "{address:#x}: {entry:#x}");
                 return None;
             }
             let page = 1u64 << (3 + 9 * level);
@@ -260,6 +291,10 @@ mod tests {
     fn firmware_that_is_not_said_is_not_mapped() {
         let (root, tables) = build(&GuestMap { ram: GuestRam::BELOW_MONITOR, firmware: &[] });
         assert_eq!(translate(root, &tables, 0x1ffe_0000), None);
-        assert_eq!(tables.len(), 7, "one small-page table, for the local APIC");
+        assert_eq!(
+            tables.len(),
+            10,
+            "one small-page table, for the local APIC, and three for what is nowhere"
+        );
     }
 }

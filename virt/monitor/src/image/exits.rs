@@ -10,6 +10,9 @@ use crate::image::interrupts;
 use crate::image::serial::report;
 use crate::image::vcpu::Vcpu;
 
+/// A bit of the information about a nested page fault: it was a write.
+pub(crate) const NPF_WRITE: u64 = 1 << 1;
+
 impl Vcpu {
     /// Runs the guest at full speed until it exits, and handles the exit. `mode` is one of the two that are free.
     pub(crate) fn run_freely(&mut self, mode: EntryMode) {
@@ -34,9 +37,9 @@ impl Vcpu {
                 self.raised(Exception::from_intercept(vector, info1 as u32, info2), instruction);
             }
             exit_code::NPF if info2 & !0xfff == LOCAL_APIC => {
-                const WRITE: u64 = 1 << 1;
-                self.local_apic.open_window(info2, info1 & WRITE != 0, &self.processor);
+                self.local_apic.open_window(info2, info1 & NPF_WRITE != 0, &self.processor);
             }
+            exit_code::NPF if self.nested.open_hole(info2) => {}
             exit_code::PUSHF
             | exit_code::POPF
             | exit_code::IRET

@@ -13,6 +13,7 @@ mod interrupts;
 mod io;
 mod local_apic;
 mod msr;
+mod nested;
 mod peers;
 mod physical;
 mod reported;

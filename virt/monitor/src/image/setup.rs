@@ -28,6 +28,7 @@ use crate::image::configuration;
 use crate::image::exit::DEBUG_EXIT_PORT;
 use crate::image::io::MARKER_PORT;
 use crate::image::local_apic::LocalApic;
+use crate::image::nested::{HolePage, Nested};
 use crate::image::peers::Peers;
 use crate::image::physical::Physical;
 use crate::image::reported::ReportedViolations;
@@ -148,7 +149,8 @@ impl MachinePlan<'_> {
     /// Makes a processor in the state after power-up. It has its own nested tables, so that a window in place of the
     /// local APIC's page is open to one processor only.
     fn vcpu(&self, peers: Peers) -> Vcpu {
-        let (nested_cr3, local_apic_table) = nested_tables(&self.map);
+        let hole = &raw const HOLE as u64;
+        let (nested_cr3, local_apic_table) = nested_tables(&self.map, hole);
         let processor = hardware(&self.options, self.northbridge);
         Vcpu {
             peers,
@@ -165,6 +167,8 @@ impl MachinePlan<'_> {
             reported: ReportedViolations::new(processor.all_violations()),
             processor,
             northbridge: self.northbridge,
+            nested: Nested::new(nested_cr3, hole),
+            stepped_alone: None,
             local_apic: LocalApic::new(local_apic_table, peers),
             timer_limit: TimerLimit::new(self.options.timer_apart),
             memory: self.memory,
@@ -268,10 +272,13 @@ fn truth_log(place: Module, mode: LogMode) -> Result<LogWriter<'static>, pugmark
     LogWriter::with_mode(words, mode)
 }
 
+/// What the guest reads where there is no memory.
+static HOLE: HolePage = HolePage::NEW;
+
 /// Builds the nested tables. Returns the root's address, and the table whose first entry is the local APIC's page.
-fn nested_tables(map: &GuestMap<'_>) -> (u64, &'static mut PageTable) {
+fn nested_tables(map: &GuestMap<'_>, hole: u64) -> (u64, &'static mut PageTable) {
     let mut tables: Vec<*mut PageTable> = Vec::new();
-    let root = map.build(|| {
+    let root = map.build(hole, || {
         let table: &'static mut PageTable = Box::leak(Box::new(PageTable::EMPTY));
         tables.push(table);
         (tables[tables.len() - 1] as u64, table)

@@ -183,6 +183,8 @@ impl Vcpu {
             );
         }
         self.local_apic.abandon_window();
+        self.nested.close_holes();
+        self.stepped_alone = None;
         self.lookahead.flush();
         self.processor.init();
         self.nmi_pending = false;

@@ -20,7 +20,7 @@ impl Vcpu {
             Ok(instruction) => instruction,
             Err(error) => return self.deliver_error(error),
         };
-        let masked = self.cpu.shadow.is_some() || self.local_apic.window_is_open();
+        let masked = self.cpu.shadow.is_some() || self.window_is_open();
         if !masked && self.run_stretch(&instruction) {
             return;
         }
@@ -83,6 +83,7 @@ impl Vcpu {
         }
         if progress != Progress::None {
             self.local_apic.close_window(&mut self.processor);
+            self.nested.close_holes();
             self.cpu.shadow = None;
         }
         self.repeating_rip = (progress == Progress::Iteration).then_some(instruction.rip());

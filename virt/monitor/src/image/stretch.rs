@@ -10,8 +10,10 @@ use pugmark_model::Context;
 use pugmark_monitor::entry::{EntryMode, execute_breakpoints};
 use pugmark_monitor::guest::{Gpr, Instruction, Stretch, StretchLimits, rflags};
 use pugmark_monitor::guest_map::MONITOR;
+use pugmark_monitor::vmcb::exit_code;
 
 use crate::image::exit::fatal;
+use crate::image::exits::NPF_WRITE;
 use crate::image::step::EXIT_DEBUG;
 use crate::image::vcpu::Vcpu;
 
@@ -19,6 +21,9 @@ impl Vcpu {
     /// Executes `first`, the next instruction, and the instructions that must follow it. Returns `false`, and does
     /// nothing, if `first` must be stepped.
     pub(crate) fn run_stretch(&mut self, first: &Instruction) -> bool {
+        if self.stepped_alone.take() == Some(first.rip()) {
+            return false;
+        }
         let most = usize::try_from(self.processor.max_unreported()).unwrap_or(usize::MAX);
         if most == 1 {
             return false;
@@ -45,23 +50,37 @@ impl Vcpu {
         let before = self.context();
         let count = self.cpu.get(Gpr::Rcx);
         let begins_on_one = stretch.is_loop();
+        // If one of the instructions changes one of the others, it exits.
+        self.nested.protect(stretch.addresses());
         let breakpoints = Breakpoints::set(stretch);
         self.enter(EntryMode::Stretch { breakpoints: stretch.exits().len(), begins_on_one });
         breakpoints.clear();
-        if !stretch.is_unchanged(&self.memory) {
-            fatal!(
-                "the guest changed instructions that it was about to execute after rip {:#x}: run it with stretch=1",
-                first.rip()
-            );
-        }
+        self.nested.unprotect();
         let rip = self.cpu.rip;
         // RF is cleared by the first instruction that completes.
         let begun = !begins_on_one || self.vmcb.save.rflags & rflags::RF == 0;
         let Some(executed) = stretch.executed(rip, begun) else { self.unexpected() };
+        let changed = stretch.first_changed(&self.memory, executed);
+        if changed.is_some_and(|changed| changed < executed) {
+            fatal!(
+                "another processor changed instructions that were about to execute after rip {:#x}: run the guest with \
+                 stretch=1",
+                first.rip()
+            );
+        }
         let iterated = executed == 0 && first.repeats() && self.cpu.get(Gpr::Rcx) != count;
         self.repeating_rip = iterated.then_some(rip);
         self.retire_stretch(&stretch.instructions()[..executed], before);
-        if self.vmcb.control.exit_code != EXIT_DEBUG {
+        let control = &self.vmcb.control;
+        let to_page = |address: u64| (address ^ control.exit_info2) & !0xfff == 0;
+        if control.exit_code == exit_code::NPF
+            && control.exit_info1 & NPF_WRITE != 0
+            && stretch.addresses().any(to_page)
+        {
+            self.stepped_alone = Some(rip);
+        } else if changed.is_some() {
+            // What exited was not the instruction that was found; the next entry finds it.
+        } else if self.vmcb.control.exit_code != EXIT_DEBUG {
             self.exited(stretch.instructions().get(executed));
         } else if !stretch.exits().any(|exit| exit == rip) {
             self.unexpected();

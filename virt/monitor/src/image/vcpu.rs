@@ -16,6 +16,7 @@ use pugmark_monitor::vmcb::{Vmcb, intercept1, intercept2};
 use pugmark_truth::{Branch, LogWriter, Record, RecordFlags};
 
 use crate::image::local_apic::LocalApic;
+use crate::image::nested::Nested;
 use crate::image::peers::Peers;
 use crate::image::physical::Physical;
 use crate::image::reported::ReportedViolations;
@@ -37,6 +38,9 @@ pub(crate) struct Vcpu {
     pub(crate) processor: Hardware,
     /// The northbridge that it shares with the other processors.
     pub(crate) northbridge: &'static Northbridge,
+    pub(crate) nested: Nested,
+    /// RIP of an instruction that was about to change those after it, and so must be stepped.
+    pub(crate) stepped_alone: Option<u64>,
     pub(crate) local_apic: LocalApic,
     /// When the local APIC's timer may interrupt the stepped guest.
     pub(crate) timer_limit: TimerLimit,
@@ -109,7 +113,7 @@ impl Vcpu {
                 continue;
             }
             self.pass_on_interrupts();
-            let window = self.local_apic.window_is_open();
+            let window = self.window_is_open();
             let stepped = window || self.cpu.shadow.is_some() || self.is_stepped() && !self.is_unseen();
             if !stepped {
                 self.timer_limit.end();
@@ -127,6 +131,12 @@ impl Vcpu {
                 self.run_freely(EntryMode::Free);
             }
         }
+    }
+
+    /// Returns whether the next instruction alone reaches a page in place of the local APIC's, or writes where there is
+    /// no memory.
+    pub(crate) fn window_is_open(&self) -> bool {
+        self.local_apic.window_is_open() || self.nested.hole_is_open()
     }
 
     /// Returns whether each instruction must be seen.

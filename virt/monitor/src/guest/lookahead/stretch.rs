@@ -73,15 +73,26 @@ impl Stretch {
         }
     }
 
-    /// Returns whether the instructions in memory are still those that were found. If not, the guest has changed
-    /// instructions ahead of its own execution, and it is unknown which ones it executed.
-    pub fn is_unchanged<M: GuestMemory + ?Sized>(&self, memory: &M) -> bool {
-        // The first instruction is skipped: nothing in the stretch executes before it that could change it.
-        self.instructions().iter().zip(self.addresses).skip(1).all(|(instruction, address)| {
+    /// Returns the physical address of each instruction.
+    pub fn addresses(&self) -> impl Iterator<Item = u64> {
+        self.addresses[..self.len].iter().copied()
+    }
+
+    /// Returns the index of the first instruction of which it is unknown whether it executed as it was found, and that
+    /// of the next one to execute if it is no longer in memory as it was found. `executed` instructions have executed.
+    ///
+    /// If another processor has put an INT3 in an instruction's place, the instruction executed before that: INT3 would
+    /// have ended the stretch.
+    pub fn first_changed<M: GuestMemory + ?Sized>(&self, memory: &M, executed: usize) -> Option<usize> {
+        const INT3: u8 = 0xcc;
+        let as_found = |(index, (instruction, address)): (usize, (&Instruction, u64))| {
             let mut found = [0; MAX_LEN];
             let found = &mut found[..usize::from(instruction.len())];
-            memory.read(address, found) && found == instruction.bytes()
-        })
+            memory.read(address, found)
+                && (found == instruction.bytes() || index < executed && found[0] == INT3)
+        };
+        let so_far = self.instructions().iter().zip(self.addresses()).enumerate().take(executed + 1);
+        { so_far }.find(|row| !as_found(*row)).map(|(index, _)| index)
     }
 
     fn exit_at(&self, rip: u64) -> Option<&Exit> {

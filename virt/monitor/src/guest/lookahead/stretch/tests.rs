@@ -274,13 +274,32 @@ fn rip_tells_how_many_have_executed() {
 }
 
 #[test]
-fn notices_code_that_changes_after_the_first_instruction() {
-    for (offset, unchanged) in [(0, true), (1, false), (3, false), (4, false), (5, true)] {
+fn notices_code_that_has_changed_up_to_the_next_instruction() {
+    const INT3: u8 = 0xcc;
+    // What is written where, how many instructions have executed, and the first of which it matters.
+    for (offset, byte, executed, changed) in [
+        (0, 0x55, 0, Some(0)),
+        (0, 0x55, 3, Some(0)),
+        (1, 0x55, 0, None),
+        (1, 0x55, 1, Some(1)),
+        (3, 0x55, 2, Some(1)),
+        (4, 0x55, 1, None),
+        (4, 0x55, 2, Some(2)),
+        (5, 0x55, 3, None),
+        (1, INT3, 0, None),
+        (1, INT3, 1, Some(1)),
+        (1, INT3, 2, None),
+        (3, INT3, 2, Some(1)),
+    ] {
         let mut machine = with(&[0x90, 0x48, 0x01, 0xd8, 0x50]);
         let stretch = find(&mut machine, 16).unwrap();
-        assert!(stretch.is_unchanged(&machine.ram));
+        assert_eq!(stretch.first_changed(&machine.ram, executed), None);
         let address = machine.cpu.rip + offset;
-        machine.put(address, &[0x55]);
-        assert_eq!(stretch.is_unchanged(&machine.ram), unchanged, "{offset}");
+        machine.put(address, &[byte]);
+        assert_eq!(
+            stretch.first_changed(&machine.ram, executed),
+            changed,
+            "{byte:#x} at {offset}, {executed}"
+        );
     }
 }

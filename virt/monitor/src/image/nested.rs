@@ -1,0 +1,142 @@
+//! Changes in the nested page tables while the guest runs: holes in physical memory take a write and forget it, and
+//! the pages of a stretch's instructions cannot be written while the stretch executes.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use pugmark_monitor::guest_map::{
+    ENTRIES, LARGE, LARGE_PAGE, LINK, NO_MEMORY, PAGE, PageTable, WRITABLE, index_at,
+};
+
+const ACCESSED: u64 = 1 << 5;
+const DIRTY: u64 = 1 << 6;
+
+/// A page in whose place there is no memory: all ones.
+#[repr(C, align(4096))]
+pub(crate) struct HolePage([u8; PAGE as usize]);
+
+impl HolePage {
+    pub(crate) const NEW: Self = Self([0xff; PAGE as usize]);
+}
+
+/// One processor's nested tables.
+pub(crate) struct Nested {
+    root: u64,
+    /// The page that the guest reads in all holes.
+    hole: u64,
+    /// The page that takes the guest's writes to holes; all ones between two instructions.
+    scratch: Box<HolePage>,
+    /// The entries that lead to that page.
+    opened: Vec<*mut u64>,
+    /// The entries that may not be written.
+    protected: Vec<*mut u64>,
+}
+
+// SAFETY: the tables that the pointers lead to belong to one processor, which owns this value.
+unsafe impl Send for Nested {}
+
+impl Nested {
+    /// `root` is the address of tables that live forever and that nothing else changes, except the entry of the local
+    /// APIC's page; `hole` is the address of the page that they map where there is no memory.
+    pub(crate) fn new(root: u64, hole: u64) -> Self {
+        Self { root, hole, scratch: Box::new(HolePage::NEW), opened: Vec::new(), protected: Vec::new() }
+    }
+
+    /// Lets the next instruction write to a page without memory. Returns `false` if there is something at `address`.
+    pub(crate) fn open_hole(&mut self, address: u64) -> bool {
+        let scratch = &raw const *self.scratch as u64;
+        let Some((entry, _)) = self.leaf(address) else { return false };
+        // SAFETY: see `leaf`.
+        let found = unsafe { entry.read() };
+        // The walk sets the accessed bit, and may set the dirty bit.
+        if found & !(ACCESSED | DIRTY) != self.hole | NO_MEMORY {
+            return false;
+        }
+        // SAFETY: as above.
+        unsafe { entry.write(scratch | LINK) };
+        self.opened.push(entry);
+        true
+    }
+
+    /// Returns whether the next instruction may write to a page without memory.
+    pub(crate) fn hole_is_open(&self) -> bool {
+        !self.opened.is_empty()
+    }
+
+    /// Forgets what was written to pages without memory.
+    pub(crate) fn close_holes(&mut self) {
+        if self.opened.is_empty() {
+            return;
+        }
+        for entry in self.opened.drain(..) {
+            // SAFETY: see `leaf`.
+            unsafe { entry.write(self.hole | NO_MEMORY) };
+        }
+        self.scratch.0.fill(0xff);
+    }
+
+    /// Makes the pages at these addresses read-only, until [`Self::unprotect`].
+    pub(crate) fn protect(&mut self, addresses: impl Iterator<Item = u64>) {
+        let mut last = None;
+        for page in addresses.map(|address| address & !(PAGE - 1)) {
+            if last.replace(page) == Some(page) {
+                continue;
+            }
+            let Some((mut entry, large)) = self.leaf(page) else { continue };
+            if large {
+                entry = split(entry, page);
+            }
+            // SAFETY: see `leaf`.
+            let found = unsafe { entry.read() };
+            if found & WRITABLE != 0 {
+                // SAFETY: as above.
+                unsafe { entry.write(found & !WRITABLE) };
+                self.protected.push(entry);
+            }
+        }
+    }
+
+    /// Makes the pages writable again.
+    pub(crate) fn unprotect(&mut self) {
+        for entry in self.protected.drain(..) {
+            // SAFETY: see `leaf`.
+            unsafe { entry.write(entry.read() | WRITABLE) };
+        }
+    }
+
+    /// Returns the entry that maps `address`, and whether it maps 2 MiB; `None` if nothing is mapped.
+    ///
+    /// The result can be read and written: all tables live forever at addresses that are mapped to themselves, and this
+    /// processor is the only one that changes them, while its guest does not run.
+    fn leaf(&self, address: u64) -> Option<(*mut u64, bool)> {
+        let mut table = self.root as *mut u64;
+        for level in (1..=4).rev() {
+            // SAFETY: the index is below the number of a table's entries; for the table see above.
+            let (entry, found) = unsafe {
+                let entry = table.add(index_at(address, level));
+                (entry, entry.read())
+            };
+            if found == 0 {
+                return None;
+            }
+            if level == 1 || found & LARGE != 0 {
+                return Some((entry, level != 1));
+            }
+            table = (found & !(PAGE - 1)) as *mut u64;
+        }
+        None
+    }
+}
+
+/// Puts a table of small pages in place of the large page that `entry` maps, and returns the entry of `page` in it.
+fn split(entry: *mut u64, page: u64) -> *mut u64 {
+    let table: &'static mut PageTable = Box::leak(Box::new(PageTable::EMPTY));
+    let start = page & !(LARGE_PAGE - 1);
+    for (index, small) in table.0.iter_mut().enumerate() {
+        *small = (start + index as u64 * PAGE) | LINK;
+    }
+    let address = &raw const *table as u64;
+    // SAFETY: see `Nested::leaf`.
+    unsafe { entry.write(address | LINK) };
+    &raw mut table.0[index_at(page, 1) % ENTRIES]
+}
