@@ -185,8 +185,9 @@ struct CacheEntry {
 }
 
 impl ClassificationCache {
-    /// Number of slots. A kernel executes thousands of different instructions from one interrupt to the next.
-    const ENTRIES: usize = 4096;
+    /// Number of slots. A kernel executes thousands of different instructions from one interrupt to the next, and two
+    /// that share a slot in a loop are classified in each turn.
+    const ENTRIES: usize = 1 << 14;
 
     pub(super) fn new() -> Self {
         Self { entries: vec![None; Self::ENTRIES].into() }
@@ -216,5 +217,5 @@ impl ClassificationCache {
 }
 
 fn entry_index(rip: u64) -> usize {
-    (rip ^ rip >> 10) as usize % ClassificationCache::ENTRIES
+    (rip ^ rip >> 14) as usize % ClassificationCache::ENTRIES
 }

@@ -14,6 +14,8 @@ use crate::guest::paging::Tlb;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {
     rip: u64,
+    /// The physical address of its first byte.
+    pub(super) address: u64,
     bytes: [u8; MAX_LEN],
     pub(super) classification: Classification,
     shadow: Option<Shadow>,
@@ -21,8 +23,13 @@ pub struct Instruction {
 
 impl Instruction {
     /// A placeholder for an instruction that is not known.
-    pub(super) const NONE: Self =
-        Self { rip: 0, bytes: [0; MAX_LEN], classification: Classification::INVALID, shadow: None };
+    pub(super) const NONE: Self = Self {
+        rip: 0,
+        address: 0,
+        bytes: [0; MAX_LEN],
+        classification: Classification::INVALID,
+        shadow: None,
+    };
 
     /// Returns the RIP of the instruction.
     pub const fn rip(&self) -> u64 {
@@ -110,7 +117,7 @@ impl Lookahead {
         let bits = cpu.code_bits();
         let mut bytes = [0; MAX_LEN];
         let first = MAX_LEN.min(4096 - (linear(cpu, rip)? & 0xfff) as usize);
-        self.fetch(cpu, rip, memory, &mut bytes[..first])?;
+        let address = self.fetch(cpu, rip, memory, &mut bytes[..first])?;
         let class = match self.cache.find(rip, bits, &bytes, first) {
             Some(class) => class,
             None => {
@@ -132,7 +139,7 @@ impl Lookahead {
             Some(Shadow::Sti) if cpu.rflags & rflags::IF != 0 => None,
             shadow => shadow,
         };
-        Ok(Instruction { rip, bytes, classification: class, shadow })
+        Ok(Instruction { rip, address, bytes, classification: class, shadow })
     }
 
     /// Drops cached translations: see [`Tlb`] for when.
@@ -140,19 +147,19 @@ impl Lookahead {
         self.tlb.flush();
     }
 
-    /// Reads `bytes`, which must be within one page, at CS:`rip`.
+    /// Reads `bytes`, which must be within one page, at CS:`rip`, and returns their physical address.
     fn fetch<M: GuestMemory + ?Sized>(
         &mut self,
         cpu: &Cpu,
         rip: u64,
         memory: &mut M,
         bytes: &mut [u8],
-    ) -> Result<(), GuestError> {
+    ) -> Result<u64, GuestError> {
         let address = self.tlb.translate_fetch(cpu, memory, linear(cpu, rip)?)?;
         if !memory.read(address, bytes) {
             return Err(Unsupported::NoMemory { address }.into());
         }
-        Ok(())
+        Ok(address)
     }
 }
 

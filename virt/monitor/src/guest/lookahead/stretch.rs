@@ -14,9 +14,9 @@ use crate::guest::memory::GuestMemory;
 #[derive(Clone, Debug)]
 pub struct Stretch {
     instructions: [Instruction; Self::MAX],
-    /// The physical address of each instruction.
-    addresses: [u64; Self::MAX],
     len: usize,
+    /// One bit for some of the bits of each instruction's RIP: most addresses are seen at once not to be in the stretch.
+    hints: u64,
     exits: [Exit; Self::MAX_EXITS],
     exit_count: usize,
 }
@@ -39,8 +39,8 @@ impl Stretch {
     pub const fn new() -> Self {
         Self {
             instructions: [Instruction::NONE; Self::MAX],
-            addresses: [0; Self::MAX],
             len: 0,
+            hints: 0,
             exits: [Exit { rip: 0, executed: 0 }; Self::MAX_EXITS],
             exit_count: 0,
         }
@@ -75,7 +75,7 @@ impl Stretch {
 
     /// Returns the physical address of each instruction.
     pub fn addresses(&self) -> impl Iterator<Item = u64> {
-        self.addresses[..self.len].iter().copied()
+        self.instructions().iter().map(|instruction| instruction.address)
     }
 
     /// Returns the index of the first instruction of which it is unknown whether it executed as it was found, and that
@@ -85,13 +85,13 @@ impl Stretch {
     /// have ended the stretch.
     pub fn first_changed<M: GuestMemory + ?Sized>(&self, memory: &M, executed: usize) -> Option<usize> {
         const INT3: u8 = 0xcc;
-        let as_found = |(index, (instruction, address)): (usize, (&Instruction, u64))| {
+        let as_found = |(index, instruction): (usize, &Instruction)| {
             let mut found = [0; MAX_LEN];
             let found = &mut found[..usize::from(instruction.len())];
-            memory.read(address, found)
+            memory.read(instruction.address, found)
                 && (found == instruction.bytes() || index < executed && found[0] == INT3)
         };
-        let so_far = self.instructions().iter().zip(self.addresses()).enumerate().take(executed + 1);
+        let so_far = self.instructions().iter().enumerate().take(executed + 1);
         { so_far }.find(|row| !as_found(*row)).map(|(index, _)| index)
     }
 
@@ -100,7 +100,7 @@ impl Stretch {
     }
 
     fn contains(&self, rip: u64) -> bool {
-        self.instructions().iter().any(|instruction| instruction.rip() == rip)
+        self.hints & hint(rip) != 0 && self.instructions().iter().any(|instruction| instruction.rip() == rip)
     }
 
     /// Returns whether an exit to `rip` identifies how many instructions have executed, and a breakpoint there does not
@@ -110,9 +110,9 @@ impl Stretch {
         self.exit_at(rip).is_none() && (!self.contains(rip) || rip == first.rip() && !first.repeats())
     }
 
-    fn add(&mut self, instruction: Instruction, address: u64) {
-        self.instructions[self.len] = instruction;
-        self.addresses[self.len] = address;
+    fn add(&mut self, instruction: &Instruction) {
+        self.instructions[self.len] = *instruction;
+        self.hints |= hint(instruction.rip());
         self.len += 1;
     }
 
@@ -165,7 +165,7 @@ impl Lookahead {
             return false;
         }
         let limit = limits.instructions.min(Stretch::MAX);
-        (stretch.len, stretch.exit_count) = (0, 0);
+        (stretch.len, stretch.hints, stretch.exit_count) = (0, 0, 0);
         let mut next = first.rip();
         let mut prediction = Prediction::new(cpu, limits.alone);
         // The address that execution goes to after the instructions added so far, if the stretch can end there.
@@ -182,7 +182,6 @@ impl Lookahead {
             if instruction.repeats() && stretch.len != 0 {
                 break;
             }
-            let Ok(address) = self.tlb.translate_fetch(cpu, memory, next) else { break };
             // Only the physical address of the first byte is kept, so the last byte must be in the same page.
             if next & 0xfff > 0x1000 - u64::from(instruction.len()) {
                 break;
@@ -190,7 +189,7 @@ impl Lookahead {
             if [Some(on), other].into_iter().flatten().any(|rip| !cpu.is_canonical(rip)) {
                 break;
             }
-            stretch.add(instruction, address);
+            stretch.add(&instruction);
             prediction.executes(cpu, &instruction);
             if let Some(other) = other {
                 // One exit is reserved for the end of the stretch.
@@ -216,6 +215,11 @@ impl Lookahead {
         stretch.add_exit(end);
         stretch.len > 1 || first.repeats()
     }
+}
+
+/// Returns a bit that stands for an address.
+const fn hint(rip: u64) -> u64 {
+    1 << ((rip ^ rip >> 6) % 64)
 }
 
 /// Returns where execution most probably continues after `instruction`, and where else it can continue.
