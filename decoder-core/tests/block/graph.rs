@@ -5,7 +5,7 @@ use pugmark_decoder_core::{
     block::{BlockDecoder, BlockItem},
     config::Config,
     event::Event,
-    graph::{ExecutionSink, Graph, Straight},
+    graph::{ExecutionSink, Graph, Statistics, Straight},
     image::{AddressSpace, Image, Section},
 };
 
@@ -158,7 +158,7 @@ fn after_a_visit_the_decoder_says_where_the_last_block_was() {
 #[test]
 fn contexts_and_blocks_come_and_go() {
     // More address spaces than a graph tells apart, each with code of its own.
-    let codes: Vec<Vec<u8>> = (0..50).map(|at| [vec![0x90; at % 7], vec![0xff, 0xe0]].concat()).collect();
+    let codes: Vec<Vec<u8>> = (0..50).map(|at| [vec![0x90; at % 8], vec![0xff, 0xe0]].concat()).collect();
     let sections: Vec<Section<'_>> = codes
         .iter()
         .zip(1_u64..)
@@ -180,4 +180,21 @@ fn contexts_and_blocks_come_and_go() {
     }
     trace.extend(TAIL);
     compare(&trace, Image::new(&sections), Config::new()).unwrap();
+}
+
+#[test]
+fn a_graph_that_has_forgotten_its_blocks_has_all_its_room_again() {
+    // 1000: nop; 1001: jmp rax
+    let sections = [section(&[0x90, 0xff, 0xe0])];
+    let trace = [PSB, STATE, &TIP_1000.repeat(20)].concat();
+    let mut memory = [0; 200];
+    let mut graph = Graph::new(&mut memory);
+    for round in 1..=100 {
+        graph.forget();
+        let mut decoder = BlockDecoder::new(&trace, Image::new(&sections));
+        decoder.sync_forward();
+        decoder.visit(&mut graph, &mut Count(0)).unwrap();
+        let Statistics { blocks, built, flushes, .. } = graph.statistics();
+        assert_eq!((blocks, built, flushes), (1, round, 0));
+    }
 }

@@ -7,6 +7,7 @@ mod common;
 use pugmark_decoder_core::{
     Error,
     config::Config,
+    errata::Errata,
     event::{Event, EventDecoder, EventKind},
     packet::{Cbr, Cyc, Encoder, Ip, Mnt, ModeExec, Mtc, Packet, Tma, Tnt, Tsc},
     query::{Answer, AnswerSink, Pending, QueryDecoder, QueryError},
@@ -255,6 +256,38 @@ fn time_and_bus_ratio_are_those_of_what_was_given_out_last() {
     assert_eq!((query.time(), query.lost_cyc()), (Some(5), 0));
     query.conditional().unwrap();
     assert_eq!(query.time(), Some(9));
+}
+
+#[test]
+fn lost_mtcs_and_lost_cycs_are_counted_apart() {
+    // PSB, MODE.Exec, FUP (1000), PSBEND, then CYC (1) twice, before which no TSC came; TNT (taken).
+    let trace = b"\
+        \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\
+        \x0b\x0b\x06";
+    let mut query = QueryDecoder::new(trace);
+    query.sync_forward();
+    while query.next().unwrap().is_some() {}
+    assert_eq!((query.lost_mtc(), query.lost_cyc()), (0, 2));
+}
+
+#[test]
+fn an_overflow_has_its_own_time_where_the_next_branch_shows_that_tracing_goes_on() {
+    // PSB, TSC (5), MODE.Exec, FUP (1000), PSBEND; OVF, TSC (9), TIP (2000), TNT (taken).
+    let trace = b"\
+        \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x19\x05\0\0\0\0\0\0\
+        \x99\x01\x7d\0\x10\0\0\0\0\x02\x23\x02\xf3\x19\x09\0\0\0\0\0\0\x2d\0\x20\x06";
+    let config = Config { errata: Errata { skd010: true, ..Errata::NONE }, ..Config::new() };
+    let mut query = QueryDecoder::with_config(trace, config);
+    query.sync_forward();
+    let mut times = vec![];
+    while let Some(answer) = query.next().unwrap() {
+        match answer {
+            Answer::Event(Event { kind: EventKind::Overflow, ip, when, .. }) => times.push((ip, when.tsc)),
+            Answer::Conditional(true) => times.push((None, query.time())),
+            _ => {}
+        }
+    }
+    assert_eq!(times, [(Some(0x2000), Some(5)), (None, Some(9))]);
 }
 
 #[test]

@@ -138,6 +138,30 @@ impl ExecutionSink for Executed {
     fn event(&mut self, _: &Event) {}
 }
 
+#[test]
+fn after_their_end_streams_of_packets_and_of_answers_begin_anew() {
+    for (name, scenario) in traces() {
+        let (trace, config) = (&scenario.trace, scenario.config);
+        let whole = |layer: Layer| layer.whole(trace, Image::new(&[]), config).0;
+        let (mut kept, mut others) = ([0; KEPT], [0; KEPT]);
+        let mut packets = PacketStream::new(config, &mut kept);
+        let mut answers = AnswerStream::new(config, &mut others);
+        for round in 1..4 {
+            let (before, after) = trace.split_at(trace.len() * round / 4);
+            let mut steps = Steps::default();
+            packets.decode(before, &mut steps);
+            packets.decode(after, &mut steps);
+            packets.finish(&mut steps);
+            assert_eq!((steps.0, packets.offset()), (whole(Layer::Packets), 0), "{name}, round {round}");
+            let mut steps = Steps::default();
+            answers.decode(before, &mut steps);
+            answers.decode(after, &mut steps);
+            answers.finish(&mut steps);
+            assert_eq!((steps.0, answers.offset()), (whole(Layer::Answers), 0), "{name}, round {round}");
+        }
+    }
+}
+
 /// A PSB+ with an address, a branch, then packets, and a PSB+ and a branch again.
 fn around(packets: &[u8]) -> Vec<u8> {
     let start = b"\

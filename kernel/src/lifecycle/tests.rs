@@ -1,7 +1,7 @@
 //! Tests of the lifecycle with a session that logs its steps, and whose steps fail where a test requests it.
 
 use super::*;
-use crate::msr::GeneralProtection;
+use crate::msr::{GeneralProtection, MiscEnable};
 use crate::pmi::{Abandoned, PmiSource, Requests};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -214,4 +214,19 @@ fn a_source_that_is_not_halted_is_neither_served_nor_resumed() {
     assert_eq!(source.service(Requests::NONE), Err(FAULT));
     assert_eq!(source.resume(), Err(FAULT));
     assert_eq!(log.steps(), "halt halt halt");
+}
+
+#[test]
+fn what_a_processor_lacks_is_missing_and_what_it_has_but_does_not_work_is_not() {
+    let nothing = Absent::NothingToStore { misc_enable: MiscEnable::BTS_UNAVAILABLE, pebs: Missing::Pebs };
+    let not_backed = NotBacked { address: 0x570, written: 1, read: 0 };
+    let rows = [
+        (Absent::Missing(Missing::ProcessorTrace), true),
+        (nothing, true),
+        (not_backed.into(), false),
+        (FAULT.into(), false),
+    ];
+    for (absent, missing) in rows {
+        assert_eq!(absent.is_missing(), missing, "{absent}");
+    }
 }

@@ -65,3 +65,37 @@ fn a_gap_comes_between_the_bytes_it_is_between() {
     ];
     assert_eq!(chunks, expected);
 }
+
+/// Takes gaps, but bytes only as many as there is room for; notes both.
+struct Narrow {
+    room: usize,
+    seen: Vec<Result<usize, Gap>>,
+}
+
+impl Sink for Narrow {
+    fn bytes(&mut self, bytes: &[u8]) -> usize {
+        let taken = bytes.len().min(self.room);
+        self.seen.push(Ok(taken));
+        taken
+    }
+
+    fn gap(&mut self, gap: Gap) -> bool {
+        self.seen.push(Err(gap));
+        true
+    }
+}
+
+#[test]
+fn a_gap_that_a_sink_has_taken_does_not_come_again_with_the_bytes_after_it() {
+    let frames = FakeFrames::new(1 << 20);
+    let buffer = buffer(&frames, true);
+    let (mut ring, mut gaps) = (ring(0, 0x20), Gaps::new());
+    gaps.push(0, Gap::Error);
+    let mut sink = Narrow { room: 0x18, seen: vec![] };
+    assert!(!deliver(&buffer, &mut ring, &mut gaps, &mut sink));
+    assert!(deliver(&buffer, &mut ring, &mut gaps, &mut sink));
+    assert_eq!(sink.seen, [Err(Gap::Error), Ok(0x18), Ok(8)]);
+    gaps.push(0x20, Gap::Stop);
+    assert!((0..2).all(|_| deliver(&buffer, &mut ring, &mut gaps, &mut sink)));
+    assert_eq!(sink.seen[3..], [Err(Gap::Stop)]);
+}
