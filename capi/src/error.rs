@@ -23,6 +23,7 @@ pub(crate) enum Code {
     NoTime = 15,
     NoCbr = 16,
     BadImage = 17,
+    NotSupported = 19,
     ReturnWithoutCall = 20,
     BadReturn = 21,
     BadStatusUpdate = 22,

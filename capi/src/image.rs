@@ -68,18 +68,27 @@ impl Mapped {
         self.address.wrapping_add(self.size)
     }
 
-    fn has(&self, ip: u64) -> bool {
+    pub(crate) fn has(&self, ip: u64) -> bool {
         self.address <= ip && ip < self.end()
     }
 
+    /// Where in the section an address is.
+    pub(crate) fn offset_of(&self, ip: u64) -> u64 {
+        self.offset.wrapping_add(ip.wrapping_sub(self.address))
+    }
+
+    /// The size of the whole section.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.section.size
+    }
+
     /// Reads as many bytes as it has from an address on.
-    fn read(&self, mapping: &Mapping, out: &mut [u8], ip: u64) -> Result<usize, Code> {
+    pub(crate) fn read(&self, mapping: &Mapping, out: &mut [u8], ip: u64) -> Result<usize, Code> {
         if !self.has(ip) {
             return Err(Code::NotMapped);
         }
         let left = usize::try_from(self.end() - ip).unwrap_or(usize::MAX).min(out.len());
-        let from = self.offset.wrapping_add(ip - self.address);
-        self.section.read(mapping, from, &mut out[..left])
+        self.section.read(mapping, self.offset_of(ip), &mut out[..left])
     }
 }
 
@@ -131,6 +140,11 @@ impl Kept {
         let isid = mapped.isid;
         self.0 = Some((mapped, mapping));
         Ok(isid)
+    }
+
+    /// The section, and its mapping.
+    pub(crate) fn current(&self) -> Option<&(Mapped, Arc<Mapping>)> {
+        self.0.as_ref()
     }
 
     /// Reads from it.

@@ -5,7 +5,10 @@
 use crate::{
     config::{PtConfig, PtCpu, PtErrata, PtFilter},
     event::{PtEvent, flag},
-    flow::insn::{PtInsn, flag as insn_flag},
+    flow::{
+        block::PtBlock,
+        insn::{PtInsn, flag as insn_flag},
+    },
     image::PtAsid,
     packet::{Field, PtPacket, field},
     version::Version,
@@ -103,7 +106,18 @@ fn layouts() -> Vec<Layout> {
         ("speculative".into(), flags + insn_flag::SPECULATIVE.trailing_zeros(), 1),
         ("truncated".into(), flags + insn_flag::TRUNCATED.trailing_zeros(), 1),
     ]);
+    let mut block = layout!("pt_block", PtBlock, [
+        "ip" = ip: u64, "end_ip" = end_ip: u64, "isid" = isid: u32, "mode" = mode: u32, "iclass" = class: u32,
+        "ninsn" = insns: u16, "size" = size: u8,
+    ]);
+    let flags = offset_of!(PtBlock, flags) as u32 * 8;
+    block.fields.extend([
+        ("raw[0]".into(), offset_of!(PtBlock, raw) as u32 * 8, 8),
+        ("speculative".into(), flags + insn_flag::SPECULATIVE.trailing_zeros(), 1),
+        ("truncated".into(), flags + insn_flag::TRUNCATED.trailing_zeros(), 1),
+    ]);
     vec![
+        block,
         event,
         insn,
         layout!("pt_version", Version, [

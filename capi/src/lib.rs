@@ -1,6 +1,6 @@
 //! libipt.so.2 with Pugmark's decoder: the functions and structures that Debian's `intel-pt.h` (libipt 2.0.5) declares.
 //!
-//! Programs that are linked with libipt run on it without being rebuilt. `README.md` lists which functions there are.
+//! Programs that are linked with libipt run on it without being rebuilt. `README.md` lists the functions and their tests.
 //!
 //! Every function checks its arguments as libipt does: where libipt answers `-pte_invalid` to a null pointer, so does
 //! the function. What it cannot check is the `# Safety` of each function. Pointers to decoders must come from the

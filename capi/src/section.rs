@@ -1,6 +1,6 @@
 //! Parts of files, mapped while somebody reads them.
 
-use crate::error::Code;
+use crate::{error::Code, flow::block::Ways};
 use memmap2::{Mmap, MmapOptions};
 use std::{
     ffi::{CStr, CString, OsStr},
@@ -10,7 +10,7 @@ use std::{
         fs::{FileExt as _, MetadataExt as _},
     },
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
 };
 
 /// A part of a file.
@@ -24,9 +24,24 @@ pub(crate) struct Section {
     mapping: Mutex<Weak<Mapping>>,
 }
 
+/// A section that somebody reads.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    bytes: Bytes,
+    ways: OnceLock<Ways>,
+}
+
+impl Mapping {
+    /// The ways in the code of the section, which are known as long as it is mapped. `None`: it is too large.
+    pub(crate) fn ways(&self, bytes: u64) -> Option<&Ways> {
+        let bytes = u32::try_from(bytes).ok()?;
+        Some(self.ways.get_or_init(|| Ways::new(bytes as usize)))
+    }
+}
+
 /// The bytes of a section.
 #[derive(Debug)]
-pub(crate) enum Mapping {
+enum Bytes {
     Memory(Mmap),
     /// The file cannot be mapped.
     File(File),
@@ -57,17 +72,17 @@ impl Section {
         if state(&metadata) != self.state {
             return Err(Code::BadImage);
         }
-        let mapping = Arc::new(self.map_file(file));
+        let mapping = Arc::new(Mapping { bytes: self.map_file(file), ways: OnceLock::new() });
         *known = Arc::downgrade(&mapping);
         Ok(mapping)
     }
 
-    fn map_file(&self, file: File) -> Mapping {
-        let Ok(size) = usize::try_from(self.size) else { return Mapping::File(file) };
+    fn map_file(&self, file: File) -> Bytes {
+        let Ok(size) = usize::try_from(self.size) else { return Bytes::File(file) };
         // SAFETY: nobody makes the file shorter while it is mapped: libipt asks that of its callers, too.
         match unsafe { MmapOptions::new().offset(self.offset).len(size).map(&file) } {
-            Ok(memory) => Mapping::Memory(memory),
-            Err(_) => Mapping::File(file),
+            Ok(memory) => Bytes::Memory(memory),
+            Err(_) => Bytes::File(file),
         }
     }
 
@@ -76,14 +91,14 @@ impl Section {
         let left = self.size.checked_sub(from).filter(|&left| left > 0).ok_or(Code::NotMapped)?;
         let size = usize::try_from(left).unwrap_or(usize::MAX).min(out.len());
         let out = &mut out[..size];
-        match mapping {
-            Mapping::Memory(memory) => {
+        match &mapping.bytes {
+            Bytes::Memory(memory) => {
                 // What is before the end of the section is in its mapping.
                 let from = from as usize;
                 out.copy_from_slice(memory.get(from..from + size).ok_or(Code::Internal)?);
                 Ok(size)
             }
-            Mapping::File(file) => file.read_at(out, self.offset + from).map_err(|_| Code::NotMapped),
+            Bytes::File(file) => file.read_at(out, self.offset + from).map_err(|_| Code::NotMapped),
         }
     }
 
@@ -91,9 +106,9 @@ impl Section {
     pub(crate) fn memory(&self, mapping: &Mapping) -> u64 {
         /// libipt asks the system; x86-64 has pages of this size.
         const PAGE: u64 = 0x1000;
-        match mapping {
-            Mapping::Memory(_) => self.size + self.offset % PAGE,
-            Mapping::File(_) => 0,
+        match &mapping.bytes {
+            Bytes::Memory(_) => self.size + self.offset % PAGE,
+            Bytes::File(_) => 0,
         }
     }
 }

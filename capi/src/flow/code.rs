@@ -26,6 +26,10 @@ pub(crate) struct Extra {
     pub(crate) displacement: Option<i32>,
 }
 
+impl Extra {
+    pub(crate) const NONE: Self = Self { detail: Detail::Other, displacement: None };
+}
+
 /// `enum pt_exec_mode`, and the size of operands or addresses of that many bits.
 const BITS_16: c_int = 1;
 const BITS_32: c_int = 2;

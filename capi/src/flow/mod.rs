@@ -1,10 +1,14 @@
-//! The decoders of instructions: `pt_insn_*`.
+//! The decoders of instructions and blocks: `pt_insn_*`, and `pt_blk_*` in `blk`.
 
 mod base;
+pub mod blk;
+pub mod block;
+mod blocks;
 mod code;
 pub mod insn;
 pub mod insns;
 mod returns;
+pub mod walk;
 
 use self::{insn::PtInsn, insns::InsnDecoder};
 use crate::{

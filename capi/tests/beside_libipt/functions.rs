@@ -38,7 +38,7 @@ fn the_table_lists_all_functions_and_those_with_a_test_are_there() {
     // The tests exist.
     let sources = [
         include_str!("encoder.rs"),
-        include_str!("insns.rs"),
+        include_str!("flow.rs"),
         include_str!("packets.rs"),
         include_str!("plain.rs"),
         include_str!("queries.rs"),

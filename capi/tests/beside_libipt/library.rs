@@ -87,34 +87,14 @@ impl Event {
     pub(crate) const NONE: Self = Self { kind: -1, flags: 0x5555_5555, rest: [0x5555; 7], after: 0x5555 };
 }
 
-/// `struct pt_insn`, and a word after it that no call writes to.
+/// `struct pt_insn` or `struct pt_block`, and after either something that no call writes to.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Insn {
-    pub(crate) ip: u64,
-    pub(crate) isid: c_int,
-    pub(crate) mode: c_int,
-    pub(crate) class: c_int,
-    pub(crate) raw: [u8; 15],
-    pub(crate) size: u8,
-    pub(crate) flags: u32,
-    pub(crate) after: u64,
-}
+pub(crate) struct Item(pub(crate) [u64; 8]);
 
-impl Insn {
-    /// Its size in the header.
-    pub(crate) const SIZE: usize = 40;
-    /// What no instruction is.
-    pub(crate) const NONE: Self = Self {
-        ip: 0x5555,
-        isid: -1,
-        mode: -1,
-        class: -1,
-        raw: [0x55; 15],
-        size: 0x55,
-        flags: 0x5555_5555,
-        after: 0x5555,
-    };
+impl Item {
+    /// What neither is.
+    pub(crate) const NONE: Self = Self([0x5555_5555_5555_5555; 8]);
 }
 
 /// A reader of memory.
@@ -183,8 +163,23 @@ functions! {
     pt_insn_time: fn(Handle, *mut u64, *mut u32, *mut u32) -> c_int;
     pt_insn_core_bus_ratio: fn(Handle, *mut u32) -> c_int;
     pt_insn_asid: fn(Handle, *mut [u64; 3], usize) -> c_int;
-    pt_insn_next: fn(Handle, *mut Insn, usize) -> c_int;
+    pt_insn_next: fn(Handle, *mut Item, usize) -> c_int;
     pt_insn_event: fn(Handle, *mut Event, usize) -> c_int;
+    pt_blk_alloc_decoder: fn(*const Config) -> Handle;
+    pt_blk_free_decoder: fn(Handle);
+    pt_blk_sync_forward: fn(Handle) -> c_int;
+    pt_blk_sync_backward: fn(Handle) -> c_int;
+    pt_blk_sync_set: fn(Handle, u64) -> c_int;
+    pt_blk_get_offset: fn(Handle, *mut u64) -> c_int;
+    pt_blk_get_sync_offset: fn(Handle, *mut u64) -> c_int;
+    pt_blk_get_config: fn(Handle) -> *const Config;
+    pt_blk_get_image: fn(Handle) -> Handle;
+    pt_blk_set_image: fn(Handle, Handle) -> c_int;
+    pt_blk_time: fn(Handle, *mut u64, *mut u32, *mut u32) -> c_int;
+    pt_blk_core_bus_ratio: fn(Handle, *mut u32) -> c_int;
+    pt_blk_asid: fn(Handle, *mut [u64; 3], usize) -> c_int;
+    pt_blk_next: fn(Handle, *mut Item, usize) -> c_int;
+    pt_blk_event: fn(Handle, *mut Event, usize) -> c_int;
     pt_image_set_callback: fn(Handle, Option<ReadMemory>, *mut c_void) -> c_int;
     pt_iscache_alloc: fn(*const c_char) -> Handle;
     pt_iscache_free: fn(Handle);

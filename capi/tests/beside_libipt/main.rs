@@ -7,8 +7,8 @@
 
 mod damage;
 mod encoder;
+mod flow;
 mod functions;
-mod insns;
 mod library;
 mod packets;
 mod plain;

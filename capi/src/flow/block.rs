@@ -1,0 +1,106 @@
+//! `struct pt_block`, and what is known about the code of a section: where the next decision is.
+
+use std::{
+    ffi::c_int,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+/// `struct pt_block`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PtBlock {
+    pub(crate) ip: u64,
+    pub(crate) end_ip: u64,
+    pub(crate) isid: c_int,
+    pub(crate) mode: c_int,
+    pub(crate) class: c_int,
+    pub(crate) insns: u16,
+    pub(crate) raw: [u8; 15],
+    pub(crate) size: u8,
+    /// As those of an instruction.
+    pub(crate) flags: u16,
+}
+
+impl PtBlock {
+    pub(crate) const EMPTY: Self =
+        Self { ip: 0, end_ip: 0, isid: 0, mode: 0, class: 0, insns: 0, raw: [0; 15], size: 0, flags: 0 };
+}
+
+/// What is to be done at a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// Nothing: it was too far away to be said, and this is a place on the way.
+    Again,
+    Conditional,
+    IndirectCall,
+    Return,
+    Indirect,
+    /// The instruction has to be decoded.
+    Decode,
+}
+
+const DECISIONS: [Decision; 6] = [
+    Decision::Again,
+    Decision::Conditional,
+    Decision::IndirectCall,
+    Decision::Return,
+    Decision::Indirect,
+    Decision::Decode,
+];
+
+/// The way from an instruction to the next decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    pub(crate) displacement: i16,
+    /// How many instructions, with the one that decides.
+    pub(crate) insns: u8,
+    /// The execution mode, at least 1 and at most 3.
+    pub(crate) mode: u8,
+    pub(crate) decision: Decision,
+    /// The size of the instruction that decides; zero if it is above seven.
+    pub(crate) size: u8,
+}
+
+impl Way {
+    const fn pack(self) -> u32 {
+        self.displacement.cast_unsigned() as u32
+            | (self.insns as u32) << 16
+            | (self.mode as u32) << 24
+            | (self.decision as u32) << 26
+            | (self.size as u32) << 29
+    }
+
+    fn unpack(word: u32) -> Option<Self> {
+        let decision = *DECISIONS.get((word >> 26 & 7) as usize)?;
+        let mode = (word >> 24 & 3) as u8;
+        (mode != 0).then_some(Self {
+            displacement: (word as u16).cast_signed(),
+            insns: (word >> 16) as u8,
+            mode,
+            decision,
+            size: (word >> 29) as u8,
+        })
+    }
+}
+
+/// The ways of a section, by offset. Decoders in several threads may share them.
+#[derive(Debug)]
+pub(crate) struct Ways(Box<[AtomicU32]>);
+
+impl Ways {
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self((0..bytes).map(|_| AtomicU32::new(0)).collect())
+    }
+
+    /// The way from an offset. `Some(None)`: it is not known yet. `None`: there is no such offset.
+    pub(crate) fn get(&self, offset: u64) -> Option<Option<Way>> {
+        let word = self.0.get(usize::try_from(offset).ok()?)?;
+        Some(Way::unpack(word.load(Ordering::Relaxed)))
+    }
+
+    /// Remembers the way from an offset; `None` if there is no such offset.
+    pub(crate) fn set(&self, offset: u64, way: Way) -> Option<()> {
+        self.0.get(usize::try_from(offset).ok()?)?.store(way.pack(), Ordering::Relaxed);
+        Some(())
+    }
+}

@@ -1,0 +1,391 @@
+//! Walking over code to the end of a block, and remembering the way.
+//!
+//! What a block says depends on what is remembered: the class of its last instruction is not known where a known way ends
+//! with an indirect branch, and the way may stop where another one does not. So libipt's rules for what it remembers are
+//! rules for the answers, too.
+
+use super::{
+    base::Flow,
+    block::{Decision, PtBlock, Way, Ways},
+    code::{Extra, decode},
+    insn::{PtInsn, class, flag},
+};
+use crate::{
+    config::PtConfig,
+    error::Code,
+    image::Mapped,
+    query::decoder::{Answer, status},
+    section::Mapping,
+};
+use std::sync::Arc;
+
+/// As in an instruction.
+const TRUNCATED: u16 = flag::TRUNCATED as u16;
+
+/// How many ways are found at most in one go.
+const STEPS: usize = 0x400;
+
+/// `struct pt_block_decoder`.
+#[derive(Debug)]
+pub struct BlockDecoder {
+    pub(crate) flow: Flow,
+    end_on_call: bool,
+    end_on_jump: bool,
+}
+
+/// An instruction, with what decoders know of it.
+pub(super) type Decoded = (PtInsn, Extra);
+
+pub(super) const NOTHING: Decoded = (PtInsn::EMPTY, Extra::NONE);
+
+/// A mapped section, and the ways in it.
+struct Section<'a> {
+    mapped: &'a Mapped,
+    mapping: &'a Mapping,
+    ways: &'a Ways,
+}
+
+impl Section<'_> {
+    fn get(&self, offset: u64) -> Answer<Option<Way>> {
+        self.ways.get(offset).ok_or(Code::Internal.status())
+    }
+
+    fn set(&self, offset: u64, way: Way) -> Answer<()> {
+        self.ways.set(offset, way).ok_or(Code::Internal.status())
+    }
+
+    /// The way ends at once, at an instruction that has to be decoded.
+    fn set_decode(&self, offset: u64, mode: u8) -> Answer<()> {
+        self.set(offset, Way { displacement: 0, insns: 1, mode, decision: Decision::Decode, size: 0 })
+    }
+
+    /// The way leads to the next instruction, from where another one leads on.
+    fn set_again(&self, offset: u64, next: u64, mode: u8) -> Answer<()> {
+        match i16::try_from(next.wrapping_sub(offset).cast_signed()) {
+            Ok(displacement) => {
+                self.set(offset, Way { displacement, insns: 1, mode, decision: Decision::Again, size: 0 })
+            }
+            Err(_) => self.set_decode(offset, mode),
+        }
+    }
+
+    /// Decodes an instruction in it.
+    fn decode(&self, ip: u64, mode: u8) -> Result<Decoded, Code> {
+        let mut insn = PtInsn { ip, mode: mode.into(), ..PtInsn::EMPTY };
+        // At most 15.
+        insn.size = self.mapped.read(self.mapping, &mut insn.raw, ip)? as u8;
+        let extra = decode(&mut insn)?;
+        Ok((insn, extra))
+    }
+}
+
+impl BlockDecoder {
+    pub(crate) fn new(config: PtConfig) -> Self {
+        let flag = |bit: u32| config.flags[0] & 1 << bit != 0;
+        Self { flow: Flow::new(config, 1 << 1), end_on_call: flag(0), end_on_jump: flag(2) }
+    }
+
+    /// Whether the caller wants blocks to end with such an instruction.
+    pub(super) fn ends(&self, insn: &PtInsn) -> bool {
+        self.end_on_call && insn.class == class::CALL || self.end_on_jump && insn.class == class::JUMP
+    }
+
+    /// Remembers where a near call returns to.
+    fn log_call(&mut self, (insn, extra): &Decoded) {
+        if insn.class == class::CALL && extra.displacement != Some(0) {
+            self.flow.returns.push(insn.end());
+        }
+    }
+
+    /// Goes on after an instruction with the help of the trace.
+    pub(super) fn with_trace(&mut self, (insn, extra): &Decoded) -> Answer<()> {
+        let flow = &mut self.flow;
+        let status = match insn.class {
+            class::COND_JUMP => {
+                let (taken, status) = flow.cond_branch()?;
+                flow.ip = if taken { insn.target(extra).unwrap_or(insn.end()) } else { insn.end() };
+                status
+            }
+            class::RETURN => match flow.cond_branch() {
+                Ok((false, _)) => return Err(Code::BadReturn.status()),
+                Ok((true, status)) => {
+                    flow.ip = flow.returns.pop().ok_or(Code::ReturnWithoutCall.status())?;
+                    status
+                }
+                Err(error) if error == Code::BadQuery.status() => flow.indirect_branch()?,
+                Err(error) => return Err(error),
+            },
+            class::JUMP | class::CALL if extra.displacement.is_some() => return Err(Code::Internal.status()),
+            class::OTHER | class::PTWRITE => return Err(Code::Internal.status()),
+            class::ERROR => return Err(Code::BadInstruction.status()),
+            _ => flow.indirect_branch()?,
+        };
+        flow.status = status;
+        if status & status::IP_SUPPRESSED != 0 {
+            return Err(Code::NoIp.status());
+        }
+        Ok(())
+    }
+
+    /// Adds the next instruction to a block. `None`: it does not fit, or is in another section.
+    pub(super) fn one(&mut self, block: &mut PtBlock) -> Answer<Option<Decoded>> {
+        let Some(insns) = block.insns.checked_add(1) else { return Ok(None) };
+        if block.flags & TRUNCATED != 0 {
+            return Ok(None);
+        }
+        let mut insn = PtInsn { ip: self.flow.ip, mode: self.flow.mode, ..PtInsn::EMPTY };
+        let extra = self.flow.with_image(|image, _, asid| insn.read(image, asid))?;
+        if insn.isid != block.isid {
+            if block.insns != 0 {
+                return Ok(None);
+            }
+            block.isid = insn.isid;
+        }
+        if insn.flags & flag::TRUNCATED != 0 {
+            Self::provide(block, &insn);
+        }
+        let decoded = (insn, extra);
+        self.log_call(&decoded);
+        (block.class, block.end_ip, block.insns) = (insn.class, insn.ip, insns);
+        Ok(Some(decoded))
+    }
+
+    /// Gives the caller the bytes of an instruction that no section has as a whole.
+    fn provide(block: &mut PtBlock, insn: &PtInsn) {
+        let size = usize::from(insn.size);
+        block.raw[..size].copy_from_slice(&insn.raw[..size]);
+        block.size = insn.size;
+        block.flags |= TRUNCATED;
+    }
+
+    /// Goes to an instruction of a kind, or to where trace is needed, which is the error `BadQuery`. `false`: the block ends
+    /// before that. `last` is the last instruction.
+    pub(super) fn go_to_insn(
+        &mut self,
+        block: &mut PtBlock,
+        last: &mut Decoded,
+        is_wanted: impl Fn(&Decoded) -> bool,
+    ) -> Answer<bool> {
+        loop {
+            let Some(decoded) = self.one(block)? else { return Ok(false) };
+            *last = decoded;
+            if is_wanted(last) {
+                return Ok(true);
+            }
+            self.flow.ip = last.0.next_ip(&last.1).map_err(Code::status)?;
+            if self.ends(&last.0) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Goes to an address, as [`go_to_insn`](Self::go_to_insn) does.
+    pub(super) fn go_to_ip(&mut self, block: &mut PtBlock, last: &mut Decoded, ip: u64) -> Answer<bool> {
+        loop {
+            if self.flow.ip == ip {
+                return Ok(true);
+            }
+            let Some(decoded) = self.one(block)? else { return Ok(false) };
+            *last = decoded;
+            self.flow.ip = last.0.next_ip(&last.1).map_err(Code::status)?;
+            if self.ends(&last.0) {
+                return Ok(self.flow.ip == ip);
+            }
+        }
+    }
+
+    /// Goes to the next decision.
+    pub(super) fn no_event(&mut self, block: &mut PtBlock) -> Answer<()> {
+        let ip = self.flow.ip;
+        match self.flow.with_image(|image, kept, asid| kept.update(image, asid, ip)) {
+            // The caller's reader may still have it.
+            Err(Code::NotMapped) => return self.uncached(block),
+            Err(error) => return Err(error.status()),
+            Ok(isid) if isid != block.isid => {
+                if block.insns != 0 {
+                    return Ok(());
+                }
+                block.isid = isid;
+            }
+            Ok(_) => {}
+        }
+        let (mapped, mapping) = self.flow.kept.current().ok_or(Code::Internal.status())?;
+        let mapping = Arc::clone(mapping);
+        let mapped = mapped.clone();
+        let ways = mapping.ways(mapped.bytes()).ok_or(Code::NotSupported.status())?;
+        self.cached(block, &Section { mapped: &mapped, mapping: &mapping, ways })
+    }
+
+    fn uncached(&mut self, block: &mut PtBlock) -> Answer<()> {
+        let mut last = NOTHING;
+        match self.go_to_insn(block, &mut last, |_| false) {
+            Err(error) if error == Code::BadQuery.status() => self.with_trace(&last),
+            answer => answer.map(|_| ()),
+        }
+    }
+
+    /// Takes known ways to the next decision.
+    fn cached(&mut self, block: &mut PtBlock, section: &Section<'_>) -> Answer<()> {
+        loop {
+            let offset = section.mapped.offset_of(self.flow.ip);
+            let Some(way) = section.get(offset)? else { return self.fill(block, section, STEPS) };
+            let ip = self.flow.ip.wrapping_add_signed(way.displacement.into());
+            if !section.mapped.has(ip) {
+                // The section was split.
+                return self.uncached(block);
+            }
+            let Some(insns) = block.insns.checked_add(way.insns.into()) else { return Ok(()) };
+            self.flow.ip = ip;
+            (block.end_ip, block.insns, block.mode) = (ip, insns, way.mode.into());
+            match way.decision {
+                Decision::Again => block.class = class::ERROR,
+                Decision::Conditional if way.size != 0 => {
+                    block.class = class::COND_JUMP;
+                    let (taken, status) = self.flow.cond_branch()?;
+                    self.flow.status = status;
+                    let mut next = ip.wrapping_add(way.size.into());
+                    if taken {
+                        let (_, extra) = section.decode(ip, way.mode).map_err(Code::status)?;
+                        next = next.wrapping_add_signed(extra.displacement.unwrap_or(0).into());
+                    }
+                    self.flow.ip = next;
+                    return Ok(());
+                }
+                Decision::Conditional | Decision::Decode => {
+                    if way.decision == Decision::Conditional {
+                        block.class = class::COND_JUMP;
+                    }
+                    let decoded = match section.decode(ip, way.mode) {
+                        Ok(decoded) => decoded,
+                        Err(Code::BadInstruction) => return self.truncated(block),
+                        Err(error) => return Err(error.status()),
+                    };
+                    block.class = decoded.0.class;
+                    self.log_call(&decoded);
+                    if !self.past(&decoded)? || self.ends(&decoded.0) || !section.mapped.has(self.flow.ip) {
+                        return Ok(());
+                    }
+                }
+                Decision::IndirectCall => {
+                    block.class = class::CALL;
+                    let end = match way.size {
+                        0 => section.decode(ip, way.mode).map_err(Code::status)?.0.end(),
+                        size => ip.wrapping_add(size.into()),
+                    };
+                    self.flow.returns.push(end);
+                    self.flow.status = self.flow.indirect_branch()?;
+                    return Ok(());
+                }
+                Decision::Return => {
+                    block.class = class::RETURN;
+                    return self.returns();
+                }
+                Decision::Indirect => {
+                    // Which instruction it is, is not remembered.
+                    block.class = class::ERROR;
+                    self.flow.status = self.flow.indirect_branch()?;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Goes past an instruction. `false`: trace was needed, so the block ends.
+    fn past(&mut self, decoded: &Decoded) -> Answer<bool> {
+        match decoded.0.next_ip(&decoded.1) {
+            Ok(ip) => {
+                self.flow.ip = ip;
+                Ok(true)
+            }
+            Err(Code::BadQuery) => self.with_trace(decoded).map(|()| false),
+            Err(error) => Err(error.status()),
+        }
+    }
+
+    fn returns(&mut self) -> Answer<()> {
+        let flow = &mut self.flow;
+        match flow.cond_branch() {
+            Ok((taken, status)) => {
+                flow.status = status;
+                if !taken {
+                    return Err(Code::BadReturn.status());
+                }
+                flow.ip = flow.returns.pop().ok_or(Code::ReturnWithoutCall.status())?;
+            }
+            Err(error) if error == Code::BadQuery.status() => flow.status = flow.indirect_branch()?,
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// The last instruction of a block may end in another section.
+    fn truncated(&mut self, block: &mut PtBlock) -> Answer<()> {
+        let mut insn = PtInsn { ip: self.flow.ip, mode: self.flow.mode, ..PtInsn::EMPTY };
+        let extra = self.flow.with_image(|image, _, asid| insn.read(image, asid))?;
+        if insn.flags & flag::TRUNCATED == 0 {
+            return Err(Code::Internal.status());
+        }
+        Self::provide(block, &insn);
+        block.class = insn.class;
+        let decoded = (insn, extra);
+        self.log_call(&decoded);
+        self.past(&decoded).map(|_| ())
+    }
+
+    /// Goes on by one instruction, then on known ways or again by one, and remembers the way.
+    fn fill(&mut self, block: &mut PtBlock, section: &Section<'_>, steps: usize) -> Answer<()> {
+        let Some(decoded) = self.one(block)? else { return Ok(()) };
+        let (insn, extra) = &decoded;
+        // An instruction was decoded, so it is 1, 2 or 3.
+        let mode = insn.mode as u8;
+        let offset = section.mapped.offset_of(insn.ip);
+        let is_truncated = block.flags & TRUNCATED != 0;
+        let next = match insn.next_ip(extra) {
+            Ok(next) => next,
+            Err(Code::BadQuery) => {
+                let decision = match insn.class {
+                    _ if is_truncated => Decision::Decode,
+                    class::CALL => Decision::IndirectCall,
+                    class::RETURN => Decision::Return,
+                    class::COND_JUMP => Decision::Conditional,
+                    _ => Decision::Indirect,
+                };
+                let size = if insn.size < 8 { insn.size } else { 0 };
+                section.set(offset, Way { displacement: 0, insns: 1, mode, decision, size })?;
+                return self.with_trace(&decoded);
+            }
+            Err(error) => return Err(error.status()),
+        };
+        self.flow.ip = next;
+        let stops = match insn.class {
+            class::CALL => true,
+            class::JUMP if extra.displacement.is_some_and(|by| by < 0) || self.end_on_jump => true,
+            _ => !section.mapped.has(next) || is_truncated,
+        };
+        if stops {
+            return section.set_decode(offset, mode);
+        }
+        let next_offset = section.mapped.offset_of(next);
+        let mut way = section.get(next_offset)?;
+        if way.is_none() {
+            if steps == 1 {
+                return section.set_again(offset, next_offset, mode);
+            }
+            self.fill(block, section, steps - 1)?;
+            way = section.get(next_offset)?;
+        }
+        let Some(way) = way else { return Ok(()) };
+        if way.mode != mode {
+            return Err(Code::Internal.status());
+        }
+        let decision = next.wrapping_add_signed(way.displacement.into());
+        if !section.mapped.has(decision) {
+            return Ok(());
+        }
+        let displacement = i16::try_from(decision.wrapping_sub(insn.ip).cast_signed());
+        match (displacement, way.insns.checked_add(1)) {
+            (Ok(displacement), Some(insns)) => section.set(offset, Way { displacement, insns, ..way }),
+            _ => section.set_again(offset, next_offset, mode),
+        }
+    }
+}
