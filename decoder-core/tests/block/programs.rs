@@ -2,7 +2,10 @@
 
 use crate::compare::compare;
 use pugmark_decoder_core::{
+    block::{Block, BlockDecoder, BlockItem},
     config::{Config as Reading, Flags},
+    event::Event,
+    graph::{ExecutionSink, Graph},
     hash::AddressHash,
     image::{AddressSpace, Image, Section},
 };
@@ -57,4 +60,69 @@ fn random_programs_whole_and_damaged() {
     println!("{insns} instructions in {blocks} blocks, {errors} errors");
     assert!(insns > 200_000 && blocks * 2 < insns, "{insns} instructions in {blocks} blocks");
     assert!(errors > 100, "the damage does none: {errors}");
+}
+
+/// Collects what a visit passes on, and is never full.
+#[derive(Default)]
+struct Items(Vec<BlockItem>);
+
+impl ExecutionSink for Items {
+    const BLOCKS: bool = true;
+
+    fn block(&mut self, block: &Block) {
+        self.0.push(BlockItem::Block(*block));
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.0.push(BlockItem::Event(*event));
+    }
+}
+
+/// How many traces there are is the number in `PUGMARK_TRACES`, or ten million. A hundred are of the same program, and
+/// have one graph.
+#[test]
+#[ignore = "takes as long as one wants"]
+fn a_visit_gives_the_same_blocks_of_millions_of_damaged_traces() {
+    let traces: u64 =
+        std::env::var("PUGMARK_TRACES").map_or(10_000_000, |number| number.parse().expect("a number"));
+    let mut rng = fastrand::Rng::with_seed(traces);
+    let (mut count, mut errors) = (0, 0);
+    for seed in 0..traces.div_ceil(100) {
+        let (program, config) = TraceConfig::random(TOPICS[rng.usize(..TOPICS.len())], seed);
+        let run = run(&program, &config, seed);
+        let code: Vec<_> =
+            program.sections().iter().map(|section| (section.base, section.bytes.clone())).collect();
+        let any = AddressSpace::Any;
+        let sections: Vec<_> =
+            code.iter().map(|(base, bytes)| Section { base: *base, bytes, space: any }).collect();
+        let image = Image::new(&sections);
+        let mut memory = vec![0; [300, 2_000, 50_000][rng.usize(..3)]];
+        let mut graph = Graph::new(&mut memory);
+        for _ in 0..100 {
+            let mut trace = run.trace[..rng.usize(..=run.trace.len().min(1500))].to_vec();
+            for _ in 0..rng.usize(0..4).min(trace.len()) {
+                let at = rng.usize(..trace.len());
+                trace[at] = if rng.bool() { rng.u8(..) } else { 1 << rng.u8(..8) ^ trace[at] };
+            }
+            let (mut slow, mut fast) = (BlockDecoder::new(&trace, image), BlockDecoder::new(&trace, image));
+            while let Some(psb) = slow.resync() {
+                assert_eq!(fast.resync(), Some(psb), "{seed}");
+                let (mut expected, mut found) = (vec![], Items::default());
+                let end = loop {
+                    match slow.next() {
+                        Ok(Some(item)) => expected.push(item),
+                        Ok(None) => break Ok(()),
+                        Err(error) => break Err(error),
+                    }
+                };
+                assert_eq!(fast.visit(&mut graph, &mut found), end, "{seed}: {trace:x?}");
+                assert!(found.0 == expected, "{seed}: {trace:x?}");
+                let said = |decoder: &BlockDecoder<'_>| (decoder.ip(), decoder.offset(), decoder.counters());
+                assert_eq!(said(&fast), said(&slow), "{seed}: {trace:x?}");
+                count += expected.len();
+                errors += u64::from(end.is_err());
+            }
+        }
+    }
+    println!("{traces} traces, {count} blocks and events, {errors} errors");
 }

@@ -102,6 +102,32 @@ fn compare_visit(trace: &[u8], config: Config<'_>, what: &str) -> usize {
     count
 }
 
+/// The trace with up to three wrong bytes. It comes twice, because the end of a trace is never read in the fast way.
+fn damaged(trace: &[u8], rng: &mut fastrand::Rng) -> Vec<u8> {
+    let mut damaged = [trace, trace].concat();
+    for _ in 0..rng.usize(0..4) {
+        let at = rng.usize(..damaged.len());
+        damaged[at] = if rng.bool() { rng.u8(..) } else { 1 << rng.u8(..8) ^ damaged[at] };
+    }
+    damaged
+}
+
+/// How many traces there are is the number in `PUGMARK_TRACES`, or ten million.
+#[test]
+#[ignore = "takes as long as one wants"]
+fn a_visit_gives_the_same_answers_of_millions_of_damaged_traces() {
+    let traces =
+        std::env::var("PUGMARK_TRACES").map_or(10_000_000, |number| number.parse().expect("a number"));
+    let scenarios: Vec<_> = common::scenarios().into_iter().collect();
+    let mut rng = fastrand::Rng::with_seed(traces);
+    let mut count = 0;
+    for _ in 0..traces {
+        let (name, scenario) = &scenarios[rng.usize(..scenarios.len())];
+        count += compare_visit(&damaged(&scenario.trace, &mut rng), scenario.config, name);
+    }
+    println!("{traces} traces, {count} answers");
+}
+
 #[test]
 fn a_visit_gives_the_same_answers() {
     let mut count = 0;
@@ -111,13 +137,8 @@ fn a_visit_gives_the_same_answers() {
         for end in 0..=trace.len() {
             count += compare_visit(&trace[..end], config, &format!("{name} up to {end}"));
         }
-        // Twice, because the end of a trace is never read in the fast way.
         for _ in 0..200 {
-            let mut damaged = [&trace[..], &trace].concat();
-            for _ in 0..rng.usize(0..4) {
-                let at = rng.usize(..damaged.len());
-                damaged[at] = if rng.bool() { rng.u8(..) } else { 1 << rng.u8(..8) ^ damaged[at] };
-            }
+            let damaged = damaged(&trace, &mut rng);
             count += compare_visit(&damaged, config, &format!("{name} damaged: {damaged:x?}"));
         }
     }
