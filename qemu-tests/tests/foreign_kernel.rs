@@ -29,6 +29,7 @@ fn boot(monitor_options: &str, processors: u16) -> Outcome {
         "holes-in-session",
         "patches",
         "patches-in-session",
+        "clock",
         "processors",
     ];
     let expected = expected.map(|name| format!("foreign-{name}"));
@@ -41,6 +42,20 @@ fn a_kernel_that_is_not_ours_finds_pt_and_gets_gp_on_a_reserved_bit() {
     for options in ["", "stretch=1"] {
         boot(options, 1);
     }
+}
+
+#[test]
+fn a_guest_with_a_clock_of_its_own_measures_what_the_clock_is_told_to_take() {
+    let images = Images::build().unwrap();
+    let kernel = build_foreign_kernel().unwrap();
+    let options = "profile=icelake step=always clock=100";
+    let run = |told| Machine::kernel_on_monitor(&images, &kernel, options, told).run(|_| {}).unwrap();
+    let end = |told| {
+        let runs = run(told).transcript.runs;
+        runs.iter().find(|run| run.name == "foreign-clock").map(|run| run.end.clone())
+    };
+    assert_eq!(end("clock=100"), Some(Some(End::Ok)));
+    assert_ne!(end("clock=99"), Some(Some(End::Ok)));
 }
 
 /// The same kernel, without announcing the accesses that are refused.

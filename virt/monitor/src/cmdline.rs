@@ -36,6 +36,9 @@ pub struct MonitorOptions<'a> {
     /// `timer-apart=N`: while the guest is stepped, at least N instructions retire between two interrupts of its local
     /// APIC's timer. Default: 0.
     pub timer_apart: u32,
+    /// `clock=TICKS`: the guest has a clock of its own, in which each instruction of a stepped processor takes so many
+    /// ticks of the time-stamp counter. Default: 0, the guest's clock is the machine's.
+    pub clock: u32,
     /// `kernel=ADDRESS+BYTES`: the place in memory where the guest's kernel lies, which is a file that QEMU was told to
     /// put there; otherwise it is the module that came by `-initrd`, and its own module.
     pub kernel: Option<Module>,
@@ -115,6 +118,7 @@ impl<'a> MonitorOptions<'a> {
             step: StepPolicy::Traced,
             stretch: Stretch::MAX,
             timer_apart: 0,
+            clock: 0,
             kernel: None,
             initrd: None,
             ram: GuestRam::BELOW_MONITOR,
@@ -169,6 +173,7 @@ impl<'a> MonitorOptions<'a> {
             "bts-sets-status" => settings.bts_sets_status = switch(word, value)?,
             "core-ratio" => settings.core_ratio = Some(number(word, value)?),
             "timer-apart" => self.timer_apart = number(word, value)?,
+            "clock" => self.clock = number(word, value)?,
             "stretch" => self.stretch = number(word, value)?,
             "kernel" => self.kernel = Some(place(word, value)?),
             "initrd" => self.initrd = Some(place(word, value)?),
@@ -272,6 +277,7 @@ mod tests {
                 step,
                 stretch,
                 timer_apart,
+                clock,
                 kernel,
                 initrd,
                 ram,
@@ -279,7 +285,7 @@ mod tests {
                 log_mode,
                 guest: _,
             } = MonitorOptions::parse(line).unwrap();
-            assert_eq!(log_mode, LogMode::Full, "{line}");
+            assert_eq!((log_mode, clock), (LogMode::Full, 0), "{line}");
             assert_eq!((timer_apart, kernel, initrd), (0, None, None), "{line}");
             assert_eq!(
                 (ram.end(), log),

@@ -13,6 +13,7 @@
 extern crate alloc;
 
 pub mod acpi;
+pub mod apic_timer;
 pub mod boot_info;
 pub mod branches;
 pub mod clock;
@@ -21,6 +22,7 @@ pub mod cpuid;
 pub mod elf;
 pub mod entry;
 pub mod guest;
+pub mod guest_clock;
 pub mod guest_map;
 pub mod hardware;
 pub mod loader;

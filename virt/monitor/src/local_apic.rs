@@ -38,6 +38,8 @@ pub const LVT_LINT1: usize = 0x360;
 pub const LVT_ERROR: usize = 0x370;
 /// Initial count register of the timer.
 pub const INITIAL_COUNT: usize = 0x380;
+/// Current count register of the timer.
+pub const CURRENT_COUNT: usize = 0x390;
 /// Divide configuration register of the timer.
 pub const DIVIDE: usize = 0x3e0;
 

@@ -162,6 +162,7 @@ pub struct VmcbSegment {
 pub mod intercept1 {
     pub const INTR: u32 = 1 << 0;
     pub const NMI: u32 = 1 << 1;
+    pub const RDTSC: u32 = 1 << 14;
     pub const RDPMC: u32 = 1 << 15;
     pub const PUSHF: u32 = 1 << 16;
     pub const POPF: u32 = 1 << 17;
@@ -186,6 +187,7 @@ pub mod intercept2 {
     pub const STGI: u32 = 1 << 4;
     pub const CLGI: u32 = 1 << 5;
     pub const SKINIT: u32 = 1 << 6;
+    pub const RDTSCP: u32 = 1 << 7;
     pub const ICEBP: u32 = 1 << 8;
     pub const MWAIT: u32 = 1 << 11;
     pub const MWAIT_ARMED: u32 = 1 << 12;
@@ -200,6 +202,7 @@ pub mod exit_code {
     pub const EXCEPTION_LAST: u64 = 0x5f;
     pub const INTR: u64 = 0x60;
     pub const NMI: u64 = 0x61;
+    pub const RDTSC: u64 = 0x6e;
     pub const RDPMC: u64 = 0x6f;
     pub const PUSHF: u64 = 0x70;
     pub const POPF: u64 = 0x71;
@@ -214,6 +217,7 @@ pub mod exit_code {
     pub const SHUTDOWN: u64 = 0x7f;
     pub const VMRUN: u64 = 0x80;
     pub const SKINIT: u64 = 0x86;
+    pub const RDTSCP: u64 = 0x87;
     pub const ICEBP: u64 = 0x88;
     pub const MWAIT: u64 = 0x8b;
     pub const MWAIT_ARMED: u64 = 0x8c;

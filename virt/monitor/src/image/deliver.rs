@@ -8,7 +8,6 @@ use pugmark_monitor::guest::{
 use pugmark_monitor::tracing::TracingMemory;
 
 use crate::image::exit::fatal;
-use crate::image::tsc::tsc;
 use crate::image::vcpu::Vcpu;
 
 impl Vcpu {
@@ -88,6 +87,6 @@ impl Vcpu {
                 ExceptionKind::Fault | ExceptionKind::Abort => (DeliveryKind::Fault, exception.cr2),
             },
         };
-        Delivery { kind, vector: event.vector(), before, after: self.context(), cr2, tsc: tsc() }
+        Delivery { kind, vector: event.vector(), before, after: self.context(), cr2, tsc: self.now() }
     }
 }

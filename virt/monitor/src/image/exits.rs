@@ -37,7 +37,8 @@ impl Vcpu {
                 self.raised(Exception::from_intercept(vector, info1 as u32, info2), instruction);
             }
             exit_code::NPF if info2 & !0xfff == LOCAL_APIC => {
-                self.local_apic.open_window(info2, info1 & NPF_WRITE != 0, &self.processor);
+                let timers = self.clock.as_ref().and_then(|clock| clock.read((info2 & 0xff0) as usize));
+                self.local_apic.open_window(info2, info1 & NPF_WRITE != 0, timers, &self.processor);
             }
             exit_code::NPF if self.nested.open_hole(info2) => {}
             exit_code::PUSHF
@@ -51,6 +52,7 @@ impl Vcpu {
                 let write = info1 != 0;
                 self.with_instruction(instruction, |vcpu, instruction| vcpu.msr(write, instruction));
             }
+            exit_code::RDTSC | exit_code::RDTSCP => self.with_instruction(instruction, Self::rdtsc),
             exit_code::RDPMC => self.with_instruction(instruction, Self::rdpmc),
             exit_code::IOIO => self.with_instruction(instruction, |vcpu, at| vcpu.port(info1, at)),
             exit_code::MWAIT | exit_code::MWAIT_ARMED => self.with_instruction(instruction, Self::mwait),
@@ -91,6 +93,10 @@ impl Vcpu {
         let taken = interrupts::take();
         self.record_nmi(taken.nmi);
         if let Some(vector) = taken.vector {
+            if self.clock.as_mut().is_some_and(|clock| clock.is_timers_below(vector)) {
+                self.local_apic.end_interrupt();
+                return;
+            }
             if self.timer_limit.holds(vector, self.local_apic.timer_entry()) {
                 self.local_apic.end_interrupt();
                 return;

@@ -12,6 +12,7 @@ use pugmark_monitor::hardware::Hardware;
 use pugmark_monitor::local_apic::{self, Destination, IcrCommand};
 
 use crate::image::apic_registers::{read_register, write_register};
+use crate::image::clock::OwnClock;
 use crate::image::interrupts;
 use crate::image::peers::Peers;
 
@@ -78,10 +79,17 @@ impl LocalApic {
         self.window.is_some()
     }
 
-    /// Lets the next instruction read (or write) the register that contains `address`.
-    pub(crate) fn open_window(&mut self, address: u64, write: bool, processor: &Hardware) {
+    /// Lets the next instruction read (or write) the register that contains `address`; `timers`: the value, if it is the
+    /// timer's and the guest has a clock of its own.
+    pub(crate) fn open_window(
+        &mut self,
+        address: u64,
+        write: bool,
+        timers: Option<u32>,
+        processor: &Hardware,
+    ) {
         let register = (address & 0xff0) as usize;
-        let value = self.read(register, processor);
+        let value = timers.unwrap_or_else(|| self.read(register, processor));
         // SAFETY: the index is within the page. Volatile, because the guest reads it.
         unsafe { (&raw mut self.page.0[register / 4]).write_volatile(value) };
         self.window = Some(Window { register, write });
@@ -89,13 +97,15 @@ impl LocalApic {
     }
 
     /// Closes the window after its instruction has completed, and passes on what the instruction wrote.
-    pub(crate) fn close_window(&mut self, processor: &mut Hardware) {
+    pub(crate) fn close_window(&mut self, processor: &mut Hardware, clock: Option<&mut OwnClock>) {
         let Some(Window { register, write }) = self.window.take() else { return };
         self.table.0[0] = 0;
         if write {
             // SAFETY: the index is within the page. Volatile, because the guest wrote it.
             let value = unsafe { (&raw const self.page.0[register / 4]).read_volatile() };
-            self.write(register, value, processor);
+            if !clock.is_some_and(|clock| clock.write(register, value)) {
+                self.write(register, value, processor);
+            }
         }
     }
 

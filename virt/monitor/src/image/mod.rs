@@ -2,6 +2,7 @@
 
 mod apic_registers;
 mod boot;
+mod clock;
 mod configuration;
 mod cpuid;
 mod deliver;

@@ -6,7 +6,6 @@ use pugmark_monitor::msr::{APIC_BASE, MsrHandler, accepts_apic_base, efer_after_
 use pugmark_monitor::tracing::TracingMemory;
 use x86_64::registers::model_specific::Msr;
 
-use crate::image::tsc::tsc;
 use crate::image::vcpu::Vcpu;
 
 impl Vcpu {
@@ -85,8 +84,13 @@ impl Vcpu {
         let mut moved = self.cpu;
         let next = pugmark_monitor::guest::retire(&mut moved, instruction);
         let stands = core::mem::replace(&mut self.cpu, moved);
-        let at =
-            Retired { before, after: self.context(), bytes: instruction.bytes(), tsc: tsc(), operand: 0 };
+        let at = Retired {
+            before,
+            after: self.context(),
+            bytes: instruction.bytes(),
+            tsc: self.now(),
+            operand: 0,
+        };
         self.processor.set_registers_after(&self.cpu, || self.sse.bytes());
         let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };
         if self.processor.write_msr(msr, value, &at, &mut memory).is_err() {

@@ -6,8 +6,10 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::AtomicU64;
 
+use pugmark_model::CpuidResult;
 use pugmark_model::amd::Northbridge;
 use pugmark_monitor::acpi;
+use pugmark_monitor::apic_timer::TimerRate;
 use pugmark_monitor::boot_info::{MemoryKind, MemoryRange, Module};
 use pugmark_monitor::clock::EveryNth;
 use pugmark_monitor::cmdline::{self, MonitorOptions};
@@ -24,6 +26,7 @@ use pugmark_monitor::timer_limit::TimerLimit;
 use pugmark_monitor::vmcb::Vmcb;
 use pugmark_truth::{LogMode, LogWriter};
 
+use crate::image::clock::{OwnClock, SharedClock};
 use crate::image::configuration;
 use crate::image::exit::DEBUG_EXIT_PORT;
 use crate::image::io::MARKER_PORT;
@@ -116,7 +119,10 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     let start = load(&info, &options, &mut memory)?;
     let firmware: Vec<(u64, u64)> = firmware(&info.memory, options.ram).collect();
     let northbridge: &'static Northbridge = Box::leak(Box::new(options.profile.northbridge()));
+    let ids = processors(info.rsdp, &machine);
     let plan = MachinePlan {
+        clock: (options.clock > 0)
+            .then(|| &*Box::leak(Box::new(SharedClock::new(options.clock, ids.len() == 1)))),
         map: GuestMap { ram: options.ram, firmware: &firmware },
         maps: PermissionMaps::new(&hardware(&options, northbridge), northbridge),
         northbridge,
@@ -128,7 +134,7 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
             .map_err(SetupError::Truth)?,
         options,
     };
-    let mut vcpus = Peers::new(&processors(info.rsdp, &machine)).map(|peers| plan.vcpu(peers));
+    let mut vcpus = Peers::new(&ids).map(|peers| plan.vcpu(peers));
     let mut first = vcpus.next().expect("this processor is the first");
     first.cpu = Cpu { physical_address_bits: first.cpu.physical_address_bits, ..initial_state(start) };
     startup::start(vcpus.collect(), &mut memory).map_err(SetupError::Processor)?;
@@ -143,6 +149,7 @@ struct MachinePlan<'a> {
     northbridge: &'static Northbridge,
     memory: Physical,
     truth: Option<LogWriter<'static>>,
+    clock: Option<&'static SharedClock>,
 }
 
 impl MachinePlan<'_> {
@@ -152,6 +159,9 @@ impl MachinePlan<'_> {
         let hole = &raw const HOLE as u64;
         let (nested_cr3, local_apic_table) = nested_tables(&self.map, hole);
         let processor = hardware(&self.options, self.northbridge);
+        let own_clock =
+            |shared: &'static SharedClock| OwnClock::new(shared, timer_rate(&processor, shared.frequency()));
+        let clock = self.clock.map(own_clock);
         Vcpu {
             peers,
             cpu: Cpu {
@@ -170,7 +180,8 @@ impl MachinePlan<'_> {
             nested: Nested::new(nested_cr3, hole),
             stepped_alone: None,
             local_apic: LocalApic::new(local_apic_table, peers),
-            timer_limit: TimerLimit::new(self.options.timer_apart),
+            timer_limit: TimerLimit::new(if self.clock.is_some() { 0 } else { self.options.timer_apart }),
+            clock,
             memory: self.memory,
             nmi_pending: false,
             repeating_rip: None,
@@ -190,6 +201,17 @@ impl MachinePlan<'_> {
 
 fn hardware(options: &MonitorOptions<'_>, northbridge: &'static Northbridge) -> Hardware {
     Hardware::new(options.profile, options.settings, options.amd, northbridge)
+}
+
+/// Returns how fast the guest's timer counts: with the crystal of CPUID leaf 15H, else about a hundred million times a
+/// second.
+fn timer_rate(processor: &Hardware, frequency: u64) -> TimerRate {
+    let CpuidResult { eax, ebx, .. } =
+        processor.cpuid(0x15, 0, CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 });
+    match (eax, ebx) {
+        (0, _) | (_, 0) => TimerRate { counts: 1, ticks: (frequency / 100_000_000).max(1) as u32 },
+        (counts, ticks) => TimerRate { counts, ticks },
+    }
 }
 
 /// Returns the local APIC IDs of all processors, with this one first.

@@ -82,7 +82,7 @@ impl Vcpu {
             self.unexpected();
         }
         if progress != Progress::None {
-            self.local_apic.close_window(&mut self.processor);
+            self.local_apic.close_window(&mut self.processor, self.clock.as_mut());
             self.nested.close_holes();
             self.cpu.shadow = None;
         }
@@ -148,9 +148,17 @@ impl Vcpu {
                 self.record_nmi(interrupts::wait_for_nmi());
                 continue;
             }
+            self.advance_clock(false);
+            if let Some(clock) = &mut self.clock {
+                clock.arm();
+            }
             let taken = interrupts::wait();
             self.record_nmi(taken.nmi);
             if let Some(vector) = taken.vector {
+                if self.clock.as_mut().is_some_and(|clock| clock.is_timers_below(vector)) {
+                    self.local_apic.end_interrupt();
+                    continue;
+                }
                 return self.deliver_interrupt(vector, false);
             }
         }

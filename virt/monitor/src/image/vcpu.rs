@@ -15,6 +15,7 @@ use pugmark_monitor::tracing::TracingMemory;
 use pugmark_monitor::vmcb::{Vmcb, intercept1, intercept2};
 use pugmark_truth::{Branch, LogWriter, Record, RecordFlags};
 
+use crate::image::clock::OwnClock;
 use crate::image::local_apic::LocalApic;
 use crate::image::nested::Nested;
 use crate::image::peers::Peers;
@@ -42,6 +43,8 @@ pub(crate) struct Vcpu {
     /// RIP of an instruction that was about to change those after it, and so must be stepped.
     pub(crate) stepped_alone: Option<u64>,
     pub(crate) local_apic: LocalApic,
+    /// The guest's own clock; `None` if its clock is the machine's.
+    pub(crate) clock: Option<OwnClock>,
     /// When the local APIC's timer may interrupt the stepped guest.
     pub(crate) timer_limit: TimerLimit,
     /// The guest's memory.
@@ -115,6 +118,7 @@ impl Vcpu {
             self.pass_on_interrupts();
             let window = self.window_is_open();
             let stepped = window || self.cpu.shadow.is_some() || self.is_stepped() && !self.is_unseen();
+            self.advance_clock(self.is_stepped() && !self.is_unseen());
             if !stepped {
                 self.timer_limit.end();
             }
@@ -179,7 +183,7 @@ impl Vcpu {
         self.timer_limit.retired();
         self.stepped += 1;
         let after = self.context();
-        let tsc = tsc();
+        let tsc = self.clock.as_mut().map_or_else(tsc, OwnClock::retired);
         if self.is_logged() {
             self.log(before, self.log_flags(before));
             self.log_branch(branches::of_instruction(instruction, before, after));
@@ -236,6 +240,16 @@ impl Vcpu {
     /// Enters the guest once and takes its state back.
     pub(crate) fn enter(&mut self, mode: EntryMode) {
         mode.load(&self.cpu, &mut self.vmcb);
+        let free = matches!(mode, EntryMode::Free | EntryMode::FreeInKernel);
+        let (mut reads_time, mut takes_interrupts) = (false, false);
+        if let Some(clock) = &mut self.clock {
+            let offset = clock.offset().filter(|_| free);
+            self.vmcb.control.tsc_offset = offset.unwrap_or(0);
+            (reads_time, takes_interrupts) = (offset.is_none(), true);
+            if free {
+                clock.arm();
+            }
+        }
         let control = &mut self.vmcb.control;
         match mode {
             EntryMode::Free | EntryMode::FreeInKernel => {
@@ -252,6 +266,13 @@ impl Vcpu {
                 control.intercept2 = ALWAYS2 | STEPPING2;
                 control.intercept_exceptions = !0;
             }
+        }
+        if reads_time {
+            control.intercept1 |= intercept1::RDTSC;
+            control.intercept2 |= intercept2::RDTSCP;
+        }
+        if takes_interrupts {
+            control.intercept1 |= intercept1::INTR;
         }
         // SAFETY: `setup` has enabled SVM and filled the control block with the physical addresses of maps and tables
         // that live forever; physical and virtual addresses are the same. Interrupts and GIF are enabled only within

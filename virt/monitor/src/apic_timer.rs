@@ -1,0 +1,174 @@
+//! The local APIC's timer of a guest that has a clock of its own.
+//!
+//! Source: SDM vol. 3, Advanced Programmable Interrupt Controller (APIC), "APIC Timer", "Local Vector Table".
+
+use crate::local_apic::{CURRENT_COUNT, DIVIDE, INITIAL_COUNT, LVT_RESET, LVT_TIMER};
+
+/// LVT entry: no interrupt comes.
+const MASKED: u32 = 1 << 16;
+/// LVT entry: the count begins again.
+const PERIODIC: u32 = 1 << 17;
+
+/// How fast the timer counts, before its divider: `counts` in `ticks` of the time-stamp counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimerRate {
+    /// Counts.
+    pub counts: u32,
+    /// Ticks of the time-stamp counter.
+    pub ticks: u32,
+}
+
+/// A local APIC's timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ApicTimer {
+    rate: TimerRate,
+    entry: u32,
+    divide: u32,
+    initial: u32,
+    /// When the count is 0; `None` if it does not count.
+    deadline: Option<u64>,
+}
+
+impl ApicTimer {
+    /// A timer after a reset.
+    #[must_use]
+    pub const fn new(rate: TimerRate) -> Self {
+        Self { rate, entry: LVT_RESET, divide: 0, initial: 0, deadline: None }
+    }
+
+    /// Resets it as INIT does.
+    pub const fn init(&mut self) {
+        *self = Self::new(self.rate);
+    }
+
+    /// Returns the time, by the time-stamp counter, at which the count is 0.
+    #[must_use]
+    pub const fn deadline(&self) -> Option<u64> {
+        self.deadline
+    }
+
+    /// Returns the vector of its interrupts.
+    #[must_use]
+    pub const fn vector(&self) -> u8 {
+        self.entry as u8
+    }
+
+    /// Reads the register at this offset; `None` if it is not the timer's.
+    #[must_use]
+    pub fn read(&self, register: usize, now: u64) -> Option<u32> {
+        Some(match register {
+            LVT_TIMER => self.entry,
+            INITIAL_COUNT => self.initial,
+            DIVIDE => self.divide,
+            CURRENT_COUNT => {
+                let left = self.deadline.map_or(0, |deadline| deadline.saturating_sub(now));
+                let counts = u128::from(left) * u128::from(self.rate.counts);
+                u32::try_from(counts.div_ceil(self.ticks_times_counts(1))).unwrap_or(u32::MAX)
+            }
+            _ => return None,
+        })
+    }
+
+    /// Writes that register. Returns `false` if it is not the timer's.
+    pub fn write(&mut self, register: usize, value: u32, now: u64) -> bool {
+        const ENTRY: u32 = 0x7_10ff & !(1 << 12);
+        match register {
+            LVT_TIMER => self.entry = value & ENTRY,
+            INITIAL_COUNT => {
+                self.initial = value;
+                self.deadline = (value != 0).then(|| now.saturating_add(self.ticks(value)));
+            }
+            DIVIDE => self.divide = value & 0b1011,
+            CURRENT_COUNT => {}
+            _ => return false,
+        }
+        true
+    }
+
+    /// Returns the vector of the interrupt that is due, and counts on if the timer is periodic. Of several periods that
+    /// have passed, one interrupt comes.
+    pub fn take_due(&mut self, now: u64) -> Option<u8> {
+        let deadline = self.deadline.filter(|&deadline| deadline <= now)?;
+        self.deadline = None;
+        if self.entry & PERIODIC != 0 {
+            let period = self.ticks(self.initial).max(1);
+            let passed = (now - deadline) / period + 1;
+            self.deadline = Some(deadline.saturating_add(passed.saturating_mul(period)));
+        }
+        (self.entry & MASKED == 0).then_some(self.entry as u8)
+    }
+
+    /// Returns how many ticks this many counts take.
+    fn ticks(&self, counts: u32) -> u64 {
+        let ticks = self.ticks_times_counts(counts) / u128::from(self.rate.counts.max(1));
+        u64::try_from(ticks).unwrap_or(u64::MAX)
+    }
+
+    fn ticks_times_counts(&self, counts: u32) -> u128 {
+        // Bits 3, 1 and 0: 2, 4 and so on to 128, then 1.
+        let by = (self.divide & 0b11 | self.divide >> 1 & 0b100) + 1;
+        u128::from(counts) * u128::from(self.rate.ticks.max(1)) << (by % 8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: TimerRate = TimerRate { counts: 2, ticks: 208 };
+    const ONE: u32 = 0b1011;
+
+    fn timer(entry: u32, divide: u32) -> ApicTimer {
+        let mut timer = ApicTimer::new(RATE);
+        assert!(timer.write(LVT_TIMER, entry, 0) && timer.write(DIVIDE, divide, 0));
+        timer
+    }
+
+    #[test]
+    fn the_divider_is_what_the_manual_says() {
+        for (divide, by) in
+            [(0, 2), (1, 4), (2, 8), (3, 16), (0b1000, 32), (0b1001, 64), (0b1010, 128), (ONE, 1)]
+        {
+            let mut timer = timer(0xec, divide);
+            timer.write(INITIAL_COUNT, 10, 1000);
+            assert_eq!(timer.deadline(), Some(1000 + 10 * 104 * by), "{divide:#b}");
+            assert_eq!(timer.read(DIVIDE, 0), Some(divide));
+        }
+    }
+
+    #[test]
+    fn counts_down_once_and_interrupts_once() {
+        let mut timer = timer(0xec, ONE);
+        assert_eq!((timer.take_due(u64::MAX), timer.read(CURRENT_COUNT, 5)), (None, Some(0)));
+        timer.write(INITIAL_COUNT, 3, 1000);
+        let counts = [1000, 1001, 1104, 1208, 1311, 1312, 5000].map(|now| timer.read(CURRENT_COUNT, now));
+        assert_eq!(counts, [3, 3, 2, 1, 1, 0, 0].map(Some));
+        assert_eq!((timer.take_due(1311), timer.read(INITIAL_COUNT, 0)), (None, Some(3)));
+        assert_eq!([timer.take_due(1312), timer.take_due(9999)], [Some(0xec), None]);
+        timer.write(INITIAL_COUNT, 3, 2000);
+        timer.write(INITIAL_COUNT, 0, 2000);
+        assert_eq!(timer.take_due(u64::MAX), None, "a count of 0 stops it");
+    }
+
+    #[test]
+    fn a_periodic_timer_keeps_its_rhythm_and_periods_that_were_missed_come_once() {
+        let mut timer = timer(PERIODIC | 0x31, ONE);
+        timer.write(INITIAL_COUNT, 1, 0);
+        assert_eq!([timer.take_due(105), timer.take_due(105)], [Some(0x31), None]);
+        assert_eq!(timer.deadline(), Some(208));
+        assert_eq!([timer.take_due(640), timer.take_due(640)], [Some(0x31), None]);
+        assert_eq!(timer.deadline(), Some(728));
+    }
+
+    #[test]
+    fn a_masked_timer_counts_without_interrupts() {
+        let mut timer = timer(MASKED | 0x31, ONE);
+        timer.write(INITIAL_COUNT, 1, 0);
+        assert_eq!((timer.take_due(200), timer.deadline()), (None, None));
+        timer.init();
+        assert_eq!((timer, timer.read(LVT_TIMER, 0)), (ApicTimer::new(RATE), Some(MASKED)));
+        assert!(timer.read(0x30, 0).is_none() && !timer.write(0x30, 0, 0));
+        timer.write(CURRENT_COUNT, 9, 0);
+        assert_eq!(timer, ApicTimer::new(RATE), "the count is read-only");
+    }
+}

@@ -1,0 +1,90 @@
+//! The guest's own clock.
+//!
+//! Stepping takes a thousand times as long as executing. If the guest's clocks went on meanwhile, its timer would
+//! interrupt it again before the handler of the last interrupt has ended. Therefore, while any processor is stepped,
+//! the guest's clock stands still, except that each instruction that retires takes a fixed time. Otherwise it runs as
+//! the time-stamp counter of the processor below does.
+
+/// What all the guest's processors read as the time-stamp counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestClock {
+    /// Ticks that an instruction of a stepped processor takes.
+    per_instruction: u64,
+    /// Number of processors that are stepped.
+    stepped: usize,
+    /// While none is stepped: what to add to the counter below. Otherwise: the time.
+    value: u64,
+}
+
+impl GuestClock {
+    /// A clock that agrees with the counter below until a processor is stepped.
+    #[must_use]
+    pub const fn new(per_instruction: u32) -> Self {
+        Self { per_instruction: per_instruction as u64, stepped: 0, value: 0 }
+    }
+
+    /// Returns the time when the counter below is `below`.
+    #[must_use]
+    pub const fn now(&self, below: u64) -> u64 {
+        if self.stepped == 0 { below.wrapping_add(self.value) } else { self.value }
+    }
+
+    /// Returns what the guest's counter is ahead of the one below, while no processor is stepped.
+    #[must_use]
+    pub const fn offset(&self) -> u64 {
+        self.value
+    }
+
+    /// One more processor is stepped.
+    pub const fn begin(&mut self, below: u64) {
+        self.value = self.now(below);
+        self.stepped += 1;
+    }
+
+    /// One processor less is stepped.
+    pub const fn end(&mut self, below: u64) {
+        self.stepped -= 1;
+        if self.stepped == 0 {
+            self.value = self.value.wrapping_sub(below);
+        }
+    }
+
+    /// An instruction retires on a processor that is stepped.
+    pub const fn retired(&mut self) {
+        self.value = self.value.wrapping_add(self.per_instruction);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stepped_guests_time_is_that_of_its_instructions() {
+        let mut clock = GuestClock::new(100);
+        assert_eq!((clock.now(5000), clock.offset()), (5000, 0));
+        clock.begin(6000);
+        assert_eq!([clock.now(6000), clock.now(9_000_000)], [6000; 2]);
+        clock.retired();
+        clock.retired();
+        assert_eq!(clock.now(9_000_000), 6200);
+        clock.end(10_000_000);
+        assert_eq!([clock.now(10_000_000), clock.now(10_000_007)], [6200, 6207]);
+        assert_eq!(10_000_000u64.wrapping_add(clock.offset()), 6200);
+        clock.begin(10_000_010);
+        assert_eq!(clock.now(20_000_000), 6210);
+    }
+
+    #[test]
+    fn the_clock_runs_freely_only_when_no_processor_is_stepped() {
+        let mut clock = GuestClock::new(3);
+        clock.begin(100);
+        clock.begin(200);
+        clock.retired();
+        clock.end(300);
+        assert_eq!(clock.now(400), 103);
+        clock.retired();
+        clock.end(500);
+        assert_eq!(clock.now(510), 116);
+    }
+}
