@@ -136,9 +136,22 @@ impl PacketStream {
         }
     }
 
-    /// Advances the time: emits MTC and stand-alone CYC packets that are due.
+    /// Advances the time: emits MTC and stand-alone CYC packets that are due. The time may leap, because whoever
+    /// executes did something else. As the MTCs stopped for that long, a TSC packet and a TMA packet follow, if TSC packets
+    /// are on.
+    ///
+    /// Source: SDM vol. 3, Intel Processor Trace, "Timestamp Counter (TSC) Packet": sent after any event that causes
+    /// timing packets, such as MTC, to stop.
     pub(super) fn tick(&mut self, tsc: u64) {
         self.clock.advance(tsc);
+        if self.clock.lost_count_of_mtcs()
+            && let Some(packet) = self.clock.tsc()
+        {
+            self.clock.drop_mtcs();
+            for packet in [Some(packet), self.clock.tma()].into_iter().flatten() {
+                self.packet(packet);
+            }
+        }
         if let Some(mtc) = self.clock.mtc() {
             self.packet(mtc);
         }

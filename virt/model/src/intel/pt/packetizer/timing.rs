@@ -76,6 +76,21 @@ impl PacketClock {
         Some(Packet::Mtc(Mtc { ctc: ctc as u8 }))
     }
 
+    /// Whether so many MTCs in a row were dropped that their eight bits, in the next one, no longer say how many.
+    ///
+    /// Source: SDM vol. 3, Intel Processor Trace, "Mini Time Counter (MTC) Packet": a decoder finds out from the next MTC
+    /// how many were dropped, and more than 256 in a row are not to be expected.
+    pub(crate) fn lost_count_of_mtcs(&self) -> bool {
+        let freq = ctl::mtc_freq(self.ctl);
+        let due = self.crystal_at(self.next_mtc) >> freq;
+        self.ctl & ctl::MTC_EN != 0 && self.tsc >= self.next_mtc && (self.crystal() >> freq) - due >= 255
+    }
+
+    /// The MTCs that are due were dropped: the next one is that of the crystal clock's next edge.
+    pub(crate) fn drop_mtcs(&mut self) {
+        self.schedule_mtc();
+    }
+
     pub(crate) fn tsc(&self) -> Option<Packet> {
         (self.ctl & ctl::TSC_EN != 0).then_some(Packet::Tsc(Tsc { tsc: self.tsc & 0xff_ffff_ffff_ffff }))
     }
@@ -132,7 +147,12 @@ impl PacketClock {
     }
 
     fn crystal(&self) -> u64 {
-        scale(self.tsc, (self.tsc_per_crystal.1, self.tsc_per_crystal.0))
+        self.crystal_at(self.tsc)
+    }
+
+    /// The crystal clock at a time.
+    fn crystal_at(&self, tsc: u64) -> u64 {
+        scale(tsc, (self.tsc_per_crystal.1, self.tsc_per_crystal.0))
     }
 
     /// Returns the first TSC value at which the crystal clock shows `crystal`.
@@ -181,6 +201,23 @@ mod tests {
         {
             clock.advance(tsc);
             assert_eq!(clock.mtc(), expected.map(|ctc| Packet::Mtc(Mtc { ctc })), "{tsc}");
+        }
+    }
+
+    #[test]
+    fn the_count_of_mtcs_is_lost_when_their_eight_bits_wrap() {
+        for (ctl, tsc, expected) in [
+            (ctl::MTC_EN | 3 << 14, 0, false),
+            (ctl::MTC_EN | 3 << 14, 255_999, false),
+            (ctl::MTC_EN | 3 << 14, 256_000, true),
+            (ctl::MTC_EN | 6 << 14, 256_000, false),
+            (0, 256_000, false),
+        ] {
+            let mut clock = clock(ctl, 0, 30);
+            clock.advance(tsc);
+            assert_eq!(clock.lost_count_of_mtcs(), expected, "{ctl:#x} {tsc}");
+            clock.drop_mtcs();
+            assert_eq!((clock.lost_count_of_mtcs(), clock.mtc()), (false, None), "{ctl:#x} {tsc}");
         }
     }
 

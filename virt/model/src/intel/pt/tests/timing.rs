@@ -77,6 +77,27 @@ fn mtc_comes_with_the_crystal_clock_whatever_is_traced() {
 }
 
 #[test]
+fn after_a_leap_of_the_time_that_loses_256_mtcs_a_tsc_packet_says_what_time_it_is() {
+    // perf's decoder counts MTCs in eight bits, and took a trace with such leaps to be older than it was.
+    let code = |m: &mut Machine| {
+        at(m, 900, JZ, 0x40_0002);
+        at(m, 255_999, NOP, 0x40_0003);
+        at(m, 510_007, NOP, 0x40_0004);
+        at(m, 766_007, JZ, 0x40_0006);
+        at(m, 767_000, NOP, 0x40_0007);
+    };
+    let rows = [
+        (TSC_EN | MTC_EN, "TNT 0; MTC 255; MTC 254; TSC 766007; TMA 6128 7; TNT 0; MTC 255"),
+        // Without TSC packets nothing says it.
+        (MTC_EN, "TNT 0; MTC 255; MTC 254; MTC 254; TNT 0; MTC 255"),
+    ];
+    for (enabled, packets) in rows {
+        let body = run("skylake", IntelSettings::default(), ALL | enabled | 3 << 14, code);
+        assert_eq!(body, String::from(ON) + packets, "{enabled:#x}");
+    }
+}
+
+#[test]
 fn the_core_clock_may_differ_from_the_tsc() {
     let turbo = IntelSettings { core_ratio: Some(36), ..IntelSettings::default() };
     let body = run("skylake", turbo, ALL | CYC_EN | TSC_EN, |m| {
