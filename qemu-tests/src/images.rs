@@ -57,6 +57,15 @@ pub fn build_foreign_kernel() -> Result<PathBuf> {
     Ok(cargo_build(&manifest, &["--release", "--target-dir", target])?.join("foreign-kernel"))
 }
 
+/// Builds `pugmark`, the host's program, and returns its path.
+///
+/// # Errors
+/// The build fails.
+pub fn build_pugmark() -> Result<PathBuf> {
+    let manifest = workspace().join("Cargo.toml");
+    Ok(cargo_build(&manifest, &["--release", "-p", "pugmark-tools", "--bin", "pugmark"])?.join("pugmark"))
+}
+
 /// The example kernels, in the order in which they are best read; each is a package in `examples/`.
 pub const EXAMPLES: [&str; 4] = ["snapshot", "panic", "lossless", "fuzz-target"];
 

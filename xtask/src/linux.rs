@@ -1,9 +1,10 @@
 //! `cargo xtask linux`: Debian's Linux on the virtual hardware.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
-use pugmark_qemu_tests::images::Images;
+use pugmark_qemu_tests::images::{Images, build_pugmark};
 use pugmark_qemu_tests::linux::packages::{self, Packages, unpack_kernel};
+use pugmark_qemu_tests::linux::verify::{Verified, Verify, all};
 use pugmark_qemu_tests::linux::{Event, Guest, LinuxMachine, Monitor, Program};
 use pugmark_qemu_tests::time_limits::TimeLimits;
 use std::fs;
@@ -15,12 +16,16 @@ use std::time::{Duration, Instant};
 use crate::run::write_truth;
 use crate::setup::{self, SetupOptions};
 
+/// perf, for the guest and for the host.
+const PERF: &str = "/usr/bin/perf";
+
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   cargo xtask linux                                        a shell; what is in /out at its end comes to the host
   cargo xtask linux -- perf record -e intel_pt//u -o /out/perf.data -- gzip -k /etc/passwd
-  cargo xtask linux --with ./a.out:/bin/a.out -- perf stat a.out")]
+  cargo xtask linux --with ./a.out:/bin/a.out -- perf stat a.out
+  cargo xtask linux --verify=skylake                       perf and our decoder against the truth, on one processor")]
 pub(crate) struct LinuxOptions {
     #[command(flatten)]
     setup: SetupOptions,
@@ -60,6 +65,11 @@ pub(crate) struct LinuxOptions {
     /// Print Linux's console, too
     #[arg(long)]
     console: bool,
+    /// Let perf record programs in the guest, in many ways, and hold what perf's decoder and ours find in its files against
+    /// what the monitor logged; only the rows that have this text, if one is given
+    #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "", require_equals = true)]
+    #[arg(conflicts_with_all = ["plain", "initrd", "with", "truth", "command"])]
+    verify: Option<String>,
     /// What to run in the guest, as root; without it a shell
     #[arg(last = true)]
     command: Vec<String>,
@@ -80,6 +90,13 @@ pub(crate) fn linux(options: &LinuxOptions) -> Result<ExitCode> {
             elf
         }
     };
+    if let Some(text) = &options.verify {
+        let perf = PathBuf::from(PERF);
+        return verify(
+            &Verify { kernel, busybox: packages.busybox()?, perf, pugmark: build_pugmark()? },
+            text,
+        );
+    }
     let initramfs = match &options.initrd {
         Some(file) => file.clone(),
         None => {
@@ -131,7 +148,7 @@ pub(crate) fn linux(options: &LinuxOptions) -> Result<ExitCode> {
 impl LinuxOptions {
     fn guest(&self, packages: &mut Packages<'_>) -> Result<Guest> {
         let mut guest = Guest::new(&packages.busybox()?);
-        guest.add(&"/usr/bin/perf".parse().map_err(anyhow::Error::msg)?)?;
+        guest.add(&PERF.parse().map_err(anyhow::Error::msg)?)?;
         self.with.iter().try_for_each(|program| guest.add(program))?;
         if !self.command.is_empty() {
             guest.command(&self.command);
@@ -171,6 +188,25 @@ impl LinuxOptions {
             }
         }
     }
+}
+
+/// Runs the rows of the table that have this text.
+fn verify(verify: &Verify, text: &str) -> Result<ExitCode> {
+    let rows: Vec<_> = all().into_iter().filter(|row| row.to_string().contains(text)).collect();
+    ensure!(!rows.is_empty(), "no row of the table has {text:?}");
+    let mut wrong = 0;
+    println!("{:>9} {:>12} {:>9} {:>7}  what was recorded", "compared", "instructions", "bytes", "guest s");
+    verify.run(&rows, |row, result| match result {
+        Ok(Verified { compared, instructions, bytes, guest_time }) => {
+            println!("{compared:9} {instructions:12} {bytes:9} {:7.1}  {row}", guest_time.as_secs_f64());
+        }
+        Err(error) => {
+            wrong += 1;
+            println!("wrong: {row}: {error:#}");
+        }
+    })?;
+    println!("{} of {} rows are the truth's", rows.len() - wrong, rows.len());
+    Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Writes a file and returns its path.

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 
-use super::{initramfs::Files, libraries::libraries};
+use super::{initramfs::Files, libraries::libraries, session};
 
 /// The guest's files, made from programs of the host.
 #[derive(Clone, Debug)]
@@ -72,6 +72,13 @@ impl Guest {
     pub fn command(&mut self, words: &[String]) {
         let quoted: Vec<_> = words.iter().map(|word| quote(word)).collect();
         self.files.text("/pugmark/command", format!("exec {}\n", quoted.join(" ")));
+    }
+
+    /// Sets a shell script that the guest runs. It may run `session N`: what the log has from there on, on this processor,
+    /// belongs to the session N.
+    pub fn script(&mut self, text: &str) {
+        self.files.script("/bin/session", session::program());
+        self.files.text("/pugmark/command", text);
     }
 
     /// The guest's files.

@@ -17,7 +17,7 @@ enum Entry {
     /// A file of the host, with its permissions.
     Host(PathBuf),
     /// A program.
-    Script(String),
+    Script(Vec<u8>),
     Text(String),
     Link(String),
     /// A character device: its major and minor number.
@@ -35,9 +35,9 @@ impl Files {
         self.add(path, Entry::Host(file.into()));
     }
 
-    /// Adds a program that is a text.
-    pub fn script(&mut self, path: &str, text: impl Into<String>) {
-        self.add(path, Entry::Script(text.into()));
+    /// Adds a program.
+    pub fn script(&mut self, path: &str, bytes: impl Into<Vec<u8>>) {
+        self.add(path, Entry::Script(bytes.into()));
     }
 
     /// Adds a text.
@@ -73,7 +73,7 @@ impl Files {
             let (mode, bytes) = match entry {
                 Entry::Folder => (0o040_755, vec![]),
                 Entry::Host(file) => (0o100_000 | mode(file)?, read(file)?),
-                Entry::Script(text) => (0o100_755, text.clone().into_bytes()),
+                Entry::Script(bytes) => (0o100_755, bytes.clone()),
                 Entry::Text(text) => (0o100_644, text.clone().into_bytes()),
                 Entry::Link(target) => (0o120_777, target.clone().into_bytes()),
                 Entry::Device(..) => (0o020_600, vec![]),
@@ -96,7 +96,8 @@ impl Files {
             let written = match entry {
                 Entry::Folder => fs::create_dir_all(&path),
                 Entry::Host(file) => fs::copy(file, &path).map(|_| ()),
-                Entry::Script(text) | Entry::Text(text) => fs::write(&path, text),
+                Entry::Script(bytes) => fs::write(&path, bytes),
+                Entry::Text(text) => fs::write(&path, text),
                 Entry::Link(target) => symlink(target, &path),
                 Entry::Device(..) => Ok(()),
             };

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::collections::VecDeque;
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Component, Path, PathBuf};
@@ -14,7 +15,7 @@ use super::channel::{Sent, receive};
 use crate::machine::{QEMU, Running};
 use crate::scratch::Scratch;
 use crate::time_limits::{ProgressWatch, TimeLimits};
-use crate::truth::{self, Truth};
+use crate::truth::{self, LogPlace, Truth};
 
 /// What Linux is told: where its console is, that its addresses are those of its file, and that it ends when it fails.
 const COMMAND_LINE: &str = "console=ttyS0 nokaslr mitigations=off panic=-1 tsc=reliable nowatchdog";
@@ -27,6 +28,10 @@ const MONITOR_END: u64 = 512 * MIB;
 const TIMER_APART: u32 = 40_000;
 /// The guest's memory under the monitor, in MiB.
 const DEFAULT_MEMORY: u64 = 256;
+/// The log's size where the guest's memory ends above the monitor: some eleven million instructions.
+const LOG_BYTES: u64 = 256 * MIB;
+/// Where devices' memory begins in QEMU's machine, whatever its size.
+const MEMORY_END: u64 = 3072 * MIB;
 
 /// What goes under the guest.
 #[derive(Clone, Debug)]
@@ -105,6 +110,8 @@ impl LinuxMachine {
     /// The machine does not start, the guest makes no progress or ends before it has sent everything, or the log was
     /// too small.
     pub fn run(&self, mut watch: impl FnMut(Event<'_>)) -> Result<LinuxOutcome> {
+        let options = self.monitor.as_ref().map(|monitor| self.options(monitor)).transpose()?;
+        let options = options.unwrap_or_default();
         let scratch = Scratch::new()?;
         let (ram, socket) = (scratch.file("ram"), scratch.file("results"));
         let listener = UnixListener::bind(&socket).context("cannot make a socket")?;
@@ -126,7 +133,7 @@ impl LinuxMachine {
             status: -1,
             console: Vec::new(),
             files: Vec::new(),
-            truth: Truth::default(),
+            truth: Truth::with_options(&options),
             times: [Duration::ZERO; 2],
         };
         let mut progress = ProgressWatch::new(self.time_limits, started);
@@ -144,7 +151,7 @@ impl LinuxMachine {
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     if self.monitor.is_some() {
-                        let retired = truth::retired(&ram)?;
+                        let retired = truth::retired_at(&ram, LogPlace::of(&options))?;
                         progress.note_retired(Instant::now(), retired);
                         watch(Event::Traced(retired));
                     }
@@ -164,6 +171,27 @@ impl LinuxMachine {
             outcome.truth.follow(&ram)?;
         }
         Ok(outcome)
+    }
+
+    /// Where everything is in the memory of a machine with a monitor.
+    fn places(&self) -> Result<Places> {
+        let size = |path: &Path| {
+            let data = std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
+            anyhow::Ok(data.len())
+        };
+        Places::new(self.memory.unwrap_or(DEFAULT_MEMORY), size(&self.kernel)?, size(&self.initramfs)?)
+    }
+
+    /// The monitor's options.
+    fn options(&self, monitor: &Monitor) -> Result<String> {
+        let mut options = format!("timer-apart={TIMER_APART} {}", monitor.options);
+        if let Some(memory) = self.memory {
+            let _ = write!(options, " ram={memory}");
+        }
+        if let Some((address, bytes)) = self.places()?.log {
+            let _ = write!(options, " log={address:#x}+{bytes:#x}");
+        }
+        Ok(options)
     }
 
     fn command(&self, ram: &Path, socket: &Path) -> Result<Command> {
@@ -186,14 +214,8 @@ impl LinuxMachine {
                 command.arg("-append").arg(words.trim_end());
             }
             Some(monitor) => {
-                let size = |path: &Path| anyhow::Ok(std::fs::metadata(path)?.len());
-                let kernel = (MONITOR_END, size(&self.kernel)?);
-                let initramfs = ((kernel.0 + kernel.1).next_multiple_of(MIB), size(&self.initramfs)?);
-                let end = (initramfs.0 + initramfs.1).div_ceil(MIB);
-                ensure!(
-                    self.memory.is_none_or(|memory| memory == DEFAULT_MEMORY),
-                    "a guest of the monitor has {DEFAULT_MEMORY} MiB of memory, no more and no less yet"
-                );
+                let Places { kernel, initramfs, log: _, end } = self.places()?;
+                let end = end / MIB;
                 let object = format!("memory-backend-file,id=ram,size={end}M,share=on,mem-path=");
                 command.args(["-machine", "pc,memory-backend=ram", "-m", &format!("{end}M")]);
                 command.arg("-object").arg(with_path(&object, ram));
@@ -205,8 +227,8 @@ impl LinuxMachine {
                 let place = |(address, bytes): (u64, u64)| format!("{address:#x}+{bytes:#x}");
                 let (kernel, initramfs) = (place(kernel), place(initramfs));
                 command.arg("-kernel").arg(&monitor.image).arg("-append").arg(format!(
-                    "timer-apart={TIMER_APART} {} kernel={kernel} initrd={initramfs} -- {}",
-                    monitor.options,
+                    "{} kernel={kernel} initrd={initramfs} -- {}",
+                    self.options(monitor)?,
                     words.trim_end()
                 ));
             }
@@ -218,6 +240,33 @@ impl LinuxMachine {
         }
         command.stderr(Stdio::piped());
         Ok(command)
+    }
+}
+
+/// Where everything is in the memory of a machine with a monitor: addresses, and sizes in bytes.
+#[derive(Debug, PartialEq, Eq)]
+struct Places {
+    /// The log, if it is not at its usual place.
+    log: Option<(u64, u64)>,
+    kernel: (u64, u64),
+    initramfs: (u64, u64),
+    /// The end of the memory.
+    end: u64,
+}
+
+impl Places {
+    /// Puts everything above the guest's memory, which is so many MiB, and above the monitor.
+    fn new(memory: u64, kernel: u64, initramfs: u64) -> Result<Self> {
+        let too_much =
+            || format!("a guest of the monitor cannot have {memory} MiB of memory: that is too much");
+        ensure!(memory < MEMORY_END / MIB, too_much());
+        let log = (memory > DEFAULT_MEMORY).then_some(((memory * MIB).max(MONITOR_END), LOG_BYTES));
+        let at = log.map_or(MONITOR_END, |(address, bytes)| address + bytes);
+        let initramfs = ((at + kernel).next_multiple_of(MIB), initramfs);
+        // QEMU has tables of its own at the very end.
+        let end = (initramfs.0 + initramfs.1).next_multiple_of(MIB) + MIB;
+        ensure!(end <= MEMORY_END, too_much());
+        Ok(Self { log, kernel: (at, kernel), initramfs, end })
     }
 }
 
@@ -288,5 +337,30 @@ impl LinuxOutcome {
             write().with_context(|| format!("cannot write {}", path.display()))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_above_the_guest_and_the_monitor_and_nothing_overlaps() {
+        for (memory, log) in [
+            (128, None),
+            (256, None),
+            (400, Some((MONITOR_END, LOG_BYTES))),
+            (1024, Some((1024 * MIB, LOG_BYTES))),
+        ] {
+            let places = Places::new(memory, 53 * MIB + 7, 36 * MIB + 1).unwrap();
+            assert_eq!(places.log, log, "{memory}");
+            let above = log.map_or(MONITOR_END, |(address, bytes)| address + bytes);
+            assert_eq!(places.kernel, (above, 53 * MIB + 7));
+            assert_eq!(places.initramfs, (above + 54 * MIB, 36 * MIB + 1));
+            assert_eq!(places.end, above + (54 + 37 + 1) * MIB);
+        }
+        for memory in [2800, u64::MAX] {
+            assert!(Places::new(memory, 53 * MIB, 36 * MIB).is_err(), "{memory}");
+        }
     }
 }

@@ -8,6 +8,8 @@ mod kernel;
 mod libraries;
 mod machine;
 pub mod packages;
+mod session;
+pub mod verify;
 
 pub use guest::{Guest, Program};
 pub use initramfs::Files;

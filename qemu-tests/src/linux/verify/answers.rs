@@ -1,0 +1,58 @@
+//! What perf and Pugmark make of a recording.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+use crate::truth::hash;
+
+/// How many instructions were found, and the hash of their addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) count: u64,
+    pub(super) hash: u64,
+}
+
+impl Found {
+    pub(super) fn of(addresses: &[u64]) -> Self {
+        Self { count: addresses.len() as u64, hash: hash(addresses) }
+    }
+}
+
+/// What `perf script` prints on standard output, with these arguments, of a recording of a guest with these files.
+pub(super) fn perf_script(perf: &Path, data: &Path, root: &Path, arguments: &[&str]) -> Result<String> {
+    let mut command = Command::new(perf);
+    command.arg("script").args(arguments).arg("--symfs").arg(root).arg("--input").arg(data);
+    let output = command.output().context("cannot start perf")?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "perf script: {text}");
+    ensure!(!text.contains("AUX data lost"), "perf script: {text}");
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// The addresses that perf prints, which are one or `columns` a line.
+pub(super) fn addresses(text: &str) -> Result<Vec<u64>> {
+    let addresses = text.split_whitespace().map(|word| u64::from_str_radix(word, 16));
+    addresses.collect::<Result<_, _>>().context("perf script prints something else than addresses")
+}
+
+/// What our decoder finds: of the whole trace, or of each CPU's.
+pub(super) fn pugmark(pugmark: &Path, data: &Path, root: &Path) -> Result<Vec<Found>> {
+    let mut command = Command::new(pugmark);
+    command.args(["decode", "--json", "--symfs"]).arg(root).arg(data);
+    let output = command.output().context("cannot start pugmark")?;
+    ensure!(output.status.success(), "pugmark decode: {}", String::from_utf8_lossy(&output.stderr));
+    let json: Value = serde_json::from_slice(&output.stdout)?;
+    let found = |json: &Value| -> Result<Found> {
+        let hash = json["hash"].as_str().and_then(|text| text.strip_prefix("0x")).context("no hash")?;
+        Ok(Found {
+            count: json["instructions"].as_u64().context("no count")?,
+            hash: u64::from_str_radix(hash, 16)?,
+        })
+    };
+    match json["parts"].as_array() {
+        Some(parts) => parts.iter().map(found).collect(),
+        None => Ok(vec![found(&json)?]),
+    }
+}

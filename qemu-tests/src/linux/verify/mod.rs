@@ -1,0 +1,325 @@
+//! perf in a guest, held against the truth: one machine makes many recordings, and the log is split by them.
+
+mod answers;
+mod rows;
+
+use anyhow::{Context, Result, ensure};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use rows::{Check, Row, all, short};
+
+use self::answers::{Found, addresses, perf_script, pugmark};
+use super::{Event, Guest, LinuxMachine, LinuxOutcome, Monitor};
+use crate::images::Images;
+use crate::scratch::Scratch;
+use crate::time_limits::TimeLimits;
+use crate::truth::{Record, Truth};
+
+/// What the table needs of the host.
+#[derive(Clone, Debug)]
+pub struct Verify {
+    /// The kernel's ELF file.
+    pub kernel: PathBuf,
+    /// busybox, which needs no libraries.
+    pub busybox: PathBuf,
+    /// perf, for the guest and for the host.
+    pub perf: PathBuf,
+    /// Our decoder.
+    pub pugmark: PathBuf,
+}
+
+/// A row that was right.
+#[derive(Clone, Debug)]
+pub struct Verified {
+    /// How many instructions, branches or samples were compared.
+    pub compared: u64,
+    /// How many instructions of the program the log has.
+    pub instructions: u64,
+    /// The size of perf's file.
+    pub bytes: u64,
+    /// Guest's time that the command took.
+    pub guest_time: Duration,
+}
+
+impl Verify {
+    /// Runs the rows, and tells `each` what came out of each.
+    ///
+    /// # Errors
+    /// A machine could not be run to its end.
+    pub fn run(&self, rows: &[Row], mut each: impl FnMut(&Row, Result<Verified>)) -> Result<()> {
+        for rows in rows.chunk_by(|a, b| (a.profile, a.processors) == (b.profile, b.processors)) {
+            let scratch = Scratch::new()?;
+            let outcome =
+                self.boot(rows, scratch.folder()).with_context(|| format!("the machine of {}", rows[0]))?;
+            for (index, row) in rows.iter().enumerate() {
+                each(row, self.judge(row, index, &outcome, scratch.folder()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the commands of rows that have the same machine. The guest's files are in `root` in the folder afterwards,
+    /// and what it left is in the folder.
+    fn boot(&self, rows: &[Row], folder: &Path) -> Result<LinuxOutcome> {
+        let mut guest = Guest::new(&self.busybox);
+        let perf = self.perf.to_str().context("perf's path is no UTF-8")?;
+        guest.add(&perf.parse().map_err(anyhow::Error::msg)?)?;
+        guest.script(&script(rows));
+        guest.files().write_to(&folder.join("root"))?;
+        let initramfs = folder.join("initramfs");
+        std::fs::write(&initramfs, guest.files().archive()?)?;
+        let profile = rows[0].profile;
+        let machine = LinuxMachine {
+            kernel: self.kernel.clone(),
+            initramfs,
+            monitor: Some(Monitor {
+                image: Images::build()?.monitor,
+                options: format!("profile={profile} times=0"),
+            }),
+            processors: rows[0].processors,
+            memory: None,
+            words: words_for(profile).into(),
+            interactive: false,
+            time_limits: TimeLimits::default(),
+        };
+        let mut output = Vec::new();
+        let outcome = machine.run(|event| {
+            if let Event::Output(bytes) = event {
+                output.extend_from_slice(bytes);
+            }
+        })?;
+        let output = String::from_utf8_lossy(&output);
+        ensure!(outcome.status == 0, "the script ended with status {}: {output}", outcome.status);
+        outcome.write_files(folder)?;
+        Ok(outcome)
+    }
+
+    /// Holds what a row recorded against the truth.
+    fn judge(&self, row: &Row, index: usize, outcome: &LinuxOutcome, folder: &Path) -> Result<Verified> {
+        let text = |name: &str| -> Result<String> {
+            Ok(String::from_utf8_lossy(outcome.file(&format!("{index}.{name}"))?).into_owned())
+        };
+        let status = text("status")?;
+        ensure!(status.trim() == "0", "perf ended with status {}: {}", status.trim(), text("log")?);
+        let data = folder.join(format!("{index}.data"));
+        let root = folder.join("root");
+        let script = |arguments: &[&str]| perf_script(&self.perf, &data, &root, arguments);
+        let by_cpu = program(&outcome.truth, session(index));
+        let instructions = by_cpu.values().map(|all| all.len() as u64).sum();
+        ensure!(instructions > 1000, "only {instructions} instructions retired under tracing");
+        let whole = || -> Vec<u64> { by_cpu.values().flatten().copied().collect() };
+        let compared = match &row.check {
+            Check::Instructions => {
+                let traces: Vec<Found> = by_cpu.values().map(|all| Found::of(all)).collect();
+                let ours = pugmark(&self.pugmark, &data, &root)?;
+                // A trace of a CPU on which the program never was is empty.
+                let ours: Vec<Found> = ours.into_iter().filter(|found| found.count > 0).collect();
+                ensure!(ours == traces, "pugmark finds {ours:x?}, the log has {traces:x?}");
+                let by_perf = perf_by_cpu(&script(&["--itrace=i1i", "-F", "cpu,ip"])?)?;
+                let [cpus, of_perf] = [by_cpu.len(), by_perf.len()];
+                ensure!(of_perf == cpus, "perf finds {of_perf} CPUs, the log has {cpus}");
+                for (found, truth) in by_perf.values().zip(by_cpu.values()) {
+                    same(found, truth).context("perf script")?;
+                }
+                instructions
+            }
+            Check::Within(range) => {
+                let truth: Vec<u64> = whole().into_iter().filter(|ip| range.contains(ip)).collect();
+                let ours = pugmark(&self.pugmark, &data, &root)?;
+                ensure!(
+                    ours == [Found::of(&truth)],
+                    "pugmark finds {ours:x?}, the log has {:x?}",
+                    Found::of(&truth)
+                );
+                let by_perf = addresses(&script(&["--itrace=i1i", "-F", "ip"])?)?;
+                let by_perf: Vec<u64> = by_perf
+                    .iter()
+                    .enumerate()
+                    // In place of a jump that leaves the range perf prints where it leads.
+                    .map(|(index, ip)| match (range.contains(ip), truth.get(index)) {
+                        (false, Some(&jump)) => jump,
+                        _ => *ip,
+                    })
+                    .collect();
+                same(&by_perf, &truth).context("perf script")?;
+                truth.len() as u64
+            }
+            Check::Last => {
+                let truth = whole();
+                let last = |count: usize| truth.len().checked_sub(count).map(|at| &truth[at..]);
+                let ours = pugmark(&self.pugmark, &data, &root)?;
+                let count = ours.iter().map(|found| found.count).sum::<u64>();
+                let expected = last(count as usize).context("pugmark finds more than the log has")?;
+                ensure!(ours == [Found::of(expected)], "pugmark finds {ours:x?}: not the last of the log");
+                let found = addresses(&script(&["--itrace=i1i", "-F", "ip"])?)?;
+                ensure!(found.len() > 1000, "perf finds only {} instructions", found.len());
+                same(&found, last(found.len()).context("perf finds more than the log has")?)?;
+                count
+            }
+            Check::Branches => {
+                let found = addresses(&script(&["--itrace=b", "-F", "ip,addr"])?.replace("=>", " "))?;
+                let branches = outcome.truth.branches(session(index)).iter();
+                let user = branches.filter(|branch| outcome.truth.branch_level().cpl(branch) == 3);
+                let truth: Vec<u64> = user.flat_map(|branch| [branch.from, branch.to]).collect();
+                // The first are perf's own, while the event is being scheduled.
+                let at = truth.len().checked_sub(found.len()).context("perf finds more than the log has")?;
+                ensure!(at < 200, "perf finds {} of {} branches", found.len() / 2, truth.len() / 2);
+                same(&found, &truth[at..])?;
+                found.len() as u64 / 2
+            }
+            Check::Samples => {
+                let found = addresses(&script(&["-F", "ip"])?)?;
+                let truth: HashSet<u64> = whole().into_iter().collect();
+                let strange = found.iter().find(|ip| !truth.contains(ip));
+                ensure!(strange.is_none(), "no instruction retired at the sample's {strange:x?}");
+                ensure!(found.len() > 10, "only {} samples", found.len());
+                found.len() as u64
+            }
+            Check::Count => {
+                let line = text("data")?;
+                let count = line.lines().find_map(|line| line.split(',').next()?.parse::<u64>().ok());
+                let count = count.with_context(|| format!("perf stat prints no number: {line}"))?;
+                ensure!(count == instructions, "perf stat counts {count}, the log has {instructions}");
+                count
+            }
+        };
+        let bytes = outcome.file(&format!("{index}.data"))?.len() as u64;
+        let time = text("time")?;
+        let mut times = time.split_whitespace().filter_map(|word| word.parse::<f64>().ok());
+        let begin = times.next().unwrap_or_default();
+        let seconds = times.next().map_or(0.0, |end| (end - begin).max(0.0));
+        Ok(Verified { compared, instructions, bytes, guest_time: Duration::from_secs_f64(seconds) })
+    }
+}
+
+/// The log's session of a row.
+const fn session(index: usize) -> u16 {
+    index as u16 + 1
+}
+
+/// What the guest does: row after row, each in a session of its own.
+fn script(rows: &[Row]) -> String {
+    let mut text = String::from("echo 0 >/proc/sys/kernel/randomize_va_space\n");
+    for (index, row) in rows.iter().enumerate() {
+        let kind = if matches!(row.check, Check::Count) { "stat -x," } else { "record" };
+        let set = |session: u16| -> String {
+            (0..row.processors).map(|cpu| format!("taskset {:x} session {session}\n", 1 << cpu)).collect()
+        };
+        let _ = write!(
+            text,
+            "{}read -r begin _ </proc/uptime\nperf {kind} -o /out/{index}.data {} >/tmp/output 2>/out/{index}.log\n\
+             echo $? >/out/{index}.status\nread -r end _ </proc/uptime\necho $begin $end >/out/{index}.time\n{}",
+            set(session(index)),
+            row.arguments,
+            set(0),
+        );
+    }
+    text
+}
+
+/// The addresses of the instructions that the program of a session retired, by CPU. While an event is being scheduled
+/// perf itself may retire some, whose packets perf does not keep: the program is the one that retired most.
+fn program(truth: &Truth, session: u16) -> BTreeMap<u16, Vec<u64>> {
+    let user = || truth.session(session).iter().filter(|record| record.flags.cpl() == 3);
+    let mut counts: HashMap<u64, u64> = HashMap::new();
+    for record in user() {
+        *counts.entry(record.cr3).or_default() += 1;
+    }
+    let program = counts.into_iter().max_by_key(|(_, count)| *count).map(|(cr3, _)| cr3);
+    let mut by_cpu: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
+    for Record { cpu, rip, .. } in user().filter(|record| Some(record.cr3) == program) {
+        by_cpu.entry(*cpu).or_default().push(*rip);
+    }
+    by_cpu
+}
+
+/// The addresses in lines such as `[000]  401234`, by CPU.
+fn perf_by_cpu(text: &str) -> Result<BTreeMap<String, Vec<u64>>> {
+    let mut by_cpu: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for line in text.lines() {
+        let (cpu, ip) = line.trim().split_once(']').with_context(|| format!("no CPU: {line:?}"))?;
+        by_cpu.entry(cpu.into()).or_default().push(u64::from_str_radix(ip.trim(), 16)?);
+    }
+    Ok(by_cpu)
+}
+
+/// Makes sure that two lists of addresses are the same, and says where they are not.
+fn same(found: &[u64], truth: &[u64]) -> Result<()> {
+    let at = found.iter().zip(truth).position(|(a, b)| a != b).unwrap_or(found.len().min(truth.len()));
+    ensure!(
+        found == truth,
+        "finds {} of {}; the first difference is at {at}: {:x?} instead of {:x?}",
+        found.len(),
+        truth.len(),
+        found.get(at),
+        truth.get(at)
+    );
+    Ok(())
+}
+
+/// What Linux must be told. icelake's CPUID promises a crystal clock and a TSC that are not the machine's, so that Linux
+/// takes its timers for others than they are.
+fn words_for(profile: &str) -> &'static str {
+    if profile == "icelake" { "nolapic_timer clocksource=hpet" } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pugmark_truth::RecordFlags;
+
+    #[test]
+    fn the_program_is_the_one_that_retired_most() {
+        let mut truth = Truth::default();
+        for (rip, cr3, session, cpl, cpu) in [
+            (1, 10, 1, 3, 0),
+            (2, 20, 1, 3, 0),
+            (3, 20, 1, 0, 0),
+            (4, 20, 1, 3, 1),
+            (5, 20, 2, 3, 0),
+            (6, 20, 1, 3, 0),
+        ] {
+            truth.take_in(Record { rip, cr3, session, flags: RecordFlags::new(cpl), cpu });
+        }
+        assert_eq!(program(&truth, 1), BTreeMap::from([(0, vec![2, 6]), (1, vec![4])]));
+        assert_eq!(program(&truth, 3), BTreeMap::new());
+    }
+
+    #[test]
+    fn lines_of_perf_are_split_by_cpu() {
+        let found = perf_by_cpu(" [001]    401234 \n[000] 5\n[001] 6\n").unwrap();
+        assert_eq!(found.into_values().collect::<Vec<_>>(), [vec![5], vec![0x40_1234, 6]]);
+        assert!(perf_by_cpu("401234").is_err() && perf_by_cpu("[000] x").is_err());
+    }
+
+    #[test]
+    fn a_difference_is_named_by_its_place() {
+        assert!(same(&[1, 2], &[1, 2]).is_ok());
+        for (found, truth, at) in
+            [(&[1, 2][..], &[1, 3][..], "at 1: Some(2) instead of Some(3)"), (&[1], &[1, 2], "at 1: None")]
+        {
+            let error = same(found, truth).unwrap_err().to_string();
+            assert!(error.contains(at), "{error}");
+        }
+    }
+
+    #[test]
+    fn each_row_has_a_session_of_its_own() {
+        let text = script(&short());
+        for index in 1..=short().len() {
+            assert_eq!(text.matches(&format!("session {index}\n")).count(), 1, "{text}");
+        }
+        assert_eq!(text.matches("session 0\n").count(), short().len());
+    }
+
+    #[test]
+    fn the_rows_of_a_machine_are_next_to_one_another() {
+        let rows = all();
+        let machines = rows.chunk_by(|a, b| (a.profile, a.processors) == (b.profile, b.processors));
+        let machines: Vec<_> = machines.map(|rows| (rows[0].profile, rows[0].processors)).collect();
+        assert_eq!(machines.iter().collect::<HashSet<_>>().len(), machines.len(), "{machines:?}");
+    }
+}

@@ -1,0 +1,89 @@
+//! What is recorded, on which processor, and what must be right.
+
+use std::fmt;
+use std::ops::Range;
+
+/// What a row's command records, and how it is held against the truth.
+#[derive(Clone, Debug)]
+pub enum Check {
+    /// Every instruction of the program, by `perf record` with Intel PT: those that perf's decoder finds and those that
+    /// ours does are the truth's.
+    Instructions,
+    /// As [`Self::Instructions`], of those at these addresses only.
+    Within(Range<u64>),
+    /// The last instructions of the program, by `perf record --snapshot` with Intel PT: they are the truth's last.
+    Last,
+    /// The program's branches, by `perf record` with branch records: they are the truth's.
+    Branches,
+    /// The addresses of samples: each is one of the truth's instructions.
+    Samples,
+    /// A number of instructions, by `perf stat`: it is the truth's.
+    Count,
+}
+
+/// A row of the table.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The processor that the monitor shows.
+    pub profile: &'static str,
+    /// How many processors the machine has.
+    pub processors: u16,
+    /// What follows `perf record`, or `perf stat` for [`Check::Count`], as a shell reads it.
+    pub arguments: &'static str,
+    /// What must be right.
+    pub check: Check,
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (profile, arguments) = (self.profile, self.arguments);
+        match self.processors {
+            1 => write!(f, "{profile:9} {arguments}"),
+            number => write!(f, "{profile} × {number} {arguments}"),
+        }
+    }
+}
+
+const fn row(profile: &'static str, arguments: &'static str) -> Row {
+    Row { profile, processors: 1, arguments, check: Check::Instructions }
+}
+
+const fn checked(profile: &'static str, arguments: &'static str, check: Check) -> Row {
+    Row { profile, processors: 1, arguments, check }
+}
+
+/// The short table.
+#[must_use]
+pub fn short() -> Vec<Row> {
+    vec![
+        row("skylake", "-e intel_pt//u -- gzip -kc /etc/passwd"),
+        row("skylake", "--per-thread -e intel_pt//u -- sha256sum /etc/passwd"),
+        checked("skylake", FILTERED, Check::Within(FILTERED_ADDRESSES)),
+    ]
+}
+
+/// A recording of the first pages of busybox's code, which begins at 0x1000 in the file and at 0x401000 in memory.
+const FILTERED: &str =
+    "-e intel_pt//u --filter 'filter 0x1000/0x10000@/bin/busybox' -- sha256sum /etc/passwd";
+const FILTERED_ADDRESSES: Range<u64> = 0x40_1000..0x41_1000;
+
+/// The whole table. The rows of one machine are next to one another.
+#[must_use]
+pub fn all() -> Vec<Row> {
+    let mut rows = short();
+    rows.extend([
+        row("skylake", "-e intel_pt/noretcomp/u -- ls -l /"),
+        row("skylake", "-e intel_pt/cyc,mtc,tsc/u -- sha256sum /etc/passwd"),
+        row("skylake", "--per-thread -e intel_pt/tsc=0,mtc=0/u -- ls -l /"),
+        checked("skylake", "--snapshot=e -m,16 -e intel_pt//u -- gzip -kc /etc/passwd", Check::Last),
+        checked("skylake", "--per-thread -e intel_bts//u -- sha256sum /etc/passwd", Check::Branches),
+        row("broadwell", "-e intel_pt//u -- gzip -kc /etc/passwd"),
+        row("broadwell", "--per-thread -e intel_pt//u -- gzip -kc /etc/passwd"),
+        row("icelake", "-e intel_pt//u -- gzip -kc /etc/passwd"),
+        checked("icelake", "-e instructions:upp -c 1009 -- sha256sum /etc/passwd", Check::Samples),
+        checked("icelake", "-e instructions:u -- sha256sum /etc/passwd", Check::Count),
+        Row { processors: 2, ..row("skylake", "-e intel_pt//u -- taskset 1 sha256sum /etc/passwd") },
+        Row { processors: 2, ..row("skylake", "-e intel_pt//u -- gzip -kc /etc/passwd") },
+    ]);
+    rows
+}
