@@ -110,6 +110,8 @@ pub struct Image {
     /// The caller's reader of what is in no section.
     callback: Option<ReadMemory>,
     context: *mut c_void,
+    /// What a decoder reads during one call, so that not every instruction maps its section anew.
+    held: Option<Arc<Mapping>>,
 }
 
 /// The caller's reader of memory.
@@ -181,7 +183,7 @@ impl Image {
 
     /// An image without anything.
     pub(crate) const fn new(name: Option<CString>) -> Self {
-        Self { name, sections: vec![], callback: None, context: ptr::null_mut() }
+        Self { name, sections: vec![], callback: None, context: ptr::null_mut(), held: None }
     }
 
     /// The section of an address. The next search begins there.
@@ -193,15 +195,25 @@ impl Image {
         self.sections.first()
     }
 
+    /// Unmaps what the decoder has read, at the end of its call.
+    pub(crate) fn release(&mut self) {
+        self.held = None;
+    }
+
     /// Reads as many bytes as one section has, or asks the caller's reader. Returns how many or an error, and the
     /// identifier of the section if it is known.
     pub(crate) fn read(&mut self, out: &mut [u8], asid: &PtAsid, ip: u64) -> (c_int, Option<c_int>) {
         let mut known = None;
         if let Some(mapped) = self.find(asid, ip) {
             known = Some(mapped.isid);
-            match mapped.section.map().and_then(|mapping| mapped.read(&mapping, out, ip)) {
-                // There are at most 15.
-                Ok(size) => return (size as c_int, known),
+            let mapping = mapped.section.map();
+            let read = mapping.and_then(|mapping| Ok((mapped.read(&mapping, out, ip)?, mapping)));
+            match read {
+                Ok((size, mapping)) => {
+                    self.held = Some(mapping);
+                    // There are at most 15.
+                    return (size as c_int, known);
+                }
                 Err(Code::NotMapped) => {}
                 Err(error) => return (error.status(), known),
             }

@@ -97,6 +97,13 @@ impl Flow {
         with(image, &mut self.kept, &self.asid)
     }
 
+    /// Ends a call: what it returns, after the image was told.
+    #[inline]
+    pub(super) fn done(&mut self, answer: Answer<c_int>) -> c_int {
+        self.with_image(|image, _, _| image.release());
+        answer.unwrap_or_else(|error| error)
+    }
+
     /// The status that the caller gets, with `flags`.
     #[inline]
     pub(super) fn status(&self, flags: c_int) -> c_int {

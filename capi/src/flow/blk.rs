@@ -7,7 +7,7 @@ use crate::{
     event::PtEvent,
     image::{Image, PtAsid},
     out::{write_offset, write_out, write_start},
-    query::{code, write_ratio, write_time},
+    query::{write_ratio, write_time},
 };
 use std::{ffi::c_int, ptr};
 
@@ -45,7 +45,8 @@ pub unsafe extern "C" fn pt_blk_free_decoder(decoder: *mut BlockDecoder) {
 pub unsafe extern "C" fn pt_blk_sync_forward(decoder: *mut BlockDecoder) -> c_int {
     // SAFETY: by contract.
     let Some(decoder) = (unsafe { decoder.as_mut() }) else { return Code::Invalid.status() };
-    code(decoder.sync_forward())
+    let answer = decoder.sync_forward();
+    decoder.flow.done(answer)
 }
 
 /// Goes to the last PSB before the current packet.
@@ -56,7 +57,8 @@ pub unsafe extern "C" fn pt_blk_sync_forward(decoder: *mut BlockDecoder) -> c_in
 pub unsafe extern "C" fn pt_blk_sync_backward(decoder: *mut BlockDecoder) -> c_int {
     // SAFETY: by contract.
     let Some(decoder) = (unsafe { decoder.as_mut() }) else { return Code::Invalid.status() };
-    code(decoder.sync_backward())
+    let answer = decoder.sync_backward();
+    decoder.flow.done(answer)
 }
 
 /// Goes to the PSB at `offset`.
@@ -67,7 +69,8 @@ pub unsafe extern "C" fn pt_blk_sync_backward(decoder: *mut BlockDecoder) -> c_i
 pub unsafe extern "C" fn pt_blk_sync_set(decoder: *mut BlockDecoder, offset: u64) -> c_int {
     // SAFETY: by contract.
     let Some(decoder) = (unsafe { decoder.as_mut() }) else { return Code::Invalid.status() };
-    code(decoder.sync_set(offset))
+    let answer = decoder.sync_set(offset);
+    decoder.flow.done(answer)
 }
 
 /// Writes the offset of the next packet.
@@ -184,7 +187,8 @@ pub unsafe extern "C" fn pt_blk_next(decoder: *mut BlockDecoder, block: *mut PtB
         return Code::Invalid.status();
     }
     let mut next = PtBlock::EMPTY;
-    let status = code(decoder.next(&mut next));
+    let answer = decoder.next(&mut next);
+    let status = decoder.flow.done(answer);
     // SAFETY: it is not null, and has that many bytes.
     unsafe { write_out(&next, block, size) };
     status
@@ -201,8 +205,9 @@ pub unsafe extern "C" fn pt_blk_event(decoder: *mut BlockDecoder, event: *mut Pt
     if event.is_null() {
         return Code::Invalid.status();
     }
-    code(decoder.event(|next| {
+    let answer = decoder.event(|next| {
         // SAFETY: it is not null, and has that many bytes.
         unsafe { write_start(next, event, size) };
-    }))
+    });
+    decoder.flow.done(answer)
 }

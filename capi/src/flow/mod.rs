@@ -17,7 +17,7 @@ use crate::{
     event::PtEvent,
     image::{Image, PtAsid},
     out::{write_offset, write_out, write_start},
-    query::{code, write_ratio, write_time},
+    query::{write_ratio, write_time},
 };
 use std::{ffi::c_int, mem::offset_of, ptr};
 
@@ -55,7 +55,8 @@ pub unsafe extern "C" fn pt_insn_free_decoder(decoder: *mut InsnDecoder) {
 pub unsafe extern "C" fn pt_insn_sync_forward(decoder: *mut InsnDecoder) -> c_int {
     // SAFETY: by contract.
     let Some(decoder) = (unsafe { decoder.as_mut() }) else { return Code::Invalid.status() };
-    code(decoder.sync_forward())
+    let answer = decoder.sync_forward();
+    decoder.flow.done(answer)
 }
 
 /// Goes to the last PSB before the current packet.
@@ -66,7 +67,8 @@ pub unsafe extern "C" fn pt_insn_sync_forward(decoder: *mut InsnDecoder) -> c_in
 pub unsafe extern "C" fn pt_insn_sync_backward(decoder: *mut InsnDecoder) -> c_int {
     // SAFETY: by contract.
     let Some(decoder) = (unsafe { decoder.as_mut() }) else { return Code::Invalid.status() };
-    code(decoder.sync_backward())
+    let answer = decoder.sync_backward();
+    decoder.flow.done(answer)
 }
 
 /// Goes to the PSB at `offset`.
@@ -77,7 +79,8 @@ pub unsafe extern "C" fn pt_insn_sync_backward(decoder: *mut InsnDecoder) -> c_i
 pub unsafe extern "C" fn pt_insn_sync_set(decoder: *mut InsnDecoder, offset: u64) -> c_int {
     // SAFETY: by contract.
     let Some(decoder) = (unsafe { decoder.as_mut() }) else { return Code::Invalid.status() };
-    code(decoder.sync_set(offset))
+    let answer = decoder.sync_set(offset);
+    decoder.flow.done(answer)
 }
 
 /// Writes the offset of the next packet.
@@ -207,13 +210,14 @@ pub unsafe extern "C" fn pt_insn_next(decoder: *mut InsnDecoder, insn: *mut PtIn
         return Code::Invalid.status();
     }
     let mut next = PtInsn::EMPTY;
-    code(decoder.next(&mut next, |next, is_whole| {
+    let answer = decoder.next(&mut next, |next, is_whole| {
         // libipt fills in the caller's structure directly if that has the same size.
         if is_whole || size == size_of::<PtInsn>() {
             // SAFETY: it is not null, and has that many bytes.
             unsafe { write_out(next, insn, size) };
         }
-    }))
+    });
+    decoder.flow.done(answer)
 }
 
 /// Applies the pending event, writes as much of it as the caller's structure has, and returns the status.
@@ -227,8 +231,9 @@ pub unsafe extern "C" fn pt_insn_event(decoder: *mut InsnDecoder, event: *mut Pt
     if event.is_null() {
         return Code::Invalid.status();
     }
-    code(decoder.event(|next| {
+    let answer = decoder.event(|next| {
         // SAFETY: it is not null, and has that many bytes.
         unsafe { write_start(next, event, size) };
-    }))
+    });
+    decoder.flow.done(answer)
 }

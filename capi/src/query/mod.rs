@@ -17,7 +17,7 @@ use pugmark_decoder_core::time::Estimate;
 use std::{ffi::c_int, mem::offset_of, ptr};
 
 /// What a function returns for an answer that is a status.
-pub(crate) fn code(answer: Answer<c_int>) -> c_int {
+fn code(answer: Answer<c_int>) -> c_int {
     answer.unwrap_or_else(|error| error)
 }
 

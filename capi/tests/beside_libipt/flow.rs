@@ -337,6 +337,10 @@ fn compare_recorded(of: Of) {
     let Some(both) = both() else { return };
     let (mut items, mut calls) = (0, 0);
     for (seed, (trace, file, base)) in recorded().into_iter().enumerate() {
+        // To its event libipt goes over 100000 instructions, and maps the file for each of them.
+        if of == Of::Blocks && file.ends_with("linear-fup-tip_pgd.bin") {
+            continue;
+        }
         for errata in [0, 0x3ff] {
             let mut config = with_clocks(Config::new(&trace), &mut Rng::with_seed(seed as u64));
             config.errata[0] = errata;
