@@ -107,7 +107,7 @@ impl ApicTimer {
     fn ticks_times_counts(&self, counts: u32) -> u128 {
         // Bits 3, 1 and 0: 2, 4 and so on to 128, then 1.
         let by = (self.divide & 0b11 | self.divide >> 1 & 0b100) + 1;
-        u128::from(counts) * u128::from(self.rate.ticks.max(1)) << (by % 8)
+        (u128::from(counts) * u128::from(self.rate.ticks.max(1))) << (by % 8)
     }
 }
 

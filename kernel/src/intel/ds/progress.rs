@@ -107,7 +107,7 @@ impl Progress {
 
     /// Notes that records are missing from here on. Of several reasons the first one is kept.
     fn miss(&mut self, gap: Gap) {
-        if !self.gap.is_some_and(|(at, _)| at == self.filled) {
+        if self.gap.is_none_or(|(at, _)| at != self.filled) {
             self.cut.get_or_insert(gap);
         }
     }

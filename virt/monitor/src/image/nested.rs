@@ -100,7 +100,9 @@ impl Nested {
     pub(crate) fn unprotect(&mut self) {
         for entry in self.protected.drain(..) {
             // SAFETY: see `leaf`.
-            unsafe { entry.write(entry.read() | WRITABLE) };
+            let found = unsafe { entry.read() };
+            // SAFETY: as above.
+            unsafe { entry.write(found | WRITABLE) };
         }
     }
 
@@ -111,11 +113,10 @@ impl Nested {
     fn leaf(&self, address: u64) -> Option<(*mut u64, bool)> {
         let mut table = self.root as *mut u64;
         for level in (1..=4).rev() {
-            // SAFETY: the index is below the number of a table's entries; for the table see above.
-            let (entry, found) = unsafe {
-                let entry = table.add(index_at(address, level));
-                (entry, entry.read())
-            };
+            // SAFETY: the index is below the number of a table's entries.
+            let entry = unsafe { table.add(index_at(address, level)) };
+            // SAFETY: for the table see above.
+            let found = unsafe { entry.read() };
             if found == 0 {
                 return None;
             }

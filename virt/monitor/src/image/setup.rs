@@ -259,8 +259,8 @@ fn load(
             (module, Some(module))
         }
     };
-    // SAFETY: `set_up_machine` reads the files before the guest runs, and nothing else writes them.
     let bytes = |place| {
+        // SAFETY: `set_up_machine` reads the files before the guest runs, and nothing else writes them.
         unsafe { file(place, above_guest(options.ram), &info.memory) }.ok_or(SetupError::NoFile(place))
     };
     let (kernel, module) = (bytes(kernel)?, module.map(bytes).transpose()?);
