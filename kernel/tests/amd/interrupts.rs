@@ -55,7 +55,7 @@ fn at_each_step(profile: &str, ibs: bool, skid: u32) -> u32 {
 #[test]
 fn counters_are_interrupted_at_each_access() {
     let points: u32 =
-        ALL.into_iter().map(|profile| [0, 20].map(|skid| at_each_step(profile, false, skid))).flatten().sum();
+        ALL.into_iter().flat_map(|profile| [0, 20].map(|skid| at_each_step(profile, false, skid))).sum();
     println!("AMD's counters: interrupts at {points} points tried, none bad");
     assert!(points > 100, "{points}");
 }
