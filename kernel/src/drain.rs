@@ -1,5 +1,9 @@
 //! How recorded data leaves the driver: a [`Sink`] receives bytes in place, and gaps where something is missing.
 
+mod relay;
+
+pub use relay::{Relay, RelayReader, RelayWriter};
+
 use crate::loss::Gap;
 
 /// Receives a trace while it runs.
@@ -7,7 +11,7 @@ use crate::loss::Gap;
 /// The methods are called in the PMI handler with the trace off: they must neither wait nor allocate. The bytes are in
 /// the buffer itself and can be decoded in place or copied. They are complete in memory for this processor. Another
 /// processor may read them, or a copy, once it has seen a value that was published after the call: the driver executes
-/// a full fence before it.
+/// a full fence before it. A [`Relay`] does that.
 pub trait Sink {
     /// Receives the next bytes, in the order in which they were traced. A packet may continue in the next call.
     ///
