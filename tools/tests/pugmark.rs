@@ -532,6 +532,8 @@ fn each_help_fits_on_a_screen_and_has_an_example() {
         "pmc dispatch",
         "man",
         "coverage",
+        "last",
+        "timeline",
         "completions",
     ];
     if cfg!(all(target_os = "linux", target_arch = "x86_64")) {

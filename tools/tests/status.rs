@@ -81,7 +81,7 @@ fn decode_fails_where_something_is_wrong_or_nothing_is_found_unless_that_is_allo
 }
 
 /// Command lines that print something.
-const PRINTING: [(&str, &[&str]); 21] = [
+const PRINTING: [(&str, &[&str]); 24] = [
     (PTDUMP, &["trace"]),
     (PTDUMP, &["--help"]),
     (PTDUMP, &["--version"]),
@@ -92,6 +92,9 @@ const PRINTING: [(&str, &[&str]); 21] = [
     (PUGMARK, &["decode", "--json", "--raw", "code:0x1000", "trace"]),
     (PUGMARK, &["coverage", "-f", "edges", "--raw", "code:0x1000", "trace"]),
     (PUGMARK, &["coverage", "-f", "edges", "--json", "--raw", "code:0x1000", "trace"]),
+    (PUGMARK, &["last", "--raw", "code:0x1000", "trace"]),
+    (PUGMARK, &["last", "--json", "--raw", "code:0x1000", "trace"]),
+    (PUGMARK, &["timeline", "-o", "page", "--raw", "code:0x1000", "trace"]),
     (PUGMARK, &["coverage", "-f", "afl", "--raw", "code:0x1000", "trace"]),
     (PUGMARK, &["bench", "--seconds", "0", "--layer", "packets", "trace"]),
     (PUGMARK, &["bench", "--seconds", "0", "--layer", "packets", "--json", "trace"]),

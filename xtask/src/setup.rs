@@ -30,6 +30,8 @@ struct PackageManager {
     pfm: &'static str,
     perf: &'static str,
     qemu_user: &'static str,
+    chromium: &'static str,
+    groff: &'static str,
 }
 
 /// Returns the names of the packages with a program or library.
@@ -46,6 +48,8 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         pfm: "libpfm4-dev",
         perf: "linux-perf",
         qemu_user: "qemu-user",
+        chromium: "chromium",
+        groff: "groff",
     },
     PackageManager {
         systems: &["fedora", "rhel"],
@@ -57,6 +61,8 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         pfm: "libpfm-devel",
         perf: "perf",
         qemu_user: "qemu-user",
+        chromium: "chromium",
+        groff: "groff",
     },
     PackageManager {
         systems: &["arch"],
@@ -68,6 +74,8 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         pfm: "libpfm",
         perf: "perf",
         qemu_user: "qemu-user",
+        chromium: "chromium",
+        groff: "groff",
     },
     PackageManager {
         systems: &["opensuse", "suse"],
@@ -79,6 +87,8 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         pfm: "libpfm-devel",
         perf: "perf",
         qemu_user: "qemu-linux-user",
+        chromium: "chromium",
+        groff: "groff",
     },
     PackageManager {
         systems: &["alpine"],
@@ -90,6 +100,8 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         pfm: "",
         perf: "perf",
         qemu_user: "qemu-x86_64",
+        chromium: "chromium",
+        groff: "groff",
     },
 ];
 
@@ -115,10 +127,12 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
 /// Something without which tests skip what they compare with it: its name, whether it is installed, and its packages.
 type Optional = (&'static str, fn(&str) -> bool, Packages);
 
-const OPTIONAL: [Optional; 3] = [
+const OPTIONAL: [Optional; 5] = [
     ("libipt.so.2", is_library, |manager| manager.ipt),
     ("libpfm.so.4", is_library, |manager| manager.pfm),
     ("qemu-x86_64", |name| answers(name, "--version"), |manager| manager.qemu_user),
+    ("chromium", |name| answers(name, "--version"), |manager| manager.chromium),
+    ("groff", |name| answers(name, "--version"), |manager| manager.groff),
 ];
 
 /// Calls [`prepare`], and makes sure that what tests compare with exists, and the Linux that they boot. If

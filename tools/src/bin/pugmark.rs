@@ -10,7 +10,7 @@ use pugmark_tools::{
     pugmark::{
         bench,
         cli::{Cli, PugmarkCommand},
-        coverage, decode, ibs, manual, pmc,
+        coverage, decode, ibs, last, manual, pmc, timeline,
     },
 };
 use std::{
@@ -32,6 +32,8 @@ fn main() -> ExitCode {
         PugmarkCommand::Decode(options) => decode::run(options),
         PugmarkCommand::Bench(options) => done(bench::run(options)),
         PugmarkCommand::Coverage(options) => coverage::run(options),
+        PugmarkCommand::Last(options) => last::run(options),
+        PugmarkCommand::Timeline(options) => timeline::run(options),
         PugmarkCommand::Pmc(command) => done(pmc::run(command)),
         PugmarkCommand::Ibs(options) => done(ibs::run(options)),
         PugmarkCommand::Man(options) => done(manual::man(options)),

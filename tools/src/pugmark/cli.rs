@@ -2,7 +2,7 @@
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use super::record::command as record;
-use super::{bench, coverage, decode, ibs, manual, pmc};
+use super::{bench, coverage, decode, ibs, last, manual, pmc, timeline};
 use clap::{Parser, Subcommand};
 
 /// The command line.
@@ -31,6 +31,10 @@ pub enum PugmarkCommand {
     Bench(bench::BenchOptions),
     /// Show which code was executed, as a list or for fuzzers and disassemblers
     Coverage(coverage::CoverageOptions),
+    /// Show the calls and returns before the end of a trace
+    Last(last::LastOptions),
+    /// Draw which function ran when: a page for a browser, or a trace for Perfetto
+    Timeline(timeline::TimelineOptions),
     /// Encode events of AMD's performance counters by libpfm's names
     Pmc(pmc::PmcCommand),
     /// Print samples of AMD's Instruction Based Sampling (IBS)

@@ -5,11 +5,11 @@
 //! where a direct branch of the same piece leads to. What is reached by indirect branches alone is not known before it
 //! is executed: [`Blocks::split`] cuts blocks there.
 
-use crate::pugmark::code::TracedCode;
+use crate::pugmark::names::functions;
 use anyhow::{Context, Result};
-use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SymbolKind, elf::SHF_EXECINSTR};
+use object::{Object, ObjectSection, SectionFlags, elf::SHF_EXECINSTR};
 use pugmark_decoder_core::{insn, mode::ExecMode};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// A basic block.
@@ -49,7 +49,7 @@ impl Blocks {
             let bytes = section.data().with_context(|| format!("section {name}"))?;
             let base = section.address();
             let whole = base..base + bytes.len() as u64;
-            let mut pieces = functions(file, &whole);
+            let mut pieces: BTreeMap<_, _> = functions(file, &whole);
             if pieces.is_empty() {
                 pieces.insert(whole.start, (name.into(), whole.end));
             }
@@ -120,60 +120,6 @@ impl Blocks {
             offset => format!("{name}+{offset:#x}"),
         }
     }
-}
-
-/// The functions in a section: their names and ends, by where they begin.
-fn functions(file: &object::File<'_>, section: &Range<u64>) -> BTreeMap<u64, (String, u64)> {
-    let mut found = BTreeMap::new();
-    for symbol in file.symbols().chain(file.dynamic_symbols()) {
-        let (from, size) = (symbol.address(), symbol.size());
-        let to = from.saturating_add(size).min(section.end);
-        if symbol.kind() == SymbolKind::Text && size > 0 && section.contains(&from) {
-            let name = symbol.name().unwrap_or("?");
-            found.entry(from).or_insert_with(|| (format!("{:#}", rustc_demangle::demangle(name)), to));
-        }
-    }
-    // A function does not reach into the next one.
-    let begins: Vec<u64> = found.keys().copied().collect();
-    for (from, (_, to)) in &mut found {
-        let next = begins[begins.partition_point(|begin| begin <= from)..].first();
-        *to = next.map_or(*to, |next| *next.min(to));
-    }
-    found
-}
-
-/// The size of a page.
-const PAGE: u64 = 0x1000;
-
-/// Finds where the code of a file was loaded: by how much most of its pages were moved that are in the traced code with
-/// the same bytes. `None` if no page is.
-pub(crate) fn moved(file: &object::File<'_>, code: &TracedCode) -> Option<u64> {
-    use object::{ObjectSegment, SegmentFlags, elf::PF_X};
-    let mut pages: HashMap<&[u8], u64> = HashMap::new();
-    let executable = |flags| matches!(flags, SegmentFlags::Elf { p_flags, .. } if p_flags.0 & PF_X.0 != 0);
-    for segment in file.segments().filter(|segment| executable(segment.flags())) {
-        let (begin, bytes) = (segment.address(), segment.data().ok()?);
-        let first = begin.next_multiple_of(PAGE) - begin;
-        for (number, page) in bytes.get(first as usize..)?.chunks(PAGE as usize).enumerate() {
-            pages.insert(page, begin + first + number as u64 * PAGE);
-        }
-    }
-    // The last page of a segment goes on with other bytes in memory.
-    let tails: Vec<_> = pages.iter().filter(|(page, _)| page.len() < PAGE as usize).collect();
-    let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
-    for section in code.sections() {
-        let first = section.base.next_multiple_of(PAGE) - section.base;
-        for (number, page) in
-            section.bytes.get(first as usize..).unwrap_or_default().chunks(PAGE as usize).enumerate()
-        {
-            let address = section.base + first + number as u64 * PAGE;
-            let tail = tails.iter().find(|(tail, _)| !tail.is_empty() && page.starts_with(tail));
-            for from in pages.get(page).copied().into_iter().chain(tail.map(|(_, from)| **from)) {
-                *votes.entry(address.wrapping_sub(from)).or_default() += 1;
-            }
-        }
-    }
-    votes.into_iter().max_by_key(|(_, count)| *count).map(|(moved, _)| moved)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ mod blocks;
 mod executed;
 mod formats;
 
-use super::{code::TracedCode, options::Input, progress::Progress};
+use super::{code::TracedCode, names, options::Input, progress::Progress};
 use crate::output;
 use anyhow::{Context, Result, ensure};
 use blocks::Blocks;
@@ -178,7 +178,7 @@ impl Of {
         let lowest = file.segments().map(|segment| segment.address()).min().unwrap_or_default();
         let moved = match base {
             Some(base) => base.wrapping_sub(lowest),
-            None => codes.iter().find_map(|code| blocks::moved(&file, code)).with_context(|| {
+            None => codes.iter().find_map(|code| names::moved(&file, code)).with_context(|| {
                 format!(
                     "--of {argument}: no page of its code is in the code that was traced; if it is the right file, \
                      say where it was loaded: --of {path}:0x400000"

@@ -1,0 +1,174 @@
+//! `pugmark last`: the calls and returns before the end of a trace, or before a function was entered.
+
+use super::{
+    names::Names,
+    options::Input,
+    progress::Progress,
+    recording::Traced,
+    walk::{Clock, Happening, Time, walk},
+};
+use crate::output;
+use anyhow::{Result, bail};
+use clap::Args;
+use pugmark_decoder_core::image::Image;
+use serde_json::json;
+use std::{collections::VecDeque, num::NonZeroUsize, path::PathBuf, process::ExitCode};
+
+/// The options of `pugmark last`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    mut_arg("layer", |layer| layer.hide(true)),
+    mut_arg("threads", |threads| threads.hide(true)),
+    after_help = "\
+Examples:
+  pugmark last a.rec                                  what ran before the program ended
+  pugmark last -n 50 --before abort a.rec             what ran before abort was last entered"
+)]
+pub struct LastOptions {
+    /// Show so many calls, returns and other happenings of each trace
+    #[arg(short, default_value = "200")]
+    n: NonZeroUsize,
+    /// Stop where this function was entered last
+    #[arg(long, value_name = "FUNCTION")]
+    before: Option<String>,
+    /// Take the names of functions from this file, too; repeatable
+    #[arg(long, value_name = "FILE")]
+    symbols: Vec<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    input: Input,
+}
+
+/// The last happenings of a trace, each with its depth.
+#[derive(Debug)]
+struct Last {
+    most: usize,
+    depth: usize,
+    kept: VecDeque<(Time, usize, Happening)>,
+    /// What was kept when the function was entered last.
+    found: Option<VecDeque<(Time, usize, Happening)>>,
+}
+
+impl Last {
+    fn new(most: NonZeroUsize) -> Self {
+        Self { most: most.get(), depth: 0, kept: VecDeque::new(), found: None }
+    }
+
+    fn add(&mut self, time: Time, what: Happening, is_before: impl Fn(u64) -> bool) {
+        let stops = matches!(what, Happening::Enter { from: Some(_), to } if is_before(to));
+        let depth = self.depth;
+        match what {
+            Happening::Enter { .. } => self.depth += 1,
+            Happening::Leave => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+        let depth = depth.min(self.depth);
+        if self.kept.len() == self.most {
+            self.kept.pop_front();
+        }
+        self.kept.push_back((time, depth, what));
+        if stops {
+            self.found = Some(self.kept.clone());
+        }
+    }
+}
+
+/// Runs `pugmark last`.
+///
+/// # Errors
+/// If there is no trace or no code, no function of the name was entered, or the output cannot be written.
+pub fn run(options: &LastOptions) -> Result<ExitCode> {
+    let mut progress = Progress::stderr();
+    let (mut text, mut parts, mut found) = (String::new(), vec![], options.before.is_none());
+    for traced in options.input.traces()? {
+        let (names, last, unit) = options.last(&traced, &mut progress)?;
+        let kept = if options.before.is_some() { last.found } else { Some(last.kept) };
+        let Some(kept) = kept else { continue };
+        found = true;
+        if let Some(part) = &traced.part {
+            text += &format!("{}\n", part.title());
+        }
+        let least = kept.iter().map(|(_, depth, _)| *depth).min().unwrap_or_default();
+        for (time, depth, what) in &kept {
+            let indent = "  ".repeat(depth - least);
+            text += &format!("{:>16} {unit}  {indent}{}\n", time.at, line(&names, what));
+        }
+        let entry = |(time, depth, what): &(Time, usize, Happening)| json!({ "at": time.at, "instructions": time.insns, "depth": depth, "what": line(&names, what) });
+        let title = traced.part.as_ref().map(super::recording::IndexedPart::title);
+        parts
+            .push(json!({ "part": title, "unit": unit, "last": kept.iter().map(entry).collect::<Vec<_>>() }));
+    }
+    if !found {
+        let function = options.before.as_deref().unwrap_or_default();
+        bail!("--before {function}: no function of that name was called; --symbols FILE gives more names");
+    }
+    output::page(|out| match options.json {
+        true => writeln!(out, "{}", json!({ "traces": parts })),
+        false => out.write_all(text.as_bytes()),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl LastOptions {
+    fn last(&self, traced: &Traced, progress: &mut Progress) -> Result<(Names, Last, &'static str)> {
+        let code = self.input.code(traced)?;
+        let trace = self.input.load(traced, progress)?;
+        let config = self.input.config(traced)?;
+        let names = Names::of(traced, &code, &self.symbols)?;
+        let sections = code.sections();
+        let clock = Clock::of(&trace, config);
+        let mut last = Last::new(self.n);
+        let is_before = |to| {
+            names
+                .function(to)
+                .is_some_and(|(name, offset)| offset == 0 && self.before.as_deref() == Some(name))
+        };
+        walk(&trace, Image::new(&sections), config, clock, progress, &mut |time, what| {
+            last.add(time, what, is_before);
+        });
+        Ok((names, last, clock.unit.name()))
+    }
+}
+
+/// What happened, in words.
+fn line(names: &Names, what: &Happening) -> String {
+    match what {
+        Happening::Enter { from: Some(from), to } => {
+            format!("{} -> {}", names.place(*from), names.place(*to))
+        }
+        Happening::Enter { from: None, to } => format!("in {}", names.place(*to)),
+        Happening::Leave => "return".into(),
+        Happening::Off => "(not traced)".into(),
+        Happening::On => "(traced again)".into(),
+        Happening::Loss(why) => format!("LOST: {why}"),
+        Happening::Mark(text) => text.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls(last: &VecDeque<(Time, usize, Happening)>) -> Vec<(usize, u64)> {
+        let call = |(_, depth, what): &(Time, usize, Happening)| match what {
+            Happening::Enter { to, .. } => (*depth, *to),
+            _ => (*depth, 0),
+        };
+        last.iter().map(call).collect()
+    }
+
+    #[test]
+    fn only_the_last_are_kept_and_those_before_a_function_was_entered_last() {
+        let mut last = Last::new(NonZeroUsize::new(3).unwrap());
+        let enter = |to| Happening::Enter { from: Some(1), to };
+        for what in
+            [enter(10), enter(20), Happening::Leave, enter(30), enter(20), Happening::Leave, enter(40)]
+        {
+            last.add(Time::default(), what, |to| to == 20);
+        }
+        assert_eq!(calls(&last.kept), [(2, 20), (2, 0), (2, 40)]);
+        assert_eq!(calls(&last.found.unwrap()), [(1, 0), (1, 30), (2, 20)]);
+    }
+}

@@ -1,0 +1,198 @@
+//! `pugmark timeline`: which function ran when, as a page for a browser or as a trace for Perfetto.
+
+mod page;
+mod perfetto;
+
+use super::{
+    names::Names,
+    options::Input,
+    progress::Progress,
+    recording::Traced,
+    walk::{Clock, Happening, Time, Unit, walk},
+};
+use crate::output;
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
+use pugmark_decoder_core::image::Image;
+use std::{collections::HashMap, fs, path::PathBuf, process::ExitCode};
+
+/// The options of `pugmark timeline`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    mut_arg("layer", |layer| layer.hide(true)),
+    mut_arg("threads", |threads| threads.hide(true)),
+    after_help = "\
+Examples:
+  pugmark timeline -o a.html a.rec                    then open a.html in a browser
+  pugmark timeline -f perfetto -o a.perfetto a.rec    then open it at https://ui.perfetto.dev"
+)]
+pub struct TimelineOptions {
+    /// html: one page that needs no network; perfetto: a trace for ui.perfetto.dev
+    #[arg(short, long, value_enum, default_value_t = Format::Html, hide_possible_values = true)]
+    format: Format,
+    /// Write to this file
+    #[arg(short, long, value_name = "FILE")]
+    out: PathBuf,
+    /// Draw at most so many calls; the first ones count
+    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    calls: usize,
+    /// Take the names of functions from this file, too; repeatable
+    #[arg(long, value_name = "FILE")]
+    symbols: Vec<PathBuf>,
+    #[command(flatten)]
+    input: Input,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Html,
+    Perfetto,
+}
+
+/// A thread, a processor, or a trace alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Track {
+    name: String,
+    pid: i32,
+    tid: i32,
+    slices: Vec<Slice>,
+    /// From when to when something is missing, and why.
+    losses: Vec<(u64, u64, String)>,
+    marks: Vec<(u64, String)>,
+}
+
+/// A function, from its call to its return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Slice {
+    from: u64,
+    to: u64,
+    depth: usize,
+    /// How many functions of the track were entered before.
+    order: usize,
+    /// The number of its name.
+    name: usize,
+    /// How many instructions were executed in it and what it called.
+    insns: u64,
+}
+
+/// What is drawn.
+#[derive(Clone, Debug)]
+struct Drawing {
+    unit: Unit,
+    names: Vec<String>,
+    tracks: Vec<Track>,
+}
+
+/// Runs `pugmark timeline`.
+///
+/// # Errors
+/// If there is no trace or no code, nothing was executed, or the file cannot be written.
+pub fn run(options: &TimelineOptions) -> Result<ExitCode> {
+    let mut progress = Progress::stderr();
+    let mut drawing = Drawing { unit: Unit::Instructions, names: vec![], tracks: vec![] };
+    let mut numbers = HashMap::new();
+    let mut left = options.calls;
+    for traced in options.input.traces()? {
+        let mut names = Numbers { numbers: &mut numbers, names: &mut drawing.names };
+        let (track, unit) = options.track(&traced, &mut names, &mut left, &mut progress)?;
+        drawing.tracks.push(track);
+        drawing.unit = unit;
+    }
+    let drawn: usize = drawing.tracks.iter().map(|track| track.slices.len()).sum();
+    ensure!(drawn > 0, "nothing was executed in the trace: `pugmark decode` says why");
+    if left == 0 {
+        output::tell(format_args!("pugmark: warning: only the first {drawn} calls are drawn: --calls N"));
+    }
+    let bytes = match options.format {
+        Format::Html => page::page(&drawing).into_bytes(),
+        Format::Perfetto => perfetto::trace(&drawing),
+    };
+    let file = options.out.display();
+    fs::write(&options.out, bytes).with_context(|| format!("cannot write {file}"))?;
+    output::print(|out| writeln!(out, "{file}: {drawn} calls of {} threads", drawing.tracks.len()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Gives each name a number.
+struct Numbers<'a> {
+    numbers: &'a mut HashMap<String, usize>,
+    names: &'a mut Vec<String>,
+}
+
+impl Numbers<'_> {
+    fn of(&mut self, name: String) -> usize {
+        *self.numbers.entry(name).or_insert_with_key(|name| {
+            self.names.push(name.clone());
+            self.names.len() - 1
+        })
+    }
+}
+
+impl TimelineOptions {
+    fn track(
+        &self,
+        traced: &Traced,
+        numbers: &mut Numbers<'_>,
+        left: &mut usize,
+        progress: &mut Progress,
+    ) -> Result<(Track, Unit)> {
+        let code = self.input.code(traced)?;
+        let trace = self.input.load(traced, progress)?;
+        let config = self.input.config(traced)?;
+        let names = Names::of(traced, &code, &self.symbols)?;
+        let sections = code.sections();
+        let clock = Clock::of(&trace, config);
+        let mut drawer = Drawer::default();
+        let part = traced.part.clone().unwrap_or_default();
+        drawer.track.name = traced.part.as_ref().map_or("trace".into(), super::recording::IndexedPart::title);
+        (drawer.track.pid, drawer.track.tid) = (part.pid.unwrap_or(1), part.tid.unwrap_or(1));
+        let mut name = |ip| numbers.of(names.name(ip));
+        let end = walk(&trace, Image::new(&sections), config, clock, progress, &mut |time, what| {
+            drawer.add(time, what, &mut name, left);
+        });
+        drawer.lost_until(end);
+        Ok((drawer.track, clock.unit))
+    }
+}
+
+/// Makes slices of what happens.
+#[derive(Default)]
+struct Drawer {
+    track: Track,
+    /// The functions that have not been left: their slices; `None` where no more are drawn.
+    open: Vec<Option<(Slice, u64)>>,
+    loss: Option<(u64, String)>,
+    entered: usize,
+}
+
+impl Drawer {
+    fn add(&mut self, time: Time, what: Happening, name: &mut dyn FnMut(u64) -> usize, left: &mut usize) {
+        match what {
+            Happening::Enter { to, .. } => {
+                self.lost_until(time);
+                let drawn = *left > 0;
+                *left = left.saturating_sub(1);
+                let (at, depth, order) = (time.at, self.open.len(), self.entered);
+                self.entered += 1;
+                let mut slice = || Slice { from: at, to: at, depth, order, name: name(to), insns: 0 };
+                self.open.push(drawn.then(|| (slice(), time.insns)));
+            }
+            Happening::Leave => {
+                if let Some(Some((slice, begun))) = self.open.pop() {
+                    self.track.slices.push(Slice { to: time.at, insns: time.insns - begun, ..slice });
+                }
+            }
+            Happening::Loss(why) => self.loss = Some((time.at, why)),
+            Happening::Mark(text) => self.track.marks.push((time.at, text)),
+            Happening::Off => self.track.marks.push((time.at, "not traced from here".into())),
+            Happening::On => self.track.marks.push((time.at, "traced again".into())),
+        }
+    }
+
+    /// Tracing goes on after a loss, or the trace has ended.
+    fn lost_until(&mut self, time: Time) {
+        if let Some((from, why)) = self.loss.take() {
+            self.track.losses.push((from, time.at, why));
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! One page for a browser, which needs no network: the drawing as JSON inside a program that shows it.
+
+use super::{Drawing, Slice, Track};
+use serde_json::{Value, json};
+
+const PAGE: &str = include_str!("page.html");
+
+/// Returns the page.
+pub(super) fn page(drawing: &Drawing) -> String {
+    let first = drawing.tracks.iter().filter_map(Track::begin).min().unwrap_or_default();
+    let tracks: Vec<Value> = drawing.tracks.iter().map(|track| track.json(first)).collect();
+    let data = json!({ "unit": drawing.unit.name(), "names": drawing.names, "tracks": tracks }).to_string();
+    // Nothing in a name may end the script that the data are in.
+    PAGE.replace("/*DATA*/null", &data.replace('<', "\\u003c"))
+}
+
+impl Track {
+    /// When something is in it first.
+    fn begin(&self) -> Option<u64> {
+        self.slices.iter().map(|slice| slice.from).min()
+    }
+
+    fn json(&self, first: u64) -> Value {
+        let since = |at: u64| at.saturating_sub(first);
+        let mut slices: Vec<&Slice> = self.slices.iter().collect();
+        slices.sort_by_key(|slice| slice.order);
+        let slice = |slice: &&Slice| {
+            json!([since(slice.from), since(slice.to), slice.depth, slice.name, slice.insns])
+        };
+        let loss = |(from, to, why): &(u64, u64, String)| json!([since(*from), since(*to), why]);
+        let mark = |(at, text): &(u64, String)| json!([since(*at), text]);
+        json!({
+            "name": self.name,
+            "slices": slices.iter().map(slice).collect::<Vec<_>>(),
+            "losses": self.losses.iter().map(loss).collect::<Vec<_>>(),
+            "marks": self.marks.iter().map(mark).collect::<Vec<_>>(),
+        })
+    }
+}

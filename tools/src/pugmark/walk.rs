@@ -1,0 +1,329 @@
+//! The calls of a trace: which function is entered and left when, and what else happens.
+
+use super::progress::{Progress, Size};
+use pugmark_decoder_core::{
+    calls::{Calls, Step, StepKind},
+    config::{Clocks, Config},
+    event::EventKind,
+    flow::{FlowItem, InsnDecoder},
+    image::Image,
+    packet::PtwPayload,
+    time::{Span, Timeline, TscFrequency},
+};
+
+/// What happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Happening {
+    /// A function is entered, by the call at `from`; `None` for the one in which the trace begins or goes on, and for
+    /// the one that is returned to though its call is not in the trace.
+    Enter {
+        /// The call, or the instruction that was interrupted.
+        from: Option<u64>,
+        /// Where it went.
+        to: u64,
+    },
+    /// The innermost function is left.
+    Leave,
+    /// Nothing is traced, up to [`On`](Self::On): a system call or another level, address or address space.
+    Off,
+    /// Tracing goes on.
+    On,
+    /// A part of the trace is missing or cannot be decoded, up to the next [`Enter`](Self::Enter). All functions have
+    /// been left.
+    Loss(String),
+    /// Something to note.
+    Mark(String),
+}
+
+/// When something happens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Time {
+    /// Nanoseconds, or ticks of the TSC if its frequency is not known, or instructions without TSC packets.
+    pub(super) at: u64,
+    /// How many instructions came before.
+    pub(super) insns: u64,
+}
+
+/// What [`Time::at`] counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    Nanoseconds,
+    Ticks,
+    Instructions,
+}
+
+impl Unit {
+    /// Its name, after a number.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Nanoseconds => "ns",
+            Self::Ticks => "ticks",
+            Self::Instructions => "instructions",
+        }
+    }
+}
+
+/// The clock of a trace.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    pub(super) unit: Unit,
+    frequency: Option<TscFrequency>,
+}
+
+impl Clock {
+    /// Finds the clock of a trace.
+    pub(super) fn of(trace: &[u8], config: Config<'_>) -> Self {
+        use pugmark_decoder_core::packet::{Packet, Packets};
+        let mut packets = Packets::with_config(trace, config);
+        let mut timed = false;
+        while !timed && packets.sync_forward().is_some() {
+            timed = packets
+                .by_ref()
+                .take_while(Result::is_ok)
+                .flatten()
+                .any(|(_, packet)| matches!(packet, Packet::Tsc(_)));
+        }
+        let frequency = frequency(&config.clocks);
+        let unit = match (timed, frequency) {
+            (false, _) => Unit::Instructions,
+            (true, None) => Unit::Ticks,
+            (true, Some(_)) => Unit::Nanoseconds,
+        };
+        Self { unit, frequency }
+    }
+
+    fn convert(&self, tsc: u64) -> u64 {
+        self.frequency.map_or(tsc, |frequency| frequency.nanoseconds(tsc) as u64)
+    }
+}
+
+/// The TSC's frequency: as CPUID says, or its ratio to a bus clock of 100 MHz.
+///
+/// Source: SDM vol. 4, "MSR_PLATFORM_INFO": the ratio times 100 MHz is the frequency of the invariant TSC.
+fn frequency(clocks: &Clocks) -> Option<TscFrequency> {
+    let ratio = || TscFrequency::new(u64::from(clocks.nom_freq) * 100_000_000, 1);
+    TscFrequency::enumerated(clocks).or_else(ratio)
+}
+
+/// A function that has not been left.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    /// The address of its call.
+    from: Option<u64>,
+}
+
+impl Frame {
+    /// Whether a return to that address leaves it.
+    fn returns_to(self, to: u64) -> bool {
+        // An instruction has at most 15 bytes.
+        self.from.is_some_and(|from| (1..=15).contains(&to.wrapping_sub(from)))
+    }
+}
+
+/// Decodes a trace and passes on what happens, in order. Returns when it ends.
+pub(super) fn walk(
+    trace: &[u8],
+    image: Image<'_>,
+    config: Config<'_>,
+    clock: Clock,
+    progress: &mut Progress,
+    visit: &mut dyn FnMut(Time, Happening),
+) -> Time {
+    let mut timeline = Timeline::new(trace, config);
+    let mut decoder = InsnDecoder::with_config(trace, image, config);
+    let mut state = State::new(visit);
+    let mut when = |span: Span, insns: u64| match clock.unit {
+        Unit::Instructions => Some(insns),
+        _ => timeline.moment(span).map(|moment| clock.convert(moment.tsc())),
+    };
+    progress.begin("decoding", Size::Bytes(trace.len() as u64));
+    let mut synchronized = false;
+    while decoder.resync().is_some() {
+        if std::mem::replace(&mut synchronized, true) {
+            state.lose("the trace is damaged, or its code is not known");
+        }
+        while let Ok(Some(item)) = decoder.next() {
+            match &item {
+                FlowItem::Insn(insn) => {
+                    let step = state.calls.step(&item);
+                    if step.is_some() || state.begins || state.off {
+                        state.set_time(when(decoder.span(), state.time.insns));
+                        state.insn(insn.ip, step);
+                    }
+                    state.time.insns += 1;
+                    progress.step(|| decoder.held());
+                }
+                FlowItem::Event(event) => {
+                    let step = state.calls.step(&item);
+                    if !event.status {
+                        state.set_time(when(Span::at(event.offset), state.time.insns));
+                        step.into_iter().for_each(|step| state.transfer(step));
+                        state.event(event.kind);
+                    }
+                }
+            }
+        }
+        // What is open now ends with the last instruction.
+        state.set_time(when(decoder.span(), state.time.insns));
+    }
+    progress.end();
+    state.unwind(0);
+    state.time
+}
+
+/// What is known while the trace is walked through.
+struct State<'v> {
+    /// The functions that have not been left.
+    frames: Vec<Frame>,
+    calls: Calls,
+    time: Time,
+    /// Nothing is traced now.
+    off: bool,
+    /// The next instruction is the first one, or the first one after a loss.
+    begins: bool,
+    visit: &'v mut dyn FnMut(Time, Happening),
+}
+
+impl<'v> State<'v> {
+    fn new(visit: &'v mut dyn FnMut(Time, Happening)) -> Self {
+        Self { frames: vec![], calls: Calls::new(), time: Time::default(), off: false, begins: true, visit }
+    }
+
+    /// Sets the time. It never goes back.
+    fn set_time(&mut self, at: Option<u64>) {
+        self.time.at = at.map_or(self.time.at, |at| at.max(self.time.at));
+    }
+
+    fn say(&mut self, what: Happening) {
+        (self.visit)(self.time, what);
+    }
+
+    fn enter(&mut self, from: Option<u64>, to: u64) {
+        self.frames.push(Frame { from });
+        self.say(Happening::Enter { from, to });
+    }
+
+    /// Leaves all functions but the outermost `depth`.
+    fn unwind(&mut self, depth: usize) {
+        while self.frames.len() > depth {
+            self.frames.pop();
+            self.say(Happening::Leave);
+        }
+    }
+
+    fn lose(&mut self, why: &str) {
+        self.on();
+        self.unwind(0);
+        self.say(Happening::Loss(why.into()));
+        self.calls.forget();
+        self.begins = true;
+    }
+
+    fn on(&mut self) {
+        if std::mem::take(&mut self.off) {
+            self.say(Happening::On);
+        }
+    }
+
+    /// An instruction that is not just the next one.
+    fn insn(&mut self, ip: u64, step: Option<Step>) {
+        self.on();
+        if std::mem::take(&mut self.begins) {
+            self.enter(None, ip);
+        } else if let Some(step) = step {
+            self.transfer(step);
+        }
+    }
+
+    fn transfer(&mut self, step: Step) {
+        if step.kind.enters() {
+            return self.enter(Some(step.from), step.to);
+        }
+        // After a longjmp or an exception several functions are left. Without the function's call, one is.
+        let known = match step.kind {
+            StepKind::Return => self.frames.iter().rposition(|frame| frame.returns_to(step.to)),
+            _ => None,
+        };
+        self.unwind(known.unwrap_or(self.frames.len().saturating_sub(1)));
+        if self.frames.is_empty() {
+            self.enter(None, step.to);
+        }
+    }
+
+    fn event(&mut self, kind: EventKind) {
+        match kind {
+            EventKind::Overflow => self.lose("the processor lost packets"),
+            EventKind::Disabled | EventKind::AsyncDisabled { .. } | EventKind::Stop if !self.off => {
+                self.off = true;
+                self.say(Happening::Off);
+            }
+            EventKind::Ptwrite(PtwPayload::Four(value)) => {
+                self.say(Happening::Mark(format!("PTWRITE {value:#x}")))
+            }
+            EventKind::Ptwrite(PtwPayload::Eight(value)) => {
+                self.say(Happening::Mark(format!("PTWRITE {value:#x}")))
+            }
+
+            EventKind::Pwre(_) => self.say(Happening::Mark("a C-state is entered".into())),
+            EventKind::Pwrx(_) => self.say(Happening::Mark("a C-state is left".into())),
+            EventKind::Mwait(_) => self.say(Happening::Mark("MWAIT".into())),
+            EventKind::Exstop => self.say(Happening::Mark("execution stops".into())),
+            EventKind::Cbr { ratio } => self.say(Happening::Mark(format!("core to bus ratio {ratio}"))),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn step(kind: StepKind, from: u64, to: u64) -> Step {
+        Step { kind, from, to, depth: 0 }
+    }
+
+    /// What a state says of these steps, in short, after it was entered at 10.
+    fn said(steps: &[Step]) -> Vec<String> {
+        let mut said = vec![];
+        let mut visit = |_, what: Happening| match what {
+            Happening::Enter { to, .. } => said.push(format!("{to:x}")),
+            Happening::Leave => said.push("leave".into()),
+            other => panic!("{other:?}"),
+        };
+        let mut state = State::new(&mut visit);
+        state.insn(0x10, None);
+        for step in steps {
+            state.insn(step.to, Some(*step));
+        }
+        said
+    }
+
+    #[test]
+    fn a_return_leaves_the_function_whose_call_is_before_it() {
+        use StepKind::{Call, Return};
+        let calls = [step(Call, 0x20, 0x100), step(Call, 0x110, 0x200), step(Call, 0x210, 0x300)];
+        let leaves = |to| [&calls[..], &[step(Return, 0x310, to)]].concat();
+        assert_eq!(said(&leaves(0x215))[4..], ["leave"]);
+        // As after longjmp: two functions are passed over.
+        assert_eq!(said(&leaves(0x25))[4..], ["leave", "leave", "leave"]);
+        // Nobody has called from there.
+        assert_eq!(said(&leaves(0x900))[4..], ["leave"]);
+        // 15 bytes are the longest call, and a call does not return to itself.
+        assert_eq!(said(&leaves(0x11f))[4..], ["leave", "leave"]);
+        assert_eq!(said(&leaves(0x120))[4..], ["leave"]);
+        assert_eq!(said(&leaves(0x110))[4..], ["leave"]);
+    }
+
+    #[test]
+    fn a_return_out_of_what_is_known_enters_the_caller() {
+        let steps = [step(StepKind::Return, 0x11, 0x50), step(StepKind::Return, 0x51, 0x80)];
+        assert_eq!(said(&steps), ["10", "leave", "50", "leave", "80"]);
+    }
+
+    #[test]
+    fn an_interrupt_is_left_by_its_return_wherever_that_goes() {
+        use StepKind::{Interrupt, InterruptReturn};
+        let steps = [step(Interrupt, 0x18, 0x700), step(InterruptReturn, 0x710, 0x18)];
+        assert_eq!(said(&steps), ["10", "700", "leave"]);
+    }
+}

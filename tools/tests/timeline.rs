@@ -1,0 +1,258 @@
+//! `pugmark timeline` and `pugmark last`.
+
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+/// PSB, TSC (5), MODE.Exec (64 bit), FUP (1000), PSBEND, TNT (taken, taken).
+const TRACE: &[u8] = b"\
+    \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x19\x05\0\0\0\0\0\0\x99\x01\
+    \x7d\0\x10\0\0\0\0\x02\x23\x0e";
+/// 1000: xor eax, eax; 1002: jz 1005; 1004: hlt; 1005: nop; 1006: jmp 1000.
+const CODE: [u8; 8] = [0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8];
+
+/// `leaf` runs six times in `work`, and `down` calls itself until it is four deep.
+const PROGRAM: &str = r"
+__attribute__((noinline)) int leaf(int x) { return x * 3 + 1; }
+__attribute__((noinline)) int work(int n) {
+    int sum = 0;
+    for (int i = 0; i < n; i++) sum += leaf(i);
+    return sum;
+}
+__attribute__((noinline)) int down(int n) { return n ? down(n - 1) + leaf(n - 1) % 2 * n : 0; }
+int main(void) { return work(3) + down(3) == 7; }";
+
+/// A folder that is removed when the value is dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("pugmark-timeline-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("code"), CODE).unwrap();
+        fs::write(folder.join("trace"), TRACE).unwrap();
+        Self(folder)
+    }
+
+    /// The same with a recording of the program; `None` without a compiler.
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    fn recorded(name: &str) -> Option<Self> {
+        let folder = Self::new(name);
+        fs::write(folder.0.join("program.c"), PROGRAM).unwrap();
+        let mut cc = Command::new("cc");
+        cc.args(["-O1", "-static", "-o", "program", "program.c"]).current_dir(&folder.0);
+        let Ok(output) = cc.output() else {
+            println!("skipped: a compiler is not installed");
+            return None;
+        };
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        folder.pugmark(&["record", "--tsc", "--mtc", "--cyc", "-o", "rec", "--", "./program"]);
+        Some(folder)
+    }
+
+    fn pugmark(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_pugmark")).args(arguments).current_dir(&self.0).output().unwrap()
+    }
+
+    fn text(&self, arguments: &[&str]) -> String {
+        let output = self.pugmark(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The data in a page.
+    fn page(&self, arguments: &[&str]) -> Value {
+        self.text(&[&["timeline", "-o", "page.html"], arguments].concat());
+        let page = fs::read_to_string(self.0.join("page.html")).unwrap();
+        let line = page.lines().find_map(|line| line.strip_prefix("const data = ")).unwrap();
+        serde_json::from_str(line.strip_suffix(';').unwrap()).unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(Path::new(&self.0));
+    }
+}
+
+#[test]
+fn what_is_lost_is_drawn_from_the_loss_to_where_the_trace_goes_on() {
+    let folder = Scratch::new("loss");
+    // CBR (ratio 8), TSC (9), OVF, FUP (1000), TNT (taken, taken), TSC (20), no packet, the whole again with TSC (50).
+    let more = b"\
+        \x02\x03\x08\0\x19\x09\0\0\0\0\0\0\x02\xf3\x3d\0\x10\x0e\x19\x14\0\0\0\0\0\0\x09";
+    let mut again = TRACE.to_vec();
+    again[17] = 50;
+    fs::write(folder.0.join("lossy"), [TRACE, more, &again].concat()).unwrap();
+    let data = folder.page(&["--raw", "code:0x1000", "lossy"]);
+    let track = &data["tracks"][0];
+    assert_eq!((&data["unit"], track["slices"].as_array().unwrap().len()), (&"ticks".into(), 3), "{data}");
+    let reasons = ["the processor lost packets", "the trace is damaged, or its code is not known"];
+    for (number, why) in reasons.iter().enumerate() {
+        let loss = &track["losses"][number];
+        assert_eq!(loss[2], *why);
+        assert_eq!(track["slices"][number][1], loss[0], "{data}");
+        assert_eq!(track["slices"][number + 1][0], loss[1], "{data}");
+    }
+    // The drawing begins between TSC 5 and 9; it goes on with the second PSB+, at 50.
+    let damaged = &track["losses"][1];
+    assert!(damaged[0].as_u64() <= Some(20) && damaged[1] == 50 - 7, "{data}");
+    assert_eq!(track["marks"][0][1], "core to bus ratio 8", "{data}");
+    // The same in the text of the last happenings.
+    let last = folder.text(&["last", "-n", "3", "--raw", "code:0x1000", "lossy"]);
+    let lines: Vec<_> = last.lines().map(str::trim).collect();
+    assert_eq!(lines.len(), 3, "{last}");
+    let lost = "LOST: the trace is damaged, or its code is not known";
+    assert!(lines[0].ends_with(lost) && lines[1].ends_with("in 0x1000"), "{last}");
+}
+
+#[test]
+fn without_time_instructions_are_counted() {
+    let folder = Scratch::new("untimed");
+    fs::write(folder.0.join("untimed"), [&TRACE[..16], &TRACE[24..]].concat()).unwrap();
+    let data = folder.page(&["--raw", "code:0x1000", "untimed"]);
+    assert_eq!(data["unit"], "instructions");
+    assert_eq!(data["tracks"][0]["slices"][0], serde_json::json!([0, 6, 0, 0, 6]), "{data}");
+    assert_eq!(data["names"], serde_json::json!(["0x1000"]));
+    let output = folder.pugmark(&["timeline", "-o", "page.html", "--raw", "code:0x2000", "untimed"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("nothing was executed in the trace"));
+}
+
+/// The fields of a protocol buffer's message: a number, or bytes.
+fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
+    fn varint(bytes: &mut &[u8]) -> u64 {
+        let mut value = 0;
+        for shift in (0..).step_by(7) {
+            let (first, rest) = bytes.split_first().expect("a byte");
+            *bytes = rest;
+            value |= u64::from(first & 0x7f) << shift;
+            if *first < 0x80 {
+                break;
+            }
+        }
+        value
+    }
+    let mut found = vec![];
+    while !bytes.is_empty() {
+        let key = varint(&mut bytes);
+        let value = varint(&mut bytes);
+        let (inner, rest) = bytes.split_at(if key & 7 == 2 { value as usize } else { 0 });
+        assert!(matches!(key & 7, 0 | 2), "wire type {}", key & 7);
+        bytes = rest;
+        found.push((key >> 3, value, inner));
+    }
+    found
+}
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[test]
+fn perfettos_trace_has_each_call_inside_its_caller() {
+    let Some(folder) = Scratch::recorded("perfetto") else { return };
+    folder.text(&["timeline", "-f", "perfetto", "-o", "out", "rec"]);
+    let trace = fs::read(folder.0.join("out")).unwrap();
+    let (mut open, mut paths, mut time) = (vec![], vec![], 0);
+    for (field, _, packet) in fields(&trace) {
+        assert_eq!(field, 1);
+        let packet = fields(packet);
+        let Some((.., event)) = packet.iter().find(|(field, ..)| *field == 11) else { continue };
+        let event = fields(event);
+        let number =
+            |from: &[(u64, u64, &[u8])], wanted| from.iter().find(|(field, ..)| *field == wanted).unwrap().1;
+        let at = number(&packet, 8);
+        match number(&event, 9) {
+            1 => {
+                let name = event.iter().find(|(field, ..)| *field == 23).unwrap().2;
+                open.push(String::from_utf8(name.to_vec()).unwrap());
+                paths.push(open.join("/"));
+            }
+            2 => drop(open.pop().expect("an open slice")),
+            3 => continue,
+            other => panic!("type {other}"),
+        }
+        assert!(at >= time, "{at} after {time}");
+        time = at;
+    }
+    assert_eq!(open, [""; 0]);
+    let ending = |end: &str| paths.iter().filter(|path| path.ends_with(end)).count();
+    assert_eq!(ending("/main/work/leaf"), 3, "{paths:?}");
+    assert_eq!(ending("/main/down/down/down/down"), 1, "{paths:?}");
+    assert_eq!((ending("/main/down/leaf"), ending("/leaf")), (1, 6), "{paths:?}");
+}
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[test]
+fn the_last_calls_before_a_function_are_indented_by_depth() {
+    let Some(folder) = Scratch::recorded("last") else { return };
+    let text = folder.text(&["last", "-n", "4", "--before", "leaf", "rec"]);
+    let calls: Vec<_> =
+        text.lines().filter_map(|line| line.split_once(" ns  ")).map(|(_, call)| call).collect();
+    assert_eq!(calls.len(), 4, "{text}");
+    // The last leaf is called from the outermost `down`, after the others have returned.
+    assert!(calls[3].trim_start().starts_with("down+") && calls[3].ends_with(" -> leaf"), "{text}");
+    assert_eq!(calls[2].trim(), "return", "{text}");
+    let json = folder.text(&["last", "-n", "4", "--json", "rec"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["traces"][0]["last"].as_array().unwrap().len(), 4, "{json}");
+    let output = folder.pugmark(&["last", "--before", "nobody", "rec"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--symbols FILE gives more names"));
+}
+
+/// Clicks on the middle of the last call of `work`, which must be drawn wide enough, after zooming to it; then searches.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+const VISIT: &str = r#"<script>
+const say = (name, value) => document.body.setAttribute("data-" + name, value);
+const track = data.tracks[0], slice = track.slices.find(slice => data.names[slice[3]] === "work");
+const send = (kind, place, more) => canvas.dispatchEvent(new MouseEvent(kind, { bubbles: true, ...place, ...more }));
+const place = () => ({ clientX: canvas.getBoundingClientRect().left + x((slice[0] + slice[1]) / 2),
+  clientY: canvas.getBoundingClientRect().top + track.top + TITLE + slice[2] * ROW + ROW / 2 });
+say("span", view.to - view.from);
+const before = place().clientX;
+canvas.dispatchEvent(new WheelEvent("wheel", { ...place(), deltaY: -1, cancelable: true }));
+say("zoomed", view.to - view.from);
+say("moved", Math.abs(place().clientX - before));
+send("dblclick", place());
+say("close", view.to - view.from);
+send("mousedown", place()); send("mouseup", place());
+say("detail", detail.textContent);
+document.getElementById("search").value = "leaf";
+document.getElementById("search").dispatchEvent(new Event("input"));
+say("found", document.getElementById("found").textContent);
+document.getElementById("all").click();
+say("all", view.to - view.from);
+</script>"#;
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[test]
+fn the_page_answers_clicks_and_zoom_in_a_browser() {
+    let Some(folder) = Scratch::recorded("browser") else { return };
+    folder.page(&["rec"]);
+    let page = fs::read_to_string(folder.0.join("page.html")).unwrap();
+    assert!(!page.contains("http://") && !page.contains("https://"), "the page needs the network");
+    fs::write(folder.0.join("page.html"), page.replace("</html>", &format!("{VISIT}</html>"))).unwrap();
+    let mut browser = Command::new("chromium");
+    browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1200,700", "--dump-dom"]);
+    browser.arg(format!("--user-data-dir={}", folder.0.join("profile").display()));
+    browser.arg(format!("file://{}", folder.0.join("page.html").display()));
+    let Ok(output) = browser.output() else {
+        println!("skipped: chromium is not installed");
+        return;
+    };
+    let dom = String::from_utf8_lossy(&output.stdout);
+    let said = |name: &str| -> String {
+        let rest =
+            dom.split_once(&format!(" data-{name}=\"")).unwrap_or_else(|| panic!("no {name}: {dom}")).1;
+        rest.split_once('"').unwrap().0.into()
+    };
+    let number = |name: &str| said(name).parse::<f64>().unwrap();
+    assert!(number("zoomed") < number("span") && number("close") < number("zoomed"), "{dom}");
+    // What is under the pointer stays there, unless the border is reached.
+    assert!(number("moved") < 300.0, "{}", number("moved"));
+    assert!(said("detail").starts_with("work   from "), "{}", said("detail"));
+    assert!(said("detail").contains(" instructions, depth "), "{}", said("detail"));
+    assert_eq!((said("found"), said("all")), ("6 calls".into(), said("span")));
+}
