@@ -14,16 +14,16 @@ const TRACE: &[u8] = b"\
 /// 1000: xor eax, eax; 1002: jz 1005; 1004: hlt; 1005: nop; 1006: jmp 1000.
 const CODE: [u8; 8] = [0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8];
 
-/// `leaf` runs six times in `work`, and `down` calls itself until it is four deep.
+/// `leaf` runs six times in `busy`, and `down` calls itself until it is four deep.
 const PROGRAM: &str = r"
 __attribute__((noinline)) int leaf(int x) { return x * 3 + 1; }
-__attribute__((noinline)) int work(int n) {
+__attribute__((noinline)) int busy(int n) {
     int sum = 0;
     for (int i = 0; i < n; i++) sum += leaf(i);
     return sum;
 }
 __attribute__((noinline)) int down(int n) { return n ? down(n - 1) + leaf(n - 1) % 2 * n : 0; }
-int main(void) { return work(3) + down(3) == 7; }";
+int main(void) { return busy(3) + down(3) == 7; }";
 
 /// A folder that is removed when the value is dropped.
 struct Scratch(PathBuf);
@@ -178,7 +178,7 @@ fn perfettos_trace_has_each_call_inside_its_caller() {
     }
     assert_eq!(open, [""; 0]);
     let ending = |end: &str| paths.iter().filter(|path| path.ends_with(end)).count();
-    assert_eq!(ending("/main/work/leaf"), 3, "{paths:?}");
+    assert_eq!(ending("/main/busy/leaf"), 3, "{paths:?}");
     assert_eq!(ending("/main/down/down/down/down"), 1, "{paths:?}");
     assert_eq!((ending("/main/down/leaf"), ending("/leaf")), (1, 6), "{paths:?}");
 }
@@ -202,11 +202,11 @@ fn the_last_calls_before_a_function_are_indented_by_depth() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("--symbols FILE gives more names"));
 }
 
-/// Clicks on the middle of the last call of `work`, which must be drawn wide enough, after zooming to it; then searches.
+/// Clicks on the middle of the last call of `busy`, which must be drawn wide enough, after zooming to it; then searches.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 const VISIT: &str = r#"<script>
 const say = (name, value) => document.body.setAttribute("data-" + name, value);
-const track = data.tracks[0], slice = track.slices.find(slice => data.names[slice[3]] === "work");
+const track = data.tracks[0], slice = track.slices.find(slice => data.names[slice[3]] === "busy");
 const send = (kind, place, more) => canvas.dispatchEvent(new MouseEvent(kind, { bubbles: true, ...place, ...more }));
 const place = () => ({ clientX: canvas.getBoundingClientRect().left + x((slice[0] + slice[1]) / 2),
   clientY: canvas.getBoundingClientRect().top + track.top + TITLE + slice[2] * ROW + ROW / 2 });
@@ -252,7 +252,7 @@ fn the_page_answers_clicks_and_zoom_in_a_browser() {
     assert!(number("zoomed") < number("span") && number("close") < number("zoomed"), "{dom}");
     // What is under the pointer stays there, unless the border is reached.
     assert!(number("moved") < 300.0, "{}", number("moved"));
-    assert!(said("detail").starts_with("work   from "), "{}", said("detail"));
+    assert!(said("detail").starts_with("busy   from "), "{}", said("detail"));
     assert!(said("detail").contains(" instructions, depth "), "{}", said("detail"));
     assert_eq!((said("found"), said("all")), ("6 calls".into(), said("span")));
 }
