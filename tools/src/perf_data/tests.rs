@@ -57,6 +57,16 @@ fn mapping(process: u32, address: u64, protection: u32, path: &[u8]) -> Vec<u8> 
     record(10, 2, &body)
 }
 
+/// A mapping as older kernels record it: without the protection, but a flag says that it is of data.
+fn older_mapping(process: u32, address: u64, data: bool, path: &[u8]) -> Vec<u8> {
+    const MMAP_DATA: u16 = 1 << 13;
+    let mut body = [process, process].iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
+    body.extend([address, 0x3000, 0x1000].iter().flat_map(|field: &u64| field.to_le_bytes()));
+    body.extend(path);
+    body.resize((body.len() + 1).next_multiple_of(8), 0);
+    record(1, 2 | if data { MMAP_DATA } else { 0 }, &body)
+}
+
 fn aux(flags: u64) -> Vec<u8> {
     record(11, 0, &[0, 8, flags].iter().flat_map(|field: &u64| field.to_le_bytes()).collect::<Vec<u8>>())
 }
@@ -130,6 +140,19 @@ fn traces_mappings_and_clocks_are_what_was_recorded() {
     assert_eq!(data.processes(), BTreeSet::from([7, 8]));
     let names: Vec<_> = data.traces.iter().map(ToString::to_string).collect();
     assert_eq!(names, ["cpu-3", "cpu-3 from 0x20", "thread-12"]);
+}
+
+#[test]
+fn mappings_of_older_kernels_are_code_unless_they_say_data() {
+    let records = [
+        info(&[9]),
+        older_mapping(7, 0x40_0000, false, b"/bin/x"),
+        older_mapping(7, 0x50_0000, true, b"/bin/data"),
+        trace(0, 0, 3, NONE, b"12345678"),
+    ];
+    let mappings = read(&file(0, &records)).unwrap().mappings;
+    let found: Vec<_> = mappings.iter().map(|one| (one.address, one.len, one.offset, one.process)).collect();
+    assert_eq!(found, [(0x40_0000, 0x3000, 0x1000, 7)]);
 }
 
 #[test]
