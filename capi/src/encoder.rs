@@ -23,7 +23,7 @@ pub struct Encoder {
 }
 
 /// The bytes of a packet. PSB is the longest.
-type Bytes = [u8; Packet::MAX_LEN];
+type PacketBytes = [u8; Packet::MAX_LEN];
 
 impl Encoder {
     /// Writes a packet's bytes if there is room.
@@ -47,7 +47,7 @@ impl Encoder {
     /// # Safety
     /// The buffer is writable.
     unsafe fn next(&mut self, packet: &PtPacket) -> c_int {
-        let mut bytes = Bytes::default();
+        let mut bytes = PacketBytes::default();
         // libipt looks for room first, but for what decides how much room is needed.
         let (size, checked) = encode(packet, &mut bytes);
         match checked {
@@ -63,7 +63,7 @@ impl Encoder {
 
 /// Writes the packet's bytes and returns their number, and what is wrong with the packet. Where libipt needs room for a
 /// packet before it sees that the packet is wrong, the number is how much room.
-fn encode(packet: &PtPacket, out: &mut Bytes) -> (usize, Result<(), Code>) {
+fn encode(packet: &PtPacket, out: &mut PacketBytes) -> (usize, Result<(), Code>) {
     let wrong = |size, code| (size, Err(code));
     let flag = |field| packet.flag(field);
     let size = |field| packet.get(field);
@@ -180,7 +180,7 @@ fn encode(packet: &PtPacket, out: &mut Bytes) -> (usize, Result<(), Code>) {
 }
 
 /// A CYC of more cycles than one that is read back can have: ten bytes, which libipt writes nevertheless.
-fn long_cyc(cycles: u64, out: &mut Bytes) -> (usize, Result<(), Code>) {
+fn long_cyc(cycles: u64, out: &mut PacketBytes) -> (usize, Result<(), Code>) {
     // The casts keep the bits of that byte only.
     out[0] = (cycles << 3) as u8 | 0b111;
     let further = 9;

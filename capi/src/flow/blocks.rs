@@ -5,7 +5,7 @@ use super::{
     block::PtBlock,
     code::Detail,
     insn::{PtInsn, class, flag as insn_flag, is_contiguous},
-    walk::{BlockDecoder, Decoded, NOTHING},
+    walk::{BlockDecoder, DecodedInsn, NOTHING},
 };
 use crate::{
     config::PtErrata,
@@ -65,7 +65,7 @@ impl BlockDecoder {
     }
 
     /// Keeps the instruction until its events are processed.
-    fn postpone(&mut self, decoded: Decoded) -> Answer<c_int> {
+    fn postpone(&mut self, decoded: DecodedInsn) -> Answer<c_int> {
         let postponed = &mut self.flow.postponed;
         if postponed.insn.is_some() {
             return Err(Code::Internal.status());
@@ -94,20 +94,20 @@ impl BlockDecoder {
     }
 
     /// Goes to where tracing is disabled.
-    fn go_to_disabled(&mut self, block: &mut PtBlock, last: &mut Decoded) -> Answer<bool> {
+    fn go_to_disabled(&mut self, block: &mut PtBlock, last: &mut DecodedInsn) -> Answer<bool> {
         let event = self.flow.event;
         let config = &self.flow.query.config;
         if event.flags & flag::IP_SUPPRESSED == 0 {
             return self.go_to_ip(block, last, event.variant[0]);
         }
-        let is_mov_cr3 = |(_, extra): &Decoded| extra.detail == Detail::MovCr3;
+        let is_mov_cr3 = |(_, extra): &DecodedInsn| extra.detail == Detail::MovCr3;
         if config.filter.config == 0 || !config.errata.has(PtErrata::SKL014) {
             return self.go_to_insn(block, last, is_mov_cr3);
         }
         // Erratum SKL014: it can be a direct branch out of a range.
         let filter = config.filter;
         loop {
-            let is_direct = |(insn, extra): &Decoded| {
+            let is_direct = |(insn, extra): &DecodedInsn| {
                 matches!(insn.class, class::CALL | class::JUMP) && extra.displacement.is_some()
             };
             if !self.go_to_insn(block, last, |decoded| is_direct(decoded) || is_mov_cr3(decoded))? {

@@ -41,7 +41,7 @@ const MAP_3DNOW: u8 = 4;
 const MAP_NONE: u8 = 5;
 
 /// An instruction on the way.
-struct Bytes<'a> {
+struct Reader<'a> {
     bytes: &'a [u8],
     mode: c_int,
     map: u8,
@@ -93,7 +93,7 @@ const fn whole(size: c_int) -> usize {
     }
 }
 
-impl Bytes<'_> {
+impl Reader<'_> {
     fn at(&self, at: usize) -> Result<u8, Code> {
         self.bytes.get(at).copied().ok_or(Code::BadInstruction)
     }
@@ -344,7 +344,7 @@ pub(crate) fn decode(insn: &mut PtInsn) -> Result<Extra, Code> {
     if !(BITS_16..=BITS_64).contains(&insn.mode) {
         return Err(Code::BadInstruction);
     }
-    let mut bytes = Bytes {
+    let mut bytes = Reader {
         bytes: &insn.raw[..usize::from(insn.size).min(15)],
         mode: insn.mode,
         map: MAP_NONE,

@@ -34,18 +34,18 @@ pub struct BlockDecoder {
 }
 
 /// An instruction, with what decoders know of it.
-pub(super) type Decoded = (PtInsn, Extra);
+pub(super) type DecodedInsn = (PtInsn, Extra);
 
-pub(super) const NOTHING: Decoded = (PtInsn::EMPTY, Extra::NONE);
+pub(super) const NOTHING: DecodedInsn = (PtInsn::EMPTY, Extra::NONE);
 
 /// A mapped section, and the ways in it.
-struct Section<'a> {
+struct MappedCode<'a> {
     mapped: &'a Mapped,
     mapping: &'a Mapping,
     ways: &'a Ways,
 }
 
-impl Section<'_> {
+impl MappedCode<'_> {
     fn get(&self, offset: u64) -> Answer<Option<Way>> {
         self.ways.get(offset).ok_or(Code::Internal.status())
     }
@@ -70,7 +70,7 @@ impl Section<'_> {
     }
 
     /// Decodes an instruction in it.
-    fn decode(&self, ip: u64, mode: u8) -> Result<Decoded, Code> {
+    fn decode(&self, ip: u64, mode: u8) -> Result<DecodedInsn, Code> {
         let mut insn = PtInsn { ip, mode: mode.into(), ..PtInsn::EMPTY };
         // At most 15.
         insn.size = self.mapped.read(self.mapping, &mut insn.raw, ip)? as u8;
@@ -91,14 +91,14 @@ impl BlockDecoder {
     }
 
     /// Remembers where a near call returns to.
-    fn log_call(&mut self, (insn, extra): &Decoded) {
+    fn log_call(&mut self, (insn, extra): &DecodedInsn) {
         if insn.class == class::CALL && extra.displacement != Some(0) {
             self.flow.returns.push(insn.end());
         }
     }
 
     /// Goes on after an instruction with the help of the trace.
-    pub(super) fn with_trace(&mut self, (insn, extra): &Decoded) -> Answer<()> {
+    pub(super) fn with_trace(&mut self, (insn, extra): &DecodedInsn) -> Answer<()> {
         let flow = &mut self.flow;
         let status = match insn.class {
             class::COND_JUMP => {
@@ -128,7 +128,7 @@ impl BlockDecoder {
     }
 
     /// Adds the next instruction to a block. `None`: it does not fit, or is in another section.
-    pub(super) fn one(&mut self, block: &mut PtBlock) -> Answer<Option<Decoded>> {
+    pub(super) fn one(&mut self, block: &mut PtBlock) -> Answer<Option<DecodedInsn>> {
         let Some(insns) = block.insns.checked_add(1) else { return Ok(None) };
         if block.flags & TRUNCATED != 0 {
             return Ok(None);
@@ -163,8 +163,8 @@ impl BlockDecoder {
     pub(super) fn go_to_insn(
         &mut self,
         block: &mut PtBlock,
-        last: &mut Decoded,
-        is_wanted: impl Fn(&Decoded) -> bool,
+        last: &mut DecodedInsn,
+        is_wanted: impl Fn(&DecodedInsn) -> bool,
     ) -> Answer<bool> {
         loop {
             let Some(decoded) = self.one(block)? else { return Ok(false) };
@@ -180,7 +180,7 @@ impl BlockDecoder {
     }
 
     /// Goes to an address, as [`go_to_insn`](Self::go_to_insn) does.
-    pub(super) fn go_to_ip(&mut self, block: &mut PtBlock, last: &mut Decoded, ip: u64) -> Answer<bool> {
+    pub(super) fn go_to_ip(&mut self, block: &mut PtBlock, last: &mut DecodedInsn, ip: u64) -> Answer<bool> {
         loop {
             if self.flow.ip == ip {
                 return Ok(true);
@@ -213,7 +213,7 @@ impl BlockDecoder {
         let mapping = Arc::clone(mapping);
         let mapped = mapped.clone();
         let ways = mapping.ways(mapped.bytes()).ok_or(Code::NotSupported.status())?;
-        self.cached(block, &Section { mapped: &mapped, mapping: &mapping, ways })
+        self.cached(block, &MappedCode { mapped: &mapped, mapping: &mapping, ways })
     }
 
     fn uncached(&mut self, block: &mut PtBlock) -> Answer<()> {
@@ -225,7 +225,7 @@ impl BlockDecoder {
     }
 
     /// Takes known ways to the next decision.
-    fn cached(&mut self, block: &mut PtBlock, section: &Section<'_>) -> Answer<()> {
+    fn cached(&mut self, block: &mut PtBlock, section: &MappedCode<'_>) -> Answer<()> {
         loop {
             let offset = section.mapped.offset_of(self.flow.ip);
             let Some(way) = section.get(offset)? else { return self.fill(block, section, STEPS) };
@@ -291,7 +291,7 @@ impl BlockDecoder {
     }
 
     /// Goes past an instruction. `false`: trace was needed, so the block ends.
-    fn past(&mut self, decoded: &Decoded) -> Answer<bool> {
+    fn past(&mut self, decoded: &DecodedInsn) -> Answer<bool> {
         match decoded.0.next_ip(&decoded.1) {
             Ok(ip) => {
                 self.flow.ip = ip;
@@ -333,7 +333,7 @@ impl BlockDecoder {
     }
 
     /// Goes on by one instruction, then on known ways or again by one, and remembers the way.
-    fn fill(&mut self, block: &mut PtBlock, section: &Section<'_>, steps: usize) -> Answer<()> {
+    fn fill(&mut self, block: &mut PtBlock, section: &MappedCode<'_>, steps: usize) -> Answer<()> {
         let Some(decoded) = self.one(block)? else { return Ok(()) };
         let (insn, extra) = &decoded;
         // An instruction was decoded, so it is 1, 2 or 3.

@@ -50,7 +50,7 @@ pub struct Relay<'m> {
     /// How many bytes were written and read. The byte with number `n` is at `n % memory.len()`.
     head: AtomicU64,
     tail: AtomicU64,
-    gaps: [Place; GAPS],
+    gaps: [RelayedGap; GAPS],
     /// How many gaps were written and read.
     gap_head: AtomicU64,
     gap_tail: AtomicU64,
@@ -65,7 +65,7 @@ const GAPS: usize = 16;
 
 /// A gap before the byte with the number `at`.
 #[derive(Debug, Default)]
-struct Place {
+struct RelayedGap {
     at: AtomicU64,
     kind: AtomicU8,
     bytes: AtomicU64,
@@ -210,7 +210,7 @@ impl RelayReader<'_> {
     }
 }
 
-impl Place {
+impl RelayedGap {
     fn gap(&self) -> Gap {
         let bytes = self.bytes.load(Ordering::Relaxed);
         match self.kind.load(Ordering::Relaxed) {
