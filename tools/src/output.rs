@@ -41,7 +41,7 @@ fn named(result: io::Result<()>) -> anyhow::Result<()> {
 /// `less`. One that is empty or `cat` is none.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn page(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
     let pager = if io::stdout().is_terminal() { start_pager() } else { None };
     let Some(mut pager) = pager else { return print(fill) };
