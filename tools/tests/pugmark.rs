@@ -534,6 +534,8 @@ fn each_help_fits_on_a_screen_and_has_an_example() {
         "coverage",
         "last",
         "timeline",
+        "report",
+        "script",
         "completions",
     ];
     if cfg!(all(target_os = "linux", target_arch = "x86_64")) {

@@ -10,7 +10,7 @@ use pugmark_tools::{
     pugmark::{
         bench,
         cli::{Cli, PugmarkCommand},
-        coverage, decode, ibs, last, manual, pmc, timeline,
+        coverage, decode, ibs, last, manual, pmc, report, script, timeline,
     },
 };
 use std::{
@@ -34,6 +34,8 @@ fn main() -> ExitCode {
         PugmarkCommand::Coverage(options) => coverage::run(options),
         PugmarkCommand::Last(options) => last::run(options),
         PugmarkCommand::Timeline(options) => timeline::run(options),
+        PugmarkCommand::Report(options) => report::run(options),
+        PugmarkCommand::Script(options) => script::run(options),
         PugmarkCommand::Pmc(command) => done(pmc::run(command)),
         PugmarkCommand::Ibs(options) => done(ibs::run(options)),
         PugmarkCommand::Man(options) => done(manual::man(options)),

@@ -2,7 +2,7 @@
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use super::record::command as record;
-use super::{bench, coverage, decode, ibs, last, manual, pmc, timeline};
+use super::{bench, coverage, decode, ibs, last, manual, pmc, report, script, timeline};
 use clap::{Parser, Subcommand};
 
 /// The command line.
@@ -35,6 +35,10 @@ pub enum PugmarkCommand {
     Last(last::LastOptions),
     /// Draw which function ran when: a page for a browser, or a trace for Perfetto
     Timeline(timeline::TimelineOptions),
+    /// Count what was executed by function, object file or thread
+    Report(report::ReportOptions),
+    /// Print each instruction that was executed, as perf script does
+    Script(script::ScriptOptions),
     /// Encode events of AMD's performance counters by libpfm's names
     Pmc(pmc::PmcCommand),
     /// Print samples of AMD's Instruction Based Sampling (IBS)

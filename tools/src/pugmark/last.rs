@@ -1,11 +1,11 @@
 //! `pugmark last`: the calls and returns before the end of a trace, or before a function was entered.
 
 use super::{
-    names::Names,
     options::Input,
     progress::Progress,
     recording::Traced,
-    walk::{Clock, Happening, Time, walk},
+    symbols::TracedSymbols,
+    walk::{Happening, Time, TraceClock, walk},
 };
 use crate::output;
 use anyhow::{Result, bail};
@@ -112,13 +112,13 @@ pub fn run(options: &LastOptions) -> Result<ExitCode> {
 }
 
 impl LastOptions {
-    fn last(&self, traced: &Traced, progress: &mut Progress) -> Result<(Names, Last, &'static str)> {
+    fn last(&self, traced: &Traced, progress: &mut Progress) -> Result<(TracedSymbols, Last, &'static str)> {
         let code = self.input.code(traced)?;
         let trace = self.input.load(traced, progress)?;
         let config = self.input.config(traced)?;
-        let names = Names::of(traced, &code, &self.symbols)?;
+        let names = TracedSymbols::of(traced, &code, self.input.symfs.as_deref(), &self.symbols)?;
         let sections = code.sections();
-        let clock = Clock::of(&trace, config);
+        let clock = TraceClock::of(&trace, config);
         let mut last = Last::new(self.n);
         let is_before = |to| {
             names
@@ -133,7 +133,7 @@ impl LastOptions {
 }
 
 /// What happened, in words.
-fn line(names: &Names, what: &Happening) -> String {
+fn line(names: &TracedSymbols, what: &Happening) -> String {
     match what {
         Happening::Enter { from: Some(from), to } => {
             format!("{} -> {}", names.place(*from), names.place(*to))

@@ -24,7 +24,6 @@ pub mod input;
 pub mod last;
 pub mod layers;
 pub mod manual;
-mod names;
 pub mod options;
 pub mod pmc;
 pub mod processor;
@@ -32,7 +31,10 @@ pub mod progress;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod record;
 pub mod recording;
+pub mod report;
+pub mod script;
 mod segments;
+mod symbols;
 mod threads;
 pub mod timeline;
 pub mod totals;

@@ -65,12 +65,12 @@ impl Unit {
 
 /// The clock of a trace.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
+pub(super) struct TraceClock {
     pub(super) unit: Unit,
     frequency: Option<TscFrequency>,
 }
 
-impl Clock {
+impl TraceClock {
     /// Finds the clock of a trace.
     pub(super) fn of(trace: &[u8], config: Config<'_>) -> Self {
         use pugmark_decoder_core::packet::{Packet, Packets};
@@ -125,7 +125,7 @@ pub(super) fn walk(
     trace: &[u8],
     image: Image<'_>,
     config: Config<'_>,
-    clock: Clock,
+    clock: TraceClock,
     progress: &mut Progress,
     visit: &mut dyn FnMut(Time, Happening),
 ) -> Time {

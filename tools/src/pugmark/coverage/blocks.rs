@@ -1,11 +1,11 @@
 //! The basic blocks of an ELF file, and where it was loaded.
 //!
-//! Blocks are found by a linear sweep: each function of the symbol table from its first instruction to its last, and
+//! FileBlocks are found by a linear sweep: each function of the symbol table from its first instruction to its last, and
 //! each executable section without functions from its beginning to its end. A block ends after a branch or a call, and
 //! where a direct branch of the same piece leads to. What is reached by indirect branches alone is not known before it
-//! is executed: [`Blocks::split`] cuts blocks there.
+//! is executed: [`FileBlocks::split`] cuts blocks there.
 
-use crate::pugmark::names::functions;
+use crate::pugmark::symbols::functions;
 use anyhow::{Context, Result};
 use object::{Object, ObjectSection, SectionFlags, elf::SHF_EXECINSTR};
 use pugmark_decoder_core::{insn, mode::ExecMode};
@@ -17,7 +17,7 @@ use std::ops::Range;
 pub(crate) struct BasicBlock {
     /// Its addresses.
     pub(crate) addresses: Range<u64>,
-    /// The number of its function or section, in [`Blocks::pieces`].
+    /// The number of its function or section, in [`FileBlocks::pieces`].
     pub(crate) piece: usize,
 }
 
@@ -30,14 +30,14 @@ pub(crate) struct Piece {
 
 /// The basic blocks of an ELF file, by address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Blocks {
+pub(crate) struct FileBlocks {
     pub(crate) pieces: Vec<Piece>,
     pub(crate) blocks: Vec<BasicBlock>,
     /// The addresses of all instructions.
     insns: BTreeSet<u64>,
 }
 
-impl Blocks {
+impl FileBlocks {
     /// Finds the blocks of a file whose addresses are moved by `moved`.
     pub(crate) fn of(file: &object::File<'_>, moved: u64) -> Result<Self> {
         let mode = if file.is_64() { ExecMode::Bits64 } else { ExecMode::Bits32 };
@@ -129,13 +129,13 @@ mod tests {
     /// 0: xor eax, eax; 2: je 5; 4: hlt; 5: nop; 6: jmp 0; 8: call 10; d: jmp rax.
     const CODE: &[u8] = &[0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8, 0xe8, 3, 0, 0, 0, 0xff, 0xe0];
 
-    fn swept(base: u64, code: &[u8]) -> Blocks {
-        let mut blocks = Blocks::default();
+    fn swept(base: u64, code: &[u8]) -> FileBlocks {
+        let mut blocks = FileBlocks::default();
         blocks.sweep("f".into(), base, code, ExecMode::Bits64);
         blocks
     }
 
-    fn ranges(blocks: &Blocks) -> Vec<(u64, u64)> {
+    fn ranges(blocks: &FileBlocks) -> Vec<(u64, u64)> {
         blocks.blocks.iter().map(|block| (block.addresses.start, block.addresses.end)).collect()
     }
 

@@ -14,10 +14,10 @@ use pugmark_decoder_core::{
         edges::{EDGES, EdgeMap},
     },
     image::{Asid, Image},
-    insn,
+    insn::{self, Class},
     mode::ExecMode,
 };
-use std::collections::{BTreeMap, HashMap, hash_map::Entry};
+use std::collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry};
 
 /// A branch: the address of the instruction, and where it went.
 pub(crate) type Edge = (u64, u64);
@@ -29,6 +29,8 @@ pub(crate) struct Executed {
     pub(crate) insns: BTreeMap<u64, u64>,
     /// Branches, taken or not.
     pub(crate) edges: BTreeMap<Edge, u64>,
+    /// The addresses of near calls among the branches.
+    pub(crate) calls: BTreeSet<u64>,
     /// Errors in the trace.
     pub(crate) errors: usize,
 }
@@ -47,7 +49,7 @@ impl Executed {
         let mut memory = vec![0; GRAPH_WORDS];
         let mut graph = Graph::new(&mut memory);
         let mut decoder = BlockDecoder::with_config(trace, image, config);
-        let mut sink = Blocks { progress, known: Known::default(), insns: vec![], before: None };
+        let mut sink = BlockCounter { progress, known: KnownBlocks::default(), insns: vec![], before: None };
         sink.progress.begin("decoding", Size::Bytes(trace.len() as u64));
         while decoder.resync().is_some() {
             sink.before = None;
@@ -58,14 +60,18 @@ impl Executed {
         self.add_blocks(&sink.known, image);
     }
 
-    fn add_blocks(&mut self, known: &Known, image: Image<'_>) {
+    fn add_blocks(&mut self, known: &KnownBlocks, image: Image<'_>) {
         let mut bytes = [0; 15];
         let mut add_edge = |from: &Straight, mode, to: u64, count| {
             let Some((last, length)) = last(from) else { return };
             let Some(bytes) = bytes.get_mut(..length) else { return };
             let whole = image.read(last, Asid::default(), bytes) == length;
-            if whole && insn::decode(bytes, mode, last).is_ok_and(|insn| insn.class.is_branch()) {
+            let insn = if whole { insn::decode(bytes, mode, last).ok() } else { None };
+            if let Some(insn) = insn.filter(|insn| insn.class.is_branch()) {
                 *self.edges.entry((last, to)).or_default() += count;
+                if matches!(insn.class, Class::NearCall | Class::IndirectCall) {
+                    self.calls.insert(last);
+                }
             }
         };
         for (block, insns, count) in &known.blocks {
@@ -97,24 +103,24 @@ fn last(insns: &Straight) -> Option<(u64, usize)> {
     }
 }
 
-/// Blocks and pairs of blocks, counted.
+/// BlockCounter and pairs of blocks, counted.
 #[derive(Default)]
-struct Known {
+struct KnownBlocks {
     numbers: HashMap<(u64, u64, u32, ExecMode), usize>,
     blocks: Vec<(Block, Vec<Straight>, u64)>,
     pairs: HashMap<(usize, usize), u64>,
 }
 
-struct Blocks<'a> {
+struct BlockCounter<'a> {
     progress: &'a mut Progress,
-    known: Known,
+    known: KnownBlocks,
     /// The instructions of the block that comes next.
     insns: Vec<Straight>,
     /// The block before the next one, if the next one comes after a branch or without one.
     before: Option<usize>,
 }
 
-impl ExecutionSink for Blocks<'_> {
+impl ExecutionSink for BlockCounter<'_> {
     const INSNS: bool = true;
     const BLOCKS: bool = true;
 
@@ -125,7 +131,7 @@ impl ExecutionSink for Blocks<'_> {
 
     #[inline]
     fn block(&mut self, block: &Block) {
-        let Known { numbers, blocks, pairs } = &mut self.known;
+        let KnownBlocks { numbers, blocks, pairs } = &mut self.known;
         let number = match numbers.entry((block.ip, block.end_ip, block.insns, block.mode)) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {

@@ -1,7 +1,7 @@
 //! What `pugmark coverage` prints.
 
 use super::{
-    blocks::{BasicBlock, Blocks},
+    blocks::{BasicBlock, FileBlocks},
     executed::Executed,
 };
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use std::{
 pub(super) struct Report<'a> {
     pub(super) executed: &'a Executed,
     pub(super) other: Option<&'a Executed>,
-    pub(super) blocks: Option<&'a Blocks>,
+    pub(super) blocks: Option<&'a FileBlocks>,
 }
 
 /// How much of a function or section was executed.
@@ -35,7 +35,7 @@ impl Executed {
 }
 
 impl Report<'_> {
-    fn all_blocks(&self) -> impl Iterator<Item = (&Blocks, &BasicBlock)> {
+    fn all_blocks(&self) -> impl Iterator<Item = (&FileBlocks, &BasicBlock)> {
         self.blocks.into_iter().flat_map(|blocks| blocks.blocks.iter().map(move |block| (blocks, block)))
     }
 
@@ -164,7 +164,7 @@ impl Report<'_> {
                 "edges": executed.edges.iter().map(edge).collect::<Vec<_>>(),
             })
         };
-        let block = |(blocks, block): (&Blocks, &BasicBlock)| {
+        let block = |(blocks, block): (&FileBlocks, &BasicBlock)| {
             let (count, other) = self.counts(block);
             let mut object = json!({ "from": block.addresses.start, "to": block.addresses.end,
                 "name": blocks.name(block), "count": count });

@@ -4,12 +4,12 @@ mod blocks;
 mod executed;
 mod formats;
 
-use super::{code::TracedCode, names, options::Input, progress::Progress};
+use super::{code::TracedCode, options::Input, progress::Progress, symbols};
 use crate::output;
 use anyhow::{Context, Result, ensure};
-use blocks::Blocks;
+use blocks::FileBlocks;
 use clap::{Args, ValueEnum};
-use executed::Executed;
+pub(crate) use executed::Executed;
 use formats::Report;
 use pugmark_decoder_core::graph::edges::EDGES;
 use std::{
@@ -32,8 +32,8 @@ Examples:
 )]
 pub struct CoverageOptions {
     /// functions, blocks (hit and missed), edges, drcov, or afl: 65536 counts
-    #[arg(short, long, value_enum, default_value_t = Format::Functions, hide_possible_values = true)]
-    format: Format,
+    #[arg(short, long, value_enum, default_value_t = CoverageFormat::Functions, hide_possible_values = true)]
+    format: CoverageFormat,
     /// Count the blocks of this ELF file; its place is found by its bytes, unless BASE says it
     #[arg(long, value_name = "FILE[:BASE]")]
     of: Option<String>,
@@ -52,7 +52,7 @@ pub struct CoverageOptions {
 
 /// What is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum CoverageFormat {
     Functions,
     Blocks,
     Edges,
@@ -67,7 +67,7 @@ enum Format {
 pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
     options.check()?;
     let mut progress = Progress::stderr();
-    if options.format == Format::Afl {
+    if options.format == CoverageFormat::Afl {
         return options.map(&mut progress);
     }
     let (executed, code) = executed(&options.input, &options.input.trace, &mut progress)?;
@@ -92,9 +92,9 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
     let mut text = vec![];
     match (options.json, options.format, &of) {
         (true, ..) => report.json(&mut text)?,
-        (_, Format::Drcov, Some(of)) => report.drcov(&of.path, of.moved, &mut text)?,
-        (_, Format::Functions, Some(_)) => report.functions(&mut text)?,
-        (_, Format::Blocks, Some(_)) => report.blocks(&mut text)?,
+        (_, CoverageFormat::Drcov, Some(of)) => report.drcov(&of.path, of.moved, &mut text)?,
+        (_, CoverageFormat::Functions, Some(_)) => report.functions(&mut text)?,
+        (_, CoverageFormat::Blocks, Some(_)) => report.blocks(&mut text)?,
         _ => report.edges(&mut text)?,
     }
     options.write(&text)?;
@@ -103,17 +103,18 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
 
 impl CoverageOptions {
     fn check(&self) -> Result<()> {
-        let needs = matches!(self.format, Format::Functions | Format::Blocks | Format::Drcov);
+        let needs =
+            matches!(self.format, CoverageFormat::Functions | CoverageFormat::Blocks | CoverageFormat::Drcov);
         ensure!(
             !needs || self.of.is_some(),
             "blocks are those of a program: name its file with --of, or use --format edges"
         );
         ensure!(
-            self.diff.is_none() || !matches!(self.format, Format::Drcov | Format::Afl),
+            self.diff.is_none() || !matches!(self.format, CoverageFormat::Drcov | CoverageFormat::Afl),
             "--diff compares functions, blocks and edges; make a file for each trace and use a program for these files"
         );
         ensure!(
-            !self.json || !matches!(self.format, Format::Drcov | Format::Afl),
+            !self.json || !matches!(self.format, CoverageFormat::Drcov | CoverageFormat::Afl),
             "drcov and afl are formats of their own: leave out --json"
         );
         Ok(())
@@ -135,7 +136,7 @@ impl CoverageOptions {
     fn write(&self, bytes: &[u8]) -> Result<()> {
         match &self.out {
             Some(file) => fs::write(file, bytes).with_context(|| format!("cannot write {}", file.display())),
-            None if matches!(self.format, Format::Drcov | Format::Afl) => {
+            None if matches!(self.format, CoverageFormat::Drcov | CoverageFormat::Afl) => {
                 output::print(|out| out.write_all(bytes))
             }
             None => output::page(|out| out.write_all(bytes)),
@@ -165,7 +166,7 @@ fn executed_other(input: &Input, trace: &Path, progress: &mut Progress) -> Resul
 struct Of {
     path: PathBuf,
     moved: u64,
-    blocks: Blocks,
+    blocks: FileBlocks,
 }
 
 impl Of {
@@ -178,13 +179,13 @@ impl Of {
         let lowest = file.segments().map(|segment| segment.address()).min().unwrap_or_default();
         let moved = match base {
             Some(base) => base.wrapping_sub(lowest),
-            None => codes.iter().find_map(|code| names::moved(&file, code)).with_context(|| {
+            None => codes.iter().find_map(|code| symbols::moved(&file, code)).with_context(|| {
                 format!(
                     "--of {argument}: no page of its code is in the code that was traced; if it is the right file, \
                      say where it was loaded: --of {path}:0x400000"
                 )
             })?,
         };
-        Ok(Self { path: path.into(), moved, blocks: Blocks::of(&file, moved).with_context(what)? })
+        Ok(Self { path: path.into(), moved, blocks: FileBlocks::of(&file, moved).with_context(what)? })
     }
 }

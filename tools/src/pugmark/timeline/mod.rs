@@ -4,11 +4,11 @@ mod page;
 mod perfetto;
 
 use super::{
-    names::Names,
     options::Input,
     progress::Progress,
     recording::Traced,
-    walk::{Clock, Happening, Time, Unit, walk},
+    symbols::TracedSymbols,
+    walk::{Happening, Time, TraceClock, Unit, walk},
 };
 use crate::output;
 use anyhow::{Context, Result, ensure};
@@ -28,8 +28,8 @@ Examples:
 )]
 pub struct TimelineOptions {
     /// html: one page that needs no network; perfetto: a trace for ui.perfetto.dev
-    #[arg(short, long, value_enum, default_value_t = Format::Html, hide_possible_values = true)]
-    format: Format,
+    #[arg(short, long, value_enum, default_value_t = TimelineFormat::Html, hide_possible_values = true)]
+    format: TimelineFormat,
     /// Write to this file
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
@@ -44,7 +44,7 @@ pub struct TimelineOptions {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum TimelineFormat {
     Html,
     Perfetto,
 }
@@ -104,8 +104,8 @@ pub fn run(options: &TimelineOptions) -> Result<ExitCode> {
         output::tell(format_args!("pugmark: warning: only the first {drawn} calls are drawn: --calls N"));
     }
     let bytes = match options.format {
-        Format::Html => page::page(&drawing).into_bytes(),
-        Format::Perfetto => perfetto::trace(&drawing),
+        TimelineFormat::Html => page::page(&drawing).into_bytes(),
+        TimelineFormat::Perfetto => perfetto::trace(&drawing),
     };
     let file = options.out.display();
     fs::write(&options.out, bytes).with_context(|| format!("cannot write {file}"))?;
@@ -139,9 +139,9 @@ impl TimelineOptions {
         let code = self.input.code(traced)?;
         let trace = self.input.load(traced, progress)?;
         let config = self.input.config(traced)?;
-        let names = Names::of(traced, &code, &self.symbols)?;
+        let names = TracedSymbols::of(traced, &code, self.input.symfs.as_deref(), &self.symbols)?;
         let sections = code.sections();
-        let clock = Clock::of(&trace, config);
+        let clock = TraceClock::of(&trace, config);
         let mut drawer = Drawer::default();
         let part = traced.part.clone().unwrap_or_default();
         drawer.track.name = traced.part.as_ref().map_or("trace".into(), super::recording::IndexedPart::title);

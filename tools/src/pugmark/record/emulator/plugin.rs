@@ -97,7 +97,7 @@ struct PluginProcess {
     blocks: u32,
     /// The pages of code, as they were reported last.
     pages: HashMap<u64, Box<[u8]>>,
-    /// The file and the arguments, each ended by a zero.
+    /// The file, what it was called when it was executed, and the arguments, each ended by a zero.
     program: Vec<u8>,
 }
 
@@ -545,6 +545,14 @@ extern "C" fn forked() {
     }
 }
 
+/// The path of a file from the root and without links, as the system names the file where it is mapped: the recording
+/// is looked at in other folders. Both texts end with a zero.
+fn whole_path(path: &[u8]) -> Vec<u8> {
+    let named = path.strip_suffix(b"\0").unwrap_or(path);
+    fs::canonicalize(OsStr::from_bytes(named))
+        .map_or_else(|_| path.to_vec(), |whole| [whole.as_os_str().as_bytes(), b"\0"].concat())
+}
+
 /// Called by the emulator before the program begins.
 ///
 /// # Safety
@@ -576,7 +584,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
         let mut words = line.split_inclusive(|byte| *byte == 0).skip(LEADING_ARGUMENTS);
         // The file comes after the first argument in the emulator's command line, and before it here.
         let (name, path) = (words.next()?, words.next()?);
-        let program = [path, name].into_iter().chain(words).flatten().copied().collect();
+        let program = [&*whole_path(path), path, name].into_iter().chain(words).flatten().copied().collect();
         let api = API.get_or_init(|| Api::find().unwrap_or_else(|| std::process::abort()));
         *lock() = Some(PluginProcess::begin(folder, program)?);
         // SAFETY: registers a function.

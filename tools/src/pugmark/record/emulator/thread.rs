@@ -245,12 +245,13 @@ impl<'a> Thread<'a> {
                 let mut words =
                     text.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
                 self.program = words.next().unwrap_or_default();
+                let called = words.next().unwrap_or_default();
                 self.info.arguments = words.collect();
                 // The text ends with a zero and is padded with zeros.
                 while self.info.arguments.last().is_some_and(String::is_empty) {
                     self.info.arguments.pop();
                 }
-                self.info.comm = comm(&self.program);
+                self.info.comm = comm(&called);
             }
             (Kind::Name, words) => {
                 self.info.comm = text(words);

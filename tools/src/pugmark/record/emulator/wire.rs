@@ -43,7 +43,7 @@ pub enum Kind {
     Block,
     /// Definitions: a page of code. Its address (2 words), its bytes.
     Page,
-    /// The program's file and its arguments, each ended by a zero byte.
+    /// The program's file, what it was called when it was executed, and its arguments, each ended by a zero byte.
     Program,
     /// Of the last block only this number of instructions began.
     Partial,

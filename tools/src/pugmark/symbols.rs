@@ -1,0 +1,326 @@
+//! Functions and object files of traced addresses.
+
+use super::{code::TracedCode, recording::Traced};
+use anyhow::{Context, Result};
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind, elf::PF_X};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fs,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+/// Where the libraries of a recorded program are looked for.
+const LIBRARIES: [&str; 4] = ["/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib"];
+/// Where packages put the symbols that they take out of their programs.
+const BUILD_IDS: &str = "usr/lib/debug/.build-id";
+
+/// The functions of the object files whose code was traced.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TracedSymbols {
+    /// By where each begins.
+    functions: BTreeMap<u64, NamedCode>,
+    /// The name of the file that is mapped there, and the end, by where each mapping begins.
+    objects: BTreeMap<u64, (String, u64)>,
+}
+
+#[derive(Clone, Debug)]
+struct NamedCode {
+    name: String,
+    end: u64,
+}
+
+/// What is known of an address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct NamedPlace<'a> {
+    /// The function's name and how far the address is in it.
+    pub(super) function: Option<(&'a str, u64)>,
+    /// The object file.
+    pub(super) object: Option<&'a str>,
+}
+
+impl TracedSymbols {
+    /// Finds the functions of a trace's code. The mappings in a file of `perf record` say where each file is. A
+    /// recording names the program; it, its libraries and the files of `more` are where the bytes of their pages are in
+    /// the traced code.
+    ///
+    /// # Errors
+    /// If one of `more` cannot be read, or is not the code that was traced.
+    pub(super) fn of(
+        traced: &Traced,
+        code: &TracedCode,
+        symfs: Option<&Path>,
+        more: &[PathBuf],
+    ) -> Result<Self> {
+        let mut symbols = Self::default();
+        let mut seen = BTreeSet::new();
+        let mut files = vec![];
+        if let Some(perf) = &traced.perf {
+            for section in &perf.code {
+                let place = section.vaddr..section.vaddr.saturating_add(section.len);
+                symbols.add_mapping(&section.file, section.offset, place, symfs);
+            }
+        } else {
+            files.extend(LIBRARIES.iter().rev().map(|dir| Path::new(dir).join("ld-linux-x86-64.so.2")));
+            files.extend(traced.part.as_ref().and_then(|part| part.exe.clone()).map(PathBuf::from));
+        }
+        while let Some(file) = files.pop() {
+            if fs::canonicalize(&file).is_ok_and(|file| seen.insert(file)) {
+                files.extend(symbols.add_by_bytes(&file, code).unwrap_or_default());
+            }
+        }
+        for file in more {
+            let what = || format!("--symbols {}", file.display());
+            symbols.add_by_bytes(file, code).with_context(what)?;
+        }
+        Ok(symbols)
+    }
+
+    /// The function that an address is in, and how far.
+    pub(super) fn function(&self, ip: u64) -> Option<(&str, u64)> {
+        let (from, function) = self.functions.range(..=ip).next_back()?;
+        (ip < function.end).then_some((&function.name, ip - from))
+    }
+
+    /// The function's name, or the address.
+    pub(super) fn name(&self, ip: u64) -> String {
+        self.function(ip).map_or_else(|| format!("{ip:#x}"), |(name, _)| name.into())
+    }
+
+    /// The function's name and how far the address is in it, or the address.
+    pub(super) fn place(&self, ip: u64) -> String {
+        match self.function(ip) {
+            Some((name, 0)) => name.into(),
+            Some((name, offset)) => format!("{name}+{offset:#x}"),
+            None => format!("{ip:#x}"),
+        }
+    }
+
+    /// Returns what is known of an address.
+    pub(super) fn find(&self, ip: u64) -> NamedPlace<'_> {
+        let object = self.objects.range(..=ip).next_back();
+        NamedPlace {
+            function: self.function(ip),
+            object: object.filter(|(_, (_, end))| ip < *end).map(|(_, (name, _))| &**name),
+        }
+    }
+
+    /// Adds the functions of a file of which a part is mapped.
+    fn add_mapping(
+        &mut self,
+        path: &Path,
+        offset: u64,
+        place: Range<u64>,
+        symfs: Option<&Path>,
+    ) -> Option<()> {
+        // A later mapping takes the place of earlier ones.
+        self.forget(&place);
+        let shown =
+            symfs.and_then(|folder| path.strip_prefix(folder).ok()).map(|inner| Path::new("/").join(inner));
+        let name = shown.as_deref().unwrap_or(path).display().to_string();
+        self.objects.insert(place.start, (name, place.end));
+        let bytes = fs::read(path).ok()?;
+        let file = object::File::parse(&*bytes).ok()?;
+        let segment = file.segments().find(|segment| {
+            let (from, size) = segment.file_range();
+            // The mapping begins on a page, the segment need not.
+            offset < from.saturating_add(size) && offset >= from & !0xfff
+        })?;
+        let address = segment.address().wrapping_add(offset).wrapping_sub(segment.file_range().0);
+        self.add_functions(&file, place.start.wrapping_sub(address), &place, symfs.unwrap_or(Path::new("/")));
+        Some(())
+    }
+
+    /// Adds the functions of a file if it was traced. Returns the libraries that it needs.
+    fn add_by_bytes(&mut self, path: &Path, code: &TracedCode) -> Result<Vec<PathBuf>> {
+        let bytes = fs::read(path)?;
+        let file = object::File::parse(&*bytes)?;
+        let moved = moved(&file, code).context("no page of its code is in the code that was traced")?;
+        for segment in file.segments() {
+            let from = segment.address().wrapping_add(moved);
+            let place = from..from.saturating_add(segment.size());
+            self.objects.insert(from, (path.display().to_string(), place.end));
+            self.add_functions(&file, moved, &place, Path::new("/"));
+        }
+        let mut needed: BTreeSet<String> = file
+            .imports()
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|import| String::from_utf8(import.library().to_vec()).ok())
+            .filter(|name| !name.is_empty())
+            .collect();
+        // An import need not name its library.
+        needed.insert("libc.so.6".into());
+        let place =
+            |name: &String| LIBRARIES.iter().map(|dir| Path::new(dir).join(name)).find(|file| file.exists());
+        Ok(needed.iter().filter_map(place).collect())
+    }
+
+    /// Forgets what was at these addresses.
+    fn forget(&mut self, place: &Range<u64>) {
+        self.objects.retain(|from, (_, end)| *end <= place.start || *from >= place.end);
+        self.functions.retain(|from, _| !place.contains(from));
+    }
+
+    /// Adds the functions of a file, and of its separate debug file, that are in `place` after they are moved.
+    fn add_functions(&mut self, file: &object::File<'_>, moved: u64, place: &Range<u64>, root: &Path) {
+        let separate = file.build_id().ok().flatten().and_then(|id| fs::read(root.join(debug_file(id))).ok());
+        let separate = separate.as_deref().and_then(|bytes| object::File::parse(bytes).ok());
+        let files: Vec<_> = [Some(file), separate.as_ref()].into_iter().flatten().collect();
+        for (from, (name, end)) in functions_of(&files) {
+            let start = from.wrapping_add(moved);
+            if place.contains(&start) {
+                let end = start.saturating_add(end - from).min(place.end);
+                self.functions.insert(start, NamedCode { name, end });
+            }
+        }
+    }
+}
+
+/// The functions in a section: their names and ends, by where they begin.
+pub(super) fn functions(file: &object::File<'_>, section: &Range<u64>) -> BTreeMap<u64, (String, u64)> {
+    let mut found = functions_of(&[file]);
+    found.retain(|from, _| section.contains(from));
+    for (_, end) in found.values_mut() {
+        *end = section.end.min(*end);
+    }
+    found
+}
+
+/// The functions of files that are one: their names and ends, by where they begin.
+fn functions_of(files: &[&object::File<'_>]) -> BTreeMap<u64, (String, u64)> {
+    let mut names = HashMap::new();
+    for file in files {
+        collect(file, &mut names);
+    }
+    let mut begins: Vec<u64> = names.keys().copied().collect();
+    begins.sort_unstable();
+    let named = |(from, (_, name, end)): (u64, Named)| {
+        // A function does not reach into the next one.
+        let next = begins[begins.partition_point(|begin| *begin <= from)..].first();
+        (from, (readable(&name), next.map_or(end, |next| end.min(*next))))
+    };
+    names.into_iter().map(named).collect()
+}
+
+/// How good a name is, the name, and where its function ends.
+type Named = ((bool, Reverse<usize>, usize), String, u64);
+
+/// Collects functions by their addresses in the file. Of several names of one function the best is taken: one that
+/// other files see, with fewer underscores at its beginning, the longer one.
+fn collect(file: &object::File<'_>, names: &mut HashMap<u64, Named>) {
+    for symbol in file.symbols().chain(file.dynamic_symbols()) {
+        let (from, size) = (symbol.address(), symbol.size());
+        let Ok(name) = symbol.name() else { continue };
+        if symbol.kind() != SymbolKind::Text || name.is_empty() || symbol.is_undefined() {
+            continue;
+        }
+        let section = symbol.section_index().and_then(|index| file.section_by_index(index).ok());
+        let section_end = section.map_or(from, |section| section.address().saturating_add(section.size()));
+        // Functions that are written in assembler have no size: they reach to the next one.
+        let end = if size == 0 { section_end } else { from.saturating_add(size) };
+        let underscores = name.bytes().take_while(|byte| *byte == b'_').count();
+        let quality = (symbol.is_global() && !symbol.is_weak(), Reverse(underscores), name.len());
+        let named = (quality, name.to_owned(), end.max(from));
+        match names.entry(from) {
+            std::collections::hash_map::Entry::Vacant(new) => drop(new.insert(named)),
+            std::collections::hash_map::Entry::Occupied(mut known) => {
+                if known.get().0 < named.0 {
+                    known.insert(named);
+                }
+            }
+        }
+    }
+}
+
+/// A name without Rust's mangling and without its hash; others as they are.
+fn readable(name: &str) -> String {
+    format!("{:#}", rustc_demangle::demangle(name))
+}
+
+/// The file with the symbols of the object file that has this build ID, relative to the root.
+fn debug_file(id: &[u8]) -> PathBuf {
+    let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let (folder, file) = hex.split_at(hex.len().min(2));
+    Path::new(BUILD_IDS).join(folder).join(format!("{file}.debug"))
+}
+
+/// The size of a page.
+const PAGE: u64 = 0x1000;
+
+/// Finds where the code of a file was loaded: by how much most of its pages were moved that are in the traced code with
+/// the same bytes. `None` if no page is.
+pub(super) fn moved(file: &object::File<'_>, code: &TracedCode) -> Option<u64> {
+    let mut pages: HashMap<&[u8], u64> = HashMap::new();
+    let executable = |flags| matches!(flags, SegmentFlags::Elf { p_flags, .. } if p_flags.0 & PF_X.0 != 0);
+    for segment in file.segments().filter(|segment| executable(segment.flags())) {
+        let (begin, bytes) = (segment.address(), segment.data().ok()?);
+        let first = begin.next_multiple_of(PAGE) - begin;
+        for (number, page) in bytes.get(first as usize..)?.chunks(PAGE as usize).enumerate() {
+            pages.insert(page, begin + first + number as u64 * PAGE);
+        }
+    }
+    // The last page of a segment goes on with other bytes in memory.
+    let tails: Vec<_> = pages.iter().filter(|(page, _)| page.len() < PAGE as usize).collect();
+    let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
+    for section in code.sections() {
+        let first = section.base.next_multiple_of(PAGE) - section.base;
+        for (number, page) in
+            section.bytes.get(first as usize..).unwrap_or_default().chunks(PAGE as usize).enumerate()
+        {
+            let address = section.base + first + number as u64 * PAGE;
+            let tail = tails.iter().find(|(tail, _)| !tail.is_empty() && page.starts_with(tail));
+            for from in pages.get(page).copied().into_iter().chain(tail.map(|(_, from)| **from)) {
+                *votes.entry(address.wrapping_sub(from)).or_default() += 1;
+            }
+        }
+    }
+    votes.into_iter().max_by_key(|(_, count)| *count).map(|(moved, _)| moved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn symbols() -> TracedSymbols {
+        let function = |name: &str, end| NamedCode { name: name.into(), end };
+        TracedSymbols {
+            functions: [(0x1000, function("a", 0x1010)), (0x1020, function("b", 0x1030))].into(),
+            objects: [(0x1000, ("/x".into(), 0x2000)), (0x3000, ("/y".into(), 0x4000))].into(),
+        }
+    }
+
+    #[test]
+    fn an_address_is_in_the_function_before_it_up_to_its_end() {
+        for (ip, function, object) in [
+            (0xfff, None, None),
+            (0x1000, Some(("a", 0)), Some("/x")),
+            (0x100f, Some(("a", 15)), Some("/x")),
+            (0x1010, None, Some("/x")),
+            (0x1021, Some(("b", 1)), Some("/x")),
+            (0x1fff, None, Some("/x")),
+            (0x2000, None, None),
+            (0x3000, None, Some("/y")),
+            (0x4000, None, None),
+        ] {
+            assert_eq!(symbols().find(ip), NamedPlace { function, object }, "{ip:x}");
+        }
+    }
+
+    #[test]
+    fn a_later_mapping_takes_the_place_of_what_it_covers() {
+        let mut symbols = symbols();
+        symbols.forget(&(0x1000..0x1018));
+        assert_eq!(symbols.find(0x1000), NamedPlace::default());
+        assert_eq!(symbols.find(0x1020).function, Some(("b", 0)));
+        assert_eq!(symbols.find(0x3000).object, Some("/y"));
+    }
+
+    #[test]
+    fn a_build_id_names_the_file_with_the_symbols() {
+        assert_eq!(debug_file(&[0xab, 0x0c, 0xd0]), Path::new("usr/lib/debug/.build-id/ab/0cd0.debug"));
+        debug_file(&[]);
+    }
+}
