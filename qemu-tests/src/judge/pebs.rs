@@ -207,11 +207,12 @@ fn is_there(sample: &PreciseSample, index: usize, records: &[Record], stubs: u64
         && sample.next.is_none_or(|ip| match after.first() {
             Some(next) if next.rip == ip => true,
             // Either an interrupt came there and later returned, or the instruction there faults and the handler steps
-            // over it.
+            // over it. The instruction that stops the counter is not among the records, whether it is the next one or
+            // an interrupt came before it.
             Some(next) if is_begin_of_stub(next.rip, stubs) => {
-                is_at(ip, UD2, code) || after.iter().any(|record| record.rip == ip)
+                [UD2, WRMSR].iter().any(|bytes| is_at(ip, *bytes, code))
+                    || after.iter().any(|record| record.rip == ip)
             }
-            // The instruction that stops the counter is not among the records.
             _ => is_at(ip, WRMSR, code),
         })
 }
