@@ -79,9 +79,8 @@ impl Effects {
         let mut stores = info.used_memory().iter().filter(|used| writes(used.access()));
         let store = match (stores.next(), stores.next()) {
             (None, _) => Store::None,
-            (Some(used), None) if !instruction.has_rep_prefix() && !instruction.has_repne_prefix() => {
-                store(used, instruction)
-            }
+            // What a string instruction writes that repeats has no size.
+            (Some(used), None) => store(used, instruction),
             _ => Store::Unknown,
         };
         Self { registers, stack, store }
@@ -111,10 +110,7 @@ pub(super) fn source(instruction: &Instruction, first: u8) -> Option<Source> {
 /// The address of the memory operand.
 fn explicit(instruction: &Instruction) -> Option<Address> {
     let has_base = matches!(instruction.memory_segment(), Register::FS | Register::GS);
-    // A 32-bit register wraps addresses at 4 GiB.
-    let is_64_bit =
-        |register: Register| matches!(register, Register::None | Register::RIP) || register.is_gpr64();
-    if has_base || !is_64_bit(instruction.memory_base()) || !is_64_bit(instruction.memory_index()) {
+    if has_base {
         return None;
     }
     address(
@@ -147,6 +143,7 @@ fn address(
 ) -> Option<Address> {
     let index = match index {
         Register::None => None,
+        // Registers of 32 bits wrap addresses at 4 GiB.
         index if index.is_gpr64() => Some((general(index)?, scale as u8)),
         _ => return None,
     };

@@ -157,6 +157,8 @@ fn a_function_returns_after_its_call_unless_it_may_have_changed_the_address() {
         (&[0x48, 0x89, 4, 0x24, 0xc3], 2),
         // MOV [RSP + 1], AL; RET
         (&[0x88, 0x44, 0x24, 1, 0xc3], 2),
+        // ADD RSP, 4; RET: half of what it pops is of the return address
+        (&[0x48, 0x83, 0xc4, 4, 0xc3], 2),
         // POP RAX; PUSH RAX; RET
         (&[0x58, 0x50, 0xc3], 3),
     ];
