@@ -97,5 +97,6 @@ fn the_bounds_hold_the_tsc_that_the_model_was_given_at_each_instruction() {
     let (_, mtc) = check("and MTC packets", timeline(CLOCKS), &decoded, &times);
     let cyc = check("TSC and CYC packets", timeline(no_crystal).with_speed(speed), &decoded, &times);
     let every = check("all of them", timeline(CLOCKS).with_speed(speed), &decoded, &times);
-    assert!(mtc < tsc && cyc.1 < mtc && every.1 <= cyc.1, "each narrows the bounds");
+    // Of MTC and CYC, neither is always narrower than the other.
+    assert!(mtc < tsc && cyc.1 < tsc && every.1 <= mtc.min(cyc.1), "each narrows the bounds");
 }
