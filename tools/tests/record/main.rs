@@ -201,6 +201,37 @@ fn code_that_another_thread_maps_begins_a_new_part() {
 }
 
 #[test]
+fn a_process_whose_parent_ends_at_once_is_recorded() {
+    for_each_engine(|engine| {
+        let Some(program) = compile("orphans", programs::ORPHANS) else { return };
+        let options =
+            RecordOptions { out: program.path("out"), ..options(engine, [program.path("program")]) };
+        let recording = record(&options, &mut |_| {}).expect("it is recorded");
+        assert_eq!((tasks(&recording), recording.unreported), ((1..=21).collect(), 0), "{engine:?}");
+        check_all(&recording);
+        // Without tracing the processes follow one another faster.
+        for round in 0..20 {
+            let options = RecordOptions { limit: Some(1), ..options.clone() };
+            let recording = record(&options, &mut |_| {}).expect("it is recorded");
+            assert_eq!(recording.unreported, 0, "round {round}");
+        }
+    });
+}
+
+#[test]
+fn a_process_that_cannot_be_forked_is_not_waited_for() {
+    for_each_engine(|engine| {
+        let Some(program) = compile("no-children", programs::NO_CHILDREN) else { return };
+        let options =
+            RecordOptions { out: program.path("out"), ..options(engine, [program.path("program")]) };
+        let recording = record(&options, &mut |_| {}).expect("it is recorded");
+        let facts = (recording.ending, tasks(&recording), recording.unreported);
+        assert_eq!(facts, (Ending::Exit(0), vec![1], 0), "{engine:?}");
+        check_all(&recording);
+    });
+}
+
+#[test]
 fn at_the_limit_all_tasks_are_let_go() {
     for_each_engine(|engine| {
         let Some(program) = compile("let-go", &programs::tasks()) else { return };

@@ -285,6 +285,26 @@ int main(void) {
 }
 "#;
 
+/// Each process ends as soon as it has made the next one.
+pub(crate) const ORPHANS: &str = r#"
+int main(void) {
+    for (int i = 0; i < 20; i++)
+        if (fork()) _exit(0);
+    return 0;
+}
+"#;
+
+/// A process that may make no others tries to.
+pub(crate) const NO_CHILDREN: &str = r#"
+#include <sys/resource.h>
+int main(void) {
+    struct rlimit limit = {0, 0};
+    /* Who is root may fork in spite of the limit. */
+    if (setrlimit(RLIMIT_NPROC, &limit) || setuid(65534)) return 1;
+    return fork() != -1;
+}
+"#;
+
 /// A thread that is not the main one executes another program, which ends all other threads.
 pub(crate) const EXEC: &str = r#"
 static void *thread(void *argument) {

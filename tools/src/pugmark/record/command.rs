@@ -100,6 +100,12 @@ pub fn run(command: &RecordCommand) -> Result<u8> {
     for program in &recording.not_followed {
         tell(format_args!("{program} was executed and is not in the recording: use --engine stepping"));
     }
+    if recording.unreported > 0 {
+        tell(format_args!(
+            "{} processes were forked and are not in the recording: they did not report themselves",
+            recording.unreported
+        ));
+    }
     match recording.cause {
         Cause::Limit => tell(format_args!(
             "the limit of {} instructions was reached: what the program did from there on is not in the trace",

@@ -88,6 +88,8 @@ pub struct Recording {
     pub cause: Cause,
     /// The programs that were executed but not recorded, because the emulator cannot execute them: those with 32 bits.
     pub not_followed: Vec<String>,
+    /// How many processes were forked that are not recorded, because the emulator did not report them before they ended.
+    pub unreported: u32,
 }
 
 /// Why a part of a recording, or all of it, ended.

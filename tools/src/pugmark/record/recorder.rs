@@ -95,7 +95,13 @@ impl<'a> Recorder<'a> {
         self.parts.sort_by_key(|part| part.task);
         let cause = self.tracing_ended.unwrap_or(Cause::Over);
         index::write(self.options, self.started_at, (&self.parts, ending, cause))?;
-        Ok(Recording { parts: std::mem::take(&mut self.parts), ending, cause, not_followed: vec![] })
+        Ok(Recording {
+            parts: std::mem::take(&mut self.parts),
+            ending,
+            cause,
+            not_followed: vec![],
+            unreported: 0,
+        })
     }
 
     /// Handles that a task has stopped or ended.

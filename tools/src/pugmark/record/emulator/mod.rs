@@ -36,7 +36,7 @@ use std::{
     process::{Child, Command},
     rc::Rc,
     sync::atomic::Ordering::Relaxed,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 use thread::Thread;
 
@@ -61,23 +61,26 @@ struct Emulation<'a> {
     tracing_ended: Option<Cause>,
     signals: Option<Signals>,
     started_at: SystemTime,
+    /// Since when all that is known has ended.
+    over_since: Option<Instant>,
 }
 
 /// A folder for the rings, which is removed in the end.
 struct Folder(PathBuf);
 
 impl Folder {
+    /// Its name was never used before: what is left of another recording's program must not report here.
     fn new() -> io::Result<Self> {
         let memory = Path::new("/dev/shm");
         let base = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };
-        for n in 0.. {
-            let path = base.join(format!("pugmark-record-{}-{n}", std::process::id()));
+        loop {
+            let time = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+            let path = base.join(format!("pugmark-record-{}-{time}", std::process::id()));
             match fs::create_dir(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => return made.map(|()| Self(path)),
             }
         }
-        Err(io::ErrorKind::AlreadyExists.into())
     }
 }
 
@@ -174,6 +177,7 @@ pub(super) fn record(
         tracing_ended: None,
         signals,
         started_at: SystemTime::now(),
+        over_since: None,
     };
     emulation.run(progress)
 }
@@ -181,6 +185,8 @@ pub(super) fn record(
 /// How often progress is shown, in instructions.
 const PROGRESS_EVERY: u64 = 4096;
 const PAUSE: Duration = Duration::from_micros(100);
+/// How long a process that was forked may take until it has rings. One that is killed before that never has any.
+const LONGEST_FORK: Duration = Duration::from_secs(5);
 
 impl Emulation<'_> {
     fn run(mut self, progress: &mut dyn FnMut(RecordProgress)) -> Result<Recording, RecordError> {
@@ -227,7 +233,8 @@ impl Emulation<'_> {
         index::write(self.options, self.started_at, (&parts, ending, cause))?;
         let not_followed =
             self.threads.iter_mut().flat_map(|thread| std::mem::take(&mut thread.not_followed)).collect();
-        Ok(Recording { parts, ending, cause, not_followed })
+        let unreported = self.unreported();
+        Ok(Recording { parts, ending, cause, not_followed, unreported })
     }
 
     fn count(&self) -> u64 {
@@ -283,6 +290,7 @@ impl Emulation<'_> {
         });
         let process = match parent {
             Some(parent) => {
+                parent.children += 1;
                 parent.read();
                 Process::new(ring, Some(parent))
             }
@@ -374,7 +382,17 @@ impl Emulation<'_> {
         }
         let over = self.processes.iter().all(|process| process.over)
             && self.threads.iter().all(|thread| thread.over);
-        Ok(self.ending.is_some() && over)
+        if self.ending.is_none() || !over {
+            self.over_since = None;
+            return Ok(false);
+        }
+        let since = *self.over_since.get_or_insert_with(Instant::now);
+        Ok(self.unreported() == 0 || since.elapsed() >= LONGEST_FORK)
+    }
+
+    /// How many processes were forked that have made no rings.
+    fn unreported(&self) -> u32 {
+        self.processes.iter().map(Process::unreported).sum()
     }
 
     /// Ends all tracing; the program continues.

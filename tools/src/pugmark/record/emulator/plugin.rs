@@ -15,6 +15,8 @@
 
 #[path = "api.rs"]
 mod api;
+#[path = "fork.rs"]
+mod fork;
 #[path = "wire.rs"]
 pub mod wire;
 
@@ -404,6 +406,7 @@ extern "C" fn after_call(_: PluginId, index: c_uint, number: i64, result: i64) {
     const PROT_EXEC: u64 = 4;
     const MAP_FIXED: u64 = 0x10;
     const PR_SET_NAME: u64 = 15;
+    fork::after_call(result);
     with_thread(index, |thread| {
         thread.waited += KERNEL_TICKS;
         thread.follow_clock();
@@ -517,34 +520,6 @@ pub const PLUGIN: &str = "plugin.so";
 /// The file with the time of all threads.
 pub const CLOCK_FILE: &str = "clock";
 
-/// In a forked process: it needs rings of its own.
-extern "C" fn forked() {
-    let mut process = lock();
-    // What is left of the other process's threads would write into its rings.
-    THREADS.iter().for_each(|thread| thread.store(null_mut(), Relaxed));
-    let Some(own) = process.as_mut() else { return };
-    if MAIN_ONLY.load(Relaxed) {
-        IS_OFF.store(true, Relaxed);
-        // Translated code goes on counting at this address.
-        own.definitions.replace_by_memory();
-        return;
-    }
-    let header = own.definitions.header();
-    let parent = (header.pid.load(Relaxed), header.generation.load(Relaxed), own.blocks);
-    let pid = std::process::id();
-    let generation =
-        (0..).find(|generation| !ring_path(&own.folder, 'p', pid, *generation).exists()).unwrap_or(0);
-    // The count of instructions is at the same address, because translated code has it.
-    match PluginProcess::ring(&own.folder, generation, own.definitions.address(), Some(parent)) {
-        Some(ring) => {
-            // The other process's ring is no longer mapped.
-            std::mem::forget(std::mem::replace(&mut own.definitions, ring));
-            own.generation = generation;
-        }
-        None => IS_OFF.store(true, Relaxed),
-    }
-}
-
 /// The path of a file from the root and without links, as the system names the file where it is mapped: the recording
 /// is looked at in other folders. Both texts end with a zero.
 fn whole_path(path: &[u8]) -> Vec<u8> {
@@ -588,7 +563,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
         let api = API.get_or_init(|| Api::find().unwrap_or_else(|| std::process::abort()));
         *lock() = Some(PluginProcess::begin(folder, program)?);
         // SAFETY: registers a function.
-        unsafe { pthread_atfork(None, None, Some(forked)) };
+        unsafe { pthread_atfork(Some(fork::begins), None, Some(fork::forked)) };
         (api.on_translation)(id, translates);
         (api.on_vcpu)(id, vcpu_begins);
         (api.on_vcpu_exit)(id, vcpu_ends);

@@ -17,6 +17,8 @@ pub(super) struct Process {
     handlers: HashMap<u32, u64>,
     /// It has ended or executes another program: nothing more will be written.
     pub(super) over: bool,
+    /// How many of the processes that it has forked were found.
+    pub(super) children: u32,
 }
 
 impl Process {
@@ -27,7 +29,7 @@ impl Process {
             let blocks = parent.blocks[..inherited.min(parent.blocks.len())].to_vec();
             (blocks, parent.pages.clone(), parent.handlers.clone())
         });
-        Self { ring, blocks, pages, handlers, over: false }
+        Self { ring, blocks, pages, handlers, over: false, children: 0 }
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -43,6 +45,11 @@ impl Process {
         let header = ring.header();
         let parent = header.parent.load(Relaxed);
         (parent != 0).then(|| (parent, header.parent_generation.load(Relaxed)))
+    }
+
+    /// How many processes it has forked that have made no rings yet.
+    pub(super) fn unreported(&self) -> u32 {
+        self.ring.header().forks.load(Relaxed).saturating_sub(self.children)
     }
 
     /// Reads all definitions. Returns whether there were any.

@@ -143,11 +143,14 @@ impl<'a> Thread<'a> {
                 }
                 match process.block(word) {
                     Some(block) => Item::Block(word, block),
-                    None => return Err(damaged()),
+                    None => return Err(damaged(&format!("block {word} is not defined"))),
                 }
             } else {
                 let (kind, words) = self.ring.take(word);
-                Item::Message(kind.ok_or_else(damaged)?, words)
+                Item::Message(
+                    kind.ok_or_else(|| damaged(&format!("message {word:#x} is of no known kind")))?,
+                    words,
+                )
             };
             if !self.over && self.budget.get() > 0 {
                 self.handle(process, item)?;
@@ -277,7 +280,9 @@ impl<'a> Thread<'a> {
             }
             (Kind::NotFollowed, path) => self.not_followed.push(text(path)),
             (Kind::SignalReturn, _) => {}
-            _ => return Err(damaged()),
+            (kind, words) => {
+                return Err(damaged(&format!("a message {kind:?} of {} words", words.len())));
+            }
         }
         Ok(())
     }
@@ -485,6 +490,7 @@ fn comm(program: &str) -> String {
     String::from_utf8_lossy(&name.as_bytes()[..name.len().min(15)]).into_owned()
 }
 
-fn damaged() -> RecordError {
-    RecordError::Step { ip: None, error: std::io::Error::other("what the emulator reports cannot be read") }
+fn damaged(what: &str) -> RecordError {
+    let error = std::io::Error::other(format!("what the emulator reports cannot be read: {what}"));
+    RecordError::Step { ip: None, error }
 }

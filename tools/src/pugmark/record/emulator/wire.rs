@@ -104,7 +104,9 @@ pub struct Header {
     pub parent: AtomicU32,
     pub parent_generation: AtomicU32,
     pub inherited: AtomicU32,
-    _unused: AtomicU32,
+    /// Definitions: how many processes this one has forked. A process is counted before it exists, so that the recorder
+    /// waits for its rings, whatever its parent does meanwhile.
+    pub forks: AtomicU32,
     /// Definitions: the number of instructions that began in the process while it had one thread.
     pub counted: AtomicU64,
     /// The same for a thread, as it was when its last block began, and now.
