@@ -87,6 +87,8 @@ pub(super) fn mutated_package(name: &str, own_tests: bool) -> Result<MutatedPack
         targets.map(|target| target.src_path.clone()).collect()
     };
     let mut roots = of_kind(package, "lib");
+    // So is a library called that other languages can be linked with too.
+    roots.extend(of_kind(package, "rlib"));
     if !only_library(package) {
         roots.extend(of_kind(package, "bin"));
     }
