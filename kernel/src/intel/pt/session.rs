@@ -33,7 +33,7 @@ pub struct PtSession<M: Msr, F: Frames> {
     checked: Checked,
     /// IA32_RTIT_CTL without TraceEn.
     ctl: RtitCtl,
-    /// The value for IA32_RTIT_STATUS when the trace resumes, if no PSB is due.
+    /// What is kept of IA32_RTIT_STATUS until the trace resumes.
     status: RtitStatus,
     ring: Ring,
     gaps: Gaps,
@@ -360,7 +360,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
             return Ok(false);
         }
         self.set_guard(halted);
-        self.unit.write(if self.resync { RtitStatus::empty() } else { self.status })?;
+        self.unit.write(self.next_status())?;
         let (region, offset) = self.ring.place(self.ring.head());
         // An offset is below the region's size, which is below 2^32.
         let (base, pointers) = self.buffer.registers(region, offset as u32);
@@ -368,6 +368,15 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         self.unit.write(pointers)?;
         self.unit.write_filters(&self.checked)?;
         Ok(true)
+    }
+
+    /// Returns IA32_RTIT_STATUS for the next stretch. PacketByteCnt 0 makes it begin with a PSB; a PMI that is pending
+    /// is about what has been written, and stays due.
+    const fn next_status(&self) -> RtitStatus {
+        match self.resync {
+            true => self.status.intersection(RtitStatus::PEND_TOPA_PMI),
+            false => self.status,
+        }
     }
 
     /// Returns whether another gap can be noted. A ring in overwrite mode gives up its oldest bytes to make room.

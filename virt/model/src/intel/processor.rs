@@ -1,5 +1,7 @@
 //! One Intel logical processor, which joins the tracing units.
 
+mod extended_state;
+
 use crate::branch::{DecodeCache, InstructionKind};
 use crate::intel::bts::Bts;
 use crate::intel::cpuid::overlay;
@@ -18,10 +20,11 @@ use crate::{
     CpuidResult, Delivery, DeliveryKind, GeneralProtection, PageFault, PhysMemory, Pmi, Processor, Retired,
     Violations,
 };
+use extended_state::ExtendedState;
 
 /// One logical processor's tracing hardware.
 ///
-/// Not modelled: SMM, VMX, TSX and SGX; XSAVES and XRSTORS of PT state; SMRR and the APIC page as output; output to
+/// Not modelled: SMM, VMX, TSX and SGX; state components of XSAVES other than PT's; SMRR and the APIC page as output; output to
 /// MMIO; the trace transport subsystem, which only discards its output; branch trace messages on a bus; BTF;
 /// fixed-function counters of Ice Lake; events of general-purpose counters other than instructions and branches; load
 /// latency.
@@ -36,6 +39,7 @@ pub struct IntelProcessor {
     bts: Bts,
     shared: SharedState,
     misc_enable: MiscEnable,
+    extended_state: ExtendedState,
     predictor: Predictor,
     /// The address of the instruction that retired last.
     last_ip: u64,
@@ -62,6 +66,7 @@ impl IntelProcessor {
             bts: Bts::new(profile, settings),
             shared,
             misc_enable: MiscEnable::new(profile),
+            extended_state: ExtendedState::default(),
             predictor: Predictor::new(),
             last_ip: 0,
             decode_cache: DecodeCache::new(),
@@ -92,6 +97,17 @@ impl IntelProcessor {
             }
         }
         self.shared.perfmon.instruction_retired(&mut self.shared.violations);
+    }
+
+    /// The instruction `at`, which writes MSRs, retires; `stepped` says which units were on before it.
+    fn has_written(&mut self, stepped: [bool; UNITS], at: &Retired, mem: &mut dyn PhysMemory) {
+        self.last_ip = at.before.ip;
+        match (stepped.contains(&true), self.needs_each_instruction()) {
+            (true, true) => self.retire_in_units(stepped, at, mem),
+            // Nothing is on any more, so a PMI cannot wait for further instructions.
+            (true, false) => self.shared.perfmon.deliver_all(&mut self.shared.violations),
+            (false, _) => {}
+        }
     }
 
     /// Whether the registers must be given before the next instruction retires.
@@ -136,11 +152,13 @@ impl IntelProcessor {
 
 impl Processor for IntelProcessor {
     fn cpuid(&self, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult {
-        overlay(self.profile, leaf, subleaf, hardware)
+        self.extended_state.cpuid(leaf, subleaf, overlay(self.profile, leaf, subleaf, hardware))
     }
 
     fn owns_msr(&self, msr: u32) -> bool {
-        is_processors_own_msr(msr) || self.units().iter().any(|unit| unit.owns_msr(msr))
+        is_processors_own_msr(msr)
+            || self.extended_state.owns_msr(msr)
+            || self.units().iter().any(|unit| unit.owns_msr(msr))
     }
 
     fn read_msr(&self, msr: u32) -> Result<u64, GeneralProtection> {
@@ -151,6 +169,7 @@ impl Processor for IntelProcessor {
             msr::PLATFORM_INFO => Err(GeneralProtection),
             msr::IA32_MISC_ENABLE => Ok(self.misc_enable.value()),
             msr::IA32_PERF_CAPABILITIES => self.profile.perf_capabilities.ok_or(GeneralProtection),
+            _ if self.extended_state.owns_msr(msr) => Ok(self.extended_state.xss()),
             _ if is_processors_own_msr(msr) => self.shared.perfmon.read(msr),
             _ => {
                 let owner = self.units().into_iter().find(|unit| unit.owns_msr(msr));
@@ -171,6 +190,7 @@ impl Processor for IntelProcessor {
         match msr {
             msr::IA32_MISC_ENABLE => self.misc_enable.write(value)?,
             msr::PLATFORM_INFO | msr::IA32_PERF_CAPABILITIES => return Err(GeneralProtection),
+            _ if self.extended_state.owns_msr(msr) => self.extended_state.set_xss(value)?,
             _ if is_processors_own_msr(msr) => self.shared.perfmon.write(msr, value)?,
             _ => {
                 let units: [&mut dyn TracingUnit; UNITS] =
@@ -180,13 +200,7 @@ impl Processor for IntelProcessor {
                 owner.ok_or(GeneralProtection)?.write_msr(msr, value, at, bus)?;
             }
         }
-        self.last_ip = at.before.ip;
-        match (stepped.contains(&true), self.needs_each_instruction()) {
-            (true, true) => self.retire_in_units(stepped, at, mem),
-            // Nothing is on any more, so a PMI cannot wait for further instructions.
-            (true, false) => self.shared.perfmon.deliver_all(&mut self.shared.violations),
-            (false, _) => {}
-        }
+        self.has_written(stepped, at, mem);
         Ok(())
     }
 
