@@ -1,5 +1,6 @@
-//! RDMSR and WRMSR that turn a #GP into an error, with the help of the kernel's #GP handler.
+//! RDMSR, WRMSR and XRSTORS that turn a #GP into an error, with the help of the kernel's #GP handler.
 
+use crate::intel::pt::{PtStateArea, PtStateInstructions};
 use crate::msr::{GeneralProtection, Msr};
 use core::arch::global_asm;
 use core::marker::PhantomData;
@@ -59,7 +60,8 @@ impl GuardedMsr {
 pub fn fixup(rip: u64) -> Option<Fixup> {
     let rdmsr = &raw const pugmark_rdmsr_access as u64;
     let wrmsr = &raw const pugmark_wrmsr_access as u64;
-    (rip == rdmsr || rip == wrmsr).then_some(Fixup(()))
+    let xrstors = &raw const pugmark_xrstors_access as u64;
+    [rdmsr, wrmsr, xrstors].contains(&rip).then_some(Fixup(()))
 }
 
 /// The proof that an access of this module raised the #GP that is being handled.
@@ -129,6 +131,47 @@ unsafe impl Msr for GuardedMsr {
     }
 }
 
+/// XSAVES and XRSTORS of the registers of Intel PT, on the processor that executes them. A #GP of XRSTORS is reported, if
+/// the kernel's handler calls [`fixup`].
+///
+/// The type is neither `Send` nor `Sync`: a value belongs to the processor on which it was created.
+#[derive(Debug)]
+pub struct GuardedXsaves(PhantomData<*const ()>);
+
+impl GuardedXsaves {
+    /// Returns access to the instructions of this processor.
+    ///
+    /// # Safety
+    ///
+    /// That of [`GuardedMsr::new`]. CR0.TS is 0 wherever the driver runs, or the instructions raise #NM.
+    #[must_use]
+    pub const unsafe fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+// SAFETY: they are executed by the same processor in all calls, as the caller of `new` promised, with PT state alone in
+// the mask; XSAVES clears TraceEn where it saves that.
+unsafe impl PtStateInstructions for GuardedXsaves {
+    fn xsaves(&mut self, area: &mut PtStateArea) {
+        let area = area.bytes_mut().as_mut_ptr();
+        // SAFETY: the area has room for the header and PT state, and is aligned to 64 bytes by its type.
+        unsafe {
+            core::arch::asm!(
+                "xsaves64 [{area}]",
+                area = in(reg) area, in("eax") 0x100, in("edx") 0,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+
+    unsafe fn xrstors(&mut self, area: &PtStateArea) -> bool {
+        // SAFETY: the function follows the calling convention, with and without the fault; the caller is responsible
+        // for the values.
+        unsafe { pugmark_xrstors(area.bytes().as_ptr()) == 0 }
+    }
+}
+
 unsafe extern "sysv64" {
     /// Returns 0, or 1 after a #GP.
     fn pugmark_rdmsr(address: u32, value: *mut u64) -> u32;
@@ -136,6 +179,9 @@ unsafe extern "sysv64" {
     fn pugmark_wrmsr(address: u32, value: u64) -> u32;
     /// Continues at `pugmark_msr_faulted` with these registers.
     fn pugmark_msr_resume(interrupted: *const Interrupted) -> !;
+    /// Executes XRSTORS with PT state in the mask. Returns 0, or 1 after a #GP.
+    fn pugmark_xrstors(area: *const u8) -> u32;
+    static pugmark_xrstors_access: u8;
     static pugmark_rdmsr_access: u8;
     static pugmark_wrmsr_access: u8;
     static pugmark_msr_faulted: u8;
@@ -151,6 +197,9 @@ global_asm!(
     .global pugmark_msr_resume
     .hidden pugmark_rdmsr, pugmark_wrmsr, pugmark_rdmsr_access, pugmark_wrmsr_access, pugmark_msr_faulted
     .hidden pugmark_msr_resume
+    .global pugmark_xrstors, pugmark_xrstors_access
+    .hidden pugmark_xrstors, pugmark_xrstors_access
+    .type pugmark_xrstors, @function
     .type pugmark_rdmsr, @function
     .type pugmark_wrmsr, @function
     .type pugmark_msr_resume, @function
@@ -173,6 +222,14 @@ global_asm!(
         xor eax, eax
         ret
     .size pugmark_wrmsr, . - pugmark_wrmsr
+    pugmark_xrstors:
+        mov eax, 0x100
+        xor edx, edx
+    pugmark_xrstors_access:
+        xrstors64 [rdi]
+        xor eax, eax
+        ret
+    .size pugmark_xrstors, . - pugmark_xrstors
     pugmark_msr_resume:
         mov rbx, qword ptr [rdi]
         mov rbp, qword ptr [rdi + 8]
@@ -197,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fixup_knows_its_two_instructions_and_no_other() {
+    fn the_fixup_knows_its_instructions_and_no_other() {
         let rdmsr = &raw const pugmark_rdmsr_access as u64;
         let wrmsr = &raw const pugmark_wrmsr_access as u64;
         for (rip, opcode) in [(rdmsr, [0x0f, 0x32]), (wrmsr, [0x0f, 0x30])] {
@@ -211,6 +268,11 @@ mod tests {
             assert!(fixup(rip - 1).is_none());
             assert!(fixup(rip + 2).is_none());
         }
+        let xrstors = &raw const pugmark_xrstors_access as u64;
+        // SAFETY: in front of a four-byte instruction.
+        assert_eq!(unsafe { *(xrstors as *const [u8; 4]) }, [0x48, 0x0f, 0xc7, 0x1f], "xrstors64 [rdi]");
+        assert_eq!(fixup(xrstors).unwrap().address(), fixup(rdmsr).unwrap().address());
+        assert!(fixup(xrstors - 1).is_none() && fixup(xrstors + 4).is_none());
     }
 
     /// A program in user mode may not execute either instruction; its operating system turns the #GP into a signal.

@@ -2,7 +2,7 @@
 
 mod guarded;
 
-pub use guarded::{Fixup, GuardedMsr, Interrupted, fixup};
+pub use guarded::{Fixup, GuardedMsr, GuardedXsaves, Interrupted, fixup};
 
 use crate::msr::{GeneralProtection, Msr};
 use core::marker::PhantomData;

@@ -56,7 +56,7 @@ pub(crate) use ds::DsAreaBase;
 pub use ds::{ApicBase, MiscEnable};
 pub(crate) use lbr::{LbrCtl, LbrDepth, LbrSelect};
 pub(crate) use perfmon::{GlobalStatus, GlobalStatusReset};
-pub(crate) use rtit::{AddrA, AddrB, AddrCfg, Cr3Match};
+pub(crate) use rtit::{AddrA, AddrB, AddrCfg, Cr3Match, Xss};
 pub use rtit::{OutputBase, OutputMaskPtrs, RtitCtl, RtitStatus};
 pub(crate) use vmx::VmxMisc;
 

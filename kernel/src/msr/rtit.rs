@@ -135,6 +135,18 @@ bitflags! {
     }
 }
 
+bitflags! {
+    /// IA32_XSS (`0xda0`): which supervisor state components XSAVES saves. Only read here.
+    ///
+    /// Source: SDM vol. 1, Managing State Using the XSAVE Feature Set, "Enabling the XSAVE Feature Set and
+    /// XSAVE-Enabled Features".
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Xss: u64 {
+        /// PT state: registers of Intel PT.
+        const PT = 1 << 8;
+    }
+}
+
 /// IA32_RTIT_OUTPUT_BASE (`0x560`): the physical address of the output range, or of the current ToPA table.
 ///
 /// The processor writes it while it traces: a read has a meaning only after TraceEn is cleared. Bits 6:0 and those from
@@ -225,6 +237,7 @@ impl<const N: u32> Register for AddrB<N> {
 flags! {
     RtitCtl = 0x570,
     RtitStatus = 0x571,
+    Xss = 0xda0,
 }
 
 values! {

@@ -5,6 +5,7 @@ mod collector;
 mod ledger;
 mod ram;
 pub(crate) mod store;
+pub(crate) mod xsave;
 
 #[allow(unused_imports, reason = "each test file uses its part")]
 pub(crate) use collector::{Collector, assert_same, run_within, synced, tips};

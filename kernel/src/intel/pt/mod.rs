@@ -23,6 +23,7 @@ mod task;
 pub(crate) mod topa;
 mod tracer;
 mod unit;
+mod xsave;
 
 pub use buffer::{Buffer, BufferError, Layout, Mode};
 pub use capabilities::{PtCapabilities, TscRatio};
@@ -41,6 +42,7 @@ pub use task::{NotSwitched, PtTask};
 pub use topa::{RegionSize, TopaError};
 pub use tracer::PtTracer;
 pub use unit::{LeftOn, PtRefusal, PtUnit};
+pub use xsave::{NoPtState, PtStateArea, PtStateInstructions, XsavedMsr};
 
 use crate::msr::{GeneralProtection, Msr, RtitCtl, TypedMsr};
 
