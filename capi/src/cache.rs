@@ -14,11 +14,12 @@ use std::{
 #[derive(Debug)]
 pub struct Cache {
     name: Option<CString>,
-    inner: Mutex<Inner>,
+    /// Its sections know it as well.
+    inner: Arc<Mutex<Inner>>,
 }
 
 #[derive(Debug)]
-struct Inner {
+pub(crate) struct Inner {
     /// Sections and the addresses that they are loaded at. The identifier of an entry is its index plus one.
     entries: Vec<(Arc<Section>, u64)>,
     /// How much memory mappings that nobody uses may take.
@@ -46,13 +47,16 @@ impl Inner {
         Some(exact.unwrap_or(first))
     }
 
-    fn keep(&mut self, mapping: Arc<Mapping>, memory: u64) {
-        let known = self.kept.iter().position(|(kept, _)| Arc::ptr_eq(kept, &mapping));
-        if known.is_none() && memory > self.limit {
-            return;
+    /// Keeps a mapping that takes so much memory as the one used last.
+    pub(crate) fn keep(&mut self, mapping: &Arc<Mapping>, memory: u64) {
+        match self.kept.iter().position(|(kept, _)| Arc::ptr_eq(kept, mapping)) {
+            Some(known) => {
+                self.kept[..=known].rotate_right(1);
+                self.kept[0].1 = memory;
+            }
+            None if memory > self.limit => return,
+            None => self.kept.insert(0, (Arc::clone(mapping), memory)),
         }
-        let entry = known.map_or((mapping, memory), |known| self.kept.remove(known));
-        self.kept.insert(0, entry);
         self.prune();
     }
 
@@ -80,7 +84,8 @@ impl Cache {
         let mut found = inner.find(file, offset, size, address);
         let mut new = None;
         if found.is_none() {
-            let section = Section::new(file, offset, size).ok_or(Code::Invalid)?;
+            let section =
+                Section::new(file, offset, size, Arc::downgrade(&self.inner)).ok_or(Code::Invalid)?;
             // It may be shorter than asked for, and known by its real size.
             found = inner.find(file, offset, section.size, address);
             new = Some(section);
@@ -109,7 +114,6 @@ impl Cache {
         let (section, base) = self.lookup(isid)?;
         let from = address.checked_sub(base).ok_or(Code::NotMapped)?;
         let mapping = section.map()?;
-        locked(&self.inner).keep(Arc::clone(&mapping), section.memory(&mapping));
         section.read(&mapping, from, out)
     }
 }
@@ -131,7 +135,7 @@ pub(crate) unsafe fn owned(name: *const c_char) -> Option<CString> {
 pub unsafe extern "C" fn pt_iscache_alloc(name: *const c_char) -> *mut Cache {
     // SAFETY: by contract.
     let name = unsafe { owned(name) };
-    let inner = Mutex::new(Inner { entries: vec![], limit: u64::MAX, kept: vec![] });
+    let inner = Arc::new(Mutex::new(Inner { entries: vec![], limit: u64::MAX, kept: vec![] }));
     Box::into_raw(Box::new(Cache { name, inner }))
 }
 

@@ -178,6 +178,10 @@ impl PtConfig {
     }
 }
 
+/// Models that have erratum SKL014 in libipt 2.0.5, but not in later versions. Its callers' traces may be of that time,
+/// and for those without the erratum it changes nothing.
+const WITH_SKL014: [u8; 4] = [0x8f, 0x97, 0x9a, 0xbf];
+
 /// Writes the errata of a processor.
 ///
 /// # Safety
@@ -193,7 +197,11 @@ pub unsafe extern "C" fn pt_cpu_errata(errata: *mut PtErrata, cpu: *const PtCpu)
         INTEL => Errata::of(Cpu::intel(cpu.family, cpu.model, cpu.stepping)).ok(),
         _ => None,
     };
+    let mut bits = known.map_or(PtErrata::NONE, PtErrata::from);
+    if cpu.vendor == INTEL && cpu.family == 6 && WITH_SKL014.contains(&cpu.model) {
+        bits.bits |= PtErrata::SKL014;
+    }
     // SAFETY: it is not null, so it points to a writable structure by contract.
-    unsafe { errata.write(known.map_or(PtErrata::NONE, PtErrata::from)) };
+    unsafe { errata.write(bits) };
     if known.is_some() { 0 } else { Code::BadCpu.status() }
 }

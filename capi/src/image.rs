@@ -3,13 +3,14 @@
 use crate::{
     cache::{Cache, owned},
     error::Code,
+    flow::block::Ways,
     section::{Mapping, Section},
 };
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},
     mem::take,
     ptr,
-    sync::Arc,
+    sync::{Arc, Weak},
 };
 
 /// `struct pt_asid`: an address space.
@@ -77,9 +78,9 @@ impl Mapped {
         self.offset.wrapping_add(ip.wrapping_sub(self.address))
     }
 
-    /// The size of the whole section.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.section.size
+    /// The ways in the whole section.
+    pub(crate) fn ways<'a>(&self, mapping: &'a Arc<Mapping>) -> Option<&'a Ways> {
+        self.section.ways(mapping)
     }
 
     /// Reads as many bytes as it has from an address on.
@@ -289,7 +290,7 @@ pub unsafe extern "C" fn pt_image_add_file(
     let asid = unsafe { PtAsid::from_user(asid) };
     // SAFETY: it is not null, so it is a string by contract.
     let file = unsafe { CStr::from_ptr(file) };
-    let Some(section) = Section::new(file, offset, size) else { return Code::Invalid.status() };
+    let Some(section) = Section::new(file, offset, size, Weak::new()) else { return Code::Invalid.status() };
     image.add(section, asid, address, 0);
     0
 }

@@ -1,6 +1,6 @@
 //! Parts of files, mapped while somebody reads them.
 
-use crate::{error::Code, flow::block::Ways};
+use crate::{cache::Inner, error::Code, flow::block::Ways};
 use memmap2::{Mmap, MmapOptions};
 use std::{
     ffi::{CStr, CString, OsStr},
@@ -10,7 +10,7 @@ use std::{
         fs::{FileExt as _, MetadataExt as _},
     },
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, atomic::AtomicU32},
 };
 
 /// A part of a file.
@@ -22,6 +22,8 @@ pub(crate) struct Section {
     /// By which libipt sees that the file is another one: its size, and when it was changed, in seconds.
     state: (u64, i64),
     mapping: Mutex<Weak<Mapping>>,
+    /// The cache that keeps it mapped, if it is of one.
+    cache: Weak<Mutex<Inner>>,
 }
 
 /// A section that somebody reads.
@@ -29,14 +31,6 @@ pub(crate) struct Section {
 pub(crate) struct Mapping {
     bytes: Bytes,
     ways: OnceLock<Ways>,
-}
-
-impl Mapping {
-    /// The ways in the code of the section, which are known as long as it is mapped. `None`: it is too large.
-    pub(crate) fn ways(&self, bytes: u64) -> Option<&Ways> {
-        let bytes = u32::try_from(bytes).ok()?;
-        Some(self.ways.get_or_init(|| Ways::new(bytes as usize)))
-    }
 }
 
 /// The bytes of a section.
@@ -49,7 +43,7 @@ enum Bytes {
 
 impl Section {
     /// A section of the file, not longer than the file. `None`: there is no such file, or it ends before `offset`.
-    pub(crate) fn new(file: &CStr, offset: u64, size: u64) -> Option<Arc<Self>> {
+    pub(crate) fn new(file: &CStr, offset: u64, size: u64, cache: Weak<Mutex<Inner>>) -> Option<Arc<Self>> {
         let metadata = fs::metadata(path(file)).ok()?;
         let left = metadata.len().checked_sub(offset).filter(|&left| left > 0)?;
         Some(Arc::new(Self {
@@ -58,11 +52,36 @@ impl Section {
             size: size.min(left),
             state: state(&metadata),
             mapping: Mutex::default(),
+            cache,
         }))
     }
 
     /// The bytes. The file is mapped anew unless somebody has the mapping.
     pub(crate) fn map(&self) -> Result<Arc<Mapping>, Code> {
+        let mapping = self.map_shared()?;
+        self.keep(&mapping);
+        Ok(mapping)
+    }
+
+    /// Lets the cache keep it mapped.
+    fn keep(&self, mapping: &Arc<Mapping>) {
+        if let Some(cache) = self.cache.upgrade() {
+            locked(&cache).keep(mapping, self.memory(mapping));
+        }
+    }
+
+    /// The ways in the code of the section, which are known as long as it is mapped. `None`: it is too large.
+    pub(crate) fn ways<'a>(&self, mapping: &'a Arc<Mapping>) -> Option<&'a Ways> {
+        if let Some(ways) = mapping.ways.get() {
+            return Some(ways);
+        }
+        let bytes = u32::try_from(self.size).ok()?;
+        let ways = mapping.ways.get_or_init(|| Ways::new(bytes as usize));
+        self.keep(mapping);
+        Some(ways)
+    }
+
+    fn map_shared(&self) -> Result<Arc<Mapping>, Code> {
         let mut known = locked(&self.mapping);
         if let Some(mapping) = known.upgrade() {
             return Ok(mapping);
@@ -102,14 +121,16 @@ impl Section {
         }
     }
 
-    /// How much memory the mapping takes: from the begin of the first page, because pages are mapped.
-    pub(crate) fn memory(&self, mapping: &Mapping) -> u64 {
+    /// How much memory the mapping takes: from the begin of the first page, because pages are mapped, and a number of ways
+    /// and one for each.
+    fn memory(&self, mapping: &Mapping) -> u64 {
         /// libipt asks the system; x86-64 has pages of this size.
         const PAGE: u64 = 0x1000;
-        match &mapping.bytes {
+        let bytes = match &mapping.bytes {
             Bytes::Memory(_) => self.size + self.offset % PAGE,
             Bytes::File(_) => 0,
-        }
+        };
+        bytes + mapping.ways.get().map_or(0, |_| (self.size + 1) * size_of::<AtomicU32>() as u64)
     }
 }
 

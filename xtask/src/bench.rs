@@ -5,6 +5,7 @@
 //! also does other work, this says most about the program. Everybody uses what it decodes in the same way: it is added
 //! up, and where the layers are the same the sums must be equal.
 
+mod capi;
 mod clock;
 mod layers;
 mod load;
@@ -63,6 +64,9 @@ pub(crate) struct BenchOptions {
     /// Compare with libipt only: the others are built on first use, which takes a minute
     #[arg(long)]
     no_peers: bool,
+    /// Measure our libipt.so.2 beside the installed one, each called through its C interface
+    #[arg(long, conflicts_with = "plots")]
+    capi: bool,
     /// Write all numbers into a file as well
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -111,6 +115,13 @@ fn bench_in(options: &BenchOptions, scratch: &Path) -> Result<()> {
     if libipt.is_none() {
         println!("libipt is not installed: no comparison with it");
     }
+    let is_wanted = |layer: &str| options.layer.is_empty() || options.layer.iter().any(|name| name == layer);
+    if options.capi {
+        let mut report = Report::new();
+        let least = Duration::from_secs_f64(options.seconds);
+        capi::Libraries::load(libipt)?.measure(&loads, &mut report, least, is_wanted)?;
+        return finish(options, &report, &loads);
+    }
     let peers = if options.no_peers { None } else { peers() };
     let mut report = Report::new();
     for load in &loads {
@@ -119,7 +130,7 @@ fn bench_in(options: &BenchOptions, scratch: &Path) -> Result<()> {
             Setup { load, image: Image::new(&sections), libipt: libipt.as_ref(), peers: peers.as_ref() };
         println!("\n{}: {} bytes", load.name, load.trace.len());
         for layer in &LAYERS {
-            if !options.layer.is_empty() && options.layer.iter().all(|name| name != layer.name) {
+            if !is_wanted(layer.name) {
                 continue;
             }
             let speeds = layer.measure(&setup, Duration::from_secs_f64(options.seconds))?;
@@ -128,12 +139,17 @@ fn bench_in(options: &BenchOptions, scratch: &Path) -> Result<()> {
             report.add(&row);
         }
     }
-    report.print_ratios(&loads);
+    finish(options, &report, &loads)
+}
+
+/// What comes after all layers.
+fn finish(options: &BenchOptions, report: &Report, loads: &[Load]) -> Result<()> {
+    report.print_ratios(loads);
     if let Some(file) = &options.json {
         fs::write(file, report.json()?).with_context(|| format!("cannot write {}", file.display()))?;
     }
     if let Some(folder) = &options.plots {
-        plots(&report, &loads, folder).with_context(|| format!("no plots in {}", folder.display()))?;
+        plots(report, loads, folder).with_context(|| format!("no plots in {}", folder.display()))?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use pugmark_qemu_tests::images::target_folder;
 use pugmark_qemu_tests::linux::packages;
 use pugmark_qemu_tests::machine::QEMU;
 use std::process::Command;
@@ -32,6 +33,7 @@ struct PackageManager {
     qemu_user: &'static str,
     chromium: &'static str,
     groff: &'static str,
+    yasm: &'static str,
 }
 
 /// Returns the names of the packages with a program or library.
@@ -50,6 +52,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         qemu_user: "qemu-user",
         chromium: "chromium",
         groff: "groff",
+        yasm: "yasm",
     },
     PackageManager {
         systems: &["fedora", "rhel"],
@@ -63,6 +66,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         qemu_user: "qemu-user",
         chromium: "chromium",
         groff: "groff",
+        yasm: "yasm",
     },
     PackageManager {
         systems: &["arch"],
@@ -76,6 +80,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         qemu_user: "qemu-user",
         chromium: "chromium",
         groff: "groff",
+        yasm: "yasm",
     },
     PackageManager {
         systems: &["opensuse", "suse"],
@@ -89,6 +94,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         qemu_user: "qemu-linux-user",
         chromium: "chromium",
         groff: "groff",
+        yasm: "yasm",
     },
     PackageManager {
         systems: &["alpine"],
@@ -102,6 +108,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         qemu_user: "qemu-x86_64",
         chromium: "chromium",
         groff: "groff",
+        yasm: "yasm",
     },
 ];
 
@@ -127,12 +134,13 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
 /// Something without which tests skip what they compare with it: its name, whether it is installed, and its packages.
 type Optional = (&'static str, fn(&str) -> bool, Packages);
 
-const OPTIONAL: [Optional; 5] = [
+const OPTIONAL: [Optional; 6] = [
     ("libipt.so.2", is_library, |manager| manager.ipt),
     ("libpfm.so.4", is_library, |manager| manager.pfm),
     ("qemu-x86_64", |name| answers(name, "--version"), |manager| manager.qemu_user),
     ("chromium", |name| answers(name, "--version"), |manager| manager.chromium),
     ("groff", |name| answers(name, "--version"), |manager| manager.groff),
+    ("yasm", |name| answers(name, "--version"), |manager| manager.yasm),
 ];
 
 /// Calls [`prepare`], and makes sure that what tests compare with exists, and the Linux that they boot. If
@@ -158,11 +166,30 @@ pub(crate) fn prepare_tests(no_install: bool) -> Result<()> {
     if let Err(error) = require("perf", |manager| manager.perf, no_install) {
         println!("{error:#}");
     }
+    if let Err(error) = libipt_sources(no_install) {
+        println!("{error:#}");
+    }
     let mut packages = packages::Packages { no_install, tell: &mut |command| println!("{command}") };
     if let Err(error) = packages.kernel().and_then(|_| packages.busybox()) {
         println!("Linux is missing as a guest: {error:#}");
     }
     Ok(())
+}
+
+/// libipt with its tests, which run with our library. Debian's 2.0.5 is built from these sources, unchanged.
+const LIBIPT: (&str, &str) =
+    ("libipt-2.0.5", "git clone --quiet --depth 1 --branch v2.0.5 https://github.com/intel/libipt");
+
+/// Gets libipt's sources into the build folder if they are not there.
+fn libipt_sources(no_install: bool) -> Result<()> {
+    let (name, clone) = LIBIPT;
+    let folder = target_folder().join(name);
+    if folder.exists() {
+        return Ok(());
+    }
+    let command = format!("{clone} {}", folder.display());
+    ensure!(!no_install, "the sources of libipt are missing; this gets them: {command}");
+    install("the sources of libipt", &command)
 }
 
 /// Whether the loader finds the library.

@@ -212,7 +212,7 @@ impl BlockDecoder {
         let (mapped, mapping) = self.flow.kept.current().ok_or(Code::Internal.status())?;
         let mapping = Arc::clone(mapping);
         let mapped = mapped.clone();
-        let ways = mapping.ways(mapped.bytes()).ok_or(Code::NotSupported.status())?;
+        let ways = mapped.ways(&mapping).ok_or(Code::NotSupported.status())?;
         self.cached(block, &MappedCode { mapped: &mapped, mapping: &mapping, ways })
     }
 

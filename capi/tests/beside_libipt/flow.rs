@@ -246,6 +246,7 @@ struct Decoders {
     functions: [Functions; 2],
     handles: [Handle; 2],
     images: [Handle; 2],
+    caches: [Handle; 2],
 }
 
 impl Decoders {
@@ -261,7 +262,30 @@ impl Decoders {
             // SAFETY: as before.
             assert_eq!(unsafe { (functions[at].get_image)(handles[at]) }, images[at]);
         }
-        Self { both, functions, handles, images }
+        // SAFETY: null is allowed.
+        let caches = both.map(|library| unsafe { (library.pt_iscache_alloc)(null()) });
+        Self { both, functions, handles, images, caches }
+    }
+
+    /// Sets how much memory of sections that no decoder is in stays mapped.
+    fn set_limit(&self, limit: u64) {
+        for at in 0..2 {
+            // SAFETY: the cache is alive.
+            assert_eq!(unsafe { (self.both[at].pt_iscache_set_limit)(self.caches[at], limit) }, 0);
+        }
+    }
+
+    /// As [`add_file`](Self::add_file), but by way of the cache.
+    fn add_cached(&self, file: &Path, offset: u64, size: u64, base: u64) {
+        let name = CString::new(file.to_str().unwrap()).unwrap();
+        let added = [0, 1].map(|at| {
+            let (library, cache) = (self.both[at], self.caches[at]);
+            // SAFETY: the cache is alive, and the name is a string.
+            let isid = unsafe { (library.pt_iscache_add_file)(cache, name.as_ptr(), offset, size, base) };
+            // SAFETY: the image is alive as well.
+            (isid, unsafe { (library.pt_image_add_cached)(self.images[at], cache, isid, null()) })
+        });
+        assert_eq!(added[0], added[1]);
     }
 
     fn add_file(&self, file: &Path, offset: u64, size: u64, base: u64, asid: Option<[u64; 3]>) {
@@ -295,6 +319,8 @@ impl Drop for Decoders {
             unsafe { (self.functions[at].free)(self.handles[at]) };
             // SAFETY: nor is the image.
             unsafe { (self.both[at].pt_image_free)(self.images[at]) };
+            // SAFETY: nor is the cache.
+            unsafe { (self.both[at].pt_iscache_free)(self.caches[at]) };
         }
     }
 }
@@ -403,7 +429,14 @@ fn compare_damaged(of: Of) {
             config.callback = Some(unknown);
         }
         let decoders = Decoders::new(both, of, &config);
-        if rng.bool() {
+        if rng.u8(..4) == 0 {
+            // Code in four files, of which all, some or none stay mapped with what is known of them.
+            decoders.set_limit([u64::MAX, 0, 0x8000, 0x1500][rng.usize(..4)]);
+            for part in 0..4 {
+                let (offset, base) = (rng.u64(..0x400), part * 0x1000);
+                decoders.add_cached(&files.pick(&mut rng), offset, 0x1000, base);
+            }
+        } else if rng.bool() {
             // Most of the code is in one file; parts of others hide parts of it.
             decoders.add_file(&files.pick(&mut rng), 0, u64::MAX, 0, None);
             for _ in 0..rng.usize(..3) {

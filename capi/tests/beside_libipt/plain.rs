@@ -38,11 +38,8 @@ fn cpu(vendor: u32, family: u16, model: u8) -> u64 {
     u64::from(vendor) | u64::from(family) << 32 | u64::from(model) << 48
 }
 
-/// Processors that libipt has learned about since 2.0.5, or whose errata it has corrected: ours has the newer table.
-const NEWER: [(u16, u8); 21] = [
-    (6, 0x8f),
-    (6, 0x97),
-    (6, 0x9a),
+/// Processors that libipt has learned about since 2.0.5: ours has the newer table.
+const NEWER: [(u16, u8); 17] = [
     (6, 0xaa),
     (6, 0xac),
     (6, 0xad),
@@ -53,7 +50,6 @@ const NEWER: [(u16, u8); 21] = [
     (6, 0xb7),
     (6, 0xba),
     (6, 0xbd),
-    (6, 0xbf),
     (6, 0xc5),
     (6, 0xc6),
     (6, 0xcc),
