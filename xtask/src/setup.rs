@@ -325,7 +325,7 @@ mod tests {
         let commands = |release| OPTIONAL.map(|(_, _, packages)| install_command(release, packages, true));
         let debian = commands("ID=debian").map(|command| command.unwrap());
         let names = debian.each_ref().map(|command| command.rsplit(' ').next().unwrap());
-        assert_eq!(names, ["libipt-dev", "libpfm4-dev", "qemu-user", "chromium", "groff"]);
+        assert_eq!(names, ["libipt-dev", "libpfm4-dev", "qemu-user", "chromium", "groff", "yasm"]);
         let [ipt, pfm, emulator, ..] = commands("ID=alpine");
         assert!(
             ipt.is_none()
