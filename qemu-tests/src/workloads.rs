@@ -52,6 +52,7 @@ pub const WORKLOADS: &[Workload] = &[
     Workload { name: "trace-stop",      loss: Nothing },
     Workload { name: "timing",          loss: Nothing },
     Workload { name: "ptwrite",         loss: Nothing },
+    Workload { name: "power",           loss: Nothing },
     Workload { name: "small-buffers",   loss: Nothing },
     Workload { name: "circular",        loss: Nothing },
     Workload { name: "nmi",             loss: Nothing },

@@ -12,6 +12,7 @@ mod foreign_nmis;
 mod hash_map;
 mod interpreter;
 mod overflow;
+mod power;
 mod ptwrite;
 mod range;
 mod recursion;
@@ -31,7 +32,7 @@ use pugmark_protocol::Level;
 use user::User;
 
 /// All workloads: their names, and functions that prepare them.
-pub(crate) const ALL: [(&str, Make); 31] = [
+pub(crate) const ALL: [(&str, Make); 32] = [
     ("recursion", || Box::<recursion::Recursion>::default()),
     ("sort", || Box::new(sort::Sort::new())),
     ("hash-map", || Box::<hash_map::KeyCounts>::default()),
@@ -55,6 +56,7 @@ pub(crate) const ALL: [(&str, Make); 31] = [
     ("trace-stop", || Box::new(range::AddressRanges::new(true))),
     ("timing", || Box::<timing::Timing>::default()),
     ("ptwrite", || Box::new(ptwrite::Ptwrite::new())),
+    ("power", || Box::<power::Power>::default()),
     ("small-buffers", || Box::new(Buffers::new(Kind::Small))),
     ("circular", || Box::new(Buffers::new(Kind::Circular))),
     ("nmi", || Box::new(Buffers::new(Kind::Nmi))),

@@ -66,7 +66,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(These(&[Lbr]), All, These(&["sapphire-rapids"]), Declines("absent: no last branch records are known")),
 
     // What only one source has, on any processor.
-    rule(But(&[Pt]), These(&["events", "timing", "ptwrite", "overflow"]), All, PACKETS),
+    rule(But(&[Pt]), These(&["events", "timing", "ptwrite", "power", "overflow"]), All, PACKETS),
     rule(But(&[Bts, Pebs]), These(&["area-absent", "area-read-only"]), All, AREA),
 
     // Filters that a source does not have on any processor.
@@ -83,6 +83,7 @@ pub(super) const RULES: &[Rule] = &[
     // What Intel PT does not have on some processors.
     rule(These(&[Pt]), These(&["events"]), But(&["sapphire-rapids"]), Declines("CPUID.14H.0:EBX[7]")),
     rule(These(&[Pt]), These(&["ptwrite"]), These(&["broadwell", "skylake"]), Declines("CPUID.14H.0:EBX[4]")),
+    rule(These(&[Pt]), These(&["power"]), But(&["sapphire-rapids"]), Declines("CPUID.14H.0:EBX[5]")),
     rule(These(&[Pt]), These(IP_FILTERS), These(&["broadwell"]), Declines("CPUID.14H.0:EBX[2]")),
     rule(These(&[Pt]), These(&["timing", "small-buffers"]), These(&["broadwell"]), Declines("CPUID.14H.0:EBX[1]")),
     rule(These(&[Pt]), These(&["circular", "ring"]), These(&["broadwell"]), Declines("CPUID.14H.0:ECX[1]")),

@@ -80,6 +80,7 @@ const ROWS: &[Row] = &[
     (Bts,      "events",         "skylake",         PACKETS),
     (Bts,      "timing",         "core2",           PACKETS),
     (Bts,      "ptwrite",        "skylake",         PACKETS),
+    (Bts,      "power",          "skylake",         PACKETS),
     (Bts,      "overflow",       "skylake",         PACKETS),
     (Bts,      "filter-cr3",     "nehalem",         Declines("branch records cannot be filtered by CR3")),
     (Bts,      "filter-range",   "nehalem",         Declines("branch records cannot be filtered by address")),

@@ -82,8 +82,8 @@ fn each_bit_that_a_processor_lacks_is_named() {
     };
     let [cycles, filter, entries, range] =
         ["CPUID.14H.0:EBX[1]", "CPUID.14H.0:EBX[2]", "CPUID.14H.0:ECX[1]", "CPUID.14H.0:ECX[2]"];
-    let [ptwrite, events, area] =
-        ["CPUID.14H.0:EBX[4]", "CPUID.14H.0:EBX[7]", "only the debug store writes through page tables"];
+    let [ptwrite, power, events] = ["CPUID.14H.0:EBX[4]", "CPUID.14H.0:EBX[5]", "CPUID.14H.0:EBX[7]"];
+    let area = "only the debug store writes through page tables";
     for (workload, texts) in [
         ("sort", [""; 4]),
         ("stop", [""; 4]),
@@ -92,6 +92,7 @@ fn each_bit_that_a_processor_lacks_is_named() {
         ("filter-os", [""; 4]),
         ("events", [events, events, events, ""]),
         ("ptwrite", [ptwrite, ptwrite, "", ""]),
+        ("power", [power, power, power, ""]),
         ("area-absent", [area; 4]),
         ("area-read-only", [area; 4]),
         ("filter-range", [filter, "", "", ""]),

@@ -141,11 +141,8 @@ impl IntelProcessor {
         if mask & self.extended_state.xss & PT == 0 {
             return Ok(());
         }
-        if self.pt_register(msr::IA32_RTIT_CTL) & ctl::TRACE_EN != 0 {
-            return Err(GeneralProtection);
-        }
         let stepped = self.units_on();
-        // IA32_RTIT_CTL is the last, because it turns the trace on.
+        // IA32_RTIT_CTL is the last, because it turns the trace on. While it is on, the first write faults.
         for n in (1..REGISTERS.len()).chain([0]) {
             let value = if in_use & PT == 0 { 0 } else { get(area, EXTENDED + 8 * n) };
             let exists = self.pt.read_msr(REGISTERS[n], &self.shared).is_ok();
