@@ -86,7 +86,7 @@ impl DecodeCache {
     }
 }
 
-fn decode(bytes: &[u8], mode: ExecMode, ip: u64) -> DecodedInstruction {
+pub(crate) fn decode(bytes: &[u8], mode: ExecMode, ip: u64) -> DecodedInstruction {
     let bits = match mode {
         ExecMode::Bits16 => 16,
         ExecMode::Bits32 => 32,

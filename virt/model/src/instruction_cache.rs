@@ -72,12 +72,27 @@ fn entry_index(ip: u64, entries: usize) -> usize {
 }
 
 /// The first 15 bytes, and in the last byte their number.
+///
+/// This is computed for each instruction. Two loads that overlap are faster than a loop over the bytes.
 fn first_bytes(bytes: &[u8]) -> u128 {
-    let mut all = [0; 16];
-    let len = bytes.len().min(15);
-    all[..len].copy_from_slice(&bytes[..len]);
-    all[15] = len as u8;
-    u128::from_le_bytes(all)
+    /// The integers at the start and at the end of some bytes that are no longer than both, as one integer.
+    macro_rules! ends {
+        ($integer:ty, $bytes:expr) => {{
+            let after = $bytes.len() - size_of::<$integer>();
+            let first = $bytes.first_chunk().map_or(0, |first| <$integer>::from_le_bytes(*first));
+            let last = $bytes.last_chunk().map_or(0, |last| <$integer>::from_le_bytes(*last));
+            u128::from(first) | u128::from(last) << (8 * after)
+        }};
+    }
+    let bytes = &bytes[..bytes.len().min(15)];
+    let value = match bytes.len() {
+        0 => 0,
+        1 => ends!(u8, bytes),
+        2..4 => ends!(u16, bytes),
+        4..8 => ends!(u32, bytes),
+        _ => ends!(u64, bytes),
+    };
+    value | (bytes.len() as u128) << 120
 }
 
 #[cfg(test)]
@@ -107,6 +122,18 @@ mod tests {
         for other in others {
             assert_eq!(remembered.get_or_compute(&nop, || 1), 1);
             assert_eq!(remembered.get_or_compute(&other, || 3), 3, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_bytes_and_their_number_are_one_integer() {
+        let bytes: [u8; 17] = core::array::from_fn(|n| 0x11 + 0x0d * n as u8);
+        for len in 0..bytes.len() {
+            let mut expected = [0; 16];
+            let kept = len.min(15);
+            expected[..kept].copy_from_slice(&bytes[..kept]);
+            expected[15] = kept as u8;
+            assert_eq!(first_bytes(&bytes[..len]), u128::from_le_bytes(expected), "{len}");
         }
     }
 

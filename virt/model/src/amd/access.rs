@@ -9,6 +9,7 @@ use iced_x86::{
     Register, UsedMemory,
 };
 
+use crate::branch::{DecodedInstruction, decode};
 use crate::instruction_cache::InstructionCache;
 use crate::{Context, ExecMode, Mapping, PhysMemory, Retired};
 
@@ -51,47 +52,61 @@ struct AccessForm {
     next_ip: u64,
 }
 
-/// Finds accesses, and caches their form for each instruction.
-pub(super) struct AccessFinder {
+/// What an instruction's bytes say about it.
+#[derive(Clone, Copy)]
+pub(super) struct InstructionForm {
+    pub(super) decoded: DecodedInstruction,
+    access: Option<AccessForm>,
+}
+
+/// Finds the forms of instructions, and caches them.
+pub(super) struct InstructionForms {
     factory: InstructionInfoFactory,
-    forms: InstructionCache<Option<AccessForm>>,
+    cache: InstructionCache<InstructionForm>,
 }
 
-impl fmt::Debug for AccessFinder {
+impl fmt::Debug for InstructionForms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Accesses").finish_non_exhaustive()
+        f.debug_struct("InstructionForms").finish_non_exhaustive()
     }
 }
 
-impl AccessFinder {
+impl InstructionForms {
     pub(super) fn new() -> Self {
-        Self { factory: InstructionInfoFactory::new(), forms: InstructionCache::new() }
+        Self { factory: InstructionInfoFactory::new(), cache: InstructionCache::new() }
     }
 
-    /// Returns the data access of `retired`, and its linear address if the registers are given. If there are several
-    /// accesses, it is the first one that loads, otherwise the first one.
-    pub(super) fn find(
-        &mut self,
-        retired: &Retired,
-        registers: Option<&DataRegisters>,
-    ) -> Option<(AccessKind, Option<u64>)> {
-        let AccessForm { access, memory, next_ip } = self.form(retired)?;
-        let wide = retired.before.mode == ExecMode::Bits64;
-        let address = registers.and_then(|registers| {
-            let address = memory.virtual_address(0, |register, _, _| value(register, registers, next_ip))?;
-            Some(if wide { address } else { address & 0xffff_ffff })
-        });
-        Some((access, address))
-    }
-
-    fn form(&mut self, retired: &Retired) -> Option<AccessForm> {
+    /// Returns the form of the instruction that retired.
+    pub(super) fn of(&mut self, retired: &Retired) -> InstructionForm {
         let Context { ip, mode, .. } = retired.before;
-        let Self { factory, forms } = self;
-        forms.get_or_compute(retired, || form(factory, retired.bytes, mode, ip))
+        let Self { factory, cache } = self;
+        cache.get_or_compute(retired, || InstructionForm {
+            decoded: decode(retired.bytes, mode, ip),
+            access: access_form(factory, retired.bytes, mode, ip),
+        })
     }
 }
 
-fn form(factory: &mut InstructionInfoFactory, bytes: &[u8], mode: ExecMode, ip: u64) -> Option<AccessForm> {
+impl InstructionForm {
+    /// Returns the data access. If there are several accesses, it is the first one that loads, otherwise the first one.
+    pub(super) fn access(&self) -> Option<AccessKind> {
+        self.access.map(|form| form.access)
+    }
+
+    /// Returns the linear address of the data access of an instruction that was executed in this mode.
+    pub(super) fn address(&self, mode: ExecMode, registers: &DataRegisters) -> Option<u64> {
+        let AccessForm { memory, next_ip, .. } = self.access?;
+        let address = memory.virtual_address(0, |register, _, _| value(register, registers, next_ip))?;
+        Some(if mode == ExecMode::Bits64 { address } else { address & 0xffff_ffff })
+    }
+}
+
+fn access_form(
+    factory: &mut InstructionInfoFactory,
+    bytes: &[u8],
+    mode: ExecMode,
+    ip: u64,
+) -> Option<AccessForm> {
     let bits = match mode {
         ExecMode::Bits16 => 16,
         ExecMode::Bits32 => 32,

@@ -87,14 +87,16 @@ pub(super) fn ops(kind: InstructionKind, access: Option<AccessKind>) -> (u32, bo
 /// The fetching of code, in blocks.
 #[derive(Debug)]
 pub(super) struct Fetcher {
-    bytes: u64,
+    /// The bytes of a block, as a power of two.
+    size_log2: u32,
     /// The block fetched last; `None` if the next instruction needs a new fetch in any case.
     last: Option<u64>,
 }
 
 impl Fetcher {
+    /// Fetches blocks of so many bytes, which is a power of two.
     pub(super) const fn new(bytes: u64) -> Self {
-        Self { bytes, last: None }
+        Self { size_log2: bytes.trailing_zeros(), last: None }
     }
 
     /// Returns the fetches that `retired`, of `len` bytes, needs. If `sampled`, they have physical addresses.
@@ -106,10 +108,11 @@ impl Fetcher {
         mem: &mut dyn PhysMemory,
         sampled: bool,
     ) -> [Option<Fetch>; 2] {
+        let size_log2 = self.size_log2;
         let first = retired.before.ip;
         let last = first.wrapping_add(u64::from(len.max(1)) - 1);
         let mut one = |address: u64| {
-            let block = address / self.bytes;
+            let block = address >> size_log2;
             if self.last.replace(block) == Some(block) {
                 return None;
             }
@@ -119,7 +122,7 @@ impl Fetcher {
         };
         let fetches = [
             one(first),
-            if last / self.bytes == first / self.bytes { None } else { one(last & !(self.bytes - 1)) },
+            if last >> size_log2 == first >> size_log2 { None } else { one(last >> size_log2 << size_log2) },
         ];
         if retired.after.ip != last.wrapping_add(1) {
             self.last = None;

@@ -1,6 +1,6 @@
 //! One AMD logical processor, which joins the counters, Instruction-Based Sampling (IBS) and the last branches.
 
-use super::access::{AccessFinder, DataAddress, DataRegisters, mapping};
+use super::access::{DataAddress, DataRegisters, InstructionForms, mapping};
 use super::branches::{BranchTransfer, LastBranches};
 use super::caches::{CacheSide, Caches};
 use super::counters::{AmdCounters, CounterSet};
@@ -10,7 +10,7 @@ use super::ibs::{FetchSampling, OpSampling, SamplingOutcome};
 use super::local_apic::{LocalApic, LvtEntry};
 use super::registers::msr;
 use super::{AmdProfile, AmdSettings, AmdViolations, Northbridge};
-use crate::branch::{DecodeCache, InstructionKind};
+use crate::branch::InstructionKind;
 use crate::predictor::Predictor;
 use crate::{
     CpuidResult, Delivery, DeliveryKind, GeneralProtection, Memory, PhysMemory, Pmi, Processor, Retired,
@@ -35,10 +35,9 @@ pub struct AmdProcessor<'n> {
     local_apic: LocalApic,
     caches: Caches,
     fetcher: Fetcher,
-    accesses: AccessFinder,
+    forms: InstructionForms,
     registers: Option<DataRegisters>,
     predictor: Predictor,
-    decode_cache: DecodeCache,
     violations: AmdViolations,
 }
 
@@ -70,10 +69,9 @@ impl<'n> AmdProcessor<'n> {
             local_apic: LocalApic::new(profile.extended_lvts, settings.skid),
             caches: Caches::new(profile.l3),
             fetcher: Fetcher::new(profile.fetch_block),
-            accesses: AccessFinder::new(),
+            forms: InstructionForms::new(),
             registers: None,
             predictor: Predictor::new(),
-            decode_cache: DecodeCache::new(),
             violations: AmdViolations::default(),
         }
     }
@@ -127,17 +125,17 @@ impl<'n> AmdProcessor<'n> {
     }
 
     fn examine(&mut self, retired: &Retired, mem: &mut dyn PhysMemory) -> Execution {
-        let decoded = self.decode_cache.decode(retired);
+        let form = self.forms.of(retired);
+        let decoded = form.decoded;
         let straight = decoded.next_ip(&retired.before) == retired.after.ip;
         if !decoded.may_transfer() && !straight {
             self.violations.unexplained_transfers += 1;
         }
         let fetches =
             self.fetcher.fetches_of(retired, decoded.len, &mut self.caches, mem, self.fetch.is_on());
-        let registers = self.registers.take();
-        let access = self.accesses.find(retired, registers.as_ref());
-        let data = access.and_then(|(access, linear)| {
-            let linear = linear?;
+        let access = form.access();
+        let data = self.registers.take().and_then(|registers| {
+            let (access, linear) = (access?, form.address(retired.before.mode, &registers)?);
             let address = DataAddress { linear, mapping: mapping(mem, linear) };
             let found = match address.mapping.map_or(Memory::Cached, |mapping| mapping.memory) {
                 Memory::Cached => self.caches.access(CacheSide::Data, linear),
@@ -145,7 +143,7 @@ impl<'n> AmdProcessor<'n> {
             };
             Some(DataAccess { access, address, found })
         });
-        let (ops, microcoded) = ops(decoded.kind, access.map(|(access, _)| access));
+        let (ops, microcoded) = ops(decoded.kind, access);
         Execution {
             ip: retired.before.ip,
             next: retired.after.ip,
