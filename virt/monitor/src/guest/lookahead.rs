@@ -3,6 +3,7 @@
 mod classify;
 mod effects;
 mod emulation;
+mod known;
 mod next;
 mod prediction;
 mod stretch;

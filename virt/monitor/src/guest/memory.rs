@@ -7,6 +7,16 @@ pub trait GuestMemory {
     #[must_use]
     fn read(&self, address: u64, out: &mut [u8]) -> bool;
 
+    /// Returns whether all of `bytes` are in RAM from `address` on.
+    #[must_use]
+    fn holds(&self, address: u64, bytes: &[u8]) -> bool {
+        let mut found = [0; 16];
+        bytes.chunks(found.len()).zip((address..).step_by(found.len())).all(|(bytes, address)| {
+            let found = &mut found[..bytes.len()];
+            self.read(address, found) && found == bytes
+        })
+    }
+
     /// Writes `bytes` at `address`. Returns false, and writes nothing, if any byte of the range is not RAM.
     #[must_use]
     fn write(&mut self, address: u64, bytes: &[u8]) -> bool;

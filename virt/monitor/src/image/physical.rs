@@ -61,6 +61,25 @@ impl GuestMemory for Physical {
         true
     }
 
+    fn holds(&self, address: u64, bytes: &[u8]) -> bool {
+        if !self.has(address, bytes.len()) {
+            return false;
+        }
+        let (longs, rest) = bytes.as_chunks::<8>();
+        let mut address = address;
+        for long in longs {
+            if load(address) != *long {
+                return false;
+            }
+            address += 8;
+        }
+        match bytes.last_chunk::<8>() {
+            // A load that overlaps the one before is faster than a load for each byte.
+            Some(last) => rest.is_empty() || load(address + rest.len() as u64 - 8) == *last,
+            None => rest.iter().zip(address..).all(|(byte, address)| load_byte(address) == *byte),
+        }
+    }
+
     fn write(&mut self, address: u64, bytes: &[u8]) -> bool {
         if !self.has(address, bytes.len()) {
             return false;

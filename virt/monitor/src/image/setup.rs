@@ -173,7 +173,6 @@ impl MachinePlan<'_> {
             sse: Sse::ZERO,
             vmcb: control_block(nested_cr3, self.maps),
             lookahead: Box::new(Lookahead::new()),
-            spare_stretch: Some(Box::default()),
             reported: ReportedViolations::new(processor.all_violations()),
             processor,
             northbridge: self.northbridge,

@@ -34,10 +34,10 @@ impl Vcpu {
             through_branches: !self.processor.records_branches(),
             alone: self.peers.is_alone(),
         };
-        let Some(mut stretch) = self.spare_stretch.take() else { return false };
+        let mut stretch = self.lookahead.take_stretch(first.rip());
         let found = self.lookahead.stretch(&self.cpu, &mut self.memory, first, limits, &mut stretch);
         let done = found && self.enter_stretch(first, &stretch);
-        self.spare_stretch = Some(stretch);
+        self.lookahead.keep_stretch(first.rip(), stretch);
         done
     }
 

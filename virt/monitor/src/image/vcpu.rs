@@ -8,7 +8,7 @@ use pugmark_monitor::branches;
 use pugmark_monitor::clock::EveryNth;
 use pugmark_monitor::cmdline::StepPolicy;
 use pugmark_monitor::entry::EntryMode;
-use pugmark_monitor::guest::{Cpu, Exception, Instruction, Lookahead, Mode, Stretch, rflags};
+use pugmark_monitor::guest::{Cpu, Exception, Instruction, Lookahead, Mode, rflags};
 use pugmark_monitor::hardware::Hardware;
 use pugmark_monitor::timer_limit::TimerLimit;
 use pugmark_monitor::tracing::TracingMemory;
@@ -33,8 +33,6 @@ pub(crate) struct Vcpu {
     pub(crate) sse: Sse,
     pub(crate) vmcb: Box<Vmcb>,
     pub(crate) lookahead: Box<Lookahead>,
-    /// Memory for the instructions that are executed in one go; `None` while it is in use.
-    pub(crate) spare_stretch: Option<Box<Stretch>>,
     /// The model of the processor's tracing hardware.
     pub(crate) processor: Hardware,
     /// The northbridge that it shares with the other processors.

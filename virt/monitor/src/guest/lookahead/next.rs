@@ -4,6 +4,7 @@ use pugmark_truth::BranchKind;
 
 use super::classify::{Classification, ClassificationCache, classify};
 use super::emulation::{Emulation, MAX_LEN};
+use super::known::KnownStretches;
 use crate::guest::cpu::{Cpu, Mode, Shadow, rflags};
 use crate::guest::exception::{Exception, GuestError, Unsupported};
 use crate::guest::linear::within_limit;
@@ -88,12 +89,13 @@ impl Instruction {
 pub struct Lookahead {
     pub(super) tlb: Tlb,
     cache: ClassificationCache,
+    pub(super) known: KnownStretches,
 }
 
 impl Lookahead {
     /// Makes a lookahead with empty caches.
     pub fn new() -> Self {
-        Self { tlb: Tlb::new(), cache: ClassificationCache::new() }
+        Self { tlb: Tlb::new(), cache: ClassificationCache::new(), known: KnownStretches::new() }
     }
 
     /// Returns the instruction at CS:RIP. The following page is read only if the instruction reaches into it.

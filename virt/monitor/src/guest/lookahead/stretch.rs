@@ -14,7 +14,17 @@ use crate::guest::memory::GuestMemory;
 #[derive(Clone, Debug)]
 pub struct Stretch {
     instructions: [Instruction; Self::MAX],
-    len: usize,
+    pub(super) len: usize,
+    /// The instructions' bytes, one after the other, and how they are in memory.
+    code: [u8; Self::MAX * MAX_LEN],
+    runs: [Run; Self::MAX],
+    run_count: usize,
+    /// The limits that it was found under, at most [`Self::MAX`] instructions.
+    pub(super) limits: StretchLimits,
+    /// One of the instructions is an indirect branch, whose target was predicted.
+    pub(super) is_predicted: bool,
+    /// Where execution goes after the last instruction, if it did not leave before.
+    pub(super) end: u64,
     /// One bit for some of the bits of each instruction's RIP: most addresses are seen at once not to be in the stretch.
     hints: u64,
     exits: [Exit; Self::MAX_EXITS],
@@ -29,6 +39,16 @@ struct Exit {
     executed: usize,
 }
 
+/// Instructions that follow one another in memory, within one page.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    rip: u64,
+    /// The physical address.
+    address: u64,
+    /// How many bytes it has.
+    bytes: usize,
+}
+
 impl Stretch {
     /// Maximum number of instructions.
     pub const MAX: usize = 64;
@@ -40,6 +60,12 @@ impl Stretch {
         Self {
             instructions: [Instruction::NONE; Self::MAX],
             len: 0,
+            code: [0; Self::MAX * MAX_LEN],
+            runs: [Run { rip: 0, address: 0, bytes: 0 }; Self::MAX],
+            run_count: 0,
+            limits: StretchLimits { instructions: 0, through_branches: false, alone: false },
+            is_predicted: false,
+            end: 0,
             hints: 0,
             exits: [Exit { rip: 0, executed: 0 }; Self::MAX_EXITS],
             exit_count: 0,
@@ -85,6 +111,9 @@ impl Stretch {
     /// have ended the stretch.
     pub fn first_changed<M: GuestMemory + ?Sized>(&self, memory: &M, executed: usize) -> Option<usize> {
         const INT3: u8 = 0xcc;
+        if self.runs().all(|(_, address, bytes)| memory.holds(address, bytes)) {
+            return None;
+        }
         let as_found = |(index, instruction): (usize, &Instruction)| {
             let mut found = [0; MAX_LEN];
             let found = &mut found[..usize::from(instruction.len())];
@@ -93,6 +122,33 @@ impl Stretch {
         };
         let so_far = self.instructions().iter().enumerate().take(executed + 1);
         { so_far }.find(|row| !as_found(*row)).map(|(index, _)| index)
+    }
+
+    /// Returns the parts of the code that follow one another in memory: RIP, physical address, bytes.
+    pub(super) fn runs(&self) -> impl Iterator<Item = (u64, u64, &[u8])> {
+        let mut rest = &self.code[..];
+        self.runs[..self.run_count].iter().map(move |run| {
+            let (bytes, after) = rest.split_at(run.bytes);
+            rest = after;
+            (run.rip, run.address, bytes)
+        })
+    }
+
+    /// Finds the runs, when all instructions are there.
+    fn find_runs(&mut self) {
+        self.run_count = 0;
+        let (mut begin, mut expected) = (0, None);
+        for instruction in &self.instructions[..self.len] {
+            let (rip, bytes) = (instruction.rip(), instruction.bytes());
+            if expected != Some(rip) || rip & 0xfff == 0 {
+                self.runs[self.run_count] = Run { rip, address: instruction.address, bytes: 0 };
+                self.run_count += 1;
+            }
+            self.runs[self.run_count - 1].bytes += bytes.len();
+            self.code[begin..begin + bytes.len()].copy_from_slice(bytes);
+            begin += bytes.len();
+            expected = Some(instruction.next_rip());
+        }
     }
 
     fn exit_at(&self, rip: u64) -> Option<&Exit> {
@@ -150,6 +206,8 @@ impl Lookahead {
     /// Fills `stretch` with instructions that execute one after the other, beginning with `first`, which
     /// [`Lookahead::next`] has just returned.
     ///
+    /// If `stretch` is that stretch already, it is only looked at whether it still is.
+    ///
     /// Returns false if nothing would be gained, or if the guest would notice: it steps itself, uses breakpoints, or
     /// has just returned to an instruction with RF set. The content of `stretch` has no meaning then.
     pub fn stretch<M: GuestMemory + ?Sized>(
@@ -165,7 +223,12 @@ impl Lookahead {
             return false;
         }
         let limit = limits.instructions.min(Stretch::MAX);
+        let limits = StretchLimits { instructions: limit, ..limits };
+        if stretch.is_still(first.rip(), cpu, memory, &mut self.tlb, limits) {
+            return true;
+        }
         (stretch.len, stretch.hints, stretch.exit_count) = (0, 0, 0);
+        (stretch.limits, stretch.is_predicted) = (limits, false);
         let mut next = first.rip();
         let mut prediction = Prediction::new(cpu, limits.alone);
         // The address that execution goes to after the instructions added so far, if the stretch can end there.
@@ -189,6 +252,7 @@ impl Lookahead {
             if [Some(on), other].into_iter().flatten().any(|rip| !cpu.is_canonical(rip)) {
                 break;
             }
+            stretch.is_predicted |= successor_addresses(&instruction).is_none();
             stretch.add(&instruction);
             prediction.executes(cpu, &instruction);
             if let Some(other) = other {
@@ -211,9 +275,14 @@ impl Lookahead {
             }
             next = on;
         }
-        let Some(end) = end else { return false };
+        let Some(end) = end.filter(|_| stretch.len > 1 || first.repeats()) else {
+            stretch.len = 0;
+            return false;
+        };
         stretch.add_exit(end);
-        stretch.len > 1 || first.repeats()
+        stretch.end = end;
+        stretch.find_runs();
+        true
     }
 }
 
@@ -223,7 +292,7 @@ const fn hint(rip: u64) -> u64 {
 }
 
 /// Returns where execution most probably continues after `instruction`, and where else it can continue.
-fn successor_addresses(instruction: &Instruction) -> Option<(u64, Option<u64>)> {
+pub(super) fn successor_addresses(instruction: &Instruction) -> Option<(u64, Option<u64>)> {
     let next = instruction.next_rip();
     let target = |distance: i32| next.wrapping_add_signed(i64::from(distance));
     Some(match instruction.classification.successors? {

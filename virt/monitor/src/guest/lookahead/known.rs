@@ -1,0 +1,86 @@
+//! The stretches that were found last.
+//!
+//! Most of what a program executes it has executed before. Whether a stretch is still what it was costs a fraction of
+//! finding it: the code's bytes are compared many at a time, and nothing is classified.
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use super::next::Lookahead;
+use super::prediction::Prediction;
+use super::stretch::{Stretch, StretchLimits, successor_addresses};
+use crate::guest::cpu::Cpu;
+use crate::guest::memory::GuestMemory;
+use crate::guest::paging::Tlb;
+
+/// Stretches by the address that they begin at. Two that share a slot are found anew each time.
+pub(super) struct KnownStretches {
+    /// [`Self::SLOTS`] slots.
+    slots: Box<[Option<Box<Stretch>>]>,
+}
+
+impl KnownStretches {
+    /// Some kilobytes each.
+    const SLOTS: usize = 512;
+
+    pub(super) fn new() -> Self {
+        Self { slots: vec![None; Self::SLOTS].into() }
+    }
+
+    fn slot(&mut self, rip: u64) -> &mut Option<Box<Stretch>> {
+        &mut self.slots[(rip ^ rip >> 9) as usize % Self::SLOTS]
+    }
+}
+
+impl Lookahead {
+    /// Takes out the stretch that was kept for an address; any other one, if there is none. Pass it to
+    /// [`Lookahead::stretch`].
+    pub fn take_stretch(&mut self, rip: u64) -> Box<Stretch> {
+        self.known.slot(rip).take().unwrap_or_default()
+    }
+
+    /// Keeps a stretch for the next time that execution comes to `rip`, which was passed to
+    /// [`take_stretch`](Self::take_stretch).
+    pub fn keep_stretch(&mut self, rip: u64, stretch: Box<Stretch>) {
+        *self.known.slot(rip) = Some(stretch);
+    }
+}
+
+impl Stretch {
+    /// Returns whether this is the stretch that would be found at `rip` now.
+    pub(super) fn is_still<M: GuestMemory + ?Sized>(
+        &self,
+        rip: u64,
+        cpu: &Cpu,
+        memory: &mut M,
+        tlb: &mut Tlb,
+        limits: StretchLimits,
+    ) -> bool {
+        let Some(first) = self.instructions().first() else { return false };
+        // A stretch that was not ended by its limit ends there under any limit.
+        let within = self.len <= limits.instructions
+            && (self.len < self.limits.instructions || limits.instructions == self.limits.instructions);
+        first.rip() == rip
+            && within
+            && (limits.through_branches, limits.alone) == (self.limits.through_branches, self.limits.alone)
+            && self.runs().all(|(rip, address, bytes)| {
+                tlb.translate_fetch(cpu, memory, rip) == Ok(address) && memory.holds(address, bytes)
+            })
+            && (!self.is_predicted || self.is_still_predicted(cpu, memory))
+    }
+
+    /// Returns whether each indirect branch will go where it was predicted to go.
+    fn is_still_predicted<M: GuestMemory + ?Sized>(&self, cpu: &Cpu, memory: &mut M) -> bool {
+        let mut prediction = Prediction::new(cpu, self.limits.alone);
+        let nexts = self.instructions().iter().skip(1).map(|next| next.rip()).chain([self.end]);
+        self.instructions().iter().zip(nexts).all(|(instruction, next)| {
+            let goes_on = successor_addresses(instruction).is_some()
+                || prediction.target(cpu, memory, instruction) == Some(next);
+            prediction.executes(cpu, instruction);
+            goes_on
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
