@@ -132,6 +132,9 @@ pub(crate) fn linux(options: &LinuxOptions) -> Result<ExitCode> {
         write(&folder.join("console.log"), outcome.console.join("\n").as_bytes())?;
     }
     outcome.write_files(&options.out)?;
+    if options.initrd.is_none() {
+        outcome.write_vdso(&folder.join("root"))?;
+    }
     if let Some(file) = &options.truth {
         write_truth(file, std::slice::from_ref(&outcome.truth))?;
     }
@@ -195,10 +198,14 @@ fn verify(verify: &Verify, text: &str) -> Result<ExitCode> {
     let rows: Vec<_> = all().into_iter().filter(|row| row.to_string().contains(text)).collect();
     ensure!(!rows.is_empty(), "no row of the table has {text:?}");
     let mut wrong = 0;
-    println!("{:>9} {:>12} {:>9} {:>7}  what was recorded", "compared", "instructions", "bytes", "guest s");
+    println!(
+        "{:>9} {:>12} {:>9} {:>9}  {:>9}  what was recorded",
+        "compared", "instructions", "stepped", "a second", "bytes"
+    );
     verify.run(&rows, |row, result| match result {
-        Ok(Verified { compared, instructions, bytes, guest_time }) => {
-            println!("{compared:9} {instructions:12} {bytes:9} {:7.1}  {row}", guest_time.as_secs_f64());
+        Ok(Verified { compared, instructions, stepped, bytes, time }) => {
+            let rate = stepped as f64 / time.as_secs_f64();
+            println!("{compared:9} {instructions:12} {stepped:9} {rate:9.0}  {bytes:9}  {row}");
         }
         Err(error) => {
             wrong += 1;

@@ -27,11 +27,17 @@ fi
 status=$?
 read -r up _ </proc/uptime
 mark exit $status "$up"
-cd /out
-find . -type f | while read -r file; do
+send() { # FILE PATH
+    path=$2 file=$1
     set -- $(wc -c <"$file") $(sha256sum <"$file")
-    mark file "$1" "$2" "${file#./}"
+    mark file "$1" "$2" "$path"
     cat "$file" >&3
+}
+cd /out
+find . -type f | while read -r file; do send "$file" "${file#./}"; done
+# The code that the kernel gives every program; perf keeps a copy when it records.
+for file in "$HOME/.debug/[vdso]"/*/vdso; do
+    if [ -e "$file" ]; then send "$file" "[vdso]"; fi
 done
 mark end
 exec 3>&-

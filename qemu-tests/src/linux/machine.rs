@@ -23,13 +23,15 @@ const COMMAND_LINE: &str = "console=ttyS0 nokaslr mitigations=off panic=-1 tsc=r
 const MIB: u64 = 1 << 20;
 /// Below this are a guest of up to [`DEFAULT_MEMORY`] under the monitor, the monitor, and its log.
 const MONITOR_END: u64 = 512 * MIB;
-/// How many instructions a stepped Linux executes at least between two ticks of its timer. A tick takes it ten thousand
-/// to twenty thousand: as many as it executes in some thirty of its ticks.
-const TIMER_APART: u32 = 40_000;
+/// How many ticks of the guest's clock an instruction takes while Linux is stepped. At 2.6 GHz and 250 interrupts of its
+/// timer a second there are 100 000 instructions from one to the next, of which its handler takes ten to twenty thousand.
+const TICKS: u32 = 100;
 /// The guest's memory under the monitor, in MiB.
 const DEFAULT_MEMORY: u64 = 256;
 /// The log's size where the guest's memory ends above the monitor: some eleven million instructions.
 const LOG_BYTES: u64 = 256 * MIB;
+/// What perf calls the code that Linux gives every program. Its `--symfs` finds a file of this name.
+const VDSO: &str = "[vdso]";
 /// Where devices' memory begins in QEMU's machine, whatever its size.
 const MEMORY_END: u64 = 3072 * MIB;
 
@@ -89,6 +91,8 @@ pub struct LinuxOutcome {
     pub console: Vec<String>,
     /// The files, by their paths below `/out`.
     pub files: Vec<(PathBuf, Vec<u8>)>,
+    /// The code that Linux gave every program (the vdso), if perf recorded anything.
+    pub vdso: Option<Vec<u8>>,
     /// What the monitor logged; empty without it.
     pub truth: Truth,
     /// Host time from the machine's start to the command's, and from there to its end.
@@ -133,6 +137,7 @@ impl LinuxMachine {
             status: -1,
             console: Vec::new(),
             files: Vec::new(),
+            vdso: None,
             truth: Truth::with_options(&options),
             times: [Duration::ZERO; 2],
         };
@@ -184,7 +189,7 @@ impl LinuxMachine {
 
     /// The monitor's options.
     fn options(&self, monitor: &Monitor) -> Result<String> {
-        let mut options = format!("timer-apart={TIMER_APART} {}", monitor.options);
+        let mut options = format!("clock={TICKS} {}", monitor.options);
         if let Some(memory) = self.memory {
             let _ = write!(options, " ram={memory}");
         }
@@ -217,7 +222,8 @@ impl LinuxMachine {
                 let Places { kernel, initramfs, log: _, end } = self.places()?;
                 let end = end / MIB;
                 let object = format!("memory-backend-file,id=ram,size={end}M,share=on,mem-path=");
-                command.args(["-machine", "pc,memory-backend=ram", "-m", &format!("{end}M")]);
+                // The HPET would go on while the guest's own clock stands still.
+                command.args(["-machine", "pc,hpet=off,memory-backend=ram", "-m", &format!("{end}M")]);
                 command.arg("-object").arg(with_path(&object, ram));
                 command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
                 for (file, (address, _)) in [(&self.kernel, kernel), (&self.initramfs, initramfs)] {
@@ -296,6 +302,7 @@ impl LinuxOutcome {
                 self.status = status;
                 watch(Event::Exit(status, &uptime));
             }
+            Read::Sent(Sent::File { path, bytes }) if path == VDSO => self.vdso = Some(bytes),
             Read::Sent(Sent::File { path, bytes }) => {
                 let inside = Path::new(&path).components().all(|part| matches!(part, Component::Normal(_)));
                 ensure!(inside, "the guest sent a file with the path {path:?}");
@@ -321,6 +328,16 @@ impl LinuxOutcome {
     pub fn file(&self, path: &str) -> Result<&[u8]> {
         let found = self.files.iter().find(|(name, _)| name == Path::new(path));
         found.map(|(_, bytes)| &bytes[..]).with_context(|| format!("the guest left no file /out/{path}"))
+    }
+
+    /// Writes the vdso to where `--symfs` with this folder finds it.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_vdso(&self, root: &Path) -> Result<()> {
+        let Some(bytes) = &self.vdso else { return Ok(()) };
+        let path = root.join(VDSO);
+        std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Writes the files that the guest left into a folder.

@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 
 /// What the file begins with.
 const MAGIC: &[u8] = b"PERFILE2";
+/// What perf calls the code that the kernel gives every program.
+pub const VDSO: &str = "[vdso]";
 /// PROT_EXEC of mmap.
 const EXECUTABLE: u32 = 4;
 
@@ -28,7 +30,7 @@ const EXECUTABLE: u32 = 4;
 pub struct PerfData {
     /// The traces, by CPU or by thread.
     pub traces: Vec<AuxTrace>,
-    /// The executable mappings of files, in the order in which they were made.
+    /// The executable mappings of files and of the vdso, in the order in which they were made.
     pub mappings: Vec<Mapping>,
     /// The processor, if it is Intel's.
     pub cpu: Option<Cpu>,
@@ -74,7 +76,7 @@ pub struct Mapping {
     pub len: u64,
     /// Where the mapping begins in the file.
     pub offset: u64,
-    /// The file.
+    /// The file, or [`VDSO`].
     pub path: PathBuf,
 }
 
@@ -132,9 +134,9 @@ impl PerfData {
             }
             _ => return,
         };
-        // `[vdso]` and `//anon` are no files.
+        // `//anon` and the kernel's own names are no files, but there may be a copy of the vdso.
         let path = path_of(path);
-        if path.is_absolute() && !path.starts_with("//anon") {
+        if path.is_absolute() && !path.starts_with("//anon") || path == Path::new(VDSO) {
             self.mappings.push(Mapping { process, address, len, offset, path });
         }
     }

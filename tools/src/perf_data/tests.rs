@@ -100,6 +100,7 @@ fn traces_mappings_and_clocks_are_what_was_recorded() {
             mapping(7, 0x40_0000, 5, b"/bin/x"),
             mapping(7, 0x50_0000, 3, b"/bin/data"),
             mapping(7, 0x7fff_0000, 5, b"[vdso]"),
+            mapping(7, 0x7ffe_0000, 5, b"[uprobes]"),
             mapping(8, 0x60_0000, 5, b"/lib/y"),
             aux(0),
             aux(1),
@@ -125,7 +126,11 @@ fn traces_mappings_and_clocks_are_what_was_recorded() {
             aux(Some(3), None, 32, b"after gap"),
             aux(None, Some(12), 0, b"abcdefgh"),
         ],
-        mappings: vec![mapping(7, 0x40_0000, "/bin/x"), mapping(8, 0x60_0000, "/lib/y")],
+        mappings: vec![
+            mapping(7, 0x40_0000, "/bin/x"),
+            mapping(7, 0x7fff_0000, "[vdso]"),
+            mapping(8, 0x60_0000, "/lib/y"),
+        ],
         cpu: Some(Cpu::intel(6, 94, 3)),
         clocks: Clocks {
             mtc_freq: 3,

@@ -3,7 +3,7 @@
 use crate::code::image::ImageSection;
 use crate::description::{Description, IMAGE, INDEX, TRACE};
 use crate::output::tell;
-use crate::perf_data::{AuxTrace, Mapping, PerfData};
+use crate::perf_data::{AuxTrace, Mapping, PerfData, VDSO};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -145,16 +145,19 @@ impl IndexedPart {
     }
 }
 
-/// The part of a mapping that is in its file; `None`, with a warning, if there is no such file.
+/// The part of a mapping that is in its file; `None`, with a warning, if there is no such file. There need not be one of
+/// the vdso, which few programs call.
 fn section(mapping: &Mapping, symfs: Option<&Path>) -> Option<ImageSection> {
     let Mapping { address: vaddr, len, offset, path, .. } = mapping;
     let file =
         symfs.map_or_else(|| path.clone(), |folder| folder.join(path.strip_prefix("/").unwrap_or(path)));
     let Some(size) = fs::metadata(&file).ok().filter(fs::Metadata::is_file).map(|data| data.len()) else {
-        tell(format_args!(
-            "pugmark: warning: there is no file {}; --symfs says where to look",
-            file.display()
-        ));
+        if path != Path::new(VDSO) {
+            tell(format_args!(
+                "pugmark: warning: there is no file {}; --symfs says where to look",
+                file.display()
+            ));
+        }
         return None;
     };
     let len = size.saturating_sub(*offset).min(*len);

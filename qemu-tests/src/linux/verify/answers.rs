@@ -42,7 +42,8 @@ pub(super) fn pugmark(pugmark: &Path, data: &Path, root: &Path) -> Result<Vec<Fo
     let mut command = Command::new(pugmark);
     command.args(["decode", "--json", "--symfs"]).arg(root).arg(data);
     let output = command.output().context("cannot start pugmark")?;
-    ensure!(output.status.success(), "pugmark decode: {}", String::from_utf8_lossy(&output.stderr));
+    let [text, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    ensure!(output.status.success(), "pugmark decode: {errors}{text}");
     let json: Value = serde_json::from_slice(&output.stdout)?;
     let found = |json: &Value| -> Result<Found> {
         let hash = json["hash"].as_str().and_then(|text| text.strip_prefix("0x")).context("no hash")?;
