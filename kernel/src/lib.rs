@@ -209,7 +209,8 @@
 //! subsystem; the registers of trigger tracing.
 //!
 //! A kernel suspends its traces ([`suspend`](intel::pt::PtRunning::suspend)) before VMXON where [`VmxTracing`] says so, and
-//! before a processor sleeps or goes offline. Traces of threads are [`PtTask`](intel::pt::PtTask)s;
+//! before a processor sleeps or goes offline. Guests are traced by
+//! [`trace_guest`](intel::pt::PtRunning::trace_guest). Traces of threads are [`PtTask`](intel::pt::PtTask)s;
 //! with [`XsavedMsr`](intel::pt::XsavedMsr) a switch is one XSAVES and one XRSTORS.
 //!
 //! [`PtUnit`]: intel::pt::PtUnit

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 mod collector;
+pub(crate) mod guest;
 mod ledger;
 mod ram;
 pub(crate) mod store;

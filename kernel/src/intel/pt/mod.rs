@@ -14,6 +14,7 @@ mod detect;
 mod error;
 mod feature;
 mod gaps;
+mod guest;
 mod ring;
 mod running;
 mod session;

@@ -247,6 +247,31 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         Ok(())
     }
 
+    /// Writes all registers for a guest, and returns what a VM entry is to load IA32_RTIT_CTL with: 0 if nothing can be
+    /// traced.
+    pub(super) fn admit_guest(&mut self, halted: Halted) -> Result<RtitCtl, GeneralProtection> {
+        // A trace that has host and guest in it needs a PSB, whose PIP says which of them runs.
+        self.resync |= !self.suspended;
+        let ended = matches!(self.state, PtState::TraceStopped | PtState::Failed(_));
+        if ended || self.is_excluded() || !self.arm(&halted)? {
+            return Ok(RtitCtl::empty());
+        }
+        self.unit.write(self.ctl)?;
+        fence(Ordering::SeqCst);
+        // From now on the processor may write, until `halt`.
+        self.on = true;
+        self.unread = true;
+        self.resync = false;
+        self.state = PtState::Tracing;
+        Ok(self.ctl.union(RtitCtl::TRACE_EN))
+    }
+
+    /// Resumes the trace after a guest, unless it is suspended.
+    pub(super) fn leave_guest(&mut self, halted: Halted) -> Result<(), GeneralProtection> {
+        self.resync |= !self.suspended;
+        self.go_on(halted)
+    }
+
     /// Returns whether another owner has begun to record branches while the trace was off.
     fn is_excluded(&mut self) -> bool {
         let excluded = other_recorder(&mut self.unit.msr, &self.unit.capabilities).is_some();

@@ -189,7 +189,8 @@ unsafe impl<M: Msr, I: PtStateInstructions> Msr for XsavedMsr<M, I> {
         match place(address) {
             Some(offset) if self.held => {
                 self.area.put(offset, value);
-                match address == RtitCtl::ADDRESS && value & trace_en != 0 {
+                // Without TraceEn, too: a VM entry sets that.
+                match address == RtitCtl::ADDRESS {
                     // SAFETY: the caller promises this for the value, and has for the others.
                     true => unsafe { self.restore() },
                     false => Ok(()),

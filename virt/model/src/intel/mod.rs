@@ -30,7 +30,7 @@ mod tests;
 mod unit;
 mod violations;
 
-pub use processor::IntelProcessor;
+pub use processor::{IntelProcessor, VmxTransition};
 pub use profile::{
     CountedEvent, CounterProfile, DebugCtlLayout, DebugStoreProfile, IntelEvent, IntelProfile, LbrProfile,
     PebsProfile,

@@ -1,6 +1,7 @@
 //! One Intel logical processor, which joins the tracing units.
 
 mod extended_state;
+mod vmx;
 
 use crate::branch::{DecodeCache, InstructionKind};
 use crate::intel::bts::Bts;
@@ -21,10 +22,11 @@ use crate::{
     Violations,
 };
 use extended_state::ExtendedState;
+pub use vmx::VmxTransition;
 
 /// One logical processor's tracing hardware.
 ///
-/// Not modelled: SMM, VMX, TSX and SGX; state components of XSAVES other than PT's; SMRR and the APIC page as output; output to
+/// Not modelled: SMM, TSX and SGX; VMX other than what Intel PT shows of it; state components of XSAVES other than PT's; SMRR and the APIC page as output; output to
 /// MMIO; the trace transport subsystem, which only discards its output; branch trace messages on a bus; BTF;
 /// fixed-function counters of Ice Lake; events of general-purpose counters other than instructions and branches; load
 /// latency.
@@ -40,6 +42,7 @@ pub struct IntelProcessor {
     shared: SharedState,
     misc_enable: MiscEnable,
     extended_state: ExtendedState,
+    vmx: bool,
     predictor: Predictor,
     /// The address of the instruction that retired last.
     last_ip: u64,
@@ -67,6 +70,7 @@ impl IntelProcessor {
             shared,
             misc_enable: MiscEnable::new(profile),
             extended_state: ExtendedState::default(),
+            vmx: false,
             predictor: Predictor::new(),
             last_ip: 0,
             decode_cache: DecodeCache::new(),
@@ -152,12 +156,14 @@ impl IntelProcessor {
 
 impl Processor for IntelProcessor {
     fn cpuid(&self, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult {
-        self.extended_state.cpuid(leaf, subleaf, overlay(self.profile, leaf, subleaf, hardware))
+        let answer = self.extended_state.cpuid(leaf, subleaf, overlay(self.profile, leaf, subleaf, hardware));
+        if self.vmx { vmx::with_vmx(leaf, answer) } else { answer }
     }
 
     fn owns_msr(&self, msr: u32) -> bool {
         is_processors_own_msr(msr)
             || self.extended_state.owns_msr(msr)
+            || self.vmx && msr == vmx::IA32_VMX_MISC
             || self.units().iter().any(|unit| unit.owns_msr(msr))
     }
 
@@ -169,6 +175,7 @@ impl Processor for IntelProcessor {
             msr::PLATFORM_INFO => Err(GeneralProtection),
             msr::IA32_MISC_ENABLE => Ok(self.misc_enable.value()),
             msr::IA32_PERF_CAPABILITIES => self.profile.perf_capabilities.ok_or(GeneralProtection),
+            vmx::IA32_VMX_MISC if self.vmx => Ok(vmx::PT_IN_VMX),
             _ if self.extended_state.owns_msr(msr) => Ok(self.extended_state.xss()),
             _ if is_processors_own_msr(msr) => self.shared.perfmon.read(msr),
             _ => {

@@ -11,7 +11,7 @@ use crate::intel::registers::cap_ebx;
 
 /// A processor's enumerated capabilities.
 ///
-/// Profiles do not enumerate what the model lacks, VMX, TSX and SGX, nor XSAVES, which a processor can be told to.
+/// Profiles do not enumerate what the model lacks, TSX and SGX, nor VMX and XSAVES, which a processor can be told to.
 /// IP payloads of Intel PT are RIPs (CPUID.14H.0:ECX\[31\] = 0).
 #[derive(Debug)]
 pub struct IntelProfile {

@@ -20,7 +20,7 @@ use crate::intel::registers::{TRACE_TOPA_PMI, ctl, msr, status};
 use crate::intel::taken_branch::TakenBranch;
 use crate::intel::unit::{Bus, InstructionInfo, SharedState, TracingUnit};
 use crate::intel::{IntelProfile, IntelSettings};
-use crate::{Delivery, GeneralProtection, Retired};
+use crate::{Context, Delivery, GeneralProtection, Retired};
 use msr_rules as rules;
 pub use output::OperationalError;
 use output::Output;
@@ -75,6 +75,47 @@ impl Pt {
 
     fn trace_en(&self) -> bool {
         self.ctl & ctl::TRACE_EN != 0
+    }
+
+    /// Whether TraceEn is set.
+    pub(crate) fn traces(&self) -> bool {
+        self.trace_en()
+    }
+
+    /// IA32_RTIT_CTL is loaded at a VM entry or a VM exit.
+    pub(crate) fn load_ctl(
+        &mut self,
+        value: u64,
+        entry: bool,
+        at: &Retired,
+        bus: &mut Bus,
+    ) -> Result<(), GeneralProtection> {
+        // What is emitted when TraceEn is set is about the code after it, what is emitted when it is cleared about that
+        // before it.
+        if self.trace_en() {
+            self.write_ctl(value, at, bus)?;
+            self.packetizer.set_non_root(entry);
+        } else {
+            self.packetizer.set_non_root(entry);
+            self.write_ctl(value, at, bus)?;
+        }
+        Ok(())
+    }
+
+    /// A VM entry or a VM exit that does not change IA32_RTIT_CTL; `kind` says whether it is an entry, and whether it is
+    /// concealed.
+    pub(crate) fn vmx_transition(
+        &mut self,
+        before: &Context,
+        after: &Context,
+        tsc: u64,
+        kind: (bool, bool),
+        bus: &mut Bus,
+    ) {
+        self.packetizer.vmx_transition(&before.effective(), &after.effective(), tsc, kind);
+        if self.trace_en() {
+            self.finish_event(&after.effective(), bus);
+        }
     }
 
     fn write_ctl(&mut self, value: u64, at: &Retired, bus: &mut Bus) -> Result<(), GeneralProtection> {
@@ -141,7 +182,7 @@ impl Pt {
     }
 
     /// After packets were generated: moves bytes to the output and handles the consequences.
-    fn finish_event(&mut self, next: &crate::Context, bus: &mut Bus) {
+    fn finish_event(&mut self, next: &Context, bus: &mut Bus) {
         self.note_trace_stop();
         let ready = self.packetizer.buffered().saturating_sub(self.held_back);
         let count = match self.bytes_per_instruction {

@@ -58,6 +58,8 @@ enum TransferKind {
     Far,
     /// A FUP, then the packets of a far transfer: an interrupt or exception.
     Event,
+    /// A VM entry, or with a FUP before it a VM exit: the packets of a far transfer, with a PIP unless it is concealed.
+    Vmx { exit: bool, concealed: bool },
 }
 
 /// Generates packets while TraceEn is set.
@@ -76,6 +78,8 @@ pub(crate) struct Packetizer {
     filter_en: bool,
     /// IA32_EFER.LMA, as derived from the code that runs.
     ia_32e: bool,
+    /// VMX non-root operation.
+    non_root: bool,
     stopped: bool,
     /// The mode in the last MODE.Exec since the last PSB.
     mode: Option<ModeExec>,
@@ -99,6 +103,7 @@ impl Packetizer {
             context_en: false,
             filter_en: false,
             ia_32e: false,
+            non_root: false,
             stopped: false,
             mode: None,
             in_c_state: false,
@@ -221,6 +226,24 @@ impl Packetizer {
         self.transfer(TransferKind::Event, &delivery.before, &delivery.after);
     }
 
+    /// Sets whether what executes from now on is in VMX non-root operation.
+    pub(crate) fn set_non_root(&mut self, non_root: bool) {
+        self.non_root = non_root;
+    }
+
+    /// A VM entry or a VM exit (cases 16 and 17) while TraceEn is set; `kind` says whether it is an entry, and whether it
+    /// is concealed.
+    pub(crate) fn vmx_transition(&mut self, before: &Context, after: &Context, tsc: u64, kind: (bool, bool)) {
+        let (entry, concealed) = kind;
+        self.non_root = entry;
+        if !self.trigger_en {
+            return;
+        }
+        self.wake(tsc, false);
+        self.stream.tick(tsc);
+        self.transfer(TransferKind::Vmx { exit: !entry, concealed }, before, after);
+    }
+
     /// Runs between two instructions: resolves an overflow, and inserts a PSB+ when it is due.
     pub(crate) fn between_instructions(&mut self, next: &Context) {
         if self.stream.overflowed() {
@@ -307,11 +330,12 @@ impl Packetizer {
         if self.context_en {
             self.filter_en = !stops && self.filter.passes(after.ip);
         }
-        if was_on && shape == TransferKind::Event {
+        if was_on && matches!(shape, TransferKind::Event | TransferKind::Vmx { exit: true, .. }) {
             self.stream.ip(before.ip, Packet::Fup);
         }
         let far = matches!(shape, TransferKind::Far | TransferKind::Event);
-        if far && before.cr3 != after.cr3 {
+        let shown = matches!(shape, TransferKind::Vmx { concealed: false, .. });
+        if far && before.cr3 != after.cr3 || shown {
             self.pip(after);
         }
         match (was_on, self.packet_en()) {
@@ -321,7 +345,7 @@ impl Packetizer {
                 TransferKind::Outcome => self.stream.branch_outcome(true),
                 TransferKind::Indirect => self.stream.deferrable_tip(after.ip),
                 TransferKind::Return => self.stream.ip(after.ip, Packet::Tip),
-                TransferKind::Far | TransferKind::Event => {
+                TransferKind::Far | TransferKind::Event | TransferKind::Vmx { .. } => {
                     self.mode_exec_at(after, Packet::Tip);
                 }
             },
@@ -396,7 +420,7 @@ impl Packetizer {
     fn pip(&mut self, at: &Context) {
         if self.context_en && self.ctl & ctl::OS != 0 {
             let cr3 = enables::table(at.cr3, self.ia_32e) & ((1 << 52) - 1);
-            self.lost.pip = !self.stream.packet(Packet::Pip(Pip { cr3, non_root: false }));
+            self.lost.pip = !self.stream.packet(Packet::Pip(Pip { cr3, non_root: self.non_root }));
         }
     }
 

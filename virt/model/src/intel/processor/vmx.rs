@@ -1,0 +1,98 @@
+//! VM entries and VM exits, as far as Intel PT is concerned.
+//!
+//! Source: SDM vol. 3, Intel Processor Trace, "VMX-Specific Packets and VMCS Controls", "Guest-Only Tracing", "Packet
+//! Generation under Different Enable Conditions" (VM entry, VM exit); VM Entries, "Checks on VMX Controls".
+
+#[cfg(test)]
+mod tests;
+
+use super::IntelProcessor;
+use crate::intel::unit::Bus;
+use crate::{Context, CpuidResult, GeneralProtection, PhysMemory, Retired};
+
+/// IA32_VMX_MISC, and its bit 14: TraceEn may be set in VMX operation.
+pub(super) const IA32_VMX_MISC: u32 = 0x485;
+pub(super) const PT_IN_VMX: u64 = 1 << 14;
+
+/// A VM entry or a VM exit.
+#[derive(Clone, Copy, Debug)]
+pub struct VmxTransition {
+    /// The state before it. `ip` is the address of the next instruction that would execute.
+    pub before: Context,
+    /// The state after it.
+    pub after: Context,
+    /// The time-stamp counter.
+    pub tsc: u64,
+    /// What IA32_RTIT_CTL is loaded with: by an MSR-load list, by the VM-entry control "load IA32_RTIT_CTL", or 0 by the
+    /// VM-exit control "clear IA32_RTIT_CTL".
+    pub rtit_ctl: Option<u64>,
+    /// The control "conceal VMX from PT": no PIP shows the transition.
+    pub concealed: bool,
+}
+
+/// Adds VMX to the processor's features.
+pub(super) const fn with_vmx(leaf: u32, answer: CpuidResult) -> CpuidResult {
+    match leaf {
+        1 => CpuidResult { ecx: answer.ecx | 1 << 5, ..answer },
+        _ => answer,
+    }
+}
+
+impl IntelProcessor {
+    /// Makes the processor enumerate VMX, with Intel PT in VMX operation. The caller then reports VM entries and VM exits
+    /// by the methods below; other units than Intel PT take no notice of them.
+    #[must_use]
+    pub fn with_vmx(mut self) -> Self {
+        self.vmx = true;
+        self
+    }
+
+    /// Reports a VM entry.
+    ///
+    /// # Errors
+    ///
+    /// It fails: it would load IA32_RTIT_CTL while TraceEn is set, or the register does not take the value.
+    pub fn vm_entry(
+        &mut self,
+        entry: &VmxTransition,
+        mem: &mut dyn PhysMemory,
+    ) -> Result<(), GeneralProtection> {
+        if entry.rtit_ctl.is_some() && self.pt.traces() {
+            return Err(GeneralProtection);
+        }
+        self.vmx_transition(entry, true, mem)
+    }
+
+    /// Reports a VM exit.
+    ///
+    /// # Errors
+    ///
+    /// IA32_RTIT_CTL does not take the value.
+    pub fn vm_exit(
+        &mut self,
+        exit: &VmxTransition,
+        mem: &mut dyn PhysMemory,
+    ) -> Result<(), GeneralProtection> {
+        self.vmx_transition(exit, false, mem)
+    }
+
+    fn vmx_transition(
+        &mut self,
+        transition: &VmxTransition,
+        entry: bool,
+        mem: &mut dyn PhysMemory,
+    ) -> Result<(), GeneralProtection> {
+        let &VmxTransition { before, after, tsc, rtit_ctl, concealed } = transition;
+        let bus = &mut Bus { mem, shared: &mut self.shared };
+        match rtit_ctl {
+            // The rules and packets of WRMSR, at the guest's address.
+            Some(value) => {
+                let at = Retired { before, after, bytes: &[], tsc, operand: 0 };
+                self.pt.load_ctl(value, entry, &at, bus)?;
+            }
+            None => self.pt.vmx_transition(&before, &after, tsc, (entry, concealed), bus),
+        }
+        self.last_ip = before.ip;
+        Ok(())
+    }
+}
