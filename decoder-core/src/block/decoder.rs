@@ -101,9 +101,8 @@ impl<'a> BlockDecoder<'a> {
         BlockDecoder { walker, block, failed, after, decided, window, section, edge_before, image_key }
     }
 
-    /// Forgets everything but the counters, and continues at `offset`.
+    /// Continues at `offset`, where a synchronisation comes next.
     pub(crate) fn restart(&mut self, offset: u64) {
-        self.forget();
         self.walker.restart(offset);
     }
 
@@ -166,7 +165,6 @@ impl<'a> BlockDecoder<'a> {
         self.block = NO_BLOCK;
         (self.after, self.decided) = (0, false);
         self.failed = None;
-        self.window = Window::default();
     }
 
     /// The packets between which the last reported block was executed.
@@ -226,7 +224,6 @@ impl<'a> BlockDecoder<'a> {
     fn give_up(&mut self, error: Error) -> Result<Option<BlockItem>, Error> {
         if self.block.insns > 0 {
             self.failed = Some(error);
-            self.walker.at.failed = true;
             return Ok(Some(BlockItem::Block(self.take_block())));
         }
         self.walker.give_up(error);
@@ -250,10 +247,12 @@ impl<'a> BlockDecoder<'a> {
         let mut key = AddressHash::new();
         for Section { base, bytes, space } in self.walker.image.sections() {
             let place = bytes.as_ptr() as usize;
-            let vmcs = space.vmcs().map_or(1, |vmcs| vmcs & !1);
-            let cr3 = space.cr3().map_or(1, |cr3| cr3 & !1);
-            for value in [*base, place as u64, bytes.len() as u64, vmcs, cr3] {
+            for value in [*base, place as u64, bytes.len() as u64] {
                 key.add(value);
+            }
+            for only in [space.vmcs(), space.cr3()] {
+                key.add(only.is_some().into());
+                key.add(only.unwrap_or_default());
             }
         }
         *self.image_key.insert(key.value())

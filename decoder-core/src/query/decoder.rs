@@ -262,26 +262,18 @@ impl<'a> QueryDecoder<'a> {
     /// Reads what comes next. There must be no outcomes left.
     #[inline]
     fn look(&mut self) -> Result<(), Error> {
-        loop {
-            let event = match self.next {
-                Some(Event { kind: EventKind::Tnt(_), .. }) => self.next.take(),
-                Some(_) => return Ok(()),
-                None => self.events.next()?,
-            };
-            match event {
-                Some(Event { kind: EventKind::Tnt(tnt), when, .. }) => {
-                    self.when = when;
-                    self.tnt = tnt;
-                    if tnt.len > 0 {
-                        return Ok(());
-                    }
-                }
-                event => {
-                    self.next = event;
-                    return Ok(());
-                }
-            }
+        let event = match self.next {
+            Some(Event { kind: EventKind::Tnt(_), .. }) => self.next.take(),
+            Some(_) => return Ok(()),
+            None => self.events.next()?,
+        };
+        if let Some(Event { kind: EventKind::Tnt(tnt), when, .. }) = event {
+            self.when = when;
+            self.tnt = tnt;
+        } else {
+            self.next = event;
         }
+        Ok(())
     }
 
     #[inline]

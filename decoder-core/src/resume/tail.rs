@@ -36,15 +36,11 @@ impl<'m> Tail<'m> {
     pub(super) fn feed(&mut self, slice: &[u8], mut run: impl FnMut(Input<'_>) -> u64) {
         let start = self.end();
         let (mut copied, mut most) = (0, FIRST);
-        while self.base < start && copied < slice.len() {
-            let Some((more, _)) =
-                slice.get(copied..).and_then(|rest| rest.split_at_checked(most.min(rest.len())))
-            else {
-                break;
-            };
-            let added = self.append(more);
+        while self.base < start {
+            let rest = slice.get(copied..).unwrap_or_default();
+            let added = self.append(rest.get(..most).unwrap_or(rest));
             if added == 0 {
-                // No decoder keeps as much.
+                // The slice is used up. There is always room: no decoder keeps as much.
                 break;
             }
             copied += added;
@@ -56,23 +52,21 @@ impl<'m> Tail<'m> {
             return;
         }
         // Nothing before the slice is needed any more.
-        let base = self.base.max(start);
         let input = |base: u64| Input {
             bytes: usize::try_from(base - start).ok().and_then(|at| slice.get(at..)).unwrap_or_default(),
             base,
             more: true,
             reach: self.reach,
         };
-        let keep = run(input(base)).max(base);
+        let keep = run(input(start)).max(start);
         let rest = input(keep).bytes;
         (self.len, self.base) = (0, keep);
         self.append(rest);
     }
 
-    /// Decodes what was kept, after which nothing follows.
-    pub(super) fn finish(&mut self, run: impl FnOnce(Input<'_>) -> u64) {
+    /// Decodes what was kept, after which nothing follows. Then the caller says where to [go to](Self::go_to).
+    pub(super) fn finish(&self, run: impl FnOnce(Input<'_>) -> u64) {
         run(self.input(false));
-        (self.base, self.len) = (self.end(), 0);
     }
 
     /// Continues with a slice at this offset.

@@ -86,7 +86,7 @@ fn an_instruction_decoder_that_synchronises_is_like_a_new_one() {
         decoder.look_ahead();
         next
     };
-    let mut count = 0;
+    let (mut count, mut backward) = (0, 0);
     for (name, scenario) in scenarios() {
         let (sections, trace) = (sections(&scenario), twice(&scenario));
         let new = || InsnDecoder::with_config(&trace, Image::new(&sections), scenario.config);
@@ -106,16 +106,17 @@ fn an_instruction_decoder_that_synchronises_is_like_a_new_one() {
                 let what = format!("{name}, {way} after {used}");
                 like_a_new_one(decoder, other, |new| new.sync_at(psb), next, said, &what);
                 count += 1;
+                backward += u32::from(way == "backward");
             }
         }
     }
-    assert!(count > 5000, "{count}");
+    assert!(count > 5000 && backward > 1000, "{count}, {backward} backward");
 }
 
 #[test]
 fn a_block_decoder_that_synchronises_is_like_a_new_one() {
     let said = |decoder: &BlockDecoder<'_>| said!(decoder);
-    let mut count = 0;
+    let (mut count, mut backward) = (0, 0);
     for (name, scenario) in scenarios() {
         let (sections, trace) = (sections(&scenario), twice(&scenario));
         for used in 0..STEPS {
@@ -139,6 +140,9 @@ fn a_block_decoder_that_synchronises_is_like_a_new_one() {
                 if steps(&mut decoder, used, next, said).len() < used {
                     continue;
                 }
+                let (before, counters) = (said(&decoder), decoder.counters());
+                assert!(!decoder.sync_at(1), "{name}, {way} after {used}");
+                assert_eq!((said(&decoder), decoder.counters()), (before, counters), "{name} after {used}");
                 let psb = if way == "another" {
                     decoder.set_trace(&trace);
                     assert_eq!(said(&decoder), said(&other), "{name}, {way} after {used}");
@@ -151,8 +155,9 @@ fn a_block_decoder_that_synchronises_is_like_a_new_one() {
                 let what = format!("{name}, {way} after {used}, {words} words");
                 like_a_new_one(decoder, other, |new| new.sync_at(psb), next, said, &what);
                 count += 1;
+                backward += u32::from(way == "backward");
             }
         }
     }
-    assert!(count > 5000, "{count}");
+    assert!(count > 5000 && backward > 1000, "{count}, {backward} backward");
 }

@@ -59,6 +59,33 @@ fn a_graph_is_of_one_image_at_a_time() {
 }
 
 #[test]
+fn images_that_differ_only_in_address_spaces_are_not_the_same_for_a_graph() {
+    let plain = [0xff, 0xe0];
+    let trace = [PSB, STATE, TIP_1000, TIP_1000, TIP_1000, TAIL].concat();
+    let mut memory = vec![0; 5000];
+    let mut graph = Graph::new(&mut memory);
+    let numbers = [0, 0x8000, 0x9000];
+    let spaces: Vec<_> = [AddressSpace::Any]
+        .into_iter()
+        .chain(numbers.map(AddressSpace::Cr3))
+        .chain(numbers.map(AddressSpace::Vmcs))
+        .chain(numbers.into_iter().flat_map(|vmcs| numbers.map(|cr3| AddressSpace::Guest { vmcs, cr3 })))
+        .collect();
+    let mut built = 0;
+    for (before, space) in spaces.iter().flat_map(|before| spaces.iter().map(move |space| (before, space))) {
+        for space in [before, space] {
+            let sections = [Section { space: *space, ..section(&plain) }];
+            items(&trace, Image::new(&sections), Some(&mut graph));
+        }
+        // A decoder that starts in an unknown address space finds the code in all of them.
+        let (now, new) = (graph.statistics().built, if space == before { 0 } else { 1 });
+        assert_eq!(now, built + 1 + new, "{before:x?}, {space:x?}");
+        graph.forget();
+        built = now;
+    }
+}
+
+#[test]
 fn code_in_a_transaction_is_apart_from_the_same_code_outside() {
     let code = [0x90, 0xff, 0xe0];
     let sections = [section(&code)];

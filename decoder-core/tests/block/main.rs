@@ -9,5 +9,7 @@ mod graph;
 mod images;
 mod programs;
 mod real;
+mod recover;
 mod scenario;
+mod section;
 mod vectors;

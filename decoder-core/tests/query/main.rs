@@ -39,6 +39,11 @@ fn asked(decoder: &mut QueryDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
             Err(error) => return (answers, Some(error)),
         };
         let other = Err(QueryError::Other { offset: decoder.offset(), pending });
+        if pending == Pending::Event {
+            // Twice, because what was refused stays.
+            assert_eq!(decoder.deferred(), other.map(|()| None));
+            assert_eq!(decoder.deferred(), other.map(|()| None));
+        }
         if pending != Pending::Conditional {
             assert_eq!(decoder.conditional(), other.map(|()| None));
         }
@@ -62,6 +67,7 @@ struct All(Vec<Answer>);
 
 impl AnswerSink for All {
     fn outcomes(&mut self, outcomes: Tnt) {
+        assert_eq!(outcomes.bits >> outcomes.len, 0, "{outcomes:x?}");
         self.0.extend(outcomes.outcomes().map(Answer::Conditional));
     }
 
@@ -84,6 +90,7 @@ fn compare_visit(trace: &[u8], config: Config<'_>, what: &str) -> usize {
     let mut count = 0;
     while let Some(psb) = slow.sync_forward() {
         assert_eq!(fast.sync_forward(), Some(psb), "{what}");
+        let mut middle = fast.clone();
         let mut expected = vec![];
         let error = loop {
             match slow.next() {
@@ -97,6 +104,15 @@ fn compare_visit(trace: &[u8], config: Config<'_>, what: &str) -> usize {
         let same = found.0.iter().zip(&expected).take_while(|(a, b)| a == b).count();
         assert_eq!(found.0.get(same), expected.get(same), "{what}, answer {same}");
         assert_eq!((found_error, said(&fast)), (error, said(&slow)), "{what}");
+        // From the middle, where the next event may be read already.
+        let taken = trace.len() % (expected.len() + 1);
+        (0..taken).for_each(|_| _ = middle.next());
+        if middle.pending().is_ok() {
+            let mut found = All::default();
+            let found_error = middle.visit(&mut found).err();
+            assert_eq!((&found.0[..], found_error), (&expected[taken..], error), "{what}, after {taken}");
+            assert_eq!(said(&middle), said(&slow), "{what}, after {taken}");
+        }
         count += expected.len();
     }
     count
@@ -208,7 +224,7 @@ fn a_visit_gives_the_same_answers_of_branches_and_clocks_in_any_order() {
 
 #[test]
 fn gives_the_events_and_each_outcome_from_every_psb_on() {
-    let (mut psbs, mut answers) = (0, 0);
+    let (mut psbs, mut answers, mut backward) = (0, 0, 0);
     for (name, scenario) in common::scenarios() {
         let (trace, config) = (scenario.trace, scenario.config);
         let mut events = EventDecoder::with_config(&trace, config);
@@ -221,11 +237,38 @@ fn gives_the_events_and_each_outcome_from_every_psb_on() {
             // Both decoders stay where they are, so that the next PSB can be found.
             let expected = expected(events.clone());
             answers += expected.0.len();
+            let mut at = query.clone();
+            assert_eq!((at.trace(), at.config().errata), (&trace[..], config.errata), "{name}");
+            let start = match expected.0.first() {
+                Some(Answer::Event(event)) => {
+                    assert!(event.status, "{name} from {psb:#x}");
+                    Ok(event.ip)
+                }
+                Some(_) => Ok(None),
+                None => expected.1.map_or(Ok(None), Err),
+            };
+            assert_eq!(at.start(), start, "{name} from {psb:#x}");
+            if start.is_ok() {
+                assert_eq!(asked(&mut at), expected, "{name} from {psb:#x}");
+            }
             assert_eq!(asked(&mut query.clone()), expected, "{name} from {psb:#x}");
             for taken in 0..=expected.0.len() + 1 {
                 let mut at = query.clone();
                 (0..taken).for_each(|_| at.next().map_or((), |_| ()));
-                assert!(!at.sync_at(psb + 1), "{name}");
+                let mut unmoved = at.clone();
+                assert!(!unmoved.sync_at(psb + 1), "{name}");
+                assert_eq!((unmoved.time(), unmoved.offset()), (at.time(), at.offset()), "{name}");
+                assert_eq!(asked(&mut unmoved), asked(&mut at.clone()), "{name} at {psb:#x} after {taken}");
+                // Then the decoder has read an event, perhaps one after outcomes.
+                let _ = at.deferred();
+                let mut back = at.clone();
+                if let Some(before) = back.sync_backward() {
+                    let mut new = QueryDecoder::with_config(&trace, config);
+                    assert!(new.sync_at(before), "{name}");
+                    assert_eq!((back.time(), back.offset()), (None, new.offset()), "{name}");
+                    assert_eq!(asked(&mut back), asked(&mut new), "{name} back to {before:#x} after {taken}");
+                    backward += 1;
+                }
                 assert!(at.sync_at(psb), "{name}");
                 assert_eq!((at.offset(), at.sync_offset()), (psb, Some(psb)), "{name}");
                 assert_eq!((at.time(), at.core_bus_ratio()), (None, None), "{name}");
@@ -239,6 +282,56 @@ fn gives_the_events_and_each_outcome_from_every_psb_on() {
         psbs += offsets.len();
     }
     assert!(psbs > 60 && answers > 300, "{answers} answers after {psbs} PSBs");
+    assert!(backward > 500, "{backward}");
+}
+
+#[test]
+fn a_tip_that_is_not_deferred_is_asked_for_in_either_way() {
+    // PSB, MODE.Exec (64 bit), FUP (1000), PSBEND, TNT (taken), TIP (2000), TNT (taken), TIP.PGD, TIP.PGE (1000).
+    let trace = b"\
+        \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\
+        \x06\x2d\0\x20\x06\x01\x31\0\x10";
+    let mut query = QueryDecoder::new(trace);
+    query.sync_forward();
+    while query.next().unwrap().is_some() {
+        assert_eq!(query.clone().deferred(), query.clone().indirect());
+    }
+}
+
+#[test]
+fn a_deferred_tip_that_is_not_there_leaves_what_is() {
+    // PSB, MODE.Exec (64 bit), FUP (1000), PSBEND, TNT (taken, not taken), TIP.PGD.
+    let trace = b"\
+        \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\
+        \x0c\x01";
+    let mut query = QueryDecoder::new(trace);
+    query.sync_forward();
+    while query.pending() == Ok(Some(Pending::Event)) {
+        query.event().unwrap();
+    }
+    assert_eq!(query.conditional(), Ok(Some(true)));
+    for _ in 0..3 {
+        assert_eq!(query.deferred(), Err(QueryError::Other { offset: 0x1c, pending: Pending::Event }));
+    }
+    assert_eq!(query.conditional(), Ok(Some(false)));
+    assert!(matches!(query.event(), Ok(Some(Event { kind: EventKind::Disabled, .. }))));
+    assert_eq!(query.next(), Ok(None));
+}
+
+#[test]
+fn errors_say_what_comes_next() {
+    for (pending, what) in [
+        (Pending::Event, "an event"),
+        (Pending::Conditional, "the outcome of a conditional branch"),
+        (Pending::Indirect, "the target of an indirect branch"),
+    ] {
+        assert_eq!(
+            QueryError::Other { offset: 0x1f, pending }.to_string(),
+            format!("0x1f: {what} comes next, and something else was asked for")
+        );
+    }
+    let error = QueryDecoder::new(&[]).next().unwrap_err();
+    assert_eq!(QueryError::Trace(error).to_string(), error.to_string());
 }
 
 #[test]

@@ -157,20 +157,20 @@ impl Layer {
     pub(crate) fn sliced(self, trace: &[u8], image: Image<'_>, config: Config<'_>, cuts: &Cuts) -> Seen {
         let mut steps = Steps::default();
         let mut kept = [0; KEPT];
-        let counters = match self {
+        let (counters, errors) = match self {
             Self::Packets => {
                 let mut stream = PacketStream::new(config, &mut kept);
                 cuts.slices(trace, |slice| stream.decode(slice, &mut steps));
                 assert_eq!(stream.offset(), trace.len() as u64);
                 stream.finish(&mut steps);
-                Counters::default()
+                (Counters::default(), stream.errors())
             }
             Self::Answers => {
                 let mut stream = AnswerStream::new(config, &mut kept);
                 cuts.slices(trace, |slice| stream.decode(slice, &mut steps));
                 assert_eq!(stream.offset(), trace.len() as u64);
                 stream.finish(&mut steps);
-                stream.counters()
+                (stream.counters(), stream.errors())
             }
             Self::Blocks(words) => {
                 let mut memory = vec![0; words];
@@ -179,9 +179,11 @@ impl Layer {
                 cuts.slices(trace, |slice| stream.decode(slice, &mut graph, &mut steps));
                 assert_eq!(stream.offset(), trace.len() as u64);
                 stream.finish(&mut graph, &mut steps);
-                stream.counters()
+                (stream.counters(), stream.errors())
             }
         };
+        let said = steps.0.iter().filter(|step| matches!(step, Step::Error(_))).count();
+        assert_eq!(errors, said as u64, "{self:?}");
         (steps.0, counters)
     }
 }
