@@ -10,7 +10,10 @@ use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},
     mem::take,
     ptr,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 /// `struct pt_asid`: an address space.
@@ -78,6 +81,15 @@ impl Mapped {
         self.offset.wrapping_add(ip.wrapping_sub(self.address))
     }
 
+    /// What it has from an address on; nothing if the file cannot be mapped.
+    #[inline]
+    pub(crate) fn bytes<'a>(&self, mapping: &'a Mapping, ip: u64) -> &'a [u8] {
+        let bytes = mapping.memory();
+        let from = usize::try_from(self.offset_of(ip)).unwrap_or(usize::MAX);
+        let end = usize::try_from(self.offset.saturating_add(self.size)).unwrap_or(usize::MAX);
+        bytes.get(from..end.min(bytes.len())).unwrap_or_default()
+    }
+
     /// The ways in the whole section.
     pub(crate) fn ways<'a>(&self, mapping: &'a Arc<Mapping>) -> Option<&'a Ways> {
         self.section.ways(mapping)
@@ -113,6 +125,14 @@ pub struct Image {
     context: *mut c_void,
     /// What a decoder reads during one call, so that not every instruction maps its section anew.
     held: Option<Arc<Mapping>>,
+    /// Another one after each change of the sections or their order; no other image ever has it.
+    version: u64,
+}
+
+/// The version of an image that has changed.
+fn next_version() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 /// The caller's reader of memory.
@@ -120,40 +140,111 @@ type ReadMemory = unsafe extern "C" fn(*mut u8, usize, *const PtAsid, u64, *mut 
 
 /// A section of an image that stays mapped.
 #[derive(Debug, Default)]
-pub(crate) struct Kept(Option<(Mapped, Arc<Mapping>)>);
+pub(crate) struct Kept {
+    section: Option<Box<(Mapped, Arc<Mapping>)>>,
+    window: Window,
+}
+
+/// What of a kept section is needed for each instruction.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Window {
+    /// The image's, with which the section is the first one of it.
+    version: u64,
+    begin: u64,
+    /// Zero if there is no section.
+    size: u64,
+    /// Where in the section it begins.
+    offset: u64,
+    pub(crate) isid: c_int,
+    /// The mapping's; zero if its bytes may be others at each reading.
+    mapping: u64,
+}
+
+/// Which bytes an instruction has: those at a place of a mapping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Zero for none.
+    pub(crate) mapping: u64,
+    pub(crate) offset: u64,
+}
+
+impl Window {
+    /// The place of an address from which as many bytes can be read as the longest instruction has.
+    #[inline]
+    fn place(&self, ip: u64) -> Option<Place> {
+        const LONGEST: u64 = 15;
+        let from = ip.wrapping_sub(self.begin);
+        let is_whole = from < self.size && self.size - from >= LONGEST && self.mapping != 0;
+        is_whole.then(|| Place { mapping: self.mapping, offset: self.offset.wrapping_add(from) })
+    }
+}
 
 impl Kept {
     /// Forgets it.
     pub(crate) fn forget(&mut self) {
-        self.0 = None;
+        self.section = None;
+        self.window = Window::default();
     }
 
     /// Makes it the section of an address, unless it is that one, and returns the section's identifier.
     #[inline]
     pub(crate) fn update(&mut self, image: &mut Image, asid: &PtAsid, ip: u64) -> Result<c_int, Code> {
-        if let Some((kept, _)) = &self.0
-            && kept.has(ip)
-            && image.sections.first() == Some(kept)
-        {
-            return Ok(kept.isid);
+        let window = &self.window;
+        if ip.wrapping_sub(window.begin) < window.size && image.version == window.version {
+            return Ok(window.isid);
         }
-        self.0 = None;
-        let mapped = image.find(asid, ip).ok_or(Code::NotMapped)?.clone();
-        let mapping = mapped.section.map()?;
+        self.change(image, asid, ip)
+    }
+
+    #[inline(never)]
+    fn change(&mut self, image: &mut Image, asid: &PtAsid, ip: u64) -> Result<c_int, Code> {
+        let is_first = |kept: &Box<(Mapped, _)>| kept.0.has(ip) && image.sections.first() == Some(&kept.0);
+        // Another one is unmapped before the new one is mapped: that may be a part of the same file.
+        let kept = match self.section.take().filter(is_first) {
+            Some(kept) => kept,
+            None => {
+                self.forget();
+                let mapped = image.find(asid, ip).ok_or(Code::NotMapped)?.clone();
+                let mapping = mapped.section.map()?;
+                Box::new((mapped, mapping))
+            }
+        };
+        let (mapped, mapping) = &*kept;
         let isid = mapped.isid;
-        self.0 = Some((mapped, mapping));
+        self.window = Window {
+            version: image.version,
+            begin: mapped.address,
+            size: mapped.size,
+            offset: mapped.offset,
+            isid,
+            mapping: mapping.number(),
+        };
+        self.section = Some(kept);
         Ok(isid)
     }
 
-    /// The section, and its mapping.
-    pub(crate) fn current(&self) -> Option<&(Mapped, Arc<Mapping>)> {
-        self.0.as_ref()
+    /// The place of an address, if the section is still the first one of an image of this version, and the identifier of
+    /// the section.
+    #[inline]
+    pub(crate) fn place(&self, version: u64, ip: u64) -> Option<(Place, c_int)> {
+        let window = &self.window;
+        let place = window.place(ip).filter(|_| version == window.version)?;
+        Some((place, window.isid))
+    }
+
+    /// Gives the section and its mapping away, until they are [put back](Self::put_back).
+    pub(crate) fn take(&mut self) -> Option<Box<(Mapped, Arc<Mapping>)>> {
+        self.section.take()
+    }
+
+    pub(crate) fn put_back(&mut self, section: Box<(Mapped, Arc<Mapping>)>) {
+        self.section = Some(section);
     }
 
     /// Reads from it.
     #[inline]
     pub(crate) fn read(&self, out: &mut [u8], ip: u64) -> Result<usize, Code> {
-        let (mapped, mapping) = self.0.as_ref().ok_or(Code::NotMapped)?;
+        let (mapped, mapping) = self.section.as_deref().ok_or(Code::NotMapped)?;
         mapped.read(mapping, out, ip)
     }
 }
@@ -180,11 +271,12 @@ impl Image {
             }
         }
         self.sections.extend(rest.into_iter().rev());
+        self.version = next_version();
     }
 
     /// An image without anything.
     pub(crate) const fn new(name: Option<CString>) -> Self {
-        Self { name, sections: vec![], callback: None, context: ptr::null_mut(), held: None }
+        Self { name, sections: vec![], callback: None, context: ptr::null_mut(), held: None, version: 0 }
     }
 
     /// The section of an address. The next search begins there.
@@ -192,11 +284,17 @@ impl Image {
         let at = self.sections.iter().position(|mapped| mapped.has(ip) && mapped.asid.matches(asid))?;
         if at > 0 {
             self.sections[..=at].rotate_right(1);
+            self.version = next_version();
         }
         self.sections.first()
     }
 
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
     /// Unmaps what the decoder has read, at the end of its call.
+    #[inline]
     pub(crate) fn release(&mut self) {
         self.held = None;
     }
@@ -229,6 +327,7 @@ impl Image {
     fn remove(&mut self, asid: &PtAsid, goes: impl Fn(&Section) -> bool) -> c_int {
         let before = self.sections.len();
         self.sections.retain(|mapped| !(mapped.asid.matches(asid) && goes(&mapped.section)));
+        self.version = next_version();
         c_int::try_from(before - self.sections.len()).unwrap_or(c_int::MAX)
     }
 }

@@ -10,7 +10,10 @@ use std::{
         fs::{FileExt as _, MetadataExt as _},
     },
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, atomic::AtomicU32},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
 };
 
 /// A part of a file.
@@ -31,6 +34,32 @@ pub(crate) struct Section {
 pub(crate) struct Mapping {
     bytes: Bytes,
     ways: OnceLock<Ways>,
+    /// No other mapping ever has it; never zero.
+    number: u64,
+}
+
+impl Mapping {
+    fn new(bytes: Bytes) -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self { bytes, ways: OnceLock::new(), number: LAST.fetch_add(1, Ordering::Relaxed) + 1 }
+    }
+
+    /// The bytes in memory; none if the file cannot be mapped.
+    #[inline]
+    pub(crate) fn memory(&self) -> &[u8] {
+        match &self.bytes {
+            Bytes::Memory(memory) => memory,
+            Bytes::File(_) => &[],
+        }
+    }
+
+    /// What no other mapping ever has; zero if each reading may give other bytes.
+    pub(crate) fn number(&self) -> u64 {
+        match self.bytes {
+            Bytes::Memory(_) => self.number,
+            Bytes::File(_) => 0,
+        }
+    }
 }
 
 /// The bytes of a section.
@@ -91,7 +120,7 @@ impl Section {
         if state(&metadata) != self.state {
             return Err(Code::BadImage);
         }
-        let mapping = Arc::new(Mapping { bytes: self.map_file(file), ways: OnceLock::new() });
+        let mapping = Arc::new(Mapping::new(self.map_file(file)));
         *known = Arc::downgrade(&mapping);
         Ok(mapping)
     }

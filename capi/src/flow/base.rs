@@ -9,7 +9,7 @@ use crate::{
     config::PtConfig,
     error::Code,
     event::{PtEvent, flag, kind},
-    image::{Image, Kept, PtAsid},
+    image::{Image, Kept, Place, PtAsid},
     query::decoder::{Answer, QueryDecoder, status},
 };
 use std::{ffi::c_int, ptr};
@@ -97,6 +97,14 @@ impl Flow {
         with(image, &mut self.kept, &self.asid)
     }
 
+    /// The place of the next instruction in the mapped section, and the section's identifier.
+    #[inline]
+    pub(super) fn place(&self) -> Option<(Place, c_int)> {
+        // SAFETY: as in `with_image`.
+        let image = unsafe { self.image.as_ref() }.unwrap_or(&self.own_image);
+        self.kept.place(image.version(), self.ip)
+    }
+
     /// Ends a call: what it returns, after the image was told.
     #[inline]
     pub(super) fn done(&mut self, answer: Answer<c_int>) -> c_int {
@@ -164,6 +172,12 @@ impl Flow {
             self.tick(self.ip)?;
         }
         Ok(answer)
+    }
+
+    /// Whether there is an event to process, or an error where one should be.
+    #[inline]
+    pub(super) fn may_have_event(&self) -> bool {
+        self.process_event || self.status & status::EVENT_PENDING != 0
     }
 
     /// Whether there is an event to process.

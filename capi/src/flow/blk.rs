@@ -186,6 +186,13 @@ pub unsafe extern "C" fn pt_blk_next(decoder: *mut BlockDecoder, block: *mut PtB
     if block.is_null() {
         return Code::Invalid.status();
     }
+    if size == size_of::<PtBlock>() && block.is_aligned() {
+        // SAFETY: it is not null, and has that many bytes.
+        unsafe { block.write(PtBlock::EMPTY) };
+        // SAFETY: nor does it hold anything else now, and it is the caller's, so nobody else uses it.
+        let answer = decoder.next(unsafe { &mut *block });
+        return decoder.flow.done(answer);
+    }
     let mut next = PtBlock::EMPTY;
     let answer = decoder.next(&mut next);
     let status = decoder.flow.done(answer);

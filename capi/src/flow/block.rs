@@ -89,7 +89,10 @@ pub(crate) struct Ways(Box<[AtomicU32]>);
 
 impl Ways {
     pub(crate) fn new(bytes: usize) -> Self {
-        Self((0..bytes).map(|_| AtomicU32::new(0)).collect())
+        // The system clears the memory when it is first used: most of it never is.
+        let words = Box::into_raw(vec![0_u32; bytes].into_boxed_slice());
+        // SAFETY: both types have the same size and alignment, and nobody else has the memory.
+        Self(unsafe { Box::from_raw(words as *mut [AtomicU32]) })
     }
 
     /// The way from an offset. `Some(None)`: it is not known yet. `None`: there is no such offset.

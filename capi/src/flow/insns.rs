@@ -9,6 +9,7 @@ use crate::{
     config::{PtConfig, PtErrata},
     error::Code,
     event::{PtEvent, flag, kind},
+    image::Place,
     query::decoder::{Answer, status},
 };
 use std::ffi::c_int;
@@ -17,11 +18,80 @@ use std::ffi::c_int;
 #[derive(Debug)]
 pub struct InsnDecoder {
     pub(crate) flow: Flow,
+    /// Instructions that were decoded, by the hash of their place. Empty before the first one.
+    known: Box<[Known]>,
+}
+
+/// An instruction that was decoded. It is copied to the caller as it is: to change a part of a structure, and then to read
+/// the whole of it, takes longer than all the rest.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    place: Place,
+    insn: PtInsn,
+    extra: Extra,
+}
+
+impl Known {
+    const NONE: Self =
+        Self { place: Place { mapping: 0, offset: 0 }, insn: PtInsn::EMPTY, extra: Extra::NONE };
+}
+
+/// How many are remembered: half a megabyte.
+const KNOWN: usize = 1 << 13;
+
+/// Where an instruction is remembered.
+#[inline]
+fn index(place: Place) -> usize {
+    // Knuth's multiplicative hash: neighbours get different indices.
+    let hash = place.offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (hash >> (64 - KNOWN.ilog2())) as usize
+}
+
+impl Flow {
+    /// Goes past an instruction.
+    #[inline]
+    fn proceed(&mut self, insn: &PtInsn, extra: &Extra) -> Answer<()> {
+        self.ip = self.ip.wrapping_add(insn.size.into());
+        match insn.class {
+            class::PTWRITE | class::OTHER => return Ok(()),
+            class::COND_JUMP => {
+                let (taken, status) = self.cond_branch()?;
+                self.status = status;
+                if !taken {
+                    return Ok(());
+                }
+            }
+            // A call of the next instruction is how code finds its own address.
+            class::CALL if extra.displacement != Some(0) => self.returns.push(self.ip),
+            class::RETURN => {
+                if let Ok((taken, status)) = self.cond_branch() {
+                    self.status = status;
+                    if !taken {
+                        return Err(Code::BadReturn.status());
+                    }
+                    self.ip = self.returns.pop().ok_or(Code::ReturnWithoutCall.status())?;
+                    return Ok(());
+                }
+            }
+            class::ERROR => return Err(Code::BadInstruction.status()),
+            _ => {}
+        }
+        if let Some(displacement) = extra.displacement {
+            self.ip = self.ip.wrapping_add_signed(displacement.into());
+            return Ok(());
+        }
+        let status = self.indirect_branch()?;
+        self.status = status;
+        if status & status::IP_SUPPRESSED != 0 {
+            return Err(Code::NoIp.status());
+        }
+        Ok(())
+    }
 }
 
 impl InsnDecoder {
     pub(crate) fn new(config: PtConfig) -> Self {
-        Self { flow: Flow::new(config, 1 << 0) }
+        Self { flow: Flow::new(config, 1 << 0), known: Box::default() }
     }
 
     pub(crate) fn sync_forward(&mut self) -> Answer<c_int> {
@@ -49,35 +119,90 @@ impl InsnDecoder {
 
     /// The next instruction. It is passed to `give` also where it cannot be decoded, and with `false` where its section
     /// cannot be read.
-    pub(crate) fn next(&mut self, insn: &mut PtInsn, give: impl FnOnce(&PtInsn, bool)) -> Answer<c_int> {
-        let flow = &mut self.flow;
+    #[inline]
+    pub(crate) fn next(&mut self, give: impl FnOnce(&PtInsn, bool)) -> Answer<c_int> {
+        let flow = &self.flow;
         if !flow.enabled {
             let ended = flow.status & status::END_OF_STREAM != 0;
             return Err(if ended { Code::EndOfStream } else { Code::NoEnable }.status());
         }
-        *insn = PtInsn { ip: flow.ip, mode: flow.mode, ..PtInsn::EMPTY };
-        if flow.speculative {
-            insn.flags |= insn::flag::SPECULATIVE;
+        let Some(index) = self.known() else { return self.unknown(give) };
+        let Self { flow, known } = self;
+        let Known { insn, extra, .. } = &known[index];
+        give(insn, true);
+        if flow.may_have_event() {
+            let (insn, extra) = (*insn, *extra);
+            return self.after(&insn, &extra);
         }
+        flow.proceed(insn, extra)?;
+        if flow.may_have_event() {
+            let (insn, extra) = (*insn, *extra);
+            return self.check_ip(Some((&insn, &extra)));
+        }
+        Ok(flow.status(0))
+    }
+
+    /// The next instruction, which has to be decoded.
+    #[inline(never)]
+    fn unknown(&mut self, give: impl FnOnce(&PtInsn, bool)) -> Answer<c_int> {
+        let mut insn = PtInsn::EMPTY;
+        let (is_whole, extra) = self.read(&mut insn);
+        give(&insn, is_whole);
+        self.after(&insn, &extra?)
+    }
+
+    /// What comes after an instruction: events that bind to it, the way to the next one, and events there.
+    #[inline(never)]
+    fn after(&mut self, insn: &PtInsn, extra: &Extra) -> Answer<c_int> {
+        let status = self.check_insn(insn, extra)?;
+        if status & status::EVENT_PENDING != 0 {
+            return Ok(status);
+        }
+        self.flow.proceed(insn, extra)?;
+        self.check_ip(Some((insn, extra)))
+    }
+
+    fn flags(&self) -> u32 {
+        if self.flow.speculative { insn::flag::SPECULATIVE } else { 0 }
+    }
+
+    /// Which of the known ones the next instruction is, if it was decoded from the same bytes before.
+    #[inline]
+    fn known(&self) -> Option<usize> {
+        let (place, isid) = self.flow.place()?;
+        let index = index(place);
+        let Known { place: known, insn, .. } = self.known.get(index)?;
+        let is_same = *known == place
+            && insn.ip == self.flow.ip
+            && insn.isid == isid
+            && insn.mode == self.flow.mode
+            && insn.flags == self.flags();
+        is_same.then_some(index)
+    }
+
+    /// Reads the next instruction. The first value is `false` where its section cannot be read.
+    #[inline(never)]
+    fn read(&mut self, insn: &mut PtInsn) -> (bool, Answer<Extra>) {
+        let flags = self.flags();
+        let flow = &mut self.flow;
+        *insn = PtInsn { ip: flow.ip, mode: flow.mode, flags, ..PtInsn::EMPTY };
         let ip = flow.ip;
         let kept = flow.with_image(|image, kept, asid| kept.update(image, asid, ip));
         insn.isid = match kept {
             Ok(isid) => isid,
             Err(Code::NotMapped) => Code::NotMapped.status(),
-            Err(error) => {
-                give(insn, false);
-                return Err(error.status());
-            }
+            Err(error) => return (false, Err(error.status())),
         };
         let extra = self.decode(insn, kept.is_ok());
-        give(insn, true);
-        let extra = extra?;
-        let status = self.check_insn(insn, &extra)?;
-        if status & status::EVENT_PENDING != 0 {
-            return Ok(status);
+        if let (Ok(extra), Some((place, _))) = (extra, self.flow.place())
+            && insn.flags & insn::flag::TRUNCATED == 0
+        {
+            if self.known.is_empty() {
+                self.known = vec![Known::NONE; KNOWN].into_boxed_slice();
+            }
+            self.known[index(place)] = Known { place, insn: *insn, extra };
         }
-        self.proceed(insn, &extra)?;
-        self.check_ip(Some((insn, &extra)))
+        (true, extra)
     }
 
     /// Decodes it from the mapped section, or else from the image.
@@ -96,47 +221,6 @@ impl InsnDecoder {
             }
         }
         self.flow.with_image(|image, _, asid| insn.read(image, asid))
-    }
-
-    /// Goes past an instruction.
-    #[inline]
-    fn proceed(&mut self, insn: &PtInsn, extra: &Extra) -> Answer<()> {
-        let flow = &mut self.flow;
-        flow.ip = flow.ip.wrapping_add(insn.size.into());
-        match insn.class {
-            class::PTWRITE | class::OTHER => return Ok(()),
-            class::COND_JUMP => {
-                let (taken, status) = flow.cond_branch()?;
-                flow.status = status;
-                if !taken {
-                    return Ok(());
-                }
-            }
-            // A call of the next instruction is how code finds its own address.
-            class::CALL if extra.displacement != Some(0) => flow.returns.push(flow.ip),
-            class::RETURN => {
-                if let Ok((taken, status)) = flow.cond_branch() {
-                    flow.status = status;
-                    if !taken {
-                        return Err(Code::BadReturn.status());
-                    }
-                    flow.ip = flow.returns.pop().ok_or(Code::ReturnWithoutCall.status())?;
-                    return Ok(());
-                }
-            }
-            class::ERROR => return Err(Code::BadInstruction.status()),
-            _ => {}
-        }
-        if let Some(displacement) = extra.displacement {
-            flow.ip = flow.ip.wrapping_add_signed(displacement.into());
-            return Ok(());
-        }
-        let status = flow.indirect_branch()?;
-        flow.status = status;
-        if status & status::IP_SUPPRESSED != 0 {
-            return Err(Code::NoIp.status());
-        }
-        Ok(())
     }
 
     /// Whether tracing is disabled by this instruction.
@@ -168,10 +252,16 @@ impl InsnDecoder {
     }
 
     /// Looks for an event that binds to an instruction. Returns the status; zero if there is none.
+    #[inline]
     fn check_insn(&mut self, insn: &PtInsn, extra: &Extra) -> Answer<c_int> {
         if !self.flow.has_event()? {
             return Ok(0);
         }
+        self.check_event(insn, extra)
+    }
+
+    #[inline(never)]
+    fn check_event(&mut self, insn: &PtInsn, extra: &Extra) -> Answer<c_int> {
         let flow = &mut self.flow;
         let bound = &mut flow.postponed;
         match flow.event.kind {
@@ -244,6 +334,11 @@ impl InsnDecoder {
         if !self.flow.has_event()? {
             return Ok(self.flow.status(0));
         }
+        self.check_event_here(last)
+    }
+
+    #[inline(never)]
+    fn check_event_here(&mut self, last: Option<(&PtInsn, &Extra)>) -> Answer<c_int> {
         let flow = &mut self.flow;
         let here = match flow.event.kind {
             kind::DISABLED => false,
@@ -300,7 +395,7 @@ impl InsnDecoder {
                 return Ok(status);
             }
             if self.flow.enabled {
-                self.proceed(&insn, &extra)?;
+                self.flow.proceed(&insn, &extra)?;
             }
             self.flow.postponed = Postponed::default();
         }

@@ -209,8 +209,7 @@ pub unsafe extern "C" fn pt_insn_next(decoder: *mut InsnDecoder, insn: *mut PtIn
     if insn.is_null() {
         return Code::Invalid.status();
     }
-    let mut next = PtInsn::EMPTY;
-    let answer = decoder.next(&mut next, |next, is_whole| {
+    let answer = decoder.next(|next, is_whole| {
         // libipt fills in the caller's structure directly if that has the same size.
         if is_whole || size == size_of::<PtInsn>() {
             // SAFETY: it is not null, and has that many bytes.

@@ -17,8 +17,6 @@ use crate::{
     query::decoder::{Answer, status},
     section::Mapping,
 };
-use std::sync::Arc;
-
 /// As in an instruction.
 const TRUNCATED: u16 = flag::TRUNCATED as u16;
 
@@ -66,6 +64,20 @@ impl MappedCode<'_> {
                 self.set(offset, Way { displacement, insns: 1, mode, decision: Decision::Again, size: 0 })
             }
             Err(_) => self.set_decode(offset, mode),
+        }
+    }
+
+    /// How far the conditional branch goes that a way ends with.
+    #[inline]
+    fn displacement(&self, ip: u64, way: Way) -> Answer<i64> {
+        // Of two bytes, the second is the distance. Of six, if none is a prefix, the last four are.
+        match (way.size, self.mapped.bytes(self.mapping, ip)) {
+            (2, [_, by, ..]) => Ok(by.cast_signed().into()),
+            (6, &[0x0f, _, a, b, c, d, ..]) => Ok(i32::from_le_bytes([a, b, c, d]).into()),
+            _ => {
+                let (_, extra) = self.decode(ip, way.mode).map_err(Code::status)?;
+                Ok(extra.displacement.unwrap_or(0).into())
+            }
         }
     }
 
@@ -209,11 +221,14 @@ impl BlockDecoder {
             }
             Ok(_) => {}
         }
-        let (mapped, mapping) = self.flow.kept.current().ok_or(Code::Internal.status())?;
-        let mapping = Arc::clone(mapping);
-        let mapped = mapped.clone();
-        let ways = mapped.ways(&mapping).ok_or(Code::NotSupported.status())?;
-        self.cached(block, &MappedCode { mapped: &mapped, mapping: &mapping, ways })
+        let kept = self.flow.kept.take().ok_or(Code::Internal.status())?;
+        let (mapped, mapping) = &*kept;
+        let answer = match mapped.ways(mapping) {
+            Some(ways) => self.cached(block, &MappedCode { mapped, mapping, ways }),
+            None => Err(Code::NotSupported.status()),
+        };
+        self.flow.kept.put_back(kept);
+        answer
     }
 
     fn uncached(&mut self, block: &mut PtBlock) -> Answer<()> {
@@ -245,8 +260,7 @@ impl BlockDecoder {
                     self.flow.status = status;
                     let mut next = ip.wrapping_add(way.size.into());
                     if taken {
-                        let (_, extra) = section.decode(ip, way.mode).map_err(Code::status)?;
-                        next = next.wrapping_add_signed(extra.displacement.unwrap_or(0).into());
+                        next = next.wrapping_add_signed(section.displacement(ip, way)?);
                     }
                     self.flow.ip = next;
                     return Ok(());
