@@ -17,6 +17,7 @@ compile_error!(
 
 pub mod cache;
 mod clock;
+mod common;
 pub mod config;
 pub mod encoder;
 pub mod error;

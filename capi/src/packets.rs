@@ -1,6 +1,7 @@
 //! The packet decoder: `pt_pkt_*`.
 
 use crate::{
+    common,
     config::{PtConfig, PtErrata},
     error::Code,
     out::{write_offset, write_out},
@@ -98,10 +99,25 @@ impl PacketDecoder {
         self.position
     }
 
+    #[inline(always)]
     pub(crate) fn next(&mut self) -> Decoded {
+        if let Some(position) = self.position
+            // A position fits.
+            && let Some(packet) = self.packets.bytes().get(position as usize..).and_then(common::packet)
+        {
+            let size = packet.size.into();
+            self.position = Some(position + size);
+            return Ok((packet, size));
+        }
+        self.next_of_any()
+    }
+
+    #[inline(never)]
+    fn next_of_any(&mut self) -> Decoded {
         let Some(position) = self.position.filter(|&position| position <= self.config.len()) else {
             return Err(Code::NoSync.status());
         };
+        self.packets.set_offset(position);
         let (packet, size) = match self.packets.next() {
             Some(Ok((_, packet))) => match PtPacket::from_packet(packet) {
                 // The longest packet has 16 bytes.

@@ -5,6 +5,7 @@ use super::{
     opcode::{self, Opcode},
 };
 use crate::{
+    common,
     config::PtErrata,
     error::Code,
     event::{PtEvent, Wait, flag, kind},
@@ -14,7 +15,7 @@ use pugmark_decoder_core::{
     config::{Config, Dialect},
     error::ErrorKind,
     last_ip::NoIp,
-    packet::{Context, ModeExec, ModeTsx, Packet},
+    packet::{Context, Ip, ModeExec, ModeTsx, Packet},
 };
 use std::ffi::c_int;
 
@@ -96,7 +97,7 @@ impl QueryDecoder {
                 self.skip(SHORT);
                 Ok(())
             }
-            Opcode::Tip | Opcode::TipPge | Opcode::TipPgd | Opcode::Fup => self.ip_packet(),
+            Opcode::Tip | Opcode::TipPge | Opcode::TipPgd | Opcode::Fup => self.ip_packet(opcode),
             _ => self.other(),
         }
     }
@@ -146,8 +147,13 @@ impl QueryDecoder {
     }
 
     fn cyc(&mut self) -> Answer<()> {
-        let (packet, size) = self.packet()?;
-        let Packet::Cyc(packet) = packet else { return Err(Code::Internal.status()) };
+        let (packet, size) = match common::cyc(self.rest()) {
+            Some(known) => known,
+            None => match self.packet()? {
+                (Packet::Cyc(packet), size) => (packet, size),
+                _ => return Err(Code::Internal.status()),
+            },
+        };
         if self.config.errata.has(PtErrata::SKD007)
             && size == 2
             && packet.cycles as u16 & !0x1f == 0x20
@@ -243,18 +249,28 @@ impl QueryDecoder {
     }
 
     #[inline(never)]
-    fn ip_packet(&mut self) -> Answer<()> {
-        let (packet, size) = self.packet()?;
-        let (Packet::Tip(ip) | Packet::Fup(ip) | Packet::TipPge(ip) | Packet::TipPgd(ip)) = packet else {
-            return Err(Code::Internal.status());
+    fn rare_ip(&self) -> Answer<(Ip, usize)> {
+        match self.packet()? {
+            (Packet::Tip(ip) | Packet::Fup(ip) | Packet::TipPge(ip) | Packet::TipPgd(ip), size) => {
+                Ok((ip, size))
+            }
+            _ => Err(Code::Internal.status()),
+        }
+    }
+
+    fn ip_packet(&mut self, opcode: Opcode) -> Answer<()> {
+        let (ip, size) = match common::ip(self.rest()) {
+            Some(known) => known,
+            None => self.rare_ip()?,
         };
         self.ip.update(ip);
-        let done = match packet {
-            Packet::Tip(_) => self.tip(),
-            Packet::Fup(_) => self.fup(),
-            Packet::TipPge(_) => self.tip_pge(),
-            _ => self.tip_pgd(),
-        }?;
+        let done = match opcode {
+            Opcode::Tip if self.queue(Wait::Tip).is_empty() => true,
+            Opcode::Tip => self.tip()?,
+            Opcode::Fup => self.fup()?,
+            Opcode::TipPge => self.tip_pge()?,
+            _ => self.tip_pgd()?,
+        };
         if done {
             self.skip(size);
         }

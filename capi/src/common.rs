@@ -1,0 +1,86 @@
+//! The packets that traces are mostly made of, read without the decoder's way to all of them.
+
+use crate::packet::{PtPacket, field, kind};
+use pugmark_decoder_core::packet::{Cyc, Ip};
+
+/// How many bytes the address of a packet has, by the three bits that say so; `None` where the decoder has to look.
+const SIZES: [Option<u8>; 8] = [Some(0), Some(2), Some(4), Some(6), Some(6), None, Some(8), None];
+
+/// A packet with an address: the three bits, the address's bytes as a number, and its own size.
+#[inline(always)]
+fn address(bytes: &[u8; 9]) -> Option<(u8, u64, u32)> {
+    let [first, rest @ ..] = *bytes;
+    let form = first >> 5;
+    let size = SIZES[usize::from(form)]?;
+    let mask = u64::MAX.checked_shr(64 - 8 * u32::from(size)).unwrap_or(0);
+    Some((form, u64::from_le_bytes(rest) & mask, 1 + u32::from(size)))
+}
+
+/// The address of a packet that is known to have one, and the packet's size. `None`: the decoder has to look.
+#[inline]
+pub(crate) fn ip(bytes: &[u8]) -> Option<(Ip, usize)> {
+    let (form, payload, size) = address(bytes.first_chunk()?)?;
+    let ip = match form {
+        0 => Ip::Suppressed,
+        1 => Ip::Update16(payload),
+        2 => Ip::Update32(payload),
+        3 => Ip::SignExtend48(payload),
+        4 => Ip::Update48(payload),
+        _ => Ip::Full(payload),
+    };
+    Some((ip, size as usize))
+}
+
+/// The number in a CYC of one or two bytes, and the packet's size.
+#[inline]
+fn cycles(first: u8, second: u8) -> Option<(u64, u32)> {
+    let low = u64::from(first >> 3);
+    // Bit 2 says that there is another byte, of which bit 0 says that again.
+    match (first & 4, second & 1) {
+        (0, _) => Some((low, 1)),
+        (_, 0) => Some((low | u64::from(second >> 1) << 5, 2)),
+        _ => None,
+    }
+}
+
+/// The CYC at the start of the bytes, and its size. `None`: the decoder has to look.
+#[inline]
+pub(crate) fn cyc(bytes: &[u8]) -> Option<(Cyc, usize)> {
+    let (cycles, size) = cycles(*bytes.first()?, *bytes.get(1)?)?;
+    Some((Cyc { cycles }, size as usize))
+}
+
+/// The packet at the start of the bytes: a short TNT, one with an address, an MTC, or a CYC of one or two bytes. `None`:
+/// it is another one, or near the end, so the decoder has to look.
+#[inline(always)]
+pub(crate) fn packet(bytes: &[u8]) -> Option<PtPacket> {
+    let bytes: &[u8; 9] = bytes.first_chunk()?;
+    let [first, second, ..] = *bytes;
+    if first & 1 == 0 {
+        // Zero is a PAD, two begins other packets. The highest set bit ends the outcomes.
+        let outcomes = u64::from(first >> 1);
+        let len = outcomes.checked_ilog2().filter(|&len| len > 0)?;
+        let packet = PtPacket { size: 1, ..PtPacket::new(kind::TNT_8) };
+        return Some(
+            packet.with(field::TNT_BIT_SIZE, len.into()).with(field::TNT_PAYLOAD, outcomes & !(1 << len)),
+        );
+    }
+    if first & 3 == 3 {
+        let (cycles, size) = cycles(first, second)?;
+        return Some(PtPacket { size, ..PtPacket::new(kind::CYC) }.with(field::CYC_VALUE, cycles));
+    }
+    let kind = match first & 0x1f {
+        0x0d => kind::TIP,
+        0x1d => kind::FUP,
+        0x11 => kind::TIP_PGE,
+        0x01 => kind::TIP_PGD,
+        _ if first == 0x59 => {
+            let packet = PtPacket { size: 2, ..PtPacket::new(kind::MTC) };
+            return Some(packet.with(field::MTC_CTC, second.into()));
+        }
+        _ => return None,
+    };
+    let (form, payload, size) = address(bytes)?;
+    let packet = PtPacket { size, ..PtPacket::new(kind) };
+    Some(packet.with(field::IP_IPC, form.into()).with(field::IP_IP, payload))
+}
