@@ -128,6 +128,12 @@ impl PtPacket {
         self
     }
 
+    /// The structure as words.
+    #[inline(always)]
+    pub(crate) const fn words(&self) -> [u64; 3] {
+        [self.kind.cast_unsigned() as u64 | (self.size as u64) << 32, self.payload[0], self.payload[1]]
+    }
+
     pub(crate) const fn get(&self, field: Field) -> u64 {
         self.payload[(field.at / 64) as usize] >> (field.at % 64) & field.mask()
     }

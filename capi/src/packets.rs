@@ -99,21 +99,17 @@ impl PacketDecoder {
         self.position
     }
 
+    /// The next packet, if it is a common one.
     #[inline(always)]
-    pub(crate) fn next(&mut self) -> Decoded {
-        if let Some(position) = self.position
-            // A position fits.
-            && let Some(packet) = self.packets.bytes().get(position as usize..).and_then(common::packet)
-        {
-            let size = packet.size.into();
-            self.position = Some(position + size);
-            return Ok((packet, size));
-        }
-        self.next_of_any()
+    fn next_common(&mut self) -> Option<PtPacket> {
+        let position = self.position?;
+        // A position fits.
+        let packet = self.packets.bytes().get(position as usize..).and_then(common::packet)?;
+        self.position = Some(position + u64::from(packet.size));
+        Some(packet)
     }
 
-    #[inline(never)]
-    fn next_of_any(&mut self) -> Decoded {
+    pub(crate) fn next(&mut self) -> Decoded {
         let Some(position) = self.position.filter(|&position| position <= self.config.len()) else {
             return Err(Code::NoSync.status());
         };
@@ -302,6 +298,18 @@ pub unsafe extern "C" fn pt_pkt_next(
     let Some(decoder) = (unsafe { decoder.as_mut() }) else { return Code::Invalid.status() };
     if packet.is_null() {
         return Code::Invalid.status();
+    }
+    if size == size_of::<PtPacket>()
+        && let Some(next) = decoder.next_common()
+    {
+        let parts = packet.cast::<u64>();
+        // Part by part: the processor waits where a structure is read as a whole that was just put together.
+        for (at, part) in next.words().into_iter().enumerate() {
+            // SAFETY: the caller's structure has three words.
+            unsafe { parts.add(at).write_unaligned(part) };
+        }
+        // A packet has at most 255 bytes.
+        return next.size as c_int;
     }
     match decoder.next() {
         Ok((decoded, length)) => {
