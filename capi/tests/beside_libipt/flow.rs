@@ -15,14 +15,14 @@ use std::{
 
 /// A kind of decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Of {
+pub(crate) enum Of {
     Insns,
     Blocks,
 }
 
 impl Of {
     /// The size of what it decodes.
-    const fn size(self) -> usize {
+    pub(crate) const fn size(self) -> usize {
         match self {
             Self::Insns => 40,
             Self::Blocks => 48,
@@ -94,7 +94,7 @@ struct Functions {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Call {
+pub(crate) enum Call {
     Forward,
     Backward,
     Set(u64),
@@ -105,10 +105,10 @@ enum Call {
 /// What a call left behind: what it returned and wrote, then both offsets, the time, the ratio and the address space with
 /// their statuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Answer {
+pub(crate) struct Answer {
     call: Call,
-    status: c_int,
-    item: Item,
+    pub(crate) status: c_int,
+    pub(crate) item: Item,
     event: Event,
     offsets: [(c_int, u64); 2],
     time: (c_int, u64, u32, u32),
@@ -147,7 +147,7 @@ fn call(functions: &Functions, decoder: Handle, call: Call) -> Answer {
 }
 
 /// What everybody calls: an event where the status says that there is one, and the next PSB after an error.
-fn likely(last: &Answer, of: Of) -> Call {
+pub(crate) fn likely(last: &Answer, of: Of) -> Call {
     match last.status {
         ..0 => Call::Forward,
         status if status & 1 != 0 => Call::Event(Event::SIZE),
@@ -241,7 +241,7 @@ impl Drop for Files {
 }
 
 /// A decoder of each library, with an image that has files.
-struct Decoders {
+pub(crate) struct Decoders {
     both: [&'static Library; 2],
     functions: [Functions; 2],
     handles: [Handle; 2],
@@ -250,7 +250,7 @@ struct Decoders {
 }
 
 impl Decoders {
-    fn new(both: [&'static Library; 2], of: Of, config: &Config) -> Self {
+    pub(crate) fn new(both: [&'static Library; 2], of: Of, config: &Config) -> Self {
         let functions = both.map(|library| of.functions(library));
         // SAFETY: the trace outlives the decoders.
         let handles = functions.each_ref().map(|functions| unsafe { (functions.alloc)(config) });
@@ -268,7 +268,7 @@ impl Decoders {
     }
 
     /// Sets how much memory of sections that no decoder is in stays mapped.
-    fn set_limit(&self, limit: u64) {
+    pub(crate) fn set_limit(&self, limit: u64) {
         for at in 0..2 {
             // SAFETY: the cache is alive.
             assert_eq!(unsafe { (self.both[at].pt_iscache_set_limit)(self.caches[at], limit) }, 0);
@@ -276,7 +276,7 @@ impl Decoders {
     }
 
     /// As [`add_file`](Self::add_file), but by way of the cache.
-    fn add_cached(&self, file: &Path, offset: u64, size: u64, base: u64) {
+    pub(crate) fn add_cached(&self, file: &Path, offset: u64, size: u64, base: u64) {
         let name = CString::new(file.to_str().unwrap()).unwrap();
         let added = [0, 1].map(|at| {
             let (library, cache) = (self.both[at], self.caches[at]);
@@ -288,7 +288,7 @@ impl Decoders {
         assert_eq!(added[0], added[1]);
     }
 
-    fn add_file(&self, file: &Path, offset: u64, size: u64, base: u64, asid: Option<[u64; 3]>) {
+    pub(crate) fn add_file(&self, file: &Path, offset: u64, size: u64, base: u64, asid: Option<[u64; 3]>) {
         let name = CString::new(file.to_str().unwrap()).unwrap();
         let asid = asid.as_ref().map_or(null(), ptr::from_ref);
         let added = [0, 1].map(|at| {
@@ -307,7 +307,7 @@ impl Decoders {
         }
     }
 
-    fn answers(&self, which: Call) -> [Answer; 2] {
+    pub(crate) fn answers(&self, which: Call) -> [Answer; 2] {
         [0, 1].map(|at| call(&self.functions[at], self.handles[at], which))
     }
 }

@@ -9,6 +9,7 @@ mod damage;
 mod encoder;
 mod flow;
 mod functions;
+mod known;
 mod library;
 mod packets;
 mod plain;

@@ -1,0 +1,120 @@
+//! What decoders know of code that they were at before: it must be the code that is there now.
+
+use crate::{
+    damage::PSB,
+    flow::{Call, Decoders, Of, likely},
+    library::{Config, both},
+};
+use std::{fs, path::PathBuf};
+
+/// The flag of speculative instructions.
+const SPECULATIVE: u64 = 1;
+
+/// Where the code is.
+const BASE: u64 = 0x1000;
+
+/// A trace that begins at [`BASE`] in 64-bit mode.
+fn trace(rest: &[u8]) -> Vec<u8> {
+    let mut trace = PSB.to_vec();
+    trace.extend([0x99, 0x01, 0x7d]);
+    trace.extend(&BASE.to_le_bytes()[..6]);
+    trace.extend([0x02, 0x23]);
+    trace.extend(rest);
+    trace
+}
+
+/// A file with code, which is removed at the end.
+struct Code(PathBuf);
+
+impl Code {
+    fn new(name: &str, bytes: &[u8]) -> Self {
+        let file = std::env::temp_dir().join(format!("pugmark-capi-known-{name}-{}", std::process::id()));
+        fs::write(&file, bytes).unwrap();
+        Self(file)
+    }
+}
+
+impl Drop for Code {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Code that ends with enough bytes for any instruction.
+fn padded(code: &[u8]) -> Vec<u8> {
+    [code, &[0x90; 32]].concat()
+}
+
+/// Both answers to so many calls, which must be equal: the items with their statuses.
+fn items(decoders: &Decoders, of: Of, mut next: Call, calls: usize) -> Vec<(i32, [u64; 8])> {
+    let mut items = vec![];
+    for _ in 0..calls {
+        let [theirs, ours] = decoders.answers(next);
+        assert_eq!(theirs, ours);
+        if matches!(next, Call::Next(_)) {
+            items.push((ours.status, ours.item.0));
+        }
+        next = likely(&theirs, of);
+    }
+    items
+}
+
+#[test]
+fn code_that_another_section_hides_is_not_known_any_more() {
+    let Some(both) = both() else { return };
+    // NOP and a jump back to it; then the same with a MOV of ten bytes between, the last of which another file has as well.
+    let old = Code::new("old", &padded(&[0x90, 0xeb, 0xfd]));
+    let new = Code::new("new", &padded(&[0x90, 0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8, 0xeb, 0xf3]));
+    let end = Code::new("end", &padded(&[0x77, 0xeb, 0xf3]));
+    let trace = trace(&[]);
+    let decoders = Decoders::new(both, Of::Insns, &Config::new(&trace));
+    decoders.add_file(&old.0, 0, u64::MAX, BASE, None);
+    items(&decoders, Of::Insns, Call::Forward, 10);
+    let mut raw = vec![];
+    for (file, address) in [(&new, BASE), (&end, BASE + 10)] {
+        decoders.add_cached(&file.0, 0, u64::MAX, address);
+        let next = Call::Next(Of::Insns.size());
+        raw.extend(items(&decoders, Of::Insns, next, 9).into_iter().map(|(_, item)| item[2] >> 32 & 0xff));
+    }
+    assert!(raw.contains(&0x48), "{raw:x?}");
+}
+
+#[test]
+fn the_same_code_at_two_addresses_keeps_both_addresses_and_identifiers() {
+    let Some(both) = both() else { return };
+    // A jump by 1000h from NOP to NOP.
+    let code = Code::new("twice", &padded(&[0x90, 0xe9, 0xfa, 0x0f, 0, 0]));
+    let trace = trace(&[]);
+    let decoders = Decoders::new(both, Of::Insns, &Config::new(&trace));
+    for base in [BASE, BASE + 0x1000] {
+        decoders.add_cached(&code.0, 0, u64::MAX, base);
+    }
+    let items = items(&decoders, Of::Insns, Call::Forward, 8);
+    let ips: Vec<_> = items.iter().map(|(_, item)| item[0]).collect();
+    assert_eq!(ips[..4], [0x1000, 0x1001, 0x2000, 0x2001]);
+}
+
+#[test]
+fn an_instruction_known_from_before_a_transaction_is_speculative_in_it() {
+    let Some(both) = both() else { return };
+    let code = Code::new("speculative", &padded(&[0x90, 0xeb, 0xfd]));
+    // MODE.TSX with InTX, and the address of the jump.
+    let trace = trace(&[0x99, 0x21, 0x3d, 0x01, 0x10]);
+    let decoders = Decoders::new(both, Of::Insns, &Config::new(&trace));
+    decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
+    let items = items(&decoders, Of::Insns, Call::Forward, 7);
+    let flags: Vec<_> = items.iter().map(|(_, item)| (item[0], item[4] >> 32 & SPECULATIVE)).collect();
+    assert!(flags.contains(&(BASE, 0)) && flags.contains(&(BASE, SPECULATIVE)), "{flags:x?}");
+}
+
+#[test]
+fn a_conditional_jump_of_six_bytes_may_have_four_prefixes_and_a_short_distance() {
+    let Some(both) = both() else { return };
+    let code = Code::new("prefixes", &padded(&[0x2e, 0x2e, 0x2e, 0x2e, 0x74, 0xfa]));
+    // Taken three times.
+    let trace = trace(&[0x1e]);
+    let decoders = Decoders::new(both, Of::Blocks, &Config::new(&trace));
+    decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
+    let items = items(&decoders, Of::Blocks, Call::Forward, 5);
+    assert!(items.len() >= 3 && items[..3].iter().all(|(_, item)| item[0] == BASE), "{items:x?}");
+}
