@@ -198,9 +198,9 @@ impl Kept {
 
     #[inline(never)]
     fn change(&mut self, image: &mut Image, asid: &PtAsid, ip: u64) -> Result<c_int, Code> {
-        let is_first = |kept: &Box<(Mapped, _)>| kept.0.has(ip) && image.sections.first() == Some(&kept.0);
+        let is_first = |kept: &Mapped| kept.has(ip) && image.sections.first() == Some(kept);
         // Another one is unmapped before the new one is mapped: that may be a part of the same file.
-        let kept = match self.section.take().filter(is_first) {
+        let kept = match self.section.take().filter(|kept| is_first(&kept.0)) {
             Some(kept) => kept,
             None => {
                 self.forget();

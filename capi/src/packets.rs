@@ -306,7 +306,9 @@ pub unsafe extern "C" fn pt_pkt_next(
         // Part by part: the processor waits where a structure is read as a whole that was just put together.
         for (at, part) in next.words().into_iter().enumerate() {
             // SAFETY: the caller's structure has three words.
-            unsafe { parts.add(at).write_unaligned(part) };
+            let place = unsafe { parts.add(at) };
+            // SAFETY: it is one of them, and writable.
+            unsafe { place.write_unaligned(part) };
         }
         // A packet has at most 255 bytes.
         return next.size as c_int;
