@@ -54,6 +54,11 @@ trait Unit: Copy + Debug + 'static {
     const STEPS: &'static [Step];
     const EVENTS: &'static [Event];
 
+    /// Whether the step has no access that could raise the event.
+    fn never_faults(self, _: Step, _: Event) -> bool {
+        false
+    }
+
     fn machine(self) -> Machine;
     fn start(self, machine: &Machine) -> Result<Self::Tracer, String>;
     /// Drains, resumes or switches.
@@ -276,7 +281,7 @@ fn campaign<U: Unit>(unit: U) -> u32 {
                 // The next recording has nothing of this one.
                 life.live(step, None);
                 if !happened {
-                    assert!(n > 0, "{}", life.what);
+                    assert!(n > 0 || unit.never_faults(step, event), "{}", life.what);
                     break;
                 }
                 points += 1;
@@ -296,7 +301,9 @@ fn intel_pt_survives_each_event_at_each_access() {
         ("broadwell", Mode::StopWhenFull { spare: 2 }),
         ("sapphire-rapids", Mode::StopWhenFull { spare: 2 }),
     ];
-    let points: u32 = modes.map(|(profile, mode)| campaign(PtKind { profile, mode })).iter().sum();
+    let kinds = modes.map(|(profile, mode)| PtKind { profile, mode, saved: false });
+    let saved = PtKind { profile: "icelake", mode: Mode::StopWhenFull { spare: 2 }, saved: true };
+    let points: u32 = kinds.into_iter().chain([saved]).map(campaign).sum();
     println!("Intel PT: {points} points tried, none bad");
     assert!(points > 1000, "{points}");
 }

@@ -1,10 +1,11 @@
 //! Intel PT: the kernel and the program are traced; a second trace waits for the switch.
 
 use super::{Shared, Take};
-use crate::common::{Collector, Machine, Registers, synced, tips};
+use crate::common::xsave::Saved;
+use crate::common::{Collector, Machine, synced, tips};
 use crate::{Event, Step, Unit};
 use pugmark_kernel::intel::pt::{
-    Buffer, Layout, Mode, PtConfig, PtRunning, PtState, PtTask, PtUnit, RegionSize, Trace,
+    Buffer, Layout, Mode, PtConfig, PtRunning, PtState, PtTask, PtUnit, RegionSize, Trace, XsavedMsr,
 };
 use pugmark_kernel::lapic::LocalApic;
 use pugmark_kernel::loss::{Gap, Loss};
@@ -18,10 +19,12 @@ use pugmark_model::intel::IntelSettings;
 pub(crate) struct PtKind {
     pub(crate) profile: &'static str,
     pub(crate) mode: Mode,
+    /// XSAVES saves the registers.
+    pub(crate) saved: bool,
 }
 
 pub(crate) struct Tracer {
-    running: PtRunning<Registers, Shared>,
+    running: PtRunning<Saved, Shared>,
     sink: Take,
     waiting: Option<PtTask<Shared>>,
     /// The stretches before which nothing is missing although they begin with a PSB.
@@ -59,16 +62,23 @@ impl Unit for PtKind {
         &[Step::Start, Step::Drain, Step::Resume, Step::Switch, Step::Handler, Step::Stop];
     const EVENTS: &'static [Event] = &[Event::Nmi, Event::Pmi, Event::Fault, Event::Error, Event::Memory];
 
+    /// A stop is one XSAVES, which raises no #GP.
+    fn never_faults(self, step: Step, event: Event) -> bool {
+        self.saved && step == Step::Stop && event == Event::Fault
+    }
+
     fn machine(self) -> Machine {
-        let machine = Machine::with_memory(self.profile, IntelSettings::default(), 512 << 10);
+        let make = if self.saved { Machine::with_pt_state } else { Machine::with_memory };
+        let machine = make(self.profile, IntelSettings::default(), 512 << 10);
         machine.jump_far();
         machine
     }
 
     fn start(self, machine: &Machine) -> Result<Tracer, String> {
         let config = PtConfig::new().os(true).user(true);
-        let unit = PtUnit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.registers())
-            .map_err(|absent| absent.to_string())?;
+        let cpuid = |leaf, subleaf| machine.cpuid(leaf, subleaf);
+        let registers = XsavedMsr::new(cpuid, machine.registers(), machine.registers());
+        let unit = PtUnit::detect(cpuid, registers).map_err(|absent| absent.to_string())?;
         let buffer = self.buffer(machine)?;
         let task = PtTask::new(unit.capabilities(), &config, self.buffer(machine)?)
             .map_err(|(_, refusal)| refusal.to_string())?;
