@@ -5,11 +5,15 @@ use crate::description::{Description, IMAGE, INDEX, TRACE};
 use crate::output::tell;
 use crate::perf_data::{AuxTrace, Mapping, PerfData, VDSO};
 use anyhow::{Context, Result, ensure};
+use object::{Object, ObjectSegment};
 use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
+
+/// Where `perf record --kcore` puts a copy of the kernel's code, beside its file.
+const KCORE: &str = "kcore_dir/kcore";
 
 /// A trace and what the files beside it say of it.
 #[derive(Clone, Debug, Default)]
@@ -79,7 +83,7 @@ impl Traced {
     }
 
     /// Returns the traces in a file of `perf record`. The files that it names are looked for in the folder `symfs`, if
-    /// one is given.
+    /// one is given. The kernel's code is there if perf kept a copy of it (`--kcore`).
     ///
     /// # Errors
     /// If the file cannot be read, or has no traces of Intel PT.
@@ -95,7 +99,11 @@ impl Traced {
                  that of the last one is used"
             ));
         }
-        let code: Vec<_> = data.mappings.iter().filter_map(|mapping| section(mapping, symfs)).collect();
+        let mut code: Vec<_> = data.mappings.iter().filter_map(|mapping| section(mapping, symfs)).collect();
+        let kcore = file.with_file_name(KCORE);
+        if kcore.is_file() {
+            code.extend(kernel(&kcore)?);
+        }
         let description = Description { file: file.into(), cpu, clocks, ..Description::default() };
         let several = data.traces.len() > 1;
         let traced = |trace: AuxTrace| Self {
@@ -164,6 +172,18 @@ fn section(mapping: &Mapping, symfs: Option<&Path>) -> Option<ImageSection> {
     Some(ImageSection { file, offset: *offset, len, vaddr: *vaddr })
 }
 
+/// The kernel's code in perf's copy of /proc/kcore, where every segment is at its address.
+fn kernel(file: &Path) -> Result<Vec<ImageSection>> {
+    let what = || format!("perf's copy of the kernel's code, {}", file.display());
+    let bytes = fs::read(file).with_context(what)?;
+    let elf = object::File::parse(&bytes[..]).with_context(what)?;
+    let section = |segment: object::Segment<'_, '_>| {
+        let (offset, len) = segment.file_range();
+        ImageSection { file: file.into(), offset, len, vaddr: segment.address() }
+    };
+    Ok(elf.segments().map(section).collect())
+}
+
 /// Lists the parts by the index, or by the names of the folders if there is no index.
 fn parts(folder: &Path) -> Result<Vec<IndexedPart>> {
     let file = folder.join(INDEX);
@@ -230,5 +250,28 @@ mod tests {
         fs::write(folder.join(INDEX), "{").unwrap();
         assert!(Traced::in_folder(&folder).is_err());
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn the_kernels_code_is_where_perfs_copy_of_it_says() {
+        // 64 bits, little-endian, a core file for x86-64.
+        let mut bytes = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x04\0\x3e\0\x01\0\0\0".to_vec();
+        // No entry; the program headers follow; no section headers.
+        bytes.extend([0u64, 64, 0].map(u64::to_le_bytes).concat());
+        bytes.extend([0u16, 0, 64, 56, 2, 0, 0, 0].map(u16::to_le_bytes).concat());
+        let segments = [(0x1000, 0xffff_ffff_8100_0000, 0x200), (0x1200, 0xffff_ffff_c000_0000, 0x30)];
+        for (offset, address, size) in segments {
+            bytes.extend([1u32, 7].map(u32::to_le_bytes).concat());
+            bytes.extend([offset, address, 0, size, size, 0x1000].map(u64::to_le_bytes).concat());
+        }
+        bytes.resize(0x1230, 0);
+        let file = std::env::temp_dir().join(format!("pugmark-kcore-{}", std::process::id()));
+        fs::write(&file, &bytes).unwrap();
+        let expected =
+            segments.map(|(offset, vaddr, len)| ImageSection { file: file.clone(), offset, len, vaddr });
+        assert_eq!(kernel(&file).unwrap(), expected);
+        fs::write(&file, b"no ELF").unwrap();
+        assert!(format!("{:#}", kernel(&file).unwrap_err()).contains("copy of the kernel's code"));
+        fs::remove_file(&file).unwrap();
     }
 }
