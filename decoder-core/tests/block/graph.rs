@@ -225,3 +225,69 @@ fn a_graph_that_has_forgotten_its_blocks_has_all_its_room_again() {
         assert_eq!((blocks, built, flushes), (1, round, 0));
     }
 }
+
+/// The outcomes in short TNT packets, oldest first.
+fn tnts(outcomes: &[bool]) -> Vec<u8> {
+    let packet = |some: &[bool]| some.iter().fold(1_u8, |bits, taken| bits << 1 | u8::from(*taken)) << 1;
+    outcomes.chunks(6).map(packet).collect()
+}
+
+#[test]
+fn a_return_finds_its_call_although_the_graph_was_full_in_between() {
+    // 1000: call 2000; 1005: je 1000; and at 2000: je 207a; 60 times je to what follows it; 207a: ret.
+    let main = [0xe8, 0xfb, 0x0f, 0, 0, 0x74, 0xf9];
+    let called = [&[0x74, 0x78][..], &[0x74, 0].repeat(60), &[0xc3]].concat();
+    let sections = [section(&main), Section { base: 0x2000, ..section(&called) }];
+    // Short ways through the called code, for the graph to know where it returns to, and one over all branches.
+    let short = [true, true, true].repeat(4);
+    let long = [&[false][..], &[true; 60], &[true, true]].concat();
+    let outcomes = [&short[..], &long, &short, &long, &short].concat();
+    let trace = [PSB, STATE, &tnts(&outcomes), TAIL].concat();
+    let image = Image::new(&sections);
+    let expected = items(&trace, image, None);
+    let mut flushes = 0;
+    for words in (100..2_500).step_by(10) {
+        let mut memory = vec![0; words];
+        let mut graph = Graph::new(&mut memory);
+        assert_eq!(items(&trace, image, Some(&mut graph)), expected, "{words} words");
+        flushes += graph.statistics().flushes;
+    }
+    assert!(flushes > 100, "{flushes}");
+}
+
+#[test]
+fn an_event_between_two_blocks_changes_no_edge_unless_it_says_where_the_walk_goes_on() {
+    // 1000: jmp rax
+    let sections = [section(&[0xff, 0xe0])];
+    let mnt = b"\x02\xc3\x88\x01\0\0\0\0\0\0\0";
+    // PSB, FUP (1000), PSBEND; OVF, FUP (1000)
+    let (again, overflow) = ([PSB, STATE].concat(), b"\x02\xf3\x7d\0\x10\0\0\0\0");
+    let edges = |between: &[u8]| {
+        let mut memory = vec![0; 5000];
+        let (mut graph, mut edges) = (Graph::new(&mut memory), EdgeList::default());
+        let trace = [PSB, STATE, TIP_1000, TIP_1000, between, TIP_1000, TIP_1000, TIP_1000, TAIL].concat();
+        let mut decoder = BlockDecoder::new(&trace, Image::new(&sections));
+        decoder.sync_forward();
+        decoder.visit(&mut graph, &mut edges).unwrap();
+        edges.0
+    };
+    let plain = edges(b"");
+    assert!(plain.len() == 5 && plain[0] != plain[1] && plain[1..].iter().all(|edge| *edge == plain[1]));
+    assert_eq!((edges(mnt), edges(&again)), (plain.clone(), plain.clone()));
+    let broken = edges(overflow);
+    assert_eq!(broken.iter().filter(|edge| **edge == plain[0]).count(), 2, "{broken:x?}");
+}
+
+/// Collects edges.
+#[derive(Default)]
+struct EdgeList(Vec<u16>);
+
+impl ExecutionSink for EdgeList {
+    const EDGES: bool = true;
+
+    fn edge(&mut self, edge: u16) {
+        self.0.push(edge);
+    }
+
+    fn event(&mut self, _: &Event) {}
+}
