@@ -17,7 +17,7 @@ pub struct Images {
 }
 
 impl Images {
-    /// Builds both images in release mode, once per process, and returns their paths.
+    /// Builds both images, optimised, once per process, and returns their paths.
     ///
     /// # Errors
     /// The build fails.
@@ -30,11 +30,10 @@ impl Images {
     }
 
     fn build_now() -> Result<Self> {
-        let folder = cargo_build(
-            &workspace().join("Cargo.toml"),
-            &["--release", "-p", "pugmark-boot", "-p", "pugmark-monitor", "--bins"],
-        )?;
-        Ok(Self { guest: folder.join("pugmark-boot"), monitor: folder.join("pugmark-monitor") })
+        let manifest = workspace().join("Cargo.toml");
+        let guest = cargo_build(&manifest, &["--release", "-p", "pugmark-boot", "--bins"])?;
+        let monitor = cargo_build(&manifest, &["--profile", MONITOR, "-p", "pugmark-monitor", "--bins"])?;
+        Ok(Self { guest: guest.join("pugmark-boot"), monitor: monitor.join("pugmark-monitor") })
     }
 
     /// Reads the guest kernel's symbols.
@@ -45,6 +44,9 @@ impl Images {
         Symbols::read(&self.guest)
     }
 }
+
+/// The profile of the workspace's manifest in which the monitor is built.
+const MONITOR: &str = "monitor";
 
 /// Builds the foreign kernel, which is a workspace of its own, and returns its path.
 ///
@@ -110,5 +112,6 @@ fn cargo_build(manifest: &Path, arguments: &[&str]) -> Result<PathBuf> {
     );
     let target = arguments.iter().position(|argument| *argument == "--target-dir");
     let target = target.map_or_else(target_folder, |position| PathBuf::from(arguments[position + 1]));
-    Ok(target.join("release"))
+    let profile = arguments.iter().position(|argument| *argument == "--profile");
+    Ok(target.join(profile.map_or("release", |position| arguments[position + 1])))
 }

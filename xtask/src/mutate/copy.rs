@@ -14,7 +14,7 @@ use super::list::Mutation;
 
 /// The parts of the target folder that a copy starts with. The parts for incremental compilation are useless in
 /// another folder.
-const SEED: [&str; 9] = [
+const SEED: [&str; 12] = [
     ".rustc_info.json",
     "debug/deps",
     "debug/build",
@@ -22,6 +22,9 @@ const SEED: [&str; 9] = [
     "release/deps",
     "release/build",
     "release/.fingerprint",
+    "monitor/deps",
+    "monitor/build",
+    "monitor/.fingerprint",
     "foreign-kernel",
     "example-kernels",
 ];
