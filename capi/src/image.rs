@@ -162,7 +162,7 @@ pub(crate) struct Window {
 
 /// Which bytes an instruction has: those at a place of a mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct CodePlace {
     /// Zero for none.
     pub(crate) mapping: u64,
     pub(crate) offset: u64,
@@ -171,11 +171,11 @@ pub(crate) struct Place {
 impl Window {
     /// The place of an address from which as many bytes can be read as the longest instruction has.
     #[inline]
-    fn place(&self, ip: u64) -> Option<Place> {
+    fn place(&self, ip: u64) -> Option<CodePlace> {
         const LONGEST: u64 = 15;
         let from = ip.wrapping_sub(self.begin);
         let is_whole = from < self.size && self.size - from >= LONGEST && self.mapping != 0;
-        is_whole.then(|| Place { mapping: self.mapping, offset: self.offset.wrapping_add(from) })
+        is_whole.then(|| CodePlace { mapping: self.mapping, offset: self.offset.wrapping_add(from) })
     }
 }
 
@@ -226,7 +226,7 @@ impl Kept {
     /// The place of an address, if the section is still the first one of an image of this version, and the identifier of
     /// the section.
     #[inline]
-    pub(crate) fn place(&self, version: u64, ip: u64) -> Option<(Place, c_int)> {
+    pub(crate) fn place(&self, version: u64, ip: u64) -> Option<(CodePlace, c_int)> {
         let window = &self.window;
         let place = window.place(ip).filter(|_| version == window.version)?;
         Some((place, window.isid))

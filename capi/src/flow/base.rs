@@ -9,7 +9,7 @@ use crate::{
     config::PtConfig,
     error::Code,
     event::{PtEvent, flag, kind},
-    image::{Image, Kept, Place, PtAsid},
+    image::{CodePlace, Image, Kept, PtAsid},
     query::decoder::{Answer, QueryDecoder, status},
 };
 use std::{ffi::c_int, ptr};
@@ -99,7 +99,7 @@ impl Flow {
 
     /// The place of the next instruction in the mapped section, and the section's identifier.
     #[inline]
-    pub(super) fn place(&self) -> Option<(Place, c_int)> {
+    pub(super) fn place(&self) -> Option<(CodePlace, c_int)> {
         // SAFETY: as in `with_image`.
         let image = unsafe { self.image.as_ref() }.unwrap_or(&self.own_image);
         self.kept.place(image.version(), self.ip)

@@ -9,7 +9,7 @@ use crate::{
     config::{PtConfig, PtErrata},
     error::Code,
     event::{PtEvent, flag, kind},
-    image::Place,
+    image::CodePlace,
     query::decoder::{Answer, status},
 };
 use std::ffi::c_int;
@@ -26,14 +26,14 @@ pub struct InsnDecoder {
 /// the whole of it, takes longer than all the rest.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    place: Place,
+    place: CodePlace,
     insn: PtInsn,
     extra: Extra,
 }
 
 impl Known {
     const NONE: Self =
-        Self { place: Place { mapping: 0, offset: 0 }, insn: PtInsn::EMPTY, extra: Extra::NONE };
+        Self { place: CodePlace { mapping: 0, offset: 0 }, insn: PtInsn::EMPTY, extra: Extra::NONE };
 }
 
 /// How many are remembered: half a megabyte.
@@ -41,7 +41,7 @@ const KNOWN: usize = 1 << 13;
 
 /// Where an instruction is remembered.
 #[inline]
-fn index(place: Place) -> usize {
+fn index(place: CodePlace) -> usize {
     // Knuth's multiplicative hash: neighbours get different indices.
     let hash = place.offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (hash >> (64 - KNOWN.ilog2())) as usize
