@@ -100,6 +100,38 @@ fn a_report_has_each_function_with_its_calls_and_all_instructions() {
 }
 
 #[test]
+fn a_flame_graph_has_each_chain_of_calls_with_its_instructions() {
+    let recorded = Recorded::new("flame", "stepping");
+    let report = recorded.json(&["report", "rec"]);
+    let text = recorded.text(&["flamegraph", "-f", "folded", "rec"]);
+    let lines: Vec<(Vec<&str>, u64)> = text
+        .lines()
+        .map(|line| line.rsplit_once(' ').unwrap())
+        .map(|(chain, count)| (chain.split(';').collect(), count.parse().unwrap()))
+        .collect();
+    assert_eq!(report["instructions"], lines.iter().map(|(_, count)| count).sum::<u64>());
+    let own = |name: &str| -> u64 {
+        lines.iter().filter(|(chain, _)| chain.last() == Some(&name)).map(|(_, count)| count).sum()
+    };
+    let reported = |name: &str| row(&report, name).expect(name)["instructions"].as_u64().unwrap();
+    assert_eq!((own("fib"), own("main")), (reported("fib"), reported("main")));
+    // A tail call stays in the function that made it.
+    assert_eq!(own("tail"), reported("tail") + reported("leaf"));
+    // fib(10) calls fib(9), and that goes on down to fib(1); main calls each.
+    let recursion = lines.iter().map(|(chain, _)| chain.iter().filter(|name| **name == "fib").count()).max();
+    assert_eq!(recursion, Some(10));
+    // The first caller of either in each chain.
+    let callers = lines.iter().flat_map(|(chain, _)| {
+        ["fib", "tail"].map(|name| chain.windows(2).find(|pair| pair[1] == name).map(|pair| pair[0]))
+    });
+    assert!(callers.flatten().all(|caller| caller == "main"), "{text}");
+    recorded.text(&["flamegraph", "-o", "flame.svg", "rec"]);
+    let svg = fs::read_to_string(recorded.0.join("flame.svg")).unwrap();
+    assert!(svg.contains(&format!("<title>all: {} instructions, 100.00 %", report["instructions"])), "{svg}");
+    assert!(svg.contains("<title>fib: ") && svg.contains("<title>tail: "), "{svg}");
+}
+
+#[test]
 fn either_engine_says_which_program_it_was_wherever_the_report_is_made() {
     for engine in ["stepping", "emulator"] {
         if engine == "emulator" && !emulator_is_installed() {

@@ -534,6 +534,7 @@ fn each_help_fits_on_a_screen_and_has_an_example() {
         "coverage",
         "last",
         "timeline",
+        "flamegraph",
         "report",
         "script",
         "completions",

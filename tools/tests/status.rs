@@ -81,7 +81,7 @@ fn decode_fails_where_something_is_wrong_or_nothing_is_found_unless_that_is_allo
 }
 
 /// Command lines that print something.
-const PRINTING: [(&str, &[&str]); 27] = [
+const PRINTING: [(&str, &[&str]); 29] = [
     (PTDUMP, &["trace"]),
     (PTDUMP, &["--help"]),
     (PTDUMP, &["--version"]),
@@ -96,6 +96,8 @@ const PRINTING: [(&str, &[&str]); 27] = [
     (PUGMARK, &["last", "--json", "--raw", "code:0x1000", "trace"]),
     (PUGMARK, &["timeline", "-o", "page", "--raw", "code:0x1000", "trace"]),
     (PUGMARK, &["coverage", "-f", "afl", "--raw", "code:0x1000", "trace"]),
+    (PUGMARK, &["flamegraph", "--raw", "code:0x1000", "trace"]),
+    (PUGMARK, &["flamegraph", "-f", "folded", "--raw", "code:0x1000", "trace"]),
     (PUGMARK, &["report", "--raw", "code:0x1000", "trace"]),
     (PUGMARK, &["report", "--json", "--raw", "code:0x1000", "trace"]),
     (PUGMARK, &["script", "--raw", "code:0x1000", "trace"]),

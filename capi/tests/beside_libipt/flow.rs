@@ -401,7 +401,18 @@ fn each_call_for_a_damaged_trace_and_any_code_gives_the_same_block_or_error() {
     compare_damaged(Of::Blocks);
 }
 
+/// libipt's block decoder calls itself once for each block that it has not met, up to the first one that it has: for
+/// some code ten thousand times, which a thread's usual two megabytes are not enough for.
+const STACK: usize = 1 << 30;
+
 fn compare_damaged(of: Of) {
+    let compared = std::thread::Builder::new().stack_size(STACK).spawn(move || compare_all_damaged(of));
+    if let Err(panic) = compared.expect("a thread").join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn compare_all_damaged(of: Of) {
     let Some(both) = both() else { return };
     let traces = damage::recorded();
     let examples = recorded();

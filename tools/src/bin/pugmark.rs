@@ -10,7 +10,7 @@ use pugmark_tools::{
     pugmark::{
         bench,
         cli::{Cli, PugmarkCommand},
-        coverage, decode, ibs, last, manual, pmc, report, script, timeline,
+        coverage, decode, flamegraph, ibs, last, manual, pmc, report, script, timeline,
     },
 };
 use std::{
@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         PugmarkCommand::Coverage(options) => coverage::run(options),
         PugmarkCommand::Last(options) => last::run(options),
         PugmarkCommand::Timeline(options) => timeline::run(options),
+        PugmarkCommand::Flamegraph(options) => flamegraph::run(options),
         PugmarkCommand::Report(options) => report::run(options),
         PugmarkCommand::Script(options) => script::run(options),
         PugmarkCommand::Pmc(command) => done(pmc::run(command)),

@@ -2,7 +2,7 @@
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use super::record::command as record;
-use super::{bench, coverage, decode, ibs, last, manual, pmc, report, script, timeline};
+use super::{bench, coverage, decode, flamegraph, ibs, last, manual, pmc, report, script, timeline};
 use clap::{Parser, Subcommand};
 
 /// The command line.
@@ -35,6 +35,8 @@ pub enum PugmarkCommand {
     Last(last::LastOptions),
     /// Draw which function ran when: a page for a browser, or a trace for Perfetto
     Timeline(timeline::TimelineOptions),
+    /// Draw how much each chain of calls took, or write it as folded stacks
+    Flamegraph(flamegraph::FlameOptions),
     /// Count what was executed by function, object file or thread
     Report(report::ReportOptions),
     /// Print each instruction that was executed, as perf script does

@@ -18,6 +18,7 @@ pub mod cli;
 pub mod code;
 pub mod coverage;
 pub mod decode;
+pub mod flamegraph;
 mod hashing;
 pub mod ibs;
 pub mod input;

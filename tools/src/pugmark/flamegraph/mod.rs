@@ -1,0 +1,218 @@
+//! `pugmark flamegraph`: how much each chain of calls took, as a picture or as folded stacks.
+
+mod picture;
+mod tree;
+
+use super::{
+    options::Input,
+    progress::Progress,
+    recording::Traced,
+    symbols::TracedSymbols,
+    walk::{Happening, Time, TraceClock, Unit, walk},
+};
+use crate::output;
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
+use pugmark_decoder_core::image::Image;
+use std::{fs, io::Write, path::PathBuf, process::ExitCode};
+use tree::FlameTree;
+
+/// What nothing is known of, and what was executed elsewhere: the kernel's part of a program's time, for example.
+const LOST: &str = "[lost]";
+const NOT_TRACED: &str = "[not traced]";
+
+/// The options of `pugmark flamegraph`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    mut_arg("layer", |layer| layer.hide(true)),
+    mut_arg("threads", |threads| threads.hide(true)),
+    after_help = "\
+Examples:
+  pugmark flamegraph -o a.svg a.rec                   then open a.svg in a browser
+  pugmark flamegraph -f folded a.rec                  one line for each chain of calls, for other programs
+  pugmark flamegraph --by time -o a.svg a.rec         by time; needs --tsc when it is recorded"
+)]
+pub struct FlameOptions {
+    /// svg: a picture; folded: lines of functions, the outermost first, and a count
+    #[arg(short, long, value_enum, default_value_t = FlameFormat::Svg, hide_possible_values = true)]
+    format: FlameFormat,
+    /// What is counted: instructions, or time
+    #[arg(long, value_enum, default_value_t = FlameMeasure::Instructions, hide_possible_values = true)]
+    by: FlameMeasure,
+    /// Write to this file instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Take the names of functions from this file, too; repeatable
+    #[arg(long, value_name = "FILE")]
+    symbols: Vec<PathBuf>,
+    #[command(flatten)]
+    input: Input,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FlameFormat {
+    Svg,
+    Folded,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FlameMeasure {
+    Instructions,
+    Time,
+}
+
+/// Runs `pugmark flamegraph`.
+///
+/// # Errors
+/// If there is no trace or no code, nothing was executed, time is asked for and a trace has none, or the output cannot
+/// be written.
+pub fn run(options: &FlameOptions) -> Result<ExitCode> {
+    let mut progress = Progress::stderr();
+    let mut tree = FlameTree::new();
+    let mut unit = Unit::Instructions;
+    let traces = options.input.traces()?;
+    for traced in &traces {
+        let title =
+            traced.part.as_ref().filter(|_| traces.len() > 1).map(super::recording::IndexedPart::title);
+        unit = options.add(traced, title.as_deref(), &mut tree, &mut progress)?;
+    }
+    ensure!(tree.total() > 0, "nothing was executed in the trace: `pugmark decode` says why");
+    let fill = |out: &mut dyn Write| match options.format {
+        FlameFormat::Svg => out.write_all(picture::svg(&tree, unit.name()).as_bytes()),
+        FlameFormat::Folded => tree.write_folded(out),
+    };
+    match &options.out {
+        None => output::print(fill)?,
+        Some(file) => {
+            let mut bytes = vec![];
+            fill(&mut bytes)
+                .and_then(|()| fs::write(file, bytes))
+                .with_context(|| format!("cannot write {}", file.display()))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl FlameOptions {
+    /// Adds a trace to the tree, below `title`. Returns what is counted.
+    fn add(
+        &self,
+        traced: &Traced,
+        title: Option<&str>,
+        tree: &mut FlameTree,
+        progress: &mut Progress,
+    ) -> Result<Unit> {
+        let code = self.input.code(traced)?;
+        let trace = self.input.load(traced, progress)?;
+        let config = self.input.config(traced)?;
+        let names = TracedSymbols::of(traced, &code, self.input.symfs.as_deref(), &self.symbols)?;
+        let sections = code.sections();
+        let clock = TraceClock::of(&trace, config);
+        let by_time = self.by == FlameMeasure::Time;
+        ensure!(
+            !by_time || clock.unit != Unit::Instructions,
+            "--by time: the trace has no TSC packets (`pugmark record --tsc`)"
+        );
+        let value = |time: Time| if by_time { time.at } else { time.insns };
+        let mut stack = FlameStack::new(tree, title);
+        walk(&trace, Image::new(&sections), config, clock, progress, &mut |time, what| {
+            stack.happens(value(time), &what, |to| names.name(to));
+        });
+        Ok(if by_time { clock.unit } else { Unit::Instructions })
+    }
+}
+
+/// Where a trace is in the tree.
+struct FlameStack<'t> {
+    tree: &'t mut FlameTree,
+    /// The nodes from the trace's own to the innermost function's.
+    nodes: Vec<usize>,
+    /// How much came before; unknown before anything has happened.
+    before: Option<u64>,
+}
+
+impl<'t> FlameStack<'t> {
+    fn new(tree: &'t mut FlameTree, title: Option<&str>) -> Self {
+        let own = title.map_or(FlameTree::ROOT, |title| tree.child(FlameTree::ROOT, title));
+        Self { tree, nodes: vec![own], before: None }
+    }
+
+    fn happens(&mut self, now: u64, what: &Happening, name: impl Fn(u64) -> String) {
+        let before = self.before.replace(now).unwrap_or(now);
+        self.tree.add(self.innermost(), now - before);
+        match what {
+            Happening::Enter { to, .. } => {
+                if self.is_lost() {
+                    self.leave();
+                }
+                self.enter(&name(*to));
+            }
+            Happening::Off => self.enter(NOT_TRACED),
+            Happening::Loss(_) if self.is_lost() => {}
+            Happening::Loss(_) => self.enter(LOST),
+            Happening::Leave | Happening::On => self.leave(),
+            Happening::Mark(_) => {}
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.tree.name(self.innermost()) == LOST
+    }
+
+    fn innermost(&self) -> usize {
+        self.nodes.last().copied().unwrap_or(FlameTree::ROOT)
+    }
+
+    fn enter(&mut self, name: &str) {
+        let node = self.tree.child(self.innermost(), name);
+        self.nodes.push(node);
+    }
+
+    fn leave(&mut self) {
+        if self.nodes.len() > 1 {
+            self.nodes.pop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folded(happenings: &[(u64, Happening)]) -> String {
+        let mut tree = FlameTree::new();
+        let mut stack = FlameStack::new(&mut tree, None);
+        for (now, what) in happenings {
+            stack.happens(*now, what, |to| format!("f{to}"));
+        }
+        let mut out = vec![];
+        tree.write_folded(&mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    const fn enter(to: u64) -> Happening {
+        Happening::Enter { from: Some(0), to }
+    }
+
+    #[test]
+    fn what_passes_belongs_to_the_innermost_function() {
+        use Happening::{Leave, Mark};
+        // It begins at 100.
+        let calls =
+            [(100, enter(1)), (103, enter(2)), (110, Leave), (115, enter(3)), (116, Leave), (118, enter(2))];
+        let rest = [(119, Mark("x".into())), (120, Leave), (125, Leave)];
+        assert_eq!(folded(&[&calls[..], &rest].concat()), "f1 15\nf1;f2 9\nf1;f3 1\n");
+    }
+
+    #[test]
+    fn what_is_not_traced_and_what_is_lost_is_nobodys() {
+        use Happening::{Leave, Loss, Off, On};
+        let off = [(0, enter(1)), (10, Off), (40, On), (45, Leave)];
+        assert_eq!(folded(&off), "f1 15\nf1;[not traced] 30\n");
+        let lost = [(0, enter(1)), (10, Leave), (10, Loss("x".into())), (17, enter(2)), (20, Leave)];
+        assert_eq!(folded(&lost), "[lost] 7\nf1 10\nf2 3\n");
+        // One loss after another.
+        let twice = [(0, Loss("x".into())), (5, Loss("y".into())), (9, enter(1)), (10, Leave)];
+        assert_eq!(folded(&twice), "[lost] 9\nf1 1\n");
+    }
+}

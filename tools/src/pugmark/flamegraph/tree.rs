@@ -1,0 +1,114 @@
+//! A tree of calls: each function below each chain of callers, and how much it took itself.
+
+use std::{
+    collections::HashMap,
+    io::{self, Write},
+};
+
+/// Functions by their callers. The root has no name.
+#[derive(Clone, Debug)]
+pub(super) struct FlameTree {
+    nodes: Vec<FlameNode>,
+    children: HashMap<(usize, String), usize>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct FlameNode {
+    name: String,
+    /// What it took itself, without what it called.
+    own: u64,
+    children: Vec<usize>,
+}
+
+impl FlameTree {
+    pub(super) const ROOT: usize = 0;
+
+    pub(super) fn new() -> Self {
+        Self { nodes: vec![FlameNode::default()], children: HashMap::new() }
+    }
+
+    /// Returns the function of this name that a node has called; it is made if there is none.
+    pub(super) fn child(&mut self, node: usize, name: &str) -> usize {
+        let new = self.nodes.len();
+        let child = *self.children.entry((node, name.to_owned())).or_insert(new);
+        if child == new {
+            self.nodes.push(FlameNode { name: name.into(), ..FlameNode::default() });
+            self.nodes[node].children.push(new);
+        }
+        child
+    }
+
+    /// Adds to what a node took itself.
+    pub(super) fn add(&mut self, node: usize, own: u64) {
+        self.nodes[node].own += own;
+    }
+
+    pub(super) fn name(&self, node: usize) -> &str {
+        &self.nodes[node].name
+    }
+
+    pub(super) fn own(&self, node: usize) -> u64 {
+        self.nodes[node].own
+    }
+
+    /// What all took.
+    pub(super) fn total(&self) -> u64 {
+        self.nodes.iter().map(|node| node.own).sum()
+    }
+
+    /// What each node took with all that it called, by the nodes' numbers.
+    pub(super) fn totals(&self) -> Vec<u64> {
+        let mut totals: Vec<_> = self.nodes.iter().map(|node| node.own).collect();
+        // A child comes after its parent.
+        for (number, node) in self.nodes.iter().enumerate().rev() {
+            totals[number] += node.children.iter().map(|child| totals[*child]).sum::<u64>();
+        }
+        totals
+    }
+
+    /// What a node has called, by name.
+    pub(super) fn children(&self, node: usize) -> Vec<usize> {
+        let mut children = self.nodes[node].children.clone();
+        children.sort_by_key(|child| &self.nodes[*child].name);
+        children
+    }
+
+    /// Writes a line for each chain of calls whose innermost function took something itself: the functions' names from
+    /// the outermost on, separated by semicolons, and a number.
+    pub(super) fn write_folded(&self, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
+        // A chain may be longer than this program's own stack.
+        let mut left: Vec<_> = self.children(Self::ROOT).into_iter().rev().map(|node| (node, 0)).collect();
+        let mut path: Vec<String> = vec![];
+        while let Some((node, depth)) = left.pop() {
+            path.truncate(depth);
+            path.push(self.name(node).replace(';', ":").replace(char::is_control, " "));
+            if self.own(node) > 0 {
+                writeln!(out, "{} {}", path.join(";"), self.own(node))?;
+            }
+            left.extend(self.children(node).into_iter().rev().map(|child| (child, depth + 1)));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_are_written_in_the_order_of_their_names() {
+        let mut tree = FlameTree::new();
+        let b = tree.child(FlameTree::ROOT, "b");
+        let a = tree.child(FlameTree::ROOT, "a");
+        let inner = tree.child(b, "x;y\n");
+        let deeper = tree.child(inner, "b");
+        assert_eq!(tree.child(b, "x;y\n"), inner);
+        for (node, own) in [(a, 1), (deeper, 10), (b, 100), (b, 100)] {
+            tree.add(node, own);
+        }
+        let mut out = vec![];
+        tree.write_folded(&mut out).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "a 1\nb 200\nb;x:y ;b 10\n");
+        assert_eq!((tree.total(), tree.totals()), (211, vec![211, 210, 1, 10, 10]));
+    }
+}
