@@ -88,6 +88,11 @@ fn a_report_has_each_function_with_its_calls_and_all_instructions() {
     assert_eq!(report["instructions"], sum(&report));
     let threads = recorded.json(&["report", "--by", "thread", "rec"]);
     assert_eq!((threads["rows"].as_array().unwrap().len(), sum(&threads)), (1, sum(&report)));
+    for row in report["rows"].as_array().unwrap() {
+        let number = |name: &str| row[name].as_f64().unwrap();
+        let share = 100.0 * number("instructions") / report["instructions"].as_f64().unwrap();
+        assert!((number("percent") - share).abs() < 0.01, "{row}");
+    }
     let first = |sort| recorded.json(&["report", "--sort", sort, "rec"])["rows"][0].clone();
     assert_eq!(first("calls")["function"], "fib");
     let limited = recorded.json(&["report", "--percent-limit", "5", "rec"]);
