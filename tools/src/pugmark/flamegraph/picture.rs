@@ -142,16 +142,18 @@ mod tests {
         let a = tree.child(main, "a<b> & c");
         let b = tree.child(main, "b");
         let tiny = tree.child(main, "c");
-        for (node, own) in [(main, 250_000), (a, 500_000), (b, 249_999), (tiny, 1)] {
+        let inner = tree.child(a, "inner");
+        for (node, own) in [(main, 250_000), (a, 300_000), (inner, 200_000), (b, 249_999), (tiny, 1)] {
             tree.add(node, own);
         }
         let drawn = frames(&svg(&tree, "instructions"));
         let row = HEIGHT as f64;
-        let (bottom, whole) = (TITLE as f64 + 2.0 * row, WIDTH - 2.0 * MARGIN);
+        let (bottom, whole) = (TITLE as f64 + 3.0 * row, WIDTH - 2.0 * MARGIN);
         let expected = [
-            ("a<b> & c: 500000 instructions, 50.00 %, 500000 of them itself", 0.0, 2.0, 0.5, "a<b> & c"),
+            ("a<b> & c: 500000 instructions, 50.00 %, 300000 of them itself", 0.0, 2.0, 0.5, "a<b> & c"),
             ("all: 1000000 instructions, 100.00 %, 0 of them itself", 0.0, 0.0, 1.0, "all"),
             ("b: 249999 instructions, 25.00 %, 249999 of them itself", 0.5, 2.0, 0.25, "b"),
+            ("inner: 200000 instructions, 20.00 %, 200000 of them itself", 0.0, 3.0, 0.2, "inner"),
             ("main: 1000000 instructions, 100.00 %, 250000 of them itself", 0.0, 1.0, 1.0, "main"),
         ];
         assert_eq!(drawn.len(), expected.len());
