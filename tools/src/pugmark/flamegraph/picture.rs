@@ -15,7 +15,7 @@ const NARROWEST: f64 = 0.1;
 const LETTER: f64 = 7.0;
 
 /// A function that is drawn.
-struct Frame {
+struct DrawnFunction {
     node: usize,
     depth: usize,
     /// Where it begins, in what is counted.
@@ -28,13 +28,13 @@ pub(super) fn svg(tree: &FlameTree, unit: &str) -> String {
     let all = totals[FlameTree::ROOT];
     let scale = (WIDTH - 2.0 * MARGIN) / all.max(1) as f64;
     let mut frames = vec![];
-    let mut left = vec![Frame { node: FlameTree::ROOT, depth: 0, from: 0 }];
+    let mut left = vec![DrawnFunction { node: FlameTree::ROOT, depth: 0, from: 0 }];
     while let Some(frame) = left.pop() {
         // A node's own part comes after what it called.
         let mut from = frame.from;
         for child in tree.children(frame.node) {
             if totals[child] as f64 * scale >= NARROWEST {
-                left.push(Frame { node: child, depth: frame.depth + 1, from });
+                left.push(DrawnFunction { node: child, depth: frame.depth + 1, from });
             }
             from += totals[child];
         }
