@@ -219,6 +219,21 @@ fn a_process_whose_parent_ends_at_once_is_recorded() {
 }
 
 #[test]
+fn programs_that_are_executed_faster_than_they_are_read_are_parts_in_order() {
+    for_each_engine(|engine| {
+        let Some(program) = compile("again", programs::AGAIN) else { return };
+        let options =
+            RecordOptions { out: program.path("out"), ..options(engine, [program.path("program")]) };
+        let recording = record(&options, &mut |_| {}).expect("it is recorded");
+        assert_eq!((recording.ending, tasks(&recording)), (Ending::Exit(0), vec![1; 13]), "{engine:?}");
+        check_all(&recording);
+        let words = recording.parts.iter().map(|part| part.thread.arguments.last().cloned());
+        let expected = (0..12).rev().map(|left| Some(left.to_string()));
+        assert_eq!(words.skip(1).collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "{engine:?}");
+    });
+}
+
+#[test]
 fn a_process_that_cannot_be_forked_is_not_waited_for() {
     for_each_engine(|engine| {
         let Some(program) = compile("no-children", programs::NO_CHILDREN) else { return };

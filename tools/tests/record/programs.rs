@@ -285,6 +285,19 @@ int main(void) {
 }
 "#;
 
+/// Executes itself as often as its argument says.
+pub(crate) const AGAIN: &str = r#"
+#include <stdlib.h>
+#include <stdio.h>
+int main(int count, char **words) {
+    int left = count > 1 ? atoi(words[1]) : 12;
+    char text[16];
+    snprintf(text, sizeof text, "%d", left - 1);
+    if (left) execl(words[0], words[0], text, (char *)0);
+    return left;
+}
+"#;
+
 /// Each process ends as soon as it has made the next one.
 pub(crate) const ORPHANS: &str = r#"
 int main(void) {

@@ -302,15 +302,9 @@ impl Emulation<'_> {
     fn add_thread(&mut self, ring: Ring) -> Result<(), RecordError> {
         let (pid, generation) = (ring.header().pid.load(Relaxed), ring.header().generation.load(Relaxed));
         let former = |thread: &Thread<'_>| thread.pid() == pid && thread.generation() != generation;
-        // If a thread of the process has executed this program, it has said so.
+        // If a thread of the process has executed this program, it has said so. What it was before that comes first.
         for number in 0..self.threads.len() {
-            let thread = &mut self.threads[number];
-            if former(thread)
-                && let (pid, generation) = (thread.pid(), thread.generation())
-                && let Some(process) = self.process_of(pid, generation)
-            {
-                while self.threads[number].read(&mut self.processes[process])? {}
-            }
+            while former(&self.threads[number]) && self.read_thread(number)? {}
         }
         let before = self.threads.iter().rposition(|thread| former(thread) && thread.executes);
         let number = match before {
@@ -333,29 +327,33 @@ impl Emulation<'_> {
     fn read_threads(&mut self) -> Result<bool, RecordError> {
         let mut any = false;
         for number in 0..self.threads.len() {
-            let (pid, generation) = (self.threads[number].pid(), self.threads[number].generation());
-            let Some(process) = self.process_of(pid, generation) else { continue };
-            if self.threads[number].over {
-                // Whatever comes now was written before the thread knew that nothing more is wanted.
-                any |= self.threads[number].read(&mut self.processes[process])?;
-                continue;
-            }
-            // A thread that goes on with another program waits for the end of the program before.
-            if let Some(before) = self.before(number).filter(|_| !self.threads[number].followed) {
-                if !self.threads[before].over {
-                    continue;
-                }
-                let (first, second) = self.threads.split_at_mut(number);
-                second[0].follow(&mut first[before]);
-            }
-            let read = self.threads[number].read(&mut self.processes[process])?;
-            any |= read;
-            if !read && self.processes[process].over {
-                self.threads[number].finish(&mut self.processes[process], Cause::Over)?;
-                any = true;
-            }
+            any |= self.read_thread(number)?;
         }
         Ok(any)
+    }
+
+    /// Reads what a thread did. Returns whether there was anything.
+    fn read_thread(&mut self, number: usize) -> Result<bool, RecordError> {
+        let (pid, generation) = (self.threads[number].pid(), self.threads[number].generation());
+        let Some(process) = self.process_of(pid, generation) else { return Ok(false) };
+        if self.threads[number].over {
+            // Whatever comes now was written before the thread knew that nothing more is wanted.
+            return self.threads[number].read(&mut self.processes[process]);
+        }
+        // A thread that goes on with another program waits for the end of the program before.
+        if let Some(before) = self.before(number).filter(|_| !self.threads[number].followed) {
+            if !self.threads[before].over {
+                return Ok(false);
+            }
+            let (first, second) = self.threads.split_at_mut(number);
+            second[0].follow(&mut first[before]);
+        }
+        let read = self.threads[number].read(&mut self.processes[process])?;
+        let ends = !read && self.processes[process].over;
+        if ends {
+            self.threads[number].finish(&mut self.processes[process], Cause::Over)?;
+        }
+        Ok(read || ends)
     }
 
     /// The thread that this one was before it executed the program that it is in.
