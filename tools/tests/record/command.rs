@@ -1,18 +1,34 @@
 //! `pugmark record` as a command: its exit status, its signals, its limit.
 
-use crate::programs::Scratch;
+use crate::{
+    for_each_engine,
+    programs::{self, Scratch, compile_bare},
+};
+use pugmark_tools::pugmark::record::{Engine, emulator_is_installed};
 use serde_json::Value;
 use std::{
     fs,
     io::{BufRead, BufReader, Write},
     os::unix::process::CommandExt,
     process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
-fn record(scratch: &Scratch, arguments: &[&str]) -> Command {
+fn record(scratch: &Scratch, engine: Engine, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pugmark"));
-    command.arg("record").arg("--out").arg(scratch.path("out")).args(arguments).stdin(Stdio::null());
+    command.arg("record").arg("--out").arg(scratch.path("out")).args(["--engine", name(engine)]);
+    command.args(arguments).stdin(Stdio::null());
     command
+}
+
+/// The name of an engine on the command line.
+fn name(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Auto => "auto",
+        Engine::Stepping => "stepping",
+        Engine::Emulator => "emulator",
+    }
 }
 
 /// Reads a JSON file of the recording.
@@ -41,20 +57,21 @@ fn the_exit_status_is_the_programs_or_says_why_there_is_none() {
     ] {
         let arguments: Vec<_> = arguments.to_vec();
         let mut command = Command::new(env!("CARGO_BIN_EXE_pugmark"));
-        command.arg("record").current_dir(scratch.path("")).args(&arguments).stdin(Stdio::null());
+        command.arg("record").current_dir(scratch.path("")).args(&arguments);
+        command.stdin(Stdio::null());
         let output = command.output().expect("it runs");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(status), "{arguments:?}: {stderr}");
         assert!(!stderr.is_empty(), "{arguments:?}");
     }
-    let help = record(&scratch, &["--help"]).output().expect("it runs");
+    let help = record(&scratch, Engine::Auto, &["--help"]).output().expect("it runs");
     assert_eq!(help.status.code(), Some(0));
 }
 
-/// Starts to record a program and waits until the program writes that it is ready.
-fn ready(scratch: &Scratch, program: &[&str]) -> (Child, impl Sized) {
-    let mut command = record(scratch, &[&["--"], program].concat());
-    command.env("LC_ALL", "C").stdin(Stdio::piped()).stdout(Stdio::piped());
+/// Starts to record [`programs::LINES`] and waits until it has written a line.
+fn ready(scratch: &Scratch, engine: Engine, arguments: &[&str]) -> (Child, impl BufRead) {
+    let mut command = record(scratch, engine, &["--"]);
+    command.arg(scratch.path("program")).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
     // The process that runs the tests may ignore some of these signals, for example because of nohup.
     let take_signals = || {
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
@@ -80,44 +97,87 @@ fn send(child: &Child, signal: i32) {
     assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
 }
 
+/// Waits for the end of a process, without closing its input, at whose end the recorded program would end by itself.
+/// Returns its exit status; `None` if it does not end, which is what a lost signal leads to.
+fn status(child: &mut Child) -> Option<i32> {
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(60) {
+        if let Some(status) = child.try_wait().expect("a child") {
+            return status.code();
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().expect("a child");
+    child.wait().expect("it was killed");
+    None
+}
+
 #[test]
 fn signals_end_the_recording_whole_and_reach_the_program() {
-    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-        let scratch = Scratch::new(&format!("signal-{signal}"));
-        // `cat` writes what it reads, and then waits in the kernel, as most programs do most of the time.
-        let (mut child, _out) = ready(&scratch, &["cat"]);
-        send(&child, signal);
-        // A wait closes the input, at whose end the program would end by itself.
-        let _input = child.stdin.take();
-        let status = child.wait().expect("it ends").code();
-        assert_eq!(status, Some(128 + signal));
-        let (index, truth) = (json(&scratch, "recording.json"), json(&scratch, "truth.json"));
-        let ended = format!("signal {signal}");
-        assert_eq!((&index["ended"], &index["ending"]["signal"]), (&ended.clone().into(), &signal.into()));
-        assert_eq!((&truth["ended"], &index["parts"][0]["count"]), (&ended.into(), &truth["count"]));
-        let trace = fs::metadata(scratch.path("out").join("trace.pt")).expect("a trace").len();
-        assert_eq!(truth["bytes"], trace);
-        assert!(scratch.path("out").join("image.json").exists() && trace > 0);
+    for_each_engine(|engine| {
+        let Some(scratch) = compile_bare("signals", programs::LINES) else { return };
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            // The program waits in the kernel, as most programs do most of the time.
+            let (mut child, _out) = ready(&scratch, engine, &[]);
+            send(&child, signal);
+            assert_eq!(status(&mut child), Some(128 + signal), "{engine:?}");
+            let (index, truth) = (json(&scratch, "recording.json"), json(&scratch, "truth.json"));
+            let ended = format!("signal {signal}");
+            assert_eq!(
+                (&index["ended"], &index["ending"]["signal"]),
+                (&ended.clone().into(), &signal.into())
+            );
+            assert_eq!((&truth["ended"], &index["parts"][0]["count"]), (&ended.into(), &truth["count"]));
+            let trace = fs::metadata(scratch.path("out").join("trace.pt")).expect("a trace").len();
+            assert_eq!(truth["bytes"], trace);
+            assert!(scratch.path("out").join("image.json").exists() && trace > 0);
+        }
+    });
+}
+
+#[test]
+fn what_was_executed_before_the_signal_is_recorded_though_it_was_not_read_yet() {
+    if !emulator_is_installed() {
+        println!("skipped: QEMU's user-mode emulator, version 5 to 8, is not installed");
+        return;
     }
+    let Some(scratch) = compile_bare("unread", programs::LINES) else { return };
+    let (mut child, mut out) = ready(&scratch, Engine::Emulator, &[]);
+    // The recorder reads nothing while it is stopped; the program goes on.
+    send(&child, libc::SIGSTOP);
+    let rounds = 1000;
+    for _ in 0..rounds {
+        child.stdin.as_mut().expect("a pipe").write_all(b"again\n").expect("a line");
+        let mut line = String::new();
+        out.read_line(&mut line).expect("a line");
+        assert_eq!(line, "again\n");
+    }
+    send(&child, libc::SIGTERM);
+    send(&child, libc::SIGCONT);
+    assert_eq!(status(&mut child), Some(128 + libc::SIGTERM));
+    // A round has two system calls and a branch at least.
+    let count = json(&scratch, "truth.json")["count"].as_u64().expect("a number");
+    assert!(count > 3 * rounds, "{count} instructions");
 }
 
 #[test]
 fn a_program_that_ignores_the_signal_goes_on_alone() {
-    let scratch = Scratch::new("ignored");
-    let (mut child, _out) =
-        ready(&scratch, &["sh", "-c", "trap '' TERM; read line; echo $line; read line; exit 3"]);
-    send(&child, libc::SIGTERM);
-    child.stdin.take().expect("a pipe").write_all(b"go on\n").expect("it reads");
-    assert_eq!(child.wait().expect("it ends").code(), Some(3));
-    let index = json(&scratch, "recording.json");
-    assert_eq!((&index["ended"], &index["ending"]["exit"]), (&"signal 15".into(), &3.into()));
+    for_each_engine(|engine| {
+        let Some(scratch) = compile_bare("ignored", programs::LINES) else { return };
+        let (mut child, _out) = ready(&scratch, engine, &["ignore"]);
+        send(&child, libc::SIGTERM);
+        child.stdin.take().expect("a pipe").write_all(b"go on\n").expect("it reads");
+        assert_eq!(status(&mut child), Some(3), "{engine:?}");
+        let index = json(&scratch, "recording.json");
+        assert_eq!((&index["ended"], &index["ending"]["exit"]), (&"signal 15".into(), &3.into()));
+    });
 }
 
 #[test]
 fn a_limit_that_was_reached_is_said_and_recorded() {
     let scratch = Scratch::new("limit-command");
     let run = |limit: &str| {
-        let output = record(&scratch, &["--limit", limit, "--", "false"]).output();
+        let output = record(&scratch, Engine::Auto, &["--limit", limit, "--", "false"]).output();
         let output = output.expect("it runs");
         assert_eq!(output.status.code(), Some(1));
         String::from_utf8(output.stderr).expect("text")

@@ -121,6 +121,9 @@ pub fn run(command: &RecordCommand) -> Result<u8> {
         Ending::Exit(status) => tell(format_args!("the program ended with status {status}")),
         Ending::Signal(signal) => tell(format_args!("the program was ended by signal {signal}")),
     }
+    if recording.parts.is_empty() && options.ranges.is_empty() {
+        bail!("nothing was traced: the recording ended before the program's first instruction");
+    }
     if recording.parts.is_empty() {
         bail!(
             "nothing was traced: the files that the program mapped do not have all functions of --filter; check their \

@@ -393,6 +393,19 @@ impl Emulation<'_> {
         self.processes.iter().map(Process::unreported).sum()
     }
 
+    /// Reads what was written until now, but not what is written meanwhile, which may never end.
+    fn catch_up(&mut self) -> Result<(), RecordError> {
+        self.find_rings()?;
+        for process in &mut self.processes {
+            process.read();
+        }
+        for number in 0..self.threads.len() {
+            let written = self.threads[number].ring.written();
+            while self.threads[number].ring.taken() < written && self.read_thread(number)? {}
+        }
+        Ok(())
+    }
+
     /// Ends all tracing; the program continues.
     fn end_tracing(&mut self, cause: Cause) -> Result<(), RecordError> {
         self.tracing_ended = Some(cause);
@@ -410,6 +423,7 @@ impl Emulation<'_> {
     /// Handles a signal that asks this process to end: ends the recording and passes the signal to the program.
     fn handle_signal(&mut self, signal: c_int) -> Result<(), RecordError> {
         if self.tracing_ended.is_none() {
+            self.catch_up()?;
             self.end_tracing(Cause::Signal(signal))?;
         }
         let living = self.processes.iter().filter(|process| !process.over).map(Process::pid);

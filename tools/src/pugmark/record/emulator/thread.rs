@@ -36,6 +36,8 @@ pub(super) struct Thread<'a> {
     /// Which blocks are in `code`, by the blocks' numbers.
     noted: Vec<bool>,
     mappings: Vec<TaskMapping>,
+    /// Whether `mappings` lacks functions that are to be traced, so that a part can begin only with other mappings.
+    lacks_functions: bool,
     part: Option<OpenPart>,
     pub(super) parts: Vec<Part>,
     /// The block that is being executed, and its number.
@@ -84,6 +86,7 @@ impl<'a> Thread<'a> {
             code: CodeSnapshots::default(),
             noted: vec![],
             mappings: vec![],
+            lacks_functions: false,
             part: None,
             parts: vec![],
             current: None,
@@ -266,6 +269,7 @@ impl<'a> Thread<'a> {
                 self.mappings = TaskMapping::parse(&text(words));
                 // The emulator only reads the program's code, so it maps nothing to be executed.
                 self.mappings.iter_mut().for_each(|mapping| mapping.executable = true);
+                self.lacks_functions = false;
                 if self.part.is_none() {
                     self.begin_part()?;
                 }
@@ -401,7 +405,7 @@ impl<'a> Thread<'a> {
             self.noted.resize(number + 1, false);
         }
         self.noted[number] = true;
-        if self.part.is_none() {
+        if self.part.is_none() && !self.lacks_functions {
             self.begin_part()?;
         }
         Ok(())
@@ -419,6 +423,7 @@ impl<'a> Thread<'a> {
         };
         let ranges: Option<Vec<_>> =
             self.options.ranges.iter().map(|range| range.resolve(&symbols)).collect();
+        self.lacks_functions = ranges.is_none();
         if let Some(ranges) = ranges {
             let place = PartNumber { task: self.number, number: self.parts.len() + 1 };
             let who = (self.program.clone(), self.info.clone());

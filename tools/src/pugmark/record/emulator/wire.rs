@@ -281,6 +281,16 @@ impl Ring {
         (kind, words)
     }
 
+    /// How many words were written so far.
+    pub fn written(&self) -> u64 {
+        self.header().head.load(Acquire)
+    }
+
+    /// How many words were taken so far.
+    pub fn taken(&self) -> u64 {
+        self.own
+    }
+
     /// Gives the room of what was taken back to the writer.
     pub fn release(&self) {
         self.header().tail.store(self.own, Release);
