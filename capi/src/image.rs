@@ -3,7 +3,12 @@
 use crate::{
     cache::{Cache, owned},
     error::Code,
-    flow::block::Ways,
+    flow::{
+        block::Ways,
+        code::Extra,
+        insn::PtInsn,
+        shape::{LONGEST, Remembered, Shape},
+    },
     section::{Mapping, Section},
 };
 use std::{
@@ -90,6 +95,12 @@ impl Mapped {
         bytes.get(from..end.min(bytes.len())).unwrap_or_default()
     }
 
+    /// Its code, if instructions of the section are remembered.
+    fn remembered(&self, mapping: &Mapping) -> Remembered {
+        let shapes = usize::try_from(self.offset).ok().and_then(|offset| mapping.shapes(offset));
+        shapes.map_or(Remembered::NONE, |shapes| Remembered::new(self.bytes(mapping, self.address), shapes))
+    }
+
     /// The ways in the whole section.
     pub(crate) fn ways<'a>(&self, mapping: &'a Arc<Mapping>) -> Option<&'a Ways> {
         self.section.ways(mapping)
@@ -146,36 +157,25 @@ pub(crate) struct Kept {
 }
 
 /// What of a kept section is needed for each instruction.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     /// The image's, with which the section is the first one of it.
     version: u64,
     begin: u64,
     /// Zero if there is no section.
     size: u64,
-    /// Where in the section it begins.
-    offset: u64,
     pub(crate) isid: c_int,
-    /// The mapping's; zero if its bytes may be others at each reading.
-    mapping: u64,
-}
-
-/// Which bytes an instruction has: those at a place of a mapping.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CodePlace {
-    /// Zero for none.
-    pub(crate) mapping: u64,
-    pub(crate) offset: u64,
+    /// Its code, which lives as long as the section is kept.
+    code: Remembered,
 }
 
 impl Window {
-    /// The place of an address from which as many bytes can be read as the longest instruction has.
-    #[inline]
-    fn place(&self, ip: u64) -> Option<CodePlace> {
-        const LONGEST: u64 = 15;
-        let from = ip.wrapping_sub(self.begin);
-        let is_whole = from < self.size && self.size - from >= LONGEST && self.mapping != 0;
-        is_whole.then(|| CodePlace { mapping: self.mapping, offset: self.offset.wrapping_add(from) })
+    const NONE: Self = Self { version: 0, begin: 0, size: 0, isid: 0, code: Remembered::NONE };
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self::NONE
     }
 }
 
@@ -215,21 +215,37 @@ impl Kept {
             version: image.version,
             begin: mapped.address,
             size: mapped.size,
-            offset: mapped.offset,
             isid,
-            mapping: mapping.number(),
+            code: mapped.remembered(mapping),
         };
         self.section = Some(kept);
         Ok(isid)
     }
 
-    /// The place of an address, if the section is still the first one of an image of this version, and the identifier of
-    /// the section.
-    #[inline]
-    pub(crate) fn place(&self, version: u64, ip: u64) -> Option<(CodePlace, c_int)> {
+    /// The instruction at an address, if it is remembered and the section is still the first one of an image of this
+    /// version: its shape, its bytes, and the identifier of the section.
+    #[inline(always)]
+    pub(crate) fn remembered(
+        &self,
+        version: u64,
+        ip: u64,
+        mode: c_int,
+    ) -> Option<(Shape, &[u8; LONGEST], c_int)> {
         let window = &self.window;
-        let place = window.place(ip).filter(|_| version == window.version)?;
-        Some((place, window.isid))
+        if version != window.version {
+            return None;
+        }
+        // SAFETY: the window has code only while the section is kept. Only a decoder of blocks, which asks for none of
+        // this, gives the section away.
+        let (shape, bytes) = unsafe { window.code.get(ip.wrapping_sub(window.begin), mode) }?;
+        Some((shape, bytes, window.isid))
+    }
+
+    /// Remembers an instruction of the kept section.
+    pub(crate) fn remember(&mut self, insn: &PtInsn, extra: &Extra) {
+        let Some((mapped, mapping)) = self.section.as_deref() else { return };
+        mapping.remember(mapped.offset_of(insn.ip), insn, extra);
+        self.window.code = mapped.remembered(mapping);
     }
 
     /// Gives the section and its mapping away, until they are [put back](Self::put_back).

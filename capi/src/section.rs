@@ -1,6 +1,10 @@
 //! Parts of files, mapped while somebody reads them.
 
-use crate::{cache::Inner, error::Code, flow::block::Ways};
+use crate::{
+    cache::Inner,
+    error::Code,
+    flow::{block::Ways, code::Extra, insn::PtInsn, shape::Shapes},
+};
 use memmap2::{Mmap, MmapOptions};
 use std::{
     ffi::{CStr, CString, OsStr},
@@ -12,7 +16,7 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering},
     },
 };
 
@@ -34,14 +38,18 @@ pub(crate) struct Section {
 pub(crate) struct Mapping {
     bytes: Bytes,
     ways: OnceLock<Ways>,
-    /// No other mapping ever has it; never zero.
-    number: u64,
+    shapes: OnceLock<Shapes>,
+    /// How many instructions were decoded.
+    decoded: AtomicUsize,
 }
+
+/// For how many bytes of a section one instruction has to be decoded before they are remembered: so long, to make place for
+/// them is little beside decoding, also where a section is mapped anew all the time.
+const BYTES_FOR_DECODED: usize = 0x400;
 
 impl Mapping {
     fn new(bytes: Bytes) -> Self {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        Self { bytes, ways: OnceLock::new(), number: LAST.fetch_add(1, Ordering::Relaxed) + 1 }
+        Self { bytes, ways: OnceLock::new(), shapes: OnceLock::new(), decoded: AtomicUsize::new(0) }
     }
 
     /// The bytes in memory; none if the file cannot be mapped.
@@ -53,12 +61,21 @@ impl Mapping {
         }
     }
 
-    /// What no other mapping ever has; zero if each reading may give other bytes.
-    pub(crate) fn number(&self) -> u64 {
-        match self.bytes {
-            Bytes::Memory(_) => self.number,
-            Bytes::File(_) => 0,
+    /// The shapes of the instructions from an offset on, if they are remembered.
+    pub(crate) fn shapes(&self, offset: usize) -> Option<&[AtomicU16]> {
+        self.shapes.get().map(|shapes| shapes.from(offset))
+    }
+
+    /// Remembers an instruction that was decoded.
+    pub(crate) fn remember(&self, offset: u64, insn: &PtInsn, extra: &Extra) {
+        let len = self.memory().len();
+        if self.shapes.get().is_none() {
+            let decoded = self.decoded.fetch_add(1, Ordering::Relaxed) + 1;
+            if decoded < len / BYTES_FOR_DECODED {
+                return;
+            }
         }
+        self.shapes.get_or_init(|| Shapes::new(len)).set(offset, insn, extra);
     }
 }
 

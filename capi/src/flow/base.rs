@@ -4,12 +4,13 @@ use super::{
     code::{Detail, Extra},
     insn::PtInsn,
     returns::Returns,
+    shape::{LONGEST, Shape},
 };
 use crate::{
     config::PtConfig,
     error::Code,
     event::{PtEvent, flag, kind},
-    image::{CodePlace, Image, Kept, PtAsid},
+    image::{Image, Kept, PtAsid},
     query::decoder::{Answer, QueryDecoder, status},
 };
 use std::{ffi::c_int, ptr};
@@ -97,12 +98,12 @@ impl Flow {
         with(image, &mut self.kept, &self.asid)
     }
 
-    /// The place of the next instruction in the mapped section, and the section's identifier.
-    #[inline]
-    pub(super) fn place(&self) -> Option<(CodePlace, c_int)> {
+    /// The next instruction, if it is remembered in the mapped section: its shape, its bytes and the section's identifier.
+    #[inline(always)]
+    pub(super) fn remembered(&self) -> Option<(Shape, &[u8; LONGEST], c_int)> {
         // SAFETY: as in `with_image`.
         let image = unsafe { self.image.as_ref() }.unwrap_or(&self.own_image);
-        self.kept.place(image.version(), self.ip)
+        self.kept.remembered(image.version(), self.ip, self.mode)
     }
 
     /// Ends a call: what it returns, after the image was told.

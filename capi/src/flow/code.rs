@@ -24,10 +24,12 @@ pub(crate) struct Extra {
     pub(crate) detail: Detail,
     /// How far after the end of the instruction a direct branch goes.
     pub(crate) displacement: Option<i32>,
+    /// How many of the instruction's last bytes say that: 1, 2 or 4.
+    pub(crate) width: u8,
 }
 
 impl Extra {
-    pub(crate) const NONE: Self = Self { detail: Detail::Other, displacement: None };
+    pub(crate) const NONE: Self = Self { detail: Detail::Other, displacement: None, width: 0 };
 }
 
 /// `enum pt_exec_mode`, and the size of operands or addresses of that many bits.
@@ -362,7 +364,9 @@ pub(crate) fn decode(insn: &mut PtInsn) -> Result<Extra, Code> {
     };
     let size = bytes.length()?;
     let (class, detail) = bytes.classify();
-    let extra = Extra { detail, displacement: bytes.target(class) };
+    // At most 8.
+    let width = bytes.displacement.1 as u8;
+    let extra = Extra { detail, displacement: bytes.target(class), width };
     // At most 15.
     insn.size = size as u8;
     insn.class = class;

@@ -40,6 +40,10 @@ pub(crate) mod class {
     pub(crate) const FAR_RETURN: c_int = 7;
     pub(crate) const FAR_JUMP: c_int = 8;
     pub(crate) const PTWRITE: c_int = 9;
+
+    pub(crate) const fn is_branch(class: c_int) -> bool {
+        matches!(class, CALL..=FAR_JUMP)
+    }
 }
 
 impl PtInsn {
@@ -56,7 +60,7 @@ impl PtInsn {
     }
 
     pub(crate) const fn is_branch(&self) -> bool {
-        matches!(self.class, class::CALL..=class::FAR_JUMP)
+        class::is_branch(self.class)
     }
 
     pub(crate) fn binds_to_pip(&self, extra: &Extra) -> bool {

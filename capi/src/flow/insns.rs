@@ -4,12 +4,12 @@ use super::{
     base::{Flow, Postponed},
     code::{Detail, Extra, decode},
     insn::{self, PtInsn, class, is_contiguous},
+    shape::{LONGEST, Shape},
 };
 use crate::{
     config::{PtConfig, PtErrata},
     error::Code,
     event::{PtEvent, flag, kind},
-    image::CodePlace,
     query::decoder::{Answer, status},
 };
 use std::ffi::c_int;
@@ -18,42 +18,63 @@ use std::ffi::c_int;
 #[derive(Debug)]
 pub struct InsnDecoder {
     pub(crate) flow: Flow,
-    /// Instructions that were decoded, by the hash of their place. Empty before the first one.
-    known: Box<[Known]>,
 }
 
-/// An instruction that was decoded. It is copied to the caller as it is: to change a part of a structure, and then to read
-/// the whole of it, takes longer than all the rest.
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    place: CodePlace,
-    insn: PtInsn,
-    extra: Extra,
+/// What an instruction has beside its shape and its bytes.
+struct Head {
+    ip: u64,
+    isid: c_int,
+    mode: c_int,
+    flags: u32,
 }
 
-impl Known {
-    const NONE: Self =
-        Self { place: CodePlace { mapping: 0, offset: 0 }, insn: PtInsn::EMPTY, extra: Extra::NONE };
-}
+impl Head {
+    fn insn(&self, shape: Shape, bytes: &[u8; LONGEST]) -> PtInsn {
+        let Self { ip, isid, mode, flags } = *self;
+        PtInsn { ip, isid, mode, class: shape.class(), raw: *bytes, size: shape.size(), flags }
+    }
 
-/// How many are remembered: half a megabyte.
-const KNOWN: usize = 1 << 13;
-
-/// Where an instruction is remembered.
-#[inline]
-fn index(place: CodePlace) -> usize {
-    // Knuth's multiplicative hash: neighbours get different indices.
-    let hash = place.offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (hash >> (64 - KNOWN.ilog2())) as usize
+    /// Writes the instruction, part by part: the processor waits where a structure is read as a whole that was just put
+    /// together.
+    ///
+    /// # Safety
+    /// `out` is writable.
+    #[inline(always)]
+    unsafe fn write(&self, shape: Shape, bytes: &[u8; LONGEST], out: *mut PtInsn) {
+        macro_rules! write {
+            ($($field:ident = $value:expr;)*) => {$(
+                // SAFETY: it is a part of the structure.
+                let place = unsafe { &raw mut (*out).$field };
+                // SAFETY: by contract.
+                unsafe { place.write_unaligned($value) };
+            )*};
+        }
+        write! {
+            ip = self.ip;
+            isid = self.isid;
+            mode = self.mode;
+            class = shape.class();
+            raw = *bytes;
+            size = shape.size();
+            flags = self.flags;
+        }
+    }
 }
 
 impl Flow {
     /// Goes past an instruction.
-    #[inline]
     fn proceed(&mut self, insn: &PtInsn, extra: &Extra) -> Answer<()> {
         self.ip = self.ip.wrapping_add(insn.size.into());
         match insn.class {
-            class::PTWRITE | class::OTHER => return Ok(()),
+            class::PTWRITE | class::OTHER => Ok(()),
+            class => self.branch(class, extra.displacement),
+        }
+    }
+
+    /// Goes where a branch goes, after the address is that of its end.
+    #[inline(always)]
+    fn branch(&mut self, class: c_int, displacement: Option<i32>) -> Answer<()> {
+        match class {
             class::COND_JUMP => {
                 let (taken, status) = self.cond_branch()?;
                 self.status = status;
@@ -62,7 +83,7 @@ impl Flow {
                 }
             }
             // A call of the next instruction is how code finds its own address.
-            class::CALL if extra.displacement != Some(0) => self.returns.push(self.ip),
+            class::CALL if displacement != Some(0) => self.returns.push(self.ip),
             class::RETURN => {
                 if let Ok((taken, status)) = self.cond_branch() {
                     self.status = status;
@@ -76,7 +97,7 @@ impl Flow {
             class::ERROR => return Err(Code::BadInstruction.status()),
             _ => {}
         }
-        if let Some(displacement) = extra.displacement {
+        if let Some(displacement) = displacement {
             self.ip = self.ip.wrapping_add_signed(displacement.into());
             return Ok(());
         }
@@ -91,7 +112,7 @@ impl Flow {
 
 impl InsnDecoder {
     pub(crate) fn new(config: PtConfig) -> Self {
-        Self { flow: Flow::new(config, 1 << 0), known: Box::default() }
+        Self { flow: Flow::new(config, 1 << 0) }
     }
 
     pub(crate) fn sync_forward(&mut self) -> Answer<c_int> {
@@ -117,34 +138,73 @@ impl InsnDecoder {
         self.check_ip(None)
     }
 
+    /// Writes the next instruction, and returns what the function returns.
+    ///
+    /// # Safety
+    /// `out` is writable.
+    #[inline(always)]
+    pub(crate) unsafe fn next(&mut self, out: *mut PtInsn) -> c_int {
+        let flow = &self.flow;
+        if flow.enabled
+            && !flow.may_have_event()
+            && let Some((shape, bytes, isid)) = flow.remembered()
+        {
+            let head = self.head(isid);
+            // SAFETY: by contract.
+            unsafe { head.write(shape, bytes, out) };
+            return self.calm(shape, shape.displacement(bytes));
+        }
+        let answer = self.slow(|next, _| {
+            // SAFETY: by contract.
+            unsafe { out.write_unaligned(*next) };
+        });
+        self.flow.done(answer)
+    }
+
+    /// Goes past an instruction where no event is pending.
+    #[inline(always)]
+    fn calm(&mut self, shape: Shape, displacement: Option<i32>) -> c_int {
+        let flow = &mut self.flow;
+        flow.ip = flow.ip.wrapping_add(shape.size().into());
+        let class = shape.class();
+        if class == class::OTHER {
+            return flow.status & status::END_OF_STREAM;
+        }
+        self.past_branch(class, displacement)
+    }
+
+    #[inline]
+    fn past_branch(&mut self, class: c_int, displacement: Option<i32>) -> c_int {
+        let flow = &mut self.flow;
+        let answer = match class {
+            class::PTWRITE => Ok(()),
+            _ => flow.branch(class, displacement),
+        };
+        match answer {
+            Ok(()) if flow.may_have_event() => {
+                let answer = self.check_ip(Some(class));
+                self.flow.done(answer)
+            }
+            Ok(()) => flow.status(0),
+            Err(error) => error,
+        }
+    }
+
     /// The next instruction. It is passed to `give` also where it cannot be decoded, and with `false` where its section
     /// cannot be read.
-    #[inline]
-    pub(crate) fn next(&mut self, give: impl FnOnce(&PtInsn, bool)) -> Answer<c_int> {
+    #[inline(never)]
+    pub(crate) fn slow(&mut self, give: impl FnOnce(&PtInsn, bool)) -> Answer<c_int> {
         let flow = &self.flow;
         if !flow.enabled {
             let ended = flow.status & status::END_OF_STREAM != 0;
             return Err(if ended { Code::EndOfStream } else { Code::NoEnable }.status());
         }
-        let Some(index) = self.known() else { return self.unknown(give) };
-        let Self { flow, known } = self;
-        let Known { insn, extra, .. } = &known[index];
-        give(insn, true);
-        if flow.may_have_event() {
-            let (insn, extra) = (*insn, *extra);
+        if let Some((shape, bytes, isid)) = flow.remembered() {
+            let head = self.head(isid);
+            let (insn, extra) = (head.insn(shape, bytes), shape.extra(bytes));
+            give(&insn, true);
             return self.after(&insn, &extra);
         }
-        flow.proceed(insn, extra)?;
-        if flow.may_have_event() {
-            let (insn, extra) = (*insn, *extra);
-            return self.check_ip(Some((&insn, &extra)));
-        }
-        Ok(flow.status(0))
-    }
-
-    /// The next instruction, which has to be decoded.
-    #[inline(never)]
-    fn unknown(&mut self, give: impl FnOnce(&PtInsn, bool)) -> Answer<c_int> {
         let mut insn = PtInsn::EMPTY;
         let (is_whole, extra) = self.read(&mut insn);
         give(&insn, is_whole);
@@ -159,25 +219,16 @@ impl InsnDecoder {
             return Ok(status);
         }
         self.flow.proceed(insn, extra)?;
-        self.check_ip(Some((insn, extra)))
+        self.check_ip(Some(insn.class))
     }
 
     fn flags(&self) -> u32 {
         if self.flow.speculative { insn::flag::SPECULATIVE } else { 0 }
     }
 
-    /// Which of the known ones the next instruction is, if it was decoded from the same bytes before.
-    #[inline]
-    fn known(&self) -> Option<usize> {
-        let (place, isid) = self.flow.place()?;
-        let index = index(place);
-        let Known { place: known, insn, .. } = self.known.get(index)?;
-        let is_same = *known == place
-            && insn.ip == self.flow.ip
-            && insn.isid == isid
-            && insn.mode == self.flow.mode
-            && insn.flags == self.flags();
-        is_same.then_some(index)
+    #[inline(always)]
+    fn head(&self, isid: c_int) -> Head {
+        Head { ip: self.flow.ip, isid, mode: self.flow.mode, flags: self.flags() }
     }
 
     /// Reads the next instruction. The first value is `false` where its section cannot be read.
@@ -194,14 +245,6 @@ impl InsnDecoder {
             Err(error) => return (false, Err(error.status())),
         };
         let extra = self.decode(insn, kept.is_ok());
-        if let (Ok(extra), Some((place, _))) = (extra, self.flow.place())
-            && insn.flags & insn::flag::TRUNCATED == 0
-        {
-            if self.known.is_empty() {
-                self.known = vec![Known::NONE; KNOWN].into_boxed_slice();
-            }
-            self.known[index(place)] = Known { place, insn: *insn, extra };
-        }
         (true, extra)
     }
 
@@ -213,6 +256,7 @@ impl InsnDecoder {
                     // At most 15.
                     insn.size = size as u8;
                     if let Ok(extra) = decode(insn) {
+                        self.flow.kept.remember(insn, &extra);
                         return Ok(extra);
                     }
                 }
@@ -317,9 +361,9 @@ impl InsnDecoder {
     }
 
     /// Erratum BDM64: the trace of a branch before an aborted transaction can be wrong. Then it led to the abort.
-    fn handle_bdm64(&mut self, insn: &PtInsn) {
+    fn handle_bdm64(&mut self, last: c_int) {
         let flow = &mut self.flow;
-        if flow.event.variant[1] & flag::ABORTED == 0 || !insn.is_branch() {
+        if flow.event.variant[1] & flag::ABORTED == 0 || !class::is_branch(last) {
             return;
         }
         let (from, to, mode) = (flow.ip, flow.event.variant[0], flow.mode);
@@ -328,9 +372,9 @@ impl InsnDecoder {
         }
     }
 
-    /// Looks for an event at the address, after an instruction if there is one. Returns the status.
+    /// Looks for an event at the address, after an instruction of a class if there is one. Returns the status.
     #[inline]
-    fn check_ip(&mut self, last: Option<(&PtInsn, &Extra)>) -> Answer<c_int> {
+    fn check_ip(&mut self, last: Option<c_int>) -> Answer<c_int> {
         if !self.flow.has_event()? {
             return Ok(self.flow.status(0));
         }
@@ -338,7 +382,7 @@ impl InsnDecoder {
     }
 
     #[inline(never)]
-    fn check_event_here(&mut self, last: Option<(&PtInsn, &Extra)>) -> Answer<c_int> {
+    fn check_event_here(&mut self, last: Option<c_int>) -> Answer<c_int> {
         let flow = &mut self.flow;
         let here = match flow.event.kind {
             kind::DISABLED => false,
@@ -348,11 +392,11 @@ impl InsnDecoder {
             }
             kind::TSX => {
                 let is_suppressed = flow.event.flags & flag::IP_SUPPRESSED != 0;
-                if let Some((insn, _)) = last
+                if let Some(last) = last
                     && !is_suppressed
                     && flow.query.config.errata.has(PtErrata::BDM64)
                 {
-                    self.handle_bdm64(insn);
+                    self.handle_bdm64(last);
                 }
                 !self.flow.is_elsewhere(0)
             }

@@ -4,10 +4,11 @@ mod base;
 pub mod blk;
 pub mod block;
 mod blocks;
-mod code;
+pub(crate) mod code;
 pub mod insn;
 pub mod insns;
 mod returns;
+pub(crate) mod shape;
 pub mod walk;
 
 use self::{insn::PtInsn, insns::InsnDecoder};
@@ -209,9 +210,13 @@ pub unsafe extern "C" fn pt_insn_next(decoder: *mut InsnDecoder, insn: *mut PtIn
     if insn.is_null() {
         return Code::Invalid.status();
     }
-    let answer = decoder.next(|next, is_whole| {
+    if size == size_of::<PtInsn>() {
+        // SAFETY: it is not null, and has that many bytes.
+        return unsafe { decoder.next(insn) };
+    }
+    let answer = decoder.slow(|next, is_whole| {
         // libipt fills in the caller's structure directly if that has the same size.
-        if is_whole || size == size_of::<PtInsn>() {
+        if is_whole {
             // SAFETY: it is not null, and has that many bytes.
             unsafe { write_out(next, insn, size) };
         }

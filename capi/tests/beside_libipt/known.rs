@@ -15,8 +15,13 @@ const BASE: u64 = 0x1000;
 
 /// A trace that begins at [`BASE`] in 64-bit mode.
 fn trace(rest: &[u8]) -> Vec<u8> {
+    trace_in(0x01, rest)
+}
+
+/// A trace that begins at [`BASE`] in the mode that a MODE packet gives with this byte.
+fn trace_in(mode: u8, rest: &[u8]) -> Vec<u8> {
     let mut trace = PSB.to_vec();
-    trace.extend([0x99, 0x01, 0x7d]);
+    trace.extend([0x99, mode, 0x7d]);
     trace.extend(&BASE.to_le_bytes()[..6]);
     trace.extend([0x02, 0x23]);
     trace.extend(rest);
@@ -117,4 +122,43 @@ fn a_conditional_jump_of_six_bytes_may_have_four_prefixes_and_a_short_distance()
     decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
     let items = items(&decoders, Of::Blocks, Call::Forward, 5);
     assert!(items.len() >= 3 && items[..3].iter().all(|(_, item)| item[0] == BASE), "{items:x?}");
+}
+
+#[test]
+fn a_known_branch_of_16_bit_code_goes_where_its_last_two_bytes_say() {
+    let Some(both) = both() else { return };
+    // NOP and a jump of three bytes back to it.
+    let code = Code::new("short", &padded(&[0x90, 0xe9, 0xfc, 0xff]));
+    let trace = trace_in(0x00, &[]);
+    let decoders = Decoders::new(both, Of::Insns, &Config::new(&trace));
+    decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
+    let items = items(&decoders, Of::Insns, Call::Forward, 8);
+    let ips: Vec<_> = items.iter().map(|(_, item)| item[0]).collect();
+    assert_eq!(ips[..6], [BASE, BASE + 1, BASE, BASE + 1, BASE, BASE + 1]);
+}
+
+#[test]
+fn tracing_is_disabled_by_a_known_mov_to_cr3() {
+    let Some(both) = both() else { return };
+    // MOV to CR3, and a conditional jump back to it, taken once before a TIP.PGD without an address.
+    let code = Code::new("cr3", &padded(&[0x0f, 0x22, 0xd8, 0x74, 0xfb]));
+    let trace = trace(&[0x06, 0x01]);
+    let decoders = Decoders::new(both, Of::Insns, &Config::new(&trace));
+    decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
+    let items = items(&decoders, Of::Insns, Call::Forward, 5);
+    let found: Vec<_> = items.iter().map(|(status, item)| (item[0], status & 1)).collect();
+    assert_eq!(found[..3], [(BASE, 0), (BASE + 3, 0), (BASE, 1)]);
+}
+
+#[test]
+fn a_known_instruction_after_the_last_packet_says_that_the_trace_ends() {
+    let Some(both) = both() else { return };
+    // NOP, and a conditional jump back to it, taken once.
+    let code = Code::new("end-of-trace", &padded(&[0x90, 0x74, 0xfd]));
+    let trace = trace(&[0x06]);
+    let decoders = Decoders::new(both, Of::Insns, &Config::new(&trace));
+    decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
+    let items = items(&decoders, Of::Insns, Call::Forward, 5);
+    let found: Vec<_> = items.iter().map(|(status, item)| (item[0], *status)).collect();
+    assert_eq!(found[..3], [(BASE, 0), (BASE + 1, 4), (BASE, 4)]);
 }

@@ -1,0 +1,137 @@
+//! What is remembered of each instruction of a section, so that it is decoded once: a small number for each byte of the
+//! code. The rest of an instruction is in the code itself.
+
+use super::{
+    code::{Detail, Extra},
+    insn::PtInsn,
+};
+use std::{
+    ffi::c_int,
+    sync::atomic::{AtomicU16, Ordering},
+};
+
+/// The size, class and mode of an instruction, and where its displacement is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape(u16);
+
+const DETAILS: [Detail; 4] = [Detail::Other, Detail::MovCr3, Detail::VmEntry, Detail::Vmptrld];
+
+impl Shape {
+    /// Of an instruction that was decoded.
+    fn new(insn: &PtInsn, extra: &Extra) -> Self {
+        // Each has a value of so many bits: 4 for the size and the class, 2 for the mode and the detail.
+        let width = extra.displacement.map_or(0, |_| (extra.width as u16).ilog2() + 1) as u16;
+        let (class, mode) = (insn.class as u16, insn.mode as u16);
+        Self(u16::from(insn.size) | class << 4 | mode << 8 | width << 10 | (extra.detail as u16) << 12)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn size(self) -> u8 {
+        (self.0 & 0xf) as u8
+    }
+
+    #[inline(always)]
+    pub(crate) const fn class(self) -> c_int {
+        (self.0 >> 4 & 0xf) as c_int
+    }
+
+    /// The execution mode that it was decoded in; never zero.
+    #[inline(always)]
+    pub(crate) const fn mode(self) -> c_int {
+        (self.0 >> 8 & 3) as c_int
+    }
+
+    /// The displacement of an instruction whose first bytes are `bytes`: the last bytes of the instruction.
+    #[inline]
+    pub(crate) fn displacement(self, bytes: &[u8; LONGEST]) -> Option<i32> {
+        let last = bytes.get(..usize::from(self.size()))?;
+        match self.0 >> 10 & 3 {
+            0 => None,
+            1 => last.last().map(|byte| byte.cast_signed().into()),
+            2 => last.last_chunk().map(|bytes| i16::from_le_bytes(*bytes).into()),
+            _ => last.last_chunk().map(|bytes| i32::from_le_bytes(*bytes)),
+        }
+    }
+
+    /// What the decoders know beyond what the caller gets.
+    pub(crate) fn extra(self, bytes: &[u8; LONGEST]) -> Extra {
+        let width = match self.0 >> 10 & 3 {
+            0 => 0,
+            log => 1 << (log - 1),
+        };
+        let detail = DETAILS[usize::from(self.0 >> 12 & 3)];
+        Extra { detail, displacement: self.displacement(bytes), width }
+    }
+}
+
+/// How many bytes the longest instruction has.
+pub(crate) const LONGEST: usize = 15;
+
+/// The shapes of a section's instructions, by offset. Decoders in several threads may share them.
+#[derive(Debug)]
+pub(crate) struct Shapes(Box<[AtomicU16]>);
+
+impl Shapes {
+    pub(crate) fn new(bytes: usize) -> Self {
+        // The system clears the memory when it is first used: most of it never is.
+        let shapes = Box::into_raw(vec![0_u16; bytes].into_boxed_slice());
+        // SAFETY: both types have the same size and alignment, and nobody else has the memory.
+        Self(unsafe { Box::from_raw(shapes as *mut [AtomicU16]) })
+    }
+
+    /// Remembers an instruction at an offset.
+    pub(crate) fn set(&self, offset: u64, insn: &PtInsn, extra: &Extra) {
+        if let Some(place) = usize::try_from(offset).ok().and_then(|offset| self.0.get(offset)) {
+            place.store(Shape::new(insn, extra).0, Ordering::Relaxed);
+        }
+    }
+
+    /// Those from an offset on.
+    pub(crate) fn from(&self, offset: usize) -> &[AtomicU16] {
+        self.0.get(offset..).unwrap_or_default()
+    }
+}
+
+/// Code whose instructions may be remembered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Remembered {
+    /// Its bytes from the first address on.
+    code: *const u8,
+    shapes: *const AtomicU16,
+    /// How many addresses have as many bytes from them on as the longest instruction.
+    len: u64,
+}
+
+impl Remembered {
+    pub(crate) const NONE: Self = Self { code: std::ptr::null(), shapes: std::ptr::null(), len: 0 };
+
+    /// Of code that lives as long as this is used.
+    pub(crate) fn new(code: &[u8], shapes: &[AtomicU16]) -> Self {
+        let len = code.len().min(shapes.len()).saturating_sub(LONGEST - 1);
+        Self { code: code.as_ptr(), shapes: shapes.as_ptr(), len: len as u64 }
+    }
+
+    /// The instruction that is so many bytes after the first address: its shape, if it was decoded in this mode, and its
+    /// bytes.
+    ///
+    /// # Safety
+    /// The code and its shapes are still there.
+    #[inline(always)]
+    pub(crate) unsafe fn get<'a>(&self, at: u64, mode: c_int) -> Option<(Shape, &'a [u8; LONGEST])> {
+        if at >= self.len {
+            return None;
+        }
+        let at = at as usize;
+        // SAFETY: there is one for each address.
+        let place = unsafe { self.shapes.add(at) };
+        // SAFETY: it is there by contract.
+        let shape = Shape(unsafe { &*place }.load(Ordering::Relaxed));
+        if shape.mode() != mode || shape.0 == 0 {
+            return None;
+        }
+        // SAFETY: so many bytes follow each address.
+        let bytes = unsafe { self.code.add(at) }.cast();
+        // SAFETY: they are there by contract.
+        Some((shape, unsafe { &*bytes }))
+    }
+}
