@@ -16,6 +16,14 @@ fn address(bytes: &[u8; 9]) -> Option<(u8, u64, u32)> {
     Some((form, u64::from_le_bytes(rest) & mask, 1 + u32::from(size)))
 }
 
+/// The address of a packet that is known to have one and does not suppress it: its three bits, its bytes as a number, and
+/// the packet's size. `None`: the decoder has to look.
+#[inline(always)]
+pub(crate) fn given_ip(bytes: &[u8]) -> Option<(u8, u64, usize)> {
+    let (form, payload, size) = address(bytes.first_chunk()?)?;
+    (form != 0).then_some((form, payload, size as usize))
+}
+
 /// The address of a packet that is known to have one, and the packet's size. `None`: the decoder has to look.
 #[inline]
 pub(crate) fn ip(bytes: &[u8]) -> Option<(Ip, usize)> {
@@ -29,6 +37,26 @@ pub(crate) fn ip(bytes: &[u8]) -> Option<(Ip, usize)> {
         _ => Ip::Full(payload),
     };
     Some((ip, size as usize))
+}
+
+/// How many outcomes each short TNT packet has, by its byte; zero for other bytes. On some processors an instruction for the
+/// highest set bit takes longer.
+pub(crate) const TNT_LEN: [u8; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 4;
+    while byte < 256 {
+        table[byte] = (byte >> 1).ilog2() as u8;
+        byte += 2;
+    }
+    table
+};
+
+/// The outcomes of a short TNT packet, and how many these are.
+#[inline(always)]
+pub(crate) const fn outcomes_of(byte: u8) -> (u64, u8) {
+    let len = TNT_LEN[byte as usize];
+    // The highest set bit ends them.
+    ((byte >> 1) as u64 ^ 1 << len, len)
 }
 
 /// The number in a CYC of one or two bytes, and the packet's size.
@@ -59,7 +87,10 @@ pub(crate) fn packet(bytes: &[u8]) -> Option<PtPacket> {
     if first & 1 == 0 {
         // Zero is a PAD, two begins other packets. The highest set bit ends the outcomes.
         let outcomes = u64::from(first >> 1);
-        let len = outcomes.checked_ilog2().filter(|&len| len > 0)?;
+        let len = TNT_LEN[usize::from(first)];
+        if len == 0 {
+            return None;
+        }
         let packet = PtPacket { size: 1, ..PtPacket::new(kind::TNT_8) };
         return Some(
             packet.with(field::TNT_BIT_SIZE, len.into()).with(field::TNT_PAYLOAD, outcomes & !(1 << len)),

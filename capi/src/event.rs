@@ -131,9 +131,18 @@ impl Queue {
         Some(event)
     }
 
+    /// Where the first event of a kind is.
+    fn at(&self, kind: c_int) -> Option<usize> {
+        (0..self.len).map(|at| (self.begin + at) % 8).find(|&at| self.events[at].kind == kind)
+    }
+
     /// The first event of a kind.
-    pub(crate) fn find(&mut self, kind: c_int) -> Option<&mut PtEvent> {
-        let at = (0..self.len).map(|at| (self.begin + at) % 8).find(|&at| self.events[at].kind == kind)?;
-        Some(&mut self.events[at])
+    pub(crate) fn find(&self, kind: c_int) -> Option<&PtEvent> {
+        Some(&self.events[self.at(kind)?])
+    }
+
+    /// The first event of a kind, to be changed.
+    pub(crate) fn find_mut(&mut self, kind: c_int) -> Option<&mut PtEvent> {
+        Some(&mut self.events[self.at(kind)?])
     }
 }

@@ -72,9 +72,9 @@ impl LastIp {
     }
 
     /// Applies the payload of a packet with this IPBytes field, which is not 0 and not a reserved one, and returns
-    /// the address it stands for.
+    /// the address it stands for: as [`update`](Self::update), for a caller that has both as they are in the packet.
     #[inline(always)]
-    pub(crate) const fn update_by(&mut self, form: u8, payload: u64) -> u64 {
+    pub const fn update_by(&mut self, form: u8, payload: u64) -> u64 {
         self.set(Self::updated(self.ip, form, payload));
         self.ip
     }

@@ -3,9 +3,13 @@
 //! libipt reads ahead: after each answer it goes on to the next packet that a query needs, so that it can say in the
 //! status whether that is an event. Only the packets between, which change nothing but time, are applied then.
 
-use super::opcode::{self, Opcode};
+use super::{
+    opcode::{self, Opcode},
+    outcomes::Outcomes,
+};
 use crate::{
     clock::{Clock, clocks},
+    common::given_ip,
     config::PtConfig,
     error::Code,
     event::{PtEvent, Queue, Wait},
@@ -27,24 +31,6 @@ pub(crate) mod status {
 /// An answer, or what the function returns instead.
 pub(crate) type Answer<T> = Result<T, c_int>;
 
-/// The outcomes of conditional branches that no query has taken yet.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Outcomes {
-    bits: u64,
-    /// The bit of the next one; zero if there is none.
-    next: u64,
-}
-
-impl Outcomes {
-    pub(super) const fn new(bits: u64, len: u8) -> Self {
-        Self { bits, next: 1 << (len - 1) }
-    }
-
-    pub(super) const fn is_empty(self) -> bool {
-        self.next == 0
-    }
-}
-
 /// `struct pt_query_decoder`.
 #[derive(Debug)]
 pub struct QueryDecoder {
@@ -65,9 +51,11 @@ pub struct QueryDecoder {
     pub(super) ip: LastIp,
     pub(super) outcomes: Outcomes,
     pub(super) clock: Clock,
-    /// The time of the last answer.
-    pub(super) last_time: Estimate,
+    /// The time of the last answer, if it has changed since.
+    answered_time: Option<Estimate>,
     queues: [Queue; 3],
+    /// The flags of the packets that are events, or that events wait for.
+    waits: u8,
 }
 
 impl QueryDecoder {
@@ -84,8 +72,9 @@ impl QueryDecoder {
             ip: LastIp::new(),
             outcomes: Outcomes::default(),
             clock: Clock::default(),
-            last_time: Estimate::default(),
+            answered_time: None,
             queues: [Queue::EMPTY; 3],
+            waits: opcode::EVENT,
         }
     }
 
@@ -96,14 +85,44 @@ impl QueryDecoder {
         self.ip = LastIp::new();
         self.outcomes = Outcomes::default();
         self.clock = Clock::default();
-        self.last_time = Estimate::default();
+        self.answered_time = Some(Estimate::default());
         for queue in &mut self.queues {
             queue.clear();
         }
+        self.waits = opcode::EVENT;
     }
 
-    pub(super) fn queue(&mut self, wait: Wait) -> &mut Queue {
-        &mut self.queues[wait as usize]
+    /// The events that wait for a packet.
+    pub(super) fn queue(&self, wait: Wait) -> &Queue {
+        &self.queues[wait as usize]
+    }
+
+    /// Lets `change` change the events that wait for a packet.
+    pub(super) fn change<T>(&mut self, wait: Wait, change: impl FnOnce(&mut Queue) -> T) -> T {
+        let queue = &mut self.queues[wait as usize];
+        let result = change(queue);
+        let flag = match wait {
+            Wait::PsbEnd => opcode::PSBEND,
+            Wait::Tip => opcode::TIP,
+            Wait::Fup => opcode::FUP,
+        };
+        self.waits = if queue.is_empty() { self.waits & !flag } else { self.waits | flag };
+        result
+    }
+
+    pub(super) fn push(&mut self, wait: Wait, event: PtEvent) -> Option<()> {
+        self.change(wait, |queue| queue.push(event))
+    }
+
+    pub(super) fn pop(&mut self, wait: Wait) -> Option<PtEvent> {
+        self.change(wait, Queue::pop)
+    }
+
+    /// The clock, to be changed, and what it depends on. The time of the last answer stays what it is.
+    #[inline]
+    pub(super) fn clock_mut(&mut self) -> (&mut Clock, &Clocks) {
+        self.answered_time.get_or_insert(self.clock.time);
+        (&mut self.clock, &self.clocks)
     }
 
     /// The buffer. It is borrowed from the decoder, because the caller's reader of unknown packets may write to it.
@@ -129,6 +148,7 @@ impl QueryDecoder {
         }
     }
 
+    #[inline(always)]
     fn fetch(&self) -> Result<Opcode, Code> {
         let position = self.position.ok_or(Code::NoSync)?;
         Opcode::fetch(self.trace().get(position..).ok_or(Code::NoSync)?)
@@ -152,12 +172,7 @@ impl QueryDecoder {
     /// Whether the next packet is an event, or one that events wait for.
     fn will_event(&self) -> bool {
         let Some(opcode) = self.next else { return false };
-        let flags = opcode.flags();
-        let waits = |wait: Wait| !self.queues[wait as usize].is_empty();
-        flags & opcode::EVENT != 0
-            || flags & opcode::PSBEND != 0 && waits(Wait::PsbEnd)
-            || flags & opcode::TIP != 0 && waits(Wait::Tip)
-            || flags & opcode::FUP != 0 && waits(Wait::Fup)
+        opcode.flags() & self.waits != 0
     }
 
     /// The status: what comes next, once all outcomes are taken.
@@ -183,7 +198,11 @@ impl QueryDecoder {
             if opcode.flags() & (opcode::TIP | opcode::TNT) != 0 || self.will_event() {
                 return Ok(());
             }
-            if let Err(error) = self.decode(opcode) {
+            let decoded = match opcode {
+                Opcode::Cyc => self.cyc(),
+                _ => self.decode(opcode),
+            };
+            if let Err(error) = decoded {
                 if error == Code::EndOfStream.status() {
                     // A packet that is cut off at the end.
                     self.position = Some(self.trace().len());
@@ -195,12 +214,29 @@ impl QueryDecoder {
     }
 
     /// After an answer: its time is kept, and the end of the trace is an error only of the next query.
-    fn answered(&mut self) -> Answer<c_int> {
-        self.last_time = self.clock.time;
-        match self.read_ahead() {
-            Err(error) if error != Code::EndOfStream.status() => Err(error),
-            _ => Ok(self.flags()),
+    #[inline(always)]
+    pub(super) fn answered(&mut self) -> Answer<()> {
+        if let Ok(opcode) = self.fetch()
+            && opcode.flags() & (opcode::TIP | opcode::TNT) != 0
+        {
+            self.answered_now(opcode);
+            return Ok(());
         }
+        self.read_ahead_after_answer()
+    }
+
+    /// After an answer with a packet at the position that the next query needs.
+    #[inline(always)]
+    pub(super) fn answered_now(&mut self, next: Opcode) {
+        self.answered_time = None;
+        self.next = Some(next);
+    }
+
+    #[inline(never)]
+    fn read_ahead_after_answer(&mut self) -> Answer<()> {
+        self.answered_time = None;
+        self.read_ahead()
+            .or_else(|error| if error == Code::EndOfStream.status() { Ok(()) } else { Err(error) })
     }
 
     /// The address of the last packet with one, if there is one.
@@ -292,8 +328,14 @@ impl QueryDecoder {
     }
 
     /// Reads TNT packets until there are outcomes.
-    #[inline(never)]
+    #[inline]
     fn read_outcomes(&mut self) -> Answer<()> {
+        // No event waits for a TNT packet.
+        if self.next == Some(Opcode::Tnt8)
+            && let Some(&byte) = self.rest().first()
+        {
+            return self.read_short(byte);
+        }
         loop {
             let opcode = self.current()?;
             if self.will_event() || opcode.flags() & opcode::TIP != 0 {
@@ -305,30 +347,51 @@ impl QueryDecoder {
                 return Err(Code::EventIgnored.status());
             }
             if opcode.flags() & opcode::TNT != 0 {
-                self.answered()?;
-                return Ok(());
+                return self.answered();
             }
             self.read_ahead()?;
         }
     }
 
     /// Whether the next conditional branch is taken, and the status.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn cond_branch(&mut self) -> Answer<(bool, c_int)> {
+        match self.outcomes.take_before_last() {
+            Some(is_taken) => Ok((is_taken, 0)),
+            None => self.last_or_first_cond_branch(),
+        }
+    }
+
+    #[inline(never)]
+    fn last_or_first_cond_branch(&mut self) -> Answer<(bool, c_int)> {
         if self.outcomes.is_empty() {
             self.read_outcomes()?;
         }
-        let Outcomes { bits, next } = self.outcomes;
-        if next == 0 {
+        if self.outcomes.is_empty() {
             return Err(Code::BadQuery.status());
         }
-        self.outcomes.next = next >> 1;
-        Ok((bits & next != 0, self.flags()))
+        Ok((self.outcomes.take(), self.flags()))
     }
 
     /// Writes where the next indirect branch goes, unless the packet does not say, and returns the status. An error can
     /// come after it is written.
     pub(crate) fn indirect_branch(&mut self, out: &mut u64) -> Answer<c_int> {
+        if self.next == Some(Opcode::Tip)
+            && self.waits & opcode::TIP == 0
+            && self.outcomes.is_empty()
+            && let Some((form, payload, size)) = given_ip(self.rest())
+        {
+            *out = self.ip.update_by(form, payload);
+            self.skip(size);
+            self.answered()?;
+            return Ok(self.flags());
+        }
+        self.other_indirect_branch(out)
+    }
+
+    #[inline(never)]
+    fn other_indirect_branch(&mut self, out: &mut u64) -> Answer<c_int> {
+        self.settle();
         loop {
             let opcode = self.current()?;
             if self.will_event() {
@@ -351,7 +414,8 @@ impl QueryDecoder {
                     }
                     Err(_) => status::IP_SUPPRESSED,
                 };
-                return Ok(self.answered()? | suppressed);
+                self.answered()?;
+                return Ok(self.flags() | suppressed);
             }
             self.read_ahead()?;
         }
@@ -371,15 +435,11 @@ impl QueryDecoder {
             self.decode(opcode)?;
             if let Some(event) = &self.event {
                 give(event);
-                return self.answered();
+                self.answered()?;
+                return Ok(self.flags());
             }
             self.read_ahead()?;
         }
-    }
-
-    /// Where the next packet begins.
-    pub(crate) fn offset(&self) -> Option<u64> {
-        self.position.map(|position| position as u64)
     }
 
     /// Where the decoder was synchronised last.
@@ -389,6 +449,6 @@ impl QueryDecoder {
 
     /// The time of the last answer.
     pub(crate) fn time(&self) -> &Estimate {
-        &self.last_time
+        self.answered_time.as_ref().unwrap_or(&self.clock.time)
     }
 }

@@ -25,17 +25,17 @@ impl QueryDecoder {
     pub(super) fn other(&mut self) -> Answer<()> {
         let (packet, size) = self.packet()?;
         match packet {
-            Packet::Tsc(packet) => self.clock.tsc(packet, false),
-            Packet::Mtc(packet) => self.clock.mtc(packet, &self.clocks)?,
+            Packet::Tsc(packet) => self.clock_mut().0.tsc(packet, false),
             Packet::TntLong(tnt) => return self.tnt(tnt.bits, tnt.len, size),
             Packet::Cbr(Cbr { ratio, .. }) => {
-                self.clock.cbr(ratio, false, &self.clocks)?;
+                let (clock, clocks) = self.clock_mut();
+                clock.cbr(ratio, false, clocks)?;
                 self.publish_now(PtEvent::new(kind::CBR, [ratio.into(), 0, 0]));
             }
             Packet::ModeExec(mode) => {
                 let mut event = PtEvent::new(kind::EXEC_MODE, [exec_mode(mode), 0, 0]);
                 self.clock.stamp(&mut event);
-                no_memory(self.queue(Wait::Tip).push(event))?;
+                no_memory(self.push(Wait::Tip, event))?;
             }
             Packet::ModeTsx(mode) => self.mode_tsx(mode)?,
             Packet::Pip(Pip { cr3, non_root }) => {
@@ -43,7 +43,7 @@ impl QueryDecoder {
                 self.clock.stamp(&mut event);
                 if self.queue(Wait::Tip).find(kind::ASYNC_BRANCH).is_some() {
                     event.kind = kind::ASYNC_PAGING;
-                    no_memory(self.queue(Wait::Tip).push(event))?;
+                    no_memory(self.push(Wait::Tip, event))?;
                 } else {
                     self.event = Some(event);
                 }
@@ -83,7 +83,7 @@ impl QueryDecoder {
     /// Lets an event wait for its FUP, or publishes it without an address.
     fn wait_for_fup(&mut self, mut event: PtEvent, has_ip: bool) -> Answer<()> {
         if has_ip {
-            return internal(self.queue(Wait::Fup).push(event));
+            return internal(self.push(Wait::Fup, event));
         }
         event.flags |= flag::IP_SUPPRESSED;
         self.event = Some(event);
@@ -94,7 +94,7 @@ impl QueryDecoder {
         let mut event = PtEvent::new(kind::TSX, [0, tsx(mode), 0]);
         self.clock.stamp(&mut event);
         if self.enabled {
-            return no_memory(self.queue(Wait::Fup).push(event));
+            return no_memory(self.push(Wait::Fup, event));
         }
         event.flags |= flag::IP_SUPPRESSED;
         self.event = Some(event);
@@ -102,15 +102,17 @@ impl QueryDecoder {
     }
 
     fn vmcs(&mut self, Vmcs { base }: Vmcs) -> Answer<()> {
-        let queue = self.queue(Wait::Tip);
-        if let Some(paging) = queue.find(kind::ASYNC_PAGING).copied() {
+        if let Some(paging) = self.queue(Wait::Tip).find(kind::ASYNC_PAGING).copied() {
             // It comes before the paging event of the same TIP, with that event's time.
-            no_memory(queue.push(paging))?;
-            let first = internal(queue.find(kind::ASYNC_PAGING))?;
-            first.kind = kind::ASYNC_VMCS;
-            first.variant[0] = base;
-        } else if queue.find(kind::ASYNC_BRANCH).is_some() {
-            no_memory(queue.push(PtEvent::new(kind::ASYNC_VMCS, [base, 0, 0])))?;
+            no_memory(self.push(Wait::Tip, paging))?;
+            internal(self.change(Wait::Tip, |queue| {
+                let first = queue.find_mut(kind::ASYNC_PAGING)?;
+                first.kind = kind::ASYNC_VMCS;
+                first.variant[0] = base;
+                Some(())
+            }))?;
+        } else if self.queue(Wait::Tip).find(kind::ASYNC_BRANCH).is_some() {
+            no_memory(self.push(Wait::Tip, PtEvent::new(kind::ASYNC_VMCS, [base, 0, 0])))?;
         } else {
             self.publish_now(PtEvent::new(kind::VMCS, [base, 0, 0]));
         }
@@ -126,11 +128,12 @@ impl QueryDecoder {
                 None
             }
             Packet::Tsc(packet) => {
-                self.clock.tsc(packet, true);
+                self.clock_mut().0.tsc(packet, true);
                 None
             }
             Packet::Cbr(Cbr { ratio, .. }) => {
-                self.clock.cbr(ratio, true, &self.clocks)?;
+                let (clock, clocks) = self.clock_mut();
+                clock.cbr(ratio, true, clocks)?;
                 Some(PtEvent::new(kind::CBR, [ratio.into(), 0, 0]))
             }
             Packet::Pip(Pip { cr3, non_root }) => {
@@ -143,7 +146,7 @@ impl QueryDecoder {
             _ => return Err(Code::Internal.status()),
         };
         if let Some(event) = event {
-            no_memory(self.queue(Wait::PsbEnd).push(event))?;
+            no_memory(self.push(Wait::PsbEnd, event))?;
         }
         self.skip(size);
         Ok(())

@@ -3,6 +3,7 @@
 pub(crate) mod decoder;
 mod events;
 mod opcode;
+mod outcomes;
 mod overflow;
 mod packets;
 

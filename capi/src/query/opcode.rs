@@ -47,7 +47,12 @@ pub(super) const FUP: u8 = 1 << 3;
 pub(super) const PSBEND: u8 = 1 << 4;
 
 impl Opcode {
+    #[inline(always)]
     pub(super) const fn flags(self) -> u8 {
+        FLAGS[self as usize]
+    }
+
+    const fn find_flags(self) -> u8 {
         match self {
             Self::Tip => TIP,
             Self::Tnt8 | Self::Tnt64 => TNT,
@@ -118,13 +123,17 @@ impl Opcode {
     }
 
     /// What begins at the start of `bytes`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn fetch(bytes: &[u8]) -> Result<Self, Code> {
         let first = *bytes.first().ok_or(Code::EndOfStream)?;
         match FIRST[usize::from(first)] {
-            Self::Extended => {}
-            opcode => return Ok(opcode),
+            Self::Extended => Self::fetch_extended(bytes),
+            opcode => Ok(opcode),
         }
+    }
+
+    #[inline(never)]
+    fn fetch_extended(bytes: &[u8]) -> Result<Self, Code> {
         match *bytes.get(1).ok_or(Code::EndOfStream)? {
             0xc3 => match *bytes.get(2).ok_or(Code::EndOfStream)? {
                 0x88 => Ok(Self::Mnt),
@@ -140,6 +149,21 @@ const FIRST: [Opcode; 256] = {
     let mut byte = 0;
     while byte < 256 {
         table[byte] = Opcode::of_first(byte as u8);
+        byte += 1;
+    }
+    table
+};
+
+/// The flags by opcode.
+const FLAGS: [u8; Opcode::Extended as usize + 1] = {
+    let mut table = [0; Opcode::Extended as usize + 1];
+    // Its third byte says which packet it is.
+    table[Opcode::Mnt as usize] = Opcode::Mnt.find_flags();
+    let mut byte = 0;
+    while byte < 256 {
+        let (first, second) = (Opcode::of_first(byte as u8), Opcode::of_second(byte as u8));
+        table[first as usize] = first.find_flags();
+        table[second as usize] = second.find_flags();
         byte += 1;
     }
     table

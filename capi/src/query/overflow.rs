@@ -81,7 +81,7 @@ impl QueryDecoder {
             let mut event = PtEvent::new(event_kind::OVERFLOW, [0; 3]);
             self.clock.stamp(&mut event);
             self.enabled = true;
-            return self.queue(Wait::Fup).push(event).ok_or(Code::Internal.status());
+            return self.push(Wait::Fup, event).ok_or(Code::Internal.status());
         }
         if self.config.errata.has(PtErrata::SKD010) && self.handle_skd010()? == Handled::Yes {
             return Ok(());
@@ -141,7 +141,7 @@ impl QueryDecoder {
         self.position = Some(place.offset as usize);
         self.enabled = true;
         self.ip = ip;
-        self.clock = place.clock;
+        *self.clock_mut().0 = place.clock;
         self.publish_now(PtEvent::new(event_kind::OVERFLOW, [address, 0, 0]));
         Ok(Handled::Yes)
     }
@@ -149,7 +149,7 @@ impl QueryDecoder {
     /// Goes on at a place where tracing is disabled.
     fn recover_disabled(&mut self, place: Place) -> Answer<Handled> {
         self.position = Some(place.offset as usize);
-        self.clock = place.clock;
+        *self.clock_mut().0 = place.clock;
         self.overflow_disabled();
         Ok(Handled::Yes)
     }
@@ -237,7 +237,10 @@ impl QueryDecoder {
             }
             match packet.kind {
                 kind::MODE | kind::PIP | kind::VMCS => return Err(Code::Internal.status()),
-                _ => self.clock.apply(&packet, &self.clocks)?,
+                _ => {
+                    let (clock, clocks) = self.clock_mut();
+                    clock.apply(&packet, clocks)?;
+                }
             }
         }
         self.skip(size);

@@ -1,21 +1,22 @@
 //! What each packet does to a query decoder.
 
 use super::{
-    decoder::{Answer, Outcomes, QueryDecoder},
+    decoder::{Answer, QueryDecoder},
     opcode::{self, Opcode},
+    outcomes::Outcomes,
 };
 use crate::{
-    common,
+    common::{self, outcomes_of},
     config::PtErrata,
     error::Code,
-    event::{PtEvent, Wait, flag, kind},
+    event::{PtEvent, Queue, Wait, flag, kind},
     packets::ask,
 };
 use pugmark_decoder_core::{
     config::{Config, Dialect},
     error::ErrorKind,
     last_ip::NoIp,
-    packet::{Context, Ip, ModeExec, ModeTsx, Packet},
+    packet::{Context, Ip, ModeExec, ModeTsx, Mtc, Packet},
 };
 use std::ffi::c_int;
 
@@ -83,6 +84,7 @@ impl QueryDecoder {
         match opcode {
             Opcode::Tnt8 => self.tnt_8(),
             Opcode::Cyc => self.cyc(),
+            Opcode::Mtc => self.mtc(),
             Opcode::Unknown | Opcode::Extended => self.unknown(),
             Opcode::Pad => {
                 self.skip(1);
@@ -128,10 +130,8 @@ impl QueryDecoder {
     }
 
     fn tnt_8(&mut self) -> Answer<()> {
-        let byte = u64::from(self.rest().first().copied().unwrap_or(0)) >> 1;
-        // The highest set bit ends the outcomes.
-        let len = 63 - (byte | 1).leading_zeros() as u8;
-        self.tnt(byte & !(1 << len), len, 1)
+        let (bits, len) = outcomes_of(self.rest().first().copied().unwrap_or(0));
+        self.tnt(bits, len, 1)
     }
 
     pub(super) fn tnt(&mut self, bits: u64, len: u8, size: usize) -> Answer<()> {
@@ -146,7 +146,18 @@ impl QueryDecoder {
         Ok(())
     }
 
-    fn cyc(&mut self) -> Answer<()> {
+    fn mtc(&mut self) -> Answer<()> {
+        let Some(&[_, ctc, ..]) = self.rest().first_chunk::<2>() else {
+            return Err(Code::EndOfStream.status());
+        };
+        let (clock, clocks) = self.clock_mut();
+        clock.mtc(Mtc { ctc }, clocks)?;
+        self.skip(2);
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn cyc(&mut self) -> Answer<()> {
         let (packet, size) = match common::cyc(self.rest()) {
             Some(known) => known,
             None => match self.packet()? {
@@ -163,7 +174,8 @@ impl QueryDecoder {
             self.skip(1);
             return Ok(());
         }
-        self.clock.cyc(packet, &self.clocks)?;
+        let (clock, clocks) = self.clock_mut();
+        clock.cyc(packet, clocks)?;
         self.skip(size);
         Ok(())
     }
@@ -171,7 +183,8 @@ impl QueryDecoder {
     fn tma(&mut self) -> Answer<()> {
         let size = match self.parse() {
             Ok((Packet::Tma(packet), size)) => {
-                self.clock.tma(packet, &self.clocks)?;
+                let (clock, clocks) = self.clock_mut();
+                clock.tma(packet, clocks)?;
                 size
             }
             Err(ErrorKind::MalformedPacket { .. }) if self.config.errata.has(PtErrata::SKZ84) => 8,
@@ -192,7 +205,7 @@ impl QueryDecoder {
         self.read_header().inspect_err(|_| {
             // From the PSB on decoding can be tried again.
             self.position = position;
-            self.queue(Wait::PsbEnd).clear();
+            self.change(Wait::PsbEnd, Queue::clear);
             self.next = Some(Opcode::Psb);
         })
     }
@@ -225,7 +238,7 @@ impl QueryDecoder {
 
     /// Publishes the first event that waits for the end of a PSB+. Returns whether there was one.
     pub(super) fn publish_status(&mut self) -> Answer<bool> {
-        let Some(mut event) = self.queue(Wait::PsbEnd).pop() else { return Ok(false) };
+        let Some(mut event) = self.pop(Wait::PsbEnd) else { return Ok(false) };
         event.flags |= flag::STATUS_UPDATE;
         self.clock.stamp(&mut event);
         match event.kind {
@@ -283,7 +296,7 @@ impl QueryDecoder {
     }
 
     fn tip(&mut self) -> Answer<bool> {
-        let Some(mut event) = self.queue(Wait::Tip).pop() else { return Ok(true) };
+        let Some(mut event) = self.pop(Wait::Tip) else { return Ok(true) };
         let word = event.ip_word().ok_or(Code::BadContext.status())?;
         self.consume |= event.kind == kind::ASYNC_BRANCH;
         self.set_ip(&mut event, word);
@@ -294,7 +307,7 @@ impl QueryDecoder {
     fn tip_pge(&mut self) -> Answer<bool> {
         // Tracing is enabled first; what waited for the packet comes after that.
         let event = if self.consume {
-            let mut event = internal(self.queue(Wait::Tip).pop())?;
+            let mut event = internal(self.pop(Wait::Tip))?;
             if event.kind != kind::EXEC_MODE {
                 return Err(Code::BadContext.status());
             }
@@ -314,7 +327,7 @@ impl QueryDecoder {
     }
 
     fn tip_pgd(&mut self) -> Answer<bool> {
-        let event = match self.queue(Wait::Tip).pop() {
+        let event = match self.pop(Wait::Tip) {
             Some(mut event) => {
                 match event.kind {
                     kind::ASYNC_BRANCH => {
@@ -345,11 +358,11 @@ impl QueryDecoder {
     }
 
     fn fup(&mut self) -> Answer<bool> {
-        let Some(mut event) = self.queue(Wait::Fup).pop() else {
+        let Some(mut event) = self.pop(Wait::Fup) else {
             let ip = self.ip.get().map_err(no_ip)?;
             let mut event = PtEvent::new(kind::ASYNC_BRANCH, [ip, 0, 0]);
             self.clock.stamp(&mut event);
-            no_memory(self.queue(Wait::Tip).push(event))?;
+            no_memory(self.push(Wait::Tip, event))?;
             return Ok(true);
         };
         self.consume |= event.kind != kind::TSX || event.variant[1] & flag::ABORTED == 0;

@@ -162,3 +162,17 @@ fn a_known_instruction_after_the_last_packet_says_that_the_trace_ends() {
     let found: Vec<_> = items.iter().map(|(status, item)| (item[0], *status)).collect();
     assert_eq!(found[..3], [(BASE, 0), (BASE + 1, 4), (BASE, 4)]);
 }
+
+#[test]
+fn a_known_way_over_a_call_to_an_indirect_jump_ends_with_no_class() {
+    let Some(both) = both() else { return };
+    // A call of the next instruction, and JMP RAX, which goes back to the call.
+    let code = Code::new("way", &padded(&[0xe8, 0, 0, 0, 0, 0xff, 0xe0]));
+    let trace = trace(&[0x2d, 0x00, 0x10].repeat(4));
+    let decoders = Decoders::new(both, Of::Blocks, &Config::new(&trace));
+    decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
+    let items = items(&decoders, Of::Blocks, Call::Forward, 6);
+    // Where it is decoded, it is the call's block that ends at the jump.
+    let classes: Vec<_> = items.iter().map(|(_, item)| (item[0], item[3] as u32)).collect();
+    assert!(classes.len() > 3 && classes[2..4].iter().all(|&end| end == (BASE, 0)), "{classes:x?}");
+}

@@ -1,0 +1,118 @@
+//! The outcomes of conditional branches that no query has taken yet.
+
+use super::{
+    decoder::{Answer, QueryDecoder},
+    opcode::{self, Opcode},
+};
+use crate::common::{TNT_LEN, outcomes_of};
+
+/// Outcomes, the first one in the highest bit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Outcomes {
+    bits: u64,
+    /// The bit of the next one; zero if there is none.
+    next: u64,
+    /// How many packets after the first they are of: short ones, one directly after the other, before the position. To the
+    /// caller, those of which no outcome was taken are still to be read.
+    more: usize,
+}
+
+/// How many short packets are read at once: the outcomes of so many always fit.
+const MOST: usize = 10;
+
+impl Outcomes {
+    pub(super) const fn new(bits: u64, len: u8) -> Self {
+        Self { bits, next: 1 << (len - 1), more: 0 }
+    }
+
+    pub(super) const fn is_empty(self) -> bool {
+        self.next == 0
+    }
+
+    /// Takes the next one unless it is the last.
+    #[inline(always)]
+    pub(super) const fn take_before_last(&mut self) -> Option<bool> {
+        if self.next > 1 { Some(self.take()) } else { None }
+    }
+
+    /// Takes the next one.
+    #[inline(always)]
+    pub(super) const fn take(&mut self) -> bool {
+        let is_taken = self.bits & self.next != 0;
+        self.next >>= 1;
+        is_taken
+    }
+
+    /// Of the packets before a position, those of which no outcome was taken: how many packets, and how many outcomes.
+    fn untouched(self, before: &[u8]) -> (usize, u32) {
+        let left = self.next.checked_ilog2().map_or(0, |bit| bit + 1);
+        let (mut packets, mut outcomes) = (0, 0);
+        for &byte in before.iter().rev().take(self.more) {
+            let with = outcomes + u32::from(TNT_LEN[usize::from(byte)]);
+            if with > left {
+                break;
+            }
+            (packets, outcomes) = (packets + 1, with);
+        }
+        (packets, outcomes)
+    }
+}
+
+impl QueryDecoder {
+    /// Reads the short TNT packet at the position, and those directly after it. After the last of them comes a packet that
+    /// the next query needs, so that nothing but outcomes is read too early.
+    #[inline(always)]
+    pub(super) fn read_short(&mut self, first: u8) -> Answer<()> {
+        let rest = self.rest();
+        let (mut bits, mut len) = outcomes_of(first);
+        let (mut packets, mut last) = (1, 0);
+        while let Some(&byte) = rest.get(packets)
+            && packets < MOST
+            && TNT_LEN[usize::from(byte)] != 0
+        {
+            let (more, of_last) = outcomes_of(byte);
+            (bits, len, last) = (bits << of_last | more, len + of_last, of_last);
+            packets += 1;
+        }
+        let next = Opcode::fetch(rest.get(packets..).unwrap_or_default());
+        let next = next.ok().filter(|next| next.flags() & (opcode::TIP | opcode::TNT) != 0);
+        if next.is_none() && packets == 1 {
+            self.outcomes = Outcomes::new(bits, len);
+            self.skip(1);
+            return self.answered();
+        }
+        if next.is_none() {
+            (bits, len, packets) = (bits >> last, len - last, packets - 1);
+        }
+        self.outcomes = Outcomes { more: packets - 1, ..Outcomes::new(bits, len) };
+        self.skip(packets);
+        self.answered_now(next.unwrap_or(Opcode::Tnt8));
+        Ok(())
+    }
+
+    /// The packets before the position of which no outcome was taken, and how many outcomes they have.
+    fn untouched(&self) -> (usize, u32) {
+        if self.outcomes.more == 0 || self.outcomes.is_empty() {
+            return (0, 0);
+        }
+        let before = self.position.and_then(|position| self.trace().get(..position));
+        self.outcomes.untouched(before.unwrap_or_default())
+    }
+
+    /// Goes back to the first packet of which no outcome was taken.
+    pub(super) fn settle(&mut self) {
+        let (packets, outcomes) = self.untouched();
+        if packets > 0 {
+            self.position = self.position.map(|position| position - packets);
+            self.next = Some(Opcode::Tnt8);
+            self.outcomes.bits >>= outcomes;
+            self.outcomes.next >>= outcomes;
+        }
+        self.outcomes.more = 0;
+    }
+
+    /// Where the next packet begins.
+    pub(crate) fn offset(&self) -> Option<u64> {
+        self.position.map(|position| (position - self.untouched().0) as u64)
+    }
+}
