@@ -2,8 +2,14 @@
 //!
 //! Stepping takes a thousand times as long as executing. If the guest's clocks went on meanwhile, its timer would
 //! interrupt it again before the handler of the last interrupt has ended. Therefore, while any processor is stepped,
-//! the guest's clock stands still, except that each instruction that retires takes a fixed time. Otherwise it runs as
-//! the time-stamp counter of the processor below does.
+//! the guest's clock stands still, except that each instruction that retires takes a fixed time. So does what another
+//! processor executes unseen until its next instruction is seen: from a switch of tasks in the kernel to the task's
+//! first instruction time must pass, for a decoder tells by the time whose instruction that is. Otherwise the clock runs
+//! as the time-stamp counter of the processor below does.
+
+/// How many instructions of a stepped processor take as long as what another one executes unseen. Intel PT tells time by
+/// the crystal clock, mostly in units of a thousand ticks, which at a hundred ticks per instruction are ten instructions.
+const UNSEEN: u64 = 100;
 
 /// What all the guest's processors read as the time-stamp counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +59,13 @@ impl GuestClock {
     pub const fn retired(&mut self) {
         self.value = self.value.wrapping_add(self.per_instruction);
     }
+
+    /// An instruction retires on a processor that is not stepped, and has executed others unseen before.
+    pub const fn retired_after_unseen(&mut self) {
+        if self.stepped > 0 {
+            self.value = self.value.wrapping_add(UNSEEN * self.per_instruction);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -73,6 +86,16 @@ mod tests {
         assert_eq!(10_000_000u64.wrapping_add(clock.offset()), 6200);
         clock.begin(10_000_010);
         assert_eq!(clock.now(20_000_000), 6210);
+    }
+
+    #[test]
+    fn what_a_processor_executes_unseen_takes_time_while_another_is_stepped() {
+        let mut clock = GuestClock::new(10);
+        clock.retired_after_unseen();
+        assert_eq!((clock.now(70), clock.offset()), (70, 0));
+        clock.begin(100);
+        clock.retired_after_unseen();
+        assert_eq!(clock.now(9000), 1100);
     }
 
     #[test]

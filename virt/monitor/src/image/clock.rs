@@ -94,7 +94,9 @@ impl OwnClock {
     pub(crate) fn retired(&mut self) -> u64 {
         let mut time = self.shared.time.lock();
         if self.stepped {
-            time.retired();
+            time.retired()
+        } else {
+            time.retired_after_unseen()
         }
         time.now(tsc())
     }
