@@ -199,7 +199,15 @@ impl Truth {
     /// # Errors
     /// An error of `out`.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        for record in self.sessions().into_iter().flat_map(|session| self.session(session)) {
+        self.sessions().into_iter().try_for_each(|session| self.write_session(session, out))
+    }
+
+    /// [`Self::write`] for one session.
+    ///
+    /// # Errors
+    /// An error of `out`.
+    pub fn write_session(&self, session: u16, out: &mut impl Write) -> io::Result<()> {
+        for record in self.session(session) {
             let Record { rip, cr3, session, flags, cpu } = record;
             let mark = if flags.is_software_interrupt() { "!" } else { "" };
             writeln!(out, "{session} {cpu} {} {cr3:#x} {rip:#x}{mark}", flags.cpl())?;

@@ -6,7 +6,7 @@
 //! ```
 
 use anyhow::{Result, ensure};
-use pugmark_qemu_tests::linux::packages::Packages;
+use pugmark_qemu_tests::linux::packages::{self, Packages};
 use pugmark_qemu_tests::linux::verify::{Verified, Verify, all, short};
 use std::path::PathBuf;
 
@@ -23,7 +23,8 @@ fn find() -> Option<Verify> {
         println!("skipped: perf is not installed");
         return None;
     }
-    Some(Verify { kernel, busybox, perf, pugmark: env!("CARGO_BIN_EXE_pugmark").into() })
+    let (pugmark, kept) = (env!("CARGO_BIN_EXE_pugmark").into(), packages::folder().join("wrong"));
+    Some(Verify { kernel, busybox, perf, pugmark, kept })
 }
 
 #[test]

@@ -92,10 +92,8 @@ pub(crate) fn linux(options: &LinuxOptions) -> Result<ExitCode> {
     };
     if let Some(text) = &options.verify {
         let perf = PathBuf::from(PERF);
-        return verify(
-            &Verify { kernel, busybox: packages.busybox()?, perf, pugmark: build_pugmark()? },
-            text,
-        );
+        let (busybox, pugmark) = (packages.busybox()?, build_pugmark()?);
+        return verify(&Verify { kernel, busybox, perf, pugmark, kept: folder.join("wrong") }, text);
     }
     let initramfs = match &options.initrd {
         Some(file) => file.clone(),

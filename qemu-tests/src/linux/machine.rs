@@ -146,9 +146,16 @@ impl LinuxMachine {
             let wait =
                 progress.wait(Instant::now()).map_err(|reason| outcome.failed(&anyhow!("{reason}")))?;
             match events.recv_timeout(wait) {
-                Ok(Read::Closed(result)) => {
-                    result.map_err(|error| outcome.failed(&error))?;
-                    break;
+                Ok(Read::Closed(Ok(()))) => break,
+                Ok(Read::Closed(Err(error))) => {
+                    std::thread::sleep(Duration::from_secs(1));
+                    let error = match machine.ended()? {
+                        Some((status, stderr)) => {
+                            anyhow!("{error:#}, with status {status}: {}", stderr.trim())
+                        }
+                        None => error,
+                    };
+                    return Err(outcome.failed(&error));
                 }
                 Ok(read) => {
                     outcome.take(read, started, &mut watch)?;
@@ -208,6 +215,8 @@ impl LinuxMachine {
         let mut command = Command::new(QEMU);
         command.args(["-accel", "tcg", "-cpu", "max", "-smp", &self.processors.to_string()]);
         command.args(["-display", "none", "-monitor", "none", "-nic", "none", "-no-reboot"]);
+        // A processor that maps the display's memory while others execute has been seen to end QEMU with a signal.
+        command.args(["-vga", "none"]);
         command.args(["-serial", if self.interactive { "mon:stdio" } else { "stdio" }]);
         command.arg("-chardev").arg(with_path("socket,id=results,path=", socket));
         command.args(["-serial", "chardev:results"]);

@@ -117,6 +117,12 @@ impl Hardware {
         }
     }
 
+    /// Whether Intel PT is on.
+    #[must_use]
+    pub fn is_traced(&self) -> bool {
+        matches!(self, Self::Intel(processor) if processor.is_traced())
+    }
+
     /// Whether it traces programs only: nothing that executes at privilege level 0 changes what it records, or when its
     /// interrupts come.
     #[must_use]

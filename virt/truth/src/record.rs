@@ -142,6 +142,7 @@ impl RecordFlags {
     const KIND: u16 = 0b111 << Self::KIND_SHIFT;
     const KIND_SHIFT: u16 = 7;
     const TIME: u16 = 1 << 10;
+    const TRACED: u16 = 1 << 11;
 
     /// Flags of an ordinary instruction executed at this privilege level, 0 to 3.
     #[must_use]
@@ -165,6 +166,13 @@ impl RecordFlags {
         Self(self.0 | Self::EMULATED)
     }
 
+    /// Marks the instruction as one that retired while Intel PT was on, whatever its filters were. Others are logged
+    /// because a counter or something else was.
+    #[must_use]
+    pub const fn traced(self) -> Self {
+        Self(self.0 | Self::TRACED)
+    }
+
     /// Returns the privilege level that the instruction executed at.
     #[must_use]
     pub const fn cpl(self) -> u8 {
@@ -183,8 +191,14 @@ impl RecordFlags {
         self.0 & Self::EMULATED != 0
     }
 
+    /// Returns whether Intel PT was on when the instruction retired.
+    #[must_use]
+    pub const fn is_traced(self) -> bool {
+        self.0 & Self::TRACED != 0
+    }
+
     /// Returns the bits as written: privilege level 1:0, software interrupt 2, emulated 3, branch 4, privilege level at
-    /// the target 6:5, branch kind 9:7, time 10.
+    /// the target 6:5, branch kind 9:7, time 10, traced 11.
     #[must_use]
     pub const fn bits(self) -> u16 {
         self.0

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 pub use rows::{Check, Row, all, short};
@@ -16,7 +17,7 @@ use super::{Event, Guest, LinuxMachine, LinuxOutcome, Monitor};
 use crate::images::Images;
 use crate::scratch::Scratch;
 use crate::time_limits::TimeLimits;
-use crate::truth::{Record, Truth};
+use crate::truth::Truth;
 
 /// What the table needs of the host.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub struct Verify {
     pub perf: PathBuf,
     /// Our decoder.
     pub pugmark: PathBuf,
+    /// Where what belongs to a row that is wrong is kept: perf's file, the guest's files, and the log.
+    pub kept: PathBuf,
 }
 
 /// A row that was right.
@@ -57,8 +60,12 @@ impl Verify {
             let (outcome, times) =
                 self.boot(rows, scratch.folder()).with_context(|| format!("the machine of {}", rows[0]))?;
             for (index, (row, time)) in rows.iter().zip(times).enumerate() {
-                let compared = self.judge(row, index, &outcome, scratch.folder());
-                each(row, compared.and_then(|compared| verified(compared, index, &outcome, time)));
+                let mut compared = self.judge(row, index, &outcome, scratch.folder());
+                if let Err(error) = compared {
+                    let kept = self.keep(row, index, &outcome, scratch.folder())?;
+                    compared = Err(error.context(format!("kept in {}", kept.display())));
+                }
+                each(row, compared.and_then(|compared| verified(row, compared, index, &outcome, time)));
             }
         }
         Ok(())
@@ -104,6 +111,20 @@ impl Verify {
         Ok((outcome, times))
     }
 
+    /// Keeps what belongs to a row.
+    fn keep(&self, row: &Row, index: usize, outcome: &LinuxOutcome, folder: &Path) -> Result<PathBuf> {
+        let kept = self.kept.join(format!("{}-{}", row.profile, row.processors));
+        std::fs::create_dir_all(&kept)?;
+        let from = |name: &str| folder.join(name);
+        let mut copy = Command::new("cp");
+        copy.arg("-r").args([from("root"), from(&format!("{index}.data"))]).arg(&kept);
+        ensure!(copy.status()?.success(), "cannot keep what belongs to the row");
+        let mut truth = Vec::new();
+        outcome.truth.write_session(session(index), &mut truth)?;
+        std::fs::write(kept.join(format!("{index}.truth")), truth)?;
+        Ok(kept)
+    }
+
     /// Holds what a row recorded against the truth. Returns how many instructions, branches or samples were compared.
     fn judge(&self, row: &Row, index: usize, outcome: &LinuxOutcome, folder: &Path) -> Result<u64> {
         let text = |name: &str| -> Result<String> {
@@ -114,7 +135,7 @@ impl Verify {
         let data = folder.join(format!("{index}.data"));
         let root = folder.join("root");
         let script = |arguments: &[&str]| perf_script(&self.perf, &data, &root, arguments);
-        let by_cpu = programs(&outcome.truth, session(index));
+        let by_cpu = row.check.truth(&outcome.truth, session(index));
         let instructions = by_cpu.values().map(|all| all.len() as u64).sum();
         ensure!(instructions > 1000, "only {instructions} instructions retired under tracing");
         let whole = || -> Vec<u64> { by_cpu.values().flatten().copied().collect() };
@@ -200,14 +221,22 @@ impl Verify {
 }
 
 /// A row in which so much was right.
-fn verified(compared: u64, index: usize, outcome: &LinuxOutcome, time: Duration) -> Result<Verified> {
+fn verified(
+    row: &Row,
+    compared: u64,
+    index: usize,
+    outcome: &LinuxOutcome,
+    time: Duration,
+) -> Result<Verified> {
     let bytes = outcome.file(&format!("{index}.data"))?.len() as u64;
     let stepped = outcome.truth.session(session(index)).len() as u64;
-    let instructions = programs(&outcome.truth, session(index)).values().map(|all| all.len() as u64).sum();
+    let instructions =
+        row.check.truth(&outcome.truth, session(index)).values().map(|all| all.len() as u64).sum();
     Ok(Verified { compared, instructions, stepped, bytes, time })
 }
 
-/// A process that retires no more than so many instructions under tracing is perf. It has been seen to retire 72.
+/// A process that retires no more than so many instructions while a counter counts or branches are recorded is perf. It
+/// has been seen to retire 72.
 const OF_PERF: usize = 200;
 
 /// The log's session of a row.
@@ -235,19 +264,26 @@ fn script(rows: &[Row]) -> String {
     text
 }
 
-/// The addresses of the instructions that the programs of a session retired, by CPU. While an event is being scheduled
-/// perf itself may retire some, whose packets perf does not keep: it is the process that retired only few.
-fn programs(truth: &Truth, session: u16) -> BTreeMap<u16, Vec<u64>> {
-    let user = || truth.session(session).iter().filter(|record| record.flags.cpl() == 3);
-    let mut counts: HashMap<u64, usize> = HashMap::new();
-    for record in user() {
-        *counts.entry(record.cr3).or_default() += 1;
+impl Check {
+    /// The addresses of the instructions of a session that a recording must have, by CPU.
+    fn truth(&self, truth: &Truth, session: u16) -> BTreeMap<u16, Vec<u64>> {
+        let user = || truth.session(session).iter().filter(|record| record.flags.cpl() == 3);
+        let mut counts: HashMap<u64, usize> = HashMap::new();
+        for record in user() {
+            *counts.entry(record.cr3).or_default() += 1;
+        }
+        let mut by_cpu: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
+        for record in user() {
+            let belongs = match self {
+                Self::Instructions | Self::Within(_) | Self::Last => record.flags.is_traced(),
+                Self::Branches | Self::Samples | Self::Count => counts[&record.cr3] > OF_PERF,
+            };
+            if belongs {
+                by_cpu.entry(record.cpu).or_default().push(record.rip);
+            }
+        }
+        by_cpu
     }
-    let mut by_cpu: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
-    for Record { cpu, rip, .. } in user().filter(|record| counts[&record.cr3] > OF_PERF) {
-        by_cpu.entry(*cpu).or_default().push(*rip);
-    }
-    by_cpu
 }
 
 /// The addresses in lines such as `[000]  401234`, by CPU.
@@ -277,25 +313,28 @@ fn same(found: &[u64], truth: &[u64]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::truth::Record;
     use pugmark_truth::RecordFlags;
 
     #[test]
-    fn a_process_that_retired_few_instructions_is_perf_and_not_the_program() {
+    fn what_was_not_traced_or_is_perfs_own_is_not_expected() {
         let mut truth = Truth::default();
-        for (rip, cr3, session, cpl, cpu, times) in [
-            (1, 10, 1, 3, 0, 200),
-            (2, 20, 1, 3, 0, 200),
-            (3, 20, 1, 0, 0, 500),
-            (4, 20, 1, 3, 1, 1),
-            (5, 20, 2, 3, 0, 500),
-            (6, 30, 1, 3, 0, 300),
+        let (user, kernel) = (RecordFlags::new(3), RecordFlags::new(0));
+        for (rip, cr3, session, flags, cpu, times) in [
+            (1, 10, 1, user, 0, 200),
+            (2, 20, 1, user, 0, 200),
+            (3, 20, 1, kernel.traced(), 0, 500),
+            (4, 20, 1, user.traced(), 1, 1),
+            (5, 20, 2, user, 0, 500),
+            (6, 30, 1, user.traced(), 0, 300),
         ] {
-            let record = Record { rip, cr3, session, flags: RecordFlags::new(cpl), cpu };
-            (0..times).for_each(|_| truth.take_in(record));
+            (0..times).for_each(|_| truth.take_in(Record { rip, cr3, session, flags, cpu }));
         }
-        let first = [vec![2; 200], vec![6; 300]].concat();
-        assert_eq!(programs(&truth, 1), BTreeMap::from([(0, first), (1, vec![4])]));
-        assert_eq!(programs(&truth, 3), BTreeMap::new());
+        let samples = BTreeMap::from([(0, [vec![2; 200], vec![6; 300]].concat()), (1, vec![4])]);
+        assert_eq!(Check::Samples.truth(&truth, 1), samples);
+        assert_eq!(Check::Samples.truth(&truth, 3), BTreeMap::new());
+        let traced = BTreeMap::from([(0, vec![6; 300]), (1, vec![4])]);
+        assert_eq!(Check::Instructions.truth(&truth, 1), traced);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::ops::Range;
 /// What a row's command records, and how it is held against the truth.
 #[derive(Clone, Debug)]
 pub enum Check {
-    /// Every instruction of the program, by `perf record` with Intel PT: those that perf's decoder finds and those that
-    /// ours does are the truth's.
+    /// Every instruction of the program, and of every other with `-a`, by `perf record` with Intel PT: those that perf's
+    /// decoder finds and those that ours does are the truth's.
     Instructions,
     /// As [`Self::Instructions`], of those at these addresses only.
     Within(Range<u64>),
@@ -67,6 +67,12 @@ const FILTERED: &str =
     "-e intel_pt//u --filter 'filter 0x1000/0x10000@/bin/busybox' -- sha256sum /etc/passwd";
 const FILTERED_ADDRESSES: Range<u64> = 0x40_1000..0x41_1000;
 
+/// A recording of everything that runs while each processor has a program of its own, all at the same time.
+const ON_TWO: &str = "-a -e intel_pt//u -- sh -c \
+    'taskset 1 sha256sum /etc/passwd & taskset 2 gzip -kc /etc/passwd & wait'";
+const ON_FOUR: &str = "-a -e intel_pt//u -- sh -c 'taskset 1 sha256sum /etc/passwd & \
+    taskset 2 gzip -kc /etc/passwd & taskset 4 ls -l / & taskset 8 md5sum /etc/passwd & wait'";
+
 /// The whole table. The rows of one machine are next to one another.
 #[must_use]
 pub fn all() -> Vec<Row> {
@@ -84,6 +90,8 @@ pub fn all() -> Vec<Row> {
         checked("icelake", "-e instructions:u -- sha256sum /etc/passwd", Check::Count),
         Row { processors: 2, ..row("skylake", "-e intel_pt//u -- taskset 1 sha256sum /etc/passwd") },
         Row { processors: 2, ..row("skylake", "-e intel_pt//u -- gzip -kc /etc/passwd") },
+        Row { processors: 2, ..row("skylake", ON_TWO) },
+        Row { processors: 4, ..row("icelake", ON_FOUR) },
     ]);
     rows
 }

@@ -135,6 +135,11 @@ impl IntelProcessor {
             && !self.shared.perfmon.has_interrupt_on_the_way()
     }
 
+    /// Whether Intel PT is on, whatever its filters are.
+    pub fn is_traced(&self) -> bool {
+        self.pt.needs_each_instruction(&self.shared)
+    }
+
     /// The software's mistakes so far.
     pub fn violations(&self) -> &IntelViolations {
         &self.shared.violations

@@ -91,6 +91,7 @@ impl Vcpu {
             tsc: self.now(),
             operand: 0,
         };
+        let flags = self.log_flags(before);
         self.processor.set_registers_after(&self.cpu, || self.sse.bytes());
         let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };
         if self.processor.write_msr(msr, value, &at, &mut memory).is_err() {
@@ -100,7 +101,9 @@ impl Vcpu {
         }
         self.last_ip = before.ip;
         if logged && self.is_logged() {
-            self.log(before, self.log_flags(before));
+            // Intel PT neither sees the instruction that switches it on nor the one that switches it off.
+            let flags = if self.processor.is_traced() { flags } else { self.log_flags(before) };
+            self.log(before, flags);
         }
         self.deliver_single_step_if(
             next == pugmark_monitor::guest::ExecutionOutcome::Retired { single_step: true },

@@ -207,6 +207,7 @@ impl Vcpu {
     /// Returns the log's flags for an instruction that executes in the state `before`.
     pub(crate) fn log_flags(&self, before: Context) -> RecordFlags {
         let flags = RecordFlags::new(before.cpl);
+        let flags = if self.processor.is_traced() { flags.traced() } else { flags };
         if self.emulated_without_exit { flags.emulated() } else { flags }
     }
 

@@ -117,9 +117,11 @@ fn flags_say_the_level_and_the_kind() {
             (plain.software_interrupt(), 4, true, false),
             (plain.emulated(), 8, false, true),
             (plain.emulated().software_interrupt(), 12, true, true),
+            (plain.traced(), 1 << 11, false, false),
         ] {
             assert_eq!((flags.cpl(), flags.bits()), (cpl, bits | u16::from(cpl)));
             assert_eq!((flags.is_software_interrupt(), flags.is_emulated()), (software_interrupt, emulated));
+            assert_eq!(flags.is_traced(), bits == 1 << 11);
         }
     }
     assert_eq!(RecordFlags::new(7), RecordFlags::new(3), "a level has two bits");

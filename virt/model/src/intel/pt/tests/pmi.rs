@@ -61,9 +61,10 @@ fn programs_alone_are_traced_while_os_is_clear_and_nothing_else_is_on_or_on_its_
     const OS: u64 = 1 << 2;
     const DEBUGCTL: u32 = 0x1d9;
     let mut machine = machine(40, &[0x1_0000 | INT, 0x1_2000, TABLE | 1]);
-    assert!(!machine.processor.traces_programs_only(), "nothing is on");
+    assert!(!machine.processor.traces_programs_only() && !machine.processor.is_traced(), "nothing is on");
     machine.start((ALL | TOPA) & !OS);
     assert!(machine.processor.traces_programs_only());
+    assert!(machine.processor.is_traced());
     machine.write(DEBUGCTL, 1);
     assert!(!machine.processor.traces_programs_only(), "last branch records");
     machine.write(DEBUGCTL, 0);
@@ -72,6 +73,9 @@ fn programs_alone_are_traced_while_os_is_clear_and_nothing_else_is_on_or_on_its_
     until_signalled(&mut machine);
     assert!(!machine.processor.traces_programs_only(), "a PMI is on its way");
     machine.write(0x570, 0);
+    machine.write(DEBUGCTL, 1);
+    assert!(!machine.processor.is_traced(), "last branch records only");
+    machine.write(DEBUGCTL, 0);
     machine.start(ALL | TOPA);
     assert!(!machine.processor.traces_programs_only(), "the kernel is traced");
 }
