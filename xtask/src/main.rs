@@ -2,6 +2,7 @@
 
 mod api;
 mod bench;
+mod capi;
 mod cargo;
 mod ci;
 mod deny;
@@ -45,6 +46,8 @@ enum Command {
     Iso(iso::IsoOptions),
     /// Measure the decoder's layers beside libipt's; build with --release
     Bench(bench::BenchOptions),
+    /// Install our libipt.so.2 beside the system's, remove it, or make a Debian package of it
+    Capi(capi::CapiOptions),
     /// Try to break what must hold on any input, one target after the other
     Fuzz(fuzz::FuzzOptions),
     /// Check the lists of the libraries' public items, or write them; needs a nightly toolchain
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         Command::Ci(options) => ci::ci(options).map(|()| ExitCode::SUCCESS),
         Command::Iso(options) => iso::iso(&options).map(|()| ExitCode::SUCCESS),
         Command::Bench(options) => bench::bench(&options).map(|()| ExitCode::SUCCESS),
+        Command::Capi(options) => capi::capi(&options).map(|()| ExitCode::SUCCESS),
         Command::Fuzz(options) => fuzz::fuzz(&options),
         Command::Api(options) => api::api(&options).map(|()| ExitCode::SUCCESS),
         Command::Deny(options) => deny::deny(options).map(|()| ExitCode::SUCCESS),

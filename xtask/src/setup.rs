@@ -5,6 +5,7 @@ use clap::Args;
 use pugmark_qemu_tests::images::target_folder;
 use pugmark_qemu_tests::linux::packages;
 use pugmark_qemu_tests::machine::QEMU;
+use std::path::Path;
 use std::process::Command;
 
 /// How to treat a machine that lacks something.
@@ -176,20 +177,44 @@ pub(crate) fn prepare_tests(no_install: bool) -> Result<()> {
     Ok(())
 }
 
-/// libipt with its tests, which run with our library. Debian's 2.0.5 is built from these sources, unchanged.
-const LIBIPT: (&str, &str) =
-    ("libipt-2.0.5", "git clone --quiet --depth 1 --branch v2.0.5 https://github.com/intel/libipt");
+/// The folder of libipt's sources in the build folder: its tests run with our library.
+const LIBIPT_SOURCES: &str = "libipt-sources";
+/// Gets the sources from which Debian's 2.0.5 is built, unchanged.
+const LIBIPT_CLONE: &str = "git clone --quiet --depth 1 --branch v2.0.5 https://github.com/intel/libipt";
+/// A crate with a copy of the sources, somewhat newer, for a machine that reaches crates and not GitHub.
+const LIBIPT_CRATE: (&str, &str) = ("libipt-sys", "=0.1.4");
 
 /// Gets libipt's sources into the build folder if they are not there.
 fn libipt_sources(no_install: bool) -> Result<()> {
-    let (name, clone) = LIBIPT;
-    let folder = target_folder().join(name);
+    let folder = target_folder().join(LIBIPT_SOURCES);
     if folder.exists() {
         return Ok(());
     }
-    let command = format!("{clone} {}", folder.display());
-    ensure!(!no_install, "the sources of libipt are missing; this gets them: {command}");
-    install("the sources of libipt", &command)
+    let clone = format!("{LIBIPT_CLONE} {}", folder.display());
+    ensure!(!no_install, "the sources of libipt are missing; this gets them: {clone}");
+    install("the sources of libipt", &clone).or_else(|error| {
+        println!("{error:#}");
+        libipt_of_the_crate(&folder)
+    })
+}
+
+/// Gets the copy of libipt's sources that a crate has.
+fn libipt_of_the_crate(folder: &Path) -> Result<()> {
+    let (name, version) = LIBIPT_CRATE;
+    let package = target_folder().join("libipt-crate");
+    std::fs::create_dir_all(&package)?;
+    let manifest = format!(
+        "[package]\nname = \"libipt-crate\"\nedition = \"2024\"\n\n[lib]\npath = \"lib.rs\"\n\n[workspace]\n\n\
+         [dependencies]\n{name} = \"{version}\"\n"
+    );
+    std::fs::write(package.join("Cargo.toml"), manifest)?;
+    std::fs::write(package.join("lib.rs"), "")?;
+    install(
+        "the sources of libipt",
+        &format!("cd {} && cargo vendor --quiet vendor > vendor.log", package.display()),
+    )?;
+    std::fs::rename(package.join("vendor").join(name).join("libipt"), folder)?;
+    Ok(())
 }
 
 /// Whether the loader finds the library.
