@@ -4,10 +4,11 @@ use crate::{
     cache::{Cache, owned},
     error::Code,
     flow::{
-        block::Ways,
+        block::{Way, Ways},
         code::Extra,
         insn::PtInsn,
-        shape::{LONGEST, Remembered, Shape},
+        known::KnownCode,
+        shape::{LONGEST, Shape},
     },
     section::{Mapping, Section},
 };
@@ -95,10 +96,16 @@ impl Mapped {
         bytes.get(from..end.min(bytes.len())).unwrap_or_default()
     }
 
-    /// Its code, if instructions of the section are remembered.
-    fn remembered(&self, mapping: &Mapping) -> Remembered {
-        let shapes = usize::try_from(self.offset).ok().and_then(|offset| mapping.shapes(offset));
-        shapes.map_or(Remembered::NONE, |shapes| Remembered::new(self.bytes(mapping, self.address), shapes))
+    /// Its code, and what is known of it.
+    fn known(&self, mapping: &Mapping) -> KnownCode {
+        match usize::try_from(self.offset) {
+            Ok(offset) => KnownCode::new(
+                self.bytes(mapping, self.address),
+                mapping.shapes(offset),
+                mapping.known_ways(offset),
+            ),
+            Err(_) => KnownCode::NONE,
+        }
     }
 
     /// The ways in the whole section.
@@ -157,7 +164,7 @@ pub(crate) struct Kept {
 }
 
 /// What of a kept section is needed for each instruction.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Window {
     /// The image's, with which the section is the first one of it.
     version: u64,
@@ -165,12 +172,43 @@ pub(crate) struct Window {
     /// Zero if there is no section.
     size: u64,
     pub(crate) isid: c_int,
-    /// Its code, which lives as long as the section is kept.
-    code: Remembered,
+    /// Its code. A window that others see is borrowed from a section that is kept, so the code is there.
+    code: KnownCode,
 }
 
 impl Window {
-    const NONE: Self = Self { version: 0, begin: 0, size: 0, isid: 0, code: Remembered::NONE };
+    const NONE: Self = Self { version: 0, begin: 0, size: 0, isid: 0, code: KnownCode::NONE };
+
+    #[inline(always)]
+    const fn at(&self, ip: u64) -> u64 {
+        ip.wrapping_sub(self.begin)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn has(&self, ip: u64) -> bool {
+        self.code.has(self.at(ip))
+    }
+
+    /// The instruction at an address: its shape, if it was decoded in this mode, and its bytes.
+    #[inline(always)]
+    pub(crate) fn shape(&self, ip: u64, mode: c_int) -> Option<(Shape, &[u8; LONGEST])> {
+        // SAFETY: as the field says.
+        unsafe { self.code.shape(self.at(ip), mode) }
+    }
+
+    /// The way from an address.
+    #[inline(always)]
+    pub(crate) fn way(&self, ip: u64) -> Option<Way> {
+        // SAFETY: as the field says.
+        unsafe { self.code.way(self.at(ip)) }
+    }
+
+    /// The bytes from an address on.
+    #[inline(always)]
+    pub(crate) fn bytes<const N: usize>(&self, ip: u64) -> Option<&[u8; N]> {
+        // SAFETY: as the field says.
+        unsafe { self.code.bytes(self.at(ip)) }
+    }
 }
 
 impl Default for Window {
@@ -216,36 +254,24 @@ impl Kept {
             begin: mapped.address,
             size: mapped.size,
             isid,
-            code: mapped.remembered(mapping),
+            code: mapped.known(mapping),
         };
         self.section = Some(kept);
         Ok(isid)
     }
 
-    /// The instruction at an address, if it is remembered and the section is still the first one of an image of this
-    /// version: its shape, its bytes, and the identifier of the section.
+    /// The window, if the section is still the first one of an image of this version.
     #[inline(always)]
-    pub(crate) fn remembered(
-        &self,
-        version: u64,
-        ip: u64,
-        mode: c_int,
-    ) -> Option<(Shape, &[u8; LONGEST], c_int)> {
-        let window = &self.window;
-        if version != window.version {
-            return None;
-        }
-        // SAFETY: the window has code only while the section is kept. Only a decoder of blocks, which asks for none of
-        // this, gives the section away.
-        let (shape, bytes) = unsafe { window.code.get(ip.wrapping_sub(window.begin), mode) }?;
-        Some((shape, bytes, window.isid))
+    pub(crate) fn window(&self, version: u64) -> Option<&Window> {
+        // Where the section is given away nobody asks.
+        (version == self.window.version).then_some(&self.window)
     }
 
     /// Remembers an instruction of the kept section.
     pub(crate) fn remember(&mut self, insn: &PtInsn, extra: &Extra) {
         let Some((mapped, mapping)) = self.section.as_deref() else { return };
         mapping.remember(mapped.offset_of(insn.ip), insn, extra);
-        self.window.code = mapped.remembered(mapping);
+        self.window.code = mapped.known(mapping);
     }
 
     /// Gives the section and its mapping away, until they are [put back](Self::put_back).
@@ -254,6 +280,7 @@ impl Kept {
     }
 
     pub(crate) fn put_back(&mut self, section: Box<(Mapped, Arc<Mapping>)>) {
+        self.window.code = section.0.known(&section.1);
         self.section = Some(section);
     }
 

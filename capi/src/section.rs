@@ -62,8 +62,13 @@ impl Mapping {
     }
 
     /// The shapes of the instructions from an offset on, if they are remembered.
-    pub(crate) fn shapes(&self, offset: usize) -> Option<&[AtomicU16]> {
-        self.shapes.get().map(|shapes| shapes.from(offset))
+    pub(crate) fn shapes(&self, offset: usize) -> &[AtomicU16] {
+        self.shapes.get().map_or(&[], |shapes| shapes.from(offset))
+    }
+
+    /// The words of the ways from an offset on, if they are remembered.
+    pub(crate) fn known_ways(&self, offset: usize) -> &[AtomicU32] {
+        self.ways.get().map_or(&[], |ways| ways.from(offset))
     }
 
     /// Remembers an instruction that was decoded.

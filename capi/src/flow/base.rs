@@ -10,7 +10,7 @@ use crate::{
     config::PtConfig,
     error::Code,
     event::{PtEvent, flag, kind},
-    image::{Image, Kept, PtAsid},
+    image::{Image, Kept, PtAsid, Window},
     query::decoder::{Answer, QueryDecoder, status},
 };
 use std::{ffi::c_int, ptr};
@@ -103,7 +103,17 @@ impl Flow {
     pub(super) fn remembered(&self) -> Option<(Shape, &[u8; LONGEST], c_int)> {
         // SAFETY: as in `with_image`.
         let image = unsafe { self.image.as_ref() }.unwrap_or(&self.own_image);
-        self.kept.remembered(image.version(), self.ip, self.mode)
+        let window = self.kept.window(image.version())?;
+        let (shape, bytes) = window.shape(self.ip, self.mode)?;
+        Some((shape, bytes, window.isid))
+    }
+
+    /// The mapped section, if it is still the first one of the image.
+    #[inline(always)]
+    pub(super) fn known_code(&self) -> Option<&Window> {
+        // SAFETY: as in `with_image`.
+        let image = unsafe { self.image.as_ref() }.unwrap_or(&self.own_image);
+        self.kept.window(image.version())
     }
 
     /// Ends a call: what it returns, after the image was told.

@@ -186,6 +186,12 @@ pub unsafe extern "C" fn pt_blk_next(decoder: *mut BlockDecoder, block: *mut PtB
     if block.is_null() {
         return Code::Invalid.status();
     }
+    if size == size_of::<PtBlock>()
+        // SAFETY: it is not null, and has that many bytes.
+        && let Some(status) = unsafe { decoder.quick(block) }
+    {
+        return status;
+    }
     if size == size_of::<PtBlock>() && block.is_aligned() {
         // SAFETY: it is not null, and has that many bytes.
         unsafe { block.write(PtBlock::EMPTY) };

@@ -24,6 +24,34 @@ pub struct PtBlock {
 impl PtBlock {
     pub(crate) const EMPTY: Self =
         Self { ip: 0, end_ip: 0, isid: 0, mode: 0, class: 0, insns: 0, raw: [0; 15], size: 0, flags: 0 };
+
+    /// Writes a block whose instructions are all whole. Part by part: the processor waits where a structure is read as a whole
+    /// that was just put together.
+    ///
+    /// # Safety
+    /// `out` is writable.
+    #[inline(always)]
+    pub(crate) unsafe fn write_whole(self, out: *mut Self) {
+        macro_rules! write {
+            ($($field:ident = $value:expr;)*) => {$(
+                // SAFETY: it is a part of the structure.
+                let place = unsafe { &raw mut (*out).$field };
+                // SAFETY: by contract.
+                unsafe { place.write_unaligned($value) };
+            )*};
+        }
+        write! {
+            ip = self.ip;
+            end_ip = self.end_ip;
+            isid = self.isid;
+            mode = self.mode;
+            class = self.class;
+            insns = self.insns;
+            raw = [0; 15];
+            size = 0;
+            flags = self.flags;
+        }
+    }
 }
 
 /// What is to be done at a decision.
@@ -70,7 +98,8 @@ impl Way {
             | (self.size as u32) << 29
     }
 
-    fn unpack(word: u32) -> Option<Self> {
+    #[inline(always)]
+    pub(crate) fn unpack(word: u32) -> Option<Self> {
         let decision = *DECISIONS.get((word >> 26 & 7) as usize)?;
         let mode = (word >> 24 & 3) as u8;
         (mode != 0).then_some(Self {
@@ -99,6 +128,11 @@ impl Ways {
     pub(crate) fn get(&self, offset: u64) -> Option<Option<Way>> {
         let word = self.0.get(usize::try_from(offset).ok()?)?;
         Some(Way::unpack(word.load(Ordering::Relaxed)))
+    }
+
+    /// The words of those from an offset on.
+    pub(crate) fn from(&self, offset: usize) -> &[AtomicU32] {
+        self.0.get(offset..).unwrap_or_default()
     }
 
     /// Remembers the way from an offset; `None` if there is no such offset.

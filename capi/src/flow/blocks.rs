@@ -225,7 +225,7 @@ impl BlockDecoder {
     }
 
     /// Looks for an event at the address. Returns the status.
-    fn trailing(&mut self, block: Option<&PtBlock>) -> Answer<c_int> {
+    pub(super) fn trailing(&mut self, block: Option<&PtBlock>) -> Answer<c_int> {
         if !self.flow.has_event()? {
             self.past_postponed()?;
             return Ok(self.flow.status(0));

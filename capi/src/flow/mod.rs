@@ -7,6 +7,8 @@ mod blocks;
 pub(crate) mod code;
 pub mod insn;
 pub mod insns;
+pub(crate) mod known;
+mod quick;
 mod returns;
 pub(crate) mod shape;
 pub mod walk;

@@ -17,6 +17,13 @@ pub(crate) struct Shape(u16);
 const DETAILS: [Detail; 4] = [Detail::Other, Detail::MovCr3, Detail::VmEntry, Detail::Vmptrld];
 
 impl Shape {
+    /// The shape in a word, if it was decoded in this mode.
+    #[inline(always)]
+    pub(crate) fn in_mode(word: u16, mode: c_int) -> Option<Self> {
+        let shape = Self(word);
+        (shape.mode() == mode && word != 0).then_some(shape)
+    }
+
     /// Of an instruction that was decoded.
     fn new(insn: &PtInsn, extra: &Extra) -> Self {
         // Each has a value of so many bits: 4 for the size and the class, 2 for the mode and the detail.
@@ -89,49 +96,5 @@ impl Shapes {
     /// Those from an offset on.
     pub(crate) fn from(&self, offset: usize) -> &[AtomicU16] {
         self.0.get(offset..).unwrap_or_default()
-    }
-}
-
-/// Code whose instructions may be remembered.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Remembered {
-    /// Its bytes from the first address on.
-    code: *const u8,
-    shapes: *const AtomicU16,
-    /// How many addresses have as many bytes from them on as the longest instruction.
-    len: u64,
-}
-
-impl Remembered {
-    pub(crate) const NONE: Self = Self { code: std::ptr::null(), shapes: std::ptr::null(), len: 0 };
-
-    /// Of code that lives as long as this is used.
-    pub(crate) fn new(code: &[u8], shapes: &[AtomicU16]) -> Self {
-        let len = code.len().min(shapes.len()).saturating_sub(LONGEST - 1);
-        Self { code: code.as_ptr(), shapes: shapes.as_ptr(), len: len as u64 }
-    }
-
-    /// The instruction that is so many bytes after the first address: its shape, if it was decoded in this mode, and its
-    /// bytes.
-    ///
-    /// # Safety
-    /// The code and its shapes are still there.
-    #[inline(always)]
-    pub(crate) unsafe fn get<'a>(&self, at: u64, mode: c_int) -> Option<(Shape, &'a [u8; LONGEST])> {
-        if at >= self.len {
-            return None;
-        }
-        let at = at as usize;
-        // SAFETY: there is one for each address.
-        let place = unsafe { self.shapes.add(at) };
-        // SAFETY: it is there by contract.
-        let shape = Shape(unsafe { &*place }.load(Ordering::Relaxed));
-        if shape.mode() != mode || shape.0 == 0 {
-            return None;
-        }
-        // SAFETY: so many bytes follow each address.
-        let bytes = unsafe { self.code.add(at) }.cast();
-        // SAFETY: they are there by contract.
-        Some((shape, unsafe { &*bytes }))
     }
 }

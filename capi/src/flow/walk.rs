@@ -17,6 +17,8 @@ use crate::{
     query::decoder::{Answer, status},
     section::Mapping,
 };
+use std::ffi::c_int;
+
 /// As in an instruction.
 const TRUNCATED: u16 = flag::TRUNCATED as u16;
 
@@ -87,6 +89,7 @@ impl MappedCode<'_> {
         // At most 15.
         insn.size = self.mapped.read(self.mapping, &mut insn.raw, ip)? as u8;
         let extra = decode(&mut insn)?;
+        self.mapping.remember(self.mapped.offset_of(ip), &insn, &extra);
         Ok((insn, extra))
     }
 }
@@ -99,7 +102,12 @@ impl BlockDecoder {
 
     /// Whether the caller wants blocks to end with such an instruction.
     pub(super) fn ends(&self, insn: &PtInsn) -> bool {
-        self.end_on_call && insn.class == class::CALL || self.end_on_jump && insn.class == class::JUMP
+        self.ends_with(insn.class)
+    }
+
+    /// Whether the caller wants blocks to end with an instruction of a class.
+    pub(super) fn ends_with(&self, class: c_int) -> bool {
+        self.end_on_call && class == class::CALL || self.end_on_jump && class == class::JUMP
     }
 
     /// Remembers where a near call returns to.
@@ -316,7 +324,7 @@ impl BlockDecoder {
         }
     }
 
-    fn returns(&mut self) -> Answer<()> {
+    pub(super) fn returns(&mut self) -> Answer<()> {
         let flow = &mut self.flow;
         match flow.cond_branch() {
             Ok((taken, status)) => {

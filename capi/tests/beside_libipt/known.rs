@@ -3,7 +3,7 @@
 use crate::{
     damage::PSB,
     flow::{Call, Decoders, Of, likely},
-    library::{Config, both},
+    library::{Config, Library, both},
 };
 use std::{fs, path::PathBuf};
 
@@ -175,4 +175,68 @@ fn a_known_way_over_a_call_to_an_indirect_jump_ends_with_no_class() {
     // Where it is decoded, it is the call's block that ends at the jump.
     let classes: Vec<_> = items.iter().map(|(_, item)| (item[0], item[3] as u32)).collect();
     assert!(classes.len() > 3 && classes[2..4].iter().all(|&end| end == (BASE, 0)), "{classes:x?}");
+}
+
+/// The blocks of code at [`BASE`]: begin, end, number of instructions, class, flags and status of each.
+fn blocks(both: [&'static Library; 2], name: &str, code: &[u8], trace: &[u8], calls: usize) -> Vec<[u64; 6]> {
+    let code = Code::new(name, &padded(code));
+    let decoders = Decoders::new(both, Of::Blocks, &Config::new(trace));
+    decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
+    let items = items(&decoders, Of::Blocks, Call::Forward, calls);
+    let block = |(status, item): &(i32, [u64; 8])| {
+        let [class, insns] = [item[3] & 0xffff_ffff, item[3] >> 32 & 0xffff];
+        [item[0], item[1], insns, class, item[5] >> 48, i64::from(*status).cast_unsigned()]
+    };
+    items.iter().map(block).collect()
+}
+
+#[test]
+fn a_known_call_of_the_next_instruction_is_nothing_to_return_to() {
+    let Some(both) = both() else { return };
+    // A call of the next instruction, and RET, three times by a TIP to the call and then by a TNT.
+    let trace = trace(&[[0x2d, 0x00, 0x10].repeat(3), vec![0x06]].concat());
+    let blocks = blocks(both, "next", &[0xe8, 0, 0, 0, 0, 0xc3], &trace, 8);
+    assert!(blocks.iter().any(|block| block[2] == 2 && block[5].cast_signed() < 0), "{blocks:x?}");
+}
+
+#[test]
+fn a_known_jump_into_another_section_ends_the_block() {
+    let Some(both) = both() else { return };
+    // A conditional jump that is not taken, and a jump to another file, where another one leads back.
+    let code = Code::new("here", &padded(&[0x74, 0x00, 0xe9, 0xf9, 0x0f, 0, 0]));
+    let other = Code::new("there", &padded(&[0xe9, 0xfb, 0xef, 0xff, 0xff]));
+    let trace = trace(&[0x80]);
+    let decoders = Decoders::new(both, Of::Blocks, &Config::new(&trace));
+    decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
+    decoders.add_file(&other.0, 0, u64::MAX, BASE + 0x1000, None);
+    let ips: Vec<_> =
+        items(&decoders, Of::Blocks, Call::Forward, 16).iter().map(|(_, item)| item[0]).collect();
+    assert_eq!(ips[..12], [BASE, BASE + 2, BASE + 0x1000].repeat(4));
+}
+
+#[test]
+fn an_event_in_known_code_ends_the_block() {
+    let Some(both) = both() else { return };
+    // NOP and a conditional jump back to it, taken three times; then an interrupt at the jump, to the NOP.
+    let trace = trace(&[0x1e, 0x3d, 0x01, 0x10, 0x2d, 0x00, 0x10]);
+    let blocks = blocks(both, "event", &[0x90, 0x74, 0xfd], &trace, 6);
+    assert!(blocks[..3].iter().all(|block| block[2] == 2), "{blocks:x?}");
+    assert_eq!(blocks[3], [BASE, BASE, 1, 1, 0, 1]);
+}
+
+#[test]
+fn a_known_block_in_a_transaction_is_speculative() {
+    let Some(both) = both() else { return };
+    // NOP and a conditional jump back to it, taken three times before and in a transaction.
+    let trace = trace(&[0x1e, 0x99, 0x21, 0x3d, 0x00, 0x10, 0x1e]);
+    let blocks = blocks(both, "transaction", &[0x90, 0x74, 0xfd], &trace, 10);
+    assert!(blocks.iter().filter(|block| block[2] == 2 && block[4] == 1).count() > 1, "{blocks:x?}");
+}
+
+#[test]
+fn a_known_block_that_ends_with_a_prefix_has_all_its_instructions() {
+    let Some(both) = both() else { return };
+    // A call of the next instruction, and a conditional jump back to it that has a prefix, taken six times.
+    let blocks = blocks(both, "jump", &[0xe8, 0, 0, 0, 0, 0x2e, 0x74, 0xf8], &trace(&[0xfe]), 7);
+    assert!(blocks.iter().filter(|block| block[..3] == [BASE, BASE + 5, 2]).count() > 2, "{blocks:x?}");
 }
