@@ -1,11 +1,13 @@
 //! What a guest sends over its second serial port: the command's output, then its status and the files that it left.
 //!
 //! A mark is a line that begins with [`MARK`]; what is between the marks `begin` and `exit` is output. After `file` come
-//! as many bytes as it says.
+//! as many bytes as it says, and after `pages` eight bytes for each page of the file (see [`super::pages`]).
 
 use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 use std::io::{BufRead, Read};
+
+use super::pages::entries_len;
 
 /// What a mark begins with: the record separator of ASCII, and a name.
 const MARK: &[u8] = b"\x1epugmark ";
@@ -21,6 +23,8 @@ pub(crate) enum Sent {
     Exit { status: i32, uptime: String },
     /// A file, by its path below `/out`.
     File { path: String, bytes: Vec<u8> },
+    /// Where in memory a file is, its size and its checksum.
+    Pages { path: String, size: u64, sum: String, entries: Vec<u8> },
     /// That was all.
     End,
 }
@@ -87,16 +91,32 @@ fn parse(line: &str, from: &mut impl Read) -> Result<Sent> {
         "exit" => Sent::Exit { status: word()?.parse()?, uptime: word()?.into() },
         "file" => {
             let (size, sum, path): (u64, _, _) = (word()?.parse()?, word()?, word()?.to_owned());
-            let mut bytes = Vec::new();
-            from.take(size).read_to_end(&mut bytes)?;
-            ensure!(bytes.len() as u64 == size, "only {} of {size} bytes came", bytes.len());
-            let found = checksum(&bytes);
-            ensure!(found == sum, "the checksum is {found} instead of {sum}");
+            let bytes = exactly(size, from)?;
+            check(&bytes, sum)?;
             Sent::File { path, bytes }
+        }
+        "pages" => {
+            let (size, sum, path): (u64, _, _) = (word()?.parse()?, word()?.to_owned(), word()?.to_owned());
+            Sent::Pages { path, size, sum, entries: exactly(entries_len(size), from)? }
         }
         "end" => Sent::End,
         other => bail!("{other:?} is not known"),
     })
+}
+
+/// Reads so many bytes.
+fn exactly(size: u64, from: &mut impl Read) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(size).read_to_end(&mut bytes)?;
+    ensure!(bytes.len() as u64 == size, "only {} of {size} bytes came", bytes.len());
+    Ok(bytes)
+}
+
+/// Makes sure that a file has this checksum.
+pub(super) fn check(bytes: &[u8], sum: &str) -> Result<()> {
+    let found = checksum(bytes);
+    ensure!(found == sum, "the checksum is {found} instead of {sum}");
+    Ok(())
 }
 
 /// SHA-256, as `sha256sum` prints it.
@@ -113,7 +133,7 @@ mod tests {
     const STREAM: &[u8] = b"noise\x1epugmark begin 1.25\nhello\x1e\x1epug\x1epugmark exit 3 2.50\n\
         \x1epugmark file 9 15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225 a b/c\n123456789\
         \x1epugmark file 0 e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 empty\n\
-        \x1epugmark end\nnoise";
+        \x1epugmark pages 4097 0123 large\n0123456789abcdef\x1epugmark end\nnoise";
 
     fn received(stream: &[u8], capacity: usize) -> Result<Vec<Sent>> {
         let mut all: Vec<Sent> = Vec::new();
@@ -135,6 +155,12 @@ mod tests {
             Sent::Exit { status: 3, uptime: "2.50".into() },
             Sent::File { path: "a b/c".into(), bytes: b"123456789".into() },
             Sent::File { path: "empty".into(), bytes: vec![] },
+            Sent::Pages {
+                path: "large".into(),
+                size: 4097,
+                sum: "0123".into(),
+                entries: b"0123456789abcdef".into(),
+            },
             Sent::End,
         ];
         for capacity in 1..STREAM.len() {

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 
-use super::{initramfs::Files, libraries::libraries, session};
+use super::{initramfs::Files, libraries::libraries, pages, program::program, session};
 
 /// The guest's files, made from programs of the host.
 #[derive(Clone, Debug)]
@@ -49,6 +49,7 @@ impl Guest {
         files.device("/dev/console", 5, 1);
         files.host("/bin/busybox", busybox);
         files.script("/init", include_str!("init.sh"));
+        files.script("/pugmark/pages", program(pages::CODE));
         files.text("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\n");
         files.text("/etc/group", "root:x:0:\n");
         Self { files }
@@ -77,7 +78,7 @@ impl Guest {
     /// Sets a shell script that the guest runs. It may run `session N`: what the log has from there on, on this processor,
     /// belongs to the session N.
     pub fn script(&mut self, text: &str) {
-        self.files.script("/bin/session", session::program());
+        self.files.script("/bin/session", program(session::CODE));
         self.files.text("/pugmark/command", text);
     }
 

@@ -11,7 +11,8 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::channel::{Sent, receive};
+use super::channel::{Sent, check, receive};
+use super::pages;
 use crate::machine::{QEMU, Running};
 use crate::scratch::Scratch;
 use crate::time_limits::{ProgressWatch, TimeLimits};
@@ -107,6 +108,16 @@ enum Read {
     Closed(Result<()>),
 }
 
+impl Read {
+    /// Reads a file that the guest says is in its memory.
+    fn fetch(self, memory: &Path) -> Result<Self> {
+        let Self::Sent(Sent::Pages { path, size, sum, entries }) = self else { return Ok(self) };
+        let read = pages::read(memory, &entries, size).and_then(|bytes| check(&bytes, &sum).map(|()| bytes));
+        let bytes = read.with_context(|| format!("the guest's file {path:?}"))?;
+        Ok(Self::Sent(Sent::File { path, bytes }))
+    }
+}
+
 impl LinuxMachine {
     /// Runs the machine until the guest has sent everything. Calls `watch` for each event.
     ///
@@ -158,6 +169,7 @@ impl LinuxMachine {
                     return Err(outcome.failed(&error));
                 }
                 Ok(read) => {
+                    let read = read.fetch(&ram)?;
                     outcome.take(read, started, &mut watch)?;
                     progress.note_line(Instant::now());
                 }
@@ -221,19 +233,22 @@ impl LinuxMachine {
         command.arg("-chardev").arg(with_path("socket,id=results,path=", socket));
         command.args(["-serial", "chardev:results"]);
         let words = format!("{COMMAND_LINE} {}", self.words);
+        let end = match self.monitor {
+            Some(_) => self.places()?.end / MIB,
+            None => self.memory.unwrap_or(512),
+        };
+        let object = format!("memory-backend-file,id=ram,size={end}M,share=on,mem-path=");
+        // The HPET would go on while the guest's own clock stands still.
+        let hpet = if self.monitor.is_some() { ",hpet=off" } else { "" };
+        command.args(["-machine", &format!("pc,memory-backend=ram{hpet}"), "-m", &format!("{end}M")]);
+        command.arg("-object").arg(with_path(&object, ram));
         match &self.monitor {
             None => {
-                command.arg("-m").arg(format!("{}M", self.memory.unwrap_or(512)));
                 command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.initramfs);
                 command.arg("-append").arg(words.trim_end());
             }
             Some(monitor) => {
-                let Places { kernel, initramfs, log: _, end } = self.places()?;
-                let end = end / MIB;
-                let object = format!("memory-backend-file,id=ram,size={end}M,share=on,mem-path=");
-                // The HPET would go on while the guest's own clock stands still.
-                command.args(["-machine", "pc,hpet=off,memory-backend=ram", "-m", &format!("{end}M")]);
-                command.arg("-object").arg(with_path(&object, ram));
+                let Places { kernel, initramfs, .. } = self.places()?;
                 command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
                 for (file, (address, _)) in [(&self.kernel, kernel), (&self.initramfs, initramfs)] {
                     let device = format!("loader,addr={address:#x},force-raw=on,file=");
@@ -318,7 +333,7 @@ impl LinuxOutcome {
                 watch(Event::File(&path, bytes.len()));
                 self.files.push((path.into(), bytes));
             }
-            Read::Sent(Sent::End) | Read::Closed(_) => {}
+            Read::Sent(Sent::End | Sent::Pages { .. }) | Read::Closed(_) => {}
         }
         Ok(())
     }

@@ -8,6 +8,8 @@ mod kernel;
 mod libraries;
 mod machine;
 pub mod packages;
+mod pages;
+mod program;
 mod session;
 pub mod verify;
 

@@ -55,7 +55,7 @@ impl Verify {
     /// # Errors
     /// A machine could not be run to its end.
     pub fn run(&self, rows: &[Row], mut each: impl FnMut(&Row, Result<Verified>)) -> Result<()> {
-        for rows in rows.chunk_by(|a, b| (a.profile, a.processors) == (b.profile, b.processors)) {
+        for rows in rows.chunk_by(|a, b| a.machine() == b.machine()) {
             let scratch = Scratch::new()?;
             let (outcome, times) =
                 self.boot(rows, scratch.folder()).with_context(|| format!("the machine of {}", rows[0]))?;
@@ -90,7 +90,7 @@ impl Verify {
                 options: format!("profile={profile} times=0"),
             }),
             processors: rows[0].processors,
-            memory: None,
+            memory: rows[0].memory,
             words: String::new(),
             interactive: false,
             time_limits: TimeLimits::default(),
@@ -140,7 +140,7 @@ impl Verify {
         ensure!(instructions > 1000, "only {instructions} instructions retired under tracing");
         let whole = || -> Vec<u64> { by_cpu.values().flatten().copied().collect() };
         let compared = match &row.check {
-            Check::Instructions => {
+            Check::Instructions | Check::Everything => {
                 let traces: Vec<Found> = by_cpu.values().map(|all| Found::of(all)).collect();
                 let ours = pugmark(&self.pugmark, &data, &root)?;
                 // A trace of a CPU on which the program never was is empty.
@@ -228,7 +228,10 @@ fn verified(
     outcome: &LinuxOutcome,
     time: Duration,
 ) -> Result<Verified> {
-    let bytes = outcome.file(&format!("{index}.data"))?.len() as u64;
+    // With the kernel's code, what perf writes is a folder.
+    let file =
+        outcome.file(&format!("{index}.data")).or_else(|_| outcome.file(&format!("{index}.data/data")));
+    let bytes = file?.len() as u64;
     let stepped = outcome.truth.session(session(index)).len() as u64;
     let instructions =
         row.check.truth(&outcome.truth, session(index)).values().map(|all| all.len() as u64).sum();
@@ -267,14 +270,16 @@ fn script(rows: &[Row]) -> String {
 impl Check {
     /// The addresses of the instructions of a session that a recording must have, by CPU.
     fn truth(&self, truth: &Truth, session: u16) -> BTreeMap<u16, Vec<u64>> {
-        let user = || truth.session(session).iter().filter(|record| record.flags.cpl() == 3);
+        let all = truth.session(session);
         let mut counts: HashMap<u64, usize> = HashMap::new();
-        for record in user() {
+        for record in all.iter().filter(|record| record.flags.cpl() == 3) {
             *counts.entry(record.cr3).or_default() += 1;
         }
         let mut by_cpu: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
-        for record in user() {
+        for record in all {
             let belongs = match self {
+                Self::Everything => record.flags.is_traced(),
+                _ if record.flags.cpl() != 3 => false,
                 Self::Instructions | Self::Within(_) | Self::Last => record.flags.is_traced(),
                 Self::Branches | Self::Samples | Self::Count => counts[&record.cr3] > OF_PERF,
             };
@@ -335,6 +340,8 @@ mod tests {
         assert_eq!(Check::Samples.truth(&truth, 3), BTreeMap::new());
         let traced = BTreeMap::from([(0, vec![6; 300]), (1, vec![4])]);
         assert_eq!(Check::Instructions.truth(&truth, 1), traced);
+        let traced = BTreeMap::from([(0, [vec![3; 500], vec![6; 300]].concat()), (1, vec![4])]);
+        assert_eq!(Check::Everything.truth(&truth, 1), traced);
     }
 
     #[test]
@@ -367,8 +374,8 @@ mod tests {
     #[test]
     fn the_rows_of_a_machine_are_next_to_one_another() {
         let rows = all();
-        let machines = rows.chunk_by(|a, b| (a.profile, a.processors) == (b.profile, b.processors));
-        let machines: Vec<_> = machines.map(|rows| (rows[0].profile, rows[0].processors)).collect();
+        let machines = rows.chunk_by(|a, b| a.machine() == b.machine());
+        let machines: Vec<_> = machines.map(|rows| rows[0].machine()).collect();
         assert_eq!(machines.iter().collect::<HashSet<_>>().len(), machines.len(), "{machines:?}");
     }
 }

@@ -9,6 +9,8 @@ pub enum Check {
     /// Every instruction of the program, and of every other with `-a`, by `perf record` with Intel PT: those that perf's
     /// decoder finds and those that ours does are the truth's.
     Instructions,
+    /// As [`Self::Instructions`], with the kernel's, whose code is in perf's copy (`--kcore`).
+    Everything,
     /// As [`Self::Instructions`], of those at these addresses only.
     Within(Range<u64>),
     /// The last instructions of the program, by `perf record --snapshot` with Intel PT: they are the truth's last.
@@ -28,10 +30,20 @@ pub struct Row {
     pub profile: &'static str,
     /// How many processors the machine has.
     pub processors: u16,
+    /// The machine's memory in MiB.
+    pub memory: Option<u64>,
     /// What follows `perf record`, or `perf stat` for [`Check::Count`], as a shell reads it.
     pub arguments: &'static str,
     /// What must be right.
     pub check: Check,
+}
+
+impl Row {
+    /// What the row's machine is.
+    #[must_use]
+    pub const fn machine(&self) -> (&'static str, u16, Option<u64>) {
+        (self.profile, self.processors, self.memory)
+    }
 }
 
 impl fmt::Display for Row {
@@ -45,11 +57,11 @@ impl fmt::Display for Row {
 }
 
 const fn row(profile: &'static str, arguments: &'static str) -> Row {
-    Row { profile, processors: 1, arguments, check: Check::Instructions }
+    Row { profile, processors: 1, memory: None, arguments, check: Check::Instructions }
 }
 
 const fn checked(profile: &'static str, arguments: &'static str, check: Check) -> Row {
-    Row { profile, processors: 1, arguments, check }
+    Row { profile, processors: 1, memory: None, arguments, check }
 }
 
 /// The short table.
@@ -73,6 +85,9 @@ const ON_TWO: &str = "-a -e intel_pt//u -- sh -c \
 const ON_FOUR: &str = "-a -e intel_pt//u -- sh -c 'taskset 1 sha256sum /etc/passwd & \
     taskset 2 gzip -kc /etc/passwd & taskset 4 ls -l / & taskset 8 md5sum /etc/passwd & wait'";
 
+/// A recording of the kernel, too. It needs much memory: for the trace, and for the copies of the kernel's code.
+const WITH_KERNEL: &str = "--kcore -m,4096 -e intel_pt// -- true";
+
 /// The whole table. The rows of one machine are next to one another.
 #[must_use]
 pub fn all() -> Vec<Row> {
@@ -91,6 +106,7 @@ pub fn all() -> Vec<Row> {
         Row { processors: 2, ..row("skylake", "-e intel_pt//u -- taskset 1 sha256sum /etc/passwd") },
         Row { processors: 2, ..row("skylake", "-e intel_pt//u -- gzip -kc /etc/passwd") },
         Row { processors: 2, ..row("skylake", ON_TWO) },
+        Row { memory: Some(512), ..checked("skylake", WITH_KERNEL, Check::Everything) },
         Row { processors: 4, ..row("icelake", ON_FOUR) },
     ]);
     rows
