@@ -219,6 +219,22 @@ fn a_process_whose_parent_ends_at_once_is_recorded() {
 }
 
 #[test]
+fn a_child_has_the_handlers_that_were_set_right_before_it_was_made() {
+    for_each_engine(|engine| {
+        let Some(program) = compile("inherited", programs::INHERITED) else { return };
+        let plain = RecordOptions { out: program.path("out"), ..options(engine, [program.path("program")]) };
+        let options = RecordOptions { ranges: vec!["bad".parse().expect("a range")], ..plain };
+        let recording = record(&options, &mut |_| {}).expect("it is recorded");
+        let counts: Vec<_> = recording.parts.iter().map(check).collect();
+        assert_eq!(
+            (recording.ending, counts),
+            (Ending::Exit(0), [vec![0], vec![1; 20]].concat()),
+            "{engine:?}"
+        );
+    });
+}
+
+#[test]
 fn programs_that_are_executed_faster_than_they_are_read_are_parts_in_order() {
     for_each_engine(|engine| {
         let Some(program) = compile("again", programs::AGAIN) else { return };

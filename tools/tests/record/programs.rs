@@ -298,6 +298,28 @@ int main(int count, char **words) {
 }
 "#;
 
+/// Children whose handlers were set right before they were made, each another one than the child before. The first
+/// instruction of `bad` is executed, the second faults.
+pub(crate) const INHERITED: &str = r#"
+__asm__(".globl bad\n.type bad, @function\n"
+        "bad: mov $8, %eax\n"
+        "mov %eax, (%rax)\n ret\n"
+        ".size bad, . - bad\n");
+int bad(void);
+static void one(int signal) { _exit(1); }
+static void two(int signal) { _exit(2); }
+
+int main(void) {
+    for (int i = 0; i < 20; i++) {
+        int status;
+        signal(SIGSEGV, i % 2 ? one : two);
+        if (!fork()) _exit(bad());
+        if (wait(&status) < 0 || status != (i % 2 ? 1 : 2) << 8) return 1;
+    }
+    return 0;
+}
+"#;
+
 /// Each process ends as soon as it has made the next one.
 pub(crate) const ORPHANS: &str = r#"
 int main(void) {

@@ -330,4 +330,30 @@ mod tests {
         assert_eq!([0x1ff0, 0x1ff1, 0x1ff2, 0x1fff].map(&mut fetch), [15, 15, 14, 1]);
         assert_eq!([0x3fff, 0x5ff1, 0x5ff2, 0x2000, 0x6000].map(&mut fetch), [15, 15, 14, 0, 0]);
     }
+
+    #[test]
+    fn a_block_is_noted_with_the_rest_of_its_pages_unless_it_was_other_code() {
+        let block = |start, bytes: &[u8]| Block::read(start, &vec![1; bytes.len()], bytes).unwrap();
+        let mut code = CodeSnapshots::default();
+        // It ends with its page, of which nothing else is known.
+        code.note(&block(0x1ffe, &[0x90, 0x91]), &|_| None).unwrap();
+        let alone = [vec![0; 0xffe], vec![0x90, 0x91]].concat();
+        assert_eq!(code.sections(), [(0x1000, alone.clone())]);
+        // It reaches into a page that is known. What the page has where it was executed is older than the block.
+        let page = [0xcc; PAGE_BYTES];
+        let known = |number| (number == 4).then_some(&page[..]);
+        code.note(&block(0x3fff, &[0x92, 0x93]), &known).unwrap();
+        code.note(&block(0x4005, &[0x94]), &known).unwrap();
+        let mut both = [vec![0; PAGE_BYTES], vec![0xcc; PAGE_BYTES]].concat();
+        both[0xfff..0x1001].copy_from_slice(&[0x92, 0x93]);
+        both[0x1005] = 0x94;
+        let expected = [(0x1000, alone), (0x3000, both)];
+        assert_eq!(code.sections(), expected);
+        // The same code again changes nothing, other code is refused. So is what overlaps it.
+        assert_eq!(code.note(&block(0x3fff, &[0x92, 0x93]), &known), Ok(()));
+        for (start, bytes) in [(0x3fff, &[0x92, 0x95][..]), (0x3ffe, &[0x90, 0x90]), (0x4000, &[0x92])] {
+            assert_eq!(code.note(&block(start, bytes), &known), Err(Changed), "{start:x}");
+        }
+        assert_eq!(code.sections(), expected);
+    }
 }

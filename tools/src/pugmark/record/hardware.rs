@@ -366,6 +366,16 @@ mod tests {
     }
 
     #[test]
+    fn a_transfer_that_no_instruction_makes_is_counted() {
+        traced(&options("skylake"), &[], |hardware| {
+            for (bytes, next, count) in [(NOP, AT + 1, 0), (NOP, AT + 2, 1), (JMP, AT + 9, 1), (NOP, AT, 2)] {
+                hardware.retire((AT, MODE), Next::User(next, MODE), bytes).unwrap();
+                assert_eq!(hardware.unexplained(), count, "{bytes:x?} {next:x}");
+            }
+        });
+    }
+
+    #[test]
     fn a_trace_ends_in_the_kernel_where_the_program_is_there_and_by_an_interrupt_elsewhere() {
         for (after, expected) in [(Next::Kernel, (1, 1)), (Next::User(AT, MODE), (1, 1))] {
             let (trace, truth) = traced(&options("skylake"), &[], |hardware| {

@@ -1,6 +1,6 @@
 //! What the plugin does when the program makes another process.
 
-use super::{IS_OFF, MAIN_ONLY, PluginProcess, THREADS, lock, ring_path};
+use super::{IS_OFF, MAIN_ONLY, PluginProcess, THREADS, lock, ring_path, wire::Kind};
 use std::{cell::Cell, ptr::null_mut, sync::atomic::Ordering::Relaxed};
 
 thread_local! {
@@ -53,6 +53,10 @@ pub(super) extern "C" fn forked() {
             // The other process's ring is no longer mapped.
             std::mem::forget(std::mem::replace(&mut own.definitions, ring));
             own.generation = generation;
+            // The recorder may not have read yet what the other process has written.
+            for (signal, handler) in &own.handlers {
+                own.definitions.write(Kind::Handler, &[&signal.to_le_bytes(), &handler.to_le_bytes()]);
+            }
         }
         None => IS_OFF.store(true, Relaxed),
     }

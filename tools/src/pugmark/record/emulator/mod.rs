@@ -14,6 +14,8 @@ mod block;
 #[allow(clippy::missing_safety_doc, reason = "the emulator calls these functions")]
 mod plugin;
 mod process;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 pub(super) use block::Block;
@@ -164,22 +166,7 @@ pub(super) fn record(
     let child = command.spawn().map_err(|error| RecordError::Start { program: EMULATOR.into(), error })?;
     let signals = options.signals.then(Signals::new).transpose().map_err(RecordError::Prepare)?;
     part::remove_parts(&options.out);
-    let emulation = Emulation {
-        options,
-        folder,
-        child,
-        ending: None,
-        seen: HashSet::new(),
-        processes: vec![],
-        threads: vec![],
-        threads_started: 0,
-        budget: Rc::new(options.limit.unwrap_or(u64::MAX).into()),
-        tracing_ended: None,
-        signals,
-        started_at: SystemTime::now(),
-        over_since: None,
-    };
-    emulation.run(progress)
+    Emulation::new(options, folder, child, signals).run(progress)
 }
 
 /// How often progress is shown, in instructions.
@@ -188,7 +175,25 @@ const PAUSE: Duration = Duration::from_micros(100);
 /// How long a process that was forked may take until it has rings. One that is killed before that never has any.
 const LONGEST_FORK: Duration = Duration::from_secs(5);
 
-impl Emulation<'_> {
+impl<'a> Emulation<'a> {
+    fn new(options: &'a RecordOptions, folder: Folder, child: Child, signals: Option<Signals>) -> Self {
+        Self {
+            options,
+            folder,
+            child,
+            ending: None,
+            seen: HashSet::new(),
+            processes: vec![],
+            threads: vec![],
+            threads_started: 0,
+            budget: Rc::new(options.limit.unwrap_or(u64::MAX).into()),
+            tracing_ended: None,
+            signals,
+            started_at: SystemTime::now(),
+            over_since: None,
+        }
+    }
+
     fn run(mut self, progress: &mut dyn FnMut(RecordProgress)) -> Result<Recording, RecordError> {
         let mut shown = 0;
         loop {

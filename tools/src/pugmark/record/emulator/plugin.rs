@@ -101,6 +101,8 @@ struct PluginProcess {
     pages: HashMap<u64, Box<[u8]>>,
     /// The file, what it was called when it was executed, and the arguments, each ended by a zero.
     program: Vec<u8>,
+    /// What the program does at signals.
+    handlers: HashMap<u32, u64>,
 }
 
 static PROCESS: Mutex<Option<PluginProcess>> = Mutex::new(None);
@@ -157,7 +159,8 @@ impl PluginProcess {
         let pid = std::process::id();
         let generation = (0..).find(|generation| !ring_path(&folder, 'p', pid, *generation).exists())?;
         let definitions = Self::ring(&folder, generation, null_mut(), None)?;
-        Some(Self { folder, generation, definitions, blocks: 0, pages: HashMap::new(), program })
+        let (pages, handlers) = (HashMap::new(), HashMap::new());
+        Some(Self { folder, generation, definitions, blocks: 0, pages, program, handlers })
     }
 
     fn ring(
@@ -393,6 +396,9 @@ extern "C" fn before_call(
                 // SAFETY: the program gives the system an address to read an action from, which begins with the handler.
                 let handler = unsafe { ((a2 + GUEST_BASE.load(Relaxed)) as *const u64).read_unaligned() };
                 thread.ring.write(Kind::Handler, &[&(a1 as u32).to_le_bytes(), &handler.to_le_bytes()]);
+                if let Some(process) = lock().as_mut() {
+                    process.handlers.insert(a1 as u32, handler);
+                }
             }
             call::RT_SIGRETURN => drop(thread.ring.write(Kind::SignalReturn, &[])),
             call::EXIT | call::EXIT_GROUP => drop(thread.ring.write(Kind::Exit, &[])),

@@ -25,11 +25,11 @@ impl Process {
     /// `parent` is the process that it was forked from.
     pub(super) fn new(ring: Ring, parent: Option<&Self>) -> Self {
         let inherited = ring.header().inherited.load(Relaxed) as usize;
-        let (blocks, pages, handlers) = parent.map_or_else(Default::default, |parent| {
+        let (blocks, pages) = parent.map_or_else(Default::default, |parent| {
             let blocks = parent.blocks[..inherited.min(parent.blocks.len())].to_vec();
-            (blocks, parent.pages.clone(), parent.handlers.clone())
+            (blocks, parent.pages.clone())
         });
-        Self { ring, blocks, pages, handlers, over: false, children: 0 }
+        Self { ring, blocks, pages, handlers: HashMap::new(), over: false, children: 0 }
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -74,6 +74,9 @@ impl Process {
                     let address = u64::from(*low) | u64::from(*high) << 32;
                     self.pages.insert(address / PAGE, bytes(page).into());
                 }
+                (Some(Kind::Handler), [signal, low, high]) => {
+                    self.set_handler(*signal, u64::from(*low) | u64::from(*high) << 32);
+                }
                 // The plugin writes nothing else here.
                 _ => break,
             }
@@ -109,23 +112,14 @@ impl Process {
         self.handlers.values().any(|handler| *handler == ip)
     }
 
-    /// The vector of the exception whose signal is handled at this address; `None` if other signals are handled there.
-    pub(super) fn fault_at_handler(&self, ip: u64) -> Option<u8> {
-        let mut vector = None;
-        for (signal, _) in self.handlers.iter().filter(|(_, handler)| **handler == ip) {
-            vector = Some(fault_vector(*signal)?);
-        }
-        vector
+    /// Whether signals of exceptions are handled at this address, and no others.
+    pub(super) fn is_fault_handler(&self, ip: u64) -> bool {
+        let mut signals = self.handlers.iter().filter(|(_, handler)| **handler == ip).peekable();
+        signals.peek().is_some() && signals.all(|(signal, _)| is_of_fault(*signal))
     }
 }
 
-/// The vector of the exception that causes a signal.
-fn fault_vector(signal: u32) -> Option<u8> {
-    match signal.cast_signed() {
-        libc::SIGSEGV | libc::SIGBUS => Some(14),
-        libc::SIGILL => Some(6),
-        libc::SIGFPE => Some(0),
-        libc::SIGTRAP => Some(1),
-        _ => None,
-    }
+/// Whether an exception causes a signal.
+fn is_of_fault(signal: u32) -> bool {
+    matches!(signal.cast_signed(), libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP)
 }

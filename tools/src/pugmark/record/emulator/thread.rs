@@ -302,8 +302,7 @@ impl<'a> Thread<'a> {
             self.retire(&block, last, at)?;
             // The emulator begins an instruction anew that it has to execute in another way.
             if place != at {
-                let vector = process.fault_at_handler(place).unwrap_or(PAGE_FAULT);
-                self.deliver(DeliveryKind::Fault, vector, at)?;
+                self.deliver(DeliveryKind::Fault, PAGE_FAULT, at)?;
             }
             return Ok(true);
         }
@@ -324,24 +323,25 @@ impl<'a> Thread<'a> {
             }
             return Ok(true);
         }
-        match (process.fault_at_handler(place), block.exit) {
-            (Some(vector), _) => {
+        match block.exit {
+            _ if process.is_fault_handler(place) => {
                 self.retire(&block, last, block.ip(last))?;
-                self.deliver(DeliveryKind::Fault, vector, block.ip(last))?;
+                // Which exception it was is not in the trace.
+                self.deliver(DeliveryKind::Fault, PAGE_FAULT, block.ip(last))?;
             }
-            (None, Exit::Repeated) => {
+            Exit::Repeated => {
                 self.retire(&block, last, block.ip(last))?;
                 self.deliver(DeliveryKind::Interrupt, TIMER_VECTOR, block.ip(last))?;
             }
-            (None, Exit::NextOr(_)) => {
+            Exit::NextOr(_) => {
                 self.current = Some((number, block));
                 return Ok(false);
             }
-            (None, Exit::At(target)) => {
+            Exit::At(target) => {
                 self.retire(&block, block.len(), target)?;
                 self.deliver(DeliveryKind::Interrupt, TIMER_VECTOR, target)?;
             }
-            (None, _) => {
+            _ => {
                 self.retire(&block, block.len(), block.end())?;
                 self.deliver(DeliveryKind::Interrupt, TIMER_VECTOR, block.end())?;
             }
@@ -401,9 +401,7 @@ impl<'a> Thread<'a> {
             self.begin_part()?;
         }
         let number = number as usize;
-        if self.noted.len() <= number {
-            self.noted.resize(number + 1, false);
-        }
+        self.noted.resize(self.noted.len().max(number + 1), false);
         self.noted[number] = true;
         if self.part.is_none() && !self.lacks_functions {
             self.begin_part()?;

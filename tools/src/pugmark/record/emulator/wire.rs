@@ -47,7 +47,7 @@ pub enum Kind {
     Program,
     /// Of the last block only this number of instructions began.
     Partial,
-    /// A signal's number, and the address of its handler (2 words), or 0.
+    /// A signal's number, and the address of its handler (2 words), or 0. Definitions: one that a forked process inherited.
     Handler,
     /// The time is at least this (2 words).
     Time,

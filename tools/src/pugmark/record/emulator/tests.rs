@@ -1,0 +1,512 @@
+//! Tests with a scripted program: the rings are written here, in place of the plugin.
+
+use super::*;
+use crate::description::{IMAGE, TRACE};
+use plugin::wire::{Kind, MESSAGE};
+use pugmark_decoder_core::{
+    event::EventKind,
+    flow::{FlowItem, InsnDecoder},
+    hash::AddressHash,
+    image::{AddressSpace, Image, Section},
+};
+use std::{fmt::Write as _, ptr, sync::mpsc, thread::JoinHandle};
+
+/// No process has this number.
+const PID: u32 = 0x3fff_ff00;
+
+/// The blocks of the program: where each begins, and its instructions.
+const BLOCKS: [(u64, &[&[u8]]); 16] = [
+    // 0: je 1014
+    (0x1000, &[&[0x90], &[0x74, 0x11]]),
+    // 1: syscall
+    (0x1003, &[&[0x90], &[0x0f, 0x05]]),
+    (0x1006, &[&[0x8b, 0], &[0x90], &[0x90]]),
+    // 3: jmp 1000
+    (0x100a, &[&[0xeb, 0xf4]]),
+    // 4: ret
+    (0x1014, &[&[0x90], &[0xc3]]),
+    // 5: rep movsb
+    (0x1020, &[&[0x90], &[0xf3, 0xa4]]),
+    // 6: int3
+    (0x1023, &[&[0x90], &[0xcc]]),
+    // 7: call rax
+    (0x1025, &[&[0x90], &[0xff, 0xd0]]),
+    (0x1028, &[&[0x90]]),
+    // 9: the last instructions of block 2
+    (0x1008, &[&[0x90], &[0x90]]),
+    // 10: a handler that returns
+    (0x2000, &[&[0x90], &[0xc3]]),
+    // 11: the return from a handler, by syscall
+    (0x2010, &[&[0x90], &[0x0f, 0x05]]),
+    // 12: another handler that returns
+    (0x3000, &[&[0x90], &[0xc3]]),
+    // 13: a handler that goes on at 3000: jmp 3000
+    (0x3020, &[&[0xeb, 0xde]]),
+    // 14: mov rax, 201; syscall; ret
+    (0xffff_ffff_ff60_0400, &[&[0x48, 0xc7, 0xc0, 0xc9, 0, 0, 0], &[0x0f, 0x05], &[0xc3]]),
+    // 15: a handler that goes on at 3000: nop; call 3000
+    (0x3030, &[&[0x90], &[0xe8, 0xca, 0xff, 0xff, 0xff]]),
+];
+
+/// What a thread writes.
+#[derive(Clone, Copy, Debug)]
+enum Told<'a> {
+    /// The number of a block.
+    Run(u32),
+    Says(Kind, &'a [u32]),
+}
+
+use Told::{Run, Says};
+
+const CALL: Told<'_> = Says(Kind::Call, &[]);
+const RETURN: [Told<'_>; 3] = [Run(11), CALL, Says(Kind::SignalReturn, &[])];
+const EXIT: Told<'_> = Says(Kind::Exit, &[]);
+
+struct Script {
+    scratch: PathBuf,
+    options: RecordOptions,
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.scratch);
+    }
+}
+
+impl Script {
+    fn new(name: &str) -> Self {
+        let scratch = std::env::temp_dir().join(format!("pugmark-script-{name}-{}", std::process::id()));
+        fs::create_dir_all(&scratch).unwrap();
+        let options = RecordOptions { out: scratch.join("out"), ..RecordOptions::new(["scripted"]) };
+        Self { scratch, options }
+    }
+
+    /// Records what is written into the rings of the folder. The emulator is a program that ends at once.
+    fn emulation(&self) -> Emulation<'_> {
+        self.emulation_of(Command::new("true").spawn().unwrap())
+    }
+
+    fn emulation_of(&self, child: Child) -> Emulation<'_> {
+        Emulation::new(&self.options, Folder::new().unwrap(), child, None)
+    }
+}
+
+fn bytes_of(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Makes the ring of a process that defines some blocks.
+fn process_ring(
+    emulation: &Emulation<'_>,
+    (pid, generation): (u32, u32),
+    blocks: std::ops::Range<usize>,
+    fill: impl FnOnce(&plugin::wire::Header),
+) -> Ring {
+    let path = emulation.folder.0.join(format!("p-{pid}-{generation}"));
+    let mut ring = Ring::create(&path, ptr::null_mut(), |header| {
+        header.pid.store(pid, Relaxed);
+        header.generation.store(generation, Relaxed);
+        fill(header);
+    })
+    .unwrap();
+    for (number, (start, instructions)) in BLOCKS.iter().enumerate().take(blocks.end).skip(blocks.start) {
+        let lengths: Vec<u8> = instructions.iter().map(|instruction| instruction.len() as u8).collect();
+        let head = bytes_of(&[number as u32, *start as u32, (*start >> 32) as u32, lengths.len() as u32]);
+        assert!(ring.write(Kind::Block, &[&head, &lengths, &instructions.concat()]));
+    }
+    ring
+}
+
+fn thread_ring(
+    emulation: &Emulation<'_>,
+    (pid, generation): (u32, u32),
+    tid: u32,
+    told: &[Told<'_>],
+) -> Ring {
+    let path = emulation.folder.0.join(format!("t-{tid}-{generation}"));
+    let mut ring = Ring::create(&path, ptr::null_mut(), |header| {
+        header.pid.store(pid, Relaxed);
+        header.tid.store(tid, Relaxed);
+        header.generation.store(generation, Relaxed);
+        header.made.store(u64::from(10 * generation + 1 + (tid - pid)), Relaxed);
+    })
+    .unwrap();
+    tell(&mut ring, told);
+    ring
+}
+
+fn tell(ring: &mut Ring, told: &[Told<'_>]) {
+    for told in told {
+        match *told {
+            Run(block) => assert!(ring.write_word(block)),
+            Says(kind, words) => assert!(ring.write(kind, &[&bytes_of(words)])),
+        }
+    }
+}
+
+/// What a decoder finds in a part: the addresses of the instructions, `+` where tracing begins, `-` where an
+/// instruction ends it, `-ADDRESS` where it ends before the instruction there.
+fn flow(part: &Part) -> String {
+    let read = |name: &str| fs::read(part.dir.join(name)).unwrap();
+    let (trace, code) = (read(TRACE), read("code.bin"));
+    let sections: Vec<_> = bases(part)
+        .into_iter()
+        .scan(0, |at, (base, len)| {
+            let bytes = &code[*at..*at + len];
+            *at += len;
+            Some(Section { base, bytes, space: AddressSpace::Any })
+        })
+        .collect();
+    let mut decoder = InsnDecoder::new(&trace, Image::new(&sections));
+    decoder.sync_forward();
+    let (mut text, mut hash) = (String::new(), AddressHash::new());
+    while let Some(item) = decoder.next().unwrap_or_else(|error| panic!("{error} after{text}")) {
+        let _ = match item {
+            FlowItem::Insn(insn) => {
+                hash.add(insn.ip);
+                write!(text, " {:x}", insn.ip)
+            }
+            FlowItem::Event(event) => match event.kind {
+                EventKind::Enabled { .. } => write!(text, " +"),
+                EventKind::Disabled => write!(text, " -"),
+                EventKind::AsyncDisabled { at } => write!(text, " -{at:x}"),
+                _ => Ok(()),
+            },
+        };
+    }
+    assert_eq!((hash, part.unexplained), (part.truth, 0), "{text}");
+    text.trim_start().to_owned()
+}
+
+/// The sections of a part's image: where each begins, and its length.
+fn bases(part: &Part) -> Vec<(u64, usize)> {
+    let image: serde_json::Value = serde_json::from_slice(&fs::read(part.dir.join(IMAGE)).unwrap()).unwrap();
+    let section = |section: &serde_json::Value| {
+        (section["vaddr"].as_u64().unwrap(), section["len"].as_u64().unwrap() as usize)
+    };
+    image["sections"].as_array().unwrap().iter().map(section).collect()
+}
+
+/// The addresses of the handlers of SIGSEGV, SIGTRAP, SIGUSR1, SIGUSR2 and SIGHUP.
+const HANDLERS: [Told<'_>; 5] = [
+    Says(Kind::Handler, &[11, 0x2000, 0]),
+    Says(Kind::Handler, &[5, 0x2000, 0]),
+    Says(Kind::Handler, &[10, 0x3000, 0]),
+    Says(Kind::Handler, &[12, 0x3020, 0]),
+    Says(Kind::Handler, &[1, 0x3030, 0]),
+];
+
+/// Records one thread that writes this, and returns its part.
+fn one_thread(script: &Script, told: &[Told<'_>]) -> Part {
+    let emulation = script.emulation();
+    let _process = process_ring(&emulation, (PID, 0), 0..BLOCKS.len(), |_| ());
+    let _thread = thread_ring(&emulation, (PID, 0), PID, &[&HANDLERS, told].concat());
+    let mut recording = emulation.run(&mut |_| {}).unwrap();
+    assert_eq!((recording.parts.len(), recording.ending), (1, Ending::Exit(0)), "{told:?}");
+    recording.parts.remove(0)
+}
+
+#[test]
+fn blocks_system_calls_and_signals_are_the_flow_that_they_stand_for() {
+    let [r, c, s] = RETURN;
+    let partial = |count: &'static [u32]| Says(Kind::Partial, count);
+    let rows: [(&[Told<'_>], &str); 22] = [
+        // A jump that is not taken, a system call, a jump to where it began, one that is taken.
+        (
+            &[Run(0), Run(1), CALL, Run(2), Run(3), Run(0), Run(4)],
+            "+ 1000 1001 1003 1004 - + 1006 1008 1009 100a 1000 1001 -1014",
+        ),
+        // A fault at the first, the second and the last instruction of a block.
+        (
+            &[Run(2), partial(&[1]), Run(10), r, c, s, Run(2), Run(3)],
+            "+ -1006 + 2000 2001 2010 2011 - + 1006 1008 1009 -100a",
+        ),
+        (&[Run(2), partial(&[2]), Run(10), Run(1)], "+ 1006 -1008 + 2000 2001 -1003"),
+        (&[Run(2), Run(10), Run(1)], "+ 1006 1008 -1009 + 2000 2001 -1003"),
+        // The block ends early and goes on where it was.
+        (&[Run(2), partial(&[2]), Run(9), Run(3)], "+ 1006 1008 1009 -100a"),
+        (&[Run(2), partial(&[0]), Run(2), Run(3)], "+ 1006 1008 1009 -100a"),
+        // Another signal, of which it is known where it came.
+        (
+            &[Run(2), Run(12), r, c, s, Run(3), Run(0)],
+            "+ 1006 1008 1009 -100a + 3000 3001 2010 2011 - + 100a -1000",
+        ),
+        (&[Run(3), Run(12), r, c, s, Run(0)], "+ 100a -1000 + 3000 3001 2010 2011 -"),
+        // An instruction that repeats itself, is done, is interrupted, faults.
+        (&[Run(5), Run(6)], "+ 1020 1021 -1023"),
+        (&[Run(5), Run(12), Run(1)], "+ 1020 -1021 + 3000 3001 -1003"),
+        (&[Run(5), Run(10), Run(1)], "+ 1020 -1021 + 2000 2001 -1003"),
+        // A software interrupt.
+        (
+            &[Run(6), Run(10), r, c, s, Run(7), Run(8)],
+            "+ 1023 -1024 + 2000 2001 2010 2011 - + 1025 1026 -1028",
+        ),
+        // A signal after a jump: the return from the handler says where the jump went.
+        (
+            &[Run(0), Run(12), r, c, s, Run(4), Run(1)],
+            "+ 1000 1001 -1014 + 3000 3001 2010 2011 - + 1014 1015 -1003",
+        ),
+        (
+            &[Run(0), Run(12), r, c, s, Run(1), CALL],
+            "+ 1000 1001 -1003 + 3000 3001 2010 2011 - + 1003 1004 -",
+        ),
+        (
+            &[Run(4), Run(12), r, c, s, Run(2), Run(3)],
+            "+ 1014 1015 -1006 + 3000 3001 2010 2011 - + 1006 1008 1009 -100a",
+        ),
+        // The handler does not return, or to where the jump cannot lead: the jump was not taken.
+        (&[Run(0), Run(12), Run(1)], "+ 1000 1001 -1003 + 3000 3001 -1003"),
+        (&[Run(0), Run(12), r, c, s, Run(2)], "+ 1000 1001 -1003 + 3000 3001 2010 2011 -"),
+        // A signal in the handler of another.
+        (
+            &[Run(0), Run(12), Run(10), r, c, s, r, c, s, Run(4), Run(1)],
+            "+ 1000 1001 -1014 + 3000 3001 -2010 + 2000 2001 2010 2011 - + 2010 2011 - + 1014 1015 -1003",
+        ),
+        // The handler calls the handler of another signal, or jumps there, which is no signal.
+        (
+            &[Run(0), Run(13), Run(12), r, c, s, Run(4), Run(1)],
+            "+ 1000 1001 -1014 + 3020 3000 3001 2010 2011 - + 1014 1015 -1003",
+        ),
+        (
+            &[Run(0), Run(15), Run(12), r, c, s, Run(4), Run(1)],
+            "+ 1000 1001 -1014 + 3030 3031 3000 3001 2010 2011 - + 1014 1015 -1003",
+        ),
+        // The page with system calls of old is not executed.
+        (&[Run(7), Run(14), CALL, Run(8), Run(1)], "+ 1025 1026 -ffffffffff600400 + 1028 -1029"),
+        // No signal has a handler there any more, so the return leads there.
+        (&[Says(Kind::Handler, &[10, 1, 0]), Run(4), Run(12), Run(1)], "+ 1014 1015 3000 3001 -1003"),
+    ];
+    let script = Script::new("flow");
+    for (told, expected) in rows {
+        let part = one_thread(&script, &[told, &[EXIT]].concat());
+        assert_eq!(flow(&part), expected, "{told:?}");
+        assert_eq!(part.cause, Cause::Over);
+        // A tick for each instruction and for each fault or interrupt, a thousand for each way back from the kernel.
+        let events = expected.split(' ').filter(|word| word.len() > 1).count() as u64;
+        let back = expected.matches('+').count() as u64;
+        assert_eq!(part.tsc, (1000, 1000 + events + 1000 * back), "{told:?}");
+        assert!(bases(&part).iter().all(|(base, _)| *base < 0x4000), "{told:?}");
+    }
+}
+
+#[test]
+fn the_limit_ends_the_flow_at_any_instruction() {
+    let [r, c, s] = RETURN;
+    let told =
+        [Run(0), Run(1), CALL, Run(2), Run(12), r, c, s, Run(3), Run(0), Run(12), r, c, s, Run(4), EXIT];
+    let all = "+ 1000 1001 1003 1004 - + 1006 1008 1009 -100a + 3000 3001 2010 2011 - + 100a 1000 1001 -1014 + 3000 \
+               3001 2010 2011 -";
+    let mut script = Script::new("limit");
+    assert_eq!(flow(&one_thread(&script, &told)), all);
+    let words: Vec<&str> = all.split(' ').collect();
+    let executed: Vec<usize> = (0..words.len())
+        .filter(|at| words[*at].parse::<u32>().is_ok() && !words[*at].contains('-') || words[*at] == "100a")
+        .collect();
+    for limit in 1..executed.len() {
+        script.options.limit = Some(limit as u64);
+        let part = one_thread(&script, &told);
+        // After the last instruction there is its end in the kernel, or the address of the one that is next.
+        let mut expected = words[..=executed[limit - 1]].join(" ");
+        let next = words[executed[limit - 1] + 1];
+        let _ =
+            if next.starts_with('-') { write!(expected, " {next}") } else { write!(expected, " -{next}") };
+        assert_eq!((flow(&part), part.cause), (expected, Cause::Limit), "{limit}");
+    }
+}
+
+#[test]
+fn who_is_killed_has_executed_what_was_counted_but_for_the_last_instruction() {
+    let script = Script::new("killed");
+    for (counted, expected) in
+        [(0, ""), (1, ""), (2, "+ 1006 -1008"), (3, "+ 1006 1008 -1009"), (9, "+ 1006 1008 -1009")]
+    {
+        let emulation = script.emulation();
+        let process = process_ring(&emulation, (PID, 0), 0..BLOCKS.len(), |_| ());
+        let thread = thread_ring(&emulation, (PID, 0), PID, &[Run(2)]);
+        thread.header().counted_before.store(5, Relaxed);
+        thread.header().counted_self.store(3, Relaxed);
+        process.header().counted.store(2 + counted, Relaxed);
+        let recording = emulation.run(&mut |_| {}).unwrap();
+        assert_eq!(flow(&recording.parts[0]), expected, "{counted}");
+    }
+}
+
+#[test]
+fn a_thread_says_what_it_is_called_and_what_it_executed() {
+    let script = Script::new("names");
+    let padded = |text: &str| {
+        let mut bytes = text.as_bytes().to_vec();
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes.chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect::<Vec<_>>()
+    };
+    let program = padded("/usr/bin/a\0./a-program-with-a-name\0a\0--\0");
+    let time = [Says(Kind::Time, &[5, 1]), Says(Kind::Time, &[7, 0])];
+    let told = [&[Says(Kind::Program, &program), Run(2)][..], &time, &[Run(3), EXIT, Run(99)]].concat();
+    let part = one_thread(&script, &told);
+    assert_eq!((&*part.program, &*part.thread.comm), ("/usr/bin/a", "a-program-with-"));
+    assert_eq!((part.thread.arguments.join(" "), part.thread.tid), ("a --".into(), PID as i32));
+    // The time never goes back.
+    assert_eq!(part.tsc, (1000, 1000 + 0x1_0000_0005 + 1000 + 3 + 1));
+    // The name is that which it had last.
+    let worker = padded("worker");
+    let told = [&told[..2], &[Says(Kind::Name, &worker), EXIT]].concat();
+    assert_eq!(one_thread(&script, &told).thread.comm, "worker");
+    let old = padded("/bin/old");
+    let told = [Says(Kind::NotFollowed, &old), EXIT];
+    let emulation = script.emulation();
+    let _process = process_ring(&emulation, (PID, 0), 0..BLOCKS.len(), |_| ());
+    let _thread = thread_ring(&emulation, (PID, 0), PID, &told);
+    let recording = emulation.run(&mut |_| {}).unwrap();
+    assert_eq!((recording.parts.len(), recording.not_followed), (0, vec!["/bin/old".into()]));
+}
+
+#[test]
+fn what_cannot_be_read_is_said() {
+    let script = Script::new("damaged");
+    for (told, text) in [
+        (Run(99), "block 99 is not defined"),
+        (Run(MESSAGE | 0x7f << 24), "message 0xff000000 is of no known kind"),
+        (Says(Kind::Partial, &[1, 2]), "a message Partial of 2 words"),
+        (Says(Kind::Page, &[0, 0]), "a message Page of 2 words"),
+    ] {
+        let emulation = script.emulation();
+        let _process = process_ring(&emulation, (PID, 0), 0..BLOCKS.len(), |_| ());
+        let _thread = thread_ring(&emulation, (PID, 0), PID, &[told]);
+        let error = emulation.run(&mut |_| {}).unwrap_err();
+        let text = format!("the program cannot be stepped: what the emulator reports cannot be read: {text}");
+        assert_eq!(format!("{:#}", anyhow::Error::from(error)), text);
+    }
+}
+
+#[test]
+fn a_forked_process_has_the_code_and_the_handlers_of_its_parent() {
+    let script = Script::new("fork");
+    let emulation = script.emulation();
+    let parent = process_ring(&emulation, (PID, 0), 0..13, |_| ());
+    parent.header().forks.store(1, Relaxed);
+    let _first =
+        thread_ring(&emulation, (PID, 0), PID, &[&HANDLERS[..], &[Run(2), CALL, Run(3), EXIT]].concat());
+    // It has inherited all blocks but the last ones.
+    let mut child = process_ring(&emulation, (PID + 1, 1), 12..16, |header| {
+        header.parent.store(PID, Relaxed);
+        header.inherited.store(12, Relaxed);
+        header.made.store(5, Relaxed);
+    });
+    tell(&mut child, &HANDLERS[..1]);
+    let _second = thread_ring(&emulation, (PID + 1, 1), PID + 1, &[Run(2), Run(10), Run(12), Run(1), EXIT]);
+    let recording = emulation.run(&mut |_| {}).unwrap();
+    assert_eq!(recording.unreported, 0);
+    let parts: Vec<_> = recording.parts.iter().map(|part| (part.task, part.thread.tid, flow(part))).collect();
+    let [one, two] = [PID, PID + 1].map(u32::cast_signed);
+    let (first, second) = ("+ 1006 1008 1009 -100a", "+ 1006 1008 -1009 + 2000 2001 3000 3001 -1003");
+    assert_eq!(parts, [(1, one, first.into()), (2, two, second.into())]);
+}
+
+#[test]
+fn who_executes_another_program_goes_on_with_its_own_number() {
+    let script = Script::new("exec");
+    let emulation = script.emulation();
+    let rings = [
+        process_ring(&emulation, (PID, 0), 0..BLOCKS.len(), |_| ()),
+        // The second thread executes a program. The other process is about to execute one, too.
+        thread_ring(&emulation, (PID, 0), PID, &[Run(2), Run(3)]),
+        process_ring(&emulation, (PID + 9, 1), 0..BLOCKS.len(), |header| header.made.store(2, Relaxed)),
+        thread_ring(&emulation, (PID + 9, 1), PID + 9, &[Run(3), Run(0), Says(Kind::Exec, &[])]),
+        process_ring(&emulation, (PID, 2), 0..BLOCKS.len(), |header| header.made.store(20, Relaxed)),
+        thread_ring(&emulation, (PID, 2), PID, &[Run(0), Run(4), EXIT]),
+    ];
+    let _second = thread_ring(&emulation, (PID, 0), PID + 1, &[Run(4), Run(2), Says(Kind::Exec, &[])]);
+    let recording = emulation.run(&mut |_| {}).unwrap();
+    drop(rings);
+    let parts: Vec<_> = recording.parts.iter().map(|part| (part.task, part.cause, flow(part))).collect();
+    let expected = [
+        (1, Cause::Over, "+ 1006 1008 1009 -100a"),
+        (2, Cause::Exec, "+ 1014 1015 -1006"),
+        (2, Cause::Over, "+ 1000 1001 -1014"),
+        (3, Cause::Exec, "+ 100a -1000"),
+    ];
+    assert_eq!(parts, expected.map(|(task, cause, flow)| (task, cause, flow.to_owned())));
+    assert_eq!(recording.parts[2].dir, script.options.out.join("task-2/2"));
+}
+
+#[test]
+fn the_program_before_is_over_as_soon_as_the_next_is_found() {
+    let script = Script::new("over");
+    let mut emulation = script.emulation();
+    // A process that goes on.
+    let pid = std::process::id();
+    let _first = process_ring(&emulation, (pid, 0), 0..1, |_| ());
+    let _other = process_ring(&emulation, (PID, 0), 0..1, |_| ());
+    emulation.find_rings().unwrap();
+    let _next = process_ring(&emulation, (pid, 1), 0..1, |header| header.made.store(5, Relaxed));
+    emulation.find_rings().unwrap();
+    let mut over: Vec<_> = emulation
+        .processes
+        .iter()
+        .map(|process| (process.pid(), process.generation(), process.over))
+        .collect();
+    over.sort_unstable();
+    let mut expected = [(pid, 0, true), (pid, 1, false), (PID, 0, false)];
+    expected.sort_unstable();
+    assert_eq!(over, expected);
+}
+
+#[test]
+fn a_process_that_was_forked_and_never_reported_is_waited_for_but_not_for_ever() {
+    let script = Script::new("unreported");
+    let mut emulation = script.emulation();
+    let process = process_ring(&emulation, (PID, 0), 0..1, |_| ());
+    process.header().forks.store(2, Relaxed);
+    emulation.find_rings().unwrap();
+    // The emulator has ended.
+    emulation.child.wait().unwrap();
+    assert!(!emulation.has_ended().unwrap());
+    assert_eq!((emulation.unreported(), emulation.ending), (2, Some(Ending::Exit(0))));
+    assert!(!emulation.has_ended().unwrap());
+    emulation.over_since = Instant::now().checked_sub(LONGEST_FORK);
+    assert!(emulation.has_ended().unwrap());
+}
+
+#[test]
+fn a_recording_that_is_given_up_kills_the_program_and_tells_the_plugin() {
+    let script = Script::new("given-up");
+    let child = Command::new("sleep").arg("1000").spawn().unwrap();
+    let pid = child.id();
+    let mut emulation = script.emulation_of(child);
+    let process = process_ring(&emulation, (pid, 0), 0..1, |_| ());
+    emulation.find_rings().unwrap();
+    assert!(is_alive(pid) && !emulation.has_ended().unwrap() && !process.is_closed());
+    let folder = emulation.folder.0.clone();
+    drop(emulation);
+    assert!(!is_alive(pid) && process.is_closed() && !folder.exists());
+}
+
+/// Ends what waits for room in a ring, if that takes too long.
+fn watch(path: PathBuf) -> (mpsc::Sender<()>, JoinHandle<()>) {
+    let (done, ends) = mpsc::channel();
+    let watcher = std::thread::spawn(move || {
+        if ends.recv_timeout(Duration::from_secs(20)) == Err(mpsc::RecvTimeoutError::Timeout) {
+            Ring::open(&path).unwrap().close();
+        }
+    });
+    (done, watcher)
+}
+
+#[test]
+fn the_room_of_what_was_read_is_written_again() {
+    let script = Script::new("round");
+    let mut emulation = script.emulation();
+    let _process = process_ring(&emulation, (PID, 0), 0..BLOCKS.len(), |_| ());
+    let mut thread = thread_ring(&emulation, (PID, 0), PID, &[]);
+    let (done, watcher) = watch(emulation.folder.0.join(format!("t-{PID}-0")));
+    emulation.find_rings().unwrap();
+    for round in 0..13 {
+        assert!(thread.write(Kind::Name, &[&[b'a'; 200_000]]), "no room in round {round}");
+        assert!(emulation.read_threads().unwrap());
+        assert!(!emulation.read_threads().unwrap());
+    }
+    tell(&mut thread, &[Run(2), Run(3)]);
+    drop(done);
+    watcher.join().unwrap();
+    assert_eq!(flow(&emulation.run(&mut |_| {}).unwrap().parts[0]), "+ 1006 1008 1009 -100a");
+}
