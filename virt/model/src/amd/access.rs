@@ -49,7 +49,6 @@ pub(super) struct DataAddress {
 struct AccessForm {
     access: AccessKind,
     memory: UsedMemory,
-    next_ip: u64,
 }
 
 /// What an instruction's bytes say about it.
@@ -95,8 +94,8 @@ impl InstructionForm {
 
     /// Returns the linear address of the data access of an instruction that was executed in this mode.
     pub(super) fn address(&self, mode: ExecMode, registers: &DataRegisters) -> Option<u64> {
-        let AccessForm { memory, next_ip, .. } = self.access?;
-        let address = memory.virtual_address(0, |register, _, _| value(register, registers, next_ip))?;
+        let AccessForm { memory, .. } = self.access?;
+        let address = memory.virtual_address(0, |register, _, _| value(register, registers))?;
         Some(if mode == ExecMode::Bits64 { address } else { address & 0xffff_ffff })
     }
 }
@@ -125,7 +124,7 @@ fn access_form(
         locked: instruction.has_lock_prefix() || instruction.mnemonic() == Mnemonic::Xchg,
         bytes: if prefetch { 0 } else { memory.memory_size().size() as u32 },
     };
-    Some(AccessForm { access, memory, next_ip: instruction.next_ip() })
+    Some(AccessForm { access, memory })
 }
 
 /// The access of an instruction; if there are several, the first one that loads, otherwise the first one.
@@ -167,13 +166,11 @@ const fn writes(access: OpAccess) -> bool {
 }
 
 /// The value of a register in an address; the bases of segments other than FS and GS are 0.
-fn value(register: Register, registers: &DataRegisters, next_ip: u64) -> Option<u64> {
+fn value(register: Register, registers: &DataRegisters) -> Option<u64> {
     Some(match register {
         Register::FS => registers.fs_base,
         Register::GS => registers.gs_base,
         Register::ES | Register::CS | Register::SS | Register::DS | Register::None => 0,
-        Register::RIP => next_ip,
-        Register::EIP => next_ip & 0xffff_ffff,
         _ if register.is_gpr64() => registers.general[register.number()],
         _ if register.is_gpr32() => registers.general[register.number()] & 0xffff_ffff,
         _ if register.is_gpr16() => registers.general[register.number()] & 0xffff,

@@ -47,13 +47,12 @@ struct CountingUnits {
     counters: CounterSet,
     fetch: bool,
     op: bool,
-    branches: bool,
 }
 
 /// Vector of #DB.
 const DEBUG_EXCEPTION: u8 = 1;
 
-const ALL_UNITS: CountingUnits = CountingUnits { counters: !0, fetch: true, op: true, branches: true };
+const ALL_UNITS: CountingUnits = CountingUnits { counters: !0, fetch: true, op: true };
 
 impl<'n> AmdProcessor<'n> {
     /// A processor after a cold reset, one of those that share `northbridge`.
@@ -94,7 +93,7 @@ impl<'n> AmdProcessor<'n> {
 
     fn count_instruction(&mut self, retired: &Retired, mem: &mut dyn PhysMemory, scope: CountingUnits) {
         let execution = self.examine(retired, mem);
-        if scope.branches && execution.taken {
+        if execution.taken {
             self.transfer(&BranchTransfer {
                 from: execution.ip,
                 to: execution.next,
@@ -234,7 +233,6 @@ impl Processor for AmdProcessor<'_> {
         mem: &mut dyn PhysMemory,
     ) -> Result<(), GeneralProtection> {
         let before = self.counters.counting();
-        let (fetched, tagged) = (self.fetch.is_on(), self.op.is_on());
         let was_stepping = self.needs_each_instruction();
         match msr {
             msr::NB_CFG if self.owns_msr(msr) => self.northbridge.set_configuration(value),
@@ -249,11 +247,11 @@ impl Processor for AmdProcessor<'_> {
             }
             _ => self.counters.write(msr, value, &mut self.violations)?,
         }
+        // A unit of IBS is on after the write of another register exactly if it was on before. WRMSR is no branch.
         let scope = CountingUnits {
             counters: before & !self.counters.counters_written_by(msr),
-            fetch: fetched && !self.fetch.owns_msr(msr),
-            op: tagged && !self.op.owns_msr(msr),
-            branches: !self.branches.owns_msr(msr),
+            fetch: !self.fetch.owns_msr(msr),
+            op: !self.op.owns_msr(msr),
         };
         if was_stepping {
             self.count_instruction(at, mem, scope);

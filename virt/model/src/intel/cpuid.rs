@@ -88,13 +88,10 @@ fn structured_features(profile: &IntelProfile, hardware: CpuidResult) -> CpuidRe
     CpuidResult { ebx: hardware.ebx & !(1 << 2 | 1 << 4 | 1 << 11 | 1 << 25) | pt, ..hardware }
 }
 
-/// The counters. A set bit in EBX is an architectural event that the general-purpose counters cannot count. If there is
+/// The counters. No profile has this leaf without them. A set bit in EBX is an architectural event that the general-purpose counters cannot count. If there is
 /// one, instructions retired (bit 1), branches retired (5) and mispredicted branches retired (6) can be counted. EDX is
 /// reserved in version 1, and has the number of fixed-function counters (bits 4:0) and their width (12:5) after it.
 fn perfmon(profile: &IntelProfile) -> CpuidResult {
-    if profile.perfmon_version == 0 {
-        return CpuidResult::default();
-    }
     let (number, width, ebx, fixed) = match &profile.counters {
         Some(counters) => {
             (counters.count, counters.width, 0x7f & !(1 << 1 | 1 << 5 | 1 << 6), counters.fixed)
@@ -211,6 +208,102 @@ mod tests {
             assert_eq!(full.ecx & XSAVE, if xsave { XSAVE } else { 0 }, "{name}");
             let long_mode = overlay(profile, 0x8000_0001, 0, ONES).edx >> 29 & 1 != 0;
             assert_eq!(long_mode, name != "pentium-m", "{name}");
+        }
+    }
+
+    /// SDM vol. 2, "CPUID—CPU Identification", the tables of leaves 01H, 07H, 0AH, 80000001H and 80000008H.
+    #[test]
+    fn each_bit_is_that_of_the_profile_of_the_processor_or_clear() {
+        const ZEROS: CpuidResult = CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
+        // The signature; leaf 01H ECX with nothing below and with everything; leaf 07H EBX, the same; leaf 0AH EAX, EBX
+        // and EDX; physical address bits; long mode.
+        type Row = (&'static str, u32, [u32; 2], Option<[u32; 2]>, Option<[u32; 3]>, u32, bool);
+        let rows: [Row; 8] = [
+            ("prescott", 0xf43, [0x14, 0x43ff_6f9f], None, None, 36, true),
+            (
+                "core2",
+                0x1_0676,
+                [0x8014, 0x43ff_ef9f],
+                Some([0, !0x0200_0814]),
+                Some([0x0728_0202, 0x1d, 0x503]),
+                36,
+                true,
+            ),
+            (
+                "nehalem",
+                0x1_06a5,
+                [0x8014, 0x43ff_ef9f],
+                Some([0, !0x0200_0814]),
+                Some([0x0730_0403, 0x1d, 0x603]),
+                36,
+                true,
+            ),
+            (
+                "broadwell",
+                0x3_06d4,
+                [0x8014, 0x7fff_ff9f],
+                Some([1 << 25, !0x814]),
+                Some([0x0730_0403, 0x1d, 0x603]),
+                39,
+                true,
+            ),
+            (
+                "skylake",
+                0x5_06e3,
+                [0x8014, 0x7fff_ff9f],
+                Some([1 << 25, !0x814]),
+                Some([0x0730_0404, 0x1d, 0x603]),
+                39,
+                true,
+            ),
+            (
+                "icelake",
+                0x6_06a6,
+                [0x8014, 0x7fff_ff9f],
+                Some([1 << 25, !0x814]),
+                Some([0x0730_0805, 0x1d, 0]),
+                46,
+                true,
+            ),
+            (
+                "sapphire-rapids",
+                0x8_06f8,
+                [0x8000, 0x7fff_ff8b],
+                Some([1 << 25, !0x814]),
+                Some([0x0730_0005, 0x7f, 0]),
+                46,
+                true,
+            ),
+            ("pentium-m", 0x6d8, [0, 0x43ff_6f8b], None, None, 32, false),
+        ];
+        for (name, signature, ecx, features, counters, bits, long_mode) in rows {
+            let profile = IntelProfile::by_name(name).expect(name);
+            for (hardware, (index, all)) in [ZEROS, ONES].into_iter().zip([0, !0].into_iter().enumerate()) {
+                let ds = if name == "sapphire-rapids" { 0 } else { 1 << 21 };
+                let one = overlay(profile, 1, 0, hardware);
+                let expected =
+                    CpuidResult { eax: signature, ebx: all, ecx: ecx[index], edx: all & !(1 << 21) | ds };
+                assert_eq!(one, expected, "{name} 1");
+                let seven = features.map_or(ZEROS, |ebx| CpuidResult { ebx: ebx[index], ..hardware });
+                assert_eq!(overlay(profile, 7, 0, hardware), seven, "{name} 7");
+                let ten = counters.map_or(ZEROS, |[eax, ebx, edx]| CpuidResult { eax, ebx, ecx: 0, edx });
+                assert_eq!(overlay(profile, 0xa, 0, hardware), ten, "{name} a");
+                // LAHF, LZCNT, PREFETCHW; SYSCALL, NX, 1 GiB pages, RDTSCP, long mode.
+                let edx = all & (0x0c10_0800 | u32::from(long_mode) << 29);
+                let extended = CpuidResult { eax: 0, ebx: 0, ecx: all & 0x121, edx };
+                assert_eq!(overlay(profile, 0x8000_0001, 0, hardware), extended, "{name} 80000001");
+                let eax = all & !0xff | bits;
+                assert_eq!(
+                    overlay(profile, 0x8000_0008, 0, hardware),
+                    CpuidResult { eax, ..ZEROS },
+                    "{name}"
+                );
+                assert_eq!(
+                    overlay(profile, 0x8000_0007, 0, hardware),
+                    CpuidResult { edx: 0x100, ..ZEROS },
+                    "{name}"
+                );
+            }
         }
     }
 

@@ -23,7 +23,7 @@ fn access(bytes: &[u8], before: u64, mode: ExecMode) -> Option<(u64, bool, bool)
 fn addresses_are_made_of_registers_scale_displacement_and_segment() {
     use ExecMode::{Bits32, Bits64};
     type Row = (&'static [u8], u64, ExecMode, Option<(u64, bool, bool)>);
-    let rows: [Row; 19] = [
+    let rows: [Row; 23] = [
         (&[0x90], 0, Bits64, None),
         // LEA RAX, [RBX]; a long NOP.
         (&[0x48, 0x8d, 0x03], 0, Bits64, None),
@@ -42,6 +42,11 @@ fn addresses_are_made_of_registers_scale_displacement_and_segment() {
         (&[0x65, 0x48, 0x8b, 0x04, 0x25, 8, 0, 0, 0], 0, Bits64, Some((0x9000_0008, true, false))),
         // MOV EAX, [RIP + 100h], at 400002h.
         (&[0x8b, 0x05, 0, 1, 0, 0], 0, Bits64, Some((0x40_0108, true, false))),
+        // The same by EIP. A prefetch neither loads nor stores.
+        (&[0x67, 0x8b, 0x05, 0, 1, 0, 0], 0, Bits64, Some((0x40_0109, true, false))),
+        (&[0x67, 0x8b, 0x05, 0, 0, 0, 0x80], 0, Bits64, Some((0x8040_0009, true, false))),
+        (&[0x0f, 0x18, 0x0d, 0, 1, 0, 0], 0, Bits64, Some((0x40_0109, false, false))),
+        (&[0x67, 0x0f, 0x18, 0x0d, 0, 1, 0, 0], 0, Bits64, Some((0x40_010a, false, false))),
         // MOV EAX, [EBX] by a 32-bit address.
         (&[0x67, 0x8b, 0x03], 0, Bits64, Some((0x1_3000, true, false))),
         // PUSH RAX, POP RAX, CALL, RET.

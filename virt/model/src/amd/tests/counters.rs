@@ -339,3 +339,56 @@ fn counts_fetches_of_blocks_and_their_misses() {
         assert_eq!(count(name, ALL | event, code), expected, "{name} {event:#x}");
     }
 }
+
+#[test]
+fn nothing_is_on_after_reset() {
+    for profile in crate::amd::AmdProfile::all() {
+        let machine = AmdMachine::new(profile.name);
+        let processor = &machine.processor;
+        assert!(!processor.is_on() && !processor.needs_each_instruction(), "{}", profile.name);
+        assert!(!processor.wants_registers() && !processor.records_branches(), "{}", profile.name);
+        assert_eq!(processor.max_unreported(), u32::MAX, "{}", profile.name);
+        // EFER.SVME is clear: a counter of the host's events does not count.
+        for index in 0..4 {
+            let mut machine = AmdMachine::new(profile.name);
+            machine.write(SELECT + index, ALL | 1 << 41 | 0xc0);
+            machine.next(NOP);
+            let counted = profile.family() < 0x10;
+            assert_eq!(machine.read(VALUE + index), u64::from(counted), "{} {index}", profile.name);
+        }
+    }
+}
+
+#[test]
+fn each_counter_has_its_own_bit_in_the_global_register() {
+    for index in 0..6 {
+        for other in 0..6 {
+            let mut machine = AmdMachine::new("zen4");
+            machine.write(0xc001_0200 + 2 * index, ALL | 0xc0);
+            machine.write(0xc000_0301, 1 << other);
+            assert_eq!(machine.processor.is_on(), index == other, "{index} {other}");
+            let before = machine.read(0xc001_0201 + 2 * index);
+            machine.next(NOP);
+            let counted = machine.read(0xc001_0201 + 2 * index) - before;
+            assert_eq!(counted, u64::from(index == other), "{index} {other}");
+        }
+    }
+}
+
+#[test]
+fn the_write_of_a_counter_or_of_its_event_is_counted_by_all_the_others() {
+    for written in 0..6_u32 {
+        for register in [0xc001_0200 + 2 * written, 0xc001_0201 + 2 * written] {
+            let mut machine = AmdMachine::new("zen4");
+            (0..6).for_each(|index| machine.write(0xc001_0200 + 2 * index, ALL | 0xc0));
+            (0..6).for_each(|index| machine.write(0xc001_0201 + 2 * index, 1000));
+            let before: [_; 6] = core::array::from_fn(|index| machine.read(0xc001_0201 + 2 * index as u32));
+            let value = machine.read(register);
+            machine.write(register, value);
+            for (index, before) in before.into_iter().enumerate() {
+                let counted = machine.read(0xc001_0201 + 2 * index as u32) - before;
+                assert_eq!(counted, u64::from(index as u32 != written), "{register:#x} {index}");
+            }
+        }
+    }
+}

@@ -63,7 +63,12 @@ fn nothing_of_intel_s_shows() {
     }
     // XSAVE needs leaf 0DH.
     assert_eq!((cpuid("k8", 1).ecx >> 26 & 1, cpuid("zen4", 1).ecx >> 26 & 1), (0, 1));
-    assert_eq!((cpuid("k8", 0xd), cpuid("zen4", 0xd)), (CpuidResult::default(), ONES));
+    for (name, there) in
+        [("k8", false), ("barcelona", false), ("trinity", true), ("zen2", true), ("zen4", true)]
+    {
+        assert_eq!(cpuid(name, 0xd), if there { ONES } else { CpuidResult::default() }, "{name}");
+        assert_eq!(cpuid(name, 0xe), CpuidResult::default(), "{name}");
+    }
     assert_eq!((cpuid("k8", 7), cpuid("zen4", 7).ebx & 1), (CpuidResult::default(), 1));
 }
 

@@ -82,6 +82,26 @@ fn erratum_420_raises_interrupts_until_a_maximum_of_zero_is_written() {
 }
 
 #[test]
+fn erratum_420_interrupts_once_in_64_instructions() {
+    let settings = AmdSettings {
+        errata: Some(Errata::IBS_INTERRUPT_CANNOT_BE_CLEARED),
+        skid: 0,
+        ..AmdSettings::default()
+    };
+    let mut machine = AmdMachine::with("zen4", settings);
+    machine.ibs_by_nmi();
+    machine.write(OP_CTL, OP_EN | OPS | 0xfff);
+    // The write that stops sampling is the first instruction that counts.
+    machine.write(OP_CTL, 0xfff);
+    let mut at = std::vec::Vec::new();
+    for instruction in 2..=200 {
+        machine.loop_nops(1);
+        at.extend(machine.interrupts().iter().map(|_| instruction));
+    }
+    assert_eq!(at, [64, 128, 192]);
+}
+
+#[test]
 fn erratum_718_keeps_bits_of_earlier_samples() {
     for (errata, kept) in [(Errata::IBS_STICKY_TLB_BITS, 1 << 3), (Errata::NONE, 0)] {
         for cleared in [false, true] {
@@ -121,6 +141,27 @@ fn erratum_719_tags_the_next_fetch_unless_the_enable_bit_was_clear() {
             machine.next(NOP);
             assert_eq!(machine.read(FETCH_CTL) & FETCH_VAL != 0, at_once, "{zeroed}");
         }
+    }
+}
+
+#[test]
+fn erratum_719_needs_the_enable_bit_before_and_after_and_a_sample_that_is_cleared() {
+    let count = |writes: [u64; 2]| {
+        let mut machine = with(Errata::IBS_FETCH_STARTS_AT_MAXIMUM);
+        writes.into_iter().for_each(|value| machine.write(FETCH_CTL, value));
+        machine.read(FETCH_CTL) >> 16 & 0xffff
+    };
+    for (before, after, at_maximum) in [
+        (FETCH_EN | FETCH_VAL, FETCH_EN, true),
+        (FETCH_EN | FETCH_VAL, FETCH_EN | FETCH_VAL, false),
+        (FETCH_EN, FETCH_EN, false),
+        (FETCH_EN, FETCH_EN | FETCH_VAL, false),
+        (FETCH_VAL, FETCH_EN, false),
+        (FETCH_EN | FETCH_VAL, 0, false),
+        (0, 0, false),
+    ] {
+        let expected = if at_maximum { 7 } else { 2 };
+        assert_eq!(count([before | 7, after | 2 << 16 | 7]), expected, "{before:#x} {after:#x}");
     }
 }
 
@@ -171,7 +212,8 @@ fn erratum_1238_makes_instruction_cache_misses_up() {
             assert!(machine.read(FETCH_CTL) & FETCH_VAL != 0);
             misses += machine.read(FETCH_CTL) >> 51 & 1;
         }
-        assert_eq!((8..56).contains(&misses), wrong, "{misses}");
+        // About half of them, of the 64 from this seed.
+        assert_eq!((22..=42).contains(&misses), wrong, "{misses}");
     }
 }
 

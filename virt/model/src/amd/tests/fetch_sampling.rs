@@ -244,3 +244,47 @@ fn the_filter_leaves_out_what_level_3_has() {
     }
     assert_eq!(beginnings.into_iter().collect::<std::vec::Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7]);
 }
+
+#[test]
+fn a_count_is_beyond_the_maximum_only_while_it_counts() {
+    for (control, beyond) in [
+        (FETCH_EN | 5 << 16 | 4, 1),
+        (FETCH_EN | 5 << 16 | 5, 0),
+        (FETCH_EN | 5 << 16 | 6, 0),
+        (5 << 16 | 4, 0),
+        (FETCH_EN | FETCH_VAL | 5 << 16 | 4, 0),
+    ] {
+        let mut machine = AmdMachine::new("zen4");
+        machine.write(FETCH_CTL, control);
+        assert_eq!(machine.processor.violations().counts_beyond_maximum, beyond, "{control:#x}");
+    }
+}
+
+#[test]
+fn a_write_of_its_registers_is_not_sampled_and_every_other_write_is() {
+    // The next fetch is tagged, and so is the next op.
+    const NEXT_FETCH: u64 = FETCH_EN | 1 << 16 | 1;
+    const NEXT_OP: u64 = OP_EN | OPS | 0x90 << 32 | 9;
+    /// Each WRMSR is fetched on its own.
+    fn write(machine: &mut AmdMachine, msr: u32, value: u64) {
+        machine.at.ip += 0x40;
+        machine.write(msr, value);
+    }
+    for (control, on, next, valid, control2) in [
+        (FETCH_CTL, FETCH_EN | 1, NEXT_FETCH, FETCH_VAL, 0xc001_103f),
+        (OP_CTL, OP_EN | OPS | 9, NEXT_OP, OP_VAL, 0xc001_103e),
+    ] {
+        // It was off, or on, before.
+        for before in [None, Some(on)] {
+            let mut machine = AmdMachine::new("zen6");
+            before.into_iter().for_each(|before| write(&mut machine, control, before));
+            write(&mut machine, control, next);
+            assert_eq!(machine.read(control) & valid, 0, "{next:#x} after {before:x?}");
+            // The unit's second control register, then PerfEvtSel0.
+            write(&mut machine, control2, 0);
+            assert_eq!(machine.read(control) & valid, 0, "{next:#x} after {before:x?}");
+            write(&mut machine, 0xc001_0000, 0);
+            assert_eq!(machine.read(control) & valid, valid, "{next:#x} after {before:x?}");
+        }
+    }
+}

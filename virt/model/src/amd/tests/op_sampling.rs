@@ -204,7 +204,7 @@ fn a_sample_tells_what_became_of_a_branch() {
     const BRANCH: u64 = RETURN | TAKEN | MISP | RET | MISP_RETURN | MICROCODE;
     // The instruction, where it continues from 50_0000h, how many of its ops come before the tagged one.
     type Row = (&'static str, &'static [u8], u64, u64, u64, Option<u64>);
-    let rows: [Row; 10] = [
+    let rows: [Row; 13] = [
         ("zen4", NOP, 0x50_0001, 0, 0, None),
         ("zen4", JZ, 0x50_0042, 0, RET | TAKEN | MISP, Some(0x50_0042)),
         ("zen4", JZ, 0x50_0002, 0, RET, Some(0x50_0002)),
@@ -214,6 +214,10 @@ fn a_sample_tells_what_became_of_a_branch() {
         ("zen4", super::machine::RET, 0x1234, 1, RET | TAKEN | RETURN | MISP, Some(0x1234)),
         ("trinity", super::machine::RET, 0x1234, 1, RET | TAKEN | RETURN | MISP | MISP_RETURN, Some(0x1234)),
         ("zen4", IRETQ, 0x1234, 6, MICROCODE, None),
+        // From family 17h on.
+        ("zen2", IRETQ, 0x1234, 6, MICROCODE, None),
+        ("zen2", super::machine::RET, 0x1234, 1, RET | TAKEN | RETURN | MISP, Some(0x1234)),
+        ("trinity", IRETQ, 0x1234, 6, 0, None),
         ("zen4", IRETQ, 0x1234, 7, RET | TAKEN | MISP | MICROCODE, Some(0x1234)),
     ];
     for (name, bytes, to, before, expected, target) in rows {
@@ -516,5 +520,23 @@ fn some_samples_have_no_rip_where_the_processor_can_tell() {
             invalid
         });
         assert_eq!(invalid, [false, false, can_tell, false, false, can_tell], "{name}");
+    }
+}
+
+#[test]
+fn a_count_is_beyond_a_maximum_that_is_there_and_only_while_it_counts() {
+    // IbsOpCtl; the violations. The count is 10h in units of the maximum.
+    for (control, beyond) in [
+        (OP_EN | OPS | 9, 1),
+        (OP_EN | OPS | 0x10, 0),
+        (OP_EN | OPS | 0x11, 0),
+        // It tags nothing.
+        (OP_EN | OPS, 0),
+        (OPS | 9, 0),
+        (OP_EN | OP_VAL | OPS | 9, 0),
+    ] {
+        let mut machine = AmdMachine::new("zen4");
+        machine.write(OP_CTL, control | 0x100 << CUR);
+        assert_eq!(machine.processor.violations().counts_beyond_maximum, beyond, "{control:#x}");
     }
 }

@@ -343,3 +343,17 @@ fn outside_64_bit_mode_registers_have_32_bits() {
     let registers = record(&m, Format::Latency, 0).registers.expect("registers");
     assert_eq!((registers.rax, registers.r8_r15), (0xffff_ffff, [0; 8]));
 }
+
+#[test]
+fn registers_that_were_not_given_are_0() {
+    let mut m = machine("icelake", 0x1000, 0x1000);
+    m.write(0x3f2, 0b0110);
+    m.control(1);
+    sample(&mut m, INSTRUCTIONS | 1 << 34, 1);
+    m.at.ip = 0x1000;
+    m.go(JMP, 0x2000);
+    m.go(JMP, 0x3000);
+    let found = record(&m, Format::Adaptive, 0);
+    assert_eq!(found.registers, Some(Registers { rip: 0x3000, ..Registers::default() }));
+    assert_eq!(found.xmm, Some(&[0; 256]));
+}

@@ -355,6 +355,54 @@ mod tests {
         }
     }
 
+    /// SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring Version 2" to "Version 5".
+    #[test]
+    fn each_bit_of_the_global_registers_is_there_or_faults() {
+        const FIXED: u64 = 7 << 32;
+        // Trace_ToPA_PMI; LBR_FRZ, CTR_FRZ and ASCI; Ovf_Uncore; OvfBuf and CondChgd.
+        const TOPA: u64 = 1 << 55;
+        const FROZEN: u64 = 0b111 << 58;
+        const UNCORE: u64 = 1 << 61;
+        const REST: u64 = 0b11 << 62;
+        // IA32_PERF_GLOBAL_CTRL, IA32_PERF_GLOBAL_STATUS_RESET; whether IA32_PERF_GLOBAL_STATUS_SET is there.
+        let rows: [(&str, Option<[u64; 2]>, bool); 8] = [
+            ("prescott", None, false),
+            ("pentium-m", None, false),
+            ("core2", Some([FIXED | 0b11, FIXED | 0b11 | REST]), false),
+            ("nehalem", Some([FIXED | 0xf, FIXED | 0xf | UNCORE | REST]), false),
+            ("broadwell", Some([FIXED | 0xf, FIXED | 0xf | TOPA | UNCORE | REST]), false),
+            ("skylake", Some([FIXED | 0xf, FIXED | 0xf | TOPA | FROZEN | UNCORE | REST]), true),
+            ("icelake", Some([0xff, 0xff | TOPA | FROZEN | UNCORE | REST]), true),
+            ("sapphire-rapids", Some([0, TOPA | FROZEN | UNCORE | REST]), true),
+        ];
+        for (name, bits, sets) in rows {
+            let [ctrl, reset] = bits.unwrap_or_default();
+            // CondChgd can be cleared, but not set.
+            let set = sets.then_some(reset & !(1 << 63));
+            for (number, legal) in [
+                (0x38e, None),
+                (0x38f, bits.map(|_| ctrl)),
+                (0x390, bits.map(|_| reset)),
+                (0x391, set),
+                (0x392, None),
+            ] {
+                for bit in 0..64 {
+                    let fits = legal.is_some_and(|legal| legal >> bit & 1 != 0);
+                    let written = perfmon(name, 0).write(number, 1 << bit);
+                    assert_eq!(written.is_ok(), fits, "{name} {number:x} {bit}");
+                }
+                let mut perfmon = perfmon(name, 0);
+                let all = legal.unwrap_or(0);
+                assert_eq!(perfmon.write(number, all).is_ok(), legal.is_some(), "{name} {number:x}");
+                let (found, expected) = match number {
+                    0x38f => (perfmon.read(0x38f), legal),
+                    _ => (perfmon.read(0x38e), bits.map(|_| if number == 0x391 { all } else { 0 })),
+                };
+                assert_eq!(found.ok(), expected, "{name} {number:x}");
+            }
+        }
+    }
+
     #[test]
     fn reset_clears_and_set_sets() {
         let mut perfmon = perfmon("skylake", 0);

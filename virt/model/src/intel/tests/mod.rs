@@ -3,3 +3,4 @@
 pub(crate) mod debug_store;
 pub(crate) mod machine;
 mod registers;
+mod sampled_events;

@@ -140,3 +140,25 @@ fn writes_of_what_does_not_exist_fault() {
         );
     }
 }
+
+/// SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring Version 2" and "Version 3".
+#[test]
+fn each_bit_of_the_control_register_is_there_or_faults() {
+    for (profile, legal) in [
+        ("prescott", 0),
+        ("core2", 0xbbb),
+        ("nehalem", 0xfff),
+        ("broadwell", 0xfff),
+        ("skylake", 0xfff),
+        ("icelake", 0),
+        ("sapphire-rapids", 0_u64),
+    ] {
+        for bit in 0..64 {
+            let mut m = machine(profile);
+            let written = m.try_write(CONTROL, 1 << bit).is_ok();
+            assert_eq!(written, legal >> bit & 1 != 0, "{profile} {bit}");
+            let expected = if written { 1 << bit } else { 0 };
+            assert_eq!(m.processor.read_msr(CONTROL).unwrap_or(0), expected, "{profile} {bit}");
+        }
+    }
+}

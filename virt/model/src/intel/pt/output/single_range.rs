@@ -80,4 +80,15 @@ mod tests {
         assert_eq!((mem.bytes[0xfe], mem.bytes[0xff], mem.bytes[0x80], mem.bytes[0x100]), (1, 2, 3, 0));
         assert_eq!(missed, 0);
     }
+
+    #[test]
+    fn each_write_where_no_memory_is_counts_once_and_its_bytes_are_gone() {
+        let mut mem = FlatMemory { base: 0x1000, bytes: &mut [0; 0x80] };
+        let mut range = SingleRange::new(0x4000, 0xfff).expect("a range");
+        let mut missed = 0;
+        for writes in 1..4 {
+            assert_eq!(range.write(&[1; 16], &mut mem, &mut missed), 16);
+            assert_eq!((missed, range.mask_ptrs()), (writes, u64::from(writes) << 36 | 0xfff));
+        }
+    }
 }

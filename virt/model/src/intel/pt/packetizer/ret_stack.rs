@@ -69,6 +69,17 @@ mod tests {
     }
 
     #[test]
+    fn is_empty_at_first_and_when_it_was_cleared() {
+        for elsewhere in [ReturnElsewhere::Empties, ReturnElsewhere::Pops] {
+            let mut stack = RetStack::new();
+            assert!(!stack.pop(0, elsewhere));
+            stack.push(7);
+            stack.clear();
+            assert!(!stack.pop(7, elsewhere));
+        }
+    }
+
+    #[test]
     fn a_ret_elsewhere_empties_it_or_takes_its_call_away() {
         for (elsewhere, left) in [(ReturnElsewhere::Empties, false), (ReturnElsewhere::Pops, true)] {
             let mut stack = RetStack::new();

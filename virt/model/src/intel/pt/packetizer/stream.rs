@@ -252,4 +252,56 @@ mod tests {
             assert!(stream.can_resume(), "{capacity}");
         }
     }
+
+    fn stream(settings: IntelSettings) -> PacketStream {
+        PacketStream::new(IntelProfile::by_name("skylake").expect("skylake"), &settings)
+    }
+
+    #[test]
+    fn what_is_discarded_never_comes_and_what_follows_does() {
+        let deferring = IntelSettings { deferred_tips: true, ..IntelSettings::default() };
+        let mut stream = stream(deferring);
+        stream.start(0, 0, true);
+        stream.psb();
+        stream.branch_outcome(true);
+        stream.deferrable_tip(0x1234);
+        assert_eq!(stream.buffer.len(), PSB, "the outcome and the TIP wait");
+        stream.discard_buffered();
+        assert_eq!(stream.buffer.len(), 0);
+        stream.flush();
+        assert_eq!(stream.buffer.len(), 0, "no outcome");
+        stream.branch_outcome(false);
+        stream.flush();
+        assert_eq!(stream.buffer.oldest_bytes(100), [0b100], "one TNT, and no TIP");
+    }
+
+    #[test]
+    fn a_discard_ends_an_overflow() {
+        let overflow = Some(Overflow { capacity: 128, drain: 1 });
+        let mut stream = stream(IntelSettings { overflow, ..IntelSettings::default() });
+        while stream.packet(Packet::Psb) {}
+        assert!(stream.overflowed());
+        stream.discard_buffered();
+        assert!(!stream.overflowed() && stream.packet(Packet::Psb));
+    }
+
+    #[test]
+    fn a_cyc_stands_alone_before_its_counter_wraps_unless_packets_are_lost() {
+        let overflow = Some(Overflow { capacity: 128, drain: 1 });
+        for overflows in [false, true] {
+            let mut stream = stream(IntelSettings { overflow, ..IntelSettings::default() });
+            stream.start(ctl::CYC_EN | 15 << 19, 0, false);
+            while overflows && stream.packet(Packet::Psb) {}
+            let before = stream.buffer.len();
+            stream.tick((1 << 20) - 1);
+            assert_eq!(stream.buffer.len(), before);
+            stream.tick(1 << 20);
+            let cyc = &[0x07, 0x01, 0x01, 0x80][..];
+            assert_eq!(stream.buffer.len() - before, if overflows { 0 } else { cyc.len() }, "{overflows}");
+            // The cycles are those since the last CYC: none was emitted while packets were lost.
+            let since = if overflows { Some((1 << 20) + 5) } else { Some(5) };
+            stream.clock.advance((1 << 20) + 5);
+            assert_eq!(stream.clock.restart_cycles(), since, "{overflows}");
+        }
+    }
 }

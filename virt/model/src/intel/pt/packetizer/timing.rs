@@ -163,10 +163,8 @@ impl PacketClock {
     }
 
     fn schedule_mtc(&mut self) {
-        if self.ctl & ctl::MTC_EN != 0 {
-            let freq = ctl::mtc_freq(self.ctl);
-            self.next_mtc = self.tsc_of_crystal(((self.crystal() >> freq) + 1) << freq);
-        }
+        let freq = ctl::mtc_freq(self.ctl);
+        self.next_mtc = self.tsc_of_crystal(((self.crystal() >> freq) + 1) << freq);
     }
 }
 
@@ -269,5 +267,23 @@ mod tests {
         assert_eq!(clock.take_wrap(), Some(1 << 20));
         clock.advance((1 << 20) + 1);
         assert_eq!(clock.take_cycles(), Some(1), "below the threshold, but owed");
+    }
+
+    #[test]
+    fn a_ratio_scales_without_losing_a_tick_and_none_gives_0() {
+        for (value, ratio, expected) in [
+            (7, (3, 1), 21),
+            (7, (1, 3), 2),
+            (1000, (2, 250), 8),
+            (999, (2, 250), 7),
+            (1_000_003, (250, 2), 125_000_375),
+            (u64::MAX, (3, 3), u64::MAX),
+            (u64::MAX, (1, 2), u64::MAX / 2),
+            (5, (1, 0), 0),
+            (5, (0, 0), 0),
+            (0, (3, 2), 0),
+        ] {
+            assert_eq!(scale(value, ratio), expected, "{value} {ratio:?}");
+        }
     }
 }

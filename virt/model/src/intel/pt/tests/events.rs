@@ -100,6 +100,11 @@ fn mov_cr3() {
     assert_eq!(traced(ALL, to(0x7018)), on("PIP 7000"));
     assert_eq!(traced(ALL, to(0x7fe0)), on("PIP 7000"));
     assert_eq!(traced(ALL, to(0x5000)), on("PIP 5000"), "written, though not changed");
+    assert_eq!(
+        traced(ALL, to(0xffff_ffff_ffff_f000)),
+        on("PIP ffffffffff000"),
+        "an address has 52 bits at most"
+    );
     // 5a: CPL 0 is not traced.
     assert_eq!(traced(USER, to(0x7000)), "");
     // Without OS there is no PIP, even if ContextEn is set.

@@ -1,7 +1,8 @@
 //! The way of bytes to memory: when they arrive, and where.
 
+use crate::intel::pt::Pt;
 use crate::intel::tests::machine::*;
-use crate::intel::{IntelSettings, OperationalError};
+use crate::intel::{IntelProfile, IntelSettings, OperationalError, Overflow};
 
 /// A table of three regions of 4 KiB at 1_0000h, 1_2000h and 1_4000h, and an END entry that points back to the table.
 const TABLE: u64 = 0x1000;
@@ -152,4 +153,20 @@ fn the_trace_transport_subsystem_swallows_its_bytes() {
     assert_eq!(machine.read(STATUS) & 0x30, 0);
     assert!(machine.ram.iter().all(|&byte| byte == 0));
     assert_eq!(machine.read(MASK_PTRS), 0xffff);
+}
+
+#[test]
+fn no_more_than_an_eighth_of_the_internal_buffer_is_held_back() {
+    let profile = IntelProfile::by_name("skylake").expect("skylake");
+    // The capacity that is asked for; the bytes held back at most.
+    for (capacity, most) in
+        [(None, 256), (Some(2048), 256), (Some(9999), 256), (Some(1000), 125), (Some(128), 16), (Some(0), 16)]
+    {
+        let overflow = capacity.map(|capacity| Overflow { capacity, drain: 7 });
+        for visibility in [0, 1, 15, 16, 17, 125, 126, 255, 256, 257, 5000] {
+            let pt = Pt::new(profile, IntelSettings { visibility, overflow, ..IntelSettings::default() });
+            assert_eq!(pt.held_back, (visibility as usize).min(most), "{capacity:?} {visibility}");
+            assert_eq!(pt.bytes_per_instruction, capacity.map(|_| 7));
+        }
+    }
 }
