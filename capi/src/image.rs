@@ -4,7 +4,7 @@ use crate::{
     cache::{Cache, owned},
     error::Code,
     flow::{
-        block::{Way, Ways},
+        block::Ways,
         code::Extra,
         insn::PtInsn,
         known::KnownCode,
@@ -97,15 +97,14 @@ impl Mapped {
     }
 
     /// Its code, and what is known of it.
-    fn known(&self, mapping: &Mapping) -> KnownCode {
-        match usize::try_from(self.offset) {
-            Ok(offset) => KnownCode::new(
-                self.bytes(mapping, self.address),
-                mapping.shapes(offset),
-                mapping.known_ways(offset),
-            ),
-            Err(_) => KnownCode::NONE,
-        }
+    ///
+    /// # Safety
+    /// The mapping lives as long as the result.
+    unsafe fn known(&self, mapping: &Mapping) -> KnownCode {
+        let Ok(offset) = usize::try_from(self.offset) else { return KnownCode::NONE };
+        let (shapes, ways) = (mapping.shapes(offset), mapping.known_ways(offset));
+        // SAFETY: the mapping has all of them, and neither moves nor forgets them.
+        unsafe { KnownCode::new(self.bytes(mapping, self.address), shapes, ways) }
     }
 
     /// The ways in the whole section.
@@ -168,46 +167,22 @@ pub(crate) struct Kept {
 pub(crate) struct Window {
     /// The image's, with which the section is the first one of it.
     version: u64,
-    begin: u64,
+    /// The first address.
+    pub(crate) begin: u64,
     /// Zero if there is no section.
     size: u64,
     pub(crate) isid: c_int,
-    /// Its code. A window that others see is borrowed from a section that is kept, so the code is there.
-    code: KnownCode,
+    /// Its code, by the distance from the first address.
+    pub(crate) code: KnownCode,
 }
 
 impl Window {
     const NONE: Self = Self { version: 0, begin: 0, size: 0, isid: 0, code: KnownCode::NONE };
 
-    #[inline(always)]
-    const fn at(&self, ip: u64) -> u64 {
-        ip.wrapping_sub(self.begin)
-    }
-
-    #[inline(always)]
-    pub(crate) const fn has(&self, ip: u64) -> bool {
-        self.code.has(self.at(ip))
-    }
-
     /// The instruction at an address: its shape, if it was decoded in this mode, and its bytes.
     #[inline(always)]
     pub(crate) fn shape(&self, ip: u64, mode: c_int) -> Option<(Shape, &[u8; LONGEST])> {
-        // SAFETY: as the field says.
-        unsafe { self.code.shape(self.at(ip), mode) }
-    }
-
-    /// The way from an address.
-    #[inline(always)]
-    pub(crate) fn way(&self, ip: u64) -> Option<Way> {
-        // SAFETY: as the field says.
-        unsafe { self.code.way(self.at(ip)) }
-    }
-
-    /// The bytes from an address on.
-    #[inline(always)]
-    pub(crate) fn bytes<const N: usize>(&self, ip: u64) -> Option<&[u8; N]> {
-        // SAFETY: as the field says.
-        unsafe { self.code.bytes(self.at(ip)) }
+        self.code.shape(ip.wrapping_sub(self.begin), mode)
     }
 }
 
@@ -254,7 +229,8 @@ impl Kept {
             begin: mapped.address,
             size: mapped.size,
             isid,
-            code: mapped.known(mapping),
+            // SAFETY: the window goes when the mapping does; meanwhile nobody asks it.
+            code: unsafe { mapped.known(mapping) },
         };
         self.section = Some(kept);
         Ok(isid)
@@ -271,7 +247,8 @@ impl Kept {
     pub(crate) fn remember(&mut self, insn: &PtInsn, extra: &Extra) {
         let Some((mapped, mapping)) = self.section.as_deref() else { return };
         mapping.remember(mapped.offset_of(insn.ip), insn, extra);
-        self.window.code = mapped.known(mapping);
+        // SAFETY: as in `change`.
+        self.window.code = unsafe { mapped.known(mapping) };
     }
 
     /// Gives the section and its mapping away, until they are [put back](Self::put_back).
@@ -280,7 +257,8 @@ impl Kept {
     }
 
     pub(crate) fn put_back(&mut self, section: Box<(Mapped, Arc<Mapping>)>) {
-        self.window.code = section.0.known(&section.1);
+        // SAFETY: as in `change`.
+        self.window.code = unsafe { section.0.known(&section.1) };
         self.section = Some(section);
     }
 

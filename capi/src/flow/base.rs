@@ -108,12 +108,12 @@ impl Flow {
         Some((shape, bytes, window.isid))
     }
 
-    /// The mapped section, if it is still the first one of the image.
+    /// The mapped section, if it is still the first one of the image, and the return addresses.
     #[inline(always)]
-    pub(super) fn known_code(&self) -> Option<&Window> {
+    pub(super) fn known_code(&mut self) -> Option<(&Window, &mut Returns)> {
         // SAFETY: as in `with_image`.
         let image = unsafe { self.image.as_ref() }.unwrap_or(&self.own_image);
-        self.kept.window(image.version())
+        Some((self.kept.window(image.version())?, &mut self.returns))
     }
 
     /// Ends a call: what it returns, after the image was told.

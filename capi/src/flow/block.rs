@@ -67,15 +67,6 @@ pub(crate) enum Decision {
     Decode,
 }
 
-const DECISIONS: [Decision; 6] = [
-    Decision::Again,
-    Decision::Conditional,
-    Decision::IndirectCall,
-    Decision::Return,
-    Decision::Indirect,
-    Decision::Decode,
-];
-
 /// The way from an instruction to the next decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Way {
@@ -98,17 +89,68 @@ impl Way {
             | (self.size as u32) << 29
     }
 
-    #[inline(always)]
-    pub(crate) fn unpack(word: u32) -> Option<Self> {
-        let decision = *DECISIONS.get((word >> 26 & 7) as usize)?;
-        let mode = (word >> 24 & 3) as u8;
-        (mode != 0).then_some(Self {
-            displacement: (word as u16).cast_signed(),
-            insns: (word >> 16) as u8,
-            mode,
-            decision,
-            size: (word >> 29) as u8,
+    fn unpack(word: u32) -> Option<Self> {
+        let way = WayWord(word);
+        // Each has so many bits.
+        way.is_known().then_some(Self {
+            displacement: way.displacement() as i16,
+            insns: way.insns() as u8,
+            mode: way.mode() as u8,
+            decision: way.decision()?,
+            size: way.size() as u8,
         })
+    }
+}
+
+/// A way as a number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WayWord(pub(crate) u32);
+
+impl WayWord {
+    /// The execution mode, which no way has as zero.
+    #[inline(always)]
+    pub(crate) const fn mode(self) -> c_int {
+        (self.0 >> 24 & 3) as c_int
+    }
+
+    #[inline(always)]
+    pub(crate) const fn is_known(self) -> bool {
+        self.mode() != 0
+    }
+
+    #[inline(always)]
+    pub(crate) const fn displacement(self) -> i64 {
+        (self.0 as u16).cast_signed() as i64
+    }
+
+    #[inline(always)]
+    pub(crate) const fn insns(self) -> u16 {
+        (self.0 >> 16) as u8 as u16
+    }
+
+    #[inline(always)]
+    pub(crate) fn decision(self) -> Option<Decision> {
+        const AGAIN: u32 = Decision::Again as u32;
+        const CONDITIONAL: u32 = Decision::Conditional as u32;
+        const INDIRECT_CALL: u32 = Decision::IndirectCall as u32;
+        const RETURN: u32 = Decision::Return as u32;
+        const INDIRECT: u32 = Decision::Indirect as u32;
+        const DECODE: u32 = Decision::Decode as u32;
+        match self.0 >> 26 & 7 {
+            AGAIN => Some(Decision::Again),
+            CONDITIONAL => Some(Decision::Conditional),
+            INDIRECT_CALL => Some(Decision::IndirectCall),
+            RETURN => Some(Decision::Return),
+            INDIRECT => Some(Decision::Indirect),
+            DECODE => Some(Decision::Decode),
+            _ => None,
+        }
+    }
+
+    /// The size of the instruction that decides; zero if it is above seven.
+    #[inline(always)]
+    pub(crate) const fn size(self) -> u64 {
+        (self.0 >> 29) as u64
     }
 }
 

@@ -1,7 +1,7 @@
 //! Code of which more is known than its bytes.
 
 use super::{
-    block::Way,
+    block::WayWord,
     shape::{LONGEST, Shape},
 };
 use std::{
@@ -27,8 +27,11 @@ impl KnownCode {
     pub(crate) const NONE: Self =
         Self { bytes: ptr::null(), len: 0, shapes: ptr::null(), shaped: 0, ways: ptr::null(), with_way: 0 };
 
-    /// Of bytes, shapes and ways that live as long as this is used.
-    pub(crate) fn new(bytes: &[u8], shapes: &[AtomicU16], ways: &[AtomicU32]) -> Self {
+    /// Of bytes, shapes and ways.
+    ///
+    /// # Safety
+    /// They live as long as this.
+    pub(crate) unsafe fn new(bytes: &[u8], shapes: &[AtomicU16], ways: &[AtomicU32]) -> Self {
         Self {
             bytes: bytes.as_ptr(),
             len: bytes.len() as u64,
@@ -44,52 +47,43 @@ impl KnownCode {
     }
 
     /// The instruction at an address: its shape, if it was decoded in this mode, and its bytes.
-    ///
-    /// # Safety
-    /// The code is still there.
     #[inline(always)]
-    pub(crate) unsafe fn shape(&self, at: u64, mode: c_int) -> Option<(Shape, &[u8; LONGEST])> {
+    pub(crate) fn shape(&self, at: u64, mode: c_int) -> Option<(Shape, &[u8; LONGEST])> {
         if at >= self.shaped {
             return None;
         }
         let at = at as usize;
         // SAFETY: there is one for each address.
         let place = unsafe { self.shapes.add(at) };
-        // SAFETY: it is there by contract.
+        // SAFETY: it is there as long as this.
         let shape = Shape::in_mode(unsafe { &*place }.load(Ordering::Relaxed), mode)?;
         // SAFETY: so many bytes follow each address that may have a shape.
         let bytes = unsafe { self.bytes.add(at) }.cast();
-        // SAFETY: they are there by contract.
+        // SAFETY: they are there as long as this.
         Some((shape, unsafe { &*bytes }))
     }
 
     /// The way from an address.
-    ///
-    /// # Safety
-    /// The code is still there.
     #[inline(always)]
-    pub(crate) unsafe fn way(&self, at: u64) -> Option<Way> {
+    pub(crate) fn way(&self, at: u64) -> WayWord {
         if at >= self.with_way {
-            return None;
+            return WayWord(0);
         }
         // SAFETY: there is one for each address.
         let place = unsafe { self.ways.add(at as usize) };
-        // SAFETY: it is there by contract.
-        Way::unpack(unsafe { &*place }.load(Ordering::Relaxed))
+        // SAFETY: it is there as long as this.
+        WayWord(unsafe { &*place }.load(Ordering::Relaxed))
     }
 
     /// The bytes from an address on.
-    ///
-    /// # Safety
-    /// The code is still there.
     #[inline(always)]
-    pub(crate) unsafe fn bytes<const N: usize>(&self, at: u64) -> Option<&[u8; N]> {
+    pub(crate) fn bytes<const N: usize>(&self, at: u64) -> Option<&[u8; N]> {
         if at >= self.len || self.len - at < N as u64 {
             return None;
         }
         // SAFETY: the address and so many more are there.
         let bytes = unsafe { self.bytes.add(at as usize) }.cast();
-        // SAFETY: they are there by contract.
+        // SAFETY: they are there as long as this.
         Some(unsafe { &*bytes })
     }
 }

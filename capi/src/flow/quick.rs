@@ -6,80 +6,54 @@
 use super::{
     block::{Decision, PtBlock},
     insn::{class, flag},
+    known::KnownCode,
     walk::BlockDecoder,
 };
-use crate::{image::Window, query::decoder::Answer};
+use crate::query::decoder::Answer;
 use std::ffi::c_int;
 
-/// A known way, and what its last instruction does.
-struct Step {
-    /// Where the last instruction is.
-    ip: u64,
-    insns: u8,
-    mode: u8,
-    last: Last,
+/// How far the conditional branch goes that a way ends with, if that is easy to say. Which of both sizes it has is no branch,
+/// because the processor could not predict it.
+#[inline(always)]
+fn displacement(code: &KnownCode, at: u64, size: u64) -> Option<i64> {
+    let [first] = *code.bytes(at)?;
+    let is_short = size == 2;
+    if !is_short & !((size == 6) & (first == 0x0f)) {
+        return None;
+    }
+    let last = i32::from_le_bytes(*code.bytes(at.wrapping_add(size).wrapping_sub(4))?);
+    // Of two bytes, the second is the distance. Of six, if none is a prefix, the last four are.
+    Some((last >> (if is_short { 24 } else { 0 })).into())
 }
 
-enum Last {
-    /// Nothing: another way leads on.
-    Again,
+/// A direct branch: its class, where it ends, and where it goes.
+#[inline(always)]
+fn direct(code: &KnownCode, at: u64, mode: c_int) -> Option<(c_int, u64, u64)> {
+    let (shape, bytes) = code.shape(at, mode)?;
+    let end = at.wrapping_add(shape.size().into());
+    match shape.class() {
+        class @ (class::CALL | class::JUMP) => {
+            Some((class, end, end.wrapping_add_signed(shape.displacement(bytes)?.into())))
+        }
+        _ => None,
+    }
+}
+
+/// How a block ends.
+enum End {
     Conditional {
-        end: u64,
-        target: u64,
-    },
-    /// A branch that needs no trace.
-    Direct {
-        class: c_int,
         end: u64,
         target: u64,
     },
     IndirectCall {
         end: u64,
     },
-    Return,
     Indirect,
-}
-
-impl Step {
-    /// The next step. `None`: it is not known, or not one of these.
-    #[inline(always)]
-    fn find(code: &Window, from: u64) -> Option<Self> {
-        let way = code.way(from)?;
-        let ip = from.wrapping_add_signed(way.displacement.into());
-        if !code.has(ip) {
-            return None;
-        }
-        let end = ip.wrapping_add(way.size.into());
-        let last = match way.decision {
-            Decision::Again => Last::Again,
-            Decision::Conditional => {
-                let by: i64 = match way.size {
-                    2 => code.bytes::<2>(ip)?[1].cast_signed().into(),
-                    6 => match *code.bytes(ip)? {
-                        [0x0f, _, a, b, c, d] => i32::from_le_bytes([a, b, c, d]).into(),
-                        _ => return None,
-                    },
-                    _ => return None,
-                };
-                Last::Conditional { end, target: end.wrapping_add_signed(by) }
-            }
-            Decision::Decode => {
-                let (shape, bytes) = code.shape(ip, way.mode.into())?;
-                let end = ip.wrapping_add(shape.size().into());
-                let class = shape.class();
-                if !matches!(class, class::CALL | class::JUMP) {
-                    return None;
-                }
-                let target = end.wrapping_add_signed(shape.displacement(bytes)?.into());
-                Last::Direct { class, end, target }
-            }
-            Decision::IndirectCall if way.size == 0 => return None,
-            Decision::IndirectCall => Last::IndirectCall { end },
-            Decision::Return => Last::Return,
-            Decision::Indirect => Last::Indirect,
-        };
-        Some(Self { ip, insns: way.insns, mode: way.mode, last })
-    }
+    Return,
+    /// Before code that is elsewhere.
+    Outside,
+    /// It does not end: the next step is not one of these.
+    Open,
 }
 
 impl BlockDecoder {
@@ -89,56 +63,86 @@ impl BlockDecoder {
     /// `out` is writable.
     #[inline]
     pub(crate) unsafe fn quick(&mut self, out: *mut PtBlock) -> Option<c_int> {
+        let (ends_on_call, ends_on_jump) = (self.ends_with(class::CALL), self.ends_with(class::JUMP));
         let flow = &mut self.flow;
         if !flow.enabled || flow.may_have_event() || flow.postponed.insn.is_some() {
             return None;
         }
-        let code = flow.known_code()?;
-        let mut step = Step::find(code, flow.ip)?;
         let flags = if flow.speculative { flag::SPECULATIVE as u16 } else { 0 };
-        let mut block = PtBlock { ip: flow.ip, isid: code.isid, flags, ..PtBlock::EMPTY };
-        let answer = loop {
-            let Some(insns) = block.insns.checked_add(step.insns.into()) else { break Ok(()) };
-            (block.end_ip, block.insns, block.mode) = (step.ip, insns, step.mode.into());
-            self.flow.ip = step.ip;
-            let goes_on = match step.last {
-                Last::Conditional { end, target } => {
-                    block.class = class::COND_JUMP;
-                    break self.quick_conditional(end, target);
-                }
-                Last::Direct { class, end, target } => {
-                    block.class = class;
-                    if class == class::CALL && target != end {
-                        self.flow.returns.push(end);
-                    }
-                    self.flow.ip = target;
-                    !self.ends_with(class)
-                }
-                Last::Again => {
-                    block.class = class::ERROR;
-                    true
-                }
-                Last::IndirectCall { end } => {
-                    block.class = class::CALL;
-                    self.flow.returns.push(end);
-                    break self.quick_indirect();
-                }
-                Last::Return => {
-                    block.class = class::RETURN;
-                    break self.returns();
-                }
-                Last::Indirect => {
-                    block.class = class::ERROR;
-                    break self.quick_indirect();
-                }
-            };
-            let code = self.flow.known_code().filter(|_| goes_on);
-            match code.map(|code| code.has(self.flow.ip).then(|| Step::find(code, self.flow.ip))) {
-                Some(Some(Some(next))) => step = next,
-                // SAFETY: by contract.
-                Some(Some(None)) => return Some(unsafe { self.walk_on(block, out) }),
-                _ => break Ok(()),
+        let ip = flow.ip;
+        let (window, returns) = flow.known_code()?;
+        let (code, begin, isid) = (&window.code, window.begin, window.isid);
+        // Addresses are those in the section until the end.
+        let mut at = ip.wrapping_sub(begin);
+        let (mut last, mut insns, mut mode, mut class) = (0, 0_u16, 0, class::ERROR);
+        let end = loop {
+            let way = code.way(at);
+            let to = at.wrapping_add_signed(way.displacement());
+            let Some(more) = insns.checked_add(way.insns()) else { break End::Open };
+            if !way.is_known() || !code.has(to) {
+                break End::Open;
             }
+            let after = to.wrapping_add(way.size());
+            let end = match way.decision() {
+                Some(Decision::Conditional) => {
+                    let Some(by) = displacement(code, to, way.size()) else { break End::Open };
+                    class = class::COND_JUMP;
+                    End::Conditional { end: after, target: after.wrapping_add_signed(by) }
+                }
+                Some(Decision::Decode) => {
+                    let Some((which, after, target)) = direct(code, to, way.mode()) else { break End::Open };
+                    class = which;
+                    (at, last, insns, mode) = (target, to, more, way.mode());
+                    if which == class::CALL && target != after {
+                        returns.push(begin.wrapping_add(after));
+                    }
+                    let ends = if which == class::CALL { ends_on_call } else { ends_on_jump };
+                    if ends || !code.has(target) {
+                        break End::Outside;
+                    }
+                    continue;
+                }
+                Some(Decision::Again) => {
+                    class = class::ERROR;
+                    (at, last, insns, mode) = (to, to, more, way.mode());
+                    continue;
+                }
+                Some(Decision::IndirectCall) if way.size() != 0 => {
+                    class = class::CALL;
+                    End::IndirectCall { end: after }
+                }
+                Some(Decision::Return) => {
+                    class = class::RETURN;
+                    End::Return
+                }
+                Some(Decision::Indirect) => {
+                    class = class::ERROR;
+                    End::Indirect
+                }
+                _ => break End::Open,
+            };
+            (at, last, insns, mode) = (to, to, more, way.mode());
+            break end;
+        };
+        if insns == 0 {
+            return None;
+        }
+        let end_ip = begin.wrapping_add(last);
+        flow.ip = begin.wrapping_add(at);
+        let block = PtBlock { ip, end_ip, isid, mode, class, insns, flags, ..PtBlock::EMPTY };
+        let answer = match end {
+            End::Conditional { end, target } => {
+                self.quick_conditional(begin.wrapping_add(end), begin.wrapping_add(target))
+            }
+            End::IndirectCall { end } => {
+                flow.returns.push(begin.wrapping_add(end));
+                self.quick_indirect()
+            }
+            End::Indirect => self.quick_indirect(),
+            End::Return => self.returns(),
+            End::Outside => Ok(()),
+            // SAFETY: by contract.
+            End::Open => return Some(unsafe { self.walk_on(block, out) }),
         };
         // SAFETY: by contract.
         unsafe { block.write_whole(out) };

@@ -48,11 +48,29 @@ impl Shape {
         (self.0 >> 8 & 3) as c_int
     }
 
-    /// The displacement of an instruction whose first bytes are `bytes`: the last bytes of the instruction.
-    #[inline]
+    /// How many bytes the displacement has, as their logarithm plus one; zero if there is none.
+    #[inline(always)]
+    const fn width(self) -> u32 {
+        (self.0 >> 10 & 3) as u32
+    }
+
+    /// The displacement of an instruction whose first bytes are `bytes`: the last bytes of the instruction. How many these
+    /// are is no branch, because the processor could not predict it.
+    #[inline(always)]
     pub(crate) fn displacement(self, bytes: &[u8; LONGEST]) -> Option<i32> {
+        let width = self.width().checked_sub(1)?;
+        let size = u32::from(self.size());
+        let Some(after) = 8_u32.checked_sub(size) else { return self.far_displacement(bytes) };
+        let first = i64::from_le_bytes(*bytes.first_chunk()?);
+        // It has at most 32 bits.
+        Some((first.wrapping_shl(8 * after) >> (64 - (8 << width))) as i32)
+    }
+
+    /// The same for an instruction with many prefixes.
+    #[cold]
+    fn far_displacement(self, bytes: &[u8; LONGEST]) -> Option<i32> {
         let last = bytes.get(..usize::from(self.size()))?;
-        match self.0 >> 10 & 3 {
+        match self.width() {
             0 => None,
             1 => last.last().map(|byte| byte.cast_signed().into()),
             2 => last.last_chunk().map(|bytes| i16::from_le_bytes(*bytes).into()),
@@ -62,7 +80,7 @@ impl Shape {
 
     /// What the decoders know beyond what the caller gets.
     pub(crate) fn extra(self, bytes: &[u8; LONGEST]) -> Extra {
-        let width = match self.0 >> 10 & 3 {
+        let width = match self.width() {
             0 => 0,
             log => 1 << (log - 1),
         };

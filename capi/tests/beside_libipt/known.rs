@@ -200,15 +200,19 @@ fn a_known_call_of_the_next_instruction_is_nothing_to_return_to() {
 }
 
 #[test]
-fn a_known_jump_into_another_section_ends_the_block() {
+fn a_known_jump_into_another_part_of_its_section_ends_the_block() {
     let Some(both) = both() else { return };
-    // A conditional jump that is not taken, and a jump to another file, where another one leads back.
-    let code = Code::new("here", &padded(&[0x74, 0x00, 0xe9, 0xf9, 0x0f, 0, 0]));
-    let other = Code::new("there", &padded(&[0xe9, 0xfb, 0xef, 0xff, 0xff]));
+    // A conditional jump that is not taken, and a jump far ahead in the same file, where another one leads back. Another
+    // file hides a part between.
+    let mut bytes = padded(&[0x74, 0x00, 0xe9, 0xf9, 0x0f, 0, 0]);
+    bytes.resize(0x1000, 0x90);
+    bytes.extend(padded(&[0xe9, 0xfb, 0xef, 0xff, 0xff]));
+    let (code, other) = (Code::new("parts", &bytes), Code::new("between", &padded(&[])));
     let trace = trace(&[0x80]);
     let decoders = Decoders::new(both, Of::Blocks, &Config::new(&trace));
-    decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
-    decoders.add_file(&other.0, 0, u64::MAX, BASE + 0x1000, None);
+    decoders.set_limit(u64::MAX);
+    decoders.add_cached(&code.0, 0, u64::MAX, BASE);
+    decoders.add_cached(&other.0, 0, u64::MAX, BASE + 0x800);
     let ips: Vec<_> =
         items(&decoders, Of::Blocks, Call::Forward, 16).iter().map(|(_, item)| item[0]).collect();
     assert_eq!(ips[..12], [BASE, BASE + 2, BASE + 0x1000].repeat(4));
@@ -217,20 +221,20 @@ fn a_known_jump_into_another_section_ends_the_block() {
 #[test]
 fn an_event_in_known_code_ends_the_block() {
     let Some(both) = both() else { return };
-    // NOP and a conditional jump back to it, taken three times; then an interrupt at the jump, to the NOP.
-    let trace = trace(&[0x1e, 0x3d, 0x01, 0x10, 0x2d, 0x00, 0x10]);
-    let blocks = blocks(both, "event", &[0x90, 0x74, 0xfd], &trace, 6);
-    assert!(blocks[..3].iter().all(|block| block[2] == 2), "{blocks:x?}");
-    assert_eq!(blocks[3], [BASE, BASE, 1, 1, 0, 1]);
+    // Two NOPs and a conditional jump back, taken three times; then an interrupt at the jump, to the first NOP.
+    let trace = trace(&[0x1e, 0x3d, 0x02, 0x10, 0x2d, 0x00, 0x10]);
+    let blocks = blocks(both, "event", &[0x90, 0x90, 0x74, 0xfc], &trace, 6);
+    assert!(blocks[..3].iter().all(|block| block[2] == 3), "{blocks:x?}");
+    assert_eq!(blocks[3], [BASE, BASE + 1, 2, 1, 0, 1]);
 }
 
 #[test]
 fn a_known_block_in_a_transaction_is_speculative() {
     let Some(both) = both() else { return };
-    // NOP and a conditional jump back to it, taken three times before and in a transaction.
+    // Two NOPs and a conditional jump back, taken three times before and in a transaction.
     let trace = trace(&[0x1e, 0x99, 0x21, 0x3d, 0x00, 0x10, 0x1e]);
-    let blocks = blocks(both, "transaction", &[0x90, 0x74, 0xfd], &trace, 10);
-    assert!(blocks.iter().filter(|block| block[2] == 2 && block[4] == 1).count() > 1, "{blocks:x?}");
+    let blocks = blocks(both, "transaction", &[0x90, 0x90, 0x74, 0xfc], &trace, 10);
+    assert!(blocks.iter().filter(|block| block[2] == 3 && block[4] == 1).count() > 1, "{blocks:x?}");
 }
 
 #[test]
@@ -239,4 +243,18 @@ fn a_known_block_that_ends_with_a_prefix_has_all_its_instructions() {
     // A call of the next instruction, and a conditional jump back to it that has a prefix, taken six times.
     let blocks = blocks(both, "jump", &[0xe8, 0, 0, 0, 0, 0x2e, 0x74, 0xf8], &trace(&[0xfe]), 7);
     assert!(blocks.iter().filter(|block| block[..3] == [BASE, BASE + 5, 2]).count() > 2, "{blocks:x?}");
+}
+
+#[test]
+fn a_known_jump_with_many_prefixes_goes_where_its_last_byte_says() {
+    let Some(both) = both() else { return };
+    // NOP and a jump of ten bytes back to it.
+    let code =
+        Code::new("long", &padded(&[0x90, 0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0xeb, 0xf5]));
+    let trace = trace(&[]);
+    let decoders = Decoders::new(both, Of::Insns, &Config::new(&trace));
+    decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
+    let items = items(&decoders, Of::Insns, Call::Forward, 8);
+    let ips: Vec<_> = items.iter().map(|(_, item)| item[0]).collect();
+    assert_eq!(ips[..6], [BASE, BASE + 1].repeat(3));
 }
