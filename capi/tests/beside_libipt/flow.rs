@@ -109,7 +109,7 @@ pub(crate) struct Answer {
     call: Call,
     pub(crate) status: c_int,
     pub(crate) item: Item,
-    event: Event,
+    pub(crate) event: Event,
     offsets: [(c_int, u64); 2],
     time: (c_int, u64, u32, u32),
     ratio: (c_int, u32),

@@ -11,10 +11,10 @@ use std::{fs, path::PathBuf};
 const SPECULATIVE: u64 = 1;
 
 /// Where the code is.
-const BASE: u64 = 0x1000;
+pub(crate) const BASE: u64 = 0x1000;
 
 /// A trace that begins at [`BASE`] in 64-bit mode.
-fn trace(rest: &[u8]) -> Vec<u8> {
+pub(crate) fn trace(rest: &[u8]) -> Vec<u8> {
     trace_in(0x01, rest)
 }
 
@@ -29,10 +29,10 @@ fn trace_in(mode: u8, rest: &[u8]) -> Vec<u8> {
 }
 
 /// A file with code, which is removed at the end.
-struct Code(PathBuf);
+pub(crate) struct Code(pub(crate) PathBuf);
 
 impl Code {
-    fn new(name: &str, bytes: &[u8]) -> Self {
+    pub(crate) fn new(name: &str, bytes: &[u8]) -> Self {
         let file = std::env::temp_dir().join(format!("pugmark-capi-known-{name}-{}", std::process::id()));
         fs::write(&file, bytes).unwrap();
         Self(file)
@@ -46,7 +46,7 @@ impl Drop for Code {
 }
 
 /// Code that ends with enough bytes for any instruction.
-fn padded(code: &[u8]) -> Vec<u8> {
+pub(crate) fn padded(code: &[u8]) -> Vec<u8> {
     [code, &[0x90; 32]].concat()
 }
 

@@ -14,4 +14,5 @@ mod library;
 mod packets;
 mod plain;
 mod queries;
+mod rules;
 mod sections;
