@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 
-use super::{initramfs::Files, libraries::libraries, pages, program::program, session};
+use super::{initramfs::Files, libraries::libraries, pages, program::program, ptwrite, session};
 
 /// The guest's files, made from programs of the host.
 #[derive(Clone, Debug)]
@@ -76,9 +76,10 @@ impl Guest {
     }
 
     /// Sets a shell script that the guest runs. It may run `session N`: what the log has from there on, on this processor,
-    /// belongs to the session N.
+    /// belongs to the session N. It may also run `ptwrite`, which writes each number below 500 into a trace.
     pub fn script(&mut self, text: &str) {
         self.files.script("/bin/session", program(session::CODE));
+        self.files.script("/bin/ptwrite", program(ptwrite::CODE));
         self.files.text("/pugmark/command", text);
     }
 

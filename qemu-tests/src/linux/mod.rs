@@ -10,6 +10,7 @@ mod machine;
 pub mod packages;
 mod pages;
 mod program;
+mod ptwrite;
 mod session;
 pub mod verify;
 

@@ -32,12 +32,12 @@ pub(super) fn program(code: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linux::{pages, session};
+    use crate::linux::{pages, ptwrite, session};
     use object::{Object, ObjectSegment};
 
     #[test]
     fn the_program_is_an_elf_file_that_begins_with_the_code() {
-        for code in [session::CODE, pages::CODE] {
+        for code in [session::CODE, pages::CODE, ptwrite::CODE] {
             let bytes = program(code);
             let file = object::File::parse(&bytes[..]).unwrap();
             let segment = file.segments().next().unwrap();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 pub use rows::{Check, Row, all, short};
 
 use self::answers::{Found, addresses, perf_script, pugmark};
-use super::{Event, Guest, LinuxMachine, LinuxOutcome, Monitor};
+use super::{Event, Guest, LinuxMachine, LinuxOutcome, Monitor, ptwrite};
 use crate::images::Images;
 use crate::scratch::Scratch;
 use crate::time_limits::TimeLimits;
@@ -140,7 +140,7 @@ impl Verify {
         ensure!(instructions > 1000, "only {instructions} instructions retired under tracing");
         let whole = || -> Vec<u64> { by_cpu.values().flatten().copied().collect() };
         let compared = match &row.check {
-            Check::Instructions | Check::Everything => {
+            Check::Instructions | Check::Everything | Check::Written => {
                 let traces: Vec<Found> = by_cpu.values().map(|all| Found::of(all)).collect();
                 let ours = pugmark(&self.pugmark, &data, &root)?;
                 // A trace of a CPU on which the program never was is empty.
@@ -151,6 +151,10 @@ impl Verify {
                 ensure!(of_perf == cpus, "perf finds {of_perf} CPUs, the log has {cpus}");
                 for (found, truth) in by_perf.values().zip(by_cpu.values()) {
                     same(found, truth).context("perf script")?;
+                }
+                if matches!(row.check, Check::Written) {
+                    let found = payloads(&script(&["--itrace=w", "-F", "synth"])?)?;
+                    same(&found, &(0..ptwrite::COUNT).collect::<Vec<_>>()).context("PTWRITE")?;
                 }
                 instructions
             }
@@ -200,12 +204,24 @@ impl Verify {
                 same(&found, &truth[at..])?;
                 found.len() as u64 / 2
             }
-            Check::Samples => {
-                let found = addresses(&script(&["-F", "ip"])?)?;
+            Check::Samples | Check::Skidding | Check::Fetches => {
+                let found = addresses(&script(&["--hide-call-graph", "-F", "ip"])?)?;
                 let truth: HashSet<u64> = whole().into_iter().collect();
-                let strange = found.iter().find(|ip| !truth.contains(ip));
+                // A fetch may begin within an instruction, whose other bytes were fetched before.
+                let before = if matches!(row.check, Check::Fetches) { MAX_INSTRUCTION - 1 } else { 0 };
+                let retired = |ip: u64| (ip.saturating_sub(before)..=ip).any(|ip| truth.contains(&ip));
+                let strange = found.iter().find(|ip| !retired(**ip));
                 ensure!(strange.is_none(), "no instruction retired at the sample's {strange:x?}");
                 ensure!(found.len() > 10, "only {} samples", found.len());
+                found.len() as u64
+            }
+            Check::Stacks => {
+                let found = stacks(&script(&["--hide-call-graph", "-F", "brstack"])?)?;
+                let branches = outcome.truth.branches(session(index)).iter();
+                let truth: HashSet<_> = branches.map(|branch| (branch.from, branch.to)).collect();
+                let strange = found.iter().find(|branch| !truth.contains(branch));
+                ensure!(strange.is_none(), "no branch was taken from and to {strange:x?}");
+                ensure!(found.len() > 50, "only {} branches", found.len());
                 found.len() as u64
             }
             Check::Count => {
@@ -237,6 +253,9 @@ fn verified(
         row.check.truth(&outcome.truth, session(index)).values().map(|all| all.len() as u64).sum();
     Ok(Verified { compared, instructions, stepped, bytes, time })
 }
+
+/// The most bytes that an instruction has.
+const MAX_INSTRUCTION: u64 = 15;
 
 /// A process that retires no more than so many instructions while a counter counts or branches are recorded is perf. It
 /// has been seen to retire 72.
@@ -279,9 +298,10 @@ impl Check {
         for record in all {
             let belongs = match self {
                 Self::Everything => record.flags.is_traced(),
+                Self::Skidding | Self::Fetches => true,
                 _ if record.flags.cpl() != 3 => false,
-                Self::Instructions | Self::Within(_) | Self::Last => record.flags.is_traced(),
-                Self::Branches | Self::Samples | Self::Count => counts[&record.cr3] > OF_PERF,
+                Self::Instructions | Self::Written | Self::Within(_) | Self::Last => record.flags.is_traced(),
+                Self::Branches | Self::Stacks | Self::Samples | Self::Count => counts[&record.cr3] > OF_PERF,
             };
             if belongs {
                 by_cpu.entry(record.cpu).or_default().push(record.rip);
@@ -299,6 +319,24 @@ fn perf_by_cpu(text: &str) -> Result<BTreeMap<String, Vec<u64>>> {
         by_cpu.entry(cpu.into()).or_default().push(u64::from_str_radix(ip.trim(), 16)?);
     }
     Ok(by_cpu)
+}
+
+/// The numbers in lines such as `IP: 1 payload: 0x41 A`.
+fn payloads(text: &str) -> Result<Vec<u64>> {
+    let words = text.lines().filter_map(|line| line.split_once("payload: ")?.1.split_whitespace().next());
+    let numbers = words.map(|word| u64::from_str_radix(word.strip_prefix("0x").unwrap_or(word), 16));
+    numbers.collect::<Result<_, _>>().context("perf script prints something else than a number")
+}
+
+/// The branches in words such as `0x401234/0x405678/P/-/-/0`: from where, and to where.
+fn stacks(text: &str) -> Result<Vec<(u64, u64)>> {
+    let number = |part: Option<&str>| u64::from_str_radix(part?.strip_prefix("0x")?, 16).ok();
+    let branch = |word: &str| {
+        let mut parts = word.split('/');
+        let ends = number(parts.next()).zip(number(parts.next()));
+        ends.with_context(|| format!("{word:?} is no branch"))
+    };
+    text.split_whitespace().map(branch).collect()
 }
 
 /// Makes sure that two lists of addresses are the same, and says where they are not.
@@ -349,6 +387,18 @@ mod tests {
         let found = perf_by_cpu(" [001]    401234 \n[000] 5\n[001] 6\n").unwrap();
         assert_eq!(found.into_values().collect::<Vec<_>>(), [vec![5], vec![0x40_1234, 6]]);
         assert!(perf_by_cpu("401234").is_err() && perf_by_cpu("[000] x").is_err());
+    }
+
+    #[test]
+    fn payloads_and_branches_are_read_from_lines_of_perf() {
+        assert_eq!(
+            payloads(" IP: 1 payload: 0x1f  \nx\nIP: 0 payload: 0\nIP: 1 payload: 0x41 A").unwrap(),
+            [0x1f, 0, 0x41]
+        );
+        assert!(payloads("payload: 0xy").is_err());
+        let text = "  0x401000/0x401234/P/-/-/0/  0x5/0x6/M/-/-/0\n\n 0x7/0x8\n";
+        assert_eq!(stacks(text).unwrap(), [(0x40_1000, 0x40_1234), (5, 6), (7, 8)]);
+        assert!(stacks("0x1").is_err() && stacks("1/2").is_err());
     }
 
     #[test]

@@ -17,8 +17,16 @@ pub enum Check {
     Last,
     /// The program's branches, by `perf record` with branch records: they are the truth's.
     Branches,
+    /// As [`Self::Instructions`], of the guest's program `ptwrite`, with the numbers that it wrote.
+    Written,
     /// The addresses of samples: each is one of the truth's instructions.
     Samples,
+    /// As [`Self::Samples`], where the interrupt may come so late that the kernel is executing, or where that is sampled.
+    Skidding,
+    /// As [`Self::Skidding`], of addresses that were fetched.
+    Fetches,
+    /// The last branches, or the calls that have not returned, at each sample: each is one of the truth's.
+    Stacks,
     /// A number of instructions, by `perf stat`: it is the truth's.
     Count,
 }
@@ -88,6 +96,8 @@ const ON_FOUR: &str = "-a -e intel_pt//u -- sh -c 'taskset 1 sha256sum /etc/pass
 /// A recording of the kernel, too. It needs much memory: for the trace, and for the copies of the kernel's code.
 const WITH_KERNEL: &str = "--kcore -m,4096 -e intel_pt// -- true";
 
+const ON_TWO_WITH_KERNEL: &str = "-a --kcore -m,2048 -e intel_pt// -- taskset 2 true";
+
 /// The whole table. The rows of one machine are next to one another.
 #[must_use]
 pub fn all() -> Vec<Row> {
@@ -97,16 +107,32 @@ pub fn all() -> Vec<Row> {
         row("skylake", "-e intel_pt/cyc,mtc,tsc/u -- sha256sum /etc/passwd"),
         row("skylake", "--per-thread -e intel_pt/tsc=0,mtc=0/u -- ls -l /"),
         checked("skylake", "--snapshot=e -m,16 -e intel_pt//u -- gzip -kc /etc/passwd", Check::Last),
+        checked("skylake", "-j any,u -e instructions:u -c 1009 -- sha256sum /etc/passwd", Check::Stacks),
         checked("skylake", "--per-thread -e intel_bts//u -- sha256sum /etc/passwd", Check::Branches),
         row("broadwell", "-e intel_pt//u -- gzip -kc /etc/passwd"),
         row("broadwell", "--per-thread -e intel_pt//u -- gzip -kc /etc/passwd"),
         row("icelake", "-e intel_pt//u -- gzip -kc /etc/passwd"),
         checked("icelake", "-e instructions:upp -c 1009 -- sha256sum /etc/passwd", Check::Samples),
         checked("icelake", "-e instructions:u -- sha256sum /etc/passwd", Check::Count),
+        checked("icelake", "-j any,u -e instructions:u -c 1009 -- sha256sum /etc/passwd", Check::Stacks),
+        checked(
+            "icelake",
+            "--call-graph lbr -e instructions:u -c 1009 -- sha256sum /etc/passwd",
+            Check::Stacks,
+        ),
+        checked("icelake", "-e intel_pt/ptw,fup_on_ptw/u -- ptwrite", Check::Written),
+        checked("icelake", "-e intel_pt/ptw/u -- ptwrite", Check::Written),
+        row("sapphire-rapids", "-e intel_pt//u -- gzip -kc /etc/passwd"),
+        checked("zen4", "-e instructions:u -- sha256sum /etc/passwd", Check::Count),
+        checked("zen4", "-e instructions:u -c 1009 -- sha256sum /etc/passwd", Check::Skidding),
+        checked("zen4", "-j any,u -e instructions:u -c 1009 -- sha256sum /etc/passwd", Check::Stacks),
+        checked("zen4", "-a -e ibs_op// -c 10000 -- true", Check::Skidding),
+        checked("zen4", "-a -e ibs_fetch// -c 10000 -- true", Check::Fetches),
         Row { processors: 2, ..row("skylake", "-e intel_pt//u -- taskset 1 sha256sum /etc/passwd") },
         Row { processors: 2, ..row("skylake", "-e intel_pt//u -- gzip -kc /etc/passwd") },
         Row { processors: 2, ..row("skylake", ON_TWO) },
         Row { memory: Some(512), ..checked("skylake", WITH_KERNEL, Check::Everything) },
+        Row { processors: 2, memory: Some(512), ..checked("skylake", ON_TWO_WITH_KERNEL, Check::Everything) },
         Row { processors: 4, ..row("icelake", ON_FOUR) },
     ]);
     rows
