@@ -58,3 +58,29 @@ pub enum Chunk<'a> {
     /// Something is missing here.
     Gap(Gap),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_borrowed_sink_answers_as_the_sink_itself() {
+        struct Some(usize, bool);
+        impl Sink for Some {
+            fn bytes(&mut self, bytes: &[u8]) -> usize {
+                self.0.min(bytes.len())
+            }
+
+            fn gap(&mut self, _: Gap) -> bool {
+                self.1
+            }
+        }
+        fn ask(mut sink: impl Sink) -> (usize, bool) {
+            (sink.bytes(&[0; 9]), sink.gap(Gap::Full))
+        }
+        for (bytes, gap) in [(0, false), (5, true), (9, false)] {
+            assert_eq!(ask(&mut Some(bytes, gap)), (bytes, gap));
+        }
+        assert_eq!(ask(KeepAll), (0, false));
+    }
+}

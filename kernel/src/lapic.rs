@@ -318,4 +318,17 @@ mod tests {
         assert_eq!(page.iter().position(|&word| word != 0), Some(0x340 / 4));
         assert_eq!(page[0x340 / 4], 0x400);
     }
+
+    #[test]
+    fn no_register_is_outside_the_page_or_between_two() {
+        let mut page = [0u32; 1024];
+        // SAFETY: the page outlives the value, and plain memory can stand in for a register.
+        let apic = unsafe { XApic::new(NonNull::new(page.as_mut_ptr().cast()).unwrap()) };
+        for (offset, legal) in
+            [(0, true), (0xff0, true), (0x1000, false), (0x1010, false), (0x348, false), (0x341, false)]
+        {
+            let found = std::panic::catch_unwind(|| apic.register_at(offset));
+            assert_eq!(found.is_ok(), legal, "{offset:#x}");
+        }
+    }
 }

@@ -189,6 +189,24 @@ fn an_operational_error_on_the_way_is_counted_and_leaves_the_trace_off_until_tol
 }
 
 #[test]
+fn an_operational_error_where_a_trace_is_to_resume_is_the_last_error() {
+    let machine = Machine::new("skylake", IntelSettings::default());
+    let buffer = machine.buffer(
+        Layout::Topa { size: RegionSize::K4, regions: 4, regions_per_table: 1, contiguous: true },
+        FULL,
+    );
+    let mut tracing = machine.unit().start(&user_code(), buffer).map_err(|failed| failed.error()).unwrap();
+    machine.run(10);
+    tracing.suspend().unwrap();
+    assert_eq!((tracing.last_error(), tracing.loss().error), (None, 0));
+    corrupt(&machine, machine.ram.block(1), 1 << 1);
+    let state = tracing.wake().unwrap();
+    let PtState::Failed(error) = state else { panic!("{state:?}") };
+    assert_eq!((tracing.last_error(), tracing.loss().error), (Some(error), 1));
+    assert!(!machine.is_tracing());
+}
+
+#[test]
 fn a_trace_does_not_go_on_beside_a_recorder_that_came_meanwhile() {
     // LBR; TR and BTS.
     for debugctl in [0x1, 0xc0] {

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Collector, Machine, Ram, Registers, Tracing, assert_same, run_within, synced, tips, user_code};
+use pugmark_kernel::drain::KeepAll;
 use pugmark_kernel::intel::pt::{
     Layout, Mode, PtRefusal, PtState, PtTask, PtTracer, PtUnit, RegionSize, VmxTracing,
 };
@@ -489,4 +490,18 @@ unsafe impl pugmark_kernel::memory::Frames for Frames {
     fn pointer(&self, _: pugmark_kernel::memory::PhysAddr) -> core::ptr::NonNull<u8> {
         core::ptr::NonNull::dangling()
     }
+}
+
+#[test]
+fn a_trace_that_went_off_by_itself_is_not_read_in_place_before_it_is_suspended() {
+    let machine = machine();
+    let buffer = machine.buffer(Layout::topa(RegionSize::K4, 4), FULL);
+    let mut tracing = machine.unit().start(&user_code(), buffer).map_err(|failed| failed.error()).unwrap();
+    assert!(tracing.stretches().is_none());
+    machine.run(20_000);
+    assert_eq!(tracing.drain(&mut KeepAll), Ok(PtState::Full));
+    assert!(!machine.is_tracing() && tracing.stretches().is_none());
+    tracing.suspend().unwrap();
+    let bytes: u64 = tracing.stretches().unwrap().map(|stretch| stretch.len()).sum();
+    assert!(bytes > 0x2000 && bytes == tracing.undrained());
 }

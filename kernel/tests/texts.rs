@@ -12,6 +12,7 @@ use pugmark_kernel::intel::ds::{
 };
 use pugmark_kernel::intel::lbr::LbrRefusal;
 use pugmark_kernel::intel::pebs::{Counter, PebsRefusal, PreciseEvent};
+use pugmark_kernel::intel::pt::LeftOn;
 use pugmark_kernel::intel::pt::PtConfigRefusal;
 use pugmark_kernel::intel::pt::TopaError;
 use pugmark_kernel::intel::pt::{BufferError, Mode};
@@ -121,6 +122,15 @@ fn of_starting_pt_and_of_its_slot() {
     assert_texts(&[
         (&error, text),
         (&range, of_a_range),
+        (
+            &LeftOn {
+                ctl: RtitCtl::TRACE_EN | RtitCtl::TOPA,
+                status: RtitStatus::STOPPED,
+                base: OutputBase(0x10_0000),
+                pointers: OutputMaskPtrs::topa(3, 0x40),
+            },
+            "Intel PT was left on: control 0x101, status 0x20, output base 0x100000, offset 0x40, entry 3",
+        ),
         (&StartError::Refused(PtRefusal::Memory(error)), text),
         (
             &StartError::Refused(PtRefusal::Config(PtConfigRefusal::Cr3 { cr3: 1 })),

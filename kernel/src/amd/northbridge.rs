@@ -94,4 +94,15 @@ mod tests {
             assert_eq!(address(node, offset), expected);
         }
     }
+
+    #[test]
+    fn every_node_that_is_there_gets_the_entry_and_is_counted() {
+        use crate::amd::fake::{BARCELONA, Machine};
+        for nodes in 0..=NODES {
+            let machine = Machine::new(BARCELONA);
+            machine.set_nodes(&vec![0; nodes.into()]);
+            assert_eq!(assign(&mut machine.clone(), 3), nodes);
+            assert_eq!(machine.nodes(), vec![0x103; nodes.into()]);
+        }
+    }
 }

@@ -78,15 +78,13 @@ impl<M: Msr> BranchRunning<M> {
 pub struct BranchSession<M: Msr> {
     unit: BranchUnit<M>,
     config: BranchConfig,
-    /// The recorder was started.
-    begun: bool,
     /// The value of DBG_EXTN_CFG when the recorder was halted.
     found: DbgExtnCfg,
 }
 
 impl<M: Msr> BranchSession<M> {
     pub(super) const fn new(unit: BranchUnit<M>, config: BranchConfig) -> Self {
-        Self { unit, config, begun: false, found: DbgExtnCfg::empty() }
+        Self { unit, config, found: DbgExtnCfg::empty() }
     }
 
     /// Resumes the recorder; branch sampling restarts with empty records.
@@ -134,19 +132,16 @@ impl<M: Msr> Recording for BranchSession<M> {
     const WRITES_MEMORY: bool = false;
 
     fn begin(&mut self) -> Result<(), StartError<BranchRefusal>> {
-        self.begun = true;
         self.unit.begin(&self.config).map_err(StartError::Fault)
     }
 
     fn halt(&mut self) -> Result<(), GeneralProtection> {
-        if self.begun {
-            self.found = self.unit.pause()?;
-        }
+        self.found = self.unit.pause()?;
         Ok(())
     }
 
     fn leave(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
-        if self.begun { self.unit.freeze_no_more(self.config.freeze_on_pmi) } else { Ok(()) }
+        self.unit.freeze_no_more(self.config.freeze_on_pmi)
     }
 
     fn into_stopped(self) -> BranchUnit<M> {

@@ -67,6 +67,13 @@ enum IbsState {
 /// The bits of IbsOpCurCnt that the processor fills with a random value when it has a sample.
 const RANDOM: u64 = 0x7f << 32;
 
+/// Returns the next state of the generator of random periods: a Fibonacci shift register of 16 bits with the taps 16, 14,
+/// 13 and 11, which give the longest period.
+pub(super) const fn next_random(random: u16) -> u16 {
+    let bit = (random ^ random >> 2 ^ random >> 3 ^ random >> 5) & 1;
+    random >> 1 | bit << 15
+}
+
 impl<M: Msr> IbsSession<M> {
     pub(super) const fn new(unit: IbsUnit<M>, plan: Plan) -> Self {
         let counts = IbsCounts { fetches: 0, ops: 0, lost: 0, filtered: 0, unplaced: 0, abandoned: 0 };
@@ -255,9 +262,7 @@ impl<M: Msr> IbsSession<M> {
         if !self.plan.op_random {
             return ctl;
         }
-        // A Fibonacci shift register of 16 bits with the taps 16, 14, 13 and 11, which give the longest period.
-        let bit = (self.random ^ self.random >> 2 ^ self.random >> 3 ^ self.random >> 5) & 1;
-        self.random = self.random >> 1 | bit << 15;
+        self.random = next_random(self.random);
         let period = ctl.extended_max_count() & !0xff | u32::from(self.random & 0xf) << 4;
         ctl.with_extended_max_count(period)
     }

@@ -99,6 +99,11 @@ mod tests {
         assert_eq!((DsLayout::Bits64.fields(Half::Bts), DsLayout::Bits64.fields(Half::Pebs)), (0, 0x20));
         assert_eq!(DsLayout::Bits32.counter_resets(), 0x20);
         assert_eq!(DsLayout::Bits64.counter_resets(), 0x40);
+        for (counters, narrow, wide) in [(0, 0x20, 0x40), (1, 0x28, 0x48), (4, 0x40, 0x60), (12, 0x80, 0xa0)]
+        {
+            assert_eq!(DsLayout::Bits32.management_bytes(counters), narrow);
+            assert_eq!(DsLayout::Bits64.management_bytes(counters), wide);
+        }
         assert_eq!(DsLayout::Bits32.branch_record_bytes(), 12);
         assert_eq!(DsLayout::Bits64.branch_record_bytes(), 24);
     }

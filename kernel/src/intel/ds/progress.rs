@@ -202,11 +202,9 @@ impl Progress {
         // Only one gap between records can be noted.
         let no_room = buffer.is_due() || self.cut.is_some() && self.gap.is_some();
         let waits = buffer.mode() != BufferMode::Circular && no_room;
-        if waits {
-            self.loss.full += u64::from(self.state != DsState::Full);
-            if self.state != DsState::Full {
-                self.miss(Gap::Full);
-            }
+        if waits && self.state != DsState::Full {
+            self.loss.full += 1;
+            self.miss(Gap::Full);
         }
         self.state = if waits { DsState::Full } else { DsState::Recording };
         !waits
@@ -254,5 +252,35 @@ impl Progress {
                 break;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_is_counted_once_and_the_first_one_is_told() {
+        let losses = |abandoned, excluded| Loss { abandoned, excluded, ..Loss::NONE };
+        let mut progress = Progress::new();
+        assert_eq!((progress.state(), *progress.loss()), (DsState::Recording, Loss::NONE));
+        for _ in 0..3 {
+            progress.abandon();
+            assert_eq!((*progress.loss(), progress.cut), (losses(1, 0), Some(Gap::Abandoned)));
+        }
+        for _ in 0..3 {
+            progress.exclude();
+            assert_eq!((*progress.loss(), progress.cut), (losses(1, 1), Some(Gap::Abandoned)));
+            assert_eq!(progress.state(), DsState::Excluded);
+        }
+        progress.suspend();
+        assert_eq!(progress.state(), DsState::Suspended);
+        progress.wake();
+        assert_eq!(progress.state(), DsState::Excluded);
+        // What is excluded already is not abandoned as well.
+        let mut progress = Progress::new();
+        progress.exclude();
+        progress.abandon();
+        assert_eq!((*progress.loss(), progress.cut), (losses(0, 1), Some(Gap::Excluded)));
     }
 }

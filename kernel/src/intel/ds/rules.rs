@@ -247,3 +247,69 @@ impl fmt::Display for Warning {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::FakeLinear;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    #[test]
+    fn the_first_warning_of_each_kind_is_kept_beside_the_others() {
+        let kinds = |n: u64| {
+            [
+                Warning::CacheLine { address: n },
+                Warning::Remainder { bytes: n, record_bytes: 24 },
+                Warning::NotWriteBack { address: n, memory_type: MemoryType::Uncacheable },
+                Warning::FewSpare { spare: n as u32 },
+            ]
+        };
+        for first in 0..4 {
+            let mut warnings = Warnings::default();
+            for n in 0..4 {
+                warnings.add(kinds(1)[(first + n) % 4]);
+                assert_eq!(warnings.iter().count(), n + 1);
+            }
+            kinds(2).into_iter().for_each(|warning| warnings.add(warning));
+            assert_eq!(warnings.iter().collect::<Vec<_>>(), kinds(1));
+        }
+    }
+
+    #[test]
+    fn each_page_that_has_a_byte_of_the_block_is_looked_at_and_no_other() {
+        let capabilities = DsCapabilities {
+            control: crate::msr::DebugCtlLayout::Ia32,
+            layout: crate::intel::ds::DsLayout::Bits64,
+            cpl_qualified: true,
+            bts: true,
+            pebs: Err(crate::lifecycle::Missing::LastBranchDepth),
+            processor_trace: false,
+            global_status: true,
+            linear_address_bits: 48,
+        };
+        for (start, bytes, pages) in [
+            (0x1000, 1, 0x1000..=0x1000),
+            (0x1000, 0x1000, 0x1000..=0x1000),
+            (0x1000, 0x1001, 0x1000..=0x2000),
+            (0x1fff, 1, 0x1000..=0x1000),
+            (0x1fff, 2, 0x1000..=0x2000),
+            (0x1840, 0x17c0, 0x1000..=0x2000),
+            (0x1840, 0x17c1, 0x1000..=0x3000),
+        ] {
+            let memory = FakeLinear::new();
+            let seen = Rc::new(RefCell::new(Vec::new()));
+            let seen_by_memory = seen.clone();
+            memory.spoil(move |_, address, _| seen_by_memory.borrow_mut().push(address));
+            memory.set_spaces(1);
+            assert_eq!(check(&memory, start, bytes, &capabilities, &mut Warnings::default()), Ok(()));
+            assert_eq!(*seen.borrow(), pages.step_by(0x1000).collect::<Vec<_>>(), "{start:#x} {bytes:#x}");
+        }
+        // The last byte counts, too, for the bits of an address.
+        let end = (1 << 47) - 0x1000;
+        for (bytes, address) in [(0x1000, None), (0x1001, Some(1 << 47))] {
+            let found = check(&FakeLinear::new(), end, bytes, &capabilities, &mut Warnings::default());
+            assert_eq!(found.err(), address.map(|address| Rule::NotCanonical { address, bits: 48 }));
+        }
+    }
+}

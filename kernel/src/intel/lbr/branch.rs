@@ -215,6 +215,13 @@ mod tests {
     fn what_was_never_written_is_no_branch() {
         for format in (0..8).filter_map(LbrFormat::of).chain([ALL]) {
             assert_eq!(format.branch(0, 0, 0x1234), None);
+            // One of the two addresses may well be 0.
+            let ends = |from, to| format.branch(from, to, 0).map(|branch| (branch.from, branch.to));
+            assert_eq!(
+                (ends(0x1000, 0), ends(0, 0x1000)),
+                (Some((0x1000, 0)), Some((0, 0x1000))),
+                "{format:?}"
+            );
         }
     }
 

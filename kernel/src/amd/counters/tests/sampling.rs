@@ -190,3 +190,60 @@ fn ibs_and_counters_share_a_handler() {
     }
     assert_eq!((overflows, samples.0), (1, 1));
 }
+
+#[test]
+fn a_count_without_a_period_has_no_overflow_that_is_missed() {
+    for cpu in PARTS {
+        let machine = Machine::new(cpu);
+        let event = CountedEvent::new(0xc0, 0);
+        let running = start(&machine, &[event, event.every(100)]);
+        machine.count(SIGN + 5, true);
+        let mut handler = handler();
+        let stopped = running.stop().map_err(|failed| failed.fault).unwrap().expect(&mut handler);
+        assert_eq!(stopped.overflows, OverflowCounts { unseen: 1, ..Default::default() }, "{cpu:x?}");
+        assert_eq!(stopped.totals(), [SIGN + 5; 2]);
+    }
+}
+
+#[test]
+fn a_source_may_ask_after_an_overflow_and_not_before() {
+    use crate::pmi::PmiSource;
+    for cpu in PARTS {
+        let machine = Machine::new(cpu);
+        let mut running =
+            start(&machine, &[CountedEvent::new(0xc0, 0), CountedEvent::new(0xc2, 0).every(100)]);
+        for (events, asks) in [(0, false), (99, false), (1, true), (5, true)] {
+            machine.count(events, true);
+            let mut sink = |_: Overflow| true;
+            assert_eq!(running.source(&mut sink).may_ask(), Ok(asks), "{cpu:x?} {events}");
+        }
+        nmi(&machine, &mut handler(), &mut running, &mut |_| true).unwrap();
+        let mut sink = |_: Overflow| true;
+        assert_eq!(running.source(&mut sink).may_ask(), Ok(false), "{cpu:x?}: it is served");
+    }
+}
+
+#[test]
+fn bits_of_other_counters_in_the_global_registers_stay_as_they_are() {
+    // PerfCntrGlobalCtl before the start. Counter 0 is in use, so 1 and 2 are taken.
+    for found in [0b000_001, 0b000_011, 0b101_001, 0b111_111] {
+        let machine = Machine::new(fake::ZEN_4);
+        machine.set(registers(fake::ZEN_4, 0).0, 1 << 22 | 0x76);
+        machine.set(GLOBAL_CTL, found);
+        machine.set(GLOBAL_STATUS, 0b101_001);
+        let event = CountedEvent::new(0xc2, 0);
+        let mut running = start(&machine, &[event.every(100), event.every(1000)]);
+        assert_eq!([running.counter(0), running.counter(1)], [Some(1), Some(2)]);
+        assert_eq!(machine.get(GLOBAL_CTL), found | 0b110, "{found:#b}");
+        machine.count(100, true);
+        let seen = machine.clone();
+        nmi(&machine, &mut handler(), &mut running, &mut move |_| {
+            assert_eq!(seen.get(GLOBAL_CTL), found & !0b110, "only these stand still");
+            true
+        })
+        .unwrap();
+        assert_eq!((machine.get(GLOBAL_CTL), machine.get(GLOBAL_STATUS)), (found | 0b110, 0b101_001));
+        running.stop().map_err(|failed| failed.fault).unwrap().expect(&mut handler());
+        assert_eq!((machine.get(GLOBAL_CTL), machine.get(GLOBAL_STATUS)), (found, 0b101_001), "{found:#b}");
+    }
+}

@@ -66,8 +66,13 @@ fn the_counters_lvt_entry_is_somebody_elses() {
 fn an_nmi_without_a_sample_is_not_ours() {
     let (machine, mut running) = start(fake::ZEN_2, IbsConfig::new().fetch(0x1000).op(0x1000));
     machine.writes();
+    machine.reads();
     assert_eq!(nmi(&machine, &mut handler(), &mut running, &mut Room::new()), Ok(Pmi::NotOurs));
     assert_eq!(machine.writes(), [], "the counts go on");
+    assert!(
+        machine.reads().iter().all(|read| [FETCH_CTL, OP_CTL].contains(read)),
+        "there is nothing to read"
+    );
 }
 
 #[test]
@@ -255,4 +260,16 @@ fn dropping_stops() {
     let (machine, running) = start(fake::ZEN_6, IbsConfig::new().fetch(0x1000).op(0x1000));
     drop(running);
     assert_eq!((machine.get(OP_CTL), machine.get(FETCH_CTL)), (0, 0));
+}
+
+#[test]
+fn random_periods_repeat_only_after_all_states_but_0() {
+    use crate::amd::ibs::session::next_random;
+    let mut state = next_random(1);
+    let mut steps = 1;
+    while state != 1 {
+        assert!(state != 0 && steps < 0xffff);
+        (state, steps) = (next_random(state), steps + 1);
+    }
+    assert_eq!(steps, 0xffff);
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::drain::Chunk;
-use crate::lifecycle::NotStarted;
+use crate::lifecycle::{NotStarted, StartError};
 use crate::loss::Overwritten;
 
 impl DsMachine {
@@ -535,5 +535,21 @@ fn a_gap_stays_between_the_records_that_it_is_between() {
         assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Recording));
         let gap = vec![Err(Gap::Abandoned)];
         assert_eq!(sink.seen, [branches(0..10), gap.clone(), branches(12..22), gap].concat());
+    }
+}
+
+#[test]
+fn an_interrupt_gate_is_needed_where_there_are_interrupts() {
+    let machine = DsMachine::new();
+    for (mode, needed) in [(BufferMode::Circular, false), (EIGHT_SPARE, true)] {
+        let unit = machine.unit();
+        let area = machine.area(&unit, 100, mode);
+        let started = unit.start(&DsConfig::new().bts(BtsConfig::new()), area);
+        match started {
+            Ok(_) => assert!(!needed, "{mode:?}"),
+            Err(failed) => {
+                assert!(needed && failed.error() == StartError::Refused(DsRefusal::NoGate), "{mode:?}");
+            }
+        }
     }
 }

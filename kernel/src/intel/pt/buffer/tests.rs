@@ -200,3 +200,33 @@ fn padding_fills_the_rest_of_its_region() {
     // SAFETY: as above.
     assert_ne!(unsafe { start.read() }, 0);
 }
+
+#[test]
+fn a_buffer_is_traced_into_where_the_processor_has_what_it_was_made_with() {
+    let range = Layout::SingleRange { bytes: 0x1000 };
+    let topa = Layout::topa(RegionSize::K4, 2);
+    let full = Mode::StopWhenFull { spare: 1 };
+    let circular = Mode::Circular { interrupt_every: 1 };
+    // Layout, mode, the features that it was made with, those that it needs; CPUID.14H.0:ECX.
+    let table = [
+        (range, Mode::Overwrite, 0b100, 0b100),
+        (topa, full, 0b001, 0b001),
+        (topa, full, 0b011, 0b011),
+        (topa, circular, 0b011, 0b011),
+    ];
+    for (layout, mode, made_with, needed) in table {
+        let frames = FakeFrames::new(1 << 20);
+        let made_with = PtCapabilities { ecx: made_with, ..capabilities() };
+        let buffer = Buffer::allocate(&frames, &made_with, layout, mode).unwrap();
+        for ecx in 0..8 {
+            let found = buffer.check(&PtCapabilities { ecx, ..capabilities() });
+            assert_eq!(found.is_ok(), ecx & needed == needed, "{layout:?} {mode:?} {ecx:#b}");
+            let first = match (needed & !ecx).trailing_zeros() {
+                0 => Feature::Topa,
+                1 => Feature::TopaMultipleEntries,
+                _ => Feature::SingleRange,
+            };
+            assert!(found.is_ok() || found == Err(BufferError::Missing(first)), "{found:?}");
+        }
+    }
+}

@@ -102,6 +102,8 @@ fn clocks_come_from_leaves_15h_and_16h_where_they_are() {
         (0x16, [2, 168, 24_000_000, 0], [2100, 0, 0, 0], ratio(168, 2, Some(24_000_000)), Some(2100)),
         (0x16, [2, 168, 0, 0], [0, 0, 0, 0], ratio(168, 2, None), None),
         (0x16, [0, 168, 0, 0], [2100, 0, 0, 0], None, Some(2100)),
+        (0x16, [2, 0, 0, 0], [0, 0, 0, 0], None, None),
+        (0x16, [1, 1, 1, 0], [1, 0, 0, 0], ratio(1, 1, Some(1)), Some(1)),
         (0x15, [2, 168, 0, 0], [2100, 0, 0, 0], ratio(168, 2, None), None),
         (0x14, [2, 168, 0, 0], [2100, 0, 0, 0], None, None),
     ];
@@ -175,5 +177,23 @@ fn reader(leaves: &[Leaf]) -> impl CpuIdReader + '_ {
         let found = leaves.iter().find(|(l, s, _)| (*l, *s) == (leaf, subleaf));
         let [eax, ebx, ecx, edx] = found.map_or([0; 4], |(_, _, registers)| *registers);
         CpuIdResult { eax, ebx, ecx, edx }
+    }
+}
+
+#[test]
+fn a_physical_address_has_as_many_bits_as_enumerated_and_52_at_most() {
+    for bits in 1..=u8::MAX {
+        let capabilities = PtCapabilities { physical_address_bits: bits, ..crate::fake::capabilities() };
+        assert_eq!(capabilities.physical_limit(), 1 << bits.min(52), "{bits}");
+    }
+}
+
+#[test]
+fn the_bus_clock_comes_from_leaf_16h() {
+    for (leaf_16, bus_mhz) in
+        [([2100, 2500, 100, 0], Some(100)), ([2100, 2500, 1, 0], Some(1)), ([2100, 0, 0, 0], None)]
+    {
+        let leaves = [(0, 0, [0x16, 0, 0, 0]), (7, 0, [0, 1 << 25, 0, 0]), (0x16, 0, leaf_16)];
+        assert_eq!(PtCapabilities::read(reader(&leaves)).unwrap().bus_mhz, bus_mhz);
     }
 }

@@ -74,3 +74,22 @@ fn a_stretch_ends_at_a_gap_and_says_what_is_missing_before_it() {
     assert!(first.copy_to(&mut memory) == Some(&bytes(0x2000, 0x4800)[..]));
     assert!(second.copy_to(&mut memory) == Some(&bytes(0x4800, 0x6000)[..]));
 }
+
+#[test]
+fn the_newest_bytes_begin_within_a_packet_only_where_older_ones_are_left_out() {
+    let frames = FakeFrames::new(1 << 20);
+    let buffer = buffer(&frames, true);
+    let (tail, head) = (0x10, 0x1020);
+    for most in [0, 1, 0x100f, 0x1010, 0x1011, u64::MAX] {
+        let stretches: Vec<_> =
+            Stretches::new(&buffer, Ring::at(0x1000, 4, tail, head), Gaps::new()).newest(most).collect();
+        let len = most.min(head - tail);
+        assert_eq!(stretches.iter().map(Stretch::len).sum::<u64>(), len, "{most:#x}");
+        assert_eq!(stretches.len(), usize::from(len > 0));
+        for stretch in &stretches {
+            assert_eq!(stretch.begins_within_a_packet(), len < head - tail, "{most:#x}");
+            let mut memory = [0; 0x1010];
+            assert!(stretch.copy_to(&mut memory) == Some(&bytes(head - len, head)[..]));
+        }
+    }
+}

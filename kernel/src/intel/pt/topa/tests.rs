@@ -244,3 +244,21 @@ fn entry(frames: &FakeFrames, table: PhysAddr, index: u32) -> Entry {
     // SAFETY: as above; any eight bytes are an entry.
     unsafe { at.read() }
 }
+
+#[test]
+fn int_is_on_each_region_that_is_counted_off_from_the_last() {
+    for (regions, in_table) in [(1, 3), (2, 3), (5, 2), (8, 3)] {
+        for every in 0..=regions + 1 {
+            let frames = FakeFrames::new(1 << 20);
+            let mut topa = Topa::new(&frames, plan(regions, in_table), LIMIT).unwrap();
+            topa.mark_every(every, &Halted::for_tests());
+            for n in 0..regions {
+                // 0 is taken for 1.
+                let marked = every < 2 || (regions - 1 - n) % every == 0;
+                let flags = topa.entry(n).flags();
+                assert_eq!(flags.contains(EntryFlags::INT), marked, "{n} of {regions}, every {every}");
+                assert!(!flags.contains(EntryFlags::STOP));
+            }
+        }
+    }
+}
