@@ -31,6 +31,8 @@ const TICKS: u32 = 100;
 const DEFAULT_MEMORY: u64 = 256;
 /// The log's size where the guest's memory ends above the monitor: some eleven million instructions.
 const LOG_BYTES: u64 = 256 * MIB;
+/// How much memory at the end is left to the firmware.
+const FIRMWARE_BYTES: u64 = 32 * MIB;
 /// What perf calls the code that Linux gives every program. Its `--symfs` finds a file of this name.
 const VDSO: &str = "[vdso]";
 /// Where devices' memory begins in QEMU's machine, whatever its size.
@@ -293,8 +295,8 @@ impl Places {
         let log = (memory > DEFAULT_MEMORY).then_some(((memory * MIB).max(MONITOR_END), LOG_BYTES));
         let at = log.map_or(MONITOR_END, |(address, bytes)| address + bytes);
         let initramfs = ((at + kernel).next_multiple_of(MIB), initramfs);
-        // QEMU has tables of its own at the very end.
-        let end = (initramfs.0 + initramfs.1).next_multiple_of(MIB) + MIB;
+        // The firmware has tables at the very end, and uses memory before them while it starts.
+        let end = (initramfs.0 + initramfs.1).next_multiple_of(MIB) + FIRMWARE_BYTES;
         ensure!(end <= MEMORY_END, too_much());
         Ok(Self { log, kernel: (at, kernel), initramfs, end })
     }
@@ -398,7 +400,7 @@ mod tests {
             let above = log.map_or(MONITOR_END, |(address, bytes)| address + bytes);
             assert_eq!(places.kernel, (above, 53 * MIB + 7));
             assert_eq!(places.initramfs, (above + 54 * MIB, 36 * MIB + 1));
-            assert_eq!(places.end, above + (54 + 37 + 1) * MIB);
+            assert_eq!(places.end, above + (54 + 37 + 32) * MIB);
         }
         for memory in [2800, u64::MAX] {
             assert!(Places::new(memory, 53 * MIB, 36 * MIB).is_err(), "{memory}");
