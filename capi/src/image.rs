@@ -96,6 +96,10 @@ impl Mapped {
         bytes.get(from..end.min(bytes.len())).unwrap_or_default()
     }
 
+    fn part(&self, mapping: &Mapping) -> Part {
+        (mapping.number, self.address, self.size, self.offset, self.isid)
+    }
+
     /// Its code, and what is known of it.
     ///
     /// # Safety
@@ -160,6 +164,35 @@ type ReadMemory = unsafe extern "C" fn(*mut u8, usize, *const PtAsid, u64, *mut 
 pub(crate) struct Kept {
     section: Option<Box<(Mapped, Arc<Mapping>)>>,
     window: Window,
+    parts: Parts,
+}
+
+/// A part of a mapping at an address: the mapping's number, the address, the size, the offset, and the section's identifier.
+type Part = (u64, u64, u64, u64, c_int);
+
+/// The parts that were kept, to give each a number that no other one ever has.
+#[derive(Debug, Default)]
+struct Parts {
+    last: Vec<Part>,
+    /// How many there were before those.
+    before: u64,
+}
+
+impl Parts {
+    /// The number of a part; never zero.
+    fn number(&mut self, part: Part) -> u64 {
+        /// How many to look at is quick.
+        const MOST: usize = 64;
+        let at = self.last.iter().position(|known| *known == part).unwrap_or_else(|| {
+            if self.last.len() == MOST {
+                self.before += MOST as u64;
+                self.last.clear();
+            }
+            self.last.push(part);
+            self.last.len() - 1
+        });
+        self.before + at as u64 + 1
+    }
 }
 
 /// What of a kept section is needed for each instruction.
@@ -172,12 +205,14 @@ pub(crate) struct Window {
     /// Zero if there is no section.
     size: u64,
     pub(crate) isid: c_int,
+    /// The number of the part of the mapping; zero if there is none.
+    pub(crate) number: u64,
     /// Its code, by the distance from the first address.
     pub(crate) code: KnownCode,
 }
 
 impl Window {
-    const NONE: Self = Self { version: 0, begin: 0, size: 0, isid: 0, code: KnownCode::NONE };
+    const NONE: Self = Self { version: 0, begin: 0, size: 0, isid: 0, number: 0, code: KnownCode::NONE };
 
     /// The instruction at an address: its shape, if it was decoded in this mode, and its bytes.
     #[inline(always)]
@@ -229,6 +264,7 @@ impl Kept {
             begin: mapped.address,
             size: mapped.size,
             isid,
+            number: self.parts.number(mapped.part(mapping)),
             // SAFETY: the window goes when the mapping does; meanwhile nobody asks it.
             code: unsafe { mapped.known(mapping) },
         };

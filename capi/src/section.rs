@@ -16,7 +16,7 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
-        atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -41,6 +41,8 @@ pub(crate) struct Mapping {
     shapes: OnceLock<Shapes>,
     /// How many instructions were decoded.
     decoded: AtomicUsize,
+    /// No other mapping ever has it.
+    pub(crate) number: u64,
 }
 
 /// For how many bytes of a section one instruction has to be decoded before they are remembered: so long, to make place for
@@ -49,7 +51,9 @@ const BYTES_FOR_DECODED: usize = 0x400;
 
 impl Mapping {
     fn new(bytes: Bytes) -> Self {
-        Self { bytes, ways: OnceLock::new(), shapes: OnceLock::new(), decoded: AtomicUsize::new(0) }
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        Self { bytes, ways: OnceLock::new(), shapes: OnceLock::new(), decoded: AtomicUsize::new(0), number }
     }
 
     /// The bytes in memory; none if the file cannot be mapped.

@@ -8,6 +8,7 @@ pub(crate) mod code;
 pub mod insn;
 pub mod insns;
 pub(crate) mod known;
+mod node;
 mod quick;
 mod returns;
 pub(crate) mod shape;

@@ -7,6 +7,7 @@ use super::{
     block::{Decision, PtBlock},
     insn::{class, flag},
     known::KnownCode,
+    node::Node,
     walk::BlockDecoder,
 };
 use crate::query::decoder::Answer;
@@ -64,14 +65,24 @@ impl BlockDecoder {
     #[inline]
     pub(crate) unsafe fn quick(&mut self, out: *mut PtBlock) -> Option<c_int> {
         let (ends_on_call, ends_on_jump) = (self.ends_with(class::CALL), self.ends_with(class::JUMP));
-        let flow = &mut self.flow;
+        let Self { flow, nodes, .. } = self;
         if !flow.enabled || flow.may_have_event() || flow.postponed.insn.is_some() {
             return None;
         }
         let flags = if flow.speculative { flag::SPECULATIVE as u16 } else { 0 };
         let ip = flow.ip;
         let (window, returns) = flow.known_code()?;
-        let (code, begin, isid) = (&window.code, window.begin, window.isid);
+        let (code, begin, isid, number) = (&window.code, window.begin, window.isid, window.number);
+        if let Some(Node { target, branch, insns, mode, size, .. }) = nodes.get(ip, number) {
+            let end_ip = ip.wrapping_add_signed(branch.into());
+            flow.ip = end_ip;
+            let (mode, class) = (mode.into(), class::COND_JUMP);
+            let block = PtBlock { ip, end_ip, isid, mode, class, insns, flags, ..PtBlock::EMPTY };
+            let answer = self.quick_conditional(end_ip.wrapping_add(size.into()), target);
+            // SAFETY: by contract.
+            return Some(unsafe { self.finish(block, answer, out) });
+        }
+        let mut has_calls = false;
         // Addresses are those in the section until the end.
         let mut at = ip.wrapping_sub(begin);
         let (mut last, mut insns, mut mode, mut class) = (0, 0_u16, 0, class::ERROR);
@@ -93,6 +104,7 @@ impl BlockDecoder {
                     let Some((which, after, target)) = direct(code, to, way.mode()) else { break End::Open };
                     class = which;
                     (at, last, insns, mode) = (target, to, more, way.mode());
+                    has_calls |= which == class::CALL;
                     if which == class::CALL && target != after {
                         returns.push(begin.wrapping_add(after));
                     }
@@ -132,7 +144,13 @@ impl BlockDecoder {
         let block = PtBlock { ip, end_ip, isid, mode, class, insns, flags, ..PtBlock::EMPTY };
         let answer = match end {
             End::Conditional { end, target } => {
-                self.quick_conditional(begin.wrapping_add(end), begin.wrapping_add(target))
+                let (end, target) = (begin.wrapping_add(end), begin.wrapping_add(target));
+                if !has_calls && let Ok(branch) = i32::try_from(end_ip.wrapping_sub(ip).cast_signed()) {
+                    // It has 2 or 6 bytes, and the mode is at most 3.
+                    let (mode, size) = (mode as u8, end.wrapping_sub(end_ip) as u8);
+                    nodes.add(Node { ip, target, window: number, branch, insns, mode, size });
+                }
+                self.quick_conditional(end, target)
             }
             End::IndirectCall { end } => {
                 flow.returns.push(begin.wrapping_add(end));
@@ -145,11 +163,21 @@ impl BlockDecoder {
             End::Open => return Some(unsafe { self.walk_on(block, out) }),
         };
         // SAFETY: by contract.
+        Some(unsafe { self.finish(block, answer, out) })
+    }
+
+    /// Ends a block.
+    ///
+    /// # Safety
+    /// `out` is writable.
+    #[inline(always)]
+    unsafe fn finish(&mut self, block: PtBlock, answer: Answer<()>, out: *mut PtBlock) -> c_int {
+        // SAFETY: by contract.
         unsafe { block.write_whole(out) };
         match answer {
-            Ok(()) if self.flow.may_have_event() => Some(self.event_after(block)),
-            Ok(()) => Some(self.flow.status(0)),
-            Err(error) => Some(error),
+            Ok(()) if self.flow.may_have_event() => self.event_after(block),
+            Ok(()) => self.flow.status(0),
+            Err(error) => error,
         }
     }
 

@@ -9,6 +9,7 @@ use super::{
     block::{Decision, PtBlock, Way, Ways},
     code::{Extra, decode},
     insn::{PtInsn, class, flag},
+    node::Nodes,
 };
 use crate::{
     config::PtConfig,
@@ -29,6 +30,7 @@ const STEPS: usize = 0x400;
 #[derive(Debug)]
 pub struct BlockDecoder {
     pub(crate) flow: Flow,
+    pub(super) nodes: Nodes,
     end_on_call: bool,
     end_on_jump: bool,
 }
@@ -97,7 +99,12 @@ impl MappedCode<'_> {
 impl BlockDecoder {
     pub(crate) fn new(config: PtConfig) -> Self {
         let flag = |bit: u32| config.flags[0] & 1 << bit != 0;
-        Self { flow: Flow::new(config, 1 << 1), end_on_call: flag(0), end_on_jump: flag(2) }
+        Self {
+            flow: Flow::new(config, 1 << 1),
+            nodes: Nodes::default(),
+            end_on_call: flag(0),
+            end_on_jump: flag(2),
+        }
     }
 
     /// Whether the caller wants blocks to end with such an instruction.

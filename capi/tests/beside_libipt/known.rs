@@ -258,3 +258,44 @@ fn a_known_jump_with_many_prefixes_goes_where_its_last_byte_says() {
     let ips: Vec<_> = items.iter().map(|(_, item)| item[0]).collect();
     assert_eq!(ips[..6], [BASE, BASE + 1].repeat(3));
 }
+
+#[test]
+fn a_block_that_another_section_hides_is_not_known_any_more() {
+    let Some(both) = both() else { return };
+    // Two NOPs and a conditional jump back, taken often; then three NOPs, in a file of the same size.
+    let [old, new] = [(&[0x90, 0x90, 0x74, 0xfc][..], "two"), (&[0x90, 0x90, 0x90, 0x74, 0xfb], "three")]
+        .map(|(code, name)| {
+            let mut bytes = padded(code);
+            bytes.resize(64, 0x90);
+            Code::new(name, &bytes)
+        });
+    let trace = trace(&[0xfe; 4]);
+    let decoders = Decoders::new(both, Of::Blocks, &Config::new(&trace));
+    let mut insns = vec![];
+    for (file, next) in [(&old, Call::Forward), (&new, Call::Next(Of::Blocks.size()))] {
+        decoders.add_file(&file.0, 0, u64::MAX, BASE, None);
+        insns.extend(items(&decoders, Of::Blocks, next, 7).iter().map(|(_, item)| item[3] >> 32 & 0xffff));
+    }
+    assert!(insns.contains(&3) && insns.ends_with(&[4, 4, 4]), "{insns:?}");
+}
+
+#[test]
+fn a_known_block_with_a_call_can_be_returned_to() {
+    let Some(both) = both() else { return };
+    // A call over a jump back to it; there a conditional jump to the next instruction, not taken, and RET, compressed.
+    let code = [0xe8, 2, 0, 0, 0, 0xeb, 0xf9, 0x74, 0x00, 0xc3];
+    let blocks = blocks(both, "returns", &code, &trace(&[0xaa; 4]), 25);
+    assert!(blocks.len() > 20 && blocks.iter().all(|block| block[5].cast_signed() >= 0), "{blocks:x?}");
+}
+
+#[test]
+fn two_known_blocks_that_would_be_in_the_same_place_are_told_apart() {
+    let Some(both) = both() else { return };
+    // Two NOPs and a conditional jump to 5001h, where three NOPs and another one back are.
+    let mut code = padded(&[0x90, 0x90, 0x0f, 0x84, 0xf9, 0x3f, 0, 0]);
+    code.resize(0x4001, 0x90);
+    code.extend([0x90, 0x90, 0x90, 0x0f, 0x84, 0xf6, 0xbf, 0xff, 0xff]);
+    let blocks = blocks(both, "places", &code, &trace(&[0xfe; 4]), 20);
+    let insns: Vec<_> = blocks[blocks.len() - 4..].iter().map(|block| block[2]).collect();
+    assert!(insns == [3, 4, 3, 4] || insns == [4, 3, 4, 3], "{blocks:x?}");
+}

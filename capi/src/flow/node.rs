@@ -1,0 +1,47 @@
+//! Blocks that were made before. The way over the code of a block is a row of readings that wait for each other; a block that
+//! is remembered as a whole is one.
+
+/// A block over known code without calls, which ends with a conditional branch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node {
+    pub(super) ip: u64,
+    /// Where the branch goes if it is taken.
+    pub(super) target: u64,
+    /// The number of the window that it is in; zero for no node.
+    pub(super) window: u64,
+    /// How far after the address the branch is.
+    pub(super) branch: i32,
+    pub(super) insns: u16,
+    pub(super) mode: u8,
+    /// The size of the branch.
+    pub(super) size: u8,
+}
+
+/// How many there are: half a megabyte.
+const COUNT: usize = 1 << 14;
+
+/// Some blocks, by their addresses. Empty before the first one.
+#[derive(Debug, Default)]
+pub(super) struct Nodes(Box<[Node]>);
+
+const fn index(ip: u64) -> usize {
+    (ip ^ ip >> COUNT.ilog2()) as usize % COUNT
+}
+
+impl Nodes {
+    /// The block at an address of a window.
+    #[inline(always)]
+    pub(super) fn get(&self, ip: u64, window: u64) -> Option<Node> {
+        let node = self.0.get(index(ip))?;
+        (node.ip == ip && node.window == window).then_some(*node)
+    }
+
+    #[inline(never)]
+    pub(super) fn add(&mut self, node: Node) {
+        if self.0.is_empty() {
+            let none = Node { ip: 0, target: 0, window: 0, branch: 0, insns: 0, mode: 0, size: 0 };
+            self.0 = vec![none; COUNT].into_boxed_slice();
+        }
+        self.0[index(node.ip)] = node;
+    }
+}
