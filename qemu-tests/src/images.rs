@@ -68,6 +68,15 @@ pub fn build_pugmark() -> Result<PathBuf> {
     Ok(cargo_build(&manifest, &["--release", "-p", "pugmark-tools", "--bin", "pugmark"])?.join("pugmark"))
 }
 
+/// Builds our libipt, and returns its path.
+///
+/// # Errors
+/// The build fails.
+pub fn build_libipt() -> Result<PathBuf> {
+    let manifest = workspace().join("Cargo.toml");
+    Ok(cargo_build(&manifest, &["--release", "-p", "pugmark-capi"])?.join("libipt.so"))
+}
+
 /// The example kernels, in the order in which they are best read; each is a package in `examples/`.
 pub const EXAMPLES: [&str; 4] = ["snapshot", "panic", "lossless", "fuzz-target"];
 
