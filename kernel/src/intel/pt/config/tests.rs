@@ -90,6 +90,7 @@ fn an_encoding_nobody_asked_for_is_the_lowest_that_is_allowed() {
     let ctl = PtConfig::new().checked(&odd).unwrap().ctl.bits();
     assert_eq!(ctl, 1 << 13 | 3 << 14 | 1 << 19 | 4 << 24);
     // A field without any encoding stays 0.
+    assert_eq!(encoding(Feature::Mtc.field(), true, 0, None), Ok(0));
     let empty = PtCapabilities { mtc_freqs: 0, cyc_thresholds: 0, psb_freqs: 0, ..capabilities() };
     assert_eq!(PtConfig::new().checked(&empty).unwrap().ctl.bits(), 1 << 13);
     let none = PtCapabilities { ebx: 0, ..odd };
