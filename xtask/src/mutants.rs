@@ -13,17 +13,18 @@
 //! Tests that boot machines and documentation tests are not used. Mutants that no test can notice are listed, with the
 //! reason, in `xtask/equivalent.toml`.
 
-mod build;
+pub(crate) mod bodies;
+pub(crate) mod build;
 mod changes;
 mod equivalent;
 mod modules;
 mod mutant;
-mod packages;
-mod process;
+pub(crate) mod packages;
+pub(crate) mod process;
 mod recorded;
 mod rewrite;
-mod run;
-mod sites;
+pub(crate) mod run;
+pub(crate) mod sites;
 #[cfg(test)]
 mod tests;
 
@@ -94,7 +95,7 @@ pub(crate) fn mutants(options: &MutantsOptions) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let places = sources.iter().map(|source| source.sites.len()).sum();
-    println!("{}: {} mutants in {places} places", subject.package, all.len());
+    println!("{}: {} mutants in {places} places", subject.name, all.len());
     let folder = target_folder().join("mutants");
     let _alone = crate::mutate::lock(&folder)?;
     let begin = Instant::now();
@@ -108,7 +109,7 @@ pub(crate) fn mutants(options: &MutantsOptions) -> Result<ExitCode> {
     if scratch.exists() {
         std::fs::remove_dir_all(&scratch)?;
     }
-    let known = folder.join(format!("{}.recorded", subject.package));
+    let known = folder.join(format!("{}.recorded", subject.name));
     let longest = Duration::from_secs(options.longest);
     let mut tests = Tests::record(&scratch, &known, binaries, places, options.jobs, longest)?;
     tests.left_out.iter().for_each(|line| println!("left out without a mutant: {line}"));
@@ -144,12 +145,12 @@ pub(crate) fn mutants(options: &MutantsOptions) -> Result<ExitCode> {
     })?;
     written.context("cannot write the file of `--survivors`")?;
     println!("in {:.0} s", begin.elapsed().as_secs_f64());
-    println!("{}", summary(&subject.package, &chosen, &fates, equivalent.len()));
+    println!("{}", summary(&subject.name, &chosen, &fates, equivalent.len()));
     Ok(ExitCode::SUCCESS)
 }
 
 /// The files of a crate, with the places that can be changed.
-fn sources(subject: &packages::MutatedPackage) -> Result<Vec<SourceFile>> {
+fn sources(subject: &packages::MutatedPackages) -> Result<Vec<SourceFile>> {
     let (mut sources, mut first) = (vec![], 0);
     for root in &subject.roots {
         for (path, text) in modules::files(&workspace(), root)? {

@@ -1,17 +1,19 @@
 //! `cargo xtask mutate`: checks that a test notices when a rule is broken.
 //!
 //! `xtask/mutations.toml` lists small mutations, each with the rule that it breaks and the tests that must fail. They
-//! are applied one at a time to copies of the tree, never to the tree itself. Each test command first runs without a
+//! are applied to copies of the tree, never to the tree itself: if there are many, first as many with one build as can
+//! be ([`together`]), then those that no test has noticed so, one at a time. Each test command first runs without a
 //! mutation, because a test that fails anyway notices nothing.
 
 mod changed;
 pub(crate) mod copy;
 mod list;
+mod together;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use pugmark_qemu_tests::images::target_folder;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::Path;
 use std::process::ExitCode;
@@ -25,6 +27,8 @@ use list::Mutation;
 pub(crate) use changed::commit_before;
 use changed::default_base;
 
+/// How many mutations are worth a build of all together.
+const FEWEST_TOGETHER: usize = 12;
 /// How long tests may take without a mutation.
 const BASELINE_DEADLINE: Duration = Duration::from_secs(1200);
 /// How long tests may take with a mutation, unless [`SLOWDOWN_ALLOWED`] gives more: other work may slow them down.
@@ -103,21 +107,34 @@ pub(crate) fn mutate(options: &MutateOptions) -> Result<ExitCode> {
     let folder = target_folder().join("mutate");
     let _alone = lock(&folder)?;
     let end = options.within.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
+    let mut noticed = HashMap::new();
+    if chosen.len() >= FEWEST_TOGETHER {
+        let mut count = 0;
+        noticed = together::noticed_together(&folder.join("together"), &chosen, end, |mutation, test| {
+            count += 1;
+            println!("[{count}/{}] {}: {:?}", chosen.len(), mutation.name, MutationFate::Killed(test.into()));
+        })?;
+    }
+    let rest: Vec<_> = chosen.iter().filter(|mutation| !noticed.contains_key(&mutation.name)).collect();
     let trial = MutationTrial::new(&folder, &chosen, end);
-    let numbered: Vec<_> = chosen.iter().enumerate().collect();
+    let numbered: Vec<_> = rest.iter().zip(noticed.len() + 1..).collect();
     let fates = run_in_parallel(
         &numbered,
-        |&(index, mutation), print| {
+        |&(mutation, number), print| {
             let fate = trial.fate(mutation).with_context(|| mutation.name.clone());
             if let Ok(fate) = &fate {
-                print(format!("[{}/{}] {}: {fate:?}", index + 1, chosen.len(), mutation.name));
+                print(format!("[{number}/{}] {}: {fate:?}", chosen.len(), mutation.name));
             }
             fate
         },
         |line| println!("{line}"),
     );
-    let fates = fates.into_iter().collect::<Result<Vec<_>>>()?;
-    Ok(summary(&chosen, &fates))
+    let mut fates = fates.into_iter().collect::<Result<Vec<_>>>()?.into_iter();
+    let fates = chosen.iter().map(|mutation| match noticed.get(&mutation.name) {
+        Some(test) => Some(MutationFate::Killed(test.clone())),
+        None => fates.next(),
+    });
+    Ok(summary(&chosen, &fates.collect::<Option<Vec<_>>>().context("a mutation has no fate")?))
 }
 
 /// The mutations whose name contains `part`, from the one named `first` on.

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use super::packages::MutatedPackage;
+use super::packages::MutatedPackages;
 use super::rewrite::{Rewritten, rewrite};
 use super::sites::Site;
 use crate::cargo::FOR_TESTS;
@@ -30,23 +30,23 @@ exec \"$@\" --cap-lints allow
 const ROUNDS: usize = 40;
 
 /// A file of the crate, with the places that can be changed.
-pub(super) struct SourceFile {
+pub(crate) struct SourceFile {
     /// Relative to the workspace's root.
-    pub(super) path: PathBuf,
-    pub(super) text: String,
-    pub(super) sites: Vec<Site>,
+    pub(crate) path: PathBuf,
+    pub(crate) text: String,
+    pub(crate) sites: Vec<Site>,
     /// The number of its first place.
-    pub(super) first: usize,
+    pub(crate) first: usize,
 }
 
 /// Mutants that do not compile: the number of the place in the whole crate, and of the mutant in the place.
-pub(super) type UncompilableMutants = BTreeSet<(usize, usize)>;
+pub(crate) type UncompilableMutants = BTreeSet<(usize, usize)>;
 
 /// Builds the tests, round by round, until all remaining mutants compile. Returns the binaries and the mutants that
 /// were left out.
-pub(super) fn build(
+pub(crate) fn build(
     folder: &Path,
-    subject: &MutatedPackage,
+    subject: &MutatedPackages,
     sources: &[SourceFile],
 ) -> Result<(Vec<TestBinary>, UncompilableMutants)> {
     let known = RememberedUncompilable::new(folder, subject, sources);
@@ -90,14 +90,14 @@ struct RememberedUncompilable {
 }
 
 impl RememberedUncompilable {
-    fn new(folder: &Path, subject: &MutatedPackage, sources: &[SourceFile]) -> Self {
+    fn new(folder: &Path, subject: &MutatedPackages, sources: &[SourceFile]) -> Self {
         let mut hasher = DefaultHasher::new();
         for source in sources {
             (&source.path, &source.text).hash(&mut hasher);
             let codes = source.sites.iter().flat_map(|site| &site.mutants);
             codes.for_each(|change| change.code.hash(&mut hasher));
         }
-        Self { file: folder.join(format!("{}.dropped", subject.package)), hash: hasher.finish() }
+        Self { file: folder.join(format!("{}.dropped", subject.name)), hash: hasher.finish() }
     }
 
     fn read(&self) -> UncompilableMutants {
@@ -123,7 +123,7 @@ impl SourceFile {
 
 /// The files that are changed or added in the copy.
 fn texts(
-    subject: &MutatedPackage,
+    subject: &MutatedPackages,
     sources: &[SourceFile],
     rewritten: &[Rewritten],
 ) -> Result<BTreeMap<PathBuf, String>> {
@@ -132,14 +132,16 @@ fn texts(
         .zip(rewritten)
         .map(|(source, rewritten)| (source.path.clone(), rewritten.text.clone()))
         .collect();
-    let manifest = pugmark_qemu_tests::images::workspace().join(&subject.manifest);
-    let manifest = std::fs::read_to_string(manifest)?;
-    let (before, after) = manifest
-        .split_once("[dependencies]\n")
-        .context("the manifest has no line `[dependencies]`, to which the support crate is added")?;
-    let up = "../".repeat(subject.manifest.components().count() - 1);
-    let line = format!("pugmark-mutants = {{ path = \"{up}{FOLDER}\" }}\n");
-    texts.insert(subject.manifest.clone(), format!("{before}[dependencies]\n{line}{after}"));
+    for manifest in &subject.manifests {
+        let text = std::fs::read_to_string(pugmark_qemu_tests::images::workspace().join(manifest))?;
+        let (before, after) = text.split_once("[dependencies]\n").with_context(|| {
+            let manifest = manifest.display();
+            format!("{manifest} has no line `[dependencies]`, to which the support crate is added")
+        })?;
+        let up = "../".repeat(manifest.components().count() - 1);
+        let line = format!("pugmark-mutants = {{ path = \"{up}{FOLDER}\" }}\n");
+        texts.insert(manifest.clone(), format!("{before}[dependencies]\n{line}{after}"));
+    }
     let places = sources.iter().map(|source| source.sites.len()).sum::<usize>();
     let support = Path::new(FOLDER);
     texts.insert(
@@ -151,7 +153,7 @@ fn texts(
 }
 
 /// Cargo's messages, one per line.
-fn cargo(copy: &WorkspaceCopy, subject: &MutatedPackage, wrapper: &Path) -> Result<String> {
+fn cargo(copy: &WorkspaceCopy, subject: &MutatedPackages, wrapper: &Path) -> Result<String> {
     let mut command = copy.command();
     // Not `--locked`, because the support crate is new.
     command.args(["test", "--no-run", "--offline", "--message-format=json", "--lib"]);

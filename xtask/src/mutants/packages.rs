@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use crate::cargo::command;
 
 /// Packages without tests that can be built here: the support crate needs std.
-const WITHOUT_TESTS: [&str; 2] = ["pugmark-boot", "pugmark-xtask"];
+pub(crate) const WITHOUT_TESTS: [&str; 2] = ["pugmark-boot", "pugmark-xtask"];
 /// Packages of which only the library's tests are used: the others boot machines.
-const LIBRARY_ONLY: [&str; 2] = ["pugmark-qemu-tests", "pugmark-monitor"];
+pub(crate) const LIBRARY_ONLY: [&str; 2] = ["pugmark-qemu-tests", "pugmark-monitor"];
 
 #[derive(Deserialize)]
 struct Metadata {
@@ -40,23 +40,24 @@ struct PackageTarget {
     src_path: PathBuf,
 }
 
-/// The crate to change.
-pub(super) struct MutatedPackage {
-    pub(super) package: String,
-    /// Its manifest, relative to the workspace's root.
-    pub(super) manifest: PathBuf,
-    /// The roots of its library and programs, relative to the workspace's root.
-    pub(super) roots: Vec<PathBuf>,
+/// What is changed, and the tests that may notice it.
+pub(crate) struct MutatedPackages {
+    /// The changed package, or what several of them are called together.
+    pub(crate) name: String,
+    /// Their manifests, relative to the workspace's root.
+    pub(crate) manifests: Vec<PathBuf>,
+    /// The roots of the libraries and programs in which mutants are looked for, relative to the workspace's root.
+    pub(crate) roots: Vec<PathBuf>,
     /// The packages whose tests may notice a change, and the names of their integration tests.
-    pub(super) tested: Vec<String>,
-    pub(super) tests: BTreeSet<String>,
+    pub(crate) tested: Vec<String>,
+    pub(crate) tests: BTreeSet<String>,
     /// The folders of packages of which only the library's tests are used, in the form of [`TestBinary::name`].
     ///
     /// [`TestBinary::name`]: crate::test::binaries::TestBinary::name
-    only_library: Vec<String>,
+    pub(crate) only_library: Vec<String>,
 }
 
-impl MutatedPackage {
+impl MutatedPackages {
     /// Whether the tests of a binary are used. Cargo also builds an integration test that is not used if its name is
     /// that of a used one.
     pub(super) fn uses_tests_of(&self, binary: &str) -> bool {
@@ -66,7 +67,7 @@ impl MutatedPackage {
 }
 
 /// Finds the crate with this name, or with this name after `pugmark-`.
-pub(super) fn mutated_package(name: &str, own_tests: bool) -> Result<MutatedPackage> {
+pub(super) fn mutated_package(name: &str, own_tests: bool) -> Result<MutatedPackages> {
     let output = command(&["metadata", "--no-deps", "--format-version=1", "--locked"]).output()?;
     ensure!(output.status.success(), "`cargo metadata` failed: {}", String::from_utf8_lossy(&output.stderr));
     let packages = serde_json::from_slice::<Metadata>(&output.stdout)?.packages;
@@ -103,9 +104,9 @@ pub(super) fn mutated_package(name: &str, own_tests: bool) -> Result<MutatedPack
     let targets = with_tests.flat_map(|package| &package.targets);
     let folder =
         |package: &Package| Some(relative(&package.manifest_path).ok()?.parent()?.display().to_string());
-    Ok(MutatedPackage {
-        package: package.name.clone(),
-        manifest: relative(&package.manifest_path)?,
+    Ok(MutatedPackages {
+        name: package.name.clone(),
+        manifests: vec![relative(&package.manifest_path)?],
         roots: roots.iter().map(relative).collect::<Result<_>>()?,
         tested: tested.iter().map(|package| package.name.clone()).collect(),
         tests: targets

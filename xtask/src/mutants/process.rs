@@ -13,7 +13,7 @@ const FILE: u64 = 1 << 30;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TestEnd {
+pub(crate) enum TestEnd {
     Green,
     Red,
     TimedOut,
@@ -24,7 +24,7 @@ pub(super) enum TestEnd {
 ///
 /// The limit that matters is processor time, because other work on the machine does not change it. The limit of real
 /// time is for a process that waits.
-pub(super) fn run(command: &mut Command, seconds: u64, clock: Duration) -> Result<(TestEnd, Duration)> {
+pub(crate) fn run(command: &mut Command, seconds: u64, clock: Duration) -> Result<(TestEnd, Duration)> {
     let limit = move || {
         for (resource, most) in
             [(libc::RLIMIT_CPU, seconds), (libc::RLIMIT_AS, MEMORY), (libc::RLIMIT_FSIZE, FILE)]

@@ -17,9 +17,9 @@ use crate::test::binaries::TestBinary;
 /// The default of [`Tests::least`].
 const DEFAULT_LEAST_SECONDS: u64 = 3;
 /// How many times as long as without a mutant tests may take with one.
-const SLOWDOWN_ALLOWED: u32 = 8;
+pub(crate) const SLOWDOWN_ALLOWED: u32 = 8;
 /// How many times the allowed processor time may pass in real time, for other work and waiting.
-const REAL_TIME_FACTOR: u32 = 10;
+pub(crate) const REAL_TIME_FACTOR: u32 = 10;
 /// How many tests are remembered for a function because they noticed a mutant in it.
 const MAX_REMEMBERED_TESTS: usize = 4;
 
@@ -284,7 +284,7 @@ impl Tests {
 }
 
 /// The first test that failed by a binary's output, or that was running when the binary ended.
-fn first_red(log: &str) -> Option<&str> {
+pub(crate) fn first_red(log: &str) -> Option<&str> {
     let mut tests = log.lines().filter_map(|line| line.strip_prefix("test ")?.split_once(" ... "));
     tests.find(|(_, end)| !end.starts_with("ok") && !end.starts_with("ignored")).map(|(name, _)| name)
 }

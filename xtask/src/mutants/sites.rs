@@ -13,7 +13,7 @@ use super::changes;
 
 /// How the mutants of a place are combined with the original text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SiteForm {
+pub(crate) enum SiteForm {
     /// Instead of an expression.
     Expression,
     /// Instead of a whole statement.
@@ -26,28 +26,28 @@ pub(super) enum SiteForm {
 
 /// A place and its mutants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Site {
+pub(crate) struct Site {
     /// The range in the file, in bytes; empty if something is only inserted.
-    pub(super) range: Range<usize>,
-    pub(super) form: SiteForm,
+    pub(crate) range: Range<usize>,
+    pub(crate) form: SiteForm,
     /// The function's name, after the type to which it belongs.
-    pub(super) function: String,
+    pub(crate) function: String,
     /// Whether constants can call the function; then it is unknown whether it is reached.
-    pub(super) constant: bool,
-    pub(super) mutants: Vec<Change>,
+    pub(crate) constant: bool,
+    pub(crate) mutants: Vec<Change>,
 }
 
 /// One change of a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Change {
+pub(crate) struct Change {
     /// The offset in the file at which the difference begins, in bytes.
-    pub(super) offset: usize,
+    pub(crate) offset: usize,
     /// The code that is put into the place.
-    pub(super) code: String,
+    pub(crate) code: String,
     /// The old code, as it is reported.
-    pub(super) old: String,
+    pub(crate) old: String,
     /// The new code, as it is reported.
-    pub(super) new: String,
+    pub(crate) new: String,
 }
 
 /// The places of a file, ordered by their beginnings; of places that begin at the same byte the outermost is first.

@@ -51,8 +51,7 @@ fn is_test_of(file: &Path, mutation: &Mutation) -> bool {
     let value = |option: &str| words.windows(2).find(|pair| pair[0] == option).map(|pair| pair[1]);
     let of_a_test = || {
         let (package, test) = (value("-p")?, value("--test")?);
-        let folder = FOLDERS.iter().find(|(name, _)| *name == package).map(|(_, folder)| *folder);
-        let tests = Path::new(folder.or(package.strip_prefix("pugmark-"))?).join("tests");
+        let tests = folder_of(package)?.join("tests");
         Some(file == tests.join(format!("{test}.rs")) || file.starts_with(tests.join(test)))
     };
     let of_the_module = || {
@@ -61,6 +60,12 @@ fn is_test_of(file: &Path, mutation: &Mutation) -> bool {
         Some(tests.iter().any(|tests| file == tests.with_extension("rs") || file.starts_with(tests)))
     };
     of_a_test() == Some(true) || of_the_module() == Some(true)
+}
+
+/// The folder of a package, relative to the workspace's root.
+pub(super) fn folder_of(package: &str) -> Option<&Path> {
+    let folder = FOLDERS.iter().find(|(name, _)| *name == package).map(|(_, folder)| *folder);
+    folder.or(package.strip_prefix("pugmark-")).map(Path::new)
 }
 
 /// The commit to compare with if none is given: the one where the branch left origin/main, or on main itself the
@@ -184,8 +189,7 @@ mod tests {
         for mutation in list::read().unwrap() {
             let words: Vec<&str> = mutation.test.split_whitespace().collect();
             let package = words[words.iter().position(|word| *word == "-p").unwrap() + 1];
-            let folder = FOLDERS.iter().find(|(name, _)| *name == package).map(|(_, folder)| *folder);
-            let folder = folder.or(package.strip_prefix("pugmark-")).unwrap();
+            let folder = folder_of(package).unwrap();
             let manifest = std::fs::read_to_string(workspace().join(folder).join("Cargo.toml")).unwrap();
             assert!(manifest.contains(&format!("name = {package:?}")), "{package}");
         }

@@ -167,7 +167,7 @@ fn error(output: &str) -> &str {
 }
 
 /// How many tests ran, by the lines `running 3 tests` of their binaries.
-fn tests(output: &str) -> u64 {
+pub(super) fn tests(output: &str) -> u64 {
     let number = |line: &str| line.strip_prefix("running ")?.split(' ').next()?.parse::<u64>().ok();
     output.lines().filter_map(number).sum()
 }
