@@ -140,10 +140,11 @@ pub(super) fn noticed_together(
 fn switches<'a>(chosen: &[&'a Mutation]) -> Result<(Vec<SourceFile>, Vec<Switched<'a>>)> {
     let mut by_file = BTreeMap::<&Path, Vec<(&Mutation, MutationTests)>>::new();
     for mutation in chosen {
+        let is_code = mutation.file.extension().is_some_and(|extension| extension == "rs");
         // A crate whose tests are not built here may not be built with the support crate at all.
         let in_crate = package_folder(&mutation.file)
             .is_some_and(|folder| !WITHOUT_TESTS.iter().any(|name| folder_of(name) == Some(folder)));
-        if let Some(tests) = MutationTests::parse(&mutation.test).filter(|_| in_crate) {
+        if let Some(tests) = MutationTests::parse(&mutation.test).filter(|_| is_code && in_crate) {
             by_file.entry(&mutation.file).or_default().push((mutation, tests));
         }
     }
