@@ -140,11 +140,7 @@ pub(super) fn noticed_together(
 fn switches<'a>(chosen: &[&'a Mutation]) -> Result<(Vec<SourceFile>, Vec<Switched<'a>>)> {
     let mut by_file = BTreeMap::<&Path, Vec<(&Mutation, MutationTests)>>::new();
     for mutation in chosen {
-        let is_code = mutation.file.extension().is_some_and(|extension| extension == "rs");
-        // A crate whose tests are not built here may not be built with the support crate at all.
-        let in_crate = package_folder(&mutation.file)
-            .is_some_and(|folder| !WITHOUT_TESTS.iter().any(|name| folder_of(name) == Some(folder)));
-        if let Some(tests) = MutationTests::parse(&mutation.test).filter(|_| is_code && in_crate) {
+        if let Some(tests) = MutationTests::parse(&mutation.test).filter(|_| can_ask(&mutation.file)) {
             by_file.entry(&mutation.file).or_default().push((mutation, tests));
         }
     }
@@ -206,6 +202,17 @@ fn choices<'a>(
         found.into_iter().map(|one| one.and_then(|(range, number_in)| Some((number(range)?, number_in))));
     let found = found.collect();
     Ok((mutated, found))
+}
+
+/// Whether a file is Rust's code that can ask the support crate which mutation is chosen.
+fn can_ask(file: &Path) -> bool {
+    let Some(folder) = package_folder(file) else { return false };
+    // Without tests that are built here, a crate may not be built with the support crate at all. What the build script
+    // compiles by itself knows no other crate.
+    let is_built_here = !WITHOUT_TESTS.iter().any(|name| folder_of(name) == Some(folder));
+    let script = std::fs::read_to_string(workspace().join(folder).join("build.rs")).unwrap_or_default();
+    let of_the_script = file.file_name().is_some_and(|name| script.contains(&*name.to_string_lossy()));
+    file.extension().is_some_and(|extension| extension == "rs") && is_built_here && !of_the_script
 }
 
 /// The folder of the package to which a source file belongs.
@@ -361,6 +368,20 @@ mod tests {
         let code = |site: usize| sites[site].mutants.iter().map(|one| one.code.as_str()).collect::<Vec<_>>();
         assert_eq!(code(0), ["\n    fn g() -> u8 { A + 2 }\n    g()\n"]);
         assert_eq!(code(1), [" A - 22 ", " A "]);
+    }
+
+    #[test]
+    fn code_that_is_built_for_hosts_can_ask() {
+        for (file, can) in [
+            ("kernel/src/intel/pt/session.rs", true),
+            ("tools/src/pugmark/record/emulator/thread.rs", true),
+            ("tools/src/pugmark/record/emulator/plugin.rs", false),
+            ("tools/src/pugmark/timeline/page.html", false),
+            ("boot/src/main.rs", false),
+            ("decoder-core/tests/flow/scenarios.rs", false),
+        ] {
+            assert_eq!(can_ask(Path::new(file)), can, "{file}");
+        }
     }
 
     #[test]
