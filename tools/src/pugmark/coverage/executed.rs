@@ -65,8 +65,9 @@ impl Executed {
         let mut add_edge = |from: &Straight, mode, to: u64, count| {
             let Some((last, length)) = last(from) else { return };
             let Some(bytes) = bytes.get_mut(..length) else { return };
-            let whole = image.read(last, Asid::default(), bytes) == length;
-            let insn = if whole { insn::decode(bytes, mode, last).ok() } else { None };
+            // The decoder has read the same bytes.
+            let _ = image.read(last, Asid::default(), bytes);
+            let insn = insn::decode(bytes, mode, last).ok();
             if let Some(insn) = insn.filter(|insn| insn.class.is_branch()) {
                 *self.edges.entry((last, to)).or_default() += count;
                 if matches!(insn.class, Class::NearCall | Class::IndirectCall) {

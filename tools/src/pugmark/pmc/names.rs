@@ -62,7 +62,7 @@ fn end(name: &str) -> String {
 }
 
 fn ends_with(name: &str, end: &str) -> bool {
-    name.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('_')) && !end.is_empty()
+    name.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('_'))
 }
 
 /// Names similar to an unknown one. `Display` writes the end of a message, which is empty if there are none.
