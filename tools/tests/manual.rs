@@ -87,7 +87,7 @@ fn shown(variables: &[(&str, &str)]) -> String {
     use std::io::Read;
     let (mut screen, second) = terminal::terminal();
     let mut command = Command::new(env!("CARGO_BIN_EXE_pugmark"));
-    command.args(["pmc", "list"]).env_remove("PAGER").env_remove("PUGMARK_PAGER");
+    command.args(["pmc", "list"]).env_remove("PAGER").env_remove("PUGMARK_PAGER").env_remove("LESS");
     command.envs(variables.iter().copied()).stdin(Stdio::null()).stdout(second);
     let mut child = command.spawn().unwrap();
     // The command has the only other copy of the terminal.
@@ -115,6 +115,12 @@ fn long_text_goes_through_the_pager_only_on_a_terminal() {
         (&[("PAGER", "cat")], &plain),
     ] {
         assert_eq!(shown(variables), **expected, "{variables:?}");
+    }
+    // The pager has options, unless the user has chosen some.
+    let options = "cat > /dev/null; echo \"$LESS\"";
+    for (less, expected) in [(None, "FRX\n"), (Some("-i"), "-i\n"), (Some(""), "\n")] {
+        let variables = [("PAGER", options)].into_iter().chain(less.map(|less| ("LESS", less)));
+        assert_eq!(shown(&variables.collect::<Vec<_>>()), expected, "{less:?}");
     }
     // A reader who leaves the pager early is no failure.
     assert_eq!(shown(&[("PAGER", "head -n 1")]).lines().count(), 1);

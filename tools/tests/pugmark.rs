@@ -187,6 +187,22 @@ fn text_has_the_hash_where_it_is_asked_for() {
 }
 
 #[test]
+fn the_text_of_a_trace_has_these_lines() {
+    let folder = scratch("whole-text");
+    let arguments =
+        ["decode", "--cpu", "6/94/3", "--hash", "--raw", "code:0x1000", "--layer", "blocks", "trace"];
+    let output = pugmark(&folder, &arguments, &[]);
+    let hash = json(&folder, &["decode", "--json", "--raw", "code:0x1000", "trace"], &[])["hash"].clone();
+    let expected = format!(
+        "bytes         44\npackets       7\nevents        0\ninstructions  6\nblocks        2\nhash          {}\n\
+         tsc first     0x5\ntsc last      0x9\nerrors        0\nprocessor     6/94/3\n",
+        hash.as_str().unwrap()
+    );
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn text_says_what_is_wrong_where_and_what_to_do() {
     let folder = scratch("text");
     let damaged = [TRACE, &[0x09], TRACE].concat();
@@ -426,6 +442,8 @@ fn bench_gives_the_counts_of_decode() {
         let totals = json(&folder, &[&["decode"], &arguments[..]].concat(), &[]);
         let number = |field: &str| speed[field].as_f64().unwrap();
         assert!(number("seconds_min") <= number("seconds_median") && number("mb_per_s") > 0.0, "{speed}");
+        let megabytes = TRACE.len() as f64 / 1e6;
+        assert!((number("mb_per_s") * number("seconds_median") / megabytes - 1.0).abs() < 0.001, "{speed}");
         assert_eq!((&speed["layer"], &speed["bytes"]), (&layer.into(), &TRACE.len().into()));
         assert_eq!(speed["hash"], totals["hash"], "{layer}");
         let of = |field: &str| totals[field].as_u64().unwrap();

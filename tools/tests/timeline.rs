@@ -110,6 +110,29 @@ fn what_is_lost_is_drawn_from_the_loss_to_where_the_trace_goes_on() {
 }
 
 #[test]
+fn calls_that_are_not_drawn_any_more_are_warned_of() {
+    let folder = Scratch::new("calls");
+    let timeline = |calls: &str| {
+        let output = folder.pugmark(&[
+            "timeline",
+            "-o",
+            "page.html",
+            "--calls",
+            calls,
+            "--raw",
+            "code:0x1000",
+            "trace",
+        ]);
+        assert!(output.status.success());
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap())
+    };
+    let drawn = "page.html: 1 calls of 1 threads\n";
+    let warning = "pugmark: warning: only the first 1 calls are drawn: --calls N\n";
+    assert_eq!(timeline("1"), [drawn, warning]);
+    assert_eq!(timeline("2"), [drawn, ""]);
+}
+
+#[test]
 fn without_time_instructions_are_counted() {
     let folder = Scratch::new("untimed");
     fs::write(folder.0.join("untimed"), [&TRACE[..16], &TRACE[24..]].concat()).unwrap();

@@ -71,6 +71,11 @@ fn aux(flags: u64) -> Vec<u8> {
     record(11, 0, &[0, 8, flags].iter().flat_map(|field: &u64| field.to_le_bytes()).collect::<Vec<u8>>())
 }
 
+/// A record that is no loss, though its bytes are those of one.
+fn other(kind: u32) -> Vec<u8> {
+    record(kind, 0, &[0, 8, 1].iter().flat_map(|field: &u64| field.to_le_bytes()).collect::<Vec<u8>>())
+}
+
 fn read(bytes: &[u8]) -> Result<PerfData> {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -104,6 +109,9 @@ fn traces_mappings_and_clocks_are_what_was_recorded() {
             mapping(8, 0x60_0000, 5, b"/lib/y"),
             aux(0),
             aux(1),
+            // PERF_RECORD_ITRACE_START and PERF_RECORD_LOST_SAMPLES.
+            other(12),
+            other(13),
             trace(0, 0, 3, NONE, b"12345\0\0\0"),
             trace(0, 5, 3, NONE, b"678"),
             trace(1, 0, NONE, 12, b"abcdefgh"),

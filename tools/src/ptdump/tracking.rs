@@ -176,3 +176,33 @@ impl Tracking {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pugmark_decoder_core::packet::Tsc;
+
+    /// Of the ratios of TSC to core cycles only those between TSCs in PSB+ are right: at others, tracing may have been off.
+    #[test]
+    fn tscs_calibrate_only_within_psbs() {
+        let tsc = |tsc| Packet::Tsc(Tsc { tsc });
+        let inside = |time| vec![Packet::Psb, tsc(time), Packet::PsbEnd];
+        let cycles = vec![Packet::Cyc(Cyc { cycles: 10 })];
+        let ratio = |packets: &[Vec<Packet>]| {
+            let options = PtdumpOptions { time: Some(TimeColumn::Ratio), ..PtdumpOptions::default() };
+            let mut tracking = Tracking::default();
+            let packets = packets.concat();
+            let mut of = |packet| tracking.packet(packet, &options, &Errata::NONE, &mut vec![]);
+            let shown = packets.iter().filter_map(&mut of);
+            shown.last().map(|(name, value)| format!("{name} {value}"))
+        };
+        for (packets, expected) in [
+            (vec![inside(100), cycles.clone(), inside(120)], "fcr 2.000"),
+            (vec![inside(100), cycles.clone(), vec![tsc(120)]], "fcr <unavailable>"),
+            (vec![vec![tsc(100)], cycles.clone(), inside(105)], "fcr 0.500"),
+            (vec![inside(100), inside(120)], "fcr <unavailable>"),
+        ] {
+            assert_eq!(ratio(&packets).as_deref(), Some(expected), "{packets:?}");
+        }
+    }
+}

@@ -467,9 +467,8 @@ mod tests {
         let names =
             ["o", "no", "b", "nb", "z", "nz", "be", "nbe", "s", "ns", "p", "np", "l", "nl", "le", "nle"];
         for (condition, name) in (0x70..).zip(names) {
-            let bytes = [condition, 1];
-            let reading = IcedReading::of(&bytes, ExecMode::Bits64, 0x1000);
-            assert_eq!(insn_text(&reading, &bytes, &PtxedOptions::default()), format!("  j{name} 0x1003"));
+            let text = format!("j{name} 0x1003");
+            agrees_with_xed(ExecMode::Bits64, &[condition, 1], &text, &text);
         }
     }
 

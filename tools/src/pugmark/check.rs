@@ -62,3 +62,41 @@ impl fmt::Display for Check {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pugmark_decoder_core::hash::AddressHash;
+
+    #[test]
+    fn each_difference_is_named_with_both_values() {
+        let mut hash = AddressHash::new();
+        hash.add(0x1000);
+        let totals = Totals { bytes: 7, instructions: 1, hash: Some(hash), ..Totals::default() };
+        let truth = |count, hash, bytes| Description {
+            file: "a/truth.json".into(),
+            truth: Some((count, hash)),
+            bytes,
+            ..Description::default()
+        };
+        let value = hash.value();
+        for (truth, text) in [
+            (truth(1, value, Some(7)), "equal to a/truth.json".to_owned()),
+            (truth(1, value, None), "equal to a/truth.json".to_owned()),
+            (truth(2, value, Some(7)), "not as a/truth.json: count 1 instead of 2".to_owned()),
+            (
+                truth(2, 5, Some(8)),
+                format!(
+                    "not as a/truth.json: bytes 7 instead of 8, count 1 instead of 2, hash {value:#018x} instead of \
+                     0x0000000000000005"
+                ),
+            ),
+        ] {
+            let check = Check::new(&totals, &truth).unwrap();
+            assert_eq!((check.to_string(), check.equal), (text.clone(), text.starts_with("equal")));
+        }
+        assert_eq!(Check::new(&totals, &Description::default()), None);
+        let check = Check::new(&Totals::default(), &truth(0, 5, None)).unwrap();
+        assert_eq!(check.to_string(), "not as a/truth.json: hash none instead of 0x0000000000000005");
+    }
+}

@@ -43,3 +43,30 @@ fn read(mut from: impl Read, size: Option<u64>, progress: &mut Progress) -> io::
     progress.end();
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives what the list says, one for each call.
+    struct Pipe(Vec<io::Result<&'static [u8]>>);
+
+    impl Read for Pipe {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            let bytes = if self.0.is_empty() { &[][..] } else { self.0.remove(0)? };
+            to[..bytes.len()].copy_from_slice(bytes);
+            Ok(bytes.len())
+        }
+    }
+
+    #[test]
+    fn a_signal_does_not_end_reading_and_another_error_does() {
+        let bar = indicatif::ProgressBar::hidden();
+        let with = |kind: io::ErrorKind| {
+            let pipe = Pipe(vec![Ok(b"one"), Err(kind.into()), Ok(b"two")]);
+            read(pipe, None, &mut Progress::in_bar(&bar)).map_err(|error| error.kind())
+        };
+        assert_eq!(with(io::ErrorKind::Interrupted), Ok(b"onetwo".to_vec()));
+        assert_eq!(with(io::ErrorKind::TimedOut), Err(io::ErrorKind::TimedOut));
+    }
+}

@@ -25,6 +25,8 @@ pub mod input;
 pub mod last;
 pub mod layers;
 pub mod manual;
+#[cfg(test)]
+mod object_file;
 pub mod options;
 pub mod pmc;
 pub mod processor;

@@ -146,4 +146,42 @@ mod tests {
             assert!(progress.bar.is_none() && shown.is_finished());
         }
     }
+
+    #[test]
+    fn a_bar_is_shown_of_work_that_is_watched_and_takes_long() {
+        for (watched, ago, shown) in [(true, 0, false), (true, 1, true), (false, 1, false)] {
+            let mut progress = Progress { watched, ..Progress::hidden() };
+            progress.begin("working", Size::Bytes(100));
+            progress.begin -= Duration::from_secs(ago);
+            progress.at(50);
+            let found = progress.bar.as_ref().map(|bar| (bar.position(), bar.length(), bar.message()));
+            assert_eq!(found, shown.then(|| (50, Some(100), "working".into())), "{watched} {ago}");
+        }
+        assert!(!Progress::hidden().watched);
+    }
+
+    #[test]
+    fn the_bar_goes_on_only_now_and_then_and_anew_with_other_work() {
+        let bar = ProgressBar::hidden();
+        let mut progress = Progress::in_bar(&bar);
+        let stride = u64::from(STRIDE);
+        for (reached, position) in
+            [(stride - 1, 0), (stride, stride), (2 * stride - 1, stride), (2 * stride, 2 * stride)]
+        {
+            progress.reached(reached);
+            assert_eq!(bar.position(), position);
+        }
+        progress.begin("other", Size::Unknown);
+        let bar = ProgressBar::hidden();
+        progress.bar = Some(bar.clone());
+        progress.reached(stride - 1);
+        assert_eq!(bar.position(), 0);
+        progress.reached(stride);
+        assert_eq!(bar.position(), stride);
+        // Of steps the first is as far from the begin as each from the one before.
+        for (steps, position) in [(stride - 1, stride), (1, 7), (stride - 1, 7), (1, 8)] {
+            (0..steps).for_each(|_| progress.step(|| if steps == 1 { position } else { 0 }));
+            assert_eq!(bar.position(), position);
+        }
+    }
 }

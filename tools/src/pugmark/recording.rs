@@ -89,16 +89,8 @@ impl Traced {
     /// If the file cannot be read, or has no traces of Intel PT.
     pub fn in_perf_data(file: &Path, symfs: Option<&Path>) -> Result<Vec<Self>> {
         let data = PerfData::read(file)?;
-        let PerfData { cpu, clocks, losses, .. } = data;
-        if losses > 0 {
-            tell(format_args!("pugmark: warning: perf lost some of the trace, {losses} times"));
-        }
-        if data.processes().len() > 1 {
-            tell(format_args!(
-                "pugmark: warning: several processes were traced; where they have different code at the same address, \
-                 that of the last one is used"
-            ));
-        }
+        let PerfData { cpu, clocks, .. } = data;
+        warnings(&data).for_each(|warning| tell(format_args!("pugmark: warning: {warning}")));
         let mut code: Vec<_> = data.mappings.iter().filter_map(|mapping| section(mapping, symfs)).collect();
         let kcore = file.with_file_name(KCORE);
         if kcore.is_file() {
@@ -220,9 +212,38 @@ fn collect(folder: &Path, name: &str, dirs: &mut Vec<String>) {
     }
 }
 
+/// What may be wrong with what perf recorded.
+fn warnings(data: &PerfData) -> impl Iterator<Item = String> {
+    let lost = (data.losses > 0).then(|| format!("perf lost some of the trace, {} times", data.losses));
+    let several = (data.processes().len() > 1).then(|| {
+        "several processes were traced; where they have different code at the same address, that of the last one is used"
+            .into()
+    });
+    lost.into_iter().chain(several)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn losses_and_several_processes_are_warned_of() {
+        let of = |losses, processes: &[i32]| {
+            let mapping = |process: &i32| Mapping {
+                process: *process,
+                address: 0x1000,
+                len: 0x1000,
+                offset: 0,
+                path: "/a".into(),
+            };
+            let mappings = processes.iter().map(mapping).collect();
+            warnings(&PerfData { losses, mappings, ..PerfData::default() }).collect::<Vec<_>>()
+        };
+        assert_eq!(of(0, &[7, 7]), [] as [&str; 0]);
+        assert_eq!(of(1, &[7]), ["perf lost some of the trace, 1 times"]);
+        let both = of(2, &[7, 8]);
+        assert!(both[0].ends_with(" 2 times") && both[1].starts_with("several processes"), "{both:?}");
+    }
 
     #[test]
     fn without_an_index_the_folders_names_say_the_order() {

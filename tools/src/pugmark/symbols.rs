@@ -281,6 +281,9 @@ pub(super) fn moved(file: &object::File<'_>, code: &TracedCode) -> Option<u64> {
 }
 
 #[cfg(test)]
+mod files;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

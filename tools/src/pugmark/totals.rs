@@ -202,4 +202,42 @@ mod tests {
         assert_eq!(Totals { errors, ..Totals::default() }.advice(), ["first", "second"]);
         assert!(Totals::default().advice().is_empty());
     }
+
+    #[test]
+    fn each_layer_has_its_lines() {
+        let mut hash = AddressHash::new();
+        hash.add(0x1000);
+        let totals = Totals {
+            bytes: 1,
+            packets: 2,
+            events: 3,
+            conditional: 4,
+            indirect: 5,
+            instructions: 6,
+            blocks: 7,
+            hash: Some(hash),
+            tsc_first: Some(0x10),
+            tsc_last: Some(0x20),
+            ..Totals::default()
+        };
+        let insns = format!("events=3 instructions=6 hash={}", hash_text(hash));
+        for (layer, own) in [
+            (Layer::Packets, ""),
+            (Layer::Events, "events=3"),
+            (Layer::Query, "events=3 conditional=4 indirect=5"),
+            (Layer::Insns, &insns),
+            (Layer::Blocks, &insns.replace(" hash", " blocks=7 hash")),
+            (Layer::Edges, &insns),
+        ] {
+            let mut text = vec![];
+            totals.print(layer, &mut text).unwrap();
+            let all = format!("bytes=1 packets=2 {own} tsc_first=0x10 tsc_last=0x20 errors=0");
+            let line = |word: &str| {
+                let (name, value) = word.split_once('=').unwrap();
+                format!("{:<13} {value}\n", name.replace('_', " "))
+            };
+            let expected: String = all.split_whitespace().map(line).collect();
+            assert_eq!(String::from_utf8(text).unwrap(), expected, "{layer:?}");
+        }
+    }
 }

@@ -326,4 +326,25 @@ mod tests {
         let steps = [step(Interrupt, 0x18, 0x700), step(InterruptReturn, 0x710, 0x18)];
         assert_eq!(said(&steps), ["10", "700", "leave"]);
     }
+
+    #[test]
+    fn a_trace_has_time_if_a_tsc_is_anywhere_in_it() {
+        use pugmark_decoder_core::packet::PSB;
+        // TSC (5); PAD; a byte that begins no packet.
+        let (tsc, pad, bad) = (&b"\x19\x05\0\0\0\0\0\0"[..], &[0][..], &[0x09][..]);
+        let plain = Config::default();
+        let mut clocked = plain;
+        clocked.clocks.nom_freq = 30;
+        let units = |pieces: &[&[u8]]| {
+            let trace = pieces.concat();
+            [plain, clocked].map(|config| TraceClock::of(&trace, config).unit)
+        };
+        let timed = [Unit::Ticks, Unit::Nanoseconds];
+        assert_eq!(units(&[&PSB, tsc, &PSB, pad]), timed);
+        assert_eq!(units(&[&PSB, pad, bad, &PSB, tsc]), timed);
+        assert_eq!(units(&[&PSB, tsc, bad, &PSB, pad, bad, &PSB]), timed);
+        assert_eq!(units(&[&PSB, pad, bad, &PSB]), [Unit::Instructions; 2]);
+        // No PSB is in front of it.
+        assert_eq!(units(&[tsc, &PSB]), [Unit::Instructions; 2]);
+    }
 }

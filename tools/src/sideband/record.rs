@@ -404,4 +404,17 @@ mod tests {
         let (event, _) = TimedRecord::parse(&unknown, &config).unwrap();
         assert_eq!((event.sample, event.due), (Sample::default(), 0));
     }
+
+    #[test]
+    fn a_text_takes_whole_words_with_the_zero_at_its_end() {
+        for (len, words) in [(0, 1), (7, 1), (8, 2), (15, 2), (16, 3)] {
+            let bytes = [vec![b'a'; len], vec![0; 8 * words - len], vec![9; 8]].concat();
+            let mut fields = Fields(&bytes);
+            assert_eq!((fields.text().unwrap().len(), fields.0), (len, &[9; 8][..]));
+            assert_eq!(Fields(&bytes[..len]).text(), Err(RecordProblem::Text), "{len}");
+            if len % 8 != 7 {
+                assert_eq!(Fields(&bytes[..8 * words - 1]).text(), Err(RecordProblem::Size), "{len}");
+            }
+        }
+    }
 }

@@ -370,3 +370,33 @@ fn options_choose_columns_and_details() {
     assert_eq!(flags(&["--event:iflags"]), ["[interrupts enabled]", "[end of trace]"]);
     assert_eq!(flags(&[]), ["[end of trace]"]);
 }
+
+#[test]
+fn a_mode_that_contradicts_is_at_its_place_and_what_else_contradicts_is_after_the_psb() {
+    // 1000: nop; 1001: nop; 1002: jnz 1000; 1004: ret
+    let code = [0x90, 0x90, 0x75, 0xfc, 0xc3];
+    for (name, before, status, line) in [
+        // TNT (taken); MODE.Exec (32 bit), FUP (1000).
+        ("mode", &[0x06][..], &[0x99, 0x02, 0x3d, 0x00, 0x10][..], "[2c, 1000: error: bad status update]"),
+        // Tracing is off, but goes on.
+        ("off", &[], &[], "[2b, 0: error: bad status update]"),
+        // TIP.PGD: tracing is off. FUP (1000): it is on.
+        ("on", &[0x01], &[0x3d, 0x00, 0x10], "[2f, 1000: error: bad status update]"),
+    ] {
+        let trace = [before, &PSB, status, &[0x02, 0x23]].concat();
+        for decoder in ["--insn-decoder", "--block-decoder"] {
+            let lines =
+                lines(&format!("contradicts-{name}{decoder}"), &code, &trace, &["--no-inst", decoder]);
+            assert_eq!(lines.last().unwrap(), line, "{name} {decoder}: {lines:?}");
+        }
+    }
+}
+
+#[test]
+fn instructions_that_wait_for_the_end_of_their_block_are_shown_at_the_end_of_the_trace() {
+    // 1000: nop; 1001: nop; 1002: jnz 1000. TNT: not taken.
+    let code = [0x90, 0x90, 0x75, 0xfc, 0xc3];
+    let shown = lines("waiting", &code, &[0x04], &["--no-inst", "--insn-decoder", "--offset"]);
+    let insns = [0x1000, 0x1001, 0x1002].map(|ip| format!("{:016x}  {ip:016x}", 0x1c));
+    assert_eq!(shown, [&insns[..], &["[end of trace]".to_owned()]].concat());
+}

@@ -68,6 +68,35 @@ fn the_exit_status_is_the_programs_or_says_why_there_is_none() {
     assert_eq!(help.status.code(), Some(0));
 }
 
+/// An emulator that is missing, or whose interface is another one, is not used unless it is asked for.
+#[test]
+fn only_an_emulator_that_can_load_the_plugin_is_chosen() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(program) = compile_bare("chosen", programs::FAR) else { return };
+    let own = program.path("program");
+    for version in [None, Some("4.2.1"), Some("9.0.0"), Some("x")] {
+        let tools = program.path(version.unwrap_or("none"));
+        fs::create_dir_all(&tools).expect("a folder");
+        if let Some(version) = version {
+            let fake = tools.join("qemu-x86_64");
+            fs::write(&fake, format!("#!/bin/sh\necho qemu-x86_64 version {version}\n")).expect("a file");
+            fs::set_permissions(fake, fs::Permissions::from_mode(0o755)).expect("permissions");
+        }
+        let run = |engine: &str| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_pugmark"));
+            command
+                .args(["record", "--engine", engine, "--out"])
+                .arg(program.path("out"))
+                .arg("--")
+                .arg(&own);
+            command.env("PATH", &tools).output().expect("it runs").status.code()
+        };
+        assert_eq!(run("auto"), Some(3), "{version:?}");
+        assert_eq!(json(&program, "truth.json")["count"], programs::FAR_INSNS);
+        assert_ne!(run("emulator"), Some(3), "{version:?}");
+    }
+}
+
 /// Starts to record [`programs::LINES`] and waits until it has written a line.
 fn ready(scratch: &Scratch, engine: Engine, arguments: &[&str]) -> (Child, impl BufRead) {
     let mut command = record(scratch, engine, &["--"]);

@@ -475,6 +475,36 @@ fn both_engines_make_the_same_trace_of_a_program_that_asks_nothing_of_its_proces
 }
 
 #[test]
+fn instructions_that_change_segments_and_flags_are_traced() {
+    for_each_engine(|engine| {
+        let Some(program) = compile_bare("far", programs::FAR) else { return };
+        let options =
+            RecordOptions { out: program.path("out"), ..options(engine, [program.path("program")]) };
+        let recording = record(&options, &mut |_| {}).expect("it is recorded");
+        assert_eq!((recording.ending, recording.parts.len()), (Ending::Exit(3), 1), "{engine:?}");
+        assert_eq!(check(&recording.parts[0]), programs::FAR_INSNS, "{engine:?}");
+    });
+}
+
+#[test]
+fn addresses_are_the_same_each_time_unless_they_are_asked_to_differ() {
+    let random = fs::read_to_string("/proc/sys/kernel/randomize_va_space").unwrap_or_default();
+    if random.trim() == "0" {
+        println!("skipped: the system does not randomise addresses");
+        return;
+    }
+    let scratch = Scratch::new("aslr");
+    let image = |aslr| {
+        let plain = options(Engine::Stepping, ["/bin/true"]);
+        let options = RecordOptions { out: scratch.path("out"), limit: Some(1), aslr, ..plain };
+        record(&options, &mut |_| {}).expect("it is recorded");
+        fs::read_to_string(scratch.path("out/image.json")).expect("an image")
+    };
+    assert!(image(false) == image(false));
+    assert!(image(true) != image(true));
+}
+
+#[test]
 fn what_a_script_executes_is_followed_by_both_engines() {
     for_each_engine(|engine| {
         let scratch = Scratch::new("script");

@@ -426,6 +426,17 @@ int main(void) {
 }
 "#;
 
+/// A far return to the next instruction, the flags on the stack, and the stack's segment: instructions that stepping must
+/// treat specially. It ends with status 3.
+pub(crate) const FAR: &str = r#"
+__asm__(".globl _start\n_start: mov %cs, %eax\n push %rax\n lea 1f(%rip), %rcx\n push %rcx\n lretq\n"
+        "1: pushfq\n popfq\n mov %ss, %ecx\n mov %ecx, %ss\n nop\n"
+        "mov $3, %edi\n mov $231, %eax\n syscall\n"); /* exit_group */
+"#;
+
+/// The number of instructions that it executes.
+pub(crate) const FAR_INSNS: u64 = 13;
+
 /// Calls, loops, a jump table, string instructions and system calls, and nothing that depends on the processor or on where
 /// the stack is. It ends with status 3.
 pub(crate) const BARE: &str = r#"

@@ -171,4 +171,28 @@ mod tests {
         ];
         assert_eq!(ranges(&blocks), expected);
     }
+
+    #[test]
+    fn the_blocks_of_a_file_are_in_order_whatever_the_order_of_its_sections() {
+        use crate::pugmark::object_file::{GLOBAL, ObjectFile};
+        let symbols = [("first", 0x1000, 4, GLOBAL, 2), ("second", 0x1005, 10, GLOBAL, 2)];
+        let pieces: &[(u64, u64, &[u8])] = &[(0x2000, 0x3000, &[0xc3, 0x90]), (0x1000, 0x1000, CODE)];
+        let file = ObjectFile { pieces, symbols: &symbols }.bytes();
+        let blocks = FileBlocks::of(&object::File::parse(&*file).unwrap(), 0x10).unwrap();
+        let named: Vec<_> = blocks
+            .blocks
+            .iter()
+            .map(|block| (block.addresses.start, block.addresses.end, blocks.name(block)))
+            .collect();
+        let expected = [
+            (0x1010, 0x1014, "first"),
+            (0x1015, 0x1018, "second"),
+            (0x1018, 0x101d, "second+0x3"),
+            (0x101d, 0x101f, "second+0x8"),
+            // Without functions, a section is a piece.
+            (0x3010, 0x3011, "code"),
+            (0x3011, 0x3012, "code+0x1"),
+        ];
+        assert_eq!(named, expected.map(|(from, to, name)| (from, to, name.to_owned())));
+    }
 }

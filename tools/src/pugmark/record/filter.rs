@@ -195,6 +195,9 @@ mod tests {
         // Each file is there once, the program's own first, whatever its place in memory.
         assert_eq!(symbols.files[0].0, own);
         assert!(symbols.files.len() > 1, "{symbols:?}");
+        // Where a file is mapped only to be read says nothing of its code.
+        let read_only = TaskMapping::parse(&format!("10000000-10001000 r--p 0 fe:00 7 {own}"));
+        assert_eq!(Symbols::new(&[&read_only[..], &maps].concat(), own).files, symbols.files);
         let at = pugmark_filter_first as *const () as u64;
         let range: Range = "pugmark_filter_first".parse().unwrap();
         let (first, last) = range.resolve(&symbols).unwrap();

@@ -103,3 +103,89 @@ fn calls(drawing: &Drawing, track: &Track, track_uuid: u64) -> Vec<Message> {
     packets.extend(open.into_iter().rev().map(end));
     packets
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pugmark::walk::Unit;
+
+    /// The fields of a message: numbers as they are, messages and texts as bytes.
+    fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
+        let mut found = vec![];
+        while !bytes.is_empty() {
+            let tag = varint(&mut bytes);
+            let value = varint(&mut bytes);
+            let inner = if tag & 7 == 2 { value as usize } else { 0 };
+            found.push((tag >> 3, value, &bytes[..inner]));
+            bytes = &bytes[inner..];
+        }
+        found
+    }
+
+    fn varint(bytes: &mut &[u8]) -> u64 {
+        let length = bytes.iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
+        let (own, rest) = bytes.split_at(length);
+        *bytes = rest;
+        own.iter().rev().fold(0, |value, byte| value << 7 | u64::from(byte & 0x7f))
+    }
+
+    /// A message as text: `field=number`, `field=(…)` for the messages in `inner`, `field=text` for others.
+    fn shown(bytes: &[u8], inner: &[u64]) -> String {
+        let field = |(field, value, bytes): (u64, u64, &[u8])| match bytes {
+            [] => format!("{field}={value}"),
+            _ if inner.contains(&field) => format!("{field}=({})", shown(bytes, &[4])),
+            _ => format!("{field}={}", String::from_utf8_lossy(bytes)),
+        };
+        fields(bytes).into_iter().map(field).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn threads_have_a_track_for_functions_and_one_for_losses() {
+        let slice = |from, to, depth, order, name| Slice { from, to, depth, order, name, insns: 0 };
+        let one = Track {
+            name: "one".into(),
+            pid: 7,
+            tid: 300,
+            // They are listed as they end.
+            slices: vec![slice(20, 30, 1, 1, 1), slice(40, 50, 1, 2, 1), slice(10, 200, 0, 0, 0)],
+            losses: vec![(60, 70, "a loss".into())],
+            marks: vec![(15, "a mark".into())],
+        };
+        let two = Track {
+            name: "two".into(),
+            pid: 7,
+            tid: 8,
+            slices: vec![slice(5, 6, 0, 0, 1)],
+            ..Track::default()
+        };
+        let names = vec!["main".into(), "leaf".into()];
+        let bytes = trace(&Drawing { unit: Unit::Nanoseconds, names, tracks: vec![one, two] });
+        let packets: Vec<_> = fields(&bytes)
+            .into_iter()
+            .map(|(field, _, packet)| {
+                assert_eq!(field, 1);
+                shown(packet, &[11, 60])
+            })
+            .collect();
+        assert_eq!(
+            packets,
+            [
+                "60=(1=1 4=(1=7 2=300 5=one))",
+                "60=(1=2 2=lost 5=1)",
+                "8=10 10=1 11=(9=1 11=1 23=main)",
+                "8=20 10=1 11=(9=1 11=1 23=leaf)",
+                "8=30 10=1 11=(9=2 11=1)",
+                "8=40 10=1 11=(9=1 11=1 23=leaf)",
+                "8=50 10=1 11=(9=2 11=1)",
+                "8=200 10=1 11=(9=2 11=1)",
+                "8=60 10=1 11=(9=1 11=2 23=LOST: a loss)",
+                "8=70 10=1 11=(9=2 11=2)",
+                "8=15 10=1 11=(9=3 11=1 23=a mark)",
+                "60=(1=3 4=(1=7 2=8 5=two))",
+                "60=(1=4 2=lost 5=3)",
+                "8=5 10=1 11=(9=1 11=3 23=leaf)",
+                "8=6 10=1 11=(9=2 11=3)",
+            ]
+        );
+    }
+}

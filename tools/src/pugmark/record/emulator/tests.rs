@@ -345,6 +345,26 @@ fn a_thread_says_what_it_is_called_and_what_it_executed() {
     let part = one_thread(&script, &told);
     assert_eq!((&*part.program, &*part.thread.comm), ("/usr/bin/a", "a-program-with-"));
     assert_eq!((part.thread.arguments.join(" "), part.thread.tid), ("a --".into(), PID as i32));
+    // Both files say the same of it.
+    let json = |name: &str| -> serde_json::Value {
+        serde_json::from_slice(&fs::read(part.dir.join(name)).unwrap()).unwrap()
+    };
+    let (truth, index) = (json("truth.json"), &json("recording.json")["parts"][0]);
+    for (name, value) in [
+        ("task", 1.into()),
+        ("pid", PID.into()),
+        ("tid", PID.into()),
+        ("comm", "a-program-with-".into()),
+        ("arguments", vec!["a", "--"].into()),
+        ("tsc_first", part.tsc.0.into()),
+        ("tsc_last", part.tsc.1.into()),
+        ("ended", "over".into()),
+        ("count", 3.into()),
+        ("hash", format!("{:#018x}", part.truth.value()).into()),
+        ("bytes", part.bytes.into()),
+    ] {
+        assert_eq!((&truth[name], &index[name]), (&value, &value), "{name}");
+    }
     // The time never goes back.
     assert_eq!(part.tsc, (1000, 1000 + 0x1_0000_0005 + 1000 + 3 + 1));
     // The name is that which it had last.
@@ -405,17 +425,24 @@ fn a_forked_process_has_the_code_and_the_handlers_of_its_parent() {
 #[test]
 fn who_executes_another_program_goes_on_with_its_own_number() {
     let script = Script::new("exec");
-    let emulation = script.emulation();
-    let rings = [
-        process_ring(&emulation, (PID, 0), 0..BLOCKS.len(), |_| ()),
-        // The second thread executes a program. The other process is about to execute one, too.
-        thread_ring(&emulation, (PID, 0), PID, &[Run(2), Run(3)]),
-        process_ring(&emulation, (PID + 9, 1), 0..BLOCKS.len(), |header| header.made.store(2, Relaxed)),
-        thread_ring(&emulation, (PID + 9, 1), PID + 9, &[Run(3), Run(0), Says(Kind::Exec, &[])]),
-        process_ring(&emulation, (PID, 2), 0..BLOCKS.len(), |header| header.made.store(20, Relaxed)),
-        thread_ring(&emulation, (PID, 2), PID, &[Run(0), Run(4), EXIT]),
+    let mut emulation = script.emulation();
+    let (first, other, second) = ((PID, 0), (PID + 9, 1), (PID, 2));
+    let process = |emulation: &Emulation<'_>, id, made| {
+        process_ring(emulation, id, 0..BLOCKS.len(), |header| header.made.store(made, Relaxed))
+    };
+    // The second thread of the first process executes a program. The other process is about to execute one, too.
+    let exec = Says(Kind::Exec, &[]);
+    let mut rings = vec![
+        process(&emulation, first, 0),
+        thread_ring(&emulation, first, PID, &[Run(2), Run(3)]),
+        thread_ring(&emulation, first, PID + 1, &[Run(4), Run(2), exec]),
+        process(&emulation, other, 10),
+        thread_ring(&emulation, other, PID + 9, &[Run(3), Run(0), exec]),
     ];
-    let _second = thread_ring(&emulation, (PID, 0), PID + 1, &[Run(4), Run(2), Says(Kind::Exec, &[])]);
+    emulation.find_rings().unwrap();
+    emulation.read_threads().unwrap();
+    rings.push(process(&emulation, second, 20));
+    rings.push(thread_ring(&emulation, second, PID, &[Run(0), Run(4), EXIT]));
     let recording = emulation.run(&mut |_| {}).unwrap();
     drop(rings);
     let parts: Vec<_> = recording.parts.iter().map(|part| (part.task, part.cause, flow(part))).collect();
