@@ -197,6 +197,37 @@ mod tests {
     }
 
     #[test]
+    fn the_table_of_short_packets_gives_each_ones_outcomes() {
+        for (packet, (row, computed)) in SHORT.into_iter().zip(short()).enumerate() {
+            // Bit 0 tells other packets apart, and one outcome at least comes before the highest bit that is set.
+            let outcomes: Vec<u8> = match packet {
+                4.. if packet % 2 == 0 => {
+                    let digits = std::format!("{packet:b}");
+                    digits[1..digits.len() - 1].bytes().map(|digit| digit - b'0').collect()
+                }
+                _ => Vec::new(),
+            };
+            let mut expected = [0; 8];
+            expected[..outcomes.len()].copy_from_slice(&outcomes);
+            expected[7] = outcomes.len() as u8;
+            assert_eq!((row.to_le_bytes(), computed), (expected, row), "{packet:#x}");
+        }
+    }
+
+    #[test]
+    fn a_part_is_full_with_the_last_outcome_that_it_may_have() {
+        let mut ahead = BranchesAhead::new();
+        ahead.fill(|writer| {
+            for number in 0..OUTCOMES {
+                assert!(!writer.is_full(), "{number}");
+                writer.short(0, 0b100);
+            }
+            assert!(writer.is_full());
+        });
+        assert_eq!(ahead.end(), BranchCursor { outcomes: OUTCOMES, targets: 0 });
+    }
+
+    #[test]
     fn a_target_comes_after_the_outcomes_before_it() {
         let mut ahead = BranchesAhead::new();
         ahead.fill(|writer| {

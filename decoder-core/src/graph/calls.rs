@@ -109,3 +109,101 @@ impl GraphCalls {
         self.stack
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{
+        node::{Body, NodeMut, Words, halves},
+        store::{Graph, WORDS_PER_BLOCK},
+    };
+
+    extern crate std;
+    use std::{vec, vec::Vec};
+
+    /// How many calls each block has.
+    const CALLS: [u8; 4] = [1, 1, 2, 3];
+
+    /// Blocks with calls to return addresses of their own, and a block at each last return address.
+    fn blocks(graph: &mut Graph<'_>) -> Vec<(u32, Vec<u64>, u32)> {
+        let mut segment = 0;
+        let mut add = |graph: &mut Graph<'_>, ip, returns: &[u64]| {
+            let place = graph.find(ip).expect_err("it is new");
+            let number = graph.add(place, ip).expect("there is room");
+            let calls = returns.len() as u8;
+            let body = Body { ip, end_ip: ip, insns: 1, section: 0, segment, segments: 1, calls, size: 1 };
+            segment += 1;
+            for to in returns {
+                let [low, high] = halves(*to);
+                graph.segments[segment as usize] = [low, high, 0, 0];
+                segment += 1;
+            }
+            graph.bodies[number as usize] = body.words();
+            graph.change(number, |node| node.set_calls(calls));
+            number
+        };
+        let mut all = vec![];
+        for (calls, base) in CALLS.into_iter().zip((0xffff_8000_0000_1000_u64..).step_by(0x1000)) {
+            let returns: Vec<u64> = (1..=u64::from(calls)).map(|call| base + 0x10 * call).collect();
+            let caller = add(graph, base, &returns);
+            let site = add(graph, returns[returns.len() - 1], &[]);
+            all.push((caller, returns, site));
+        }
+        all
+    }
+
+    #[test]
+    fn calls_come_back_in_order_whether_or_not_the_blocks_after_them_are_known() {
+        let mut memory = vec![0; 60 * WORDS_PER_BLOCK];
+        let mut graph = Graph::new(&mut memory);
+        let blocks = blocks(&mut graph);
+        let mut rng = fastrand::Rng::with_seed(5);
+        for _ in 0..300 {
+            let mut calls = GraphCalls::new(ReturnStack::new());
+            let mut top = calls.top();
+            // The addresses that are to come, and whether the block there was known, and the block with the call.
+            let mut expected: Vec<(u64, u32, u32)> = vec![];
+            for _ in 0..rng.usize(1..150) {
+                let (caller, returns, site) = &blocks[rng.usize(..blocks.len())];
+                let known = if rng.bool() { *site } else { 0 };
+                graph.change(*caller, |node: &mut NodeMut<'_>| node.set_site(known));
+                match rng.u8(..8) {
+                    0..4 => {
+                        let all = rng.u8(..4) > 0;
+                        calls.push(&mut top, &graph.view(), *caller, graph.view().node(*caller), all);
+                        let last = returns.len() - 1;
+                        expected.extend(returns[..last].iter().map(|ip| (*ip, 0, 0)));
+                        expected.extend(all.then_some((returns[last], known, *caller)));
+                        expected.drain(..expected.len().saturating_sub(DEPTH));
+                    }
+                    4 => {
+                        calls.forget_blocks(top, graph.view());
+                        expected.iter_mut().for_each(|(_, site, caller)| (*site, *caller) = (0, 0));
+                    }
+                    _ => {
+                        let (popped, wanted) = (calls.pop(&mut top), expected.pop());
+                        assert_eq!(popped, wanted.map(|(_, site, caller)| (site, caller)));
+                        match wanted {
+                            Some((ip, 0, _)) => assert_eq!(calls.popped(top), ip),
+                            Some((ip, site, _)) => assert_eq!(graph.view().ip(site), ip),
+                            None => {}
+                        }
+                    }
+                }
+            }
+            let mut stack = calls.settle(top, graph.view());
+            let found: Vec<u64> = core::iter::from_fn(|| stack.pop()).collect();
+            assert!(found.iter().eq(expected.iter().rev().map(|(ip, ..)| ip)), "{found:x?} {expected:x?}");
+        }
+    }
+
+    #[test]
+    fn a_node_says_whether_it_has_calls_and_whether_it_has_several() {
+        for calls in 0..4 {
+            let mut words: Words = [0; 8];
+            NodeMut(&mut words).set_calls(calls);
+            let node = Node(&words);
+            assert_eq!((node.has_calls(), node.has_several_calls()), (calls > 0, calls > 1), "{calls}");
+        }
+    }
+}

@@ -68,3 +68,50 @@ impl CodeContext {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::Section;
+
+    extern crate std;
+    use std::vec::Vec;
+
+    fn context(cr3: u64, vmcs: u64) -> CodeContext {
+        let space = Asid { cr3: Some(cr3), vmcs: Some(vmcs) };
+        CodeContext { mode: ExecMode::Bits64, speculative: false, space }
+    }
+
+    #[test]
+    fn only_what_the_code_depends_on_makes_a_new_context() {
+        const SPACES: [AddressSpace; 4] = [
+            AddressSpace::Any,
+            AddressSpace::Cr3(0x1000),
+            AddressSpace::Vmcs(0x2000),
+            AddressSpace::Guest { vmcs: 0x2000, cr3: 0x1000 },
+        ];
+        // CR3 and VMCS in turn.
+        let numbers = |contexts: &mut CodeContexts| {
+            [(1, 1), (2, 1), (1, 2), (2, 2), (1, 1)]
+                .map(|(cr3, vmcs)| contexts.number_of(context(cr3 << 12, vmcs << 12)).expect("there is room"))
+        };
+        let expected = [[0; 5], [0, 1, 0, 1, 0], [0, 0, 1, 1, 0], [0, 1, 2, 3, 0]];
+        for (space, expected) in SPACES.into_iter().zip(expected) {
+            let plain = Section { base: 0, bytes: &[0x90], space: AddressSpace::Any };
+            let sections = [plain, Section { base: 0x1000, bytes: &[0x90], space }];
+            let mut contexts = CodeContexts::NONE;
+            contexts.sees(Image::new(&sections));
+            assert_eq!(numbers(&mut contexts), expected, "{space:x?}");
+            contexts.clear();
+            assert_eq!(numbers(&mut contexts), expected, "{space:x?}, after it was cleared");
+        }
+    }
+
+    #[test]
+    fn there_are_as_many_contexts_as_have_room() {
+        let mut contexts = CodeContexts::NONE;
+        let numbers: Vec<_> = (0..34).map(|cr3| contexts.number_of(context(cr3 << 12, 0))).collect();
+        let expected: Vec<_> = (0..34).map(|number| (number < 32).then_some(number)).collect();
+        assert_eq!(numbers, expected);
+    }
+}

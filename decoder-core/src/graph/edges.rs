@@ -147,6 +147,21 @@ mod tests {
     }
 
     #[test]
+    fn a_place_is_the_highest_bits_of_a_product_with_the_golden_ratio() {
+        // Fibonacci's numbers come as near to the ratio as 64 bits tell.
+        let (mut less, mut more) = (1_u128, 1_u128);
+        for _ in 0..91 {
+            (less, more) = (more, less + more);
+        }
+        let ratio = (less << 64) / more;
+        let mut rng = fastrand::Rng::with_seed(3);
+        for _ in 0..1_000 {
+            let ip = rng.u64(..);
+            assert_eq!(place(ip), ((u128::from(ip) * ratio) >> 48) as u16, "{ip:x}");
+        }
+    }
+
+    #[test]
     fn a_count_stays_at_its_most_or_wraps_around() {
         let trace = [SYNC, &LOOP.repeat(300), TAIL];
         // The edge from 1004 to 1000 is taken 299 times, from one to the other within the loop 300 times.

@@ -225,3 +225,62 @@ impl<'g> View<'g> {
         self.segments.get(first..first + usize::from(body.calls)).unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    extern crate std;
+    use std::vec;
+
+    #[test]
+    fn all_memory_is_shared_out_among_the_parts() {
+        for words in 0..5_000 {
+            let mut memory = vec![u32::MAX; words];
+            let graph = Graph::new(&mut memory);
+            let Graph { nodes, bodies, segments, index, .. } = &graph;
+            let room = nodes.len();
+            let what = std::format!("{words} words, {room} blocks");
+            assert_eq!(bodies.len(), room, "{what}");
+            assert_eq!(graph.statistics(), Statistics { room: room.saturating_sub(1), ..Default::default() });
+            // No more than a segment's words, and those that a block too few could have had, are left over.
+            let taken = index.len() + 8 * (nodes.len() + bodies.len()) + 4 * segments.len();
+            assert!(taken <= words && words - taken < 4, "{what}: {taken}");
+            if index.is_empty() {
+                assert!(words < 2 * WORDS_PER_BLOCK, "{what}");
+                continue;
+            }
+            // Block 0 is not in the index. A search ends where a place is free, and begins at the hash's highest bits.
+            assert!(
+                index.len().is_power_of_two() && index.len() >= 2 * (room - 1),
+                "{what}: {}",
+                index.len()
+            );
+            assert_eq!(1 << (64 - graph.shift), index.len(), "{what}");
+            assert!(segments.len() >= 2 * room, "{what}: {}", segments.len());
+            assert!(index.iter().all(|place| *place == 0), "{what}");
+            assert_eq!((nodes[0], bodies[0]), ([0; 8], [0; Body::WORDS]), "{what}");
+        }
+    }
+
+    #[test]
+    fn blocks_of_full_memory_are_found_and_forgotten_together() {
+        let mut memory = vec![u32::MAX; 50 * WORDS_PER_BLOCK];
+        let mut graph = Graph::new(&mut memory);
+        let room = graph.statistics().room;
+        for round in 0..3 {
+            for number in 0..room as u64 {
+                let ip = 0xffff_8000_0000_0000 + 16 * number;
+                let place = graph.find(ip).expect_err("it was not added");
+                assert_eq!(graph.add(place, ip), Some(number as u32 + 1));
+                assert_eq!(graph.find(ip).ok(), Some(number as u32 + 1));
+            }
+            let place = graph.find(1).expect_err("it was not added");
+            assert_eq!(graph.add(place, 1), None);
+            let built = (round + 1) * room as u64;
+            assert_eq!(graph.statistics(), Statistics { blocks: room, room, flushes: round, built });
+            graph.flush();
+            assert_eq!(graph.statistics(), Statistics { blocks: 0, room, flushes: round + 1, built });
+        }
+    }
+}

@@ -227,7 +227,7 @@ fn a_graph_that_has_forgotten_its_blocks_has_all_its_room_again() {
 }
 
 /// The outcomes in short TNT packets, oldest first.
-fn tnts(outcomes: &[bool]) -> Vec<u8> {
+pub(crate) fn tnts(outcomes: &[bool]) -> Vec<u8> {
     let packet = |some: &[bool]| some.iter().fold(1_u8, |bits, taken| bits << 1 | u8::from(*taken)) << 1;
     outcomes.chunks(6).map(packet).collect()
 }

@@ -14,7 +14,7 @@ use std::cell::{Cell, RefCell};
 
 /// What a decoder returns, with blocks split into instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(crate) enum Step {
     Insn(u64),
     Event(Event),
     Error(Error),
@@ -51,10 +51,11 @@ fn steps<D>(
     }
 }
 
-fn compare(trace: &[u8], image: Image<'_>, config: Config<'_>, what: &str) -> usize {
+/// What both decoders return, and where they go on after errors.
+pub(crate) fn recovered(trace: &[u8], image: Image<'_>, config: Config<'_>, what: &str) -> Vec<Step> {
     let mut insns = InsnDecoder::with_config(trace, image, config);
     if insns.sync_forward().is_none() {
-        return 0;
+        return vec![];
     }
     let next = |decoder: &mut InsnDecoder<'_>, steps: &mut Vec<Step>| {
         let item = decoder.next()?;
@@ -95,7 +96,7 @@ fn compare(trace: &[u8], image: Image<'_>, config: Config<'_>, what: &str) -> us
         let same = found.iter().zip(&expected).take_while(|(a, b)| a == b).count();
         assert_eq!(found.get(same), expected.get(same), "{what}, {words} words, step {same}: {trace:02x?}");
     }
-    expected.iter().filter(|step| **step == Step::Recovery(Ok(Recovered::Place))).count()
+    expected
 }
 
 #[test]
@@ -115,7 +116,9 @@ fn after_an_error_both_decoders_recover_at_the_same_place() {
                 _ => drop(trace.remove(at)),
             }
         }
-        places += compare(&trace, Image::new(&sections), scenario.config, &format!("{name}, round {round}"));
+        let what = format!("{name}, round {round}");
+        let steps = recovered(&trace, Image::new(&sections), scenario.config, &what);
+        places += steps.iter().filter(|step| **step == Step::Recovery(Ok(Recovered::Place))).count();
     }
     assert!(places > 1000, "{places}");
 }
