@@ -132,3 +132,17 @@ fn gives_the_packets_that_are_read_one_by_one() {
     }
     assert!(packets > 100_000 && (1000..9000).contains(&errors), "{packets} packets, {errors} errors");
 }
+
+#[test]
+fn looking_ahead_within_a_block_does_not_leave_the_block() {
+    // 0C begins an item of a block, and is a TNT elsewhere.
+    let trace = [&[0x02, 0x63, 0x80][..], &[0x0c, 1, 0, 0, 0], &[0; 40]].concat();
+    let whole: Vec<_> = Packets::new(&trace).flatten().take(2).collect();
+    assert!(matches!(whole[..], [(0, Packet::Bbp(_)), (3, Packet::Bip(_))]), "{whole:?}");
+    let input = Input { bytes: &trace, base: 0, more: false, reach: 16 };
+    let mut packets = Packets::new(&[]).resumed(input, Config::new());
+    assert_eq!(packets.next(), Some(Ok(whole[0])));
+    packets.set_fence(3);
+    packets.clear_fence();
+    assert_eq!(packets.next(), Some(Ok(whole[1])));
+}
