@@ -32,8 +32,8 @@ pub enum ErrorKind {
     },
     /// [`Config::unknown`](crate::config::Config::unknown) refused an unknown packet, with a code of its own.
     Refused(u32),
-    /// The slice of the trace ends here, and the bytes after it decide what comes next. That is no loss: the decoder goes
-    /// on in the next slice. Streams ([`resume`](crate::resume)) never report it.
+    /// The slice of the trace ends here, and the bytes after it decide what comes next. That is no loss: the decoder
+    /// goes on in the next slice. Streams ([`resume`](crate::resume)) never report it.
     EndOfSlice,
     /// What this packet means depends on packets that are farther away than the decoder can look in a trace that
     /// comes in slices.

@@ -1,22 +1,24 @@
 //! Decodes Intel Processor Trace: which instructions a processor executed, from the bytes that it wrote meanwhile.
 //!
-//! The crate needs no heap, no I/O and no clock, so it runs in a kernel as well as in a tool. No input makes it panic or
-//! loop forever. It is exact: return compression, deferred TIPs, interrupts, filters, overflows and the errata of
+//! The crate needs no heap, no I/O and no clock, so it runs in a kernel as well as in a tool. No input makes it panic
+//! or loop forever. It is exact: return compression, deferred TIPs, interrupts, filters, overflows and the errata of
 //! processors are followed as the manual says.
 //!
 //! # What a trace is
 //!
-//! The processor writes only what the code does not say. The decoder is given the code ([`image`]) and follows it; where
-//! it comes to a branch, the trace says how it went on. The trace is a sequence of **packets** of 1 to 16 bytes:
+//! The processor writes only what the code does not say. The decoder is given the code ([`image`]) and follows it;
+//! where it comes to a branch, the trace says how it went on. The trace is a sequence of **packets** of 1 to 16 bytes:
 //!
 //! | packet | says |
 //! |---|---|
 //! | TNT | for each of up to 47 conditional branches, whether it was taken |
 //! | TIP | the address that an indirect branch, a return or an interrupt went to |
 //! | FUP | the address at which something happened that the code does not show: an interrupt comes after a FUP |
-//! | PSB | nothing, but it is a pattern of 16 bytes that can be searched for: decoding starts here. The packets from it to PSBEND, the **PSB+**, give the state of the processor at this place |
+//! | PSB | nothing, but it is a pattern of 16 bytes that can be searched for: decoding starts here |
 //! | OVF | packets were lost |
 //! | TSC, TMA, MTC, CYC, CBR | the time ([`time`]) |
+//!
+//! The packets from a PSB to its PSBEND, the **PSB+**, give the state of the processor at this place.
 //!
 //! Addresses are **compressed**: a TIP has only the bytes that differ from the last address ([`last_ip`]). **Return
 //! compression** is the processor's habit of tracing a return that goes where its call came from as a taken branch in a
@@ -47,9 +49,9 @@
 //! | the time of an instruction, with its bounds | [`time::Timeline`] |
 //! | to decode while the processor goes on writing | [`resume::BlockStream`] |
 //!
-//! Each decoder starts with `sync_forward`, which searches for the next PSB. After an [`Error`] it searches for the next
-//! one; nothing before it is lost silently, since the error has the offset. A decoder for a real processor needs its
-//! errata: [`config::Config::set_cpu`].
+//! Each decoder starts with `sync_forward`, which searches for the next PSB. After an [`Error`] it searches for the
+//! next one; nothing before it is lost silently, since the error has the offset. A decoder for a real processor needs
+//! its errata: [`config::Config::set_cpu`].
 //!
 //! # Example
 //!

@@ -1,7 +1,7 @@
 //! The section that code is in.
 
 use crate::{
-    image::{Image, Section, Window},
+    image::{Image, Window},
     insn,
 };
 
@@ -14,12 +14,5 @@ pub(crate) fn is_truncated(window: &Window<'_>, ip: u64, insn: &insn::Insn) -> b
 
 /// The index of the image's section that a window is a part of.
 pub(crate) fn section_of(image: Image<'_>, window: &Window<'_>) -> u32 {
-    let start = window.bytes.as_ptr();
-    let holds = |section: &Section<'_>| {
-        section.bytes.as_ptr_range().contains(&start)
-            && section.base.wrapping_add((start as usize - section.bytes.as_ptr() as usize) as u64)
-                == window.base
-    };
-    // A later section hides an earlier one.
-    image.sections().iter().rposition(holds).map_or(u32::MAX, |index| index as u32)
+    image.section_of(window).map_or(u32::MAX, |index| index as u32)
 }

@@ -16,7 +16,8 @@ impl BtsBlockDecoder<'_> {
             self.enter(offset, record, back);
             return true;
         }
-        // After a far return the level is not known. A branch without a record shows that it is the one that is not traced.
+        // After a far return the level is not known. A branch without a record shows that it is the one that is not
+        // traced.
         if self.left == Left::ForGood {
             self.enter(offset, record, from);
             return true;

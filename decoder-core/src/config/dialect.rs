@@ -7,16 +7,16 @@
 
 use crate::{error::ErrorKind, mode::ExecMode};
 
-/// Whose reading of a trace to use, where they differ: of the packets' formats, of the order of packets, and of the place
-/// of events in the code.
+/// Whose reading of a trace to use, where they differ: of the packets' formats, of the order of packets, and of the
+/// place of events in the code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Dialect {
     /// The SDM's.
     #[default]
     Manual,
     /// libipt 2.3's: no block packets (their opcodes are unknown), PWRE.HW is bit 3 of byte 2 instead of bit 7,
-    /// EVD.Type has five bits instead of six. Packets out of place are errors only where libipt refuses them, and errors
-    /// have libipt's offsets.
+    /// EVD.Type has five bits instead of six. Packets out of place are errors only where libipt refuses them, and
+    /// errors have libipt's offsets.
     Libipt,
 }
 
@@ -118,8 +118,8 @@ impl Dialect {
         self.is_libipt()
     }
 
-    /// Whether a TRIG with a FUP belongs to the place where the walk is. For libipt one whose FUP names a place ahead is
-    /// an error; by the manual it waits until the walk is there.
+    /// Whether a TRIG with a FUP belongs to the place where the walk is. For libipt one whose FUP names a place ahead
+    /// is an error; by the manual it waits until the walk is there.
     pub(crate) const fn triggers_are_here(self) -> bool {
         self.is_libipt()
     }

@@ -72,6 +72,14 @@ impl EventDecoder<'_> {
         (self.held, self.counters) = (mark.held, mark.counters);
     }
 
+    /// Forgets what events have changed that came after branches, before a [`reset`](Self::reset) to those.
+    pub(crate) fn drop_events(&mut self) {
+        self.tracing = true;
+        self.waiting.clear();
+        self.ready.clear();
+        self.replay = None;
+    }
+
     /// Reads branches and timing packets up to something else, or until `into` is full. `read` is what was read
     /// before, and then what was read last.
     #[inline(always)]

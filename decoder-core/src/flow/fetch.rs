@@ -36,13 +36,18 @@ pub(super) fn fetch_elsewhere(
     if error != InsnError::Truncated {
         return Err(ErrorKind::UnknownInstruction { ip });
     }
+    // Code from the image's reader has no window.
+    let window = image.window(ip, space).unwrap_or_default();
+    match insn::decode(window.from(ip), mode, ip) {
+        Ok(insn) => return Ok((window, insn)),
+        Err(InsnError::Truncated) => {}
+        Err(_) => return Err(ErrorKind::UnknownInstruction { ip }),
+    }
     let mut bytes = [0; insn::MAX_LEN];
     let len = image.read(ip, space, &mut bytes);
     if len == 0 {
         return Err(ErrorKind::NoMemory { ip });
     }
-    // Code from the image's reader has no window.
-    let window = image.window(ip, space).unwrap_or_default();
     match insn::decode(bytes.get(..len).unwrap_or_default(), mode, ip) {
         Ok(insn) => Ok((window, insn)),
         Err(InsnError::Truncated) => Err(ErrorKind::TruncatedInstruction { ip }),

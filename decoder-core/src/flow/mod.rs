@@ -56,6 +56,7 @@ pub use recover::Recovered;
 pub(crate) use fetch::fetch;
 pub(crate) use leave::Continuation;
 pub(crate) use place::needs_trace;
+pub(crate) use read_ahead::Start;
 pub(crate) use verbs::walker_verbs;
 pub(crate) use walker::{Upcoming, Walker};
 

@@ -79,6 +79,13 @@ impl Walker<'_> {
         self.at.when = start.when;
     }
 
+    /// Returns to `start` from an event after the branches.
+    pub(crate) fn return_from_event(&mut self, start: &Start) {
+        (self.ahead.event, self.ahead.deferred, self.ahead.deferred_tip) = (None, None, None);
+        self.events.drop_events();
+        self.return_to(start);
+    }
+
     /// Uses the next `outcomes` outcomes and `targets` targets, in the order of the trace.
     pub(crate) fn use_branches(&mut self, mut outcomes: usize, mut targets: usize) {
         // They were read before, so no error and no other event comes.

@@ -41,6 +41,23 @@ pub(super) struct BranchCursor {
     pub(super) targets: usize,
 }
 
+/// What is left of the branches that were read ahead.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BranchesLeft<'a> {
+    /// The outcomes before the next target: 1 is taken.
+    pub(super) outcomes: &'a [u8],
+    /// The next targets, and the one that stands for the end.
+    targets: &'a [Target],
+}
+
+impl BranchesLeft<'_> {
+    /// Whether nothing is left.
+    #[inline(always)]
+    pub(super) const fn is_empty(&self) -> bool {
+        self.outcomes.is_empty() && self.targets.len() <= 1
+    }
+}
+
 /// Writes branches, with its counts in registers.
 pub(super) struct BranchWriter<'a> {
     outcomes: &'a mut [u8; ROOM],
@@ -87,10 +104,15 @@ impl BranchesAhead {
         }
     }
 
-    /// The place after all branches.
-    #[inline(always)]
-    pub(super) const fn end(&self) -> BranchCursor {
-        self.end
+    /// The place before the branch that ends at the cursor.
+    pub(super) fn before(&self, BranchCursor { outcomes, targets }: BranchCursor) -> BranchCursor {
+        let last = targets
+            .checked_sub(1)
+            .filter(|last| self.targets.get(*last).is_some_and(|target| target.at as usize == outcomes));
+        match last {
+            Some(last) => BranchCursor { outcomes, targets: last },
+            None => BranchCursor { outcomes: outcomes.saturating_sub(1), targets },
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -102,22 +124,32 @@ impl BranchesAhead {
         self.targets.get_mut(from..self.end.targets).unwrap_or_default()
     }
 
-    /// The target with that number, or the end.
+    /// What is left from a place on.
     #[inline(always)]
-    pub(super) fn target(&self, number: usize) -> Target {
-        self.targets.get(number).copied().unwrap_or_default()
+    pub(super) fn left(&self, from: BranchCursor) -> BranchesLeft<'_> {
+        let targets = self.targets.get(from.targets..=self.end.targets).unwrap_or_default();
+        let until = targets.first().map_or(0, |next| next.at as usize);
+        BranchesLeft { outcomes: self.outcomes.get(from.outcomes..until).unwrap_or_default(), targets }
     }
 
-    /// The outcomes with these numbers: 1 is taken.
+    /// The place where this is left.
     #[inline(always)]
-    pub(super) fn outcomes(&self, from: usize, until: usize) -> &[u8] {
-        self.outcomes.get(from..until).unwrap_or_default()
+    pub(super) fn cursor(&self, left: &BranchesLeft<'_>) -> BranchCursor {
+        let until = left.targets.first().map_or(0, |next| next.at as usize);
+        BranchCursor {
+            outcomes: until.saturating_sub(left.outcomes.len()),
+            targets: (self.end.targets + 1).saturating_sub(left.targets.len()),
+        }
     }
 
-    /// The outcome with that number: 1 is taken.
+    /// Takes the next target, after the outcomes before it; `None` at the end.
     #[inline(always)]
-    pub(super) fn outcome(&self, number: usize) -> u8 {
-        self.outcomes.get(number).copied().unwrap_or_default()
+    pub(super) fn take_target<'a>(&'a self, left: &mut BranchesLeft<'a>) -> Option<Target> {
+        let (target, rest) = left.targets.split_first()?;
+        let next = rest.first()?;
+        let outcomes = self.outcomes.get(target.at as usize..next.at as usize).unwrap_or_default();
+        *left = BranchesLeft { outcomes, targets: rest };
+        Some(*target)
     }
 }
 
@@ -162,10 +194,17 @@ mod tests {
     use crate::packet::{Encoder, Packet};
 
     extern crate std;
-    use std::vec::Vec;
+    use std::{vec, vec::Vec};
 
     fn outcomes(ahead: &BranchesAhead) -> Vec<bool> {
-        (0..ahead.end().outcomes).map(|number| ahead.outcome(number) != 0).collect()
+        let mut left = ahead.left(BranchCursor::default());
+        let mut all = vec![];
+        loop {
+            all.extend(left.outcomes.iter().map(|outcome| *outcome != 0));
+            if ahead.take_target(&mut left).is_none() {
+                return all;
+            }
+        }
     }
 
     #[test]
@@ -224,7 +263,7 @@ mod tests {
             }
             assert!(writer.is_full());
         });
-        assert_eq!(ahead.end(), BranchCursor { outcomes: OUTCOMES, targets: 0 });
+        assert_eq!(ahead.end, BranchCursor { outcomes: OUTCOMES, targets: 0 });
     }
 
     #[test]
@@ -235,9 +274,28 @@ mod tests {
             writer.long(0, Tnt { bits: 0b101, len: 3 });
             writer.target(0, 0x2000);
         });
-        let seen = [0, 1, 2].map(|number| (ahead.target(number).ip, ahead.target(number).at));
-        assert_eq!(seen, [(0x1000, 0), (0x2000, 3), (0, 3)]);
-        assert_eq!(ahead.end(), BranchCursor { outcomes: 3, targets: 2 });
+        let mut left = ahead.left(BranchCursor::default());
+        for (target, outcomes) in
+            [(Some((0x1000, 0, 0)), &[][..]), (Some((0x2000, 3, 0)), &[1, 0, 1]), (None, &[])]
+        {
+            let place = ahead.cursor(&left);
+            assert_eq!(left.outcomes, outcomes);
+            // From the place that it stands for it is the same, also within the outcomes.
+            assert_eq!(ahead.left(place).outcomes, outcomes);
+            assert_eq!(left.is_empty(), target.is_none());
+            if let [_, rest @ ..] = left.outcomes {
+                let place = ahead.cursor(&BranchesLeft { outcomes: rest, ..left });
+                assert_eq!(ahead.left(place).outcomes, rest);
+            }
+            let taken = ahead.take_target(&mut left);
+            assert_eq!(taken.map(|Target { ip, at, block }| (ip, at, block)), target);
+        }
+        assert_eq!(ahead.end, BranchCursor { outcomes: 3, targets: 2 });
+        let back = core::iter::successors(Some(ahead.end), |cursor| {
+            (*cursor != BranchCursor::default()).then(|| ahead.before(*cursor))
+        });
+        let back: Vec<_> = back.map(|BranchCursor { outcomes, targets }| (outcomes, targets)).collect();
+        assert_eq!(back, [(3, 2), (3, 1), (2, 1), (1, 1), (0, 1), (0, 0)]);
     }
 
     #[test]
@@ -257,7 +315,7 @@ mod tests {
                     writer.target(0, 1)
                 }
             });
-            assert_eq!(ahead.end().targets, TARGETS);
+            assert_eq!(ahead.end.targets, TARGETS);
         }
     }
 }

@@ -159,7 +159,7 @@ impl Graph<'_> {
                 Continuation::Indirect => (next, Some(BlockEnd::Indirect)),
             };
             at = goes_to;
-            if end.is_some() || goes_to != next || filled == LENGTHS {
+            if goes_to != next || filled == LENGTHS {
                 *self.segments.get_mut(first + segments).ok_or(NoBlock::Full)? = segment_of(segment, lengths);
                 segments += 1;
                 if segments == SEGMENTS {
@@ -224,5 +224,148 @@ impl Graph<'_> {
             }
         }
         Err(NoBlock::Slow)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        graph::{node::whole, store::WORDS_PER_BLOCK},
+        image::{AddressSpace, Asid, Section},
+        mode::ExecMode,
+    };
+
+    extern crate std;
+    use std::{vec, vec::Vec};
+
+    /// A block that was built: its last address, the last instruction's length, how it ends, its segments, and where
+    /// its calls return to.
+    type Built = (u64, u8, BlockEnd, Vec<(u64, u64)>, Vec<u64>);
+
+    const BASE: u64 = 0xffff_8000_0000_1000;
+    /// jmp to the byte after the next one
+    const JUMP: [u8; 3] = [0xeb, 0x01, 0xf4];
+
+    /// The block at the first address, of code in several sections that follow each other. `others`: the graph holds
+    /// another block, of the last byte, so that the first segments are not free.
+    fn block(parts: &[&[u8]], words: usize, others: bool) -> Result<Built, NoBlock> {
+        let mut sections = vec![];
+        let mut base = BASE;
+        for bytes in parts {
+            sections.push(Section { base, bytes, space: AddressSpace::Any });
+            base += bytes.len() as u64;
+        }
+        let context = CodeContext { mode: ExecMode::Bits64, speculative: false, space: Asid::default() };
+        let mut code = Code::new(Image::new(&sections), context);
+        let mut memory = vec![0; words];
+        let mut graph = Graph::new(&mut memory);
+        graph.enter(context);
+        if others {
+            let _ = graph.at(&mut code, base - 1);
+        }
+        let number = graph.at(&mut code, BASE)?;
+        assert_eq!(graph.at(&mut code, BASE), Ok(number));
+        let view = graph.view();
+        let (node, body) = (view.node(number), view.body(number));
+        let segments: Vec<_> =
+            view.straights(&body).iter().map(|&[a, b, c, d]| (whole([a, b]), whole([c, d]))).collect();
+        let returns = view.returns(&body).iter().map(|&[a, b, ..]| whole([a, b])).collect::<Vec<_>>();
+        let insns: u32 = segments.iter().map(|(_, lengths)| 16 - lengths.leading_zeros() / 4).sum();
+        assert_eq!((body.ip, body.insns, body.section), (BASE, insns, 0));
+        assert_eq!((node.has_calls(), node.has_several_calls()), (!returns.is_empty(), returns.len() > 1));
+        let ends = [BlockEnd::Cond, BlockEnd::Return, BlockEnd::Call, BlockEnd::Indirect, BlockEnd::Open];
+        let end = ends.into_iter().find(|end| *end as u32 == node.ends()).expect("it ends");
+        Ok((body.end_ip, body.size, end, segments, returns))
+    }
+
+    #[test]
+    fn a_block_is_all_code_up_to_a_branch_that_the_trace_decides() {
+        let at = |offset: u64| BASE + offset;
+        let nops = [&[0x90; 16][..], &[0xc3]].concat();
+        for (parts, end_ip, size, end, segments, returns) in [
+            // nop; nop; jmp rax
+            (&[&[0x90, 0x90, 0xff, 0xe0][..]][..], 2, 2, BlockEnd::Indirect, &[(0, 0x211)][..], &[][..]),
+            // je: the branch alone
+            (&[&[0x74, 0x00, 0x90]], 0, 2, BlockEnd::Cond, &[(0, 2)], &[]),
+            // jmp over a byte; 1003: call rax
+            (&[&[0xeb, 0x01, 0xf4, 0xff, 0xd0]], 3, 2, BlockEnd::Call, &[(0, 2), (3, 2)], &[5]),
+            // call 1006; 1006: ret
+            (&[&[0xe8, 1, 0, 0, 0, 0xf4, 0xc3]], 6, 1, BlockEnd::Return, &[(0, 5), (6, 1)], &[5]),
+            // A call of what follows it is no call that is returned from: call 1005; 1005: pop rax; 1006: ret
+            (&[&[0xe8, 0, 0, 0, 0, 0x58, 0xc3]], 6, 1, BlockEnd::Return, &[(0, 0x115)], &[]),
+            // call 1006; 1006: call 100c; 100c: call rax
+            (
+                &[&[0xe8, 1, 0, 0, 0, 0xf4, 0xe8, 1, 0, 0, 0, 0xf4, 0xff, 0xd0]],
+                12,
+                2,
+                BlockEnd::Call,
+                &[(0, 5), (6, 5), (12, 2)],
+                &[5, 11, 14],
+            ),
+            // More instructions than a segment has lengths for.
+            (&[&nops], 16, 1, BlockEnd::Return, &[(0, 0x1111_1111_1111_1111), (16, 1)], &[]),
+            (&[&nops[..16], &nops[16..]], 15, 1, BlockEnd::Open, &[(0, 0x1111_1111_1111_1111)], &[]),
+            // nop; nop, and je in the next section
+            (&[&[0x90, 0x90], &[0x74, 0x00]], 1, 1, BlockEnd::Open, &[(0, 0x11)], &[]),
+            // jmp 1003; 1003: nop, and ret in the next section
+            (&[&[0xeb, 0x01, 0xf4, 0x90], &[0xc3]], 3, 1, BlockEnd::Open, &[(0, 2), (3, 1)], &[]),
+        ] {
+            let segments: Vec<_> = segments.iter().map(|(offset, lengths)| (at(*offset), *lengths)).collect();
+            let returns: Vec<_> = returns.iter().map(|offset| at(*offset)).collect();
+            assert_eq!(
+                block(parts, 1_000, true),
+                Ok((at(end_ip), size, end, segments, returns)),
+                "{parts:x?}"
+            );
+        }
+    }
+
+    #[test]
+    fn code_that_the_slow_way_must_take_is_no_block() {
+        for parts in [
+            // Nothing is there after the first instruction; an instruction that goes on in the next section; an unknown
+            // one; an endless loop.
+            &[&[0x90][..]][..],
+            &[&[0x90, 0xff], &[0xe0]],
+            &[&[0x90, 0x06]],
+            &[&[0xeb, 0xfe]],
+        ] {
+            assert_eq!(block(parts, 1_000, true), Err(NoBlock::Slow), "{parts:x?}");
+        }
+    }
+
+    #[test]
+    fn a_block_has_at_most_255_segments_and_16_calls() {
+        let jumps = |number: usize| [&JUMP.repeat(number)[..], &[0xc3]].concat();
+        for (number, fits) in [(253, true), (254, true), (255, false)] {
+            let found = block(&[&jumps(number)], 10_000, true).map(|(.., segments, _)| segments.len());
+            assert_eq!(found, if fits { Ok(number + 1) } else { Err(NoBlock::Slow) }, "{number}");
+        }
+        // call over one byte
+        let calls = |number: usize| [&[0xe8, 1, 0, 0, 0, 0xf4].repeat(number)[..], &[0xc3]].concat();
+        for (number, fits) in [(15, true), (16, true), (17, false)] {
+            let found = block(&[&calls(number)], 10_000, true).map(|(.., returns)| returns.len());
+            assert_eq!(found, if fits { Ok(number) } else { Err(NoBlock::Slow) }, "{number}");
+        }
+    }
+
+    #[test]
+    fn a_block_is_as_large_as_there_is_room() {
+        // Four blocks and ten segments, after the index.
+        let words = 4 * WORDS_PER_BLOCK;
+        let room = |code: &[u8], others| block(&[&[code, &[0xc3]].concat()], words, others).map(|_| ());
+        // The return takes a segment, and each call a segment and a return address. The other block has one segment.
+        for (insn, fits) in [(&JUMP[..], 8), (&[0xe8, 1, 0, 0, 0, 0xf4], 4)] {
+            for number in 1..20 {
+                let code = insn.repeat(number);
+                let full = if number > fits { Err(NoBlock::Full) } else { Ok(()) };
+                assert_eq!(room(&code, true), full, "{number}: {insn:x?}");
+                // In an empty graph nothing can be forgotten to make room.
+                let most = if insn.len() == 3 { 9 } else { 4 };
+                let slow = if number > most { Err(NoBlock::Slow) } else { Ok(()) };
+                assert_eq!(room(&code, false), slow, "{number}: {insn:x?}");
+            }
+        }
     }
 }

@@ -162,6 +162,21 @@ mod tests {
     }
 
     #[test]
+    fn each_edge_that_is_taken_counts_wherever_it_leads() {
+        for rounds in [1, 3, 300] {
+            let trace = [SYNC, &LOOP.repeat(rounds), TAIL].concat();
+            let sections = [Section { base: 0x1000, bytes: CODE, space: AddressSpace::Any }];
+            let (mut memory, mut counts) = (vec![0; 5000], Box::new([0; EDGES]));
+            let mut edges = EdgeMap::<true>::new(&mut counts);
+            let mut decoder = BlockDecoder::new(&trace, Image::new(&sections));
+            decoder.sync_forward();
+            assert_eq!(decoder.visit(&mut Graph::new(&mut memory), &mut edges), Ok(()));
+            // Four blocks in each round.
+            assert_eq!(edges.taken(), 4 * rounds as u64);
+        }
+    }
+
+    #[test]
     fn a_count_stays_at_its_most_or_wraps_around() {
         let trace = [SYNC, &LOOP.repeat(300), TAIL];
         // The edge from 1004 to 1000 is taken 299 times, from one to the other within the loop 300 times.

@@ -17,8 +17,12 @@ use crate::block::Block;
 /// | 3 | 31:24 | its [context](super::context) |
 /// | 4 to 7 | 31:0 | the block after the next one, by the two outcomes, the first counting twice |
 ///
-/// Words 4 to 7 are set only where this block and the next one are plain, and both links are known.
+/// Words 4 to 7 are set only where this block is plain and its link is known: where the next one is plain, too, and its
+/// link is known, or else to [`NO_PAIR`].
 pub(super) type Words = [u32; 8];
+
+/// Instead of the block after the next one, where the next one is not plain.
+pub(super) const NO_PAIR: u32 = u32::MAX;
 
 /// A block to read, where it is in memory: a copy of it would have to be written before it is read.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +106,7 @@ impl Node<'_> {
         self.0[taken as usize & 1]
     }
 
-    /// The block after the next one, if both are plain; 0 if that is not known.
+    /// The block after the next one, if both are plain; 0 if that is not known, [`NO_PAIR`] if the next one is not.
     #[inline(always)]
     pub(super) const fn pair(self, first: u8, second: u8) -> u32 {
         self.0[pair_word(first, second)]

@@ -2,12 +2,18 @@
 
 use super::{
     context::{CodeContext, CodeContexts},
-    node::{Body, Node, NodeMut, Words, halves},
+    node::{BlockEnd, Body, Node, NodeMut, Words, halves, whole},
 };
 use crate::image::Image;
 
 /// How many 32-bit words of memory a block takes, with its part of the index and two segments.
 pub const WORDS_PER_BLOCK: usize = 28;
+
+/// For how many blocks there is a place for a target that was looked up.
+const TARGETS_FOR: usize = 64;
+
+/// What addresses are multiplied by for a hash.
+const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Straight code, as its address and the lengths of its instructions; or a return address. The low half of each is
 /// first.
@@ -26,7 +32,7 @@ pub(super) type Segment = [u32; 4];
 ///
 /// let mut memory = [0; 1024 * WORDS_PER_BLOCK];
 /// let graph = Graph::new(&mut memory);
-/// assert_eq!(graph.statistics().room, 1023);
+/// assert_eq!(graph.statistics().room, 1020);
 /// ```
 #[derive(Debug)]
 pub struct Graph<'m> {
@@ -36,6 +42,10 @@ pub struct Graph<'m> {
     /// Blocks by the hashes of their addresses. 0 is free.
     index: &'m mut [u32],
     shift: u32,
+    /// The blocks at targets of indirect branches that were looked up last, by the hashes of their addresses: the low
+    /// and the high half of the address, the block, and the context. Without a block a place is free.
+    targets: &'m mut [[u32; 4]],
+    target_shift: u32,
     /// How many blocks there are; block 0 stands for none.
     pub(super) used: usize,
     pub(super) used_segments: usize,
@@ -71,6 +81,9 @@ impl<'m> Graph<'m> {
         let fits = memory.len() / WORDS_PER_BLOCK;
         let indexed = if fits < 2 { 0 } else { 2 * fits.next_power_of_two() };
         let (index, memory) = memory.split_at_mut(indexed.min(memory.len()));
+        let targets = if fits < TARGETS_FOR { 0 } else { (fits / TARGETS_FOR).next_power_of_two().max(2) };
+        let (targets, memory) = memory.split_at_mut(4 * targets);
+        let targets = targets.as_chunks_mut().0;
         let room = memory.len() / (WORDS_PER_BLOCK - 2);
         let (nodes, memory) = memory.split_at_mut(8 * room);
         let (bodies, segments) = memory.split_at_mut(Body::WORDS * room);
@@ -80,6 +93,8 @@ impl<'m> Graph<'m> {
             segments: segments.as_chunks_mut().0,
             shift: 64 - index.len().checked_ilog2().unwrap_or(1),
             index,
+            target_shift: 64 - targets.len().checked_ilog2().unwrap_or(1),
+            targets,
             used: 1,
             used_segments: 0,
             contexts: CodeContexts::NONE,
@@ -100,6 +115,7 @@ impl<'m> Graph<'m> {
 
     fn clear(&mut self) {
         self.index.fill(0);
+        self.targets.fill([0; 4]);
         (self.used, self.used_segments) = (1, 0);
         // Block 0 stands for none, and leads nowhere.
         if let (Some(node), Some(body)) = (self.nodes.first_mut(), self.bodies.first_mut()) {
@@ -142,8 +158,7 @@ impl<'m> Graph<'m> {
     #[inline(always)]
     pub(super) fn find(&self, ip: u64) -> Result<u32, IndexSlot> {
         let mask = self.index.len().wrapping_sub(1);
-        // Multiplicative hashing by the golden ratio.
-        let hash = (ip ^ u64::from(self.context) << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let hash = (ip ^ u64::from(self.context) << 56).wrapping_mul(GOLDEN_RATIO);
         let mut slot = (hash >> self.shift) as usize & mask;
         loop {
             let node = self.index.get(slot).copied().unwrap_or(0);
@@ -155,6 +170,31 @@ impl<'m> Graph<'m> {
             }
             slot = (slot + 1) & mask;
         }
+    }
+
+    /// The block at the target of an indirect branch in the current context; 0 if there is none that can be walked.
+    #[inline(always)]
+    pub(super) fn find_target(&mut self, ip: u64) -> u32 {
+        let slot = (ip.wrapping_mul(GOLDEN_RATIO) >> self.target_shift) as usize;
+        let place = self.targets.get(slot).copied().unwrap_or_default();
+        let [low, high, block, context] = place;
+        if whole([low, high]) == ip && context == u32::from(self.context) && block != 0 {
+            return block;
+        }
+        self.look_up_target(slot, ip)
+    }
+
+    #[inline(never)]
+    fn look_up_target(&mut self, slot: usize, ip: u64) -> u32 {
+        let Ok(block) = self.find(ip) else { return 0 };
+        if self.view().node(block).ends() == BlockEnd::None as u32 {
+            return 0;
+        }
+        if let Some(place) = self.targets.get_mut(slot) {
+            let [low, high] = halves(ip);
+            *place = [low, high, block, self.context.into()];
+        }
+        block
     }
 
     /// Adds a block at `ip` that ends with nothing yet; `None` without room.
@@ -230,6 +270,8 @@ impl<'g> View<'g> {
 mod tests {
     use super::*;
 
+    use crate::{image::Asid, mode::ExecMode};
+
     extern crate std;
     use std::vec;
 
@@ -238,13 +280,14 @@ mod tests {
         for words in 0..5_000 {
             let mut memory = vec![u32::MAX; words];
             let graph = Graph::new(&mut memory);
-            let Graph { nodes, bodies, segments, index, .. } = &graph;
+            let Graph { nodes, bodies, segments, index, targets, .. } = &graph;
             let room = nodes.len();
             let what = std::format!("{words} words, {room} blocks");
             assert_eq!(bodies.len(), room, "{what}");
             assert_eq!(graph.statistics(), Statistics { room: room.saturating_sub(1), ..Default::default() });
             // No more than a segment's words, and those that a block too few could have had, are left over.
-            let taken = index.len() + 8 * (nodes.len() + bodies.len()) + 4 * segments.len();
+            let rest = 4 * (segments.len() + targets.len());
+            let taken = index.len() + 8 * (nodes.len() + bodies.len()) + rest;
             assert!(taken <= words && words - taken < 4, "{what}: {taken}");
             if index.is_empty() {
                 assert!(words < 2 * WORDS_PER_BLOCK, "{what}");
@@ -258,6 +301,8 @@ mod tests {
             );
             assert_eq!(1 << (64 - graph.shift), index.len(), "{what}");
             assert!(segments.len() >= 2 * room, "{what}: {}", segments.len());
+            // There is no room for one more block with its two segments.
+            assert!(index.len() + 4 * targets.len() + (room + 1) * (WORDS_PER_BLOCK - 2) > words, "{what}");
             assert!(index.iter().all(|place| *place == 0), "{what}");
             assert_eq!((nodes[0], bodies[0]), ([0; 8], [0; Body::WORDS]), "{what}");
         }
@@ -281,6 +326,37 @@ mod tests {
             assert_eq!(graph.statistics(), Statistics { blocks: room, room, flushes: round, built });
             graph.flush();
             assert_eq!(graph.statistics(), Statistics { blocks: 0, room, flushes: round + 1, built });
+        }
+    }
+
+    #[test]
+    fn a_target_is_found_by_its_whole_address_in_its_context_until_all_is_forgotten() {
+        let context = |cr3| CodeContext {
+            mode: ExecMode::Bits64,
+            speculative: false,
+            space: Asid { cr3: Some(cr3), vmcs: None },
+        };
+        let mut memory = vec![0; 128 * WORDS_PER_BLOCK];
+        let mut graph = Graph::new(&mut memory);
+        graph.enter(context(0x1000));
+        // There are two places for targets that were looked up, so two of these share one.
+        let ips: [u64; 3] = [0x1000, 0x1000 | 1 << 32, 0x1000 | 1 << 48];
+        assert_eq!(graph.targets.len(), 2);
+        for round in 0..2 {
+            for ip in ips {
+                assert_eq!(graph.find_target(ip), 0, "{ip:x} in round {round}");
+                let place = graph.find(ip).expect_err("it was not added");
+                let number = graph.add(place, ip).expect("there is room");
+                assert_eq!(graph.find_target(ip), 0, "it ends with nothing yet");
+                graph.change(number, |node| node.end_with(BlockEnd::Cond));
+            }
+            for _ in 0..2 {
+                assert_eq!(ips.map(|ip| graph.find_target(ip)), [1, 2, 3], "round {round}");
+            }
+            graph.enter(context(0x2000));
+            assert_eq!(graph.find_target(ips[2]), 0, "another address space");
+            graph.enter(context(0x1000));
+            graph.flush();
         }
     }
 }

@@ -10,18 +10,19 @@ use super::{
     calls::{GraphCalls, Top},
     context::CodeContext,
     edges,
-    node::{BlockEnd, Node, whole},
+    node::{BlockEnd, NO_PAIR, Node, whole},
     store::View,
 };
 use crate::{
     block::{Block, BlockDecoder, BlockItem},
     error::{Error, ErrorKind},
-    flow::Continuation,
+    flow::{Continuation, Start},
 };
 
 const COND: u32 = BlockEnd::Cond as u32;
 const RETURN: u32 = BlockEnd::Return as u32;
 const CALL: u32 = BlockEnd::Call as u32;
+const INDIRECT: u32 = BlockEnd::Indirect as u32;
 const OPEN: u32 = BlockEnd::Open as u32;
 
 /// How a walk ended.
@@ -41,7 +42,7 @@ enum Stop {
 enum Miss {
     /// It is not known where the conditional branch leads, or the end without a branch.
     Link(u8),
-    /// The block leads over these two outcomes through known plain blocks, but does not know it.
+    /// It is not known whether these two outcomes lead from the plain block through another one.
     Pair(u8, u8),
     /// It is not known where the call that was popped returns to. The block with the call, or 0.
     Return(u32),
@@ -68,6 +69,13 @@ struct GraphWalk {
     pops: bool,
 }
 
+/// A part of the branches of which all were used: where it began, and its ends without and with the last branch.
+struct LastPart {
+    start: Start,
+    before_last: BranchCursor,
+    cursor: BranchCursor,
+}
+
 impl BlockDecoder<'_> {
     /// Passes everything up to the end of the trace or an error to `sink`: what [`next`](Self::next) would return,
     /// but faster. It ends early when the sink is full.
@@ -78,15 +86,21 @@ impl BlockDecoder<'_> {
         let key = self.image_key();
         graph.enter_image(self.walker.image, key);
         let mut ahead = BranchesAhead::new();
+        let mut last = None;
         loop {
             if S::FILLS && sink.is_full() {
                 return Ok(());
             }
-            if self.may_walk() && self.walk(graph, sink, &mut ahead)? {
+            if self.may_walk() && self.walk(graph, sink, &mut ahead, &mut last)? {
                 continue;
             }
-            match self.next()? {
+            let next = self.next();
+            if let (Ok(None) | Err(_), Some(last)) = (&next, &last) {
+                self.find_last_block(last);
+            }
+            match next? {
                 Some(BlockItem::Block(block)) => {
+                    last = None;
                     if S::INSNS {
                         for (ip, insn) in self.insns(&block) {
                             sink.insns(Straight { ip, lengths: insn.len.into() });
@@ -112,13 +126,15 @@ impl BlockDecoder<'_> {
         }
     }
 
-    /// Walks as long as only branches come next; `false` if nothing was executed.
+    /// Walks as long as only branches come next; `false` if nothing was executed. `unplaced` becomes the last part of
+    /// the branches if the decoder was not told which of them the last block is between.
     #[inline(never)]
     fn walk<S: ExecutionSink>(
         &mut self,
         graph: &mut Graph<'_>,
         sink: &mut S,
         ahead: &mut BranchesAhead,
+        unplaced: &mut Option<LastPart>,
     ) -> Result<bool, Error> {
         let Some(mode) = self.walker.at.mode else { return Ok(false) };
         let context =
@@ -159,6 +175,11 @@ impl BlockDecoder<'_> {
             if walk.executed || walk.cursor != BranchCursor::default() || stop == Stop::Misfit {
                 used |= walk.cursor != BranchCursor::default();
                 executed = true;
+                if !S::FILLS {
+                    // The last block ended with the last branch, or does not fit what comes next.
+                    walk.before_last =
+                        if stop == Stop::Misfit { walk.cursor } else { ahead.before(walk.cursor) };
+                }
                 last = (start, walk.before_last, walk.cursor);
             }
             if stop != Stop::Used {
@@ -166,13 +187,17 @@ impl BlockDecoder<'_> {
             }
             sink.reached(self.walker.used().0);
         };
-        // If all was read that was used, only callers that stop within a trace need to know how.
+        // If all was read that was used, only callers that stop here need to know how.
         if stop != Stop::Used || executed && S::FILLS {
             let (start, before_last, cursor) = last;
             self.walker.return_to(&start);
             if executed {
                 self.use_branches(before_last, cursor);
+                *unplaced = None;
             }
+        } else if executed {
+            let (start, before_last, cursor) = last;
+            *unplaced = Some(LastPart { start, before_last, cursor });
         }
         let returns = calls.settle(walk.top, graph.view());
         self.walker.put_returns(returns);
@@ -186,6 +211,19 @@ impl BlockDecoder<'_> {
             Stop::Misfit => self.leave_block(graph.view(), walk.block)?,
         }
         Ok(executed)
+    }
+
+    /// Finds out which packets the last block is between, where a visit ends behind events, and no block came since.
+    #[cold]
+    #[inline(never)]
+    fn find_last_block(&mut self, last: &LastPart) {
+        // A block that is open has its place.
+        if self.block.insns == 0 {
+            let here = self.walker.clone();
+            self.walker.return_from_event(&last.start);
+            self.use_branches(last.before_last, last.cursor);
+            self.walker = here;
+        }
     }
 
     /// Uses the branches before the cursor, of which those after `before_last` are the last block's.
@@ -226,12 +264,9 @@ impl BlockDecoder<'_> {
 
 /// Looks up the blocks at the targets from that number on. The lookups do not wait for each other.
 #[inline(always)]
-fn find_targets(graph: &Graph<'_>, ahead: &mut BranchesAhead, from: usize) {
+fn find_targets(graph: &mut Graph<'_>, ahead: &mut BranchesAhead, from: usize) {
     for target in ahead.targets_mut(from) {
-        target.block = match graph.find(target.ip) {
-            Ok(block) if graph.view().node(block).ends() != BlockEnd::None as u32 => block,
-            _ => 0,
-        };
+        target.block = graph.find_target(target.ip);
     }
 }
 
@@ -285,7 +320,8 @@ impl GraphWalk {
                 }
                 Miss::Pair(first, second) => {
                     let next = graph.view().node(self.block).next(first);
-                    let after = graph.view().node(next).next(second);
+                    let between = graph.view().node(next);
+                    let after = if between.is_plain() { between.next(second) } else { NO_PAIR };
                     graph.change(self.block, |node| node.set_pair(first, second, after));
                     self.block = next;
                     continue;
@@ -335,98 +371,84 @@ impl GraphWalk {
         like: &Block,
     ) -> Miss {
         let Self { mut block, mut before, mut top, .. } = *self;
-        let BranchCursor { mut outcomes, mut targets } = self.cursor;
-        // How many outcomes come before the next target or the end.
-        let mut until = ahead.target(targets).at as usize;
+        let mut left = ahead.left(self.cursor);
         let miss = loop {
+            let Some(node) = view.get(block) else { break Miss::Stop(Stop::Misfit) };
             // Two outcomes at a time: the processor waits for half as many reads, each of which needs the one before.
-            if !S::FILLS {
-                for &[first, second] in ahead.outcomes(outcomes, until).as_chunks().0 {
-                    let Some(node) = view.get(block) else { break };
-                    let after = node.pair(first, second);
-                    if after == 0 {
-                        break;
-                    }
-                    let between = node.next(first);
-                    pass_on(view, sink, node, block, &mut before, like);
-                    pass_on(view, sink, view.node(between), between, &mut before, like);
-                    block = after;
-                    outcomes += 2;
-                }
+            if !S::FILLS
+                && let &[first, second, ref rest @ ..] = left.outcomes
+                && let after = node.pair(first, second)
+                && after != 0
+                && after != NO_PAIR
+                && let Some(between) = view.get(node.next(first))
+            {
+                pass_on(view, sink, node, block, &mut before, like);
+                pass_on(view, sink, between, node.next(first), &mut before, like);
+                (block, left.outcomes) = (after, rest);
+                continue;
             }
             if S::FILLS && sink.is_full() {
                 break Miss::Stop(Stop::SinkFull);
             }
-            if outcomes == until && targets == ahead.end().targets {
+            if left.is_empty() {
                 break Miss::Stop(Stop::Used);
             }
-            let Some(node) = view.get(block) else { break Miss::Stop(Stop::Misfit) };
             let ends = node.ends();
             if ends == OPEN && !node.is_closed() {
                 break Miss::Open;
             }
             if S::FILLS {
-                self.before_last = BranchCursor { outcomes, targets };
+                self.before_last = ahead.cursor(&left);
                 self.executed = true;
             }
             pass_on(view, sink, node, block, &mut before, like);
-            // Most blocks are plain.
-            if !node.is_plain() {
-                if node.has_calls() {
-                    calls.push(&mut top, view, block, node, ends != CALL || outcomes == until);
-                }
-                if ends == OPEN {
-                    // The code alone says what follows, and it is known.
-                    block = node.next(0);
-                    continue;
-                }
-                if ends != COND {
-                    if outcomes == until {
-                        if ends == RETURN && self.pops {
-                            calls.pop(&mut top);
-                        }
-                        let Target { ip, block: at_target, .. } = ahead.target(targets);
-                        targets += 1;
-                        until = ahead.target(targets).at as usize;
-                        if at_target == 0 {
-                            break Miss::Target(ip);
-                        }
-                        block = at_target;
-                        continue;
+            if node.has_calls() {
+                calls.push(&mut top, view, block, node, ends != CALL || left.outcomes.is_empty());
+            }
+            match (ends, left.outcomes) {
+                (COND, &[taken, ref rest @ ..]) => {
+                    left.outcomes = rest;
+                    let next = node.next(taken);
+                    if next == 0 {
+                        break Miss::Link(taken);
                     }
-                    if ends != RETURN || ahead.outcome(outcomes) == 0 {
-                        break Miss::Stop(Stop::Misfit);
+                    // It could have been walked over together with the next one.
+                    if !S::FILLS
+                        && let &[second, ..] = rest
+                        && node.pair(taken, second) == 0
+                        && node.is_plain()
+                    {
+                        break Miss::Pair(taken, second);
                     }
+                    block = next;
+                }
+                (RETURN, &[1, ref rest @ ..]) => {
                     let Some((site, caller)) = calls.pop(&mut top) else { break Miss::Stop(Stop::Misfit) };
-                    outcomes += 1;
+                    left.outcomes = rest;
                     if site == 0 {
                         break Miss::Return(caller);
                     }
                     block = site;
-                    continue;
                 }
-            }
-            if outcomes == until {
-                break Miss::Stop(Stop::Misfit);
-            }
-            let taken = ahead.outcome(outcomes);
-            outcomes += 1;
-            let next = node.next(taken);
-            if next == 0 {
-                break Miss::Link(taken);
-            }
-            // It could have been walked over together with the next one.
-            if !S::FILLS && outcomes < until && node.is_plain() {
-                let second = ahead.outcome(outcomes);
-                let between = view.node(next);
-                if between.is_plain() && between.next(second) != 0 {
-                    break Miss::Pair(taken, second);
+                // The code alone says what follows, and it is known.
+                (OPEN, _) => block = node.next(0),
+                (RETURN | CALL | INDIRECT, []) => {
+                    if ends == RETURN && self.pops {
+                        calls.pop(&mut top);
+                    }
+                    let Some(Target { ip, block: at_target, .. }) = ahead.take_target(&mut left) else {
+                        break Miss::Stop(Stop::Misfit);
+                    };
+                    if at_target == 0 {
+                        break Miss::Target(ip);
+                    }
+                    block = at_target;
                 }
+                _ => break Miss::Stop(Stop::Misfit),
             }
-            block = next;
         };
         (self.block, self.before, self.top) = (block, before, top);
-        self.cursor = BranchCursor { outcomes, targets };
+        self.cursor = ahead.cursor(&left);
         miss
     }
 }

@@ -49,6 +49,8 @@ pub struct Section<'a> {
 pub struct Image<'a> {
     sections: &'a [Section<'a>],
     reader: Option<CodeReader<'a>>,
+    /// The sections are in order and none overlaps another, so that one is found by halving.
+    apart: bool,
 }
 
 /// Contiguous bytes of an image in one address space, from one section.
@@ -76,7 +78,7 @@ impl<'a> Image<'a> {
     /// The image of these sections.
     #[must_use]
     pub const fn new(sections: &'a [Section<'a>]) -> Self {
-        Self { sections, reader: None }
+        Self { sections, reader: None, apart: are_apart(sections) }
     }
 
     /// The same image, with the bytes that `reader` gives wherever no section is.
@@ -101,6 +103,14 @@ impl<'a> Image<'a> {
     #[must_use]
     pub fn window(&self, ip: u64, space: impl Into<Asid>) -> Option<Window<'a>> {
         let space = space.into();
+        if self.apart {
+            let section = self.sections.get(self.apart_at(ip)?)?;
+            let last = section.addresses().filter(|_| section.space.contains(space))?.end() - section.base;
+            return Some(Window {
+                base: section.base,
+                bytes: section.bytes.get(..=usize::try_from(last).ok()?)?,
+            });
+        }
         let mut later = self.sections_of(space);
         let section = later.find(|section| section.addresses().is_some_and(|all| all.contains(&ip)))?;
         let mapped = section.addresses()?;
@@ -115,6 +125,27 @@ impl<'a> Image<'a> {
         }
         let range = usize::try_from(low - section.base).ok()?..=usize::try_from(high - section.base).ok()?;
         Some(Window { base: low, bytes: section.bytes.get(range)? })
+    }
+
+    /// The number of the section that a window is a part of; `None` for bytes from elsewhere.
+    pub(crate) fn section_of(&self, window: &Window<'_>) -> Option<usize> {
+        let start = window.bytes.as_ptr();
+        let holds = |section: &Section<'_>| {
+            section.bytes.as_ptr_range().contains(&start)
+                && section.base.wrapping_add((start as usize - section.bytes.as_ptr() as usize) as u64)
+                    == window.base
+        };
+        if self.apart {
+            return self.apart_at(window.base).filter(|number| self.sections.get(*number).is_some_and(holds));
+        }
+        // A later section hides an earlier one.
+        self.sections.iter().rposition(holds)
+    }
+
+    /// The number of the only section with a byte at `ip`, of sections that are apart.
+    fn apart_at(&self, ip: u64) -> Option<usize> {
+        let number = self.sections.partition_point(|section| section.base <= ip).checked_sub(1)?;
+        self.sections.get(number)?.addresses()?.contains(&ip).then_some(number)
     }
 
     /// Copies bytes from `ip` on, over the borders of sections, and returns how many there are without a gap.
@@ -167,6 +198,22 @@ impl Section<'_> {
         let len = u64::try_from(self.bytes.len()).ok()?.checked_sub(1)?;
         Some(self.base..=self.base.saturating_add(len))
     }
+}
+
+/// Whether sections are in order, none is empty, and none overlaps another.
+const fn are_apart(sections: &[Section<'_>]) -> bool {
+    let mut rest = sections;
+    // The first address after the sections before.
+    let mut free = Some(0);
+    while let [section, after @ ..] = rest {
+        match free {
+            Some(free) if section.base >= free && !section.bytes.is_empty() => {}
+            _ => return false,
+        }
+        free = section.base.checked_add(section.bytes.len() as u64);
+        rest = after;
+    }
+    true
 }
 
 /// Copies as many bytes as both slices allow and returns their number.

@@ -56,6 +56,48 @@ fn an_address_space_sees_its_own_sections_and_those_of_all() {
     }
 }
 
+/// Random sections, in order and apart or not: a byte is that of the last section that has it.
+#[test]
+fn a_window_is_as_long_as_no_other_section_begins() {
+    let mut rng = fastrand::Rng::with_seed(9);
+    let bytes: [u8; 64] = core::array::from_fn(|at| at as u8);
+    let spaces = [ANY, AddressSpace::Cr3(0x1000), AddressSpace::Cr3(0x2000)];
+    let (mut apart, mut overlapping) = (0, 0);
+    for _ in 0..3_000 {
+        let mut sections = vec![];
+        let mut base = rng.u64(..4);
+        for _ in 0..rng.u8(..5) {
+            let first = rng.usize(..60);
+            let part = &bytes[first..first + rng.usize(..4)];
+            sections.push(section(base, part, spaces[rng.usize(..3)]));
+            base = (base + rng.u64(..6)).saturating_sub(u64::from(rng.u8(..8) == 0));
+        }
+        let image = Image::new(&sections);
+        *(if image.apart { &mut apart } else { &mut overlapping }) += 1;
+        for ip in 0..28 {
+            // The section with the byte at `ip`, by the definition.
+            let owner = |ip: u64| {
+                sections.iter().rposition(|section| {
+                    let here = ip.checked_sub(section.base).is_some_and(|at| at < section.bytes.len() as u64);
+                    here && section.space.contains(Asid::from(Some(0x1000)))
+                })
+            };
+            let expected = owner(ip).map(|number| {
+                let base = (0..=ip).rev().take_while(|ip| owner(*ip) == Some(number)).last().unwrap();
+                let len = (base..).take_while(|ip| owner(*ip) == Some(number)).count();
+                let at = (base - sections[number].base) as usize;
+                Window { base, bytes: &sections[number].bytes[at..at + len] }
+            });
+            let window = image.window(ip, Some(0x1000));
+            assert_eq!(window, expected, "{ip} {sections:x?}");
+            // Where sections overlap, two may have the same bytes at the same address.
+            let number = window.and_then(|window| image.section_of(&window));
+            assert!(!image.apart || number == owner(ip), "{ip} {sections:x?}");
+        }
+    }
+    assert!(apart > 300 && overlapping > 300, "{apart} {overlapping}");
+}
+
 #[test]
 fn sections_end_with_the_address_space() {
     let bytes = [1, 2, 3, 4];

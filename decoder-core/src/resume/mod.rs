@@ -60,8 +60,8 @@
 //!
 //! # One buffer for many traces
 //!
-//! A [`Graph`](crate::graph::Graph) outlives traces and their buffers, and so does a stream. A fuzzing loop records each
-//! run into the same buffer, and decodes only code that it has not seen before:
+//! A [`Graph`](crate::graph::Graph) outlives traces and their buffers, and so does a stream. A fuzzing loop records
+//! each run into the same buffer, and decodes only code that it has not seen before:
 //!
 //! ```
 //! use pugmark_decoder_core::config::Config;

@@ -106,6 +106,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! **Several processors.** [`Merge`] puts what several processors have done into one order, by these times.
+//!
 //! # What the bounds rest on
 //!
 //! [`Moment::earliest`] and [`Moment::latest`] are proven, from what the manual promises:
@@ -144,6 +146,7 @@
 mod calibrate;
 mod estimate;
 mod frequency;
+mod merge;
 mod relation;
 #[cfg(test)]
 mod tests;
@@ -153,6 +156,7 @@ pub use calibrate::Calibration;
 pub use estimate::Estimate;
 pub(crate) use estimate::{CycTime, Cycs};
 pub use frequency::TscFrequency;
+pub use merge::{Merge, Merged, ProcessorItems};
 pub use timeline::{ClockChange, CoreSpeed, Doubt, Moment, Span, Timeline};
 
 use crate::config::Clocks;

@@ -114,8 +114,8 @@ fn visits(
     Ok(())
 }
 
-/// Visits a trace with so many items at a time. Without `FILLS` nobody asks whether the sink is full, and the walk takes
-/// several outcomes at once.
+/// Visits a trace with so many items at a time. Without `FILLS` nobody asks whether the sink is full, and the walk
+/// takes several outcomes at once.
 fn visits_in_parts<const FILLS: bool>(
     trace: &[u8],
     image: Image<'_>,

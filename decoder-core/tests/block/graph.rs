@@ -2,7 +2,7 @@
 
 use crate::compare::compare;
 use pugmark_decoder_core::{
-    block::{BlockDecoder, BlockItem},
+    block::{Block, BlockDecoder, BlockItem},
     config::Config,
     event::Event,
     graph::{ExecutionSink, Graph, Statistics, Straight},
@@ -152,17 +152,102 @@ impl ExecutionSink for Count {
     fn event(&mut self, _: &Event) {}
 }
 
+/// A sink of which only those functions may be called that it wants: counts their calls.
+#[derive(Default)]
+struct Wants<const INSNS: bool, const BLOCKS: bool, const EDGES: bool>([usize; 3]);
+
+impl<const INSNS: bool, const BLOCKS: bool, const EDGES: bool> ExecutionSink for Wants<INSNS, BLOCKS, EDGES> {
+    const INSNS: bool = INSNS;
+    const BLOCKS: bool = BLOCKS;
+    const EDGES: bool = EDGES;
+
+    fn insns(&mut self, insns: Straight) {
+        assert!(INSNS, "it did not want instructions");
+        self.0[0] += insns.count();
+    }
+
+    fn block(&mut self, _: &Block) {
+        assert!(BLOCKS, "it did not want blocks");
+        self.0[1] += 1;
+    }
+
+    fn edge(&mut self, _: u16) {
+        assert!(EDGES, "it did not want edges");
+        self.0[2] += 1;
+    }
+
+    fn event(&mut self, _: &Event) {}
+
+    fn is_full(&self) -> bool {
+        panic!("it does not fill")
+    }
+}
+
+#[test]
+fn a_sink_is_given_what_it_wants_and_nothing_else() {
+    // 1000: nop; 1001: jmp rax. Without a tail the last blocks go the slow way.
+    let sections = [section(&[0x90, 0xff, 0xe0])];
+    let trace = [PSB, STATE, &TIP_1000.repeat(20)].concat();
+    fn counts<const INSNS: bool, const BLOCKS: bool, const EDGES: bool>(
+        trace: &[u8],
+        image: Image<'_>,
+    ) -> [usize; 3] {
+        let mut memory = vec![0; 5000];
+        let mut sink = Wants::<INSNS, BLOCKS, EDGES>::default();
+        let mut decoder = BlockDecoder::new(trace, image);
+        decoder.sync_forward();
+        decoder.visit(&mut Graph::new(&mut memory), &mut sink).expect("the trace fits the code");
+        sink.0
+    }
+    let image = Image::new(&sections);
+    assert_eq!(counts::<true, true, true>(&trace, image), [40, 20, 20]);
+    assert_eq!(counts::<true, false, false>(&trace, image), [40, 0, 0]);
+    assert_eq!(counts::<false, true, false>(&trace, image), [0, 20, 0]);
+    assert_eq!(counts::<false, false, true>(&trace, image), [0, 0, 20]);
+    assert_eq!(counts::<false, false, false>(&trace, image), [0, 0, 0]);
+}
+
+/// Notes where the decoder says that it is.
+#[derive(Default)]
+struct Progress(Vec<u64>);
+
+impl ExecutionSink for Progress {
+    fn event(&mut self, _: &Event) {}
+
+    fn reached(&mut self, offset: u64) {
+        self.0.push(offset);
+    }
+}
+
+#[test]
+fn a_visit_says_now_and_then_how_far_it_has_come() {
+    let sections = [section(&[0x90, 0xff, 0xe0])];
+    let trace = [PSB, STATE, &TIP_1000.repeat(5_000), TAIL].concat();
+    let (mut memory, mut progress) = (vec![0; 5000], Progress::default());
+    let mut decoder = BlockDecoder::new(&trace, Image::new(&sections));
+    decoder.sync_forward();
+    decoder.visit(&mut Graph::new(&mut memory), &mut progress).expect("the trace fits the code");
+    let Progress(offsets) = progress;
+    assert!(offsets.len() >= 10 && offsets.is_sorted(), "{offsets:?}");
+    // The first time within the first fifth, the last time within the last one.
+    let fifth = trace.len() as u64 / 5;
+    assert!(offsets[0] < fifth && (4 * fifth..=trace.len() as u64).contains(&offsets[offsets.len() - 1]));
+}
+
 #[test]
 fn after_a_visit_the_decoder_says_where_the_last_block_was() {
     // 1000: nop; 1001: je 1000; 1003: jmp rax
     let code = [0x90, 0x74, 0xfd, 0xff, 0xe0];
     let sections = [section(&code)];
     let image = Image::new(&sections);
-    // TNT (taken, not taken), TIP (1000), and an interrupt before the instruction at 1001: FUP (1001), TIP.PGD.
+    // TNT (taken, not taken), TIP (1000), and an interrupt before the instruction at 1001, or before the one at 1000:
+    // FUP, TIP.PGD.
     let round = b"\x0c\x2d\0\x10";
-    for (rounds, outcomes) in [(1, 0), (5, 0), (5, 2), (40, 1), (100, 6)] {
+    let rounds = [(1, 0), (5, 0), (5, 2), (40, 1), (100, 6)];
+    for ((rounds, outcomes), at) in rounds.into_iter().flat_map(|rounds| [(rounds, 1), (rounds, 0)]) {
         let taken = [&[0b10_u8][..], &vec![0b1111_1110; outcomes]].concat();
-        let trace = [PSB, STATE, &round.repeat(rounds), &taken[1..], b"\x3d\x01\x10\x01", TAIL].concat();
+        let interrupt = [0x3d, at, 0x10, 0x01];
+        let trace = [PSB, STATE, &round.repeat(rounds), &taken[1..], &interrupt, TAIL].concat();
         let mut plain = BlockDecoder::new(&trace, image);
         plain.sync_forward();
         let mut insns = 0;
@@ -178,7 +263,7 @@ fn after_a_visit_the_decoder_says_where_the_last_block_was() {
         let state = |decoder: &BlockDecoder<'_>| {
             (decoder.span(), decoder.ip(), decoder.offset(), decoder.time(), decoder.counters())
         };
-        assert_eq!((count.0, state(&quick)), (insns, state(&plain)), "{rounds} {outcomes}");
+        assert_eq!((count.0, state(&quick)), (insns, state(&plain)), "{rounds} {outcomes} {at}");
     }
 }
 

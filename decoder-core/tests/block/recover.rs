@@ -141,7 +141,8 @@ impl ExecutionSink for Edges {
 fn no_edge_leads_over_what_is_lost_in_a_recovery() {
     // 1000: jmp rax
     let sections = [Section { base: 0x1000, bytes: &[0xff, 0xe0], space: AddressSpace::Any }];
-    // PSB, MODE.Exec (64 bit), FUP (1000), PSBEND; TIP (1000), TIP (3000), where there is no code, TIP (1000) three times.
+    // PSB, MODE.Exec (64 bit), FUP (1000), PSBEND; TIP (1000), TIP (3000), where there is no code, TIP (1000) three
+    // times.
     let trace = b"\
         \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\
         \x2d\0\x10\x2d\0\x30\x2d\0\x10\x2d\0\x10\x2d\0\x10\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";

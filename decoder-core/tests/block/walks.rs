@@ -1,12 +1,13 @@
-//! Small random code whose path is known, in graphs of all sizes that are used again and again, whole and damaged.
+//! Small random code whose path is known, in one section or cut into several, in graphs of all sizes that are used
+//! again and again, whole and damaged.
 
 use crate::graph::tnts;
 use pugmark_decoder_core::{
     Error,
-    block::{BlockDecoder, BlockItem},
-    event::Counters,
+    block::{Block, BlockDecoder, BlockItem},
+    event::{Counters, Event},
     flow::Recovered,
-    graph::Graph,
+    graph::{ExecutionSink, Graph},
     image::{AddressSpace, Image, Section},
     time::Span,
 };
@@ -86,6 +87,8 @@ impl Program {
     fn run(&self, rng: &mut fastrand::Rng) -> Option<(Vec<u8>, Vec<u64>)> {
         let mut trace = [PSB, STATE].concat();
         let (mut at, mut executed, mut calls, mut outcomes, mut quiet) = (0, vec![], vec![], vec![], 0);
+        // A target that was not sent yet, and whether it comes late.
+        let (mut waiting, mut late) = (None, false);
         for _ in 0..rng.usize(1..600) {
             executed.push(self.ips[at]);
             quiet += 1;
@@ -124,21 +127,27 @@ impl Program {
                 Op::IndirectCall => {
                     calls.push(at + 1);
                     calls.drain(..calls.len().saturating_sub(CALLS));
-                    Some(rng.usize(..self.ops.len()))
+                    Some((rng.usize(..self.ops.len()), true))
                 }
-                Op::Return | Op::IndirectJump => Some(rng.usize(..self.ops.len())),
+                // If outcomes followed a return, the first of them would be taken for its own.
+                Op::Return => Some((rng.usize(..self.ops.len()), false)),
+                Op::IndirectJump => Some((rng.usize(..self.ops.len()), true)),
             };
             quiet = 0;
-            if let Some(target) = target {
-                trace.extend(tnts(&outcomes));
-                outcomes.clear();
-                trace.push(0x2d);
-                trace.extend(&self.ips[target].to_le_bytes()[..2]);
+            if let Some((target, may_be_late)) = target {
+                if waiting.is_some() || !may_be_late {
+                    self.send(&mut trace, &mut outcomes, &mut waiting);
+                }
+                waiting = Some(target);
                 at = target;
+                late = may_be_late && rng.bool();
+            }
+            // A target that is sent late comes after the outcomes of later branches in the same packet.
+            if waiting.is_some() && (!late || outcomes.len() % 6 == 0) {
+                self.send(&mut trace, &mut outcomes, &mut waiting);
             }
             if rng.u8(..) < 4 {
-                trace.extend(tnts(&outcomes));
-                outcomes.clear();
+                self.send(&mut trace, &mut outcomes, &mut waiting);
                 // TSC, or CBR.
                 match rng.bool() {
                     true => trace.extend([0x19, rng.u8(..), 1, 2, 3, 4, 5, 0]),
@@ -146,51 +155,62 @@ impl Program {
                 }
             }
         }
-        trace.extend(tnts(&outcomes));
+        self.send(&mut trace, &mut outcomes, &mut waiting);
         // Enough for the fast way.
         trace.extend([0; 16]);
         Some((trace, executed))
+    }
+
+    /// Writes the outcomes and the target after them.
+    fn send(&self, trace: &mut Vec<u8>, outcomes: &mut Vec<bool>, target: &mut Option<usize>) {
+        trace.extend(tnts(outcomes));
+        outcomes.clear();
+        if let Some(target) = target.take() {
+            trace.push(0x2d);
+            trace.extend(&self.ips[target].to_le_bytes()[..2]);
+        }
     }
 }
 
 /// What a decoder says about itself.
 type Said = (Span, Option<u64>, u64, Option<u64>, Counters);
 
-/// Items, each end with what the decoder said there, and instructions.
+/// Items, what the decoder said after each part and at each end, and instructions.
 type Found = (Vec<BlockItem>, Vec<(Result<(), Error>, Said)>, Vec<u64>);
 
-/// The items up to the end or an error, and again after each recovery.
+fn said(decoder: &BlockDecoder<'_>) -> Said {
+    (decoder.span(), decoder.ip(), decoder.offset(), decoder.time(), decoder.counters())
+}
+
+/// The items up to the end or an error, and again after each recovery. `room` of them are a part.
 fn items(trace: &[u8], image: Image<'_>, mut graph: Option<&mut Graph<'_>>, room: usize) -> Found {
     let mut decoder = BlockDecoder::new(trace, image);
     let (mut items, mut ends, mut insns) = (vec![], vec![], vec![]);
     decoder.sync_forward();
-    for _ in 0..10 {
-        let first = items.len();
-        let end = loop {
-            match &mut graph {
-                None => match decoder.next() {
-                    Ok(Some(item)) => items.push(item),
-                    Ok(None) => break Ok(()),
-                    Err(error) => break Err(error),
-                },
-                Some(graph) => {
-                    let mut some = vec![BlockItem::NONE; room];
-                    let (filled, end) = decoder.fill(graph, &mut some);
-                    items.extend(&some[..filled]);
-                    if end.is_err() || filled < room {
-                        break end;
-                    }
-                }
-            }
+    let (mut recoveries, mut goes_on) = (0, false);
+    loop {
+        let mut part = vec![BlockItem::NONE; room];
+        let (filled, end) = match &mut graph {
+            Some(graph) => decoder.fill(graph, &mut part),
+            None => next_part(&mut decoder, &mut part),
         };
-        for item in &items[first..] {
+        for item in &part[..filled] {
             if let BlockItem::Block(block) = item {
                 insns.extend(decoder.insns(block).map(|(ip, _)| ip));
             }
         }
-        let said = (decoder.span(), decoder.ip(), decoder.offset(), decoder.time(), decoder.counters());
-        ends.push((end, said));
-        if end.is_ok() {
+        items.extend(&part[..filled]);
+        if end.is_err() && filled == 0 && goes_on {
+            // With a graph an error may come with the part before it.
+            ends.pop();
+        }
+        ends.push((end, said(&decoder)));
+        goes_on = end.is_ok() && filled == room;
+        if goes_on {
+            continue;
+        }
+        recoveries += 1;
+        if end.is_ok() || recoveries == 10 {
             break;
         }
         match decoder.recover() {
@@ -202,13 +222,65 @@ fn items(trace: &[u8], image: Image<'_>, mut graph: Option<&mut Graph<'_>>, room
     (items, ends, insns)
 }
 
-#[test]
-fn a_graph_of_any_size_that_held_anything_before_walks_as_the_code_does() {
-    let mut rng = fastrand::Rng::with_seed(0x7761_6c6b);
+/// Collects items, and is never full.
+#[derive(Default)]
+struct All(Vec<BlockItem>);
+
+impl ExecutionSink for All {
+    const BLOCKS: bool = true;
+
+    fn block(&mut self, block: &Block) {
+        self.0.push(BlockItem::Block(*block));
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.0.push(BlockItem::Event(*event));
+    }
+}
+
+/// As [`BlockDecoder::fill`], without a graph.
+fn next_part(decoder: &mut BlockDecoder<'_>, part: &mut [BlockItem]) -> (usize, Result<(), Error>) {
+    for (filled, place) in part.iter_mut().enumerate() {
+        match decoder.next() {
+            Ok(Some(item)) => *place = item,
+            Ok(None) => return (filled, Ok(())),
+            Err(error) => return (filled, Err(error)),
+        }
+    }
+    (part.len(), Ok(()))
+}
+
+/// Fails where two decodes differ first.
+fn assert_same(fast: &Found, slow: &Found, what: impl Fn() -> String) {
+    let differ = |same: usize| format!("{same} are the same; {}", what());
+    let same = fast.0.iter().zip(&slow.0).take_while(|(fast, slow)| fast == slow).count();
+    assert_eq!(fast.0.get(same), slow.0.get(same), "items: {}", differ(same));
+    let same = fast.1.iter().zip(&slow.1).take_while(|(fast, slow)| fast == slow).count();
+    assert_eq!(fast.1.get(same), slow.1.get(same), "parts: {}", differ(same));
+    assert!(fast.2 == slow.2, "instructions: {}", what());
+}
+
+/// The program's code in so many sections, which are cut anywhere, also within instructions.
+fn cut<'c>(program: &'c Program, cuts: usize, rng: &mut fastrand::Rng) -> Vec<Section<'c>> {
+    let len = program.code.len();
+    let mut ends: Vec<usize> = (0..cuts).map(|_| rng.usize(..len)).chain([0, len]).collect();
+    ends.sort_unstable();
+    let section = |ends: &[usize]| Section {
+        base: BASE + ends[0] as u64,
+        bytes: &program.code[ends[0]..ends[1]],
+        space: AddressSpace::Any,
+    };
+    ends.windows(2).map(section).collect()
+}
+
+/// How often graphs were full, how many traces were decoded, and how many errors there were.
+fn walks(seed: u64, programs: usize) -> (u64, usize, usize) {
+    let mut rng = fastrand::Rng::with_seed(seed);
     let (mut flushes, mut runs, mut errors) = (0, 0, 0);
-    for _ in 0..1_500 {
+    for _ in 0..programs {
         let program = Program::random(&mut rng);
-        let sections = [Section { base: BASE, bytes: &program.code, space: AddressSpace::Any }];
+        let cuts = [0, 0, rng.usize(1..10)][rng.usize(..3)];
+        let sections = cut(&program, cuts, &mut rng);
         let image = Image::new(&sections);
         // What lies in the memory before means nothing.
         let mut memory = vec![u32::MAX; [rng.usize(..200), rng.usize(..1_500), 8_000][rng.usize(..3)]];
@@ -218,13 +290,24 @@ fn a_graph_of_any_size_that_held_anything_before_walks_as_the_code_does() {
             runs += 1;
             let room = [1, 3, 10_000][rng.usize(..3)];
             let slow = items(&trace, image, None, room);
+            // A sink that is never full takes other ways through the graph, and leaves them in it.
+            if rng.bool() {
+                let mut decoder = BlockDecoder::new(&trace, image);
+                decoder.sync_forward();
+                let mut all = All::default();
+                assert_eq!(decoder.visit(&mut graph, &mut all), Ok(()));
+                assert!(all.0 == slow.0, "{:x?} {sections:x?} {trace:x?}", program.ops);
+                let end = slow.1.last().expect("it came to the end");
+                assert_eq!(*end, (Ok(()), said(&decoder)), "{:x?} {sections:x?} {trace:x?}", program.ops);
+            }
             let fast = items(&trace, image, Some(&mut graph), room);
-            assert_eq!(fast, slow, "{:x?} {trace:x?}", program.ops);
+            let what = |trace: &[u8]| format!("{:x?} {sections:x?} {trace:x?}", program.ops);
+            assert_same(&fast, &slow, || what(&trace));
             // The trace may end before the last instructions are known to be executed, and says no more than they go on
             // to the next branch.
             let (found, sure) = (&fast.2, executed.len().min(fast.2.len()));
-            assert_eq!(found[..sure], executed[..sure], "{:x?} {trace:x?}", program.ops);
-            assert_eq!(fast.1.len(), 1, "{:x?} {trace:x?}", program.ops);
+            assert_eq!(found[..sure], executed[..sure], "{}", what(&trace));
+            assert!(fast.1.iter().all(|(end, _)| end.is_ok()), "{}", what(&trace));
             let mut damaged = trace.clone();
             for _ in 0..rng.usize(1..4) {
                 let at = rng.usize(PSB.len() + STATE.len()..damaged.len());
@@ -232,10 +315,30 @@ fn a_graph_of_any_size_that_held_anything_before_walks_as_the_code_does() {
             }
             let slow = items(&damaged, image, None, room);
             let fast = items(&damaged, image, Some(&mut graph), room);
-            assert_eq!(fast, slow, "{:x?} {damaged:x?}", program.ops);
-            errors += fast.1.len() - 1;
+            assert_same(&fast, &slow, || what(&damaged));
+            // Up to the first error.
+            if room == 10_000 {
+                let mut decoder = BlockDecoder::new(&damaged, image);
+                decoder.sync_forward();
+                let end = decoder.visit(&mut graph, &mut All::default());
+                assert_eq!((end, said(&decoder)), slow.1[0], "{}", what(&damaged));
+            }
+            errors += fast.1.iter().filter(|(end, _)| end.is_err()).count();
         }
         flushes += graph.statistics().flushes;
     }
+    (flushes, runs, errors)
+}
+
+#[test]
+fn a_graph_of_any_size_that_held_anything_before_walks_as_the_code_does() {
+    let (flushes, runs, errors) = walks(0x7761_6c6b, 1_400);
     assert!(flushes > 1_000 && runs > 3_000 && errors > 1_000, "{flushes} {runs} {errors}");
+}
+
+/// The same in a part of the time.
+#[test]
+fn a_graph_walks_as_the_code_of_a_hundred_programs_does() {
+    let (flushes, runs, errors) = walks(0x7368_6f72, 100);
+    assert!(flushes > 50 && runs > 200 && errors > 50, "{flushes} {runs} {errors}");
 }
