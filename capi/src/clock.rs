@@ -1,4 +1,5 @@
-//! Time as libipt keeps it: the decoder's estimate with its calibration, and libipt's answers to packets that do not fit.
+//! Time as libipt keeps it: the decoder's estimate with its calibration, and libipt's answers to packets that do not
+//! fit.
 
 use crate::{
     config::PtConfig, error::Code, event::PtEvent, event::flag, packet::PtPacket, packet::field, packet::kind,

@@ -16,8 +16,8 @@ fn address(bytes: &[u8; 9]) -> Option<(u8, u64, u32)> {
     Some((form, u64::from_le_bytes(rest) & mask, 1 + u32::from(size)))
 }
 
-/// The address of a packet that is known to have one and does not suppress it: its three bits, its bytes as a number, and
-/// the packet's size. `None`: the decoder has to look.
+/// The address of a packet that is known to have one and does not suppress it: its three bits, its bytes as a number,
+/// and the packet's size. `None`: the decoder has to look.
 #[inline(always)]
 pub(crate) fn given_ip(bytes: &[u8]) -> Option<(u8, u64, usize)> {
     let (form, payload, size) = address(bytes.first_chunk()?)?;
@@ -39,8 +39,8 @@ pub(crate) fn ip(bytes: &[u8]) -> Option<(Ip, usize)> {
     Some((ip, size as usize))
 }
 
-/// How many outcomes each short TNT packet has, by its byte; zero for other bytes. On some processors an instruction for the
-/// highest set bit takes longer.
+/// How many outcomes each short TNT packet has, by its byte; zero for other bytes. On some processors an instruction
+/// for the highest set bit takes longer.
 pub(crate) const TNT_LEN: [u8; 256] = {
     let mut table = [0; 256];
     let mut byte = 4;
@@ -78,8 +78,8 @@ pub(crate) fn cyc(bytes: &[u8]) -> Option<(Cyc, usize)> {
     Some((Cyc { cycles }, size as usize))
 }
 
-/// The packet at the start of the bytes: a short TNT, one with an address, an MTC, or a CYC of one or two bytes. `None`:
-/// it is another one, or near the end, so the decoder has to look.
+/// The packet at the start of the bytes: a short TNT, one with an address, an MTC, or a CYC of one or two bytes.
+/// `None`: it is another one, or near the end, so the decoder has to look.
 #[inline(always)]
 pub(crate) fn packet(bytes: &[u8]) -> Option<PtPacket> {
     let bytes: &[u8; 9] = bytes.first_chunk()?;

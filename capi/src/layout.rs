@@ -5,11 +5,11 @@
 use crate::{
     config::{PtConfig, PtCpu, PtErrata, PtFilter},
     event::{PtEvent, flag},
-    flow::{
-        block::PtBlock,
+    flow::block::PtBlock,
+    image::{
+        PtAsid,
         insn::{PtInsn, flag as insn_flag},
     },
-    image::PtAsid,
     packet::{Field, PtPacket, field},
     version::Version,
 };

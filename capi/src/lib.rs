@@ -1,6 +1,7 @@
 //! libipt.so.2 with Pugmark's decoder: the functions and structures that Debian's `intel-pt.h` (libipt 2.0.5) declares.
 //!
-//! Programs that are linked with libipt run on it without being rebuilt. `README.md` lists the functions and their tests.
+//! Programs that are linked with libipt run on it without being rebuilt. `README.md` lists the functions and their
+//! tests.
 //!
 //! Every function checks its arguments as libipt does: where libipt answers `-pte_invalid` to a null pointer, so does
 //! the function. What it cannot check is the `# Safety` of each function. Pointers to decoders must come from the
@@ -15,7 +16,6 @@ compile_error!(
     "the layouts of libipt's structures are written down for 64-bit little-endian processors only"
 );
 
-pub mod cache;
 mod clock;
 mod common;
 pub mod config;
@@ -30,6 +30,5 @@ mod out;
 pub mod packet;
 pub mod packets;
 pub mod query;
-mod section;
 mod sync;
 pub mod version;

@@ -1,16 +1,16 @@
 //! What decoders of instructions and of blocks have in common: the place in the code, and the event that is processed.
 
-use super::{
-    code::{Detail, Extra},
-    insn::PtInsn,
-    returns::Returns,
-    shape::{LONGEST, Shape},
-};
+use super::returns::Returns;
 use crate::{
     config::PtConfig,
     error::Code,
     event::{PtEvent, flag, kind},
-    image::{Image, Kept, PtAsid, Window},
+    image::{
+        Image, Kept, PtAsid, Window,
+        code::{Detail, Extra},
+        insn::PtInsn,
+        shape::{LONGEST, Shape},
+    },
     query::decoder::{Answer, QueryDecoder, status},
 };
 use std::{ffi::c_int, ptr};
@@ -98,7 +98,8 @@ impl Flow {
         with(image, &mut self.kept, &self.asid)
     }
 
-    /// The next instruction, if it is remembered in the mapped section: its shape, its bytes and the section's identifier.
+    /// The next instruction, if it is remembered in the mapped section: its shape, its bytes and the section's
+    /// identifier.
     #[inline(always)]
     pub(super) fn remembered(&self) -> Option<(Shape, &[u8; LONGEST], c_int)> {
         // SAFETY: as in `with_image`.
@@ -213,8 +214,8 @@ impl Flow {
         Some((insn, extra))
     }
 
-    /// Erratum SKD022: tracing is disabled by a VM entry itself, not before it. Changes the event, and returns whether it
-    /// did.
+    /// Erratum SKD022: tracing is disabled by a VM entry itself, not before it. Changes the event, and returns whether
+    /// it did.
     pub(super) fn handle_skd022(&mut self, ip: u64) -> bool {
         let is_entry = self.insn_at(ip).is_some_and(|(_, extra)| extra.detail == Detail::VmEntry);
         if is_entry {

@@ -122,8 +122,8 @@ pub unsafe extern "C" fn pt_blk_get_image(decoder: *mut BlockDecoder) -> *mut Im
 /// Sets the decoder's image; null is its own.
 ///
 /// # Safety
-/// As for [`pt_blk_sync_forward`]; `image` is null or from `pt_image_alloc`, lives while the decoder has it, and is used
-/// by nobody else while the decoder is used.
+/// As for [`pt_blk_sync_forward`]; `image` is null or from `pt_image_alloc`, lives while the decoder has it, and is
+/// used by nobody else while the decoder is used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_blk_set_image(decoder: *mut BlockDecoder, image: *mut Image) -> c_int {
     // SAFETY: by contract.
@@ -174,8 +174,8 @@ pub unsafe extern "C" fn pt_blk_asid(decoder: *const BlockDecoder, asid: *mut Pt
     unsafe { write_asid(&decoder.flow.asid, asid, size) }
 }
 
-/// Writes as much of the next block as the caller's structure has, and returns the status. The block is also written where
-/// it ends with an error.
+/// Writes as much of the next block as the caller's structure has, and returns the status. The block is also written
+/// where it ends with an error.
 ///
 /// # Safety
 /// As for [`pt_blk_sync_forward`]; `block` is null or points to `size` writable bytes.

@@ -3,14 +3,16 @@
 use super::{
     base::Postponed,
     block::PtBlock,
-    code::Detail,
-    insn::{PtInsn, class, flag as insn_flag, is_contiguous},
     walk::{BlockDecoder, DecodedInsn, NOTHING},
 };
 use crate::{
     config::PtErrata,
     error::Code,
     event::{PtEvent, flag, kind},
+    image::{
+        code::Detail,
+        insn::{PtInsn, class, flag as insn_flag, is_contiguous},
+    },
     query::decoder::{Answer, status},
 };
 use std::ffi::c_int;

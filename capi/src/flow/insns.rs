@@ -1,15 +1,15 @@
 //! How the decoder of instructions goes on: which events bind to an instruction, and which to an address.
 
-use super::{
-    base::{Flow, Postponed},
-    code::{Detail, Extra, decode},
-    insn::{self, PtInsn, class, is_contiguous},
-    shape::{LONGEST, Shape},
-};
+use super::base::{Flow, Postponed};
 use crate::{
     config::{PtConfig, PtErrata},
     error::Code,
     event::{PtEvent, flag, kind},
+    image::{
+        code::{Detail, Extra, decode},
+        insn::{self, PtInsn, class, is_contiguous},
+        shape::{LONGEST, Shape},
+    },
     query::decoder::{Answer, status},
 };
 use std::ffi::c_int;

@@ -4,29 +4,25 @@ mod base;
 pub mod blk;
 pub mod block;
 mod blocks;
-pub(crate) mod code;
-pub mod insn;
 pub mod insns;
-pub(crate) mod known;
 mod node;
 mod quick;
 mod returns;
-pub(crate) mod shape;
 pub mod walk;
 
-use self::{insn::PtInsn, insns::InsnDecoder};
+use self::insns::InsnDecoder;
 use crate::{
     config::PtConfig,
     error::Code,
     event::PtEvent,
-    image::{Image, PtAsid},
+    image::{Image, PtAsid, insn::PtInsn},
     out::{write_offset, write_out, write_start},
     query::{write_ratio, write_time},
 };
 use std::{ffi::c_int, mem::offset_of, ptr};
 
-/// Makes a decoder of instructions for the buffer of the configuration; null if the configuration is too short or has no
-/// buffer.
+/// Makes a decoder of instructions for the buffer of the configuration; null if the configuration is too short or has
+/// no buffer.
 ///
 /// # Safety
 /// `config` is null or points to a `struct pt_config` with as many bytes as it says. Until the decoder is freed, its
@@ -136,8 +132,8 @@ pub unsafe extern "C" fn pt_insn_get_image(decoder: *mut InsnDecoder) -> *mut Im
 /// Sets the decoder's image; null is its own.
 ///
 /// # Safety
-/// As for [`pt_insn_sync_forward`]; `image` is null or from `pt_image_alloc`, lives while the decoder has it, and is used
-/// by nobody else while the decoder is used.
+/// As for [`pt_insn_sync_forward`]; `image` is null or from `pt_image_alloc`, lives while the decoder has it, and is
+/// used by nobody else while the decoder is used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_insn_set_image(decoder: *mut InsnDecoder, image: *mut Image) -> c_int {
     // SAFETY: by contract.

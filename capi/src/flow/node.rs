@@ -1,5 +1,5 @@
-//! Blocks that were made before. The way over the code of a block is a row of readings that wait for each other; a block that
-//! is remembered as a whole is one.
+//! Blocks that were made before. The way over the code of a block is a row of readings that wait for each other; a
+//! block that is remembered as a whole is one.
 
 /// A block over known code without calls, which ends with a conditional branch.
 #[derive(Clone, Copy, Debug)]

@@ -1,20 +1,21 @@
 //! Blocks over known code where no event is pending: most of them.
 //!
-//! It does what `walk` does on known ways, one step after the other. Where anything else is to be done it stops before that
-//! step, and the walk goes on from there.
+//! It does what `walk` does on known ways, one step after the other. Where anything else is to be done it stops before
+//! that step, and the walk goes on from there.
 
-use super::{
-    block::{Decision, PtBlock},
-    insn::{class, flag},
-    known::KnownCode,
-    node::Node,
-    walk::BlockDecoder,
+use super::{block::PtBlock, node::Node, walk::BlockDecoder};
+use crate::{
+    image::{
+        insn::{class, flag},
+        known::KnownCode,
+        ways::Decision,
+    },
+    query::decoder::Answer,
 };
-use crate::query::decoder::Answer;
 use std::ffi::c_int;
 
-/// How far the conditional branch goes that a way ends with, if that is easy to say. Which of both sizes it has is no branch,
-/// because the processor could not predict it.
+/// How far the conditional branch goes that a way ends with, if that is easy to say. Which of both sizes it has is no
+/// branch, because the processor could not predict it.
 #[inline(always)]
 fn displacement(code: &KnownCode, at: u64, size: u64) -> Option<i64> {
     let [first] = *code.bytes(at)?;

@@ -1,22 +1,21 @@
 //! Walking over code to the end of a block, and remembering the way.
 //!
-//! What a block says depends on what is remembered: the class of its last instruction is not known where a known way ends
-//! with an indirect branch, and the way may stop where another one does not. So libipt's rules for what it remembers are
-//! rules for the answers, too.
+//! What a block says depends on what is remembered: the class of its last instruction is not known where a known way
+//! ends with an indirect branch, and the way may stop where another one does not. So libipt's rules for what it
+//! remembers are rules for the answers, too.
 
-use super::{
-    base::Flow,
-    block::{Decision, PtBlock, Way, Ways},
-    code::{Extra, decode},
-    insn::{PtInsn, class, flag},
-    node::Nodes,
-};
+use super::{base::Flow, block::PtBlock, node::Nodes};
 use crate::{
     config::PtConfig,
     error::Code,
-    image::Mapped,
+    image::{
+        Mapped,
+        code::{Extra, decode},
+        insn::{PtInsn, class, flag},
+        section::Mapping,
+        ways::{Decision, Way, Ways},
+    },
     query::decoder::{Answer, status},
-    section::Mapping,
 };
 use std::ffi::c_int;
 
@@ -185,8 +184,8 @@ impl BlockDecoder {
         block.flags |= TRUNCATED;
     }
 
-    /// Goes to an instruction of a kind, or to where trace is needed, which is the error `BadQuery`. `false`: the block ends
-    /// before that. `last` is the last instruction.
+    /// Goes to an instruction of a kind, or to where trace is needed, which is the error `BadQuery`. `false`: the block
+    /// ends before that. `last` is the last instruction.
     pub(super) fn go_to_insn(
         &mut self,
         block: &mut PtBlock,

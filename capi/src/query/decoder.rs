@@ -128,7 +128,8 @@ impl QueryDecoder {
     /// The buffer. It is borrowed from the decoder, because the caller's reader of unknown packets may write to it.
     pub(super) fn trace(&self) -> &[u8] {
         // SAFETY: the caller of the function that made the decoder promised that the buffer is readable as long as the
-        // decoder exists, and that only its reader of unknown packets writes to it. While that runs, nobody has this slice.
+        // decoder exists, and that only its reader of unknown packets writes to it. While that runs, nobody has this
+        // slice.
         unsafe { self.config.trace() }
     }
 

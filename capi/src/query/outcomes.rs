@@ -12,8 +12,8 @@ pub(super) struct Outcomes {
     bits: u64,
     /// The bit of the next one; zero if there is none.
     next: u64,
-    /// How many packets after the first they are of: short ones, one directly after the other, before the position. To the
-    /// caller, those of which no outcome was taken are still to be read.
+    /// How many packets after the first they are of: short ones, one directly after the other, before the position. To
+    /// the caller, those of which no outcome was taken are still to be read.
     more: usize,
 }
 
@@ -59,8 +59,8 @@ impl Outcomes {
 }
 
 impl QueryDecoder {
-    /// Reads the short TNT packet at the position, and those directly after it. After the last of them comes a packet that
-    /// the next query needs, so that nothing but outcomes is read too early.
+    /// Reads the short TNT packet at the position, and those directly after it. After the last of them comes a packet
+    /// that the next query needs, so that nothing but outcomes is read too early.
     #[inline(always)]
     pub(super) fn read_short(&mut self, first: u8) -> Answer<()> {
         let rest = self.rest();

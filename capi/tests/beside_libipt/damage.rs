@@ -171,5 +171,5 @@ pub(crate) fn has_run(trace: &[u8]) -> bool {
 
 /// How many of them a test tries.
 pub(crate) fn count() -> u64 {
-    if std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1") { 100_000 } else { 3000 }
+    if std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1") { 100_000 } else { 20_000 }
 }

@@ -102,8 +102,8 @@ pub(crate) enum Call {
     Event(usize),
 }
 
-/// What a call left behind: what it returned and wrote, then both offsets, the time, the ratio and the address space with
-/// their statuses.
+/// What a call left behind: what it returned and wrote, then both offsets, the time, the ratio and the address space
+/// with their statuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     call: Call,
@@ -155,8 +155,8 @@ pub(crate) fn likely(last: &Answer, of: Of) -> Call {
     }
 }
 
-/// Code that depends on the address only: bytes that begin many kinds of instructions, and others. The context says which
-/// code, and how much of it can be read at once.
+/// Code that depends on the address only: bytes that begin many kinds of instructions, and others. The context says
+/// which code, and how much of it can be read at once.
 unsafe extern "C" fn code(
     out: *mut u8,
     size: usize,

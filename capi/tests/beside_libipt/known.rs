@@ -67,7 +67,8 @@ fn items(decoders: &Decoders, of: Of, mut next: Call, calls: usize) -> Vec<(i32,
 #[test]
 fn code_that_another_section_hides_is_not_known_any_more() {
     let Some(both) = both() else { return };
-    // NOP and a jump back to it; then the same with a MOV of ten bytes between, the last of which another file has as well.
+    // NOP and a jump back to it; then the same with a MOV of ten bytes between, the last of which another file has as
+    // well.
     let old = Code::new("old", &padded(&[0x90, 0xeb, 0xfd]));
     let new = Code::new("new", &padded(&[0x90, 0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8, 0xeb, 0xf3]));
     let end = Code::new("end", &padded(&[0x77, 0xeb, 0xf3]));
@@ -202,8 +203,8 @@ fn a_known_call_of_the_next_instruction_is_nothing_to_return_to() {
 #[test]
 fn a_known_jump_into_another_part_of_its_section_ends_the_block() {
     let Some(both) = both() else { return };
-    // A conditional jump that is not taken, and a jump far ahead in the same file, where another one leads back. Another
-    // file hides a part between.
+    // A conditional jump that is not taken, and a jump far ahead in the same file, where another one leads back.
+    // Another file hides a part between.
     let mut bytes = padded(&[0x74, 0x00, 0xe9, 0xf9, 0x0f, 0, 0]);
     bytes.resize(0x1000, 0x90);
     bytes.extend(padded(&[0xe9, 0xfb, 0xef, 0xff, 0xff]));

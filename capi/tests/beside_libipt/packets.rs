@@ -84,8 +84,8 @@ fn the_packets_of_recorded_traces_are_the_same() {
     assert!(packets > 5000, "{packets}");
 }
 
-/// Knows every packet that it is asked about. The second byte has the size, modulo eight, and says whether the packet is
-/// refused.
+/// Knows every packet that it is asked about. The second byte has the size, modulo eight, and says whether the packet
+/// is refused.
 pub(crate) unsafe extern "C" fn unknown(
     packet: *mut [u64; 2],
     config: *const Config,

@@ -1,5 +1,5 @@
-//! libipt's own tests with our library: its tools pttc, ptdump and ptxed are built from its sources, and its script runs
-//! them on each of its files.
+//! libipt's own tests with our library: its tools pttc, ptdump and ptxed are built from its sources, and its script
+//! runs them on each of its files.
 //!
 //! `cargo xtask test` gets the sources. A test that fails with the installed libipt as well says nothing about ours.
 

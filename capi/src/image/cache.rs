@@ -1,9 +1,7 @@
 //! The cache of sections: `pt_iscache_*`. Threads may share one.
 
-use crate::{
-    error::Code,
-    section::{Mapping, Section, locked},
-};
+use super::section::{Mapping, Section, locked};
+use crate::error::Code;
 use std::{
     ffi::{CStr, CString, c_char, c_int},
     ptr,

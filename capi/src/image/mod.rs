@@ -1,17 +1,23 @@
 //! The image of the traced memory: `pt_image_*`.
 
-use crate::{
+pub mod cache;
+pub(crate) mod code;
+pub mod insn;
+pub(crate) mod known;
+pub(crate) mod section;
+pub(crate) mod shape;
+pub(crate) mod ways;
+
+use self::{
     cache::{Cache, owned},
-    error::Code,
-    flow::{
-        block::Ways,
-        code::Extra,
-        insn::PtInsn,
-        known::KnownCode,
-        shape::{LONGEST, Shape},
-    },
+    code::Extra,
+    insn::PtInsn,
+    known::KnownCode,
     section::{Mapping, Section},
+    shape::{LONGEST, Shape},
+    ways::Ways,
 };
+use crate::error::Code;
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},
     mem::take,
@@ -167,7 +173,8 @@ pub(crate) struct Kept {
     parts: Parts,
 }
 
-/// A part of a mapping at an address: the mapping's number, the address, the size, the offset, and the section's identifier.
+/// A part of a mapping at an address: the mapping's number, the address, the size, the offset, and the section's
+/// identifier.
 type Part = (u64, u64, u64, u64, c_int);
 
 /// The parts that were kept, to give each a number that no other one ever has.
@@ -537,8 +544,8 @@ pub unsafe extern "C" fn pt_image_remove_by_asid(image: *mut Image, asid: *const
 /// Sets the caller's reader of what is in no section; null is none.
 ///
 /// # Safety
-/// `image` is null or from [`pt_image_alloc`], and nobody else uses it now. `callback` is null or a function of the header's
-/// type, which writes at most as many bytes as it is asked for, and does not use the image.
+/// `image` is null or from [`pt_image_alloc`], and nobody else uses it now. `callback` is null or a function of the
+/// header's type, which writes at most as many bytes as it is asked for, and does not use the image.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pt_image_set_callback(
     image: *mut Image,

@@ -54,8 +54,8 @@ impl Shape {
         (self.0 >> 10 & 3) as u32
     }
 
-    /// The displacement of an instruction whose first bytes are `bytes`: the last bytes of the instruction. How many these
-    /// are is no branch, because the processor could not predict it.
+    /// The displacement of an instruction whose first bytes are `bytes`: the last bytes of the instruction. How many
+    /// these are is no branch, because the processor could not predict it.
     #[inline(always)]
     pub(crate) fn displacement(self, bytes: &[u8; LONGEST]) -> Option<i32> {
         let width = self.width().checked_sub(1)?;

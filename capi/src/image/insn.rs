@@ -1,10 +1,10 @@
 //! `struct pt_insn`, and reading instructions from an image.
 
-use super::code::{Detail, Extra, decode};
-use crate::{
-    error::Code,
-    image::{Image, PtAsid},
+use super::{
+    Image, PtAsid,
+    code::{Detail, Extra, decode},
 };
+use crate::error::Code;
 use std::ffi::c_int;
 
 /// `struct pt_insn`.

@@ -1,10 +1,7 @@
 //! Parts of files, mapped while somebody reads them.
 
-use crate::{
-    cache::Inner,
-    error::Code,
-    flow::{block::Ways, code::Extra, insn::PtInsn, shape::Shapes},
-};
+use super::{cache::Inner, code::Extra, insn::PtInsn, shape::Shapes, ways::Ways};
+use crate::error::Code;
 use memmap2::{Mmap, MmapOptions};
 use std::{
     ffi::{CStr, CString, OsStr},
@@ -45,8 +42,9 @@ pub(crate) struct Mapping {
     pub(crate) number: u64,
 }
 
-/// For how many bytes of a section one instruction has to be decoded before they are remembered: so long, to make place for
-/// them is little beside decoding, also where a section is mapped anew all the time.
+/// Decoded instructions of a section are remembered only after one instruction has been decoded for each of this many
+/// bytes. Making room for them then costs little compared with the decoding, even if the section is mapped again and
+/// again.
 const BYTES_FOR_DECODED: usize = 0x400;
 
 impl Mapping {
@@ -176,8 +174,8 @@ impl Section {
         }
     }
 
-    /// How much memory the mapping takes: from the begin of the first page, because pages are mapped, and a number of ways
-    /// and one for each.
+    /// How much memory the mapping takes: from the begin of the first page, because pages are mapped, and a number of
+    /// ways and one for each.
     fn memory(&self, mapping: &Mapping) -> u64 {
         /// libipt asks the system; x86-64 has pages of this size.
         const PAGE: u64 = 0x1000;

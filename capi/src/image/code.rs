@@ -1,7 +1,7 @@
 //! Instructions as libipt 2.0.5 sees them: how long they are, and where they branch to.
 //!
-//! The decoder's own reader of instructions refuses what is none and knows what is newer. libipt refuses almost nothing:
-//! it gives every opcode a length. Callers see that where damaged traces lead into the middle of instructions.
+//! The decoder's own reader of instructions refuses what is none and knows what is newer. libipt refuses almost
+//! nothing: it gives every opcode a length. Callers see that where damaged traces lead into the middle of instructions.
 
 use super::insn::{PtInsn, class};
 use crate::error::Code;

@@ -1,8 +1,8 @@
 //! Code of which more is known than its bytes.
 
 use super::{
-    block::WayWord,
     shape::{LONGEST, Shape},
+    ways::WayWord,
 };
 use std::{
     ffi::c_int,
