@@ -142,8 +142,8 @@ impl XApic {
         Self { base }
     }
 
-    /// Takes the local APIC in a kernel that has mapped physical memory at `offset`, and has left the local APIC where reset
-    /// put it: at physical address FEE0_0000H.
+    /// Takes the local APIC in a kernel that has mapped physical memory at `offset`, and has left the local APIC where
+    /// reset put it: at physical address FEE0_0000H.
     ///
     /// Source: "Local APIC Status and Location", "Relocating the Local APIC Registers".
     ///

@@ -208,10 +208,10 @@
 //! PEBS output through PT and PEBS load latency; Intel's counters without sampling; output to the trace transport
 //! subsystem; the registers of trigger tracing.
 //!
-//! A kernel suspends its traces ([`suspend`](intel::pt::PtRunning::suspend)) before VMXON where [`VmxTracing`] says so, and
-//! before a processor sleeps or goes offline. Guests are traced by
-//! [`trace_guest`](intel::pt::PtRunning::trace_guest). Traces of threads are [`PtTask`](intel::pt::PtTask)s;
-//! with [`XsavedMsr`](intel::pt::XsavedMsr) a switch is one XSAVES and one XRSTORS.
+//! A kernel suspends its traces ([`suspend`](intel::pt::PtRunning::suspend)) before VMXON where [`VmxTracing`] says so,
+//! and before a processor sleeps or goes offline. Guests are traced by
+//! [`trace_guest`](intel::pt::PtRunning::trace_guest). Traces of threads are [`PtTask`](intel::pt::PtTask)s; with
+//! [`XsavedMsr`](intel::pt::XsavedMsr) a switch is one XSAVES and one XRSTORS.
 //!
 //! [`PtUnit`]: intel::pt::PtUnit
 //! [`VmxTracing`]: intel::pt::VmxTracing

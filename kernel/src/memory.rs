@@ -11,9 +11,9 @@ pub use x86_64::PhysAddr;
 ///   alignment and below the requested limit.
 /// - [`Frames::pointer`] must return a mapping of the whole block, readable and writable, that stays valid until the
 ///   block is freed. Its memory type must be write-back.
-/// - A block belongs to whoever has its address until it is freed, and not to the value that allocated it: it stays as it
-///   is if that value is moved, dropped or forgotten. Where a unit cannot be halted, the driver forgets the value and its
-///   blocks, because the processor may still write to them.
+/// - A block belongs to whoever has its address until it is freed, and not to the value that allocated it: it stays as
+///   it is if that value is moved, dropped or forgotten. Where a unit cannot be halted, the driver forgets the value
+///   and its blocks, because the processor may still write to them.
 pub unsafe trait Frames {
     /// Allocates contiguous physical memory, or returns `None` if there is none.
     fn allocate(&self, request: Request) -> Option<PhysAddr>;

@@ -98,8 +98,8 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     ///
     /// # Errors
     ///
-    /// The slot is in use or already has a trace, or the local APIC is disabled by software (nothing was done); the local
-    /// APIC raised #GP; or the error of `start`.
+    /// The slot is in use or already has a trace, or the local APIC is disabled by software (nothing was done); the
+    /// local APIC raised #GP; or the error of `start`.
     pub fn start<E>(&self, start: impl FnOnce() -> Result<T, E>) -> Result<(), NotTraced<E>> {
         let result = self.try_start(start);
         if !matches!(result, Err(NotTraced::Slot(SlotError::InUse))) {
@@ -241,9 +241,9 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         result
     }
 
-    /// Programs the LVT entry again, for a processor whose local APIC has lost it: after a sleep state, or after INIT. Call
-    /// it before traces that were suspended meanwhile wake ([`PtRunning::suspend`](crate::intel::pt::PtRunning::suspend)).
-    /// Does nothing in a slot that is disarmed.
+    /// Programs the LVT entry again, for a processor whose local APIC has lost it: after a sleep state, or after INIT.
+    /// Call it before traces that were suspended meanwhile wake
+    /// ([`PtRunning::suspend`](crate::intel::pt::PtRunning::suspend)). Does nothing in a slot that is disarmed.
     ///
     /// # Errors
     ///

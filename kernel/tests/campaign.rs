@@ -1,6 +1,6 @@
 //! Something happens before each access of a register in turn, in each step of a recording's life: an NMI of somebody
-//! else's, a PMI, #GP, an operational error, or there is no memory. After it the recording runs or is stopped, as documented;
-//! memory is given back; nothing is lost that is not told; and the next recording works.
+//! else's, a PMI, #GP, an operational error, or there is no memory. After it the recording runs or is stopped, as
+//! documented; memory is given back; nothing is lost that is not told; and the next recording works.
 
 mod campaign_units;
 mod common;
@@ -36,12 +36,13 @@ enum Step {
 enum Event {
     /// An NMI that is not a PMI.
     Nmi,
-    /// A PMI. Where the recording is on and records the kernel, an NMI's handler fills the buffer; elsewhere it is one that
-    /// was on its way.
+    /// A PMI. Where the recording is on and records the kernel, an NMI's handler fills the buffer; elsewhere it is one
+    /// that was on its way.
     Pmi,
     /// The access raises #GP.
     Fault,
-    /// Tables in memory are wrong until the step is over: the processor reports an operational error when it reads them.
+    /// Tables in memory are wrong until the step is over: the processor reports an operational error when it reads
+    /// them.
     Error,
     /// An allocation fails.
     Memory,

@@ -279,7 +279,8 @@ fn an_error_names_the_entry_that_caused_it_also_when_the_trace_has_gone_on() {
     let layout = Layout::Topa { size: RegionSize::K4, regions: 4, regions_per_table: 1, contiguous: true };
     let mut tracing = machine.start(layout, FULL);
     assert_eq!(tracing.last_error(), None);
-    // The regions are one block, allocated first, and each has a table of its own: this is the third. Bit 1 is reserved.
+    // The regions are one block, allocated first, and each has a table of its own: this is the third. Bit 1 is
+    // reserved.
     let table = machine.ram.block(3);
     let good = entry(&machine, table);
     set_entry(&machine, table, good | 2);

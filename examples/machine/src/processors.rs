@@ -21,6 +21,8 @@ const DESTINATION: u64 = 0x310;
 const INIT: u32 = 0xc_4500;
 const INIT_END: u32 = 0xc_8500;
 const START_UP: u32 = 0xc_4600;
+/// An NMI to all but the sender.
+const NMI: u32 = 0xc_4400;
 
 /// The page at which the others begin, below 1 MiB.
 const PAGE: u64 = 0x9000;
@@ -81,6 +83,11 @@ pub fn run_on_all(processors: usize, main: fn()) {
     while DONE.load(Ordering::Acquire) < processors {
         spin_loop();
     }
+}
+
+/// Sends an NMI to all processors but this one. It arrives whatever they do, also with interrupts disabled.
+pub fn send_nmi_to_others() {
+    write_local_apic(COMMAND, NMI);
 }
 
 /// Lets one more processor come.

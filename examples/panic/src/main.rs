@@ -1,17 +1,19 @@
-//! A kernel that always traces. When it panics, it prints the last hundred functions that it entered.
+//! A kernel that always traces, on four processors. When one of them panics, it stops all, and each prints the last
+//! hundred functions that it entered.
 #![no_std]
 #![no_main]
 
 use core::hint::black_box;
 use core::panic::PanicInfo;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use machine::symbols::Function;
-use machine::{PHYSICAL_MEMORY_OFFSET, frames, println};
+use machine::{PHYSICAL_MEMORY_OFFSET, frames, println, processors};
 use pugmark_decoder_core::calls::Calls;
 use pugmark_decoder_core::flow::InsnDecoder;
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_kernel::arch::GuardedMsr;
-use pugmark_kernel::drain::{Chunk, KeepAll};
+use pugmark_kernel::drain::KeepAll;
 use pugmark_kernel::intel::pt::{self, Buffer, Layout, Mode, PtConfig, PtTracer, PtUnit, RegionSize};
 use pugmark_kernel::lapic::{Delivery, XApic};
 use pugmark_kernel::memory::{Frames, PhysAddr, Request};
@@ -21,11 +23,16 @@ use spin::Mutex;
 
 machine::main!(main);
 
+const PROCESSORS: usize = 4;
+
 fn main() {
     println!("run panic");
-    machine::on_panic(last_words);
-    start_tracing();
-    serve();
+    machine::on_panic(stop_all);
+    machine::traps::on_nmi(stop_this);
+    processors::run_on_all(PROCESSORS, || {
+        start_tracing();
+        serve();
+    });
 }
 
 // The kernel's memory and registers, for the driver.
@@ -47,7 +54,7 @@ unsafe impl Frames for Memory {
 }
 
 fn processor() -> (GuardedMsr, XApic) {
-    // SAFETY: CPL 0; the #GP handler in `machine::traps` obeys `fixup`; there is one processor.
+    // SAFETY: CPL 0; the #GP handler in `machine::traps` obeys `fixup`; no thread of this kernel moves.
     let msr = unsafe { GuardedMsr::new() };
     // SAFETY: the local APIC's page is mapped there; that it is uncached the firmware's MTRRs say.
     (msr, unsafe { XApic::at_offset(PHYSICAL_MEMORY_OFFSET) })
@@ -55,53 +62,98 @@ fn processor() -> (GuardedMsr, XApic) {
 
 // The tracing.
 
-/// The newest 16 KiB of the trace are kept.
+/// The newest 16 KiB of each processor's trace are kept.
 const RING: usize = 16 << 10;
 const REGIONS: u32 = (RING / 4096) as u32;
 const FUNCTIONS: usize = 100;
 
 /// Nobody takes anything out of the ring while the kernel runs.
 type Tracer = PtTracer<GuardedMsr, Memory, KeepAll>;
+type ProcessorSlot = Slot<Tracer, fn() -> (GuardedMsr, XApic)>;
 
-// SAFETY: there is one processor, and these are its registers.
-static SLOT: Slot<Tracer, fn() -> (GuardedMsr, XApic)> =
-    unsafe { Slot::new(Handler::new(Delivery::Nmi), processor) };
+static SLOTS: [ProcessorSlot; PROCESSORS] =
+    // SAFETY: each processor uses the slot with its own number, and no thread of this kernel moves.
+    [const { unsafe { Slot::new(Handler::new(Delivery::Nmi), processor as _) } }; PROCESSORS];
 
 fn start_tracing() {
     let unit = PtUnit::of_this_processor(processor().0).unwrap();
     let layout = Layout::contiguous_topa(RegionSize::K4, REGIONS);
     let buffer = Buffer::allocate(Memory, unit.capabilities(), layout, Mode::Overwrite).unwrap();
-    machine::mark_truth(1);
+    machine::mark_truth(1 + processors::this() as u32);
     let config = PtConfig::new().os(true);
-    SLOT.start(|| PtTracer::start(unit, &config, buffer, KeepAll)).unwrap();
+    SLOTS[processors::this()].start(|| PtTracer::start(unit, &config, buffer, KeepAll)).unwrap();
 }
 
-/// The ring in order, because its newest part begins where its oldest ends. A kernel that panics allocates nothing.
-static LINEAR: Mutex<[u8; RING]> = Mutex::new([0; RING]);
+// The panic.
+
+/// A processor has panicked.
+static PANIC: AtomicBool = AtomicBool::new(false);
+/// How many processors have stopped, and how many have printed what they executed.
+static STOPPED: AtomicUsize = AtomicUsize::new(0);
+static PRINTED: AtomicUsize = AtomicUsize::new(0);
 
 /// The panic handler.
-fn last_words(info: &PanicInfo<'_>) {
-    // First of all, so that what follows does not overwrite what was before.
+fn stop_all(info: &PanicInfo<'_>) {
+    stop_tracing();
+    if PANIC.swap(true, Ordering::AcqRel) {
+        // Another processor was first: its NMI comes.
+        machine::halt();
+    }
+    STOPPED.fetch_add(1, Ordering::AcqRel);
+    // First of all, so that what the others do now does not overwrite what they did before.
+    processors::send_nmi_to_others();
+    println!("{info}");
+    // A processor that does not answer must not keep the others from being read.
+    let stopped = || STOPPED.load(Ordering::Acquire);
+    (0_u32..1 << 30).take_while(|_| stopped() < PROCESSORS).for_each(|_| core::hint::spin_loop());
+    print_last_functions();
+    while PRINTED.load(Ordering::Acquire) < stopped() {
+        core::hint::spin_loop();
+    }
+    println!("{} of {PROCESSORS} processors were stopped", stopped());
+    println!("ok panic\ndone 1 0");
+}
+
+/// The NMI handler.
+fn stop_this(_: u64) {
+    stop_tracing();
+    assert!(PANIC.load(Ordering::Acquire), "nobody else sends NMIs");
+    STOPPED.fetch_add(1, Ordering::AcqRel);
+    print_last_functions();
+    machine::halt();
+}
+
+fn stop_tracing() {
+    // It needs nothing of the driver's state, so it works wherever the panic or the NMI came.
     let _ = pt::emergency_stop(&mut processor().0);
     machine::mark_truth(0);
-    println!("{info}");
-    let Ok(Ok((stopped, KeepAll))) = SLOT.stop(|tracer, _| tracer.stop()) else { return };
+}
 
-    let mut linear = LINEAR.lock();
-    let mut len = 0;
-    for chunk in stopped.trace.chunks() {
-        match chunk {
-            Chunk::Bytes(bytes) => {
-                linear[len..len + bytes.len()].copy_from_slice(bytes);
-                len += bytes.len();
-            }
-            Chunk::Gap(gap) => println!("{gap}"),
+/// The ring in order, because its newest part begins where its oldest ends. A kernel that panics allocates nothing. One
+/// processor after the other uses it.
+static LINEAR: Mutex<[u8; RING]> = Mutex::new([0; RING]);
+
+fn print_last_functions() {
+    let (number, mut linear) = (processors::this(), LINEAR.lock());
+    let print = |Tracer { running, .. }: &mut Tracer| {
+        // The unit is off already; this reads how far the processor has written.
+        let _ = running.suspend();
+        for stretch in running.stretches().into_iter().flatten() {
+            stretch.gap().into_iter().for_each(|gap| println!("processor {number}: {gap}"));
+            print_stretch(number, stretch.copy_to(&mut *linear).expect("as large as the ring"));
         }
+    };
+    // SAFETY: this processor does nothing else any more, whether it held the slot or not.
+    if let Err(error) = unsafe { SLOTS[number].with_in_panic(print) } {
+        println!("processor {number}: {error}");
     }
+    PRINTED.fetch_add(1, Ordering::AcqRel);
+}
 
+fn print_stretch(number: usize, trace: &[u8]) {
     let (base, bytes) = machine::code();
     let code = [Section { base, bytes, space: AddressSpace::Any }];
-    let mut flow = InsnDecoder::new(&linear[..len], Image::new(&code));
+    let mut flow = InsnDecoder::new(trace, Image::new(&code));
     let (mut calls, mut last, mut entered) = (Calls::new(), [0; FUNCTIONS], 0);
     while flow.sync_forward().is_some() {
         calls.forget();
@@ -112,22 +164,32 @@ fn last_words(info: &PanicInfo<'_>) {
             }
         }
     }
-    println!("the last {} of {entered} functions:", entered.min(FUNCTIONS));
-    for number in entered.saturating_sub(FUNCTIONS)..entered {
-        let address = last[number % FUNCTIONS];
-        println!("entered {address:#x} {}", Function(address));
+    println!("processor {number}: the last {} of {entered} functions:", entered.min(FUNCTIONS));
+    for index in entered.saturating_sub(FUNCTIONS)..entered {
+        let address = last[index % FUNCTIONS];
+        println!("entered {number} {address:#x} {}", Function(address));
     }
-    println!("ok panic\ndone 1 0");
 }
 
-// What is traced: a server that cannot serve the last of its requests.
+// What is traced: servers, of which one cannot serve the last of its requests.
+
+/// The processor that gets that request, when each has served so many.
+const UNLUCKY: usize = 2;
+const ENOUGH: usize = 6000;
+static SERVED: [AtomicUsize; PROCESSORS] = [const { AtomicUsize::new(0) }; PROCESSORS];
 
 const HANDLERS: [fn(usize) -> usize; 3] = [read, write, list];
 const FILES: [usize; 5] = [3, 5, 8, 13, 21];
 
 fn serve() {
-    for request in 0..6000 {
+    let served = &SERVED[processors::this()];
+    let is_enough = |served: &AtomicUsize| served.load(Ordering::Relaxed) >= ENOUGH;
+    for request in 0.. {
         black_box(black_box(HANDLERS)[request % 3](request));
+        served.store(request, Ordering::Relaxed);
+        if processors::this() == UNLUCKY && SERVED.iter().all(is_enough) {
+            break;
+        }
     }
     black_box(HANDLERS)[0](black_box(FILES.len()));
 }

@@ -131,8 +131,8 @@ unsafe impl Msr for GuardedMsr {
     }
 }
 
-/// XSAVES and XRSTORS of the registers of Intel PT, on the processor that executes them. A #GP of XRSTORS is reported, if
-/// the kernel's handler calls [`fixup`].
+/// XSAVES and XRSTORS of the registers of Intel PT, on the processor that executes them. A #GP of XRSTORS is reported,
+/// if the kernel's handler calls [`fixup`].
 ///
 /// The type is neither `Send` nor `Sync`: a value belongs to the processor on which it was created.
 #[derive(Debug)]

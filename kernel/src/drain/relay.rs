@@ -8,10 +8,10 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// A ring between the processor that is traced and another one that decodes, stores or sends the trace.
 ///
-/// The writer is a [`Sink`] for the PMI handler. It copies bytes into the ring and publishes how far it came; the reader
-/// publishes how far it has read. Neither waits for the other. What finds no room stays in the trace's own buffer and is
-/// offered again, so a reader that is too slow loses nothing by itself: in the end the trace's buffer is full, and that loss
-/// is told as a [`Gap`], which passes through the ring in its place.
+/// The writer is a [`Sink`] for the PMI handler. It copies bytes into the ring and publishes how far it came; the
+/// reader publishes how far it has read. Neither waits for the other. What finds no room stays in the trace's own
+/// buffer and is offered again, so a reader that is too slow loses nothing by itself: in the end the trace's buffer is
+/// full, and that loss is told as a [`Gap`], which passes through the ring in its place.
 ///
 /// ```
 /// use pugmark_kernel::drain::{KeepAll, Relay, Sink};
@@ -56,8 +56,8 @@ pub struct Relay<'m> {
     gap_tail: AtomicU64,
 }
 
-// SAFETY: bytes from `tail` to `head` are only read, and by the one reader; the others are touched by the one writer alone.
-// Both numbers are published after the accesses that they end.
+// SAFETY: bytes from `tail` to `head` are only read, and by the one reader; the others are touched by the one writer
+// alone. Both numbers are published after the accesses that they end.
 unsafe impl Sync for Relay<'_> {}
 
 /// The number of gaps that fit in.
@@ -81,7 +81,8 @@ impl<'m> Relay<'m> {
     pub fn new(memory: &'m mut [u8]) -> Self {
         assert!(!memory.is_empty(), "a ring needs memory");
         let memory: *const [u8] = memory;
-        // SAFETY: `UnsafeCell<u8>` has the layout of `u8`, and the memory is borrowed mutably as long as the value lives.
+        // SAFETY: `UnsafeCell<u8>` has the layout of `u8`, and the memory is borrowed mutably as long as the value
+        // lives.
         let memory = unsafe { &*(memory as *const [UnsafeCell<u8>]) };
         let [head, tail, gap_head, gap_tail] = [const { AtomicU64::new(0) }; 4];
         Self { memory, head, tail, gaps: Default::default(), gap_head, gap_tail }
@@ -191,8 +192,8 @@ impl RelayReader<'_> {
             }
             let (from, until_end) = relay.place(tail);
             let len = until_end.min((end - tail) as usize);
-            // SAFETY: bytes that were written before `head` was published, and that the writer does not touch before this
-            // reader publishes that it has read them.
+            // SAFETY: bytes that were written before `head` was published, and that the writer does not touch before
+            // this reader publishes that it has read them.
             let bytes = unsafe { core::slice::from_raw_parts(from, len) };
             let taken = sink.bytes(bytes).min(len);
             relay.tail.store(tail + taken as u64, Ordering::Release);

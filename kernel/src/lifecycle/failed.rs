@@ -78,8 +78,8 @@ impl<S: Recording> NotStarted<S> {
     }
 }
 
-/// Keeps the reason alone. The unit and the memory are dropped; a unit that could not be halted is halted first, and where
-/// that fails again its memory stays with the processor.
+/// Keeps the reason alone. The unit and the memory are dropped; a unit that could not be halted is halted first, and
+/// where that fails again its memory stays with the processor.
 impl<S: Recording> From<NotStarted<S>> for StartError<S::Refusal> {
     fn from(failed: NotStarted<S>) -> Self {
         failed.error()

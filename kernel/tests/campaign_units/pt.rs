@@ -176,7 +176,8 @@ impl Unit for PtKind {
 fn check(collector: &Collector, joints: &[usize], executed: &[u64], what: &str) {
     let user = |target: &u64| *target >> 47 == 0;
     let mut gaps = collector.gaps.iter();
-    // How many jumps there may have been. The program comes to the same places again, so after a gap that is not certain.
+    // How many jumps there may have been. The program comes to the same places again, so after a gap that is not
+    // certain.
     let mut places = vec![0];
     let mut missing = false;
     for (n, stretch) in collector.stretches.iter().enumerate() {

@@ -162,8 +162,8 @@ impl Machine {
         result
     }
 
-    /// Delivers an NMI to the driver, between two of its accesses. The NMI's handler makes this many jumps, then does what
-    /// `handler` does.
+    /// Delivers an NMI to the driver, between two of its accesses. The NMI's handler makes this many jumps, then does
+    /// what `handler` does.
     pub(crate) fn interrupt_driver(&self, jumps: usize, handler: impl FnOnce()) {
         let driver = kernel(HANDLER + 0x10);
         self.deliver_from(driver);

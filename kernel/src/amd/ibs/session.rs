@@ -67,8 +67,8 @@ enum IbsState {
 /// The bits of IbsOpCurCnt that the processor fills with a random value when it has a sample.
 const RANDOM: u64 = 0x7f << 32;
 
-/// Returns the next state of the generator of random periods: a Fibonacci shift register of 16 bits with the taps 16, 14,
-/// 13 and 11, which give the longest period.
+/// Returns the next state of the generator of random periods: a Fibonacci shift register of 16 bits with the taps 16,
+/// 14, 13 and 11, which give the longest period.
 pub(super) const fn next_random(random: u16) -> u16 {
     let bit = (random ^ random >> 2 ^ random >> 3 ^ random >> 5) & 1;
     random >> 1 | bit << 15

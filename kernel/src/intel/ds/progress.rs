@@ -33,7 +33,8 @@ pub(super) struct Progress {
     filled: u64,
     /// Records are missing after the last one.
     cut: Option<Gap>,
-    /// Records are missing at this offset, between others. A circular buffer has no such places: its losses are counted.
+    /// Records are missing at this offset, between others. A circular buffer has no such places: its losses are
+    /// counted.
     gap: Option<(u64, Gap)>,
     /// The half could resume, but another owner excludes it.
     excluded: bool,
@@ -173,7 +174,8 @@ impl Progress {
         }
     }
 
-    /// Offers the complete records before `end` to `sink`, and removes those that it takes. Returns whether it takes all.
+    /// Offers the complete records before `end` to `sink`, and removes those that it takes. Returns whether it takes
+    /// all.
     fn hand_over<L: LinearMemory>(
         &mut self,
         buffer: &mut RecordBuffer<L>,

@@ -46,8 +46,8 @@ impl<'a, F: Frames> Iterator for Chunks<'a, F> {
     }
 }
 
-/// Offers what is in `buffer` to `sink`, and takes what the sink takes out of `ring` and `gaps`. Returns whether nothing is
-/// left. The processor must not trace into `buffer` meanwhile.
+/// Offers what is in `buffer` to `sink`, and takes what the sink takes out of `ring` and `gaps`. Returns whether
+/// nothing is left. The processor must not trace into `buffer` meanwhile.
 pub(super) fn deliver<F: Frames>(
     buffer: &Buffer<F>,
     ring: &mut Ring,

@@ -5,8 +5,8 @@ use crate::loss::{Gap, Overwritten};
 use pugmark_decoder_core::graph::{ExecutionSink, Graph};
 use pugmark_decoder_core::resume::BlockStream;
 
-/// Decodes a trace as it is drained: in the PMI handler, and after the stop. No slice is copied; what the decoder keeps of a
-/// slice's end lies in the stream's memory ([`BlockStream::new`]).
+/// Decodes a trace as it is drained: in the PMI handler, and after the stop. No slice is copied; what the decoder keeps
+/// of a slice's end lies in the stream's memory ([`BlockStream::new`]).
 ///
 /// It takes every byte, so the processor traces into the memory again when the handler returns. All memory is the
 /// caller's and was allocated before the trace began.
@@ -48,7 +48,8 @@ impl<'c, 'm, 'g, S: ExecutionSink> PtDecoder<'c, 'm, 'g, S> {
         Self { stream, graph, sink, bytes: 0, gaps: 0 }
     }
 
-    /// Decodes what the stream has kept: after the stop, when the rest was handed over. What comes next is another trace.
+    /// Decodes what the stream has kept: after the stop, when the rest was handed over. What comes next is another
+    /// trace.
     pub fn finish(&mut self) {
         let Self { stream, graph, sink, .. } = self;
         stream.finish(graph, sink);

@@ -14,8 +14,8 @@ pub struct OperationalError {
     pub base: OutputBase,
     /// IA32_RTIT_OUTPUT_MASK_PTRS: the entry, and the offset in its region.
     pub pointers: OutputMaskPtrs,
-    /// The ToPA entry that the registers name, as it is in the table. `None` for a single range, and if the registers do
-    /// not name an entry of the driver's tables.
+    /// The ToPA entry that the registers name, as it is in the table. `None` for a single range, and if the registers
+    /// do not name an entry of the driver's tables.
     pub entry: Option<u64>,
 }
 

@@ -9,22 +9,22 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     /// Runs a guest with this trace. A suspended trace has guests alone in it; one that is not suspended has the host
     /// around them, too, and a PSB at each change.
     ///
-    /// `run` enters the guest, and returns after the VM exit. It is given the value for IA32_RTIT_CTL in the guest: 0 if
-    /// nothing can be traced, because the memory is full. A hypervisor
+    /// `run` enters the guest, and returns after the VM exit. It is given the value for IA32_RTIT_CTL in the guest: 0
+    /// if nothing can be traced, because the memory is full. A hypervisor
     ///
     /// - puts it in the VMCS's guest field of that name, with the VM-entry control "load IA32_RTIT_CTL" and the VM-exit
     ///   control "clear IA32_RTIT_CTL";
-    /// - or, where the processor lacks these, in an entry of the VM-entry MSR-load list, with an entry of 0 in the VM-exit
-    ///   MSR-load list;
-    /// - sets "NMI exiting", or "external-interrupt exiting", by the delivery of PMIs: a PMI ends the guest, and is served
-    ///   when the call has returned; if the trace lies in a [`Slot`](crate::slot::Slot), when that is released;
+    /// - or, where the processor lacks these, in an entry of the VM-entry MSR-load list, with an entry of 0 in the
+    ///   VM-exit MSR-load list;
+    /// - sets "NMI exiting", or "external-interrupt exiting", by the delivery of PMIs: a PMI ends the guest, and is
+    ///   served when the call has returned; if the trace lies in a [`Slot`](crate::slot::Slot), when that is released;
     /// - keeps the guest from this unit's registers (the MSR bitmaps), and CPUID from announcing it.
     ///
-    /// Where [`vmx_tracing`](PtRunning::vmx_tracing) is [`ClearedByVmxon`](super::VmxTracing::ClearedByVmxon) a guest cannot
-    /// be traced: the call reports a fault.
+    /// Where [`vmx_tracing`](PtRunning::vmx_tracing) is [`ClearedByVmxon`](super::VmxTracing::ClearedByVmxon) a guest
+    /// cannot be traced: the call reports a fault.
     ///
-    /// The packets are those of the guest's linear addresses, and decode over the guest's code. Whether they say that they
-    /// are a guest's (PIP with NR) is for the VMCS's "conceal VMX from PT" to choose.
+    /// The packets are those of the guest's linear addresses, and decode over the guest's code. Whether they say that
+    /// they are a guest's (PIP with NR) is for the VMCS's "conceal VMX from PT" to choose.
     ///
     /// ```
     /// use pugmark_kernel::intel::pt::{PtRunning, PtState};
@@ -42,8 +42,8 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     /// }
     /// ```
     ///
-    /// Source: SDM vol. 3, Intel Processor Trace, "Guest-Only Tracing", "VMX-Specific Packets and VMCS Controls"; VM Entries,
-    /// "Checks on VMX Controls".
+    /// Source: SDM vol. 3, Intel Processor Trace, "Guest-Only Tracing", "VMX-Specific Packets and VMCS Controls"; VM
+    /// Entries, "Checks on VMX Controls".
     ///
     /// # Errors
     ///

@@ -52,7 +52,8 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
         self.session().state()
     }
 
-    /// Returns the configuration of a decoder for this trace: see [`PtConfig::for_decoder`](super::PtConfig::for_decoder).
+    /// Returns the configuration of a decoder for this trace: see
+    /// [`PtConfig::for_decoder`](super::PtConfig::for_decoder).
     #[must_use]
     pub fn decoder_config(&self) -> Config<'static> {
         self.session().decoder_config()
@@ -85,16 +86,16 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     }
 
     /// Suspends the trace: the unit is off and stays off, whatever PMIs, drains and [`PtRunning::go_on`] come, until
-    /// [`PtRunning::wake`]. Nothing is lost: what runs meanwhile is not to be traced. The driver then expects nothing of
-    /// the unit's registers, and writes them all when the trace wakes.
+    /// [`PtRunning::wake`]. Nothing is lost: what runs meanwhile is not to be traced. The driver then expects nothing
+    /// of the unit's registers, and writes them all when the trace wakes.
     ///
     /// A kernel suspends its traces
     ///
     /// - before VMXON, where [`PtRunning::vmx_tracing`] is [`VmxTracing::ClearedByVmxon`]: no write to IA32_RTIT_CTL is
     ///   legal until VMXOFF;
-    /// - before the processor loses its registers: a sleep state, or INIT of a processor that is taken offline. The local
-    ///   APIC loses the LVT entry then, too: after the kernel has enabled it again, [`Slot::rearm`](crate::slot::Slot::rearm)
-    ///   programs the entry;
+    /// - before the processor loses its registers: a sleep state, or INIT of a processor that is taken offline. The
+    ///   local APIC loses the LVT entry then, too: after the kernel has enabled it again,
+    ///   [`Slot::rearm`](crate::slot::Slot::rearm) programs the entry;
     /// - when it panics, to read what ran last ([`PtRunning::stretches`]);
     /// - where nobody's code runs that is to be traced.
     ///
@@ -123,8 +124,8 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     ///
     /// # Errors
     ///
-    /// An access raised #GP. If TraceEn could not be cleared, the trace still runs and is not suspended. Otherwise it is
-    /// suspended, and another call reads how far it came.
+    /// An access raised #GP. If TraceEn could not be cleared, the trace still runs and is not suspended. Otherwise it
+    /// is suspended, and another call reads how far it came.
     pub fn suspend(&mut self) -> Result<(), GeneralProtection> {
         let halted = self.halt()?;
         self.session_mut().suspend(&halted)
@@ -145,8 +146,8 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
         self.session_mut().vmx_tracing()
     }
 
-    /// Returns what a suspended trace has recorded and not drained, where the processor wrote it; `None` if the trace is
-    /// not suspended. [`Stretches::newest`] leaves out all but the end of it, for a kernel that panics:
+    /// Returns what a suspended trace has recorded and not drained, where the processor wrote it; `None` if the trace
+    /// is not suspended. [`Stretches::newest`] leaves out all but the end of it, for a kernel that panics:
     ///
     /// ```
     /// use pugmark_kernel::intel::pt::PtRunning;
@@ -174,14 +175,14 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
         self.session().last_error()
     }
 
-    /// Switches to the trace `coming`, as a kernel does when it switches threads, and returns the trace that ran here. It
-    /// goes on when it is switched to again, here or on another processor.
+    /// Switches to the trace `coming`, as a kernel does when it switches threads, and returns the trace that ran here.
+    /// It goes on when it is switched to again, here or on another processor.
     ///
-    /// The unit is stopped and started once. That takes 5 writes of MSRs and 4 reads, one more write for a CR3 filter and
-    /// two for each address range; a processor on which branch records exclude PT reads IA32_DEBUGCTL, too. The trace goes
-    /// on with a PSB: the last IP and the calls by which the processor compresses packets are those of the other trace,
-    /// and a PSB resets them. Threads that are not traced need no trace: [`PtRunning::suspend`]. A suspended unit stays
-    /// off after a switch, too.
+    /// The unit is stopped and started once. That takes 5 writes of MSRs and 4 reads, one more write for a CR3 filter
+    /// and two for each address range; a processor on which branch records exclude PT reads IA32_DEBUGCTL, too. The
+    /// trace goes on with a PSB: the last IP and the calls by which the processor compresses packets are those of the
+    /// other trace, and a PSB resets them. Threads that are not traced need no trace: [`PtRunning::suspend`]. A
+    /// suspended unit stays off after a switch, too.
     ///
     /// A PMI of the trace that left may arrive after the switch. It drains the trace that came.
     ///
@@ -189,8 +190,8 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     ///
     /// # Errors
     ///
-    /// Nothing was switched: `coming` was made for a processor with other capabilities, or an access raised #GP before it
-    /// was read how far the trace here came. If an access raises #GP after that, the switch is done, and
+    /// Nothing was switched: `coming` was made for a processor with other capabilities, or an access raised #GP before
+    /// it was read how far the trace here came. If an access raises #GP after that, the switch is done, and
     /// [`PtRunning::state`] says that the trace is off; its next drain tries again.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn switch(&mut self, coming: PtTask<F>) -> Result<PtTask<F>, NotSwitched<F>> {

@@ -87,8 +87,8 @@ impl<F: Frames> Trace<F> {
         Stretches::new(&self.buffer, self.ring, self.gaps)
     }
 
-    /// Hands the rest to a sink, such as the one that received the bytes before it in the PMI handler. What the sink does not
-    /// take stays. Returns whether it has taken all.
+    /// Hands the rest to a sink, such as the one that received the bytes before it in the PMI handler. What the sink
+    /// does not take stays. Returns whether it has taken all.
     pub fn drain_to(&mut self, sink: &mut (impl Sink + ?Sized)) -> bool {
         chunks::deliver(&self.buffer, &mut self.ring, &mut self.gaps, sink)
     }

@@ -86,9 +86,9 @@ impl<'a, F: Frames> Stretch<'a, F> {
         self.gap
     }
 
-    /// Returns whether the stretch may begin within a packet, because what was before it is overwritten or left out: the
-    /// decoder must look for the first PSB, and what is before that is no error. `pugmark-decoder-core` has `Pieces::wrapped` for
-    /// it.
+    /// Returns whether the stretch may begin within a packet, because what was before it is overwritten or left out:
+    /// the decoder must look for the first PSB, and what is before that is no error. `pugmark-decoder-core` has
+    /// `Pieces::wrapped` for it.
     #[must_use]
     pub const fn begins_within_a_packet(&self) -> bool {
         self.cut || matches!(self.gap, Some(Gap::Wrap(_)))

@@ -34,8 +34,8 @@ impl<M: Msr, F: Frames, S: Sink> PtTracer<M, F, S> {
         Ok(Self { running: unit.start(config, buffer)?, sink })
     }
 
-    /// Stops the trace and hands the sink what it has not received yet: what [`Slot::stop`](crate::slot::Slot::stop) calls.
-    /// What the sink does not take stays in [`PtStopped::trace`].
+    /// Stops the trace and hands the sink what it has not received yet: what [`Slot::stop`](crate::slot::Slot::stop)
+    /// calls. What the sink does not take stays in [`PtStopped::trace`].
     ///
     /// # Errors
     ///

@@ -47,9 +47,9 @@ impl<M: Msr> PtUnit<M> {
         Self::with_capabilities(PtCapabilities::read(cpuid)?, msr)
     }
 
-    /// Detects the unit as [`PtUnit::with_capabilities`] does, and takes it over if another owner has left it on: turns it
-    /// off, and returns what it traced. For a unit that firmware or a boot loader has left on; an owner that still lives
-    /// loses its trace without notice.
+    /// Detects the unit as [`PtUnit::with_capabilities`] does, and takes it over if another owner has left it on: turns
+    /// it off, and returns what it traced. For a unit that firmware or a boot loader has left on; an owner that still
+    /// lives loses its trace without notice.
     ///
     /// ```
     /// use pugmark_kernel::intel::pt::{PtCapabilities, PtUnit};

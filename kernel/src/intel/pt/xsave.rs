@@ -96,8 +96,8 @@ impl fmt::Debug for PtStateArea {
 }
 
 /// Registers whose accesses of Intel PT's are gathered: one XSAVES ends a stretch of a trace and reads how far it came,
-/// and one XRSTORS begins the next. [`PtRunning::switch`](super::PtRunning::switch), which otherwise takes 5 WRMSR and 4
-/// RDMSR, and more for filters, takes one of each, and one RDMSR to check that the trace is on.
+/// and one XRSTORS begins the next. [`PtRunning::switch`](super::PtRunning::switch), which otherwise takes 5 WRMSR and
+/// 4 RDMSR, and more for filters, takes one of each, and one RDMSR to check that the trace is on.
 ///
 /// Everything else is as with any [`Msr`]:
 ///
@@ -117,9 +117,9 @@ impl fmt::Debug for PtStateArea {
 /// ```
 ///
 /// The kernel sets IA32_XSS\[8\], and leaves bit 8 out of the mask with which it saves the state of its threads: the
-/// area here is the driver's own, and an XRSTORS of another one raises #GP while a trace is on. Values that the processor
-/// refuses are refused when the trace resumes, as a WRMSR of IA32_RTIT_CTL that faults, and no longer when they are
-/// written.
+/// area here is the driver's own, and an XRSTORS of another one raises #GP while a trace is on. Values that the
+/// processor refuses are refused when the trace resumes, as a WRMSR of IA32_RTIT_CTL that faults, and no longer when
+/// they are written.
 ///
 /// If the kernel clears the bit while a trace runs, the registers are accessed one at a time until it is set again.
 #[derive(Debug)]
@@ -173,8 +173,8 @@ impl<M: Msr, I: PtStateInstructions> XsavedMsr<M, I> {
 }
 
 // SAFETY: the registers are those of `msr`. Those that are held in the area are loaded before the trace is on, by
-// instructions of the same processor; until then they have no effect. TraceEn is cleared before a write of a value without
-// it returns: by XSAVES, or by `msr`.
+// instructions of the same processor; until then they have no effect. TraceEn is cleared before a write of a value
+// without it returns: by XSAVES, or by `msr`.
 unsafe impl<M: Msr, I: PtStateInstructions> Msr for XsavedMsr<M, I> {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
         match place(address) {

@@ -14,9 +14,9 @@ impl PtConfig {
     /// processor and its errata, its clocks with MTCFreq, and the filters.
     ///
     /// A processor that the decoder does not know has no errata. The clocks are those of CPUID: on a processor without
-    /// CPUID leaf 16H, `clocks.nom_freq` is unknown (bits 15:8 of MSR_PLATFORM_INFO have it), and `clocks.tsc_adjust` is 0
-    /// (IA32_TSC_ADJUST has it); the caller may set both. Flags and the callback for unknown packets are the caller's,
-    /// too.
+    /// CPUID leaf 16H, `clocks.nom_freq` is unknown (bits 15:8 of MSR_PLATFORM_INFO have it), and `clocks.tsc_adjust`
+    /// is 0 (IA32_TSC_ADJUST has it); the caller may set both. Flags and the callback for unknown packets are the
+    /// caller's, too.
     ///
     /// ```
     /// use pugmark_decoder_core::config::Config;
