@@ -161,6 +161,22 @@ mod tests {
     }
 
     #[test]
+    fn a_count_that_takes_no_time_is_a_period_of_one_tick_and_a_rate_of_nothing_is_one() {
+        let with = |rate| {
+            let mut timer = ApicTimer::new(rate);
+            assert!(timer.write(LVT_TIMER, PERIODIC | 0x31, 0) && timer.write(DIVIDE, ONE, 0));
+            timer
+        };
+        let mut fast = with(TimerRate { counts: 1000, ticks: 1 });
+        fast.write(INITIAL_COUNT, 1, 0);
+        assert_eq!([fast.take_due(10), fast.take_due(10)], [Some(0x31), None]);
+        assert_eq!(fast.deadline(), Some(11));
+        let mut unknown = with(TimerRate { counts: 0, ticks: 0 });
+        unknown.write(INITIAL_COUNT, 7, 100);
+        assert_eq!(unknown.deadline(), Some(107));
+    }
+
+    #[test]
     fn a_masked_timer_counts_without_interrupts() {
         let mut timer = timer(MASKED | 0x31, ONE);
         timer.write(INITIAL_COUNT, 1, 0);

@@ -44,13 +44,18 @@ pub struct MonitorOptions<'a> {
     pub kernel: Option<Module>,
     /// `initrd=ADDRESS+BYTES`: the place of the file that becomes the guest's module; only with `kernel`.
     pub initrd: Option<Module>,
-    /// `ram=MIB`: where the guest's RAM ends. Default: where the monitor begins. With more than 320 MiB the monitor lies
-    /// in a hole of it, and `log` must say where the log is.
+    /// `ram=MIB`: where the guest's RAM ends. Default: where the monitor begins. With more than 320 MiB the monitor
+    /// lies in a hole of it, and `log` must say where the log is.
     pub ram: GuestRam,
     /// `log=ADDRESS+BYTES`: the place in memory of the log of what retires. Default: [`REGION_BASE`], [`REGION_BYTES`].
     pub log: Module,
     /// `log-mode=full|ring|hash`: what the log keeps. Default: full.
     pub log_mode: LogMode,
+    /// `probe=0xADDRESS`: the monitor itself traces the guest from its first instruction on; what it finds is put into
+    /// the region of memory at this address (see [`pugmark_truth::probe`]).
+    pub probe: Option<u64>,
+    /// `probe-instructions=N`: how many instructions the probe traces. Default: ten million.
+    pub probe_instructions: u64,
     /// The guest's command line: everything after ` -- `.
     pub guest: &'a str,
 }
@@ -124,6 +129,8 @@ impl<'a> MonitorOptions<'a> {
             ram: GuestRam::BELOW_MONITOR,
             log: Module { start: REGION_BASE, bytes: REGION_BYTES },
             log_mode: LogMode::Full,
+            probe: None,
+            probe_instructions: 10_000_000,
             guest,
         };
         own.split_ascii_whitespace().try_for_each(|word| options.set(word))?;
@@ -191,6 +198,8 @@ impl<'a> MonitorOptions<'a> {
                     _ => return Err(OptionError::Value { word, accepted: "full, ring or hash" }),
                 }
             }
+            "probe" => self.probe = Some(address(word, value)?),
+            "probe-instructions" => self.probe_instructions = number(word, value)?,
             "times" => self.times = number(word, value)?,
             "truth" => self.truth = switch(word, value)?,
             "step" => {
@@ -229,10 +238,19 @@ fn switch<'a>(word: &'a str, value: &str) -> Result<bool, OptionError<'a>> {
     }
 }
 
+/// Parses an address in memory.
+fn address<'a>(word: &'a str, value: &str) -> Result<u64, OptionError<'a>> {
+    hexadecimal(value).ok_or(OptionError::Value { word, accepted: "0xADDRESS" })
+}
+
+fn hexadecimal(text: &str) -> Option<u64> {
+    u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
+}
+
 /// Parses the place of a file in memory: the address of its first byte and its size.
 fn place<'a>(word: &'a str, value: &str) -> Result<Module, OptionError<'a>> {
-    let number = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
-    let parts = value.split_once('+').and_then(|(start, bytes)| Some((number(start)?, number(bytes)?)));
+    let parts = value.split_once('+');
+    let parts = parts.and_then(|(start, bytes)| Some((hexadecimal(start)?, hexadecimal(bytes)?)));
     let (start, bytes) = parts.ok_or(OptionError::Value { word, accepted: "0xADDRESS+0xBYTES" })?;
     Ok(Module { start, bytes })
 }
@@ -283,9 +301,12 @@ mod tests {
                 ram,
                 log,
                 log_mode,
+                probe,
+                probe_instructions,
                 guest: _,
             } = MonitorOptions::parse(line).unwrap();
             assert_eq!((log_mode, clock), (LogMode::Full, 0), "{line}");
+            assert_eq!((probe, probe_instructions), (None, 10_000_000), "{line}");
             assert_eq!((timer_apart, kernel, initrd), (0, None, None), "{line}");
             assert_eq!(
                 (ram.end(), log),
@@ -332,6 +353,7 @@ mod tests {
                 "ram=18446744073709551615: the value must be a number of MiB up to 256 or from 321 to 3072",
             ),
             ("log-mode=half", "log-mode=half: the value must be full, ring or hash"),
+            ("probe=5", "probe=5: the value must be 0xADDRESS"),
             ("log=5+5", "log=5+5: the value must be 0xADDRESS+0xBYTES"),
             ("ovf=7", "ovf=7: the value must be off or CAPACITY:DRAIN"),
             ("times=-1", "times=-1: the value must be a number: invalid digit found in string"),
@@ -370,6 +392,8 @@ mod tests {
         let options = MonitorOptions::parse("kernel=0x20000000+0x3e8 initrd=0x30000000+0x7").unwrap();
         assert_eq!(options.kernel, Some(Module { start: 0x2000_0000, bytes: 1000 }));
         assert_eq!(options.initrd, Some(Module { start: 0x3000_0000, bytes: 7 }));
+        let options = MonitorOptions::parse("probe=0x30000000 probe-instructions=7").unwrap();
+        assert_eq!((options.probe, options.probe_instructions), (Some(0x3000_0000), 7));
         let all_levels = MonitorOptions::parse("step=all-levels").unwrap();
         assert_eq!(all_levels.step, StepPolicy::AllLevels);
         let zen4 = MonitorOptions::parse("profile=zen4").unwrap();

@@ -32,11 +32,11 @@ const SVM: u32 = 1 << 2;
 /// CPUID.80000001H:ECX.
 const SKINIT: u32 = 1 << 12;
 
-/// Changes what a leaf says about frequencies into what a guest with a clock of its own measures: its time-stamp counter
-/// has `frequency`. The ratio of the counter to the crystal stays.
+/// Changes what a leaf says about frequencies into what a guest with a clock of its own measures: its time-stamp
+/// counter has `frequency`. The ratio of the counter to the crystal stays.
 ///
-/// Source: SDM vol. 2, CPUID, "Time Stamp Counter and Nominal Core Crystal Clock Information Leaf", "Processor Frequency
-/// Information Leaf".
+/// Source: SDM vol. 2, CPUID, "Time Stamp Counter and Nominal Core Crystal Clock Information Leaf", "Processor
+/// Frequency Information Leaf".
 #[must_use]
 pub fn with_frequency(leaf: u32, answer: CpuidResult, frequency: u64) -> CpuidResult {
     let CpuidResult { eax, ebx, ecx, .. } = answer;

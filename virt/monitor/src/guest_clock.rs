@@ -4,11 +4,12 @@
 //! interrupt it again before the handler of the last interrupt has ended. Therefore, while any processor is stepped,
 //! the guest's clock stands still, except that each instruction that retires takes a fixed time. So does what another
 //! processor executes unseen until its next instruction is seen: from a switch of tasks in the kernel to the task's
-//! first instruction time must pass, for a decoder tells by the time whose instruction that is. Otherwise the clock runs
-//! as the time-stamp counter of the processor below does.
+//! first instruction time must pass, for a decoder tells by the time whose instruction that is. Otherwise the clock
+//! runs as the time-stamp counter of the processor below does.
 
-/// How many instructions of a stepped processor take as long as what another one executes unseen. Intel PT tells time by
-/// the crystal clock, mostly in units of a thousand ticks, which at a hundred ticks per instruction are ten instructions.
+/// How many instructions of a stepped processor take as long as what another one executes unseen. Intel PT tells time
+/// by the crystal clock, mostly in units of a thousand ticks, which at a hundred ticks per instruction are ten
+/// instructions.
 const UNSEEN: u64 = 100;
 
 /// What all the guest's processors read as the time-stamp counter.

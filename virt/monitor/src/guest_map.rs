@@ -112,9 +112,9 @@ impl GuestMap<'_> {
         }
     }
 
-    /// Fills the four levels of tables, with pages of 2 MiB where a page belongs to the guest as a whole. Where there is
-    /// nothing, `hole`, the address of a page, is mapped for reading. Nothing is mapped at the local APIC's page. Returns
-    /// the address of the root table.
+    /// Fills the four levels of tables, with pages of 2 MiB where a page belongs to the guest as a whole. Where there
+    /// is nothing, `hole`, the address of a page, is mapped for reading. Nothing is mapped at the local APIC's page.
+    /// Returns the address of the root table.
     ///
     /// `table` returns an empty table and its physical address; the first table that it returns becomes the root.
     pub fn build<'t>(&self, hole: u64, mut table: impl FnMut() -> (u64, &'t mut PageTable)) -> u64 {
@@ -186,7 +186,8 @@ mod tests {
 
     const HOLE: u64 = 0x5_0000_0000;
 
-    /// Returns the address to which the guest's is translated; `None` if nothing is mapped, or the hole page for reading.
+    /// Returns the address to which the guest's is translated; `None` if nothing is mapped, or the hole page for
+    /// reading.
     fn translate(root: u64, tables: &[(u64, &'static mut PageTable)], address: u64) -> Option<u64> {
         let find =
             |at: u64| tables.iter().find(|(address, _)| *address == at & !0xfff).map(|(_, table)| &table.0);

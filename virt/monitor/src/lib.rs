@@ -31,6 +31,7 @@ pub mod memory;
 pub mod msr;
 pub mod multiboot2;
 pub mod permission_map;
+pub mod probe;
 pub mod pvh;
 pub mod single_step;
 pub mod startup;

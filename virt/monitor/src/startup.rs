@@ -58,12 +58,8 @@ impl StartupState {
 
     /// Records that the processor has reset itself and waits.
     pub fn finish_init(&self) {
-        let waits = |state| match state {
-            INIT => Some(WAITING),
-            state if state & INIT != 0 => Some(state & !INIT),
-            _ => None,
-        };
-        // Does nothing if no INIT was sent.
+        // Changes nothing if no INIT was sent.
+        let waits = |state| Some(if state == INIT { WAITING } else { state & !INIT });
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, waits);
     }
 

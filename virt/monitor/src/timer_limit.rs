@@ -1,9 +1,9 @@
 //! Keeps the timer of a stepped guest from taking all of its time.
 //!
 //! A guest that is stepped executes a thousandth of what its processor would, but its timer goes on in real time: the
-//! handler of a tick may take longer than the time between two ticks, and the guest would do nothing else. Interrupts of
-//! the local APIC's timer are held back until the guest has executed a given number of instructions since the last one.
-//! The guest's clocks stay those of the machine, and no other interrupt is held back.
+//! handler of a tick may take longer than the time between two ticks, and the guest would do nothing else. Interrupts
+//! of the local APIC's timer are held back until the guest has executed a given number of instructions since the last
+//! one. The guest's clocks stay those of the machine, and no other interrupt is held back.
 
 /// Decides when a timer interrupt reaches a stepped guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

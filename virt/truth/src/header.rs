@@ -18,8 +18,8 @@ pub(crate) mod word {
     pub(crate) const CAPACITY: usize = 2;
     pub(crate) const COUNT: usize = 3;
     pub(crate) const EXIT: usize = 4;
-    /// Records whose writing has begun, or that found no room; the first COUNT of them are complete. In a log that keeps
-    /// sums: only those that found no room.
+    /// Records whose writing has begun, or that found no room; the first COUNT of them are complete. In a log that
+    /// keeps sums: only those that found no room.
     pub(crate) const BEGUN: usize = 5;
     /// The log's number, by which its records are told from an earlier log's.
     pub(crate) const EPOCH: usize = 6;

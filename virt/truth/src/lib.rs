@@ -3,8 +3,8 @@
 //! The monitor appends one [`Record`] for every instruction that it sees retire. While branches are recorded, it also
 //! appends one record for each [`Branch`], and now and then one with the time. The test harness reads the records from
 //! the file that backs the machine's memory and compares the decoder's results with them. The log is in a region of RAM
-//! that the guest cannot reach: a [`Header`] followed by records. Two modes need a fixed amount of memory for any number
-//! of instructions: a ring keeps the last records, and sums keep a count and a hash (see [`LogMode`]).
+//! that the guest cannot reach: a [`Header`] followed by records. Two modes need a fixed amount of memory for any
+//! number of instructions: a ring keeps the last records, and sums keep a count and a hash (see [`LogMode`]).
 //!
 //! ```
 //! use core::sync::atomic::AtomicU64;
@@ -29,6 +29,7 @@
 mod error;
 mod header;
 mod mode;
+pub mod probe;
 mod reader;
 mod record;
 mod sums;

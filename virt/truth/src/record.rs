@@ -2,9 +2,9 @@
 
 /// A retired instruction with the processor's state before it, or a [`Branch`], or a time.
 ///
-/// 24 bytes in memory, little-endian: RIP, CR3 (8 bytes each), session, flags, processor, the log's number (2 bytes each). A branch
-/// has its source and target addresses in the fields `rip` and `cr3`. A time has the time-stamp counter in the field
-/// `rip`.
+/// 24 bytes in memory, little-endian: RIP, CR3 (8 bytes each), session, flags, processor, the log's number (2 bytes
+/// each). A branch has its source and target addresses in the fields `rip` and `cr3`. A time has the time-stamp counter
+/// in the field `rip`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
     /// Linear address of the instruction.

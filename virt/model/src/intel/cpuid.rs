@@ -88,9 +88,10 @@ fn structured_features(profile: &IntelProfile, hardware: CpuidResult) -> CpuidRe
     CpuidResult { ebx: hardware.ebx & !(1 << 2 | 1 << 4 | 1 << 11 | 1 << 25) | pt, ..hardware }
 }
 
-/// The counters. No profile has this leaf without them. A set bit in EBX is an architectural event that the general-purpose counters cannot count. If there is
-/// one, instructions retired (bit 1), branches retired (5) and mispredicted branches retired (6) can be counted. EDX is
-/// reserved in version 1, and has the number of fixed-function counters (bits 4:0) and their width (12:5) after it.
+/// The counters. No profile has this leaf without them. A set bit in EBX is an architectural event that the
+/// general-purpose counters cannot count. If there is one, instructions retired (bit 1), branches retired (5) and
+/// mispredicted branches retired (6) can be counted. EDX is reserved in version 1, and has the number of fixed-function
+/// counters (bits 4:0) and their width (12:5) after it.
 fn perfmon(profile: &IntelProfile) -> CpuidResult {
     let (number, width, ebx, fixed) = match &profile.counters {
         Some(counters) => {

@@ -16,11 +16,11 @@ impl MiscEnable {
     /// Writes of these are ignored.
     const READ_ONLY: u64 = Self::PERFMON_AVAILABLE | Self::BTS_UNAVAILABLE | Self::PEBS_UNAVAILABLE;
     /// Fast strings, thermal control, SpeedStep, MONITOR, limit CPUID, xTPR, XD disable.
-    const WRITABLE: u64 = 1 << 0 | 1 << 3 | 1 << 16 | 1 << 18 | 1 << 22 | 1 << 23 | 1 << 34;
+    const WRITABLE: u64 = 1 | 1 << 3 | 1 << 16 | 1 << 18 | 1 << 22 | 1 << 23 | 1 << 34;
 
     pub(crate) fn new(profile: &IntelProfile) -> Self {
         let store = profile.debug_store.as_ref();
-        let mut value = Self::PERFMON_AVAILABLE | 1 << 0 | 1 << 16 | 1 << 18;
+        let mut value = Self::PERFMON_AVAILABLE | 1 | 1 << 16 | 1 << 18;
         for (absent, bit) in [
             (store.is_none(), Self::BTS_UNAVAILABLE),
             (store.is_none_or(|store| store.pebs.is_none()), Self::PEBS_UNAVAILABLE),

@@ -26,10 +26,10 @@ pub use vmx::VmxTransition;
 
 /// One logical processor's tracing hardware.
 ///
-/// Not modelled: SMM, TSX and SGX; VMX other than what Intel PT shows of it; state components of XSAVES other than PT's; SMRR and the APIC page as output; output to
-/// MMIO; the trace transport subsystem, which only discards its output; branch trace messages on a bus; BTF;
-/// fixed-function counters of Ice Lake; events of general-purpose counters other than instructions and branches; load
-/// latency.
+/// Not modelled: SMM, TSX and SGX; VMX other than what Intel PT shows of it; state components of XSAVES other than
+/// PT's; SMRR and the APIC page as output; output to MMIO; the trace transport subsystem, which only discards its
+/// output; branch trace messages on a bus; BTF; fixed-function counters of Ice Lake; events of general-purpose counters
+/// other than instructions and branches; load latency.
 #[derive(Debug)]
 pub struct IntelProcessor {
     profile: &'static IntelProfile,
@@ -125,8 +125,8 @@ impl IntelProcessor {
         self.counters.set_registers(registers, xmm);
     }
 
-    /// Whether Intel PT is the only unit that is on, with IA32_RTIT_CTL.OS clear, and no interrupt is on its way. Nothing
-    /// that executes at privilege level 0 is traced then.
+    /// Whether Intel PT is the only unit that is on, with IA32_RTIT_CTL.OS clear, and no interrupt is on its way.
+    /// Nothing that executes at privilege level 0 is traced then.
     ///
     /// Source: SDM vol. 3, Intel Processor Trace, "Filtering by Current Privilege Level (CPL)".
     pub fn traces_programs_only(&self) -> bool {

@@ -234,8 +234,7 @@ impl PageWalk {
         (physical, page_bits): (u64, u32),
     ) -> Result<Option<Mapped>, GuestError> {
         let marked = self.unmarked(kind).next().is_none();
-        let last = self.entries[..self.len].last().map_or(0, |(_, value)| *value);
-        let uncached = last & entry::PCD != 0;
+        let uncached = self.entries[..self.len].last().is_some_and(|(_, value)| value & entry::PCD != 0);
         let mapped = Mapped { physical, user: rights & entry::US != 0, marked, page_bits, uncached };
         Ok(self.mark(memory, kind)?.then_some(mapped))
     }
@@ -278,8 +277,8 @@ fn walk_wide<M: GuestMemory + ?Sized>(
         }
         if level > 3 || pae_pointer {
             must_be_zero |= entry::PS;
-        } else if leaf && level > 1 {
-            // Bit 12 of a large page is PAT.
+        } else if leaf {
+            // Bit 12 of a large page is PAT. A page of 4 KiB has no such bits.
             must_be_zero |= ((1 << shift) - 1) & !0x1fff;
         }
         if value & must_be_zero != 0 {

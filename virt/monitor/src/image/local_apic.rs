@@ -79,8 +79,8 @@ impl LocalApic {
         self.window.is_some()
     }
 
-    /// Lets the next instruction read (or write) the register that contains `address`; `timers`: the value, if it is the
-    /// timer's and the guest has a clock of its own.
+    /// Lets the next instruction read (or write) the register that contains `address`; `timers`: the value, if it is
+    /// the timer's and the guest has a clock of its own.
     pub(crate) fn open_window(
         &mut self,
         address: u64,

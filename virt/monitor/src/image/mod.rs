@@ -17,6 +17,7 @@ mod msr;
 mod nested;
 mod peers;
 mod physical;
+mod probe;
 mod reported;
 mod runtime;
 pub(crate) mod serial;

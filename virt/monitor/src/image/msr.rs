@@ -80,6 +80,7 @@ impl Vcpu {
     /// logged, because they are not traced either.
     fn write_tracing_msr(&mut self, msr: u32, value: u64, instruction: &Instruction) {
         let before = self.context();
+        self.probe(before, instruction.bytes());
         let logged = self.is_logged();
         let mut moved = self.cpu;
         let next = pugmark_monitor::guest::retire(&mut moved, instruction);

@@ -4,6 +4,7 @@ use core::arch::asm;
 
 use pugmark_monitor::guest::GuestMemory;
 use pugmark_monitor::guest_map::GuestRam;
+use pugmark_truth::probe::REGION_BYTES;
 
 /// Physical memory from address 0 up to an end, or the guest's RAM. Address 0 is an ordinary address in it, but a Rust
 /// pointer must not be null; therefore the accesses are in assembly.
@@ -11,8 +12,9 @@ use pugmark_monitor::guest_map::GuestRam;
 pub(crate) enum Physical {
     /// All below this address.
     Below(u64),
-    /// The guest's, which leaves out the monitor.
-    Guest(GuestRam),
+    /// The guest's, which leaves out the monitor, and what its processors' hardware may also write: from an address on
+    /// this many bytes.
+    Guest(GuestRam, u64, u64),
 }
 
 impl Physical {
@@ -25,18 +27,24 @@ impl Physical {
         Self::Below(end)
     }
 
-    /// The guest's memory.
+    /// The guest's memory, and the region of a probe if there is one.
     ///
     /// # Safety
     /// As for [`Physical::below`].
-    pub(crate) const unsafe fn guest(ram: GuestRam) -> Self {
-        Self::Guest(ram)
+    pub(crate) const unsafe fn guest(ram: GuestRam, probe: Option<u64>) -> Self {
+        match probe {
+            Some(region) => Self::Guest(ram, region, REGION_BYTES),
+            None => Self::Guest(ram, 0, 0),
+        }
     }
 
     fn has(&self, address: u64, bytes: usize) -> bool {
         match *self {
             Self::Below(below) => address.checked_add(bytes as u64).is_some_and(|end| end <= below),
-            Self::Guest(ram) => ram.contains(address, bytes),
+            Self::Guest(ram, first, more) => {
+                let at = address.wrapping_sub(first);
+                ram.contains(address, bytes) || at < more && bytes as u64 <= more - at
+            }
         }
     }
 }

@@ -24,6 +24,7 @@ use pugmark_monitor::pvh::StartInfo;
 use pugmark_monitor::single_step::NO_CONDITION;
 use pugmark_monitor::timer_limit::TimerLimit;
 use pugmark_monitor::vmcb::Vmcb;
+use pugmark_truth::probe::REGION_BYTES;
 use pugmark_truth::{LogMode, LogWriter};
 
 use crate::image::clock::{OwnClock, SharedClock};
@@ -55,6 +56,8 @@ pub(crate) enum SetupError {
     NoFile(Module),
     Guest(loader::LoadError),
     Truth(pugmark_truth::TruthError),
+    /// A probe cannot be in that place, or the processor has nothing to trace with.
+    Probe,
     /// The processor with this local APIC ID does not start.
     Processor(u8),
 }
@@ -83,6 +86,11 @@ impl fmt::Display for SetupError {
             }
             Self::Guest(error) => write!(f, "the guest kernel cannot be loaded: {error}"),
             Self::Truth(error) => write!(f, "truth log: {error}"),
+            Self::Probe => write!(
+                f,
+                "a probe needs a processor with Intel PT, and RAM above the guest's and the log, at a multiple of \
+                 {REGION_BYTES:#x}"
+            ),
             Self::Processor(id) => write!(f, "the processor with local APIC ID {id} does not start"),
         }
     }
@@ -111,11 +119,14 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     if !has_ram(&info.memory, end) {
         return Err(SetupError::Memory(end));
     }
+    if options.probe.is_some_and(|region| !has_room_for_probe(region, &options, &info.memory)) {
+        return Err(SetupError::Probe);
+    }
     enable_svm().map_err(SetupError::Svm)?;
 
     // SAFETY: this memory is the guest's alone: the image and its heap are not in it. It is written
     // only while the guest does not run, or in the way that one of the guest's processors would write it.
-    let mut memory = unsafe { Physical::guest(options.ram) };
+    let mut memory = unsafe { Physical::guest(options.ram, options.probe) };
     let start = load(&info, &options, &mut memory)?;
     let firmware: Vec<(u64, u64)> = firmware(&info.memory, options.ram).collect();
     let northbridge: &'static Northbridge = Box::leak(Box::new(options.profile.northbridge()));
@@ -138,6 +149,13 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     let mut first = vcpus.next().expect("this processor is the first");
     first.cpu = Cpu { physical_address_bits: first.cpu.physical_address_bits, ..initial_state(start) };
     startup::start(vcpus.collect(), &mut memory).map_err(SetupError::Processor)?;
+    if let Some(region) = options.probe {
+        // SAFETY: there is memory there, above the guest's and the monitor's, and nothing else is said to be in it.
+        let begun = unsafe { first.begin_probe(region, options.probe_instructions) };
+        if !begun {
+            return Err(SetupError::Probe);
+        }
+    }
     Ok(first)
 }
 
@@ -193,6 +211,7 @@ impl MachinePlan<'_> {
             max_stretch: self.options.stretch.min(self.options.skid() as usize),
             stepped: 0,
             stepping_entries: 0,
+            probe: None,
             truth: self.truth,
         }
     }
@@ -236,6 +255,18 @@ fn command_line(address: u64, machine: &Physical) -> String {
 
 fn has_ram(memory: &[MemoryRange], end: u64) -> bool {
     memory.iter().any(|range| range.kind == MemoryKind::Ram && range.start <= 1 << 20 && range.end() >= end)
+}
+
+/// Returns whether a probe's region can be at this address.
+fn has_room_for_probe(region: u64, options: &MonitorOptions<'_>, memory: &[MemoryRange]) -> bool {
+    let Some(end) = region.checked_add(REGION_BYTES).filter(|_| region.is_multiple_of(REGION_BYTES)) else {
+        return false;
+    };
+    let (log, log_end) = (options.log.start, options.log.start.saturating_add(options.log.bytes));
+    let is_apart = !options.truth || end <= log || log_end <= region;
+    let within = |range: &MemoryRange| range.start <= region && end <= range.end();
+    let in_ram = memory.iter().any(|range| range.kind == MemoryKind::Ram && within(range));
+    in_ram && is_apart && region >= above_guest(options.ram)
 }
 
 /// Returns the ranges above the guest's RAM that the firmware left for kernels to read: mainly ACPI tables.

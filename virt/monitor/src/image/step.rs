@@ -56,6 +56,7 @@ impl Vcpu {
                 if single_step { self.deliver_single_step_if(true) } else { self.halt() }
             }
             Ok(ExecutionOutcome::Deliver(event)) => {
+                self.probe(before, instruction.bytes());
                 self.deliver(event);
             }
             Err(error) => self.deliver_error(error),

@@ -20,6 +20,7 @@ use crate::image::local_apic::LocalApic;
 use crate::image::nested::Nested;
 use crate::image::peers::Peers;
 use crate::image::physical::Physical;
+use crate::image::probe::Probe;
 use crate::image::reported::ReportedViolations;
 use crate::image::tsc::tsc;
 use crate::image::vmrun::{Sse, vmrun};
@@ -67,6 +68,8 @@ pub(crate) struct Vcpu {
     pub(crate) stepping_entries: u64,
     /// How often the log gets the time of an instruction.
     pub(crate) time_records: EveryNth,
+    /// What traces the guest for the monitor, from its first instruction on.
+    pub(crate) probe: Option<Probe>,
     /// The truth log; `None` if it is disabled.
     pub(crate) truth: Option<LogWriter<'static>>,
 }
@@ -177,6 +180,7 @@ impl Vcpu {
 
     /// Accounts for `instruction`, which executed in the state `before` and has retired.
     pub(crate) fn retired(&mut self, before: Context, instruction: &Instruction, operand: u64) {
+        self.probe(before, instruction.bytes());
         self.last_ip = before.ip;
         self.timer_limit.retired();
         self.stepped += 1;

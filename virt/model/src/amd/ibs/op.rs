@@ -445,3 +445,18 @@ fn memory_type(data: &DataAccess) -> Memory {
 fn width(bytes: u32) -> u64 {
     if bytes.is_power_of_two() && bytes <= 64 { u64::from(bytes.trailing_zeros()) + 1 } else { 0 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_width_that_the_field_has_no_value_for_is_unknown() {
+        // 0: unknown, for example of XSAVE; 128: two vectors of AVX-512; 512: FXSAVE.
+        let rows =
+            [(0, 0), (1, 1), (2, 2), (4, 3), (8, 4), (16, 5), (32, 6), (64, 7), (128, 0), (512, 0), (10, 0)];
+        for (bytes, expected) in rows {
+            assert_eq!(width(bytes), expected, "{bytes}");
+        }
+    }
+}

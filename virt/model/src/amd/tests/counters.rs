@@ -300,6 +300,22 @@ fn counts_loads_and_stores_and_their_misses() {
 }
 
 #[test]
+fn a_prefetch_is_an_access_but_no_load_and_no_store() {
+    let prefetch = |machine: &mut AmdMachine| machine.with_rbx(&[0x0f, 0x18, 0x0b], 0x1000);
+    for (name, select, expected) in [
+        ("k8", 0x40, 1),
+        ("k8", 0x41, 1),
+        ("zen2", 0x0129, 0),
+        ("zen2", 0x0229, 0),
+        ("zen2", 0x0429, 0),
+        ("zen2", 0x0141, 0),
+        ("zen2", 0x0241, 0),
+    ] {
+        assert_eq!(count(name, ALL | select, prefetch), expected, "{name} {select:#x}");
+    }
+}
+
+#[test]
 fn asks_for_registers_where_data_counts() {
     for (name, select, wanted) in
         [("k8", 0x40, true), ("k8", 0xc0, false), ("zen4", 0x0129, true), ("zen4", 0x0029, false)]

@@ -245,3 +245,33 @@ fn data_registers_take_what_they_can_hold() {
         assert_eq!(machine.read(msr), if legal { value } else { 0 }, "{name} {msr:#x} {value:#x}");
     }
 }
+
+#[test]
+fn op_data_says_from_family_17h_on_that_an_op_was_microcode() {
+    const OP_DATA: u32 = 0xc001_1035;
+    for (name, zen) in NAMES.into_iter().zip(ZEN).skip(1) {
+        // IbsOpBrnRet, IbsOpMicrocode, and a bit that no processor has.
+        for (bit, legal) in [(37, true), (40, zen), (41, false), (63, false)] {
+            let mut machine = AmdMachine::new(name);
+            assert_eq!(machine.try_write(OP_DATA, 1 << bit).is_ok(), legal, "{name} bit {bit}");
+        }
+    }
+}
+
+#[test]
+fn a_transfer_that_no_instruction_explains_is_counted() {
+    for (bytes, to, unexplained) in [
+        (NOP, 0x40_0001, 0),
+        (NOP, 0x40_0002, 1),
+        (NOP, 0x40_0000, 1),
+        (JMP, 0x40_0042, 0),
+        // A branch may lead anywhere: what it is decided by is not known here.
+        (CALL, 0x50_0000, 0),
+    ] {
+        let mut machine = AmdMachine::new("zen4");
+        machine.write(0xc001_0200, ALL | 0xc0);
+        machine.at.ip = 0x40_0000;
+        machine.go(bytes, to);
+        assert_eq!(machine.processor.violations().unexplained_transfers, unexplained, "{bytes:x?} {to:x}");
+    }
+}

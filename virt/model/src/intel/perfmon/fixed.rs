@@ -1,8 +1,9 @@
 //! The fixed-function counters: instructions, core clocks and reference clocks.
 //!
 //! The clocks are those of Intel PT's packets: reference clocks pass as the TSC does, core clocks in their ratio to it.
-//! From one instruction to the next the clocks count at the privilege level of the second. While the processor is halted
-//! they stand still, and they begin with the first instruction after the counters have been enabled. AnyThread makes no difference: there is one logical processor.
+//! From one instruction to the next the clocks count at the privilege level of the second. While the processor is
+//! halted they stand still, and they begin with the first instruction after the counters have been enabled. AnyThread
+//! makes no difference: there is one logical processor.
 //!
 //! Source: SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring Version 2" and "Fixed-function
 //! Performance Counters"; vol. 4, the table "IA-32 Architectural MSRs".

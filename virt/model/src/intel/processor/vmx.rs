@@ -23,8 +23,8 @@ pub struct VmxTransition {
     pub after: Context,
     /// The time-stamp counter.
     pub tsc: u64,
-    /// What IA32_RTIT_CTL is loaded with: by an MSR-load list, by the VM-entry control "load IA32_RTIT_CTL", or 0 by the
-    /// VM-exit control "clear IA32_RTIT_CTL".
+    /// What IA32_RTIT_CTL is loaded with: by an MSR-load list, by the VM-entry control "load IA32_RTIT_CTL", or 0 by
+    /// the VM-exit control "clear IA32_RTIT_CTL".
     pub rtit_ctl: Option<u64>,
     /// The control "conceal VMX from PT": no PIP shows the transition.
     pub concealed: bool,
@@ -39,8 +39,8 @@ pub(super) const fn with_vmx(leaf: u32, answer: CpuidResult) -> CpuidResult {
 }
 
 impl IntelProcessor {
-    /// Makes the processor enumerate VMX, with Intel PT in VMX operation. The caller then reports VM entries and VM exits
-    /// by the methods below; other units than Intel PT take no notice of them.
+    /// Makes the processor enumerate VMX, with Intel PT in VMX operation. The caller then reports VM entries and VM
+    /// exits by the methods below; other units than Intel PT take no notice of them.
     #[must_use]
     pub fn with_vmx(mut self) -> Self {
         self.vmx = true;

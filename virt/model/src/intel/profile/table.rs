@@ -314,8 +314,8 @@ static NEHALEM_EVENTS: [IntelEvent; 5] = [
     event(0xc5, 0x00, CountedEvent::Mispredicted, 0b1111),
 ];
 
-/// Far branches are counted, but not sampled. Source: SDM vol. 3, Performance Monitoring, "PEBS Facility" of the Haswell
-/// microarchitecture; Intel's event tables of Broadwell.
+/// Far branches are counted, but not sampled. Source: SDM vol. 3, Performance Monitoring, "PEBS Facility" of the
+/// Haswell microarchitecture; Intel's event tables of Broadwell.
 static BROADWELL_EVENTS: [IntelEvent; 11] = haswell_events(0);
 
 /// Source: SDM vol. 3, Performance Monitoring, the table "Precise Events for the Skylake Microarchitecture".

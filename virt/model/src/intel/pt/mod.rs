@@ -102,8 +102,8 @@ impl Pt {
         Ok(())
     }
 
-    /// A VM entry or a VM exit that does not change IA32_RTIT_CTL; `kind` says whether it is an entry, and whether it is
-    /// concealed.
+    /// A VM entry or a VM exit that does not change IA32_RTIT_CTL; `kind` says whether it is an entry, and whether it
+    /// is concealed.
     pub(crate) fn vmx_transition(
         &mut self,
         before: &Context,

@@ -108,3 +108,13 @@ fn the_next_instruction_is_within_32_bits_but_in_64_bit_mode() {
         assert_eq!(machine.cpu.rip_after(2), next, "{:?}", machine.cpu.mode());
     }
 }
+
+#[test]
+fn a_debug_exception_puts_its_conditions_into_dr6_and_one_without_any_leaves_it() {
+    for (conditions, expected) in [(dr6::BS, 0xffff_4ff0), (1, 0xffff_0ff1), (0, 0xffff_0ff2)] {
+        let mut cpu = Machine::long().cpu;
+        (cpu.dr6, cpu.dr7) = (0xffff_0ff2, dr7::GD | 0x400);
+        begin(&mut cpu, &Event::Exception(Exception::debug(conditions)));
+        assert_eq!((cpu.dr6, cpu.dr7), (expected, 0x400), "{conditions:#x}");
+    }
+}

@@ -95,3 +95,22 @@ pub(super) fn register(cpu: &Cpu, name: Register) -> u64 {
         _ => value,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Source: SDM vol. 1, Basic Execution Environment, "General-Purpose Registers in 64-Bit Mode".
+    #[test]
+    fn a_write_of_32_bits_clears_the_others_and_one_of_16_bits_leaves_them() {
+        const VALUE: u64 = 0x1122_3344_5566_7788;
+        for (name, expected) in
+            [(Register::RCX, VALUE), (Register::ECX, 0x5566_7788), (Register::CX, 0xffff_ffff_ffff_7788)]
+        {
+            let mut cpu = crate::guest::testing::Machine::long().cpu;
+            cpu.gpr[1] = !0;
+            set_register(&mut cpu, name, VALUE);
+            assert_eq!(cpu.gpr[1], expected, "{name:?}");
+        }
+    }
+}

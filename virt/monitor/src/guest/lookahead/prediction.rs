@@ -1,8 +1,9 @@
 //! Finds out where an indirect branch will go before the instructions that come before it have executed.
 //!
 //! The target comes from a register or from memory. It is known if no instruction since the guest stopped can have
-//! changed it. Each instruction names the registers and the memory that it writes ([`Effects`](super::effects::Effects)). If the address of a
-//! write is not known, no memory is known after it; what is pushed later is.
+//! changed it. Each instruction names the registers and the memory that it writes
+//! ([`Effects`](super::effects::Effects)). If the address of a write is not known, no memory is known after it; what is
+//! pushed later is.
 
 use pugmark_truth::BranchKind;
 

@@ -25,7 +25,8 @@ pub struct Stretch {
     pub(super) is_predicted: bool,
     /// Where execution goes after the last instruction, if it did not leave before.
     pub(super) end: u64,
-    /// One bit for some of the bits of each instruction's RIP: most addresses are seen at once not to be in the stretch.
+    /// One bit for some of the bits of each instruction's RIP: most addresses are seen at once not to be in the
+    /// stretch.
     hints: u64,
     exits: [Exit; Self::MAX_EXITS],
     exit_count: usize,

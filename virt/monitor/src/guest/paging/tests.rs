@@ -245,11 +245,15 @@ fn large_pages_of_every_format() {
         (cr4::PSE, 0, narrow(&[(0x5004, 0)]), 0x71_2345, Err(0)),
         (cr4::PSE, 0, narrow(&[(0x5000, 0xa007), (0xa0c0, 0x3_0007)]), PAGE + 5, Ok(PAGE + 5)),
         (0, 0, narrow(&[(0x5000, 0xa007)]), PAGE, Err(0)),
+        // The processor's addresses have 36 bits: bit 16 of the entry is bit 35, bit 17 is bit 36.
+        (cr4::PSE, 0, narrow(&[(0x5004, 0x0081_0087)]), 0x71_2345, Ok(0x8_00b1_2345)),
+        (cr4::PSE, 0, narrow(&[(0x5004, 0x0082_0087)]), 0x71_2345, Err(9)),
     ];
     for (cr4, efer, entries, linear, expected) in rows {
         let mut machine = Machine::long();
         machine.cpu.cr4 = cr4;
         machine.cpu.efer = efer;
+        machine.cpu.physical_address_bits = 36;
         if efer == 0 || cr4 & cr4::LA57 != 0 {
             machine.cpu.cr3 = 0x5000;
         }
@@ -259,6 +263,28 @@ fn large_pages_of_every_format() {
         let access = Access::at_cpl(&machine.cpu, READ);
         let expected = expected.map_err(|code| Exception::page_fault(code, linear).into());
         assert_eq!(translate(&machine.cpu, &mut machine.ram, linear, access), expected, "{entries:x?}");
+    }
+}
+
+#[test]
+fn a_directory_entry_takes_rights_away() {
+    let user = |kind| Access { kind, privilege: Privilege::User };
+    // The rights in the directory and in the table, the access, the error code.
+    for (directory, table, access, code) in [
+        (7, 7, user(WRITE), None),
+        (5, 7, user(WRITE), Some(7)),
+        (7, 5, user(WRITE), Some(7)),
+        (3, 7, user(READ), Some(5)),
+        (7, 3, user(READ), Some(5)),
+        (5, 7, user(READ), None),
+    ] {
+        let mut machine = Machine::long();
+        (machine.cpu.cr4, machine.cpu.efer, machine.cpu.cr3) = (0, 0, 0x5000);
+        machine.put_doubles(0x5000, &[0xa000 | directory]);
+        machine.put_doubles(0xa0c0, &[PAGE | table]);
+        let expected = code.map_or(Ok(PAGE), |code| page_fault(code, PAGE));
+        let found = translate(&machine.cpu, &mut machine.ram, PAGE, access);
+        assert_eq!(found, expected, "{directory} {table} {access:?}");
     }
 }
 

@@ -121,8 +121,10 @@ fn a_component_that_is_not_enabled_is_left_alone() {
     machine.start(ALL);
     machine.write(XSS, 0);
     let mut area = area();
+    area[576..].fill(0x77);
     save(&mut machine, &mut area);
     assert_eq!((field(&area, 512), field(&area, 520)), (0, 1 << 63));
+    assert!(area[576..].iter().all(|&byte| byte == 0x77), "nothing is saved");
     assert_eq!(machine.read(CTL), ALL, "it goes on");
     assert_eq!(restore(&mut machine, &area), Ok(()), "there is nothing to restore");
     // An area that has the component is refused.

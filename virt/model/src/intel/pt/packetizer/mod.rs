@@ -231,8 +231,8 @@ impl Packetizer {
         self.non_root = non_root;
     }
 
-    /// A VM entry or a VM exit (cases 16 and 17) while TraceEn is set; `kind` says whether it is an entry, and whether it
-    /// is concealed.
+    /// A VM entry or a VM exit (cases 16 and 17) while TraceEn is set; `kind` says whether it is an entry, and whether
+    /// it is concealed.
     pub(crate) fn vmx_transition(&mut self, before: &Context, after: &Context, tsc: u64, kind: (bool, bool)) {
         let (entry, concealed) = kind;
         self.non_root = entry;

@@ -137,8 +137,8 @@ impl PacketStream {
     }
 
     /// Advances the time: emits MTC and stand-alone CYC packets that are due. The time may leap, because whoever
-    /// executes did something else. As the MTCs stopped for that long, a TSC packet and a TMA packet follow, if TSC packets
-    /// are on.
+    /// executes did something else. As the MTCs stopped for that long, a TSC packet and a TMA packet follow, if TSC
+    /// packets are on.
     ///
     /// Source: SDM vol. 3, Intel Processor Trace, "Timestamp Counter (TSC) Packet": sent after any event that causes
     /// timing packets, such as MTC, to stop.
@@ -245,7 +245,9 @@ mod tests {
             while stream.packet(Packet::Psb) {
                 assert!(!stream.can_resume(), "there is no overflow to resume after");
             }
-            assert!(stream.overflowed() && stream.buffer.len() <= capacity as usize);
+            // What fits exactly is stored.
+            assert!(stream.overflowed());
+            assert_eq!(stream.buffer.len(), capacity as usize / PSB * PSB);
             stream.buffer.consume(stream.buffer.len() - len - 1);
             assert!(!stream.can_resume(), "{capacity}");
             stream.buffer.consume(1);

@@ -78,8 +78,8 @@ impl PacketClock {
 
     /// Whether so many MTCs in a row were dropped that their eight bits, in the next one, no longer say how many.
     ///
-    /// Source: SDM vol. 3, Intel Processor Trace, "Mini Time Counter (MTC) Packet": a decoder finds out from the next MTC
-    /// how many were dropped, and more than 256 in a row are not to be expected.
+    /// Source: SDM vol. 3, Intel Processor Trace, "Mini Time Counter (MTC) Packet": a decoder finds out from the next
+    /// MTC how many were dropped, and more than 256 in a row are not to be expected.
     pub(crate) fn lost_count_of_mtcs(&self) -> bool {
         let freq = ctl::mtc_freq(self.ctl);
         let due = self.crystal_at(self.next_mtc) >> freq;
@@ -256,6 +256,18 @@ mod tests {
             assert_eq!(clock.take_cycles(), None);
         }
         assert_eq!(clock(0, 0, 30).take_cycles(), None);
+    }
+
+    #[test]
+    fn an_overflow_reports_the_cycles_since_the_last_cyc_unless_there_were_none() {
+        let mut counting = clock(ctl::CYC_EN | 15 << 19, 0, 30);
+        for (tsc, expected) in [(0, None), (1, Some(1)), (1, None), (41, Some(40))] {
+            counting.advance(tsc);
+            assert_eq!(counting.restart_cycles(), expected, "{tsc}");
+        }
+        let mut off = clock(0, 0, 30);
+        off.advance(40);
+        assert_eq!(off.restart_cycles(), None);
     }
 
     #[test]

@@ -301,6 +301,12 @@ fn real_mode_goes_through_the_vector_table() {
     assert_eq!(machine.quad(0x7ffa) & 0xffff_ffff_ffff, 0x12 | 0x1000 << 16 | flags << 32);
     assert_eq!(machine.cpu.rflags, rflags::FIXED);
 
+    // The frame may reach up to the end of the stack's segment.
+    let mut machine = Machine::real();
+    machine.cpu.set(Gpr::Rsp, 0);
+    assert_eq!(deliver(&mut machine.cpu, &mut machine.ram, INT), Ok(DeliveryOutcome::Handler(INT)));
+    assert_eq!(machine.cpu.get(Gpr::Rsp), 0xfffa);
+
     let mut machine = Machine::real();
     machine.cpu.idtr.limit = 0x30 * 4 + 3;
     assert_eq!(
