@@ -16,7 +16,13 @@ pub struct CommandLine<'a> {
     pub processors: usize,
     /// `rounds=N`: how often IBS samples each workload; anything that is not a number counts as 1.
     pub rounds: u32,
+    /// `pmis=N`: how many PMIs the workload `dense` waits for on each processor; anything that is not a number counts
+    /// as 100.
+    pub pmis: u64,
 }
+
+/// How many PMIs `dense` waits for if the command line does not say.
+const PMIS: u64 = 100;
 
 impl<'a> CommandLine<'a> {
     /// Parses the words of `text`.
@@ -30,6 +36,7 @@ impl<'a> CommandLine<'a> {
             expect_overflow: false,
             processors: 1,
             rounds: 1,
+            pmis: PMIS,
         };
         for word in text.split_ascii_whitespace() {
             match word.split_once('=') {
@@ -39,6 +46,7 @@ impl<'a> CommandLine<'a> {
                 Some(("only", names)) => line.only = Some(names),
                 Some(("processors", number)) => line.processors = number.parse().unwrap_or(1),
                 Some(("rounds", number)) => line.rounds = number.parse().unwrap_or(1),
+                Some(("pmis", number)) => line.pmis = number.parse().unwrap_or(PMIS),
                 Some(("source", name)) => line.source = Some(name),
                 _ => {}
             }
@@ -108,6 +116,9 @@ mod tests {
         }
         for (text, rounds) in [("", 1), ("rounds=3 only=sort", 3), ("rounds=x", 1), ("rounds", 1)] {
             assert_eq!(CommandLine::parse(text).rounds, rounds, "{text}");
+        }
+        for (text, pmis) in [("", 100), ("only=dense pmis=10000", 10_000), ("pmis=x", 100)] {
+            assert_eq!(CommandLine::parse(text).pmis, pmis, "{text}");
         }
     }
 

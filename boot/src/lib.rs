@@ -15,5 +15,6 @@ pub mod histogram;
 pub mod last_words;
 pub mod regions;
 pub mod samples;
+pub mod sinks;
 pub mod symbols;
 pub mod tally;

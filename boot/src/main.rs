@@ -5,6 +5,7 @@
 extern crate alloc;
 
 mod arch;
+mod joint;
 mod plan;
 mod report;
 mod runner;
@@ -18,6 +19,7 @@ use arch::serial::{print, say};
 use arch::{image, memory};
 use core::fmt::Display;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use joint::Joint;
 use pugmark_boot::boot_info;
 use pugmark_boot::command_line::CommandLine;
 use pugmark_boot::symbols::Symbols;
@@ -92,7 +94,15 @@ fn run_workloads(command_line: &CommandLine<'_>, symbols: &Symbols<'_>) -> (u64,
                     report(name, runner.run(name, make));
                 }
             }
-            let is_unknown = |only: &&str| workloads::ALL.iter().all(|(name, _)| name != only);
+            for (name, run) in joint::ALL {
+                if command_line.only().any(|only| only == name) {
+                    run(&Joint { symbols, command_line, report: &report });
+                }
+            }
+            let is_unknown = |only: &&str| {
+                workloads::ALL.iter().all(|(name, _)| name != only)
+                    && joint::ALL.iter().all(|(name, _)| name != only)
+            };
             for name in command_line.only().filter(is_unknown) {
                 say(Line::Run(name));
                 fail(name, &"there is no such workload");

@@ -104,6 +104,12 @@ pub(crate) fn hold(work: impl FnOnce()) -> bool {
     tracer().with(|_| work()).is_ok()
 }
 
+/// Returns how many PMIs of this processor were served in this session.
+pub(crate) fn served() -> u64 {
+    // The slot is free: its users do not call this.
+    tracer().handler(|handler| handler.counts().served).unwrap_or(u64::MAX)
+}
+
 /// Must be called before another address space becomes current: only the kernel knows to which one branch records
 /// belong.
 pub(crate) fn leave_address_space() {

@@ -8,7 +8,7 @@ use crate::arch::memory;
 
 /// The kernel's free memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct KernelFrames;
+pub(crate) struct KernelFrames;
 
 // SAFETY: blocks come from free memory and belong to the caller alone until they are given back. All memory is always
 // mapped one to one, writable and write-back.

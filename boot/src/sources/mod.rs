@@ -6,12 +6,15 @@ mod counters;
 mod debug_store;
 mod frames;
 mod ibs;
+mod in_place;
 mod lbr;
 mod linear;
 mod pebs;
 mod pt;
 mod source;
 
+pub(crate) use frames::KernelFrames;
+pub(crate) use in_place::InPlace;
 pub(crate) use source::Source;
 
 /// All sources, with their names on the command line. The first is the one that is used if none is named.

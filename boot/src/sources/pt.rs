@@ -31,10 +31,10 @@ impl Source for ProcessorTrace {
         plan.require("packets", &[Need::Cr3Filter, Need::AddressFilters, Need::Packets])
             .map_err(SourceError::refused)?;
         let config = plan.config;
-        config.check(&capabilities).map_err(|refusal| not_started(StartError::Refused(refusal.into())))?;
+        config.check(&capabilities).map_err(refused)?;
         let unit = PtUnit::with_capabilities(capabilities, registers::msr()).map_err(SourceError::absent)?;
-        let buffer = Buffer::allocate(KernelFrames, &capabilities, plan.layout, plan.mode)
-            .map_err(|error| not_started(StartError::Refused(PtRefusal::Buffer(error))))?;
+        let buffer =
+            Buffer::allocate(KernelFrames, &capabilities, plan.layout, plan.mode).map_err(refused)?;
         let archive = Archive::with_room(ARCHIVE_SIZE);
         Ok(Prepared::new(plan.delivery, move || {
             let running = unit.start(&config, buffer).map_err(|failed| not_started(failed.error()))?;
@@ -43,7 +43,7 @@ impl Source for ProcessorTrace {
     }
 }
 
-fn not_started(error: StartError<PtRefusal>) -> SourceError {
+pub(super) fn not_started(error: StartError<PtRefusal>) -> SourceError {
     let is_refusal = match &error {
         StartError::Refused(PtRefusal::Buffer(BufferError::Missing(_))) => true,
         StartError::Refused(PtRefusal::Config(refusal)) => matches!(
@@ -53,6 +53,11 @@ fn not_started(error: StartError<PtRefusal>) -> SourceError {
         _ => false,
     };
     SourceError::new(is_refusal, error)
+}
+
+/// The processor does not support what was asked for.
+pub(super) fn refused(refusal: impl Into<PtRefusal>) -> SourceError {
+    not_started(StartError::Refused(refusal.into()))
 }
 
 struct RunningPt {

@@ -13,7 +13,7 @@ const OPERATIONS: [fn(u64) -> u64; 4] = [
 
 /// A value that is passed through many indirect calls.
 #[derive(Default)]
-pub(super) struct Churn {
+pub(crate) struct Churn {
     value: u64,
     rounds: u64,
 }
@@ -21,7 +21,7 @@ pub(super) struct Churn {
 impl Churn {
     /// Makes `rounds` indirect calls.
     #[inline(never)]
-    pub(super) fn turn(&mut self, rounds: u64) {
+    pub(crate) fn turn(&mut self, rounds: u64) {
         for _ in 0..rounds {
             let operation = black_box(&OPERATIONS)[(self.value >> 7 & 3) as usize];
             self.value = operation(self.value);
@@ -29,7 +29,7 @@ impl Churn {
         self.rounds += rounds;
     }
 
-    pub(super) fn check(&self) -> Result<(), Mismatch> {
+    pub(crate) fn check(&self) -> Result<(), Mismatch> {
         let expected = (0..self.rounds).fold(0u64, |n, _| match n >> 7 & 3 {
             0 => n.wrapping_add(0x9e37_79b9),
             1 if n & 1 == 0 => n ^ 0x55,

@@ -31,6 +31,10 @@ use buffers::{Buffers, Kind};
 use pugmark_protocol::Level;
 use user::User;
 
+pub(crate) use churn::Churn;
+pub(crate) use returns::Returns;
+pub(crate) use sort::Sort;
+
 /// All workloads: their names, and functions that prepare them.
 pub(crate) const ALL: [(&str, Make); 32] = [
     ("recursion", || Box::<recursion::Recursion>::default()),

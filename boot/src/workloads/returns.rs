@@ -1,11 +1,10 @@
 //! Returns without calls: the most trace that a processor can make of an instruction, one packet for each return.
 
-use alloc::vec;
 use alloc::vec::Vec;
 use core::arch::global_asm;
 
 /// A stack of return addresses, prepared in advance.
-pub(super) struct Returns {
+pub(crate) struct Returns {
     stack: Vec<u64>,
     /// How often it was gone through to its end.
     finished: u64,
@@ -19,15 +18,26 @@ unsafe extern "sysv64" {
 }
 
 impl Returns {
-    /// A stack of `count` returns.
-    pub(super) fn new(count: usize) -> Self {
-        let mut stack = vec![&raw const returns_link as u64; count];
+    /// A stack of `count` returns, which are all of the same instruction.
+    pub(crate) fn new(count: usize) -> Self {
+        Self::through(count, 1)
+    }
+
+    /// A stack of `count` returns, by one instruction after the other: a monitor that looks ahead runs through all of
+    /// them at once.
+    pub(crate) fn spread(count: usize) -> Self {
+        Self::through(count, LINKS)
+    }
+
+    fn through(count: usize, links: usize) -> Self {
+        let link = &raw const returns_link as u64;
+        let mut stack: Vec<u64> = (0..count).map(|index| link + (index % links) as u64).collect();
         stack.push(&raw const returns_end as u64);
         Self { stack, finished: 0 }
     }
 
     /// Executes the returns of the stack.
-    pub(super) fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         // SAFETY: the last return of the stack leads back here with the original stack; the others lead to a return.
         // No trap writes to the stack, because each trap has a stack of its own.
         unsafe { returns_run(self.stack.as_ptr()) };
@@ -35,10 +45,13 @@ impl Returns {
     }
 
     /// How often the stack was gone through.
-    pub(super) fn finished(&self) -> u64 {
+    pub(crate) fn finished(&self) -> u64 {
         self.finished
     }
 }
+
+/// How many returns there are, a byte each.
+const LINKS: usize = 60;
 
 global_asm!(
     r#"
@@ -48,10 +61,13 @@ returns_run:
     mov rax, rsp
     mov rsp, rdi
 returns_link:
+    .rept {links}
     ret
+    .endr
 returns_end:
     mov rsp, rax
     ret
     .size returns_run, . - returns_run
-    "#
+    "#,
+    links = const LINKS,
 );

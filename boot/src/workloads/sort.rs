@@ -7,7 +7,7 @@ use crate::workload::{Mismatch, Workload, expect, numbers};
 const COUNT: usize = 250;
 
 /// Sorts the same numbers with both of the library's algorithms and by insertion.
-pub(super) struct Sort {
+pub(crate) struct Sort {
     numbers: Vec<u64>,
     unstable: Vec<u64>,
     stable: Vec<u64>,
@@ -15,7 +15,7 @@ pub(super) struct Sort {
 }
 
 impl Sort {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let numbers: Vec<u64> = numbers(7).take(COUNT).map(|number| number >> 40).collect();
         let insertion = numbers[..COUNT / 8].to_vec();
         Self { unstable: numbers.clone(), stable: numbers.clone(), insertion, numbers }

@@ -1,0 +1,65 @@
+//! As many PMIs as the command line asks for, on each processor, with as few instructions between them as there can be:
+//! each is decoded in its NMI handler, where the bytes lie.
+
+use alloc::boxed::Box;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use pugmark_kernel::intel::pt::{Layout, Mode, RegionSize};
+use pugmark_kernel::lapic::Delivery;
+
+use super::Joint;
+use crate::plan::Plan;
+use crate::runner::Runner;
+use crate::session;
+use crate::sources::InPlace;
+use crate::workload::{Mismatch, Workload, expect};
+use crate::workloads::{Churn, Returns};
+
+/// How many PMIs each processor waits for.
+static WANTED: AtomicU64 = AtomicU64::new(0);
+
+/// The number of returns in one stack of them.
+const RETURNS: usize = 600;
+
+pub(super) fn run(joint: &Joint<'_>) {
+    WANTED.store(joint.command_line.pmis, Relaxed);
+    let mut runner = Runner::new(joint.symbols, &InPlace, joint.command_line);
+    runner.run_on_all("dense", || Box::new(Dense::new()), joint.report);
+}
+
+/// Makes much trace until there were enough PMIs.
+struct Dense {
+    churn: Churn,
+    returns: Returns,
+    served: u64,
+}
+
+impl Dense {
+    fn new() -> Self {
+        Self { churn: Churn::default(), returns: Returns::spread(RETURNS), served: 0 }
+    }
+}
+
+impl Workload for Dense {
+    fn plan(&self) -> Plan {
+        Plan::everything()
+            .configured(|config| config.return_compression(false).cycles(0))
+            .into(Layout::topa(RegionSize::K4, 2), Mode::StopWhenFull { spare: 1 })
+            .delivered(Delivery::Nmi)
+            .without_interrupts()
+    }
+
+    fn run(&mut self) {
+        while self.served < WANTED.load(Relaxed) {
+            self.churn.turn(10);
+            self.returns.run();
+            // Held by this code, the slot makes PMIs wait that come just now.
+            self.served = session::served();
+        }
+    }
+
+    fn check(&self) -> Result<(), Mismatch> {
+        // There may be more: the last PMI comes when it comes.
+        expect("whether there were enough PMIs", u64::from(self.served >= WANTED.load(Relaxed)), 1)?;
+        self.churn.check()
+    }
+}

@@ -1,0 +1,32 @@
+//! What several processors do together, each traced by Intel PT. The harness judges each of these by a test of its own,
+//! so they run only where the command line names them, each in a machine of its own.
+
+mod dense;
+mod migration;
+mod ping_pong;
+mod sinks;
+mod traces;
+
+use pugmark_boot::command_line::CommandLine;
+use pugmark_boot::symbols::Symbols;
+
+use crate::runner::RunError;
+
+/// What a joint workload is given.
+pub(crate) struct Joint<'a> {
+    pub(crate) symbols: &'a Symbols<'a>,
+    pub(crate) command_line: &'a CommandLine<'a>,
+    /// Told the name of each run, and how it ended.
+    pub(crate) report: &'a (dyn Fn(&str, Result<(), RunError>) + Sync),
+}
+
+/// Runs one of them.
+type Run = fn(&Joint<'_>);
+
+/// All of them, with their names.
+pub(crate) const ALL: [(&str, Run); 4] = [
+    ("dense", dense::run),
+    ("migration", migration::run),
+    ("ping-pong", ping_pong::run),
+    ("sinks", sinks::run),
+];
