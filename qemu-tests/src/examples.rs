@@ -16,7 +16,7 @@ use path::{Call, ExampleProgram, Summary};
 /// The profile on which the examples are booted.
 const PROFILE: &str = "skylake";
 
-/// How many processors the example `lossless` traces.
+/// How many processors the examples `lossless` and `panic` trace.
 const PROCESSORS: u16 = 4;
 
 /// The machine on which the example `name` is booted; `image` is its file.
@@ -24,7 +24,7 @@ const PROCESSORS: u16 = 4;
 pub fn machine(images: &Images, name: &str, image: &Path, monitor_options: &str) -> Machine {
     let machine =
         Machine::kernel_on_monitor(images, image, &format!("profile={PROFILE} {monitor_options}"), "");
-    machine.processors(if name == "lossless" { PROCESSORS } else { 1 })
+    machine.processors(if ["lossless", "panic"].contains(&name) { PROCESSORS } else { 1 })
 }
 
 /// Checks what the example `name` has printed. Returns a sentence that says what was found to be right.
@@ -80,19 +80,35 @@ impl Shown<'_> {
         Ok(format!("the call tree of {} calls is the truth's", printed.len()))
     }
 
-    /// The printed functions are the last ones that the truth has.
+    /// On each processor the printed functions are the last ones that the truth has: one has panicked, and an NMI has
+    /// stopped the others.
     fn panic(&self) -> Result<String> {
-        let calls = self.calls(1)?;
-        let printed: Vec<_> = self.lines().filter_map(|line| line.strip_prefix("entered ")).collect();
-        ensure!(printed.len() == 100, "{} functions were printed", printed.len());
-        let executed = calls[calls.len().saturating_sub(100)..].iter();
-        let executed: Vec<_> = executed.map(|call| format!("{:#x} {}", call.to, call.name)).collect();
-        ensure!(printed == executed, "printed {printed:#?}, executed {executed:#?}");
-        let panics = executed.iter().position(|line| line.ends_with("panic_bounds_check"));
-        ensure!(panics.is_some(), "the last functions are not those of the panic");
-        let wrapped = self.lines().any(|line| line.contains("overwritten"));
-        ensure!(wrapped, "the ring was not full, so that this has shown little");
-        Ok(format!("the last {} functions are the truth's last of {}", printed.len(), calls.len()))
+        let (mut total, mut panicked, mut cpus) = (0, 0, Vec::new());
+        for number in 0..PROCESSORS {
+            let path = self.outcome.truth.session(1 + number);
+            let first = path.first().with_context(|| format!("processor {number} was not traced"))?;
+            ensure!(path.iter().all(|record| record.cpu == first.cpu), "two processors are in one session");
+            cpus.push(first.cpu);
+            let calls = self.program.calls_and_interrupts(path)?;
+            let prefix = format!("entered {number} ");
+            let printed: Vec<_> = self.lines().filter_map(|line| line.strip_prefix(&prefix)).collect();
+            ensure!(printed.len() == 100, "processor {number}: {} functions were printed", printed.len());
+            let executed = &calls[calls.len().saturating_sub(100)..];
+            let same = executed.iter().zip(&printed).all(|(call, line)| call.is_printed_as(line));
+            ensure!(same, "processor {number}: printed {printed:#?}, executed {executed:#?}");
+            panicked += usize::from(executed.iter().any(|call| call.name == PANIC));
+            let wrapped = format!("processor {number}: ");
+            let mut lines = self.lines().filter(|line| line.starts_with(&wrapped));
+            let wrapped = lines.any(|line| line.contains("overwritten"));
+            ensure!(wrapped, "the ring of {number} was not full, so that this has shown little");
+            total += calls.len();
+        }
+        cpus.sort_unstable();
+        ensure!(cpus == [0, 1, 2, 3], "these processors have traced: {cpus:?}");
+        ensure!(panicked == 1, "{panicked} processors have panicked by themselves");
+        Ok(format!(
+            "the last 100 functions on each of {PROCESSORS} processors are the truth's last of {total}"
+        ))
     }
 
     /// Each processor has decoded all that it has executed; NMIs have interrupted it meanwhile.
@@ -144,6 +160,9 @@ impl Shown<'_> {
         Ok(format!("the {} edges of {runs} runs are the truth's, each new one where it was new", seen.len()))
     }
 }
+
+/// The function by which the example `panic` panics.
+const PANIC: &str = "core::panicking::panic_bounds_check";
 
 /// Depth and name of a printed line of a call tree.
 fn tree_line(line: &str) -> Option<(i64, String)> {

@@ -114,8 +114,8 @@ impl PtPacket {
     const MTC: c_int = 17;
     const CYC: c_int = 18;
 
-    /// What the packet holds: a TNT its outcomes as a number and how many these are, a packet with an IP the address that
-    /// it stands for, a TSC, an MTC or a CYC its number. Of the others, which are rare, only the kind is used.
+    /// What the packet holds: a TNT its outcomes as a number and how many these are, a packet with an IP the address
+    /// that it stands for, a TSC, an MTC or a CYC its number. Of the others, which are rare, only the kind is used.
     #[inline(always)]
     fn held(&self, last_ip: &mut u64) -> u64 {
         let [first, second] = self.payload;
@@ -245,8 +245,8 @@ impl Libipt {
         })
     }
 
-    /// Decodes the packets from the first PSB (the packet at which a decoder can start) to the first error. The sum is of
-    /// what `PtPacket::held` returns.
+    /// Decodes the packets from the first PSB (the packet at which a decoder can start) to the first error. The sum is
+    /// of what `PtPacket::held` returns.
     ///
     /// # Errors
     /// libipt gives no decoder.

@@ -1,7 +1,8 @@
 //! What a guest said, collected workload by workload from its lines.
 //!
-//! The lines are those of [`pugmark_protocol`]. One that begins with none of its words, or has not as many words as a line
-//! that begins so, is the guest's own talk and is kept apart. The monitor's own lines are in [`crate::violations`].
+//! The lines are those of [`pugmark_protocol`]. One that begins with none of its words, or has not as many words as a
+//! line that begins so, is the guest's own talk and is kept apart. The monitor's own lines are in
+//! [`crate::violations`].
 
 use anyhow::{Context, Result, bail, ensure};
 use pugmark_protocol::{

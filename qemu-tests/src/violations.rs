@@ -8,8 +8,8 @@
 //! | `monitor: refused processor=N msr=0x… [value=0x…] rip=0x…: WHY` | RDMSR, or WRMSR of a value, raised #GP |
 //!
 //! A kernel that wants an access to be refused announces it by a `probe` line, before the access or before the workload
-//! ends. Two things may happen to a correct kernel, if it reports them: page faults of the debug store, which it handles,
-//! and branch records and samples that are lost because it does not drain the buffer.
+//! ends. Two things may happen to a correct kernel, if it reports them: page faults of the debug store, which it
+//! handles, and branch records and samples that are lost because it does not drain the buffer.
 
 use anyhow::{Context, Result};
 use pugmark_protocol::Access;
@@ -92,8 +92,8 @@ impl Violations {
         self.announced.push(access);
     }
 
-    /// Returns what was not as the kernel reported: a rule that it broke, an announced access that was not refused, a reported page
-    /// fault that did not happen.
+    /// Returns what was not as the kernel reported: a rule that it broke, an announced access that was not refused, a
+    /// reported page fault that did not happen.
     #[must_use]
     pub fn unexplained(&self, reported: Reported) -> Option<String> {
         let mut announced = self.announced.iter();

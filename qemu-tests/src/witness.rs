@@ -3,8 +3,9 @@
 //! The truth and QEMU's execution log must agree instruction by instruction. An instruction that QEMU began may be
 //! missing from the truth only if QEMU's log shows that it did not retire: it faulted, was interrupted, or was an
 //! iteration of a repeated instruction but not the last one. Instructions that the monitor executed for the guest
-//! (emulated ones) are not in QEMU's log; there the guest must have been just before the instruction, and just after it next.
-//! If only programs are traced, the kernel runs freely and is not in the truth: then each instruction of the programs must be.
+//! (emulated ones) are not in QEMU's log; there the guest must have been just before the instruction, and just after it
+//! next. If only programs are traced, the kernel runs freely and is not in the truth: then each instruction of the
+//! programs must be.
 
 use anyhow::{Result, bail, ensure};
 use std::ops::Range;
@@ -43,8 +44,8 @@ pub struct Agreement {
     pub rerun: u64,
     /// Instructions that the monitor executed.
     pub emulated: u64,
-    /// Log entries between the WRMSR that switches tracing off and the one that switches it on, both included; and those
-    /// of the kernel where programs alone are traced.
+    /// Log entries between the WRMSR that switches tracing off and the one that switches it on, both included; and
+    /// those of the kernel where programs alone are traced.
     pub untraced: u64,
 }
 
@@ -55,8 +56,8 @@ pub struct WitnessedGuest {
     pub wrmsr: u64,
     /// Where its table of handlers' stubs begins.
     pub stubs: u64,
-    /// Only programs are traced: the kernel runs freely, and of it the truth has only what the monitor has seen, such as
-    /// the return to a program.
+    /// Only programs are traced: the kernel runs freely, and of it the truth has only what the monitor has seen, such
+    /// as the return to a program.
     pub only_programs: bool,
 }
 

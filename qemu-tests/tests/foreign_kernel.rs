@@ -82,8 +82,8 @@ fn a_kernel_that_is_always_stepped_notices_nothing() {
     assert_eq!(session, single.session(CHANGES_ITSELF));
 }
 
-/// Our kernel's own file, its module, lies at the end of RAM. The kernel is at the same addresses in both machines, so it
-/// executes the same.
+/// Our kernel's own file, its module, lies at the end of RAM. The kernel is at the same addresses in both machines, so
+/// it executes the same.
 #[test]
 fn a_guest_has_ram_on_both_sides_of_the_monitor_and_the_log_is_above_it() {
     let images = Images::build().unwrap();

@@ -152,6 +152,7 @@ fn gdb_walks_back_through_what_it_recorded_with_our_library_as_with_the_installe
         initramfs,
         monitor: Some(Monitor { image: Images::build()?.monitor, options: "profile=skylake".into() }),
         processors: 1,
+        probe: None,
         memory: Some(512),
         words: String::new(),
         interactive: false,

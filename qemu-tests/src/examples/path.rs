@@ -26,6 +26,22 @@ pub(super) struct Call {
     pub(super) depth: i64,
 }
 
+/// A function was entered by a call, or an interrupt's stub by the interrupt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entered {
+    /// The address of its first instruction; `None` if it was interrupted before that, and nobody knows which it was.
+    pub(super) to: Option<u64>,
+    /// Its name, without the hash; `?` if it has none.
+    pub(super) name: String,
+}
+
+impl Entered {
+    /// Whether this is what a kernel has printed: address and name.
+    pub(super) fn is_printed_as(&self, line: &str) -> bool {
+        self.to.is_none_or(|to| line == format!("{to:#x} {}", self.name))
+    }
+}
+
 /// What follows from a path that NMIs interrupt.
 pub(super) struct Summary {
     /// How many edges were taken: one to each block.
@@ -61,6 +77,39 @@ impl ExampleProgram {
             _ => {}
         })?;
         Ok(calls)
+    }
+
+    /// What was entered on a path that an NMI may interrupt, by calls and by the interrupt.
+    pub(super) fn calls_and_interrupts(&self, path: &[Record]) -> Result<Vec<Entered>> {
+        let mut entered = Vec::new();
+        self.steps(path, |instruction, to| {
+            let next = instruction.next_ip();
+            let target = instruction.near_branch_target();
+            // The stubs of interrupts are no functions; an indirect branch leads to functions alone.
+            let interrupted = match instruction.flow_control() {
+                FlowControl::Next => to != next,
+                FlowControl::UnconditionalBranch | FlowControl::Call => to != target,
+                FlowControl::ConditionalBranch => to != target && to != next,
+                _ => self.name(to) == "?",
+            };
+            let call = |to| Entered { to: Some(to), name: self.name(to) };
+            match instruction.flow_control() {
+                // It was called and interrupted before its first instruction.
+                FlowControl::Call if interrupted => entered.push(call(target)),
+                FlowControl::IndirectCall if interrupted => {
+                    entered.push(Entered { to: None, name: String::new() });
+                }
+                FlowControl::Call | FlowControl::IndirectCall if !interrupted && to != next => {
+                    entered.push(call(to));
+                }
+                _ => {}
+            }
+            if interrupted {
+                entered.push(call(to));
+            }
+            Ok(())
+        })?;
+        Ok(entered)
     }
 
     /// The edges on a path, as the decoder defines them: a block ends with each branch that the code alone does not

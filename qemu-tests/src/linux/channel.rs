@@ -1,7 +1,7 @@
 //! What a guest sends over its second serial port: the command's output, then its status and the files that it left.
 //!
-//! A mark is a line that begins with [`MARK`]; what is between the marks `begin` and `exit` is output. After `file` come
-//! as many bytes as it says, and after `pages` eight bytes for each page of the file (see [`super::pages`]).
+//! A mark is a line that begins with [`MARK`]; what is between the marks `begin` and `exit` is output. After `file`
+//! come as many bytes as it says, and after `pages` eight bytes for each page of the file (see [`super::pages`]).
 
 use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};

@@ -75,8 +75,8 @@ impl Guest {
         self.files.text("/pugmark/command", format!("exec {}\n", quoted.join(" ")));
     }
 
-    /// Sets a shell script that the guest runs. It may run `session N`: what the log has from there on, on this processor,
-    /// belongs to the session N. It may also run `ptwrite`, which writes each number below 500 into a trace.
+    /// Sets a shell script that the guest runs. It may run `session N`: what the log has from there on, on this
+    /// processor, belongs to the session N. It may also run `ptwrite`, which writes each number below 500 into a trace.
     pub fn script(&mut self, text: &str) {
         self.files.script("/bin/session", program(session::CODE));
         self.files.script("/bin/ptwrite", program(ptwrite::CODE));

@@ -10,6 +10,8 @@ busybox mount -t tracefs trace /sys/kernel/tracing
 busybox --install -s /bin
 export PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin HOME=/root TERM=linux
 cd /root
+# Linux samples less often if an interrupt takes long. Here that would be the host's time, and depend on its load.
+echo 0 >/proc/sys/kernel/perf_cpu_time_max_percent
 # Symbols, for perf.
 echo 0 >/proc/sys/kernel/kptr_restrict
 # Results leave by the second serial port, which passes every byte as it is.
@@ -45,6 +47,11 @@ find . -type f | while read -r file; do send "$file" "${file#./}"; done
 for file in "$HOME/.debug/[vdso]"/*/vdso; do
     if [ -e "$file" ]; then send "$file" "[vdso]"; fi
 done
+# Which function is where, for what was traced from below.
+if grep -q pugmark.symbols /proc/cmdline; then
+    cat /proc/kallsyms >/tmp/symbols
+    send /tmp/symbols "[kallsyms]"
+fi
 mark end
 exec 3>&-
 reboot -f

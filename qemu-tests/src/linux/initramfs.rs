@@ -156,7 +156,8 @@ mod tests {
         let places: Vec<_> =
             names.iter().map(|name| text.find(name.trim_start_matches('\0')).unwrap_or(usize::MAX)).collect();
         assert!(places.is_sorted() && places[7] != usize::MAX, "{places:?}");
-        // Fields by the format's order: number, mode, user, group, links, time, size, device, device's number, name's length.
+        // Fields by the format's order: number, mode, user, group, links, time, size, device, device's number, name's
+        // length.
         let entry = text.find("07070100000003").unwrap();
         let fields: Vec<u32> =
             (0..13).map(|at| u32::from_str_radix(&text[entry + 6 + at * 8..][..8], 16).unwrap()).collect();
@@ -176,7 +177,15 @@ mod tests {
         files.write_to(&scratch.file("root")).unwrap();
         assert_eq!(std::fs::read_to_string(scratch.file("root/usr/bin/y")).unwrap(), "of the host");
         assert!(!scratch.file("root/dev/console").exists());
+        // In the archive it may be executed by whoever may execute the host's.
+        std::fs::set_permissions(scratch.file("host"), PermissionsExt::from_mode(0o751)).unwrap();
+        let text = String::from_utf8(files.archive().unwrap()).unwrap();
+        let entry = text.find("usr/bin/x").unwrap() - 110;
+        assert_eq!(&text[entry..][..6], "070701");
+        assert_eq!(u32::from_str_radix(&text[entry + 14..][..8], 16), Ok(0o100_751));
         files.host("/usr/bin/z", &scratch.file("missing"));
         assert!(files.archive().unwrap_err().to_string().contains("missing"));
+        files.host("/usr/bin/z", &scratch.file("root"));
+        assert!(files.archive().unwrap_err().to_string().contains("is no file"));
     }
 }

@@ -12,11 +12,12 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::channel::{Sent, check, receive};
-use super::pages;
+use super::{pages, probe::ProbeTrace};
 use crate::machine::{QEMU, Running};
 use crate::scratch::Scratch;
 use crate::time_limits::{ProgressWatch, TimeLimits};
 use crate::truth::{self, LogPlace, Truth};
+use pugmark_truth::probe::REGION_BYTES;
 
 /// What Linux is told: where its console is, that its addresses are those of its file, and that it ends when it fails.
 const COMMAND_LINE: &str = "console=ttyS0 nokaslr mitigations=off panic=-1 tsc=reliable nowatchdog";
@@ -24,17 +25,24 @@ const COMMAND_LINE: &str = "console=ttyS0 nokaslr mitigations=off panic=-1 tsc=r
 const MIB: u64 = 1 << 20;
 /// Below this are a guest of up to [`DEFAULT_MEMORY`] under the monitor, the monitor, and its log.
 const MONITOR_END: u64 = 512 * MIB;
-/// How many ticks of the guest's clock an instruction takes while Linux is stepped. At 2.6 GHz and 250 interrupts of its
-/// timer a second there are 100 000 instructions from one to the next, of which its handler takes ten to twenty thousand.
+/// How many ticks of the guest's clock an instruction takes while Linux is stepped. At 2.6 GHz and 250 interrupts of
+/// its timer a second there are 100 000 instructions from one to the next, of which its handler takes ten to twenty
+/// thousand.
 const TICKS: u32 = 100;
 /// The guest's memory under the monitor, in MiB.
 const DEFAULT_MEMORY: u64 = 256;
 /// The log's size where the guest's memory ends above the monitor: some eleven million instructions.
 const LOG_BYTES: u64 = 256 * MIB;
+/// The size of one instruction in the log.
+const LOG_RECORD: u64 = 24;
 /// How much memory at the end is left to the firmware.
 const FIRMWARE_BYTES: u64 = 32 * MIB;
 /// What perf calls the code that Linux gives every program. Its `--symfs` finds a file of this name.
 const VDSO: &str = "[vdso]";
+/// What the guest calls the list of its kernel's symbols.
+const SYMBOLS: &str = "[kallsyms]";
+/// A word of Linux's command line, by which the guest knows that it is to send that list.
+const SENDS_SYMBOLS: &str = "pugmark.symbols";
 /// Where devices' memory begins in QEMU's machine, whatever its size.
 const MEMORY_END: u64 = 3072 * MIB;
 
@@ -60,6 +68,8 @@ pub struct LinuxMachine {
     pub processors: u16,
     /// The guest's memory in MiB.
     pub memory: Option<u64>,
+    /// How many instructions the monitor itself traces, from the first one on.
+    pub probe: Option<u64>,
     /// More for the kernel's command line.
     pub words: String,
     /// Whether the guest's console is this program's terminal.
@@ -96,8 +106,12 @@ pub struct LinuxOutcome {
     pub files: Vec<(PathBuf, Vec<u8>)>,
     /// The code that Linux gave every program (the vdso), if perf recorded anything.
     pub vdso: Option<Vec<u8>>,
+    /// The text of the guest's /proc/kallsyms, if the monitor has traced something itself.
+    pub symbols: Option<String>,
     /// What the monitor logged; empty without it.
     pub truth: Truth,
+    /// What the monitor itself has traced, if it was to.
+    pub probe: Option<ProbeTrace>,
     /// Host time from the machine's start to the command's, and from there to its end.
     pub times: [Duration; 2],
 }
@@ -151,7 +165,9 @@ impl LinuxMachine {
             console: Vec::new(),
             files: Vec::new(),
             vdso: None,
+            symbols: None,
             truth: Truth::with_options(&options),
+            probe: None,
             times: [Duration::ZERO; 2],
         };
         let mut progress = ProgressWatch::new(self.time_limits, started);
@@ -195,6 +211,8 @@ impl LinuxMachine {
         }
         if self.monitor.is_some() {
             outcome.truth.follow(&ram)?;
+            let region = self.places()?.probe;
+            outcome.probe = region.map(|region| ProbeTrace::read(&ram, region)).transpose()?;
         }
         Ok(outcome)
     }
@@ -205,7 +223,8 @@ impl LinuxMachine {
             let data = std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
             anyhow::Ok(data.len())
         };
-        Places::new(self.memory.unwrap_or(DEFAULT_MEMORY), size(&self.kernel)?, size(&self.initramfs)?)
+        let memory = self.memory.unwrap_or(DEFAULT_MEMORY);
+        Places::new(memory, size(&self.kernel)?, size(&self.initramfs)?, self.probe)
     }
 
     /// The monitor's options.
@@ -216,6 +235,9 @@ impl LinuxMachine {
         }
         if let Some((address, bytes)) = self.places()?.log {
             let _ = write!(options, " log={address:#x}+{bytes:#x}");
+        }
+        if let (Some(region), Some(instructions)) = (self.places()?.probe, self.probe) {
+            let _ = write!(options, " times=0 probe={region:#x} probe-instructions={instructions}");
         }
         Ok(options)
     }
@@ -234,7 +256,8 @@ impl LinuxMachine {
         command.args(["-serial", if self.interactive { "mon:stdio" } else { "stdio" }]);
         command.arg("-chardev").arg(with_path("socket,id=results,path=", socket));
         command.args(["-serial", "chardev:results"]);
-        let words = format!("{COMMAND_LINE} {}", self.words);
+        let symbols = if self.probe.is_some() { SENDS_SYMBOLS } else { "" };
+        let words = format!("{COMMAND_LINE} {symbols} {}", self.words);
         let end = match self.monitor {
             Some(_) => self.places()?.end / MIB,
             None => self.memory.unwrap_or(512),
@@ -280,6 +303,8 @@ impl LinuxMachine {
 struct Places {
     /// The log, if it is not at its usual place.
     log: Option<(u64, u64)>,
+    /// Where the monitor puts what it traces itself.
+    probe: Option<u64>,
     kernel: (u64, u64),
     initramfs: (u64, u64),
     /// The end of the memory.
@@ -288,17 +313,24 @@ struct Places {
 
 impl Places {
     /// Puts everything above the guest's memory, which is so many MiB, and above the monitor.
-    fn new(memory: u64, kernel: u64, initramfs: u64) -> Result<Self> {
+    fn new(memory: u64, kernel: u64, initramfs: u64, probe: Option<u64>) -> Result<Self> {
         let too_much =
             || format!("a guest of the monitor cannot have {memory} MiB of memory: that is too much");
         ensure!(memory < MEMORY_END / MIB, too_much());
-        let log = (memory > DEFAULT_MEMORY).then_some(((memory * MIB).max(MONITOR_END), LOG_BYTES));
+        // With some room for what is traced afterwards.
+        let log_bytes =
+            probe.map_or(0, |count| count.saturating_mul(LOG_RECORD).saturating_add(LOG_BYTES / 4));
+        let log_bytes = log_bytes.clamp(LOG_BYTES, MEMORY_END).next_multiple_of(MIB);
+        let elsewhere = memory > DEFAULT_MEMORY || probe.is_some();
+        let log = elsewhere.then_some(((memory * MIB).max(MONITOR_END), log_bytes));
         let at = log.map_or(MONITOR_END, |(address, bytes)| address + bytes);
+        let probe = probe.map(|_| at.next_multiple_of(REGION_BYTES));
+        let at = probe.map_or(at, |region| region + REGION_BYTES);
         let initramfs = ((at + kernel).next_multiple_of(MIB), initramfs);
         // The firmware has tables at the very end, and uses memory before them while it starts.
         let end = (initramfs.0 + initramfs.1).next_multiple_of(MIB) + FIRMWARE_BYTES;
         ensure!(end <= MEMORY_END, too_much());
-        Ok(Self { log, kernel: (at, kernel), initramfs, end })
+        Ok(Self { log, probe, kernel: (at, kernel), initramfs, end })
     }
 }
 
@@ -329,6 +361,9 @@ impl LinuxOutcome {
                 watch(Event::Exit(status, &uptime));
             }
             Read::Sent(Sent::File { path, bytes }) if path == VDSO => self.vdso = Some(bytes),
+            Read::Sent(Sent::File { path, bytes }) if path == SYMBOLS => {
+                self.symbols = Some(String::from_utf8_lossy(&bytes).into_owned());
+            }
             Read::Sent(Sent::File { path, bytes }) => {
                 let inside = Path::new(&path).components().all(|part| matches!(part, Component::Normal(_)));
                 ensure!(inside, "the guest sent a file with the path {path:?}");
@@ -395,7 +430,7 @@ mod tests {
             (400, Some((MONITOR_END, LOG_BYTES))),
             (1024, Some((1024 * MIB, LOG_BYTES))),
         ] {
-            let places = Places::new(memory, 53 * MIB + 7, 36 * MIB + 1).unwrap();
+            let places = Places::new(memory, 53 * MIB + 7, 36 * MIB + 1, None).unwrap();
             assert_eq!(places.log, log, "{memory}");
             let above = log.map_or(MONITOR_END, |(address, bytes)| address + bytes);
             assert_eq!(places.kernel, (above, 53 * MIB + 7));
@@ -403,7 +438,18 @@ mod tests {
             assert_eq!(places.end, above + (54 + 37 + 32) * MIB);
         }
         for memory in [2800, u64::MAX] {
-            assert!(Places::new(memory, 53 * MIB, 36 * MIB).is_err(), "{memory}");
+            assert!(Places::new(memory, 53 * MIB, 36 * MIB, None).is_err(), "{memory}");
         }
+        // A probe is above the log, at a multiple of its size.
+        for (probe, log, region) in [(1, 256, 768), (16 * MIB, 448, 960)] {
+            let places = Places::new(256, MIB, MIB, Some(probe)).unwrap();
+            assert_eq!(
+                (places.log, places.probe),
+                (Some((MONITOR_END, log * MIB)), Some(region * MIB)),
+                "{probe}"
+            );
+            assert_eq!(places.kernel.0, (region + 64) * MIB);
+        }
+        assert!(Places::new(256, MIB, MIB, Some(u64::MAX)).is_err());
     }
 }

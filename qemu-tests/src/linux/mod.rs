@@ -2,6 +2,7 @@
 //! machine itself.
 
 mod channel;
+mod code_file;
 mod guest;
 mod initramfs;
 mod kernel;
@@ -9,6 +10,7 @@ mod libraries;
 mod machine;
 pub mod packages;
 mod pages;
+mod probe;
 mod program;
 mod ptwrite;
 mod session;
@@ -17,3 +19,4 @@ pub mod verify;
 pub use guest::{Guest, Program};
 pub use initramfs::Files;
 pub use machine::{Event, LinuxMachine, LinuxOutcome, Monitor};
+pub use probe::{ProbePart, ProbeTrace};

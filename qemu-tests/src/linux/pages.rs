@@ -1,5 +1,5 @@
-//! The guest's program `pages`, which says where in memory a file is. The host reads the machine's memory, so that a large
-//! file need not go over the serial line.
+//! The guest's program `pages`, which says where in memory a file is. The host reads the machine's memory, so that a
+//! large file need not go over the serial line.
 //!
 //! Source: Linux, Documentation/admin-guide/mm/pagemap.rst.
 
@@ -11,8 +11,8 @@ use std::path::Path;
 /// The size of a page.
 const PAGE: usize = 4096;
 
-/// `pages FILE`: maps the file at 0x1000_0000, with all its pages, and copies the entries of /proc/self/pagemap from there
-/// on to standard output, until that takes no more.
+/// `pages FILE`: maps the file at 0x1000_0000, with all its pages, and copies the entries of /proc/self/pagemap from
+/// there on to standard output, until that takes no more.
 pub(super) const CODE: &[u8] = &[
     0x48, 0x8b, 0x7c, 0x24, 0x10, // mov rdi, [rsp + 16]: the first argument
     0x31, 0xf6, // xor esi, esi: O_RDONLY

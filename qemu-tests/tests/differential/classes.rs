@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 /// Why the two decoders report different things for a damaged trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
-    /// libipt reads one packet ahead of the walk, or is one packet late, and in a PSB+ (the state that follows a PSB) it
-    /// is at the PSB. So it reports the same error at another place. It also reports an error in a packet that the walk
-    /// has not reached before it reports the errors of the walk.
+    /// libipt reads one packet ahead of the walk, or is one packet late, and in a PSB+ (the state that follows a PSB)
+    /// it is at the PSB. So it reports the same error at another place. It also reports an error in a packet that the
+    /// walk has not reached before it reports the errors of the walk.
     ReadsAhead,
     /// libipt acts on a packet's opcode before it reads the packet. So if that packet is malformed or cut off by the
     /// end of the trace, it reports what is wrong with the walk there, and walks on where the packets say nothing more.

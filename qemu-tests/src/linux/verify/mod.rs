@@ -91,6 +91,7 @@ impl Verify {
             }),
             processors: rows[0].processors,
             memory: rows[0].memory,
+            probe: None,
             words: String::new(),
             interactive: false,
             time_limits: TimeLimits::default(),
@@ -221,7 +222,7 @@ impl Verify {
                 let truth: HashSet<_> = branches.map(|branch| (branch.from, branch.to)).collect();
                 let strange = found.iter().find(|branch| !truth.contains(branch));
                 ensure!(strange.is_none(), "no branch was taken from and to {strange:x?}");
-                ensure!(found.len() > 50, "only {} branches", found.len());
+                ensure!(found.len() > 20, "only {} branches", found.len());
                 found.len() as u64
             }
             Check::Count => {

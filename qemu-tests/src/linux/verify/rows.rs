@@ -6,8 +6,8 @@ use std::ops::Range;
 /// What a row's command records, and how it is held against the truth.
 #[derive(Clone, Debug)]
 pub enum Check {
-    /// Every instruction of the program, and of every other with `-a`, by `perf record` with Intel PT: those that perf's
-    /// decoder finds and those that ours does are the truth's.
+    /// Every instruction of the program, and of every other with `-a`, by `perf record` with Intel PT: those that
+    /// perf's decoder finds and those that ours does are the truth's.
     Instructions,
     /// As [`Self::Instructions`], with the kernel's, whose code is in perf's copy (`--kcore`).
     Everything,
@@ -21,7 +21,8 @@ pub enum Check {
     Written,
     /// The addresses of samples: each is one of the truth's instructions.
     Samples,
-    /// As [`Self::Samples`], where the interrupt may come so late that the kernel is executing, or where that is sampled.
+    /// As [`Self::Samples`], where the interrupt may come so late that the kernel is executing, or where that is
+    /// sampled.
     Skidding,
     /// As [`Self::Skidding`], of addresses that were fetched.
     Fetches,
