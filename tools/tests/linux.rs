@@ -1,5 +1,5 @@
-//! `perf record` in Debian's Linux on the monitor: what perf's own decoder and ours make of its file is what the monitor
-//! logged.
+//! `perf record` in Debian's Linux on the monitor: what perf's own decoder and ours make of its file is what the
+//! monitor logged.
 //!
 //! ```sh
 //! PUGMARK_LONG=1 cargo test -p pugmark-tools --test linux -- --nocapture     # the whole table

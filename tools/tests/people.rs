@@ -35,7 +35,7 @@ impl Recorded {
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("program.c"), PROGRAM).unwrap();
         let mut compiler = Command::new("cc");
-        compiler.args(["-O1", "-foptimize-sibling-calls", "-fno-ipa-cp", "-o", "program", "program.c"]);
+        compiler.args(["-g", "-O1", "-foptimize-sibling-calls", "-fno-ipa-cp", "-o", "program", "program.c"]);
         assert!(compiler.current_dir(&folder).status().unwrap().success());
         let recorded = Self(folder);
         recorded.text(&["record", "--engine", engine, "-o", "rec", "--", "./program"]);
@@ -182,4 +182,127 @@ fn a_script_has_every_instruction_in_order_and_names_its_function() {
     let entry = format!("{from:#x}-{:#x}", from + 1);
     let entries = recorded.text(&["script", "-F", "sym", "--addresses", &entry, "rec"]);
     assert_eq!(entries, " fib\n".repeat(177));
+}
+
+#[test]
+fn instructions_are_counted_and_shown_with_their_lines_of_source() {
+    let recorded = Recorded::new("lines", "stepping");
+    let by = |key: &str| recorded.json(&["report", "--by", key, "rec"]);
+    let (lines, functions, inlined) = (by("line"), by("function"), by("inlined"));
+    let sum = |report: &Value| -> u64 {
+        report["rows"].as_array().unwrap().iter().map(|row| row["instructions"].as_u64().unwrap()).sum()
+    };
+    assert_eq!((sum(&lines), sum(&inlined)), (sum(&functions), sum(&functions)));
+    let of = |report: &Value, key: &str, end: &str| -> u64 {
+        let rows = report["rows"].as_array().unwrap().iter();
+        let rows = rows.filter(|row| row[key].as_str().is_some_and(|name| name.ends_with(end)));
+        rows.map(|row| row["instructions"].as_u64().unwrap()).sum()
+    };
+    // Each of these functions is on a line of its own.
+    for (function, line) in [("fib", 2), ("leaf", 3), ("tail", 4)] {
+        let expected = of(&functions, "function", function);
+        assert!(expected > 0, "{function}");
+        assert_eq!(of(&lines, "line", &format!("/program.c:{line}")), expected, "{function}");
+        assert_eq!(of(&inlined, "inlined", function), expected, "{function}");
+    }
+    // As perf script has it: below the instruction.
+    let script = recorded.text(&["script", "--function", "fib", "-F", "sym,srcline", "rec"]);
+    assert_eq!(script, " fib\n  program.c:2\n".repeat(of(&functions, "function", "fib") as usize));
+    let last = recorded.text(&["last", "-n", "1", "--before", "tail", "rec"]);
+    assert!(last.contains(" (program.c:10) -> tail (program.c:4)"), "{last}");
+    recorded.text(&["timeline", "-o", "page.html", "rec"]);
+    let page = fs::read_to_string(recorded.0.join("page.html")).unwrap();
+    assert!(page.contains("/program.c:10\""), "the page names where tail was called");
+}
+
+/// The addresses in a line.
+fn numbers(line: &str) -> Vec<u64> {
+    line.split_whitespace().filter_map(|word| u64::from_str_radix(word, 16).ok()).collect()
+}
+
+#[test]
+fn branches_are_where_the_instructions_do_not_follow_one_another() {
+    let recorded = Recorded::new("branches", "stepping");
+    let insns = recorded.text(&["script", "--insns", "-F", "ip,insn", "rec"]);
+    // The address of each instruction and the one after it.
+    let insns: Vec<(u64, u64)> = insns
+        .lines()
+        .map(|line| {
+            let (ip, bytes) = line.split_once(" insn: ").unwrap();
+            let ip = u64::from_str_radix(ip.trim(), 16).unwrap();
+            (ip, ip + bytes.split(' ').count() as u64)
+        })
+        .collect();
+    let expected: Vec<_> =
+        insns.windows(2).filter(|pair| pair[0].1 != pair[1].0).map(|pair| (pair[0].0, pair[1].0)).collect();
+    let text = recorded.text(&["script", "--branches", "-F", "ip,addr", "rec"]);
+    let branches: Vec<_> = text.lines().map(numbers).map(|found| (found[0], found[1])).collect();
+    let next: std::collections::BTreeMap<u64, u64> = insns.iter().copied().collect();
+    // System calls are not traced, and a branch may go to the next instruction.
+    let outside = |(from, to): &(u64, u64)| *from == 0 || *to == 0 || next.get(from) == Some(to);
+    let inside: Vec<_> = branches.iter().copied().filter(|branch| !outside(branch)).collect();
+    assert!(expected.len() > 1000);
+    assert_eq!(inside, expected);
+    // It begins with the first instruction.
+    assert_eq!(branches[0], (0, insns[0].0));
+    let calls = recorded.text(&["script", "--calls", "-F", "flags,ip,sym,symoff,addr", "rec"]);
+    let to_fib: Vec<_> = calls.lines().filter(|line| line.ends_with(" fib+0x0")).collect();
+    assert_eq!(to_fib.len(), 177);
+    assert!(to_fib.iter().all(|line| line.starts_with("  call             ")), "{}", to_fib[0]);
+    let returns = calls.lines().filter(|line| line.starts_with("  return ") && line.contains(" fib+0x"));
+    assert_eq!(returns.filter(|line| line.split(" => ").next().unwrap().contains(" fib+0x")).count(), 177);
+    assert!(calls.lines().all(|line| !line.starts_with("  jcc ") && !line.starts_with("  jmp ")));
+    let shown = recorded.text(&["script", "--function", "leaf", "-F", "disasm", "rec"]);
+    assert!(shown.lines().any(|line| line == "  ret"), "{shown}");
+}
+
+#[test]
+fn a_call_trace_has_each_call_below_its_caller_at_its_time() {
+    let recorded = Recorded::new("calls", "stepping");
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let trace = recorded.text(&["script", "--call-trace", "--function", "main", "rec"]);
+    let depths = |name: &str| -> Vec<usize> {
+        trace.lines().filter(|line| line.trim_start() == name).map(indent).collect()
+    };
+    assert_eq!(depths("main"), [0], "{trace}");
+    assert_eq!(depths("tail"), [4; 20]);
+    let fib = depths("fib");
+    // fib(10) calls fib(9), and that goes on down to fib(1).
+    assert_eq!((fib.len(), fib.iter().min(), fib.iter().max()), (177, Some(&4), Some(&40)));
+    let lines = recorded.text(&["script", "--call-trace", "--function", "main", "-F", "+srcline", "rec"]);
+    assert!(lines.lines().any(|line| line == "    tail  called at program.c:10"), "{lines}");
+    recorded.text(&[
+        "record",
+        "--engine",
+        "stepping",
+        "--tsc",
+        "--mtc",
+        "--cyc",
+        "-o",
+        "timed",
+        "--",
+        "./program",
+    ]);
+    let time = |line: &str| -> f64 { line.trim().split_once(':').unwrap().0.parse().unwrap() };
+    let all = recorded.text(&["script", "--branches", "-F", "+time", "timed"]);
+    let times: Vec<f64> = all.lines().map(time).collect();
+    assert!(times.is_sorted() && times[0] < times[times.len() - 1], "{times:?}");
+    let (from, to) = (times[times.len() / 3], times[times.len() / 2]);
+    let range = format!("{from:.9},{to:.9}");
+    let some = recorded.text(&["script", "--branches", "-F", "+time", "--time", &range, "timed"]);
+    let expected: Vec<_> = all.lines().filter(|line| (from..to).contains(&time(line))).collect();
+    assert!(!expected.is_empty());
+    assert_eq!(some.lines().collect::<Vec<_>>(), expected);
+    let timed = recorded.text(&["script", "--call-trace", "--function", "main", "timed"]);
+    let without: String =
+        timed.lines().map(|line| line.split_once(": ").unwrap().1.to_owned() + "\n").collect();
+    assert_eq!(without, trace);
+    // A thread that is not there.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pugmark"));
+    let output = command.args(["script", "--tid", "1", "rec"]).current_dir(&recorded.0).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("--tid 1: there is no such thread among: "), "{text}");
+    let pid = text.split("(pid ").nth(1).unwrap().split(',').next().unwrap().to_owned();
+    let one = recorded.text(&["script", "--tid", &pid, "-F", "pid,tid,ip", "rec"]);
+    assert!(one.lines().all(|line| line.starts_with(&format!("{pid:>7}/{pid:<7}  "))), "{one}");
 }

@@ -555,6 +555,7 @@ fn each_help_fits_on_a_screen_and_has_an_example() {
         "flamegraph",
         "report",
         "script",
+        "calls",
         "completions",
     ];
     if cfg!(all(target_os = "linux", target_arch = "x86_64")) {

@@ -349,3 +349,70 @@ fn a_given_processor_goes_before_the_recordings_own() {
         }
     }
 }
+
+#[test]
+fn every_view_of_a_recording_names_its_parts() {
+    let folder = Scratch::new("views");
+    folder.part("rec", &[PSB, STATE, TNT], &truth());
+    let view = |arguments: &[&str]| {
+        let output = folder.run(PUGMARK, &[arguments, &["rec"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let rows = |by: &str| -> Value {
+        serde_json::from_str::<Value>(&view(&["report", "--json", "--by", by])).unwrap()["rows"].take()
+    };
+    let row = |thread: &str, instructions: u64, percent: f64| {
+        json!({"instructions": instructions, "branches": 2 * instructions / COUNT, "calls": 0, "percent": percent,
+            "thread": thread})
+    };
+    // The only trace needs no name of its own in a graph.
+    assert_eq!(view(&["flamegraph", "-f", "folded"]), format!("0x1000 {COUNT}\n"));
+    assert_eq!(rows("thread"), json!([row(".", COUNT, 100.0)]));
+    let entered = "               0 instructions  in 0x1000\n";
+    let left = "               6 instructions  return\n";
+    assert_eq!(view(&["last"]), [".\n", entered, left].concat());
+
+    folder.part("rec/task-2", &[PSB, STATE, TNT], &truth());
+    assert_eq!(view(&["flamegraph", "-f", "folded"]), format!(".;0x1000 {COUNT}\ntask-2;0x1000 {COUNT}\n"));
+    assert_eq!(rows("thread"), json!([row(".", COUNT, 50.0), row("task-2", COUNT, 50.0)]));
+    let last = view(&["last"]);
+    let names: Vec<&str> = last.lines().filter(|line| !line.starts_with(' ')).collect();
+    assert_eq!(names, [".", "task-2"], "{last}");
+    assert_eq!(view(&["script", "-F", "ip"]).lines().count() as u64, 2 * COUNT);
+    let edges = view(&["coverage", "-f", "edges"]);
+    assert_eq!(edges, "0x1002 0x1005 2\n0x1006 0x1000 2\n");
+}
+
+#[test]
+fn an_index_that_cannot_be_read_is_not_passed_over() {
+    let folder = Scratch::new("index");
+    folder.part("rec", &[PSB, STATE, TNT], &truth());
+    fs::create_dir(folder.0.join("rec/recording.json")).unwrap();
+    let output = folder.run(PUGMARK, &["decode", "rec"]);
+    let stderr = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && stderr.contains("the recording's index rec"), "{stderr}");
+}
+
+#[test]
+fn every_view_warns_of_errors_and_of_a_trace_in_which_nothing_was_executed() {
+    let folder = Scratch::new("warnings");
+    let whole = [PSB, STATE, TNT].concat();
+    folder.write("code", &CODE);
+    folder.write("good", &whole);
+    folder.write("damaged", &[&whole[..], &[0x09]].concat());
+    folder.write("empty", &[]);
+    for view in [&["report"][..], &["script"], &["coverage", "-f", "edges"]] {
+        for (trace, good) in [("good", true), ("damaged", false), ("empty", false)] {
+            let output = folder.run(PUGMARK, &[view, &["--raw", "code:0x1000", trace]].concat());
+            let stderr = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(i32::from(!good)), "{view:?} {trace}: {stderr}");
+            let warned = stderr.contains("or no code was executed: `pugmark decode` says more");
+            assert_eq!(warned, !good, "{view:?} {trace}: {stderr}");
+        }
+    }
+    for (trace, status) in [("good", 0), ("damaged", 1)] {
+        let output = folder.run(PUGMARK, &["coverage", "-f", "afl", "--raw", "code:0x1000", trace]);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(status), 1 << 16), "{trace}");
+    }
+}

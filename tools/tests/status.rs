@@ -81,7 +81,7 @@ fn decode_fails_where_something_is_wrong_or_nothing_is_found_unless_that_is_allo
 }
 
 /// Command lines that print something.
-const PRINTING: [(&str, &[&str]); 29] = [
+const PRINTING: [(&str, &[&str]); 31] = [
     (PTDUMP, &["trace"]),
     (PTDUMP, &["--help"]),
     (PTDUMP, &["--version"]),
@@ -90,6 +90,8 @@ const PRINTING: [(&str, &[&str]); 29] = [
     (PTXED, &["--version"]),
     (PUGMARK, &["decode", "--raw", "code:0x1000", "trace"]),
     (PUGMARK, &["decode", "--json", "--raw", "code:0x1000", "trace"]),
+    (PUGMARK, &["decode", "--cpu", "list"]),
+    (PUGMARK, &["bench", "--cpu=list"]),
     (PUGMARK, &["coverage", "-f", "edges", "--raw", "code:0x1000", "trace"]),
     (PUGMARK, &["coverage", "-f", "edges", "--json", "--raw", "code:0x1000", "trace"]),
     (PUGMARK, &["last", "--raw", "code:0x1000", "trace"]),

@@ -1,4 +1,4 @@
-//! `pugmark timeline` and `pugmark last`.
+//! `pugmark timeline`, `pugmark last` and `pugmark calls`.
 
 use serde_json::Value;
 use std::{
@@ -138,7 +138,7 @@ fn without_time_instructions_are_counted() {
     fs::write(folder.0.join("untimed"), [&TRACE[..16], &TRACE[24..]].concat()).unwrap();
     let data = folder.page(&["--raw", "code:0x1000", "untimed"]);
     assert_eq!(data["unit"], "instructions");
-    assert_eq!(data["tracks"][0]["slices"][0], serde_json::json!([0, 6, 0, 0, 6]), "{data}");
+    assert_eq!(data["tracks"][0]["slices"][0], serde_json::json!([0, 6, 0, 0, 6, null]), "{data}");
     assert_eq!(data["names"], serde_json::json!(["0x1000"]));
     let output = folder.pugmark(&["timeline", "-o", "page.html", "--raw", "code:0x2000", "untimed"]);
     assert_eq!(output.status.code(), Some(1));
@@ -217,6 +217,9 @@ fn the_last_calls_before_a_function_are_indented_by_depth() {
     // The last leaf is called from the outermost `down`, after the others have returned.
     assert!(calls[3].trim_start().starts_with("down+") && calls[3].ends_with(" -> leaf"), "{text}");
     assert_eq!(calls[2].trim(), "return", "{text}");
+    // The trace is named first. What is outermost of what is shown is not indented.
+    assert!(text.starts_with(".: program (pid "), "{text}");
+    assert!(calls.iter().any(|call| !call.starts_with(' ')), "{text}");
     let json = folder.text(&["last", "-n", "4", "--json", "rec"]);
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["traces"][0]["last"].as_array().unwrap().len(), 4, "{json}");
@@ -225,7 +228,8 @@ fn the_last_calls_before_a_function_are_indented_by_depth() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("--symbols FILE gives more names"));
 }
 
-/// Clicks on the middle of the last call of `busy`, which must be drawn wide enough, after zooming to it; then searches.
+/// Clicks on the middle of the last call of `busy`, which must be drawn wide enough, after zooming to it; then
+/// searches.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 const VISIT: &str = r#"<script>
 const say = (name, value) => document.body.setAttribute("data-" + name, value);
@@ -278,4 +282,51 @@ fn the_page_answers_clicks_and_zoom_in_a_browser() {
     assert!(said("detail").starts_with("busy   from "), "{}", said("detail"));
     assert!(said("detail").contains(" instructions, depth "), "{}", said("detail"));
     assert_eq!((said("found"), said("all")), ("6 calls".into(), said("span")));
+}
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[test]
+fn the_calls_of_a_function_come_in_order_with_what_was_executed_before() {
+    let Some(folder) = Scratch::recorded("made") else { return };
+    let json: Value =
+        serde_json::from_str(&folder.text(&["calls", "--json", "--of", "main", "rec"])).unwrap();
+    let calls = json["calls"].as_array().unwrap();
+    assert_eq!(calls.iter().map(|call| &call["name"]).collect::<Vec<_>>(), ["busy", "down"], "{json}");
+    let at = |number: usize| calls[number]["at"].as_u64().unwrap();
+    let busy = folder.text(&["calls", "--of", "busy", "rec"]);
+    let lines: Vec<(u64, &str)> = busy
+        .lines()
+        .map(|line| line.trim().split_once("  ").unwrap())
+        .map(|(number, name)| (number.parse().unwrap(), name))
+        .collect();
+    assert_eq!(lines.iter().map(|(_, name)| *name).collect::<Vec<_>>(), ["leaf"; 3], "{busy}");
+    // The first of them is after the call of `busy`, the last is before that of `down`.
+    assert!(at(0) < lines[0].0 && lines.is_sorted() && lines[2].0 < at(1), "{json} {busy}");
+    // A second part of the same task, with the same in it, goes on counting.
+    let rec = folder.0.join("rec");
+    let part: Value = serde_json::from_slice(&fs::read(rec.join("truth.json")).unwrap()).unwrap();
+    fs::create_dir(rec.join("2")).unwrap();
+    for name in ["trace.pt", "image.json", "code.bin", "truth.json"] {
+        fs::copy(rec.join(name), rec.join("2").join(name)).unwrap();
+    }
+    let mut index: Value = serde_json::from_slice(&fs::read(rec.join("recording.json")).unwrap()).unwrap();
+    let mut second = index["parts"][0].clone();
+    second["dir"] = "2".into();
+    index["parts"].as_array_mut().unwrap().push(second);
+    let again = |index: &Value| -> u64 {
+        fs::write(rec.join("recording.json"), index.to_string()).unwrap();
+        let text = folder.text(&["calls", "--json", "--of", "main", "rec"]);
+        let json: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["calls"].as_array().unwrap().len(), 4, "{json}");
+        json["calls"][2]["at"].as_u64().unwrap()
+    };
+    assert_eq!(again(&index), part["count"].as_u64().unwrap() + at(0));
+    // In another task the count begins anew.
+    index["parts"][1]["task"] = 2.into();
+    assert_eq!(again(&index), at(0));
+    let output = folder.pugmark(&["calls", "--of", "leaf", "rec"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("--of leaf: no function of that name makes a call")
+    );
 }

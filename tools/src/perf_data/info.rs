@@ -67,3 +67,23 @@ pub(super) fn is_loss(record: &RawEventRecord<'_>) -> bool {
     record.record_type == RecordType::AUX
         && flags.is_some_and(|flags| u64::from_le_bytes(*flags) & TRUNCATED != 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_older_perf_did_not_write_is_0() {
+        // The type, four bytes that say nothing, and fields 0 to 12; field 13 is cut off.
+        let fields = (100..113_u64).flat_map(u64::to_le_bytes);
+        let bytes: Vec<u8> = [1, 0, 0, 0, 9, 9, 9, 9].into_iter().chain(fields).chain([7; 7]).collect();
+        let info = PtInfo::parse(&bytes).unwrap();
+        assert_eq!([0, 12, 13, 15].map(|index| info.field(index)), [100, 112, 0, 0]);
+        let clocks = info.clocks(&[]);
+        assert_eq!((clocks.cpuid_15h_ebx, clocks.cpuid_15h_eax, clocks.nom_freq), (112, 0, 0));
+        let none = PtInfo::parse(&bytes[..4]).unwrap();
+        assert_eq!(none.clocks(&[]), Clocks::default());
+        assert!(PtInfo::parse(&bytes[..3]).is_err());
+        assert!(PtInfo::parse(&[2, 0, 0, 0]).is_err(), "Intel BTS");
+    }
+}

@@ -183,6 +183,21 @@ mod tests {
     use pugmark_decoder_core::config::Clocks;
 
     #[test]
+    fn time_and_ratio_are_one_column_but_either_may_be_asked_for_twice() {
+        for (first, second, accepted) in [
+            (TimeColumn::Tsc, TimeColumn::Tsc, true),
+            (TimeColumn::Ratio, TimeColumn::Ratio, true),
+            (TimeColumn::Tsc, TimeColumn::Ratio, false),
+            (TimeColumn::Ratio, TimeColumn::Tsc, false),
+        ] {
+            let mut options = PtdumpOptions::default();
+            assert!(options.set_time(first).is_ok());
+            assert_eq!(options.set_time(second).is_ok(), accepted, "{first:?} {second:?}");
+            assert_eq!(options.time, Some(first));
+        }
+    }
+
+    #[test]
     fn a_recording_says_what_the_command_line_does_not() {
         let clocks = |nom_freq| Clocks { nom_freq, ..Clocks::default() };
         let cpu = Some(Cpu::intel(6, 94, 3));

@@ -182,7 +182,8 @@ mod tests {
     use super::*;
     use pugmark_decoder_core::packet::Tsc;
 
-    /// Of the ratios of TSC to core cycles only those between TSCs in PSB+ are right: at others, tracing may have been off.
+    /// Of the ratios of TSC to core cycles only those between TSCs in PSB+ are right: at others, tracing may have been
+    /// off.
     #[test]
     fn tscs_calibrate_only_within_psbs() {
         let tsc = |tsc| Packet::Tsc(Tsc { tsc });

@@ -316,10 +316,8 @@ impl Reader {
         let unknown = || UsageError::UnknownOption(option.into());
         let (number, field) =
             option.trim_start_matches("--filter:addr").split_once('_').ok_or_else(unknown)?;
-        let range = match number {
-            "0" | "1" | "2" | "3" => &mut self.config.filter.ranges[number.parse().unwrap_or(0_usize)],
-            _ => return Err(unknown()),
-        };
+        let index = ["0", "1", "2", "3"].iter().position(|known| *known == number).ok_or_else(unknown)?;
+        let range = &mut self.config.filter.ranges[index];
         match field {
             "cfg" => range.kind = RangeKind::from(args.number(option, 0xf)?.to_le_bytes()[0]),
             "a" => range.first = args.number_as(option)?,

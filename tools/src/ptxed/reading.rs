@@ -170,6 +170,7 @@ mod tests {
             (&[0x0f][..], Refusal::TooShort),
             (&[0xe8, 0, 0, 0], Refusal::TooShort),
             (&[0x06], Refusal::Other),
+            (&[0x66, 0x06], Refusal::Other),
             (&[0x0f, 0xff], Refusal::TooShort),
             (&[0xf0, 0x90, 0x90], Refusal::Lock),
             (&[0x66; 15], Refusal::TooLong),

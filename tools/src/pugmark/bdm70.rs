@@ -34,9 +34,6 @@ fn explains(trace: &[u8], config: Config<'_>, offset: u64) -> bool {
     let rest = &trace[psb..];
     let (mut inside, mut has_ip) = (true, false);
     let mut packets = Packets::with_config(rest, config);
-    if packets.sync_forward() != Some(0) {
-        return false;
-    }
     while let Some(Ok((at, packet))) = packets.next() {
         match packet {
             Packet::Psb if at == 0 => {}

@@ -2,7 +2,7 @@
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use super::record::command as record;
-use super::{bench, coverage, decode, flamegraph, ibs, last, manual, pmc, report, script, timeline};
+use super::{bench, calls, coverage, decode, flamegraph, ibs, last, manual, pmc, report, script, timeline};
 use clap::{Parser, Subcommand};
 
 /// The command line.
@@ -31,6 +31,8 @@ pub enum PugmarkCommand {
     Bench(bench::BenchOptions),
     /// Show which code was executed, as a list or for fuzzers and disassemblers
     Coverage(coverage::CoverageOptions),
+    /// Print the calls that a function makes, in order
+    Calls(calls::CallsOptions),
     /// Show the calls and returns before the end of a trace
     Last(last::LastOptions),
     /// Draw which function ran when: a page for a browser, or a trace for Perfetto

@@ -136,15 +136,21 @@ impl LastOptions {
 fn line(names: &TracedSymbols, what: &Happening) -> String {
     match what {
         Happening::Enter { from: Some(from), to } => {
-            format!("{} -> {}", names.place(*from), names.place(*to))
+            format!("{} -> {}", place(names, *from), place(names, *to))
         }
-        Happening::Enter { from: None, to } => format!("in {}", names.place(*to)),
+        Happening::Enter { from: None, to } => format!("in {}", place(names, *to)),
         Happening::Leave => "return".into(),
         Happening::Off => "(not traced)".into(),
         Happening::On => "(traced again)".into(),
         Happening::Loss(why) => format!("LOST: {why}"),
         Happening::Mark(text) => text.clone(),
     }
+}
+
+/// The function and how far the address is in it, and the line of source if it is known.
+fn place(names: &TracedSymbols, ip: u64) -> String {
+    let line = names.line(ip).map(|line| format!(" ({})", line.short()));
+    names.place(ip) + &line.unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -157,6 +163,23 @@ mod tests {
             _ => (*depth, 0),
         };
         last.iter().map(call).collect()
+    }
+
+    #[test]
+    fn a_line_says_what_happened_with_the_names_of_functions() {
+        let names = TracedSymbols::known(&[("a", 0x1000, 0x1010), ("b", 0x1020, 0x1030)], &[]);
+        for (what, expected) in [
+            (Happening::Enter { from: Some(0x1004), to: 0x1020 }, "a+0x4 -> b"),
+            (Happening::Enter { from: Some(0x900), to: 0x1021 }, "0x900 -> b+0x1"),
+            (Happening::Enter { from: None, to: 0x1000 }, "in a"),
+            (Happening::Leave, "return"),
+            (Happening::Off, "(not traced)"),
+            (Happening::On, "(traced again)"),
+            (Happening::Loss("full".into()), "LOST: full"),
+            (Happening::Mark("a mark".into()), "a mark"),
+        ] {
+            assert_eq!(line(&names, &what), expected);
+        }
     }
 
     #[test]

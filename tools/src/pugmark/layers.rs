@@ -372,6 +372,50 @@ mod tests {
     const STEPS: usize = 1 << 16;
 
     #[test]
+    fn blocks_instructions_and_events_are_counted_each_for_itself() {
+        use pugmark_decoder_core::{
+            event::{EventKind, Stamp},
+            insn::Class,
+            mode::ExecMode,
+        };
+        let event = Event {
+            kind: EventKind::Overflow,
+            ip: None,
+            when: Stamp::default(),
+            offset: 0,
+            held: 0,
+            status: false,
+        };
+        let block = Block {
+            ip: 0x1000,
+            end_ip: 0x1004,
+            insns: 5,
+            section: 0,
+            mode: ExecMode::Bits64,
+            speculative: false,
+            truncated: false,
+        };
+        let mut totals = Totals::default();
+        for item in
+            [block::BlockItem::Block(block), block::BlockItem::Event(event), block::BlockItem::Block(block)]
+        {
+            totals.count_block(&item, &mut None, |_| unreachable!("no hash is wanted"));
+        }
+        assert_eq!((totals.blocks, totals.instructions, totals.events), (2, 10, 1));
+        let insn = flow::ExecutedInsn {
+            ip: 0x1000,
+            len: 1,
+            class: Class::Other,
+            mode: ExecMode::Bits64,
+            speculative: false,
+        };
+        for item in [flow::FlowItem::Insn(insn), flow::FlowItem::Event(event), flow::FlowItem::Event(event)] {
+            totals.count_insn(&item);
+        }
+        assert_eq!((totals.blocks, totals.instructions, totals.events), (2, 11, 3));
+    }
+
+    #[test]
     fn every_layer_says_now_and_then_how_far_it_is() {
         let sections = [Section { base: 0x1000, bytes: CODE, space: AddressSpace::Any }];
         let (image, config) = (Image::new(&sections), Config::default());

@@ -13,6 +13,7 @@
 mod bdm70;
 pub mod bench;
 pub mod branches;
+pub mod calls;
 pub mod check;
 pub mod cli;
 pub mod code;
@@ -41,5 +42,6 @@ mod symbols;
 mod threads;
 pub mod timeline;
 pub mod totals;
+mod transfers;
 mod values;
 mod walk;

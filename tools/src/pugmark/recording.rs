@@ -145,8 +145,8 @@ impl IndexedPart {
     }
 }
 
-/// The part of a mapping that is in its file; `None`, with a warning, if there is no such file. There need not be one of
-/// the vdso, which few programs call.
+/// The part of a mapping that is in its file; `None`, with a warning, if there is no such file. There need not be one
+/// of the vdso, which few programs call.
 fn section(mapping: &Mapping, symfs: Option<&Path>) -> Option<ImageSection> {
     let Mapping { address: vaddr, len, offset, path, .. } = mapping;
     let file =

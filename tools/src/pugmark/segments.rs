@@ -1,9 +1,10 @@
 //! Cuts a trace into segments that several threads can decode at the same time.
 //!
-//! A segment begins at a PSB, where a decoder needs to know nothing of what was before: a PSB+ repeats the state, and no
-//! return after it is compressed by a call before it. But a block that is executed over a PSB belongs to the segment
+//! A segment begins at a PSB, where a decoder needs to know nothing of what was before: a PSB+ repeats the state, and
+//! no return after it is compressed by a call before it. But a block that is executed over a PSB belongs to the segment
 //! before, where it began. So each segment is decoded into the next one, over some branches after its PSB: its *lead*.
-//! What the lead holds is counted twice, and is subtracted once; and at its end both decoders must be at the same place.
+//! What the lead holds is counted twice, and is subtracted once; and at its end both decoders must be at the same
+//! place.
 //!
 //! A PSB is not used where something else than branches and time comes soon after it, or where tracing is off. A trace
 //! in which an error is found is decoded again from its start by one thread: after an error it is not sure that

@@ -1,7 +1,11 @@
-//! Functions and object files of traced addresses.
+//! Functions, object files and lines of source of traced addresses.
+
+mod lines;
 
 use super::{code::TracedCode, recording::Traced};
 use anyhow::{Context, Result};
+use lines::DEBUG_FILES;
+pub(super) use lines::{SourceLine, SourceLines, SourcePlace};
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind, elf::PF_X};
 use std::{
     cmp::Reverse,
@@ -9,13 +13,11 @@ use std::{
     fs,
     ops::Range,
     path::{Path, PathBuf},
+    rc::Rc,
 };
 
 /// Where the libraries of a recorded program are looked for.
 const LIBRARIES: [&str; 4] = ["/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib"];
-/// Where packages put the symbols that they take out of their programs.
-const BUILD_IDS: &str = "usr/lib/debug/.build-id";
-
 /// The functions of the object files whose code was traced.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TracedSymbols {
@@ -23,6 +25,15 @@ pub(super) struct TracedSymbols {
     functions: BTreeMap<u64, NamedCode>,
     /// The name of the file that is mapped there, and the end, by where each mapping begins.
     objects: BTreeMap<u64, (String, u64)>,
+    /// Where each mapping ends, how far the file was moved, and its source, by where it begins.
+    sources: BTreeMap<u64, MappedSource>,
+}
+
+#[derive(Clone, Debug)]
+struct MappedSource {
+    end: u64,
+    moved: u64,
+    lines: Rc<SourceLines>,
 }
 
 #[derive(Clone, Debug)]
@@ -106,6 +117,18 @@ impl TracedSymbols {
         }
     }
 
+    /// The functions of the source at an address and their lines: the innermost first, then those that the compiler has
+    /// put it into. Empty if nothing is known.
+    pub(super) fn source(&self, ip: u64) -> Rc<[SourcePlace]> {
+        let place = self.sources.range(..=ip).next_back().filter(|(_, source)| ip < source.end);
+        place.map_or_else(|| Rc::from([]), |(_, source)| source.lines.find(ip.wrapping_sub(source.moved)))
+    }
+
+    /// The line of source at an address: of the innermost function, if one was put into another.
+    pub(super) fn line(&self, ip: u64) -> Option<SourceLine> {
+        self.source(ip).first().and_then(|place| place.line.clone())
+    }
+
     /// Adds the functions of a file of which a part is mapped.
     fn add_mapping(
         &mut self,
@@ -128,7 +151,10 @@ impl TracedSymbols {
             offset < from.saturating_add(size) && offset >= from & !0xfff
         })?;
         let address = segment.address().wrapping_add(offset).wrapping_sub(segment.file_range().0);
-        self.add_functions(&file, place.start.wrapping_sub(address), &place, symfs.unwrap_or(Path::new("/")));
+        let (moved, root) = (place.start.wrapping_sub(address), symfs.unwrap_or(Path::new("/")));
+        let lines = Rc::new(SourceLines::of(path, root));
+        self.sources.insert(place.start, MappedSource { end: place.end, moved, lines });
+        self.add_functions(&file, moved, &place, root);
         Some(())
     }
 
@@ -137,9 +163,11 @@ impl TracedSymbols {
         let bytes = fs::read(path)?;
         let file = object::File::parse(&*bytes)?;
         let moved = moved(&file, code).context("no page of its code is in the code that was traced")?;
+        let lines = Rc::new(SourceLines::of(path, Path::new("/")));
         for segment in file.segments() {
             let from = segment.address().wrapping_add(moved);
             let place = from..from.saturating_add(segment.size());
+            self.sources.insert(from, MappedSource { end: place.end, moved, lines: lines.clone() });
             self.objects.insert(from, (path.display().to_string(), place.end));
             self.add_functions(&file, moved, &place, Path::new("/"));
         }
@@ -161,6 +189,7 @@ impl TracedSymbols {
     /// Forgets what was at these addresses.
     fn forget(&mut self, place: &Range<u64>) {
         self.objects.retain(|from, (_, end)| *end <= place.start || *from >= place.end);
+        self.sources.retain(|from, source| source.end <= place.start || *from >= place.end);
         self.functions.retain(|from, _| !place.contains(from));
     }
 
@@ -244,7 +273,7 @@ fn readable(name: &str) -> String {
 fn debug_file(id: &[u8]) -> PathBuf {
     let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
     let (folder, file) = hex.split_at(hex.len().min(2));
-    Path::new(BUILD_IDS).join(folder).join(format!("{file}.debug"))
+    Path::new(DEBUG_FILES).join(".build-id").join(folder).join(format!("{file}.debug"))
 }
 
 /// The size of a page.
@@ -284,15 +313,27 @@ pub(super) fn moved(file: &object::File<'_>, code: &TracedCode) -> Option<u64> {
 mod files;
 
 #[cfg(test)]
+impl TracedSymbols {
+    /// Symbols for tests: functions and object files, each with its name and where it begins and ends.
+    pub(super) fn known(functions: &[(&str, u64, u64)], objects: &[(&str, u64, u64)]) -> Self {
+        let function =
+            |(name, from, end): &(&str, u64, u64)| (*from, NamedCode { name: (*name).into(), end: *end });
+        let object = |(name, from, end): &(&str, u64, u64)| (*from, ((*name).into(), *end));
+        Self {
+            functions: functions.iter().map(function).collect(),
+            objects: objects.iter().map(object).collect(),
+            sources: BTreeMap::new(),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     fn symbols() -> TracedSymbols {
-        let function = |name: &str, end| NamedCode { name: name.into(), end };
-        TracedSymbols {
-            functions: [(0x1000, function("a", 0x1010)), (0x1020, function("b", 0x1030))].into(),
-            objects: [(0x1000, ("/x".into(), 0x2000)), (0x3000, ("/y".into(), 0x4000))].into(),
-        }
+        let functions = [("a", 0x1000, 0x1010), ("b", 0x1020, 0x1030)];
+        TracedSymbols::known(&functions, &[("/x", 0x1000, 0x2000), ("/y", 0x3000, 0x4000)])
     }
 
     #[test]
@@ -309,6 +350,11 @@ mod tests {
             (0x4000, None, None),
         ] {
             assert_eq!(symbols().find(ip), NamedPlace { function, object }, "{ip:x}");
+        }
+        for (ip, name, place) in
+            [(0x1000, "a", "a"), (0x100f, "a", "a+0xf"), (0x1010, "0x1010", "0x1010"), (0x1021, "b", "b+0x1")]
+        {
+            assert_eq!((&*symbols().name(ip), &*symbols().place(ip)), (name, place));
         }
     }
 

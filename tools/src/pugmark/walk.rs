@@ -92,6 +92,20 @@ impl TraceClock {
         Self { unit, frequency }
     }
 
+    /// The time of what lies in a part of the trace: its time, which is the instruction's number without TSC packets,
+    /// and the TSC. `None` if the trace says nothing of it.
+    pub(super) fn time(
+        &self,
+        timeline: &mut Timeline<'_>,
+        span: Span,
+        insns: u64,
+    ) -> Option<(u64, Option<u64>)> {
+        match self.unit {
+            Unit::Instructions => Some((insns, None)),
+            _ => timeline.moment(span).map(|moment| (self.convert(moment.tsc()), Some(moment.tsc()))),
+        }
+    }
+
     fn convert(&self, tsc: u64) -> u64 {
         self.frequency.map_or(tsc, |frequency| frequency.nanoseconds(tsc) as u64)
     }
@@ -132,10 +146,7 @@ pub(super) fn walk(
     let mut timeline = Timeline::new(trace, config);
     let mut decoder = InsnDecoder::with_config(trace, image, config);
     let mut state = State::new(visit);
-    let mut when = |span: Span, insns: u64| match clock.unit {
-        Unit::Instructions => Some(insns),
-        _ => timeline.moment(span).map(|moment| clock.convert(moment.tsc())),
-    };
+    let mut when = |span, insns| clock.time(&mut timeline, span, insns).map(|(at, _)| at);
     progress.begin("decoding", Size::Bytes(trace.len() as u64));
     let mut synchronized = false;
     while decoder.resync().is_some() {
@@ -325,6 +336,56 @@ mod tests {
         use StepKind::{Interrupt, InterruptReturn};
         let steps = [step(Interrupt, 0x18, 0x700), step(InterruptReturn, 0x710, 0x18)];
         assert_eq!(said(&steps), ["10", "700", "leave"]);
+    }
+
+    #[test]
+    fn events_turn_tracing_off_and_are_marks() {
+        use pugmark_decoder_core::packet::{Mwait, Pip, Pwre, Pwrx};
+        let off = EventKind::Disabled;
+        let power = Pwre { state: 1, sub_state: 0, hw: false };
+        let awake = Pwrx { last: 1, deepest: 1, interrupt: true, store: false, autonomous: false };
+        for (kinds, expected) in [
+            // Tracing is turned off once, and on by the next instruction.
+            (&[off, EventKind::Stop][..], "Off, On"),
+            (&[EventKind::AsyncDisabled { at: 0x10 }, off], "Off, On"),
+            (&[EventKind::Stop], "Off, On"),
+            (&[EventKind::Ptwrite(PtwPayload::Four(0x12))], "PTWRITE 0x12"),
+            (&[EventKind::Ptwrite(PtwPayload::Eight(0x1_2345_6789))], "PTWRITE 0x123456789"),
+            (&[EventKind::Pwre(power), EventKind::Pwrx(awake)], "a C-state is entered, a C-state is left"),
+            (&[EventKind::Mwait(Mwait { hints: 0, ext: 0 }), EventKind::Exstop], "MWAIT, execution stops"),
+            (&[EventKind::Cbr { ratio: 24 }], "core to bus ratio 24"),
+            (&[EventKind::Paging(Pip { cr3: 0, non_root: false }), EventKind::Tick], ""),
+            // All functions are left; the next instruction begins one.
+            (&[EventKind::Overflow], "Leave, LOST the processor lost packets, Enter 14"),
+            (&[off, EventKind::Overflow], "Off, On, Leave, LOST the processor lost packets, Enter 14"),
+        ] {
+            let mut said = vec![];
+            let mut visit = |_, what: Happening| {
+                said.push(match what {
+                    Happening::Enter { from: None, to } => format!("Enter {to:x}"),
+                    Happening::Loss(why) => format!("LOST {why}"),
+                    Happening::Mark(text) => text,
+                    other => format!("{other:?}"),
+                });
+            };
+            let mut state = State::new(&mut visit);
+            state.insn(0x10, None);
+            kinds.iter().for_each(|kind| state.event(*kind));
+            state.insn(0x14, None);
+            assert_eq!(said[0], "Enter 10");
+            assert_eq!(said[1..].join(", "), expected, "{kinds:?}");
+        }
+    }
+
+    #[test]
+    fn time_never_goes_back() {
+        let mut visit = |_: Time, _: Happening| ();
+        let mut state = State::new(&mut visit);
+        let times = [None, Some(5), Some(3), None, Some(6)].map(|at| {
+            state.set_time(at);
+            state.time.at
+        });
+        assert_eq!(times, [0, 5, 5, 5, 6]);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 
 use crate::ptxed::lines;
 
-/// 1000: nop; 1001: call 1008; 1006: jmp 1006; 1008: nop; 1009: jmp 100c; 100b: nop; 100c: ptwrite eax; 1010: call 1006.
+/// 1000: nop; 1001: call 1008; 1006: jmp 1006; 1008: nop; 1009: jmp 100c; 100b: nop; 100c: ptwrite eax; 1010: call
+/// 1006.
 const CODE: [u8; 21] = [
     0x90, 0xe8, 2, 0, 0, 0, 0xeb, 0xfe, 0x90, 0xeb, 0x01, 0x90, 0xf3, 0x0f, 0xae, 0xe0, 0xe8, 0xf1, 0xff,
     0xff, 0xff,

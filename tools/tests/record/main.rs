@@ -235,6 +235,22 @@ fn a_child_has_the_handlers_that_were_set_right_before_it_was_made() {
 }
 
 #[test]
+fn what_a_child_executes_that_is_not_followed_is_not_its_parents() {
+    for_each_engine(|engine| {
+        let Some(program) = compile("apart", programs::APART) else { return };
+        let plain = RecordOptions { out: program.path("out"), ..options(engine, [program.path("program")]) };
+        let ranges = vec!["bad".parse().expect("a range")];
+        let options = RecordOptions { follow: false, ranges, ..plain };
+        for _ in 0..3 {
+            let recording = record(&options, &mut |_| {}).expect("it is recorded");
+            // The instruction that faults has not retired.
+            assert_eq!((recording.ending, tasks(&recording)), (Ending::Signal(11), vec![1]), "{engine:?}");
+            assert_eq!(check(&recording.parts[0]), 1, "{engine:?}");
+        }
+    });
+}
+
+#[test]
 fn programs_that_are_executed_faster_than_they_are_read_are_parts_in_order() {
     for_each_engine(|engine| {
         let Some(program) = compile("again", programs::AGAIN) else { return };
@@ -483,6 +499,29 @@ fn instructions_that_change_segments_and_flags_are_traced() {
         let recording = record(&options, &mut |_| {}).expect("it is recorded");
         assert_eq!((recording.ending, recording.parts.len()), (Ending::Exit(3), 1), "{engine:?}");
         assert_eq!(check(&recording.parts[0]), programs::FAR_INSNS, "{engine:?}");
+    });
+}
+
+#[test]
+fn a_process_that_leaves_its_group_is_recorded_and_the_next_recording_takes_the_place_of_both_parts() {
+    for_each_engine(|engine| {
+        let (Some(group), Some(single)) =
+            (compile_bare("group", programs::GROUP), compile_bare("single", programs::FAR))
+        else {
+            return;
+        };
+        let recorded = |program: &Scratch| {
+            let plain = options(engine, [program.path("program")]);
+            record(&RecordOptions { out: group.path("out"), ..plain }, &mut |_| {}).expect("it is recorded")
+        };
+        let first = recorded(&group);
+        assert_eq!((first.ending, tasks(&first)), (Ending::Exit(5), vec![1, 2]), "{engine:?}");
+        check_all(&first);
+        let second = recorded(&single);
+        assert_eq!((second.ending, tasks(&second)), (Ending::Exit(3), vec![1]), "{engine:?}");
+        check_all(&second);
+        let left: Vec<bool> = first.parts.iter().map(|part| part.dir.join("trace.pt").exists()).collect();
+        assert_eq!(left, [true, false], "{engine:?}");
     });
 }
 

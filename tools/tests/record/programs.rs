@@ -320,6 +320,28 @@ int main(void) {
 }
 "#;
 
+/// A child executes while its parent is killed by a fault in the middle of a block.
+pub(crate) const APART: &str = r#"
+__asm__(".globl bad\n.type bad, @function\n"
+        "bad: mov $8, %eax\n"
+        "mov %eax, (%rax)\n nop\n nop\n ret\n"
+        ".size bad, . - bad\n");
+int bad(void);
+
+int main(void) {
+    int parent = getpid(), ready[2];
+    char byte;
+    if (pipe(ready)) return 1;
+    if (!fork()) {
+        if (write(ready[1], "", 1) != 1) return 1;
+        while (getppid() == parent) for (volatile int i = 0; i < 1000; i++) {}
+        return 0;
+    }
+    if (read(ready[0], &byte, 1) != 1) return 1;
+    return bad();
+}
+"#;
+
 /// Each process ends as soon as it has made the next one.
 pub(crate) const ORPHANS: &str = r#"
 int main(void) {
@@ -426,8 +448,29 @@ int main(void) {
 }
 "#;
 
-/// A far return to the next instruction, the flags on the stack, and the stack's segment: instructions that stepping must
-/// treat specially. It ends with status 3.
+/// Its child begins a session, and with it a group, of its own and ends with status 5, and so does the program.
+pub(crate) const GROUP: &str = r#"
+static long call(long number, long one, long two, long three) {
+    register long four __asm__("r10") = 0;
+    __asm__ volatile("syscall" : "+a"(number) : "D"(one), "S"(two), "d"(three), "r"(four) : "rcx", "r11", "memory");
+    return number;
+}
+
+__asm__(".globl _start\n_start: xor %ebp, %ebp\n and $-16, %rsp\n call start\n");
+__attribute__((used, noreturn)) static void start(void) {
+    volatile int status = 0;
+    long child = call(57, 0, 0, 0); /* fork */
+    if (!child) {
+        call(112, 0, 0, 0); /* setsid */
+        for (;;) call(231, 5, 0, 0); /* exit_group */
+    }
+    call(61, child, (long)&status, 0); /* wait4 */
+    for (;;) call(231, status >> 8 & 255, 0, 0);
+}
+"#;
+
+/// A far return to the next instruction, the flags on the stack, and the stack's segment: instructions that stepping
+/// must treat specially. It ends with status 3.
 pub(crate) const FAR: &str = r#"
 __asm__(".globl _start\n_start: mov %cs, %eax\n push %rax\n lea 1f(%rip), %rcx\n push %rcx\n lretq\n"
         "1: pushfq\n popfq\n mov %ss, %ecx\n mov %ecx, %ss\n nop\n"
@@ -437,8 +480,8 @@ __asm__(".globl _start\n_start: mov %cs, %eax\n push %rax\n lea 1f(%rip), %rcx\n
 /// The number of instructions that it executes.
 pub(crate) const FAR_INSNS: u64 = 13;
 
-/// Calls, loops, a jump table, string instructions and system calls, and nothing that depends on the processor or on where
-/// the stack is. It ends with status 3.
+/// Calls, loops, a jump table, string instructions and system calls, and nothing that depends on the processor or on
+/// where the stack is. It ends with status 3.
 pub(crate) const BARE: &str = r#"
 static unsigned fib(unsigned n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }
 static unsigned (*volatile recursive)(unsigned) = fib;

@@ -1,9 +1,9 @@
 //! The basic blocks of an ELF file, and where it was loaded.
 //!
-//! FileBlocks are found by a linear sweep: each function of the symbol table from its first instruction to its last, and
-//! each executable section without functions from its beginning to its end. A block ends after a branch or a call, and
-//! where a direct branch of the same piece leads to. What is reached by indirect branches alone is not known before it
-//! is executed: [`FileBlocks::split`] cuts blocks there.
+//! FileBlocks are found by a linear sweep: each function of the symbol table from its first instruction to its last,
+//! and each executable section without functions from its beginning to its end. A block ends after a branch or a call,
+//! and where a direct branch of the same piece leads to. What is reached by indirect branches alone is not known before
+//! it is executed: [`FileBlocks::split`] cuts blocks there.
 
 use crate::pugmark::symbols::functions;
 use anyhow::{Context, Result};
@@ -69,9 +69,8 @@ impl FileBlocks {
         let mut ip = base;
         while ip < addresses.end {
             let Ok(insn) = insn::decode(&code[(ip - base) as usize..], mode, ip) else {
-                // No instruction: data, or code of another mode.
+                // No instruction: data, or code of another mode. The next block cannot go on with the one before.
                 ip += 1;
-                begins.insert(ip);
                 continue;
             };
             let next = insn.next(ip);

@@ -174,3 +174,60 @@ pub(crate) fn add_map(trace: &[u8], code: &TracedCode, config: Config<'_>, map: 
     }
     errors
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1000: call 100a; 1005: jz 1008; 1007: hlt; 1008: jmp rax; 100a: call rax; 100c: ret; then three NOPs; 1010: ret.
+    const CODE: [u8; 17] =
+        [0xe8, 5, 0, 0, 0, 0x74, 1, 0xf4, 0xff, 0xe0, 0xff, 0xd0, 0xc3, 0x90, 0x90, 0x90, 0xc3];
+    /// PSB, MODE.Exec (64 bit), FUP (1000), PSBEND.
+    const SYNC: &[u8] = b"\
+        \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
+    /// TIP (1010), TNT (taken three times), TIP.PGD.
+    const WAY: &[u8] = b"\x2d\x10\x10\x1e\x01";
+
+    fn code() -> TracedCode {
+        let mut code = TracedCode::default();
+        code.add(0x1000, CODE.to_vec());
+        code
+    }
+
+    #[test]
+    fn branches_lead_on_and_calls_are_those_that_a_return_comes_back_to() {
+        let once = [0x1000, 0x1005, 0x1008, 0x100a, 0x100c, 0x1010];
+        let edges =
+            [(0x1000, 0x100a), (0x1005, 0x1008), (0x100a, 0x1010), (0x100c, 0x1005), (0x1010, 0x100c)];
+        let mut executed = Executed::default();
+        for times in 1..=2 {
+            executed.add(&[SYNC, WAY].concat(), &code(), Config::default(), &mut Progress::hidden());
+            let expected = Executed {
+                insns: once.map(|ip| (ip, times)).into(),
+                edges: edges.map(|edge| (edge, times)).into(),
+                calls: [0x1000, 0x100a].into(),
+                errors: 0,
+            };
+            assert_eq!(executed, expected);
+        }
+        // An error, after which it goes on with the next PSB.
+        executed.add(
+            &[SYNC, b"\x09", SYNC, WAY].concat(),
+            &code(),
+            Config::default(),
+            &mut Progress::hidden(),
+        );
+        assert_eq!((executed.errors, executed.insns[&0x1010]), (1, 3));
+    }
+
+    #[test]
+    fn what_comes_after_a_gap_was_not_reached_by_a_branch() {
+        // TIP.PGE (1000).
+        let enable = b"\x71\0\x10\0\0\0\0";
+        let mut executed = Executed::default();
+        let trace = [SYNC, WAY, enable, WAY].concat();
+        executed.add(&trace, &code(), Config::default(), &mut Progress::hidden());
+        assert_eq!((executed.insns[&0x1008], executed.insns[&0x1000]), (2, 2));
+        assert!(executed.edges.keys().all(|(from, _)| *from != 0x1008), "{executed:x?}");
+    }
+}

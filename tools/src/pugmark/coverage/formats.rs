@@ -220,3 +220,151 @@ impl Report<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pugmark::object_file::{GLOBAL, ObjectFile};
+
+    /// At 1000 `first`: xor eax, eax; je 1005. Then hlt, and at 1005 `second`: nop; jmp 1000; call 1010; jmp rax.
+    const CODE: &[u8] = &[0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8, 0xe8, 3, 0, 0, 0, 0xff, 0xe0];
+
+    /// `first` has one block, `second` has the blocks 1005, 1008 and 100d; the section at 3000 has ret and nop.
+    fn file_blocks(moved: u64) -> FileBlocks {
+        let symbols = [("first", 0x1000, 4, GLOBAL, 2), ("second", 0x1005, 10, GLOBAL, 2)];
+        let pieces: &[(u64, u64, &[u8])] = &[(0x2000, 0x3000, &[0xc3, 0x90]), (0x1000, 0x1000, CODE)];
+        let file = ObjectFile { pieces, symbols: &symbols }.bytes();
+        FileBlocks::of(&object::File::parse(&*file).unwrap(), moved).unwrap()
+    }
+
+    fn executed(insns: &[(u64, u64)], edges: &[((u64, u64), u64)], errors: usize) -> Executed {
+        Executed {
+            insns: insns.iter().copied().collect(),
+            edges: edges.iter().copied().collect(),
+            errors,
+            ..Executed::default()
+        }
+    }
+
+    /// A run that has entered three blocks, and one that has entered four.
+    fn runs() -> [Executed; 2] {
+        let one = executed(
+            &[(0x1000, 3), (0x1002, 3), (0x1005, 2), (0x1006, 2), (0x100d, 1)],
+            &[((0x1002, 0x1005), 2), ((0x1006, 0x1000), 1)],
+            0,
+        );
+        let other = executed(
+            &[(0x1000, 1), (0x1002, 1), (0x1005, 5), (0x1008, 4), (0x3000, 6)],
+            &[((0x1002, 0x1005), 7), ((0x1002, 0x1004), 4)],
+            2,
+        );
+        [one, other]
+    }
+
+    type Print = fn(&Report<'_>, &mut dyn Write) -> io::Result<()>;
+
+    /// What is printed of the first run alone, and of both.
+    fn printed(print: Print) -> [String; 2] {
+        let ([one, other], blocks) = (runs(), file_blocks(0));
+        [None, Some(&other)].map(|other| {
+            let mut text = vec![];
+            print(&Report { executed: &one, other, blocks: Some(&blocks) }, &mut text).unwrap();
+            String::from_utf8(text).unwrap()
+        })
+    }
+
+    #[test]
+    fn functions_have_the_share_of_their_blocks_and_of_two_runs_those_that_differ() {
+        let [alone, both] = printed(|report, mut out| report.functions(&mut out));
+        let expected = "   hit  blocks       %  function\n     1       1   100.0  first\n     \
+                        2       3    66.7  second\n3 of 6 blocks hit (50.0 %), in 2 functions\n";
+        assert_eq!(alone, expected);
+        let expected = "   hit   other  blocks  function\n     2       2       3  second\n     \
+                        0       1       2  code\n3 of 6 blocks hit (50.0 %), in 2 functions\n\
+                        4 of 6 in the other trace (66.7 %)\n";
+        assert_eq!(both, expected);
+    }
+
+    #[test]
+    fn blocks_were_hit_or_missed_and_of_two_runs_only_one_has_hit_them() {
+        let [alone, both] = printed(|report, mut out| report.blocks(&mut out));
+        let expected = "hit    0x1000-0x1004 3 first\nhit    0x1005-0x1008 2 second\n\
+                        missed 0x1008-0x100d 0 second+0x3\nhit    0x100d-0x100f 1 second+0x8\n\
+                        missed 0x3000-0x3001 0 code\nmissed 0x3001-0x3002 0 code+0x1\n";
+        assert_eq!(alone, expected);
+        let expected = "+ hit    0x1008-0x100d 4 second+0x3\n- hit    0x100d-0x100f 1 second+0x8\n\
+                        + hit    0x3000-0x3001 6 code\n";
+        assert_eq!(both, expected);
+    }
+
+    #[test]
+    fn edges_are_counted_and_of_two_runs_only_one_has_taken_them() {
+        let [alone, both] = printed(|report, mut out| report.edges(&mut out));
+        assert_eq!(alone, "0x1002 0x1005 2\n0x1006 0x1000 1\n");
+        assert_eq!(both, "+ 0x1002 0x1004 4\n- 0x1006 0x1000 1\n");
+    }
+
+    #[test]
+    fn an_object_has_all_of_both_runs() {
+        let [alone, both] = printed(|report, mut out| report.json(&mut out));
+        let [alone, both]: [Value; 2] = [&alone, &both].map(|text| serde_json::from_str(text).unwrap());
+        let blocks = |with_other: bool| -> Vec<Value> {
+            let rows = [
+                (0x1000, 0x1004, "first", 3, 1),
+                (0x1005, 0x1008, "second", 2, 5),
+                (0x1008, 0x100d, "second+0x3", 0, 4),
+                (0x100d, 0x100f, "second+0x8", 1, 0),
+                (0x3000, 0x3001, "code", 0, 6),
+                (0x3001, 0x3002, "code+0x1", 0, 0),
+            ];
+            let row = |(from, to, name, count, other)| match with_other {
+                false => json!({ "from": from, "to": to, "name": name, "count": count }),
+                true => json!({ "from": from, "to": to, "name": name, "count": count, "other": other }),
+            };
+            rows.into_iter().map(row).collect()
+        };
+        let mut expected = json!({
+            "instructions": 11, "addresses": 5, "errors": 0, "edges": [[0x1002, 0x1005, 2], [0x1006, 0x1000, 1]],
+            "blocks_hit": 3, "blocks": blocks(false),
+        });
+        assert_eq!(alone, expected);
+        expected["blocks"] = blocks(true).into();
+        expected["other"] = json!({
+            "instructions": 17, "addresses": 5, "errors": 2, "edges": [[0x1002, 0x1004, 4], [0x1002, 0x1005, 7]],
+        });
+        assert_eq!(both, expected);
+        // Without a file there are no blocks.
+        let mut text = vec![];
+        Report { executed: &runs()[0], other: None, blocks: None }.json(&mut text).unwrap();
+        let object: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!((object.get("blocks"), object.get("blocks_hit")), (None, None));
+    }
+
+    #[test]
+    fn a_drcov_file_has_the_blocks_that_were_hit_by_their_place_in_the_module() {
+        let blocks = file_blocks(0x40_0000);
+        let hit = executed(&[(0x40_1000, 1), (0x40_1008, 9), (0x40_3001, 1)], &[], 0);
+        let report = Report { executed: &hit, other: None, blocks: Some(&blocks) };
+        let mut file = vec![];
+        report.drcov(Path::new("/a/program"), 0x40_0000, &mut file).unwrap();
+        let text = "DRCOV VERSION: 2\nDRCOV FLAVOR: pugmark\nModule Table: version 2, count 1\n\
+                    Columns: id, base, end, entry, checksum, timestamp, path\n \
+                    0, 0x0000000000400000, 0x0000000000403002, 0x0000000000000000, 0x00000000, 0x00000000, /a/program\n\
+                    BB Table: 3 bbs\n";
+        let records = b"\0\x10\0\0\x04\0\0\0\x08\x10\0\0\x05\0\0\0\x01\x30\0\0\x01\0\0\0";
+        assert_eq!(file, [text.as_bytes(), records].concat());
+    }
+
+    #[test]
+    fn a_block_that_is_longer_than_a_size_of_16_bits_is_several_records() {
+        let nops = vec![0x90; 0x1_ffff];
+        let file = ObjectFile { pieces: &[(0x1000, 0, &nops)], symbols: &[] }.bytes();
+        let blocks = FileBlocks::of(&object::File::parse(&*file).unwrap(), 0).unwrap();
+        let hit = executed(&[(0, 1)], &[], 0);
+        let mut file = vec![];
+        let report = Report { executed: &hit, other: None, blocks: Some(&blocks) };
+        report.drcov(Path::new("/a"), 0, &mut file).unwrap();
+        let table = b"BB Table: 3 bbs\n\0\0\0\0\xff\xff\0\0\xff\xff\0\0\xff\xff\0\0\xfe\xff\x01\0\x01\0\0\0";
+        assert!(file.ends_with(table), "{:x?}", &file[file.len() - 48..]);
+    }
+}

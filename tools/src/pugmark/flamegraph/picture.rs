@@ -168,6 +168,50 @@ mod tests {
     }
 
     #[test]
+    fn a_picture_is_as_high_as_its_highest_function_and_each_is_drawn_in_its_place() {
+        let mut tree = FlameTree::new();
+        let main = tree.child(FlameTree::ROOT, "main");
+        let inner = tree.child(main, "a&b");
+        tree.add(main, 3);
+        tree.add(inner, 1);
+        // Three rows of 17 pixels below 40 for the title and above a margin of 10; 1180 pixels for four. The colours
+        // are of the names' FNV-1a 32: 225 + hash % 30, 90 + hash / 30 % 130, 40 + hash / 3900 % 50.
+        let expected = [
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>",
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1200\" height=\"101\" viewBox=\"0 0 1200 101\" \
+             font-family=\"monospace\" font-size=\"12\">",
+            "<rect width=\"1200\" height=\"101\" fill=\"#ffffff\"/>",
+            "<text x=\"600\" y=\"25\" text-anchor=\"middle\" font-size=\"16\">4 ns</text>",
+            "<g><title>all: 4 ns, 100.00 %, 0 of them itself</title>\
+             <rect x=\"10.00\" y=\"74\" width=\"1180.00\" height=\"16\" rx=\"2\" fill=\"#edcc33\"/>\
+             <text x=\"13.00\" y=\"86\">all</text></g>",
+            "<g><title>main: 4 ns, 100.00 %, 3 of them itself</title>\
+             <rect x=\"10.00\" y=\"57\" width=\"1180.00\" height=\"16\" rx=\"2\" fill=\"#eda639\"/>\
+             <text x=\"13.00\" y=\"69\">main</text></g>",
+            "<g><title>a&amp;b: 1 ns, 25.00 %, 1 of them itself</title>\
+             <rect x=\"10.00\" y=\"40\" width=\"295.00\" height=\"16\" rx=\"2\" fill=\"#ed902b\"/>\
+             <text x=\"13.00\" y=\"52\">a&amp;b</text></g>",
+            "</svg>",
+        ];
+        assert_eq!(svg(&tree, "ns").lines().collect::<Vec<_>>(), expected);
+        assert!(svg(&FlameTree::new(), "ns").contains(">all: 0 ns, 0.00 %, 0 of them itself<"));
+    }
+
+    #[test]
+    fn what_is_too_narrow_to_be_seen_is_not_drawn_but_takes_its_place() {
+        let mut tree = FlameTree::new();
+        // 0.1 pixels are one part in 11800.
+        for (name, own) in [("a", 1), ("b", 2), ("c", 23_597)] {
+            let node = tree.child(FlameTree::ROOT, name);
+            tree.add(node, own);
+        }
+        let drawn = frames(&svg(&tree, "ns"));
+        let names: Vec<&str> = drawn.iter().map(|(title, ..)| title.split(':').next().unwrap()).collect();
+        assert_eq!(names, ["all", "b", "c"]);
+        assert_eq!((drawn[1].1, drawn[1].3, drawn[2].1), (10.05, 0.1, 10.15));
+    }
+
+    #[test]
     fn a_label_is_as_long_as_there_is_room() {
         for (width, expected) in [
             (62.0, Some("function")),

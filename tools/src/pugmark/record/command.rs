@@ -1,6 +1,6 @@
 //! The command line of `pugmark record`.
 
-use super::{Cause, Ending, Engine, Part, Range, RecordError, RecordOptions, record};
+use super::{Cause, Ending, Engine, Part, Range, RecordError, RecordOptions, Recording, record};
 use crate::output::tell;
 use anyhow::{Result, bail};
 use clap::{Args, builder::PossibleValuesParser};
@@ -88,39 +88,7 @@ pub fn run(command: &RecordCommand) -> Result<u8> {
     });
     bar.finish_and_clear();
     let recording = recording?;
-    for part in &recording.parts {
-        tell(format_args!("{}", line(part)));
-        if part.unexplained > 0 {
-            tell(format_args!(
-                "warning: {} transfers of control that no instruction explains; the trace is wrong there",
-                part.unexplained
-            ));
-        }
-    }
-    for program in &recording.not_followed {
-        tell(format_args!("{program} was executed and is not in the recording: use --engine stepping"));
-    }
-    if recording.unreported > 0 {
-        tell(format_args!(
-            "{} processes were forked and are not in the recording: they did not report themselves",
-            recording.unreported
-        ));
-    }
-    match recording.cause {
-        Cause::Limit => tell(format_args!(
-            "the limit of {} instructions was reached: what the program did from there on is not in the trace",
-            options.limit.unwrap_or_default()
-        )),
-        Cause::Signal(signal) => tell(format_args!(
-            "stopped by signal {signal}: what the program did from there on is not in the trace"
-        )),
-        Cause::Over | Cause::Exec | Cause::Changed => {}
-    }
-    match recording.ending {
-        Ending::Exit(0) => {}
-        Ending::Exit(status) => tell(format_args!("the program ended with status {status}")),
-        Ending::Signal(signal) => tell(format_args!("the program was ended by signal {signal}")),
-    }
+    messages(&recording, &options).iter().for_each(|message| tell(format_args!("{message}")));
     if recording.parts.is_empty() && options.ranges.is_empty() {
         bail!("nothing was traced: the recording ended before the program's first instruction");
     }
@@ -131,6 +99,45 @@ pub fn run(command: &RecordCommand) -> Result<u8> {
         );
     }
     Ok(status(recording.ending))
+}
+
+/// Returns what is said of a recording: its parts, what is not in it, and how it ended.
+fn messages(recording: &Recording, options: &RecordOptions) -> Vec<String> {
+    let mut messages = vec![];
+    for part in &recording.parts {
+        messages.push(line(part));
+        if part.unexplained > 0 {
+            messages.push(format!(
+                "warning: {} transfers of control that no instruction explains; the trace is wrong there",
+                part.unexplained
+            ));
+        }
+    }
+    let not_followed =
+        |program| format!("{program} was executed and is not in the recording: use --engine stepping");
+    messages.extend(recording.not_followed.iter().map(not_followed));
+    if recording.unreported > 0 {
+        messages.push(format!(
+            "{} processes were forked and are not in the recording: they did not report themselves",
+            recording.unreported
+        ));
+    }
+    messages.extend(match recording.cause {
+        Cause::Limit => Some(format!(
+            "the limit of {} instructions was reached: what the program did from there on is not in the trace",
+            options.limit.unwrap_or_default()
+        )),
+        Cause::Signal(signal) => Some(format!(
+            "stopped by signal {signal}: what the program did from there on is not in the trace"
+        )),
+        Cause::Over | Cause::Exec | Cause::Changed => None,
+    });
+    messages.extend(match recording.ending {
+        Ending::Exit(0) => None,
+        Ending::Exit(status) => Some(format!("the program ended with status {status}")),
+        Ending::Signal(signal) => Some(format!("the program was ended by signal {signal}")),
+    });
+    messages
 }
 
 /// Returns the exit status for a run that has failed.
@@ -207,6 +214,53 @@ mod tests {
         let help = RecordCli::command().render_help().to_string();
         for profile in IntelProfile::all() {
             assert_eq!(help.contains(profile.name), profile.pt_outputs != 0, "{}", profile.name);
+        }
+    }
+
+    #[test]
+    fn what_is_not_in_a_recording_is_said() {
+        let options = RecordOptions { limit: Some(9), ..RecordOptions::new(["x"]) };
+        let plain = || Recording {
+            parts: vec![],
+            ending: Ending::Exit(0),
+            cause: Cause::Over,
+            not_followed: vec![],
+            unreported: 0,
+        };
+        let after = "what the program did from there on is not in the trace";
+        for (recording, expected) in [
+            (plain(), vec![]),
+            (Recording { cause: Cause::Exec, ..plain() }, vec![]),
+            (Recording { cause: Cause::Changed, ..plain() }, vec![]),
+            (
+                Recording { cause: Cause::Limit, ..plain() },
+                vec![format!("the limit of 9 instructions was reached: {after}")],
+            ),
+            (
+                Recording { cause: Cause::Signal(15), ending: Ending::Signal(15), ..plain() },
+                vec![format!("stopped by signal 15: {after}"), "the program was ended by signal 15".into()],
+            ),
+            (
+                Recording { ending: Ending::Exit(3), unreported: 2, ..plain() },
+                vec![
+                    "2 processes were forked and are not in the recording: they did not report themselves"
+                        .into(),
+                    "the program ended with status 3".into(),
+                ],
+            ),
+            (
+                Recording { not_followed: vec!["/a".into(), "/b".into()], ..plain() },
+                ["/a", "/b"]
+                    .map(|name| {
+                        format!("{name} was executed and is not in the recording: use --engine stepping")
+                    })
+                    .into(),
+            ),
+        ] {
+            assert_eq!(messages(&recording, &options), expected);
+        }
+        for (ending, expected) in [(Ending::Exit(0), 0), (Ending::Exit(255), 255), (Ending::Signal(9), 137)] {
+            assert_eq!(status(ending), expected);
         }
     }
 

@@ -91,17 +91,13 @@ impl<W: Write> Hardware<W> {
             in_kernel: true,
             enables: OTHER_ENABLES
                 | if options.profile.pt_features & IP_FILTERING != 0 { FILTER_EN } else { 0 },
-            straight_is_unseen: ranges.is_empty()
-                && !options.tsc
-                && options.mtc.is_none()
-                && options.cyc.is_none(),
+            straight_is_unseen: ranges.is_empty() && options.mtc.is_none() && options.cyc.is_none(),
             truth: AddressHash::new(),
         };
         for (index, entry) in [BUFFER | BUFFER_ORDER << SIZE_SHIFT, RAM | END].iter().enumerate() {
             hardware.ram[8 * index..8 * index + 8].copy_from_slice(&entry.to_le_bytes());
         }
         hardware.write_msr(msr::OUTPUT_BASE, RAM)?;
-        hardware.write_msr(msr::OUTPUT_MASK_PTRS, 0)?;
         for (index, &(first, last)) in (0..).step_by(2).zip(ranges) {
             hardware.write_msr(msr::ADDR0_A + index, first)?;
             hardware.write_msr(msr::ADDR0_A + index + 1, last)?;

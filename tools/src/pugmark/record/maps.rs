@@ -113,6 +113,7 @@ mod tests {
                 "{line}"
             );
             assert_eq!(mapping.name, name);
+            assert_eq!(mapping.is_file(), !matches!(name, "" | "[vdso]" | "[vsyscall]"), "{line}");
         }
         assert_eq!(TaskMapping::line("1000-2000"), None);
         assert_eq!(TaskMapping::parse("1000-2000 r-xp 0 0:0 1 /a\n3000-4000 r--p 0 0:0 1 /a\n").len(), 2);

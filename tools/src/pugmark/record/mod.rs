@@ -1,9 +1,9 @@
 //! `pugmark record`: makes an Intel PT trace of any program on any processor.
 //!
 //! The program runs step by step under ptrace, or in QEMU's user-mode emulator ([`Engine`]), and each instruction is
-//! reported to the model of the tracing hardware (`pugmark-model`). The result is what a processor with Intel PT would have written: a trace, the code that was
-//! executed, and the truth, which is the number and the hash of the traced instructions. The truth does not come from
-//! the trace.
+//! reported to the model of the tracing hardware (`pugmark-model`). The result is what a processor with Intel PT would
+//! have written: a trace, the code that was executed, and the truth, which is the number and the hash of the traced
+//! instructions. The truth does not come from the trace.
 //!
 //! ```no_run
 //! use pugmark_tools::pugmark::record::{RecordOptions, record};
@@ -42,15 +42,16 @@
 //! how the program ended, and why the recording ended.
 //!
 //! # Engines
-//! Stepping makes some 30 000 instructions a second, the emulator some 10 million. What a deterministic program executes
-//! is the same with both, and so is its trace, as long as the program does not ask which processor it is on: the emulator
-//! shows another one than this machine's (`-cpu max`). Addresses of stack and libraries differ. In the emulator threads
-//! run at the same time; the TSC of each is put forward at system calls to that of the thread that is farthest on.
+//! Stepping makes some 30 000 instructions a second, the emulator some 10 million. What a deterministic program
+//! executes is the same with both, and so is its trace, as long as the program does not ask which processor it is on:
+//! the emulator shows another one than this machine's (`-cpu max`). Addresses of stack and libraries differ. In the
+//! emulator threads run at the same time; the TSC of each is put forward at system calls to that of the thread that is
+//! farthest on.
 //!
 //! # What is not right
-//! If it is stepped, the program notices that in few places. It differs from a run without stepping in RDTSC and clocks, in
-//! restartable sequences and transactions, both of which stepping aborts, and if a process sends SIGTRAP. Job control
-//! does not stop a program that is recorded. The program and all that it starts share one CPU.
+//! If it is stepped, the program notices that in few places. It differs from a run without stepping in RDTSC and
+//! clocks, in restartable sequences and transactions, both of which stepping aborts, and if a process sends SIGTRAP.
+//! Job control does not stop a program that is recorded. The program and all that it starts share one CPU.
 
 mod code;
 pub mod command;
@@ -88,7 +89,8 @@ pub struct Recording {
     pub cause: Cause,
     /// The programs that were executed but not recorded, because the emulator cannot execute them: those with 32 bits.
     pub not_followed: Vec<String>,
-    /// How many processes were forked that are not recorded, because the emulator did not report them before they ended.
+    /// How many processes were forked that are not recorded, because the emulator did not report them before they
+    /// ended.
     pub unreported: u32,
 }
 

@@ -125,5 +125,9 @@ mod tests {
             assert_eq!(signals.take(), expected, "signal {signal}, code {code:#x}");
             assert_eq!(signals.take(), None);
         }
+        drop(signals);
+        // A signal that came before is not one of this recording.
+        RECEIVED.store(libc::SIGTERM, Ordering::Relaxed);
+        assert_eq!(Signals::new().expect("handlers are set").take(), None);
     }
 }

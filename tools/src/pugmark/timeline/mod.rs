@@ -7,14 +7,14 @@ use super::{
     options::Input,
     progress::Progress,
     recording::Traced,
-    symbols::TracedSymbols,
+    symbols::{SourceLine, TracedSymbols},
     walk::{Happening, Time, TraceClock, Unit, walk},
 };
 use crate::output;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use pugmark_decoder_core::image::Image;
-use std::{collections::HashMap, fs, path::PathBuf, process::ExitCode};
+use std::{collections::HashMap, fs, hash::Hash, path::PathBuf, process::ExitCode};
 
 /// The options of `pugmark timeline`.
 #[derive(Args, Clone, Debug)]
@@ -71,6 +71,8 @@ struct Slice {
     order: usize,
     /// The number of its name.
     name: usize,
+    /// The number of the place of its call, if that is known.
+    call: Option<usize>,
     /// How many instructions were executed in it and what it called.
     insns: u64,
 }
@@ -80,6 +82,8 @@ struct Slice {
 struct Drawing {
     unit: Unit,
     names: Vec<String>,
+    /// The lines of source where calls are.
+    places: Vec<SourceLine>,
     tracks: Vec<Track>,
 }
 
@@ -89,12 +93,13 @@ struct Drawing {
 /// If there is no trace or no code, nothing was executed, or the file cannot be written.
 pub fn run(options: &TimelineOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
-    let mut drawing = Drawing { unit: Unit::Instructions, names: vec![], tracks: vec![] };
-    let mut numbers = HashMap::new();
+    let mut drawing = Drawing { unit: Unit::Instructions, names: vec![], places: vec![], tracks: vec![] };
+    let (mut of_names, mut of_places) = (HashMap::new(), HashMap::new());
     let mut left = options.calls;
     for traced in options.input.traces()? {
-        let mut names = Numbers { numbers: &mut numbers, names: &mut drawing.names };
-        let (track, unit) = options.track(&traced, &mut names, &mut left, &mut progress)?;
+        let mut names = Numbers { numbers: &mut of_names, all: &mut drawing.names };
+        let mut places = Numbers { numbers: &mut of_places, all: &mut drawing.places };
+        let (track, unit) = options.track(&traced, &mut names, &mut places, &mut left, &mut progress)?;
         drawing.tracks.push(track);
         drawing.unit = unit;
     }
@@ -113,17 +118,17 @@ pub fn run(options: &TimelineOptions) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives each name a number.
-struct Numbers<'a> {
-    numbers: &'a mut HashMap<String, usize>,
-    names: &'a mut Vec<String>,
+/// Gives each name or place a number.
+struct Numbers<'a, T> {
+    numbers: &'a mut HashMap<T, usize>,
+    all: &'a mut Vec<T>,
 }
 
-impl Numbers<'_> {
-    fn of(&mut self, name: String) -> usize {
-        *self.numbers.entry(name).or_insert_with_key(|name| {
-            self.names.push(name.clone());
-            self.names.len() - 1
+impl<T: Clone + Eq + Hash> Numbers<'_, T> {
+    fn of(&mut self, what: T) -> usize {
+        *self.numbers.entry(what).or_insert_with_key(|what| {
+            self.all.push(what.clone());
+            self.all.len() - 1
         })
     }
 }
@@ -132,7 +137,8 @@ impl TimelineOptions {
     fn track(
         &self,
         traced: &Traced,
-        numbers: &mut Numbers<'_>,
+        numbers: &mut Numbers<'_, String>,
+        places: &mut Numbers<'_, SourceLine>,
         left: &mut usize,
         progress: &mut Progress,
     ) -> Result<(Track, Unit)> {
@@ -146,7 +152,10 @@ impl TimelineOptions {
         let part = traced.part.clone().unwrap_or_default();
         drawer.track.name = traced.part.as_ref().map_or("trace".into(), super::recording::IndexedPart::title);
         (drawer.track.pid, drawer.track.tid) = (part.pid.unwrap_or(1), part.tid.unwrap_or(1));
-        let mut name = |ip| numbers.of(names.name(ip));
+        let mut name = |from: Option<u64>, to| {
+            let call = from.and_then(|from| names.line(from)).map(|line| places.of(line));
+            (numbers.of(names.name(to)), call)
+        };
         let end = walk(&trace, Image::new(&sections), config, clock, progress, &mut |time, what| {
             drawer.add(time, what, &mut name, left);
         });
@@ -166,15 +175,25 @@ struct Drawer {
 }
 
 impl Drawer {
-    fn add(&mut self, time: Time, what: Happening, name: &mut dyn FnMut(u64) -> usize, left: &mut usize) {
+    /// Adds what happens. `name` gives the numbers of a function's name and of the place of its call.
+    fn add(
+        &mut self,
+        time: Time,
+        what: Happening,
+        name: &mut dyn FnMut(Option<u64>, u64) -> (usize, Option<usize>),
+        left: &mut usize,
+    ) {
         match what {
-            Happening::Enter { to, .. } => {
+            Happening::Enter { from, to } => {
                 self.lost_until(time);
                 let drawn = *left > 0;
                 *left = left.saturating_sub(1);
                 let (at, depth, order) = (time.at, self.open.len(), self.entered);
                 self.entered += 1;
-                let mut slice = || Slice { from: at, to: at, depth, order, name: name(to), insns: 0 };
+                let mut slice = || {
+                    let (name, call) = name(from, to);
+                    Slice { from: at, to: at, depth, order, name, call, insns: 0 }
+                };
                 self.open.push(drawn.then(|| (slice(), time.insns)));
             }
             Happening::Leave => {

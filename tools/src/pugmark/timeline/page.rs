@@ -1,6 +1,6 @@
 //! One page for a browser, which needs no network: the drawing as JSON inside a program that shows it.
 
-use super::{Drawing, Slice, Track};
+use super::{Drawing, Slice, SourceLine, Track};
 use serde_json::{Value, json};
 
 const PAGE: &str = include_str!("page.html");
@@ -9,7 +9,10 @@ const PAGE: &str = include_str!("page.html");
 pub(super) fn page(drawing: &Drawing) -> String {
     let first = drawing.tracks.iter().filter_map(Track::begin).min().unwrap_or_default();
     let tracks: Vec<Value> = drawing.tracks.iter().map(|track| track.json(first)).collect();
-    let data = json!({ "unit": drawing.unit.name(), "names": drawing.names, "tracks": tracks }).to_string();
+    let places: Vec<String> = drawing.places.iter().map(SourceLine::to_string).collect();
+    let data =
+        json!({ "unit": drawing.unit.name(), "names": drawing.names, "places": places, "tracks": tracks })
+            .to_string();
     // Nothing in a name may end the script that the data are in.
     PAGE.replace("/*DATA*/null", &data.replace('<', "\\u003c"))
 }
@@ -25,7 +28,7 @@ impl Track {
         let mut slices: Vec<&Slice> = self.slices.iter().collect();
         slices.sort_by_key(|slice| slice.order);
         let slice = |slice: &&Slice| {
-            json!([since(slice.from), since(slice.to), slice.depth, slice.name, slice.insns])
+            json!([since(slice.from), since(slice.to), slice.depth, slice.name, slice.insns, slice.call])
         };
         let loss = |(from, to, why): &(u64, u64, String)| json!([since(*from), since(*to), why]);
         let mark = |(at, text): &(u64, String)| json!([since(*at), text]);

@@ -3,7 +3,7 @@
 //! Source: Perfetto, protos/perfetto/trace/trace_packet.proto and track_event/*.proto; the encoding: Protocol Buffers,
 //! "Encoding".
 
-use super::{Drawing, Slice, Track};
+use super::{Drawing, Slice, SourceLine, Track};
 
 /// The fields of a message, in order.
 #[derive(Default)]
@@ -79,12 +79,25 @@ fn lost(track_uuid: u64, parent: u64) -> Message {
     Message::default().bytes(60, &descriptor.0)
 }
 
+/// The packet of a function's begin, with the line of source that called it.
+fn begin(at: u64, track_uuid: u64, name: &str, call: Option<&SourceLine>) -> Message {
+    let event =
+        Message::default().number(9, Type::Begin as u64).number(11, track_uuid).bytes(23, name.as_bytes());
+    let Some(SourceLine { file, line }) = call else { return packet(at, &event) };
+    let called = Message::default().bytes(2, file.as_bytes()).number(4, u64::from(*line));
+    packet(at, &event.bytes(33, &called.0))
+}
+
 /// The packet of an event.
 fn event(at: u64, what: Type, track_uuid: u64, name: Option<&str>) -> Message {
     let event = Message::default().number(9, what as u64).number(11, track_uuid);
     let event = name.map_or(event.0.clone(), |name| Message(event.0).bytes(23, name.as_bytes()).0);
-    // All packets are of one sequence, in order.
-    Message::default().number(8, at).number(10, 1).bytes(11, &event)
+    packet(at, &Message(event))
+}
+
+/// All packets are of one sequence, in order.
+fn packet(at: u64, event: &Message) -> Message {
+    Message::default().number(8, at).number(10, 1).bytes(11, &event.0)
 }
 
 /// Where the functions begin and end, each inside the one that called it.
@@ -97,7 +110,8 @@ fn calls(drawing: &Drawing, track: &Track, track_uuid: u64) -> Vec<Message> {
         while open.last().is_some_and(|outer| outer.depth >= slice.depth) {
             packets.extend(open.pop().map(end));
         }
-        packets.push(event(slice.from, Type::Begin, track_uuid, Some(&drawing.names[slice.name])));
+        let call = slice.call.map(|call| &drawing.places[call]);
+        packets.push(begin(slice.from, track_uuid, &drawing.names[slice.name], call));
         open.push(slice);
     }
     packets.extend(open.into_iter().rev().map(end));
@@ -133,15 +147,40 @@ mod tests {
     fn shown(bytes: &[u8], inner: &[u64]) -> String {
         let field = |(field, value, bytes): (u64, u64, &[u8])| match bytes {
             [] => format!("{field}={value}"),
-            _ if inner.contains(&field) => format!("{field}=({})", shown(bytes, &[4])),
+            _ if inner.contains(&field) => format!("{field}=({})", shown(bytes, &[4, 33])),
             _ => format!("{field}={}", String::from_utf8_lossy(bytes)),
         };
         fields(bytes).into_iter().map(field).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
+    fn a_number_is_as_many_groups_of_seven_bits_as_it_needs() {
+        // 150 and 300 are the examples of Protocol Buffers, "Encoding".
+        let rows: [(u64, &[u8]); 7] = [
+            (0, b"\x00"),
+            (1, b"\x01"),
+            (127, b"\x7f"),
+            (128, b"\x80\x01"),
+            (150, b"\x96\x01"),
+            (300, b"\xac\x02"),
+            (u64::MAX, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
+        ];
+        for (value, bytes) in rows {
+            let mut message = Message::default();
+            message.varint(value);
+            assert_eq!(message.0, bytes, "{value}");
+        }
+        // The examples' messages: field 1 is 150; field 2 is the text "testing".
+        assert_eq!(Message::default().number(1, 150).0, b"\x08\x96\x01");
+        assert_eq!(Message::default().bytes(2, b"testing").0, b"\x12\x07testing");
+    }
+
+    #[test]
     fn threads_have_a_track_for_functions_and_one_for_losses() {
-        let slice = |from, to, depth, order, name| Slice { from, to, depth, order, name, insns: 0 };
+        let slice = |from, to, depth, order, name| {
+            let call = (order == 2).then_some(0);
+            Slice { from, to, depth, order, name, call, insns: 0 }
+        };
         let one = Track {
             name: "one".into(),
             pid: 7,
@@ -159,7 +198,8 @@ mod tests {
             ..Track::default()
         };
         let names = vec!["main".into(), "leaf".into()];
-        let bytes = trace(&Drawing { unit: Unit::Nanoseconds, names, tracks: vec![one, two] });
+        let places = vec![SourceLine { file: "a.c".into(), line: 300 }];
+        let bytes = trace(&Drawing { unit: Unit::Nanoseconds, names, places, tracks: vec![one, two] });
         let packets: Vec<_> = fields(&bytes)
             .into_iter()
             .map(|(field, _, packet)| {
@@ -175,7 +215,7 @@ mod tests {
                 "8=10 10=1 11=(9=1 11=1 23=main)",
                 "8=20 10=1 11=(9=1 11=1 23=leaf)",
                 "8=30 10=1 11=(9=2 11=1)",
-                "8=40 10=1 11=(9=1 11=1 23=leaf)",
+                "8=40 10=1 11=(9=1 11=1 23=leaf 33=(2=a.c 4=300))",
                 "8=50 10=1 11=(9=2 11=1)",
                 "8=200 10=1 11=(9=2 11=1)",
                 "8=60 10=1 11=(9=1 11=2 23=LOST: a loss)",

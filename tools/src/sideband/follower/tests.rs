@@ -126,3 +126,45 @@ fn records_are_shown_before_what_they_do() {
         ]
     );
 }
+
+#[test]
+fn an_event_says_where_the_trace_is_or_on_which_side_it_was() {
+    use Location::{Kernel, Unknown, User};
+    use pugmark_decoder_core::packet::Pip;
+    let pip = Pip { cr3: 0x1000, non_root: false };
+    let (user, kernel) = (Some(0x1000), Some(KERNEL));
+    let status = |kind, ip| Event { status: true, ..event(kind, ip, 1) };
+    let on = EventKind::Enabled { resumed: false };
+    let from = [Unknown, Kernel, User];
+    // Where it is after an event, from nobody knows where, from the kernel, and from a program.
+    for (event, to) in [
+        (event(on, user, 1), [User; 3]),
+        (event(on, kernel, 1), [Kernel; 3]),
+        (event(on, None, 1), [User; 3]),
+        (event(EventKind::AsyncBranch { from: KERNEL }, user, 1), [User; 3]),
+        // Tracing ends on the way to the side that is not traced.
+        (event(EventKind::Disabled, None, 1), [Unknown, User, Kernel]),
+        (event(EventKind::Disabled, kernel, 1), [Kernel; 3]),
+        (event(EventKind::AsyncDisabled { at: 0x1000 }, None, 1), [Kernel; 3]),
+        (event(EventKind::AsyncDisabled { at: KERNEL }, None, 1), [User; 3]),
+        (event(EventKind::AsyncDisabled { at: KERNEL }, user, 1), [User; 3]),
+        // Only the kernel changes CR3; in a PSB+ the address says where that was.
+        (event(EventKind::Paging(pip), None, 1), [Kernel; 3]),
+        (event(EventKind::Paging(pip), user, 1), [Kernel; 3]),
+        (status(EventKind::Paging(pip), user), [User; 3]),
+        (event(EventKind::AsyncPaging(pip), None, 1), [Kernel; 3]),
+        (event(EventKind::AsyncPaging(pip), user, 1), [User; 3]),
+        (event(EventKind::Overflow, kernel, 1), [Kernel; 3]),
+        (event(EventKind::Overflow, None, 1), [Unknown; 3]),
+        (event(EventKind::Cbr { ratio: 1 }, kernel, 1), [Unknown; 3]),
+        (event(EventKind::Stop, user, 1), [Unknown; 3]),
+        // The lowest address of the kernel is one of its own.
+        (event(EventKind::Exstop, Some(KERNEL - 1), 1), [User; 3]),
+    ] {
+        let found = from.map(|location| {
+            let place = StreamPosition { kernel_start: KERNEL, location, context: None, next: None };
+            place.location_of(&event)
+        });
+        assert_eq!(found, to, "{event:?}");
+    }
+}

@@ -345,11 +345,8 @@ impl<'a> Emulation<'a> {
             // Whatever comes now was written before the thread knew that nothing more is wanted.
             return self.threads[number].read(&mut self.processes[process]);
         }
-        // A thread that goes on with another program waits for the end of the program before.
+        // A thread that goes on with another program: the one before was read to its end when this one was found.
         if let Some(before) = self.before(number).filter(|_| !self.threads[number].followed) {
-            if !self.threads[before].over {
-                return Ok(false);
-            }
             let (first, second) = self.threads.split_at_mut(number);
             second[0].follow(&mut first[before]);
         }

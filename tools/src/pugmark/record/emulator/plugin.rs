@@ -393,7 +393,8 @@ extern "C" fn before_call(
         thread.publish_clock();
         match number {
             call::RT_SIGACTION if a2 != 0 => {
-                // SAFETY: the program gives the system an address to read an action from, which begins with the handler.
+                // SAFETY: the program gives the system an address to read an action from, which begins with the
+                // handler.
                 let handler = unsafe { ((a2 + GUEST_BASE.load(Relaxed)) as *const u64).read_unaligned() };
                 thread.ring.write(Kind::Handler, &[&(a1 as u32).to_le_bytes(), &handler.to_le_bytes()]);
                 if let Some(process) = lock().as_mut() {
@@ -472,8 +473,8 @@ fn follow_exec(thread: &mut PluginThread, path: u64, arguments: u64, environment
     };
 }
 
-/// The command line by which the emulator executes a program with this plugin; `None` if it cannot: the file is no 64-bit
-/// program for this processor, or a script of one.
+/// The command line by which the emulator executes a program with this plugin; `None` if it cannot: the file is no
+/// 64-bit program for this processor, or a script of one.
 pub fn command(folder: &Path, follow: bool, path: &CStr, arguments: &[CString]) -> Option<Vec<CString>> {
     let (mut path, mut arguments) = (path.to_owned(), arguments.to_vec());
     // A script names the program that it is executed by, which may be a script again.

@@ -298,6 +298,11 @@ impl<'a> Thread<'a> {
         let place = next.start;
         if begun < block.len() {
             let Some(last) = begun.checked_sub(1) else { return Ok(true) };
+            // An instruction that reaches into the next page is taken back, and begins a block of its own.
+            if place == block.ip(begun) && !process.is_handler(place) {
+                self.retire(&block, begun, place)?;
+                return Ok(true);
+            }
             let at = block.ip(last);
             self.retire(&block, last, at)?;
             // The emulator begins an instruction anew that it has to execute in another way.
@@ -349,8 +354,8 @@ impl<'a> Thread<'a> {
         Ok(true)
     }
 
-    /// Reports that the first instructions of a block retired, and that the program continued at `next`. At the limit it
-    /// is fewer.
+    /// Reports that the first instructions of a block retired, and that the program continued at `next`. At the limit
+    /// it is fewer.
     fn retire(&mut self, block: &Block, count: usize, next: u64) -> Result<(), RecordError> {
         let Some(part) = &mut self.part else { return Ok(()) };
         let Some(last) = count.checked_sub(1) else { return Ok(()) };
@@ -398,7 +403,6 @@ impl<'a> Thread<'a> {
             self.noted.clear();
             // Into an empty image everything fits.
             let _ = self.code.note(block, &page);
-            self.begin_part()?;
         }
         let number = number as usize;
         self.noted.resize(self.noted.len().max(number + 1), false);

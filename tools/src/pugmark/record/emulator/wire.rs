@@ -28,8 +28,8 @@ const WORDS: u64 = 1 << 19;
 const HEADER_BYTES: usize = 4096;
 const BYTES: usize = HEADER_BYTES + 4 * WORDS as usize;
 
-/// A word with this bit begins a message: a kind, and the number of words that follow. In a thread's ring any other word
-/// is the number of a block that begins to be executed.
+/// A word with this bit begins a message: a kind, and the number of words that follow. In a thread's ring any other
+/// word is the number of a block that begins to be executed.
 pub const MESSAGE: u32 = 1 << 31;
 const KIND_SHIFT: u32 = 24;
 const LENGTH: u32 = (1 << KIND_SHIFT) - 1;
@@ -38,8 +38,8 @@ const LENGTH: u32 = (1 << KIND_SHIFT) - 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Definitions: a block. Its number, its address (2 words), the number of instructions, their lengths (a byte each), their
-    /// bytes.
+    /// Definitions: a block. Its number, its address (2 words), the number of instructions, their lengths (a byte
+    /// each), their bytes.
     Block,
     /// Definitions: a page of code. Its address (2 words), its bytes.
     Page,
@@ -47,7 +47,8 @@ pub enum Kind {
     Program,
     /// Of the last block only this number of instructions began.
     Partial,
-    /// A signal's number, and the address of its handler (2 words), or 0. Definitions: one that a forked process inherited.
+    /// A signal's number, and the address of its handler (2 words), or 0. Definitions: one that a forked process
+    /// inherited.
     Handler,
     /// The time is at least this (2 words).
     Time,
@@ -94,13 +95,13 @@ pub struct Header {
     /// The process and the thread that write.
     pub pid: AtomicU32,
     pub tid: AtomicU32,
-    /// The number of the process's ring of definitions in its file's name: a process that executes another program begins
-    /// another one.
+    /// The number of the process's ring of definitions in its file's name: a process that executes another program
+    /// begins another one.
     pub generation: AtomicU32,
     /// When the ring was made, in nanoseconds of the monotonic clock.
     pub made: AtomicU64,
-    /// Definitions of a forked process: the process that it was forked from, the generation there, and the number of blocks
-    /// that it inherited. The process is 0 if it was not forked.
+    /// Definitions of a forked process: the process that it was forked from, the generation there, and the number of
+    /// blocks that it inherited. The process is 0 if it was not forked.
     pub parent: AtomicU32,
     pub parent_generation: AtomicU32,
     pub inherited: AtomicU32,

@@ -1,5 +1,7 @@
 //! Tests with a scripted program: the rings are written here, in place of the plugin.
 
+mod processes;
+
 use super::*;
 use crate::description::{IMAGE, TRACE};
 use plugin::wire::{Kind, MESSAGE};
@@ -210,7 +212,7 @@ fn one_thread(script: &Script, told: &[Told<'_>]) -> Part {
 fn blocks_system_calls_and_signals_are_the_flow_that_they_stand_for() {
     let [r, c, s] = RETURN;
     let partial = |count: &'static [u32]| Says(Kind::Partial, count);
-    let rows: [(&[Told<'_>], &str); 22] = [
+    let rows: [(&[Told<'_>], &str); 23] = [
         // A jump that is not taken, a system call, a jump to where it began, one that is taken.
         (
             &[Run(0), Run(1), CALL, Run(2), Run(3), Run(0), Run(4)],
@@ -226,6 +228,8 @@ fn blocks_system_calls_and_signals_are_the_flow_that_they_stand_for() {
         // The block ends early and goes on where it was.
         (&[Run(2), partial(&[2]), Run(9), Run(3)], "+ 1006 1008 1009 -100a"),
         (&[Run(2), partial(&[0]), Run(2), Run(3)], "+ 1006 1008 1009 -100a"),
+        // It ends early after an instruction, and the next one begins a block of its own.
+        (&[Run(2), partial(&[1]), Run(9), Run(3)], "+ 1006 1008 1009 -100a"),
         // Another signal, of which it is known where it came.
         (
             &[Run(2), Run(12), r, c, s, Run(3), Run(0)],
@@ -399,102 +403,6 @@ fn what_cannot_be_read_is_said() {
 }
 
 #[test]
-fn a_forked_process_has_the_code_and_the_handlers_of_its_parent() {
-    let script = Script::new("fork");
-    let emulation = script.emulation();
-    let parent = process_ring(&emulation, (PID, 0), 0..13, |_| ());
-    parent.header().forks.store(1, Relaxed);
-    let _first =
-        thread_ring(&emulation, (PID, 0), PID, &[&HANDLERS[..], &[Run(2), CALL, Run(3), EXIT]].concat());
-    // It has inherited all blocks but the last ones.
-    let mut child = process_ring(&emulation, (PID + 1, 1), 12..16, |header| {
-        header.parent.store(PID, Relaxed);
-        header.inherited.store(12, Relaxed);
-        header.made.store(5, Relaxed);
-    });
-    tell(&mut child, &HANDLERS[..1]);
-    let _second = thread_ring(&emulation, (PID + 1, 1), PID + 1, &[Run(2), Run(10), Run(12), Run(1), EXIT]);
-    let recording = emulation.run(&mut |_| {}).unwrap();
-    assert_eq!(recording.unreported, 0);
-    let parts: Vec<_> = recording.parts.iter().map(|part| (part.task, part.thread.tid, flow(part))).collect();
-    let [one, two] = [PID, PID + 1].map(u32::cast_signed);
-    let (first, second) = ("+ 1006 1008 1009 -100a", "+ 1006 1008 -1009 + 2000 2001 3000 3001 -1003");
-    assert_eq!(parts, [(1, one, first.into()), (2, two, second.into())]);
-}
-
-#[test]
-fn who_executes_another_program_goes_on_with_its_own_number() {
-    let script = Script::new("exec");
-    let mut emulation = script.emulation();
-    let (first, other, second) = ((PID, 0), (PID + 9, 1), (PID, 2));
-    let process = |emulation: &Emulation<'_>, id, made| {
-        process_ring(emulation, id, 0..BLOCKS.len(), |header| header.made.store(made, Relaxed))
-    };
-    // The second thread of the first process executes a program. The other process is about to execute one, too.
-    let exec = Says(Kind::Exec, &[]);
-    let mut rings = vec![
-        process(&emulation, first, 0),
-        thread_ring(&emulation, first, PID, &[Run(2), Run(3)]),
-        thread_ring(&emulation, first, PID + 1, &[Run(4), Run(2), exec]),
-        process(&emulation, other, 10),
-        thread_ring(&emulation, other, PID + 9, &[Run(3), Run(0), exec]),
-    ];
-    emulation.find_rings().unwrap();
-    emulation.read_threads().unwrap();
-    rings.push(process(&emulation, second, 20));
-    rings.push(thread_ring(&emulation, second, PID, &[Run(0), Run(4), EXIT]));
-    let recording = emulation.run(&mut |_| {}).unwrap();
-    drop(rings);
-    let parts: Vec<_> = recording.parts.iter().map(|part| (part.task, part.cause, flow(part))).collect();
-    let expected = [
-        (1, Cause::Over, "+ 1006 1008 1009 -100a"),
-        (2, Cause::Exec, "+ 1014 1015 -1006"),
-        (2, Cause::Over, "+ 1000 1001 -1014"),
-        (3, Cause::Exec, "+ 100a -1000"),
-    ];
-    assert_eq!(parts, expected.map(|(task, cause, flow)| (task, cause, flow.to_owned())));
-    assert_eq!(recording.parts[2].dir, script.options.out.join("task-2/2"));
-}
-
-#[test]
-fn the_program_before_is_over_as_soon_as_the_next_is_found() {
-    let script = Script::new("over");
-    let mut emulation = script.emulation();
-    // A process that goes on.
-    let pid = std::process::id();
-    let _first = process_ring(&emulation, (pid, 0), 0..1, |_| ());
-    let _other = process_ring(&emulation, (PID, 0), 0..1, |_| ());
-    emulation.find_rings().unwrap();
-    let _next = process_ring(&emulation, (pid, 1), 0..1, |header| header.made.store(5, Relaxed));
-    emulation.find_rings().unwrap();
-    let mut over: Vec<_> = emulation
-        .processes
-        .iter()
-        .map(|process| (process.pid(), process.generation(), process.over))
-        .collect();
-    over.sort_unstable();
-    let mut expected = [(pid, 0, true), (pid, 1, false), (PID, 0, false)];
-    expected.sort_unstable();
-    assert_eq!(over, expected);
-}
-
-#[test]
-fn a_process_that_was_forked_and_never_reported_is_waited_for_but_not_for_ever() {
-    let script = Script::new("unreported");
-    let mut emulation = script.emulation();
-    let process = process_ring(&emulation, (PID, 0), 0..1, |_| ());
-    process.header().forks.store(2, Relaxed);
-    emulation.find_rings().unwrap();
-    // The emulator has ended.
-    emulation.child.wait().unwrap();
-    assert!(!emulation.has_ended().unwrap());
-    assert_eq!((emulation.unreported(), emulation.ending), (2, Some(Ending::Exit(0))));
-    assert!(!emulation.has_ended().unwrap());
-    emulation.over_since = Instant::now().checked_sub(LONGEST_FORK);
-    assert!(emulation.has_ended().unwrap());
-}
-
-#[test]
 fn a_recording_that_is_given_up_kills_the_program_and_tells_the_plugin() {
     let script = Script::new("given-up");
     let child = Command::new("sleep").arg("1000").spawn().unwrap();
@@ -536,4 +444,52 @@ fn the_room_of_what_was_read_is_written_again() {
     drop(done);
     watcher.join().unwrap();
     assert_eq!(flow(&emulation.run(&mut |_| {}).unwrap().parts[0]), "+ 1006 1008 1009 -100a");
+}
+
+#[test]
+fn progress_is_reported_after_so_many_instructions() {
+    let script = Script::new("progress");
+    let emulation = script.emulation();
+    let _process = process_ring(&emulation, (PID, 0), 0..BLOCKS.len(), |_| ());
+    // Eight instructions each time.
+    let told = [[Run(2), Run(3), Run(0), Run(4)].repeat(1200), vec![EXIT]].concat();
+    let _thread = thread_ring(&emulation, (PID, 0), PID, &told);
+    let mut seen = vec![];
+    let recording = emulation.run(&mut |progress| seen.push(progress)).unwrap();
+    let part = &recording.parts[0];
+    // But for the last block.
+    assert_eq!(part.truth.count(), 8 * 1200 - 2);
+    assert!(!seen.is_empty() && seen.iter().all(|progress| progress.tasks == 1), "{seen:?}");
+    assert!(
+        seen.iter().all(|progress| progress.steps >= PROGRESS_EVERY && progress.bytes <= part.bytes),
+        "{seen:?}"
+    );
+    assert!(seen.windows(2).all(|pair| pair[1].steps >= pair[0].steps + PROGRESS_EVERY), "{seen:?}");
+}
+
+#[test]
+fn an_emulator_that_does_not_load_the_plugin_is_an_error() {
+    let script = Script::new("no-plugin");
+    let error = anyhow::Error::from(script.emulation().run(&mut |_| {}).unwrap_err());
+    assert!(format!("{error:#}").contains("it did not load the plugin; try --engine stepping"), "{error:#}");
+}
+
+#[test]
+fn a_zombie_does_not_live_whatever_a_process_is_called() {
+    let script = Script::new("alive");
+    // The name is in parentheses before the state, and may have some of its own.
+    let program = script.scratch.join("a) Z (b");
+    std::os::unix::fs::symlink(find_program(&"sleep".into()).unwrap(), &program).unwrap();
+    let mut child = Command::new(program).arg("1000").spawn().unwrap();
+    let pid = child.id();
+    assert!(is_alive(pid) && is_alive(std::process::id()));
+    child.kill().unwrap();
+    // Nobody has waited for it.
+    let begin = Instant::now();
+    while is_alive(pid) && begin.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(PAUSE);
+    }
+    assert!(!is_alive(pid) && Path::new(&format!("/proc/{pid}/stat")).exists());
+    child.wait().unwrap();
+    assert!(!is_alive(pid));
 }

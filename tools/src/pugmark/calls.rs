@@ -1,0 +1,112 @@
+//! `pugmark calls`: the calls that a function makes, in order.
+
+use super::{
+    options::Input,
+    progress::Progress,
+    recording::Traced,
+    symbols::TracedSymbols,
+    walk::{Happening, Time, TraceClock, walk},
+};
+use crate::output;
+use anyhow::{Result, ensure};
+use clap::Args;
+use pugmark_decoder_core::image::Image;
+use serde_json::json;
+use std::{path::PathBuf, process::ExitCode};
+
+/// The options of `pugmark calls`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    mut_arg("layer", |layer| layer.hide(true)),
+    mut_arg("threads", |threads| threads.hide(true)),
+    after_help = "\
+Examples:
+  pugmark calls --of main a.rec                       what main called, and after how many instructions
+  pugmark calls --of start_kernel boot.rec            how Linux boots"
+)]
+pub struct CallsOptions {
+    /// The function whose calls are printed
+    #[arg(long, value_name = "FUNCTION")]
+    of: String,
+    /// Take the names of functions from this file, too; repeatable
+    #[arg(long, value_name = "FILE")]
+    symbols: Vec<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    input: Input,
+}
+
+/// A call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct MadeCall {
+    /// How many instructions came before, those of earlier parts of the same task among them.
+    at: u64,
+    /// The name of the function that was called.
+    name: String,
+}
+
+/// Runs `pugmark calls`.
+///
+/// # Errors
+/// If there is no trace or no code, the function makes no call, or the output cannot be written.
+pub fn run(options: &CallsOptions) -> Result<ExitCode> {
+    let mut progress = Progress::stderr();
+    let (mut calls, mut before, mut task) = (vec![], 0, None);
+    for traced in options.input.traces()? {
+        let own = traced.part.as_ref().and_then(|part| part.task);
+        if task.replace(own) != Some(own) {
+            before = 0;
+        }
+        before = options.calls(&traced, before, &mut calls, &mut progress)?;
+    }
+    ensure!(
+        !calls.is_empty(),
+        "--of {}: no function of that name makes a call; --symbols FILE gives more names",
+        options.of
+    );
+    output::page(|out| {
+        if options.json {
+            let entry = |call: &MadeCall| json!({ "at": call.at, "name": call.name });
+            return writeln!(out, "{}", json!({ "calls": calls.iter().map(entry).collect::<Vec<_>>() }));
+        }
+        calls.iter().try_for_each(|MadeCall { at, name }| writeln!(out, "{at:>16}  {name}"))
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl CallsOptions {
+    /// Adds the calls in a trace before which so many instructions were executed. Returns how many were after it.
+    fn calls(
+        &self,
+        traced: &Traced,
+        before: u64,
+        calls: &mut Vec<MadeCall>,
+        progress: &mut Progress,
+    ) -> Result<u64> {
+        let code = self.input.code(traced)?;
+        let trace = self.input.load(traced, progress)?;
+        let config = self.input.config(traced)?;
+        let names = TracedSymbols::of(traced, &code, self.input.symfs.as_deref(), &self.symbols)?;
+        let sections = code.sections();
+        let clock = TraceClock::of(&trace, config);
+        let end = walk(&trace, Image::new(&sections), config, clock, progress, &mut |time, what| {
+            calls.extend(made_call(&self.of, &names, before, time, &what));
+        });
+        Ok(before + end.insns)
+    }
+}
+
+/// What happened, if it is a call by this function.
+fn made_call(
+    function: &str,
+    names: &TracedSymbols,
+    before: u64,
+    time: Time,
+    what: &Happening,
+) -> Option<MadeCall> {
+    let &Happening::Enter { from: Some(from), to } = what else { return None };
+    let is_of = names.function(from).is_some_and(|(name, _)| name == function);
+    is_of.then(|| MadeCall { at: before + time.insns, name: names.place(to) })
+}

@@ -1,0 +1,545 @@
+//! `pugmark script`: what was executed, one instruction, branch or call a line, as `perf script` lays it out.
+
+mod columns;
+mod straight;
+
+use super::{
+    options::Input,
+    progress::{Progress, Size},
+    recording::Traced,
+    symbols::{NamedPlace, TracedSymbols},
+    transfers::{Transfer, Transfers},
+    walk::{Happening, Time, TraceClock, Unit, walk},
+};
+use crate::{
+    number,
+    output::{self, tell},
+};
+use anyhow::{Context, Result, anyhow, ensure};
+use clap::Args;
+use columns::{ScriptColumns, ScriptField, When};
+use pugmark_decoder_core::{
+    config::Config,
+    event::EventKind,
+    flow::{FlowItem, InsnDecoder},
+    image::Image,
+    time::{Span, Timeline},
+};
+use std::{
+    io::{self, Write},
+    ops::Range,
+    process::ExitCode,
+};
+
+/// The options of `pugmark script`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    mut_arg("layer", |layer| layer.hide(true)),
+    mut_arg("threads", |threads| threads.hide(true)),
+    after_help = "\
+Examples:
+  pugmark script -F ip --symfs root perf.data         as perf script --itrace=i1i -F ip
+  pugmark script --function main -F +inline a.rec     one function's instructions, with lines of source
+  pugmark script --branches -F +flags,time a.rec      branches that were taken, and when
+  pugmark script --call-trace --tid 12 a.rec          one thread's calls, indented"
+)]
+pub struct ScriptOptions {
+    #[command(flatten)]
+    what: ScriptKind,
+    /// Columns, or + and columns to add: comm, pid, tid, time, tsc, flags, ip, sym, symoff, dso,
+    /// addr (where a branch went), insn (its bytes), disasm, srcline, inline (with callers)
+    #[arg(short = 'F', long, value_name = "FIELDS", value_parser = fields, verbatim_doc_comment)]
+    fields: Option<ScriptFields>,
+    /// Only what is in this function
+    #[arg(long, value_name = "NAME")]
+    function: Option<String>,
+    /// Only what is at these addresses; TO is the first one that is not meant
+    #[arg(long, value_name = "FROM-TO", value_parser = addresses)]
+    addresses: Option<Range<u64>>,
+    /// Only what was executed between these times, as -F time shows them; either may be left out
+    #[arg(long, value_name = "FROM,TO", value_parser = times)]
+    time: Option<TimeRange>,
+    /// Only this thread
+    #[arg(long, value_name = "NUMBER")]
+    tid: Option<i32>,
+    #[command(flatten)]
+    input: Input,
+}
+
+/// What a line is for.
+#[derive(Args, Clone, Copy, Debug)]
+#[group(multiple = false)]
+struct ScriptKind {
+    /// Print instructions; that is what is printed without this, too
+    #[arg(long)]
+    insns: bool,
+    /// Print branches that were taken, interrupts, and where tracing began and ended
+    #[arg(long)]
+    branches: bool,
+    /// Print calls and returns alone
+    #[arg(long)]
+    calls: bool,
+    /// Print the functions that were called, indented
+    #[arg(long)]
+    call_trace: bool,
+}
+
+/// Columns: those of the command line, or in addition to the usual ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ScriptFields {
+    more: bool,
+    fields: Vec<ScriptField>,
+}
+
+/// From when to when: seconds and billionths, or a number of ticks or instructions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct TimeRange {
+    from: Option<(u64, u64)>,
+    to: Option<(u64, u64)>,
+}
+
+fn fields(text: &str) -> Result<ScriptFields> {
+    use clap::ValueEnum;
+    let (more, text) = text.strip_prefix('+').map_or((false, text), |rest| (true, rest));
+    let field = |name: &str| {
+        let known = ScriptField::value_variants().iter().filter_map(ScriptField::to_possible_value);
+        let names: Vec<_> = known.map(|value| value.get_name().to_owned()).collect();
+        ScriptField::from_str(name, false).map_err(|_| anyhow!("{name} is none of {}", names.join(", ")))
+    };
+    Ok(ScriptFields { more, fields: text.split(',').map(field).collect::<Result<_>>()? })
+}
+
+fn addresses(text: &str) -> Result<Range<u64>> {
+    let range = text.split_once('-').and_then(|(from, to)| Some(number::parse(from)?..number::parse(to)?));
+    let range = range.ok_or_else(|| anyhow!("write two addresses, as in 0x1000-0x2000"))?;
+    ensure!(!range.is_empty(), "the second address is not after the first");
+    Ok(range)
+}
+
+fn times(text: &str) -> Result<TimeRange> {
+    let one = |text: &str| -> Option<Option<(u64, u64)>> {
+        if text.is_empty() {
+            return Some(None);
+        }
+        let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
+        let digits = rest.len() <= 9 && rest.bytes().all(|byte| byte.is_ascii_digit());
+        let billionths = format!("{rest:0<9}").parse().ok().filter(|_| digits)?;
+        Some(Some((whole.parse().ok()?, billionths)))
+    };
+    let both = text.split_once(',').and_then(|(from, to)| Some(TimeRange { from: one(from)?, to: one(to)? }));
+    both.ok_or_else(|| anyhow!("write two times with a comma between them, as in 1.5,2.000001 or 1.5,"))
+}
+
+impl TimeRange {
+    fn contains(&self, at: u64, unit: Unit) -> bool {
+        let in_unit = |(whole, billionths): (u64, u64)| match unit {
+            Unit::Nanoseconds => whole.saturating_mul(1_000_000_000).saturating_add(billionths),
+            Unit::Ticks | Unit::Instructions => whole,
+        };
+        self.from.is_none_or(|from| at >= in_unit(from)) && self.to.is_none_or(|to| at < in_unit(to))
+    }
+}
+
+/// Runs `pugmark script`. The exit status is 1 if a trace has errors or nothing in it was executed.
+///
+/// # Errors
+/// If there is no trace or no code, no thread is the one that is wanted, or the output cannot be written.
+pub fn run(options: &ScriptOptions) -> Result<ExitCode> {
+    let mut progress = Progress::stderr();
+    let mut traces = options.input.traces()?;
+    if let Some(tid) = options.tid {
+        let title = |traced: &Traced| traced.part.as_ref().map(super::recording::IndexedPart::title);
+        let known: Vec<_> = traces.iter().filter_map(title).collect();
+        traces.retain(|traced| traced.part.as_ref().and_then(|part| part.tid) == Some(tid));
+        ensure!(!traces.is_empty(), "--tid {tid}: there is no such thread among: {}", known.join("; "));
+    }
+    let (mut executed, mut errors) = (false, 0);
+    let mut result = Ok(());
+    output::page(|out| {
+        for traced in &traces {
+            match options.script(traced, out, &mut progress) {
+                Ok((any, wrong)) => (executed, errors) = (executed | any, errors + wrong),
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        Ok(())
+    })?;
+    result?;
+    let good = executed && errors == 0;
+    if !good {
+        tell(format_args!(
+            "pugmark: warning: {errors} errors in the traces, or no code was executed: `pugmark decode` says more"
+        ));
+    }
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl ScriptOptions {
+    /// The columns, in any order.
+    fn columns(&self, unit: Unit) -> Vec<ScriptField> {
+        use ScriptField::{Addr, Callindent, Dso, Ip, Sym, Symoff, Time};
+        let usual = match self.what {
+            ScriptKind { call_trace: true, .. } if unit == Unit::Instructions => vec![Callindent],
+            ScriptKind { call_trace: true, .. } => vec![Time, Callindent],
+            ScriptKind { branches: true, .. } | ScriptKind { calls: true, .. } => {
+                vec![Ip, Sym, Symoff, Dso, Addr]
+            }
+            ScriptKind { .. } => vec![Ip, Sym, Symoff, Dso],
+        };
+        match &self.fields {
+            None => usual,
+            Some(ScriptFields { more: false, fields }) => fields.clone(),
+            Some(ScriptFields { more: true, fields }) => [&usual[..], fields].concat(),
+        }
+    }
+
+    /// Writes the lines of a trace. Returns whether there were instructions, and the number of errors.
+    fn script(&self, traced: &Traced, out: &mut dyn Write, progress: &mut Progress) -> Result<(bool, usize)> {
+        let code = self.input.code(traced)?;
+        let trace = self.input.load(traced, progress)?;
+        let config = self.input.config(traced)?;
+        let clock = TraceClock::of(&trace, config);
+        let fields = self.columns(clock.unit);
+        let symbols = match self.needs_symbols(&fields) {
+            true => TracedSymbols::of(traced, &code, self.input.symfs.as_deref(), &[])?,
+            false => TracedSymbols::default(),
+        };
+        let sections = code.sections();
+        let image = Image::new(&sections);
+        let columns = ScriptColumns {
+            fields: &fields,
+            symbols: &symbols,
+            part: traced.part.as_ref(),
+            image,
+            unit: clock.unit,
+        };
+        let mut lines = ScriptLines { options: self, columns, out, failed: None, executed: false, progress };
+        let ScriptKind { branches, calls, call_trace, .. } = self.what;
+        let errors = if call_trace {
+            lines.calls(&trace, image, config, clock)
+        } else if branches || calls || self.needs_time(&fields) {
+            lines.flow(&trace, image, config, clock)
+        } else {
+            lines.straight(&trace, image, config)
+        };
+        let (executed, failed) = (lines.executed, lines.failed.take());
+        progress.end();
+        failed.map_or(Ok(()), Err).context(output::CANNOT_WRITE)?;
+        Ok((executed, errors))
+    }
+
+    fn needs_symbols(&self, fields: &[ScriptField]) -> bool {
+        use ScriptField::{Callindent, Dso, Inline, Srcline, Sym, Symoff};
+        let named = [Callindent, Dso, Inline, Srcline, Sym, Symoff];
+        self.function.is_some() || fields.iter().any(|field| named.contains(field))
+    }
+
+    fn needs_time(&self, fields: &[ScriptField]) -> bool {
+        let timed = |field: &ScriptField| matches!(field, ScriptField::Time | ScriptField::Tsc);
+        self.time.is_some() || fields.iter().any(timed)
+    }
+
+    /// Whether what is at an address is to be shown.
+    fn is_wanted(&self, ip: u64, place: &NamedPlace<'_>) -> bool {
+        let named = |name: &String| place.function.is_some_and(|(known, _)| known == name);
+        self.addresses.as_ref().is_none_or(|range| range.contains(&ip))
+            && self.function.as_ref().is_none_or(named)
+    }
+
+    fn is_in_time(&self, at: u64, unit: Unit) -> bool {
+        self.time.as_ref().is_none_or(|time| time.contains(at, unit))
+    }
+}
+
+/// Writes what was executed as lines.
+struct ScriptLines<'a> {
+    options: &'a ScriptOptions,
+    columns: ScriptColumns<'a>,
+    out: &'a mut dyn Write,
+    /// Why a line could not be written.
+    failed: Option<io::Error>,
+    executed: bool,
+    progress: &'a mut Progress,
+}
+
+impl<'a> ScriptLines<'a> {
+    fn place(&self, ip: u64) -> NamedPlace<'a> {
+        match self.options.needs_symbols(self.columns.fields) {
+            true => self.columns.symbols.find(ip),
+            false => NamedPlace::default(),
+        }
+    }
+
+    fn keep(&mut self, result: io::Result<()>) {
+        self.failed = self.failed.take().or(result.err());
+    }
+
+    /// Writes instructions or transfers, with their times. Returns the number of errors.
+    fn flow(&mut self, trace: &[u8], image: Image<'_>, config: Config<'_>, clock: TraceClock) -> usize {
+        let mut timeline = Timeline::new(trace, config);
+        let mut decoder = InsnDecoder::with_config(trace, image, config);
+        let mut transfers = Transfers::default();
+        let (mut errors, mut executed, mut when) = (0, 0, When::default());
+        let needs_time = self.options.needs_time(self.columns.fields);
+        let by_insn = !(self.options.what.branches || self.options.what.calls);
+        self.progress.begin("decoding", Size::Bytes(trace.len() as u64));
+        while self.failed.is_none() && decoder.resync().is_some() {
+            transfers.forget();
+            loop {
+                let item = match decoder.next() {
+                    Ok(Some(item)) => item,
+                    Ok(None) => break,
+                    Err(error) => {
+                        errors += 1;
+                        let written = writeln!(self.out, " instruction trace error: {error}");
+                        self.keep(written);
+                        break;
+                    }
+                };
+                let (span, insn) = match &item {
+                    FlowItem::Insn(insn) => (decoder.span(), Some(insn)),
+                    FlowItem::Event(event) => (Span::at(event.offset), None),
+                };
+                let transfer = if by_insn { None } else { transfers.step(&item, image) };
+                let is_shown = transfer.is_some() || by_insn && insn.is_some();
+                if needs_time
+                    && is_shown
+                    && let Some((at, tsc)) = clock.time(&mut timeline, span, executed)
+                {
+                    // It never goes back.
+                    when = When { at: at.max(when.at), tsc };
+                }
+                if let Some(insn) = insn {
+                    executed += 1;
+                    self.executed = true;
+                    if by_insn {
+                        self.insn(insn.ip, when);
+                    }
+                } else if let FlowItem::Event(event) = &item
+                    && !event.status
+                    && event.kind == EventKind::Overflow
+                {
+                    let written = writeln!(self.out, " instruction trace error: the processor lost packets");
+                    self.keep(written);
+                }
+                if let Some(transfer) = transfer
+                    && (self.options.what.branches || transfer.is_call_or_return)
+                {
+                    self.transfer(transfer, when);
+                }
+                self.progress.step(|| decoder.held());
+                if self.failed.is_some() {
+                    break;
+                }
+            }
+        }
+        errors
+    }
+
+    fn insn(&mut self, ip: u64, when: When) {
+        let place = self.place(ip);
+        if self.options.is_in_time(when.at, self.columns.unit) && self.options.is_wanted(ip, &place) {
+            let Self { columns, out, .. } = self;
+            let written = columns
+                .begin(when, out)
+                .and_then(|()| columns.place(ip, &place, out))
+                .and_then(|()| columns.end(Some(ip), out));
+            self.keep(written);
+        }
+    }
+
+    /// Writes a transfer, if it begins or ends where it is wanted.
+    fn transfer(&mut self, transfer: Transfer, when: When) {
+        let Transfer { from, to, flags, .. } = transfer;
+        let place = from.map(|from| self.place(from)).unwrap_or_default();
+        let wanted = |ip: u64| self.options.is_wanted(ip, &self.place(ip));
+        if !self.options.is_in_time(when.at, self.columns.unit)
+            || !from.is_some_and(wanted) && !to.is_some_and(wanted)
+        {
+            return;
+        }
+        let Self { columns, out, .. } = self;
+        let written = columns
+            .begin(when, out)
+            .and_then(|()| match columns.has(ScriptField::Flags) {
+                true => write!(out, "  {flags:<15} "),
+                false => Ok(()),
+            })
+            .and_then(|()| columns.place(from.unwrap_or(0), &place, out))
+            .and_then(|()| columns.target(to, out))
+            .and_then(|()| columns.end(from, out));
+        self.keep(written);
+    }
+
+    /// Writes the functions that are called, each four columns more to the right than its caller. Returns the number of
+    /// errors.
+    fn calls(&mut self, trace: &[u8], image: Image<'_>, config: Config<'_>, clock: TraceClock) -> usize {
+        let (mut depth, mut errors) = (0_usize, 0);
+        let mut within = None;
+        let mut progress = std::mem::replace(self.progress, Progress::hidden());
+        walk(trace, image, config, clock, &mut progress, &mut |time, what| {
+            match what {
+                Happening::Enter { from, to } => {
+                    self.executed = true;
+                    let place = self.place(to);
+                    // Of one function all that it calls is shown, too.
+                    if within.is_none() && self.options.is_wanted(to, &place) {
+                        within = Some(depth);
+                    }
+                    if within.is_some() {
+                        let name = self.columns.symbols.name(to);
+                        self.call(time, depth - within.unwrap_or(0), &name, from);
+                    }
+                    depth += 1;
+                }
+                Happening::Leave => {
+                    depth = depth.saturating_sub(1);
+                    within = within.filter(|within| depth > *within);
+                }
+                Happening::Loss(why) => {
+                    errors += 1;
+                    self.call(time, 0, &format!("instruction trace error: {why}"), None);
+                }
+                Happening::Off | Happening::On | Happening::Mark(_) => {}
+            }
+        });
+        *self.progress = progress;
+        errors
+    }
+
+    fn call(&mut self, time: Time, depth: usize, text: &str, from: Option<u64>) {
+        if self.failed.is_some() || !self.options.is_in_time(time.at, self.columns.unit) {
+            return;
+        }
+        let when = When { at: time.at, tsc: None };
+        let Self { columns, out, .. } = self;
+        let written = columns
+            .begin(when, out)
+            .and_then(|()| write!(out, "{:indent$}{text}", "", indent = 4 * depth))
+            .and_then(|()| columns.end_of_call(from, out));
+        self.keep(written);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pugmark::cli::{Cli, PugmarkCommand};
+    use clap::Parser;
+    use pugmark_decoder_core::graph::{ExecutionSink, Straight};
+
+    fn options(words: &str) -> ScriptOptions {
+        let words = format!("pugmark script {words} trace");
+        match Cli::parse_from(words.split_whitespace()).command {
+            PugmarkCommand::Script(options) => options,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn columns<'a>(fields: &'a [ScriptField], symbols: &'a TracedSymbols) -> ScriptColumns<'a> {
+        ScriptColumns { fields, symbols, part: None, image: Image::new(&[]), unit: Unit::Instructions }
+    }
+
+    #[test]
+    fn a_line_has_the_columns_that_are_asked_for() {
+        let known = NamedPlace { function: Some(("f", 0x1f)), object: Some("/x") };
+        for (words, expected, unknown) in [
+            ("", "             1000 f+0x1f (/x)", "             1000 [unknown] ([unknown])"),
+            ("-F ip", "             1000", "             1000"),
+            ("-F sym", " f", " [unknown]"),
+            ("-F symoff", " f+0x1f", " [unknown]"),
+            ("-F sym,symoff", " f+0x1f", " [unknown]"),
+            ("-F dso", " (/x)", " ([unknown])"),
+            ("-F dso,ip", "             1000 (/x)", "             1000 ([unknown])"),
+        ] {
+            let (fields, symbols) = (options(words).columns(Unit::Instructions), TracedSymbols::default());
+            for (place, expected) in [(known, expected), (NamedPlace::default(), unknown)] {
+                let mut line = vec![];
+                let columns = columns(&fields, &symbols);
+                columns.place(0x1000, &place, &mut line).unwrap();
+                columns.end(Some(0x1000), &mut line).unwrap();
+                assert_eq!(String::from_utf8(line).unwrap(), format!("{expected}\n"), "{words}");
+            }
+            assert_eq!(options(words).needs_symbols(&fields), words != "-F ip", "{words}");
+        }
+        assert!(options("-F ip --function f").needs_symbols(&[ScriptField::Ip]));
+    }
+
+    #[test]
+    fn instructions_of_a_function_and_of_a_range_are_wanted() {
+        let place = |name| NamedPlace { function: Some((name, 0)), object: None };
+        for (words, inside, outside, other) in [
+            ("", true, true, true),
+            ("--function f", true, true, false),
+            ("--addresses 0x1000-0x1002", true, false, true),
+            ("--function f --addresses 0x1000-0x1002", true, false, false),
+        ] {
+            let wanted = |ip, name| options(words).is_wanted(ip, &place(name));
+            assert_eq!((wanted(0x1000, "f"), wanted(0x1001, "f")), (inside, inside), "{words}");
+            assert_eq!((wanted(0xfff, "f"), wanted(0x1002, "f")), (outside, outside), "{words}");
+            assert_eq!(wanted(0x1001, "g"), other, "{words}");
+            assert_eq!(options(words).is_wanted(0x1001, &NamedPlace::default()), other, "{words}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_written_ends_the_decoding() {
+        let (symbols, options) = (TracedSymbols::default(), options("-F ip"));
+        let fields = options.columns(Unit::Instructions);
+        let (mut none, mut some) = ([0; 0], [0; 18]);
+        for (room, full) in [(&mut none[..], true), (&mut some[..], false)] {
+            let (mut out, mut progress) = (room, Progress::hidden());
+            let mut lines = ScriptLines {
+                options: &options,
+                columns: columns(&fields, &symbols),
+                out: &mut out,
+                failed: None,
+                executed: false,
+                progress: &mut progress,
+            };
+            assert!(!lines.is_full());
+            // One instruction of one byte.
+            lines.insns(Straight { ip: 0x1000, lengths: 1 });
+            assert_eq!((lines.executed, lines.is_full(), lines.failed.is_some()), (true, full, full));
+        }
+    }
+
+    #[test]
+    fn addresses_are_two_numbers_of_which_the_second_is_larger() {
+        assert_eq!(addresses("0x10-32").unwrap(), 0x10..0x20);
+        for bad in ["", "0x10", "0x10-", "0x20-0x10", "16-16"] {
+            assert!(addresses(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn columns_are_named_alone_or_in_addition() {
+        use ScriptField::{Ip, Srcline};
+        assert_eq!(fields("ip,srcline").unwrap(), ScriptFields { more: false, fields: vec![Ip, Srcline] });
+        assert_eq!(fields("+ip").unwrap(), ScriptFields { more: true, fields: vec![Ip] });
+        assert!(fields("ip,none").unwrap_err().to_string().starts_with("none is none of comm, pid, "));
+        assert!(fields("").is_err());
+    }
+
+    #[test]
+    fn times_are_seconds_or_a_number_of_what_the_trace_counts() {
+        let within = |text: &str, at: u64, unit| times(text).unwrap().contains(at, unit);
+        for (text, from, to) in [
+            ("1.5,2", 1_500_000_000, 2_000_000_000),
+            ("0.000000007,0.01", 7, 10_000_000),
+            (",3.000000001", 0, 3_000_000_001),
+        ] {
+            let inside = |at| within(text, at, Unit::Nanoseconds);
+            assert!(inside(from) && inside(to - 1) && !inside(to), "{text}");
+            assert!(from == 0 || !inside(from - 1), "{text}");
+        }
+        assert!(within("1.5,", u64::MAX, Unit::Nanoseconds) && within(",", 0, Unit::Nanoseconds));
+        assert!(within("10,12", 10, Unit::Ticks) && !within("10,12", 12, Unit::Instructions));
+        for bad in ["", "1", "a,b", "1.0000000001,2", "-1,2", "1,2.x"] {
+            assert!(times(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Where execution went from one place to another, as `perf script --itrace=b` counts: branches that were taken,
+//! interrupts, and where tracing began and ended.
+
+use pugmark_decoder_core::{
+    event::EventKind,
+    flow::{ExecutedInsn, FlowItem},
+    image::{Asid, Image},
+    insn::Class,
+};
+
+/// A step from one place to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Transfer {
+    /// The branch, or the first instruction that was not executed any more; `None` where tracing begins.
+    pub(super) from: Option<u64>,
+    /// The instruction after it; `None` where tracing ends.
+    pub(super) to: Option<u64>,
+    /// What it is, in perf's words.
+    pub(super) flags: &'static str,
+    /// A function, a handler or the kernel is entered or left, or tracing begins or ends.
+    pub(super) is_call_or_return: bool,
+}
+
+/// Finds the transfers among the items of an instruction flow.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Transfers {
+    waiting: Waiting,
+}
+
+/// What the next instruction completes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Waiting {
+    /// Tracing has begun.
+    #[default]
+    Begin,
+    /// Nothing but the next instruction follows.
+    Next,
+    Branch(ExecutedInsn),
+    Interrupt {
+        from: u64,
+    },
+}
+
+impl Transfers {
+    /// Takes the next item of the flow and returns the transfer that it completes, if it does.
+    pub(super) fn step(&mut self, item: &FlowItem, image: Image<'_>) -> Option<Transfer> {
+        match item {
+            FlowItem::Insn(insn) => {
+                let next = if insn.class.is_branch() { Waiting::Branch(*insn) } else { Waiting::Next };
+                let before = std::mem::replace(&mut self.waiting, next);
+                before.completed(insn.ip, image)
+            }
+            FlowItem::Event(event) if event.status => None,
+            FlowItem::Event(event) => match event.kind {
+                EventKind::AsyncBranch { from } => {
+                    // An instruction such as INT n is reported as an interrupt too: together they are one step.
+                    if let Waiting::Branch(ExecutedInsn { class: Class::FarCall, .. }) = self.waiting {
+                        return None;
+                    }
+                    let before = std::mem::replace(&mut self.waiting, Waiting::Interrupt { from });
+                    before.completed(from, image)
+                }
+                EventKind::Enabled { .. } => {
+                    self.waiting = Waiting::Begin;
+                    None
+                }
+                EventKind::Disabled => {
+                    let from = match std::mem::take(&mut self.waiting) {
+                        Waiting::Branch(insn) => insn.ip,
+                        Waiting::Interrupt { from } => from,
+                        Waiting::Begin | Waiting::Next => return None,
+                    };
+                    Some(Transfer::end(from, event.ip))
+                }
+                EventKind::AsyncDisabled { at } => {
+                    self.waiting = Waiting::Begin;
+                    Some(Transfer::end(at, event.ip))
+                }
+                EventKind::Overflow | EventKind::Stop => {
+                    self.waiting = Waiting::Begin;
+                    None
+                }
+                _ => None,
+            },
+        }
+    }
+
+    /// The trace goes on somewhere else.
+    pub(super) fn forget(&mut self) {
+        self.waiting = Waiting::Begin;
+    }
+}
+
+impl Waiting {
+    /// The transfer to `to`.
+    fn completed(self, to: u64, image: Image<'_>) -> Option<Transfer> {
+        let (from, flags, is_call_or_return) = match self {
+            Self::Begin => (None, "tr strt", true),
+            Self::Next => return None,
+            Self::Interrupt { from } => (Some(from), "hw int", true),
+            Self::Branch(insn) => {
+                let next = insn.ip.wrapping_add(u64::from(insn.len));
+                if insn.class == Class::CondJump && to == next {
+                    return None;
+                }
+                let calls = !matches!(insn.class, Class::CondJump | Class::NearJump | Class::IndirectJump);
+                (Some(insn.ip), flags(&insn, image), calls)
+            }
+        };
+        Some(Transfer { from, to: Some(to), flags, is_call_or_return })
+    }
+}
+
+impl Transfer {
+    const fn end(from: u64, to: Option<u64>) -> Self {
+        Self { from: Some(from), to, flags: "tr end", is_call_or_return: true }
+    }
+}
+
+/// What a branch is, in perf's words.
+fn flags(insn: &ExecutedInsn, image: Image<'_>) -> &'static str {
+    match insn.class {
+        Class::CondJump => "jcc",
+        Class::NearJump | Class::IndirectJump | Class::FarJump => "jmp",
+        Class::NearCall | Class::IndirectCall => "call",
+        Class::NearReturn => "return",
+        Class::FarCall | Class::FarReturn => {
+            let mut bytes = [0; 15];
+            let bytes = bytes.get_mut(..insn.len.into()).unwrap_or_default();
+            // The decoder has read the same bytes.
+            let _ = image.read(insn.ip, Asid::default(), bytes);
+            // Behind REX and other prefixes.
+            match bytes.iter().position(|byte| !matches!(byte, 0x40..=0x4f | 0x66 | 0xf2 | 0xf3)) {
+                Some(at) => match bytes[at..] {
+                    [0x0f, 0x05 | 0x34, ..] => "syscall",
+                    [0x0f, 0x07 | 0x35, ..] => "sysret",
+                    [0xcf, ..] => "iret",
+                    [0xcc | 0xcd | 0xce | 0xf1, ..] => "int",
+                    _ if insn.class == Class::FarCall => "call",
+                    _ => "return",
+                },
+                None => "call",
+            }
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pugmark_decoder_core::{
+        event::{Event, Stamp},
+        image::{AddressSpace, Section},
+        mode::ExecMode,
+    };
+
+    fn insn(ip: u64, len: u8, class: Class) -> FlowItem {
+        FlowItem::Insn(ExecutedInsn { ip, len, class, mode: ExecMode::Bits64, speculative: false })
+    }
+
+    fn event(kind: EventKind, ip: Option<u64>) -> FlowItem {
+        FlowItem::Event(Event { kind, ip, when: Stamp::default(), offset: 0, held: 0, status: false })
+    }
+
+    /// The transfers of a flow over this code at 1000, as `from flags to`.
+    fn found(code: &[u8], items: &[FlowItem]) -> Vec<String> {
+        let sections = [Section { base: 0x1000, bytes: code, space: AddressSpace::Any }];
+        let image = Image::new(&sections);
+        let mut transfers = Transfers::default();
+        let text = |at: Option<u64>| at.map_or("-".into(), |at| format!("{at:x}"));
+        let found = items.iter().filter_map(|item| transfers.step(item, image));
+        found.map(|found| format!("{} {} {}", text(found.from), found.flags, text(found.to))).collect()
+    }
+
+    #[test]
+    fn branches_that_are_taken_are_transfers() {
+        let flow = [
+            insn(0x1000, 2, Class::CondJump),
+            insn(0x1002, 2, Class::CondJump),
+            insn(0x1000, 2, Class::CondJump),
+            insn(0x1002, 2, Class::Other),
+            insn(0x1004, 2, Class::NearJump),
+            // A jump to the next instruction is one nevertheless.
+            insn(0x1006, 5, Class::NearCall),
+            insn(0x1020, 1, Class::NearReturn),
+            insn(0x100b, 2, Class::IndirectJump),
+            insn(0x100d, 2, Class::IndirectCall),
+            insn(0x1030, 1, Class::Other),
+        ];
+        let expected =
+            ["- tr strt 1000", "1002 jcc 1000", "1004 jmp 1006", "1006 call 1020", "1020 return 100b"];
+        assert_eq!(found(&[0; 64], &flow), [&expected[..], &["100b jmp 100d", "100d call 1030"]].concat());
+    }
+
+    #[test]
+    fn far_branches_are_named_by_their_instruction() {
+        for (code, class, flags) in [
+            (&[0x0f, 0x05][..], Class::FarCall, "syscall"),
+            (&[0x0f, 0x34], Class::FarCall, "syscall"),
+            (&[0xcd, 0x80], Class::FarCall, "int"),
+            (&[0xcc], Class::FarCall, "int"),
+            (&[0xff, 0x18], Class::FarCall, "call"),
+            (&[0x48, 0x0f, 0x07], Class::FarReturn, "sysret"),
+            (&[0x48, 0xcf], Class::FarReturn, "iret"),
+            (&[0xcb], Class::FarReturn, "return"),
+        ] {
+            let flow = [insn(0x1000, code.len() as u8, class), insn(0x5000, 1, Class::Other)];
+            assert_eq!(found(code, &flow)[1], format!("1000 {flags} 5000"));
+        }
+    }
+
+    #[test]
+    fn interrupts_and_the_ends_of_tracing_are_transfers() {
+        use EventKind::{AsyncBranch, AsyncDisabled, Disabled, Enabled, Overflow};
+        let other = |ip| insn(ip, 1, Class::Other);
+        let flow = [
+            other(0x1000),
+            event(AsyncBranch { from: 0x1001 }, Some(0x2000)),
+            insn(0x2000, 2, Class::FarReturn),
+            other(0x1001),
+            event(AsyncDisabled { at: 0x1002 }, None),
+            event(Enabled { resumed: true }, Some(0x1002)),
+            insn(0x1002, 2, Class::FarCall),
+            event(Disabled, None),
+            event(Enabled { resumed: false }, Some(0x1004)),
+            other(0x1004),
+            event(Overflow, Some(0x3000)),
+            other(0x3000),
+        ];
+        assert_eq!(
+            found(&[0xcd; 16], &flow),
+            [
+                "- tr strt 1000",
+                "1001 hw int 2000",
+                "2000 return 1001",
+                "1002 tr end -",
+                "- tr strt 1002",
+                "1002 tr end -",
+                "- tr strt 1004",
+                "- tr strt 3000",
+            ]
+        );
+        // INT n and the interrupt that it makes are one, and a branch before an interrupt is another.
+        let flow = [
+            insn(0x1000, 2, Class::FarCall),
+            event(AsyncBranch { from: 0x1000 }, Some(0x2000)),
+            insn(0x2000, 2, Class::NearJump),
+            event(AsyncBranch { from: 0x2010 }, Some(0x3000)),
+            other(0x3000),
+        ];
+        let expected = ["- tr strt 1000", "1000 int 2000", "2000 jmp 2010", "2010 hw int 3000"];
+        assert_eq!(found(&[0xcd; 16], &flow), expected);
+    }
+}
