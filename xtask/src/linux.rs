@@ -56,6 +56,10 @@ pub(crate) struct LinuxOptions {
     /// Write every instruction that retired under tracing: `session cpu cpl cr3 address`, a line each
     #[arg(long, value_name = "FILE")]
     truth: Option<PathBuf>,
+    /// Trace Linux from the machine's first instruction on, for so many million instructions: the monitor does it, as a
+    /// probe on the board would. The recording is the folder boot.rec beside the files of /out
+    #[arg(long, value_name = "MILLIONS", conflicts_with = "plain")]
+    probe: Option<u64>,
     /// More options for the monitor, such as `pmi-skid=100`
     #[arg(long, value_name = "OPTIONS", default_value = "")]
     monitor: String,
@@ -65,8 +69,8 @@ pub(crate) struct LinuxOptions {
     /// Print Linux's console, too
     #[arg(long)]
     console: bool,
-    /// Let perf record programs in the guest, in many ways, and hold what perf's decoder and ours find in its files against
-    /// what the monitor logged; only the rows that have this text, if one is given
+    /// Let perf record programs in the guest, in many ways, and hold what perf's decoder and ours find in its files
+    /// against what the monitor logged; only the rows that have this text, if one is given
     #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "", require_equals = true)]
     #[arg(conflicts_with_all = ["plain", "initrd", "with", "truth", "command"])]
     verify: Option<String>,
@@ -120,6 +124,7 @@ pub(crate) fn linux(options: &LinuxOptions) -> Result<ExitCode> {
         monitor,
         processors: options.processors,
         memory: options.memory,
+        probe: options.probe.map(|millions| millions.saturating_mul(1_000_000)),
         words: options.append.clone(),
         interactive: options.command.is_empty(),
         // Whoever waits can end it.
@@ -132,6 +137,14 @@ pub(crate) fn linux(options: &LinuxOptions) -> Result<ExitCode> {
     outcome.write_files(&options.out)?;
     if options.initrd.is_none() {
         outcome.write_vdso(&folder.join("root"))?;
+    }
+    if let Some(trace) = &outcome.probe {
+        let symbols = outcome.symbols.as_deref().unwrap_or_default();
+        let folder = options.out.join("boot.rec");
+        trace.write(&folder, &outcome.truth, symbols)?;
+        let (folder, count) = (folder.display(), trace.instructions(&outcome.truth));
+        eprintln!("linux: {folder}, {count} instructions, in {} parts", trace.parts.len());
+        eprintln!("linux: pugmark decode --check {folder}; pugmark calls --of start_kernel {folder}");
     }
     if let Some(file) = &options.truth {
         write_truth(file, std::slice::from_ref(&outcome.truth))?;

@@ -9,6 +9,8 @@ mod deny;
 mod fuzz;
 mod headline;
 mod iso;
+#[cfg(test)]
+mod lines;
 mod linux;
 mod mutants;
 mod mutate;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use syn::{Attribute, Item};
 
 /// Where the sources of each crate are. The files of each integration test are a crate of their own.
-const CRATES: [&str; 15] = [
+pub(crate) const CRATES: [&str; 15] = [
     "boot/src",
     "capi/src",
     "decoder-core/src",
@@ -57,7 +57,7 @@ fn is_test(attributes: &[Attribute]) -> bool {
 }
 
 /// The Rust files in a folder and in the folders in it.
-fn sources(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn sources(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut files = vec![];
     for entry in entries {

@@ -135,8 +135,10 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
 /// Something without which tests skip what they compare with it: its name, whether it is installed, and its packages.
 type Optional = (&'static str, fn(&str) -> bool, Packages);
 
-const OPTIONAL: [Optional; 6] = [
+const OPTIONAL: [Optional; 7] = [
     ("libipt.so.2", is_library, |manager| manager.ipt),
+    // The library alone is there where something else needs it, such as GDB.
+    ("intel-pt.h", |name| Path::new("/usr/include").join(name).exists(), |manager| manager.ipt),
     ("libpfm.so.4", is_library, |manager| manager.pfm),
     ("qemu-x86_64", |name| answers(name, "--version"), |manager| manager.qemu_user),
     ("chromium", |name| answers(name, "--version"), |manager| manager.chromium),
@@ -350,8 +352,11 @@ mod tests {
         let commands = |release| OPTIONAL.map(|(_, _, packages)| install_command(release, packages, true));
         let debian = commands("ID=debian").map(|command| command.unwrap());
         let names = debian.each_ref().map(|command| command.rsplit(' ').next().unwrap());
-        assert_eq!(names, ["libipt-dev", "libpfm4-dev", "qemu-user", "chromium", "groff", "yasm"]);
-        let [ipt, pfm, emulator, ..] = commands("ID=alpine");
+        assert_eq!(
+            names,
+            ["libipt-dev", "libipt-dev", "libpfm4-dev", "qemu-user", "chromium", "groff", "yasm"]
+        );
+        let [ipt, _, pfm, emulator, ..] = commands("ID=alpine");
         assert!(
             ipt.is_none()
                 && pfm.is_none()
