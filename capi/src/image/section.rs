@@ -174,8 +174,8 @@ impl Section {
         }
     }
 
-    /// How much memory the mapping takes: from the begin of the first page, because pages are mapped, and a number of
-    /// ways and one for each.
+    /// How many bytes of memory the mapping takes, as libipt counts them: the section's own, those before it in its
+    /// first page, and, once ways over its code are remembered, a word for each of its bytes and one more.
     fn memory(&self, mapping: &Mapping) -> u64 {
         /// libipt asks the system; x86-64 has pages of this size.
         const PAGE: u64 = 0x1000;

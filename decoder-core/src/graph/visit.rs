@@ -213,7 +213,7 @@ impl BlockDecoder<'_> {
         Ok(executed)
     }
 
-    /// Finds out which packets the last block is between, where a visit ends behind events, and no block came since.
+    /// Finds out which packets the last block is between, where a visit ends after events, and no block came since.
     #[cold]
     #[inline(never)]
     fn find_last_block(&mut self, last: &LastPart) {

@@ -52,7 +52,7 @@ pub struct Merged<T> {
 }
 
 impl<T, I: Iterator<Item = (u64, T)>> ProcessorItems<I> {
-    /// In front of the first item.
+    /// What one processor has done: times and items, in the order in which it has done them.
     pub fn new(items: impl IntoIterator<Item = (u64, T), IntoIter = I>) -> Self {
         Self { items: items.into_iter().fuse(), next: None, time: None }
     }

@@ -129,7 +129,7 @@ fn flags(insn: &ExecutedInsn, image: Image<'_>) -> &'static str {
             let bytes = bytes.get_mut(..insn.len.into()).unwrap_or_default();
             // The decoder has read the same bytes.
             let _ = image.read(insn.ip, Asid::default(), bytes);
-            // Behind REX and other prefixes.
+            // After REX and other prefixes.
             match bytes.iter().position(|byte| !matches!(byte, 0x40..=0x4f | 0x66 | 0xf2 | 0xf3)) {
                 Some(at) => match bytes[at..] {
                     [0x0f, 0x05 | 0x34, ..] => "syscall",

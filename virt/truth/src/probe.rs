@@ -143,7 +143,8 @@ impl<'a> ProbeWriter<'a> {
         self.count
     }
 
-    /// Returns whether the record with this index is this code, or only code at the same address.
+    /// Compares code with the record with this index: `Some(true)` if that is the same code, `Some(false)` if it is
+    /// other code at the same address, `None` if it is anything else or there is no such record.
     #[must_use]
     pub fn compare(&self, index: usize, code: ProbeCode) -> Option<bool> {
         let words = self.records.get(index)?.each_ref().map(|word| word.load(Ordering::Relaxed));

@@ -1,7 +1,7 @@
 //! Recordings of programs that everybody has, made by `pugmark record` and kept in the build folder.
 //!
-//! In QEMU's user-mode emulator that takes seconds. Where it is not installed each instruction is a step of its own, 30
-//! 000 to 50 000 a second where nothing else runs. So the inputs are small, and tracing ends after a number of
+//! In QEMU's user-mode emulator that takes seconds. Where it is not installed each instruction is a step of its own,
+//! 30 000 to 50 000 a second where nothing else runs. So the inputs are small, and tracing ends after a number of
 //! instructions; the programs then continue without it.
 
 use super::load::{Load, recorded_load};
