@@ -3,7 +3,7 @@
 mod answers;
 mod rows;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -50,15 +50,21 @@ pub struct Verified {
 }
 
 impl Verify {
-    /// Runs the rows, and tells `each` what came out of each.
+    /// Runs the rows, and tells `each` what came out of each. If a machine cannot be run to its end, all its rows are
+    /// wrong, and the next machine is run.
     ///
     /// # Errors
-    /// A machine could not be run to its end.
+    /// A file of the host cannot be written.
     pub fn run(&self, rows: &[Row], mut each: impl FnMut(&Row, Result<Verified>)) -> Result<()> {
         for rows in rows.chunk_by(|a, b| a.machine() == b.machine()) {
             let scratch = Scratch::new()?;
-            let (outcome, times) =
-                self.boot(rows, scratch.folder()).with_context(|| format!("the machine of {}", rows[0]))?;
+            let (outcome, times) = match self.boot(rows, scratch.folder()) {
+                Ok(booted) => booted,
+                Err(error) => {
+                    rows.iter().for_each(|row| each(row, Err(anyhow!("its machine failed: {error:#}"))));
+                    continue;
+                }
+            };
             for (index, (row, time)) in rows.iter().zip(times).enumerate() {
                 let mut compared = self.judge(row, index, &outcome, scratch.folder());
                 if let Err(error) = compared {
@@ -141,7 +147,7 @@ impl Verify {
         ensure!(instructions > 1000, "only {instructions} instructions retired under tracing");
         let whole = || -> Vec<u64> { by_cpu.values().flatten().copied().collect() };
         let compared = match &row.check {
-            Check::Instructions | Check::Everything | Check::Written => {
+            Check::Instructions | Check::Everything | Check::Written | Check::Undated => {
                 let traces: Vec<Found> = by_cpu.values().map(|all| Found::of(all)).collect();
                 let ours = pugmark(&self.pugmark, &data, &root)?;
                 // A trace of a CPU on which the program never was is empty.
@@ -149,9 +155,14 @@ impl Verify {
                 ensure!(ours == traces, "pugmark finds {ours:x?}, the log has {traces:x?}");
                 let by_perf = perf_by_cpu(&script(&["--itrace=i1i", "-F", "cpu,ip"])?)?;
                 let [cpus, of_perf] = [by_cpu.len(), by_perf.len()];
-                ensure!(of_perf == cpus, "perf finds {of_perf} CPUs, the log has {cpus}");
-                for (found, truth) in by_perf.values().zip(by_cpu.values()) {
-                    same(found, truth).context("perf script")?;
+                if matches!(row.check, Check::Undated) && cpus == 1 {
+                    let found = by_perf.values().next().map_or(&[][..], Vec::as_slice);
+                    is_end(found, &whole(), &script(&["--itrace=e"])?).context("perf script")?;
+                } else {
+                    ensure!(of_perf == cpus, "perf finds {of_perf} CPUs, the log has {cpus}");
+                    for (found, truth) in by_perf.values().zip(by_cpu.values()) {
+                        same(found, truth).context("perf script")?;
+                    }
                 }
                 if matches!(row.check, Check::Written) {
                     let found = payloads(&script(&["--itrace=w", "-F", "synth"])?)?;
@@ -301,7 +312,9 @@ impl Check {
                 Self::Everything => record.flags.is_traced(),
                 Self::Skidding | Self::Fetches => true,
                 _ if record.flags.cpl() != 3 => false,
-                Self::Instructions | Self::Written | Self::Within(_) | Self::Last => record.flags.is_traced(),
+                Self::Instructions | Self::Undated | Self::Written | Self::Within(_) | Self::Last => {
+                    record.flags.is_traced()
+                }
                 Self::Branches | Self::Stacks | Self::Samples | Self::Count => counts[&record.cr3] > OF_PERF,
             };
             if belongs {
@@ -338,6 +351,15 @@ fn stacks(text: &str) -> Result<Vec<(u64, u64)>> {
         ends.with_context(|| format!("{word:?} is no branch"))
     };
     text.split_whitespace().map(branch).collect()
+}
+
+/// Makes sure that perf finds the last instructions of the truth, and in place of those before them reports errors.
+fn is_end(found: &[u64], truth: &[u64], errors: &str) -> Result<()> {
+    let at = truth.len().checked_sub(found.len()).context("it finds more than the log has")?;
+    same(found, &truth[at..])?;
+    let reported = errors.contains("Failed to get instruction");
+    ensure!(reported == (at > 0), "it leaves out {at} instructions, and reports these errors: {errors:?}");
+    Ok(())
 }
 
 /// Makes sure that two lists of addresses are the same, and says where they are not.
@@ -410,6 +432,18 @@ mod tests {
         {
             let error = same(found, truth).unwrap_err().to_string();
             assert!(error.contains(at), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_perf_leaves_out_is_at_the_begin_and_reported() {
+        let error = " instruction trace error type 1 ip 0x1 code 5: Failed to get instruction";
+        assert!(is_end(&[1, 2, 3], &[1, 2, 3], "").is_ok());
+        assert!(is_end(&[2, 3], &[1, 2, 3], error).is_ok() && is_end(&[], &[1], error).is_ok());
+        for (found, errors) in
+            [(&[2, 3][..], ""), (&[1, 2, 3], error), (&[1, 2], error), (&[0, 1, 2, 3], error)]
+        {
+            assert!(is_end(found, &[1, 2, 3], errors).is_err(), "{found:?}");
         }
     }
 
