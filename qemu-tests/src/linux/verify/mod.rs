@@ -207,13 +207,9 @@ impl Verify {
                 let found = addresses(&script(&["--itrace=b", "-F", "ip,addr"])?.replace("=>", " "))?;
                 let branches = outcome.truth.branches(session(index)).iter();
                 let user = branches.filter(|branch| outcome.truth.branch_level().cpl(branch) == 3);
-                let mut truth: Vec<u64> = user.flat_map(|branch| [branch.from, branch.to]).collect();
-                // perf's decoder leaves out the last record of a buffer.
-                truth.truncate(truth.len().saturating_sub(2));
-                // The first are perf's own, while the event is being scheduled.
-                let at = truth.len().checked_sub(found.len()).context("perf finds more than the log has")?;
-                ensure!(at < 200, "perf finds {} of {} branches", found.len() / 2, truth.len() / 2);
-                same(&found, &truth[at..])?;
+                let truth: Vec<[u64; 2]> = user.map(|branch| [branch.from, branch.to]).collect();
+                let buffers = buffer_sizes(&script(&["--dump-raw-trace"])?)?;
+                same(&found, &in_buffers(&truth, &buffers)?)?;
                 found.len() as u64 / 2
             }
             Check::Samples | Check::Skidding | Check::Fetches => {
@@ -353,6 +349,31 @@ fn stacks(text: &str) -> Result<Vec<(u64, u64)>> {
     text.split_whitespace().map(branch).collect()
 }
 
+/// The sizes of the buffers of branch records in lines such as `… PERF_RECORD_AUXTRACE size: 0x180  offset: 0  …`, in
+/// records.
+fn buffer_sizes(text: &str) -> Result<Vec<usize>> {
+    /// Source: SDM vol. 3, Debug, Branch Profile, "BTS and DS Save Area".
+    const RECORD: usize = 24;
+    let sizes =
+        text.lines().filter_map(|line| line.split_once("PERF_RECORD_AUXTRACE size: 0x")?.1.split(' ').next());
+    sizes.map(|size| Ok(usize::from_str_radix(size, 16).context("perf prints no size")? / RECORD)).collect()
+}
+
+/// The branches that perf finds in buffers of so many records, as addresses: those of the truth without the first, which
+/// are perf's own, while the event is being scheduled; and without the last of each buffer, which perf leaves out.
+fn in_buffers(truth: &[[u64; 2]], buffers: &[usize]) -> Result<Vec<u64>> {
+    let records = buffers.iter().sum();
+    let first = truth.len().checked_sub(records).context("perf has recorded more than the log has")?;
+    ensure!(first < 100, "perf has recorded {records} of {} branches", truth.len());
+    let (mut rest, mut found) = (&truth[first..], Vec::new());
+    for &buffer in buffers {
+        let (records, others) = rest.split_at(buffer);
+        found.extend(records[..buffer.saturating_sub(1)].as_flattened());
+        rest = others;
+    }
+    Ok(found)
+}
+
 /// Makes sure that perf finds the last instructions of the truth, and in place of those before them reports errors.
 fn is_end(found: &[u64], truth: &[u64], errors: &str) -> Result<()> {
     let at = truth.len().checked_sub(found.len()).context("it finds more than the log has")?;
@@ -433,6 +454,18 @@ mod tests {
             let error = same(found, truth).unwrap_err().to_string();
             assert!(error.contains(at), "{error}");
         }
+    }
+
+    #[test]
+    fn perf_leaves_out_the_last_record_of_each_buffer() {
+        let text = "0x1 [0x30]: PERF_RECORD_AUXTRACE size: 0x48  offset: 0  ref: 1\nx\n\
+            0 0x2 [0x30]: PERF_RECORD_AUXTRACE size: 0x30  offset: 0x48  ref: 2";
+        assert_eq!(buffer_sizes(text).unwrap(), [3, 2]);
+        assert!(buffer_sizes("PERF_RECORD_AUXTRACE size: 0xx").is_err());
+        let truth = [[9, 8], [1, 2], [3, 4], [5, 6], [7, 1], [2, 3]];
+        assert_eq!(in_buffers(&truth, &[3, 2]).unwrap(), [1, 2, 3, 4, 7, 1]);
+        assert_eq!(in_buffers(&truth, &[6, 0]).unwrap(), [9, 8, 1, 2, 3, 4, 5, 6, 7, 1]);
+        assert!(in_buffers(&truth, &[7]).is_err() && in_buffers(&[[0; 2]; 101], &[1]).is_err());
     }
 
     #[test]
