@@ -178,7 +178,7 @@ impl Machine {
         if status != expected {
             bail!("status {status} instead of {expected}\n{}\n{stderr}", tail(&transcript));
         }
-        let outside = &transcript.violations;
+        let outside: Vec<_> = transcript.broken_outside().collect();
         ensure!(outside.is_empty(), "the kernel broke rules of the hardware: {}", outside.join("\n"));
         Ok(Outcome { transcript, truth, dump: std::fs::read(dump).unwrap_or_default() })
     }

@@ -20,8 +20,8 @@ pub struct Transcript {
     pub runs: Vec<Run>,
     /// The closing line.
     pub done: Option<Done>,
-    /// Rules of the hardware that were broken outside of any workload: the monitor's lines.
-    pub violations: Vec<String>,
+    /// Rules of the hardware that were broken outside of any workload: the processor, the rules, the monitor's line.
+    pub(crate) outside: Vec<(u64, Violation, String)>,
     /// Lines outside the protocol.
     pub other: Vec<String>,
 }
@@ -116,10 +116,10 @@ impl Transcript {
     /// A line of the protocol that is malformed or out of place.
     pub fn line(&mut self, line: &str) -> Result<()> {
         let line = line.trim_end();
-        if let Some(violation) = Violation::parse(line)? {
-            match self.runs.last_mut().filter(|run| run.end.is_none()) {
+        if let Some((processor, violation)) = Violation::parse(line)? {
+            match self.runs.last_mut().filter(|run| run.end.is_none() && run.processor() == processor) {
                 Some(run) => run.violations.add(violation, line),
-                None => self.violations.push(line.into()),
+                None => self.outside.push((processor, violation, line.into())),
             }
             return Ok(());
         }
@@ -147,6 +147,7 @@ impl Transcript {
                     bail!("{} has not ended", open.name);
                 }
                 self.runs.push(Run { name: name.into(), ..Run::default() });
+                self.explain_by_run();
             }
             Line::Session(name, session) => self.open(name)?.session = Some(session),
             Line::Filter(name, filter) => self.open(name)?.filter = filter.into(),
@@ -192,9 +193,8 @@ impl Transcript {
             Line::Section(name, section) => self.open(name)?.code.push(section),
             Line::Ok(name) => {
                 let run = self.open(name)?;
-                let faults = run.faults.len() as u64;
-                let reported = Reported { page_faults: faults, records_lost: run.lost.stops > 0 };
-                run.end = Some(run.violations.unexplained(reported).map_or(End::Ok, End::BrokeRules));
+                run.end = Some(End::Ok);
+                run.judge_rules();
             }
             Line::Fail(name, reason) => self.open(name)?.end = Some(End::Fail(reason.into())),
             Line::Done(done) => self.done = Some(done),
@@ -209,8 +209,30 @@ impl Transcript {
             Some(End::BrokeRules(what)) => Some(format!("{}: {what}", run.name)),
             _ => None,
         };
-        let outside = self.violations.iter().map(|line| format!("outside of a workload: {line}"));
+        let outside = self.broken_outside().map(|line| format!("outside of a workload: {line}"));
         self.runs.iter().filter_map(broke).chain(outside).collect()
+    }
+
+    /// The monitor's lines on rules of the hardware that were broken outside of any workload.
+    pub fn broken_outside(&self) -> impl Iterator<Item = &str> {
+        self.outside.iter().map(|(.., line)| &**line)
+    }
+
+    /// Lays what was broken outside of any workload to the runs that it belongs to, where the last line shows that
+    /// several processors ran a workload: they all have ended it before the first of them is reported.
+    fn explain_by_run(&mut self) {
+        let Some(base) = self.runs.last().and_then(|run| Some(run.name.split_once('@')?.0.to_owned())) else {
+            return;
+        };
+        for run in &mut self.runs {
+            if run.name.split('@').next() == Some(&*base) {
+                let processor = run.processor();
+                for (_, violation, line) in self.outside.extract_if(.., |(on, ..)| *on == processor) {
+                    run.violations.add(violation, &line);
+                }
+                run.judge_rules();
+            }
+        }
     }
 
     /// The samples of a session of the workload that is running.
@@ -230,6 +252,20 @@ impl Transcript {
 }
 
 impl Run {
+    /// The processor on which the workload ran: `NAME` is on the first, `NAME@2` on the third.
+    fn processor(&self) -> u64 {
+        self.name.split_once('@').and_then(|(_, number)| number.parse().ok()).unwrap_or(0)
+    }
+
+    /// Says how a run that has ended with `ok` has kept to the rules of the hardware.
+    fn judge_rules(&mut self) {
+        if matches!(self.end, Some(End::Ok | End::BrokeRules(_))) {
+            let faults = self.faults.len() as u64;
+            let reported = Reported { page_faults: faults, records_lost: self.lost.stops > 0 };
+            self.end = Some(self.violations.unexplained(reported).map_or(End::Ok, End::BrokeRules));
+        }
+    }
+
     /// Whether it ended well without tracing: a kernel that only reports, or a driver that declined.
     #[must_use]
     pub fn traces_nothing(&self) -> bool {

@@ -28,25 +28,32 @@ pub enum Violation {
 }
 
 impl Violation {
-    /// Parses one of the monitor's lines; `None` if the line does not report a broken rule.
+    /// Parses one of the monitor's lines: the processor that broke the rules, and which; `None` if the line does not
+    /// report a broken rule.
     ///
     /// # Errors
     /// The line begins like a report of a broken rule but is malformed.
-    pub fn parse(line: &str) -> Result<Option<Self>> {
+    pub fn parse(line: &str) -> Result<Option<(u64, Self)>> {
         let Some((_, text)) = line.split_once(MONITOR) else { return Ok(None) };
         let words: Vec<&str> = text.split_whitespace().map(|word| word.trim_end_matches(':')).collect();
+        let on = |processor: &str| {
+            let number =
+                processor.strip_prefix("processor=").with_context(|| format!("no processor in {line:?}"))?;
+            number.parse::<u64>().with_context(|| format!("{number:?} is no processor"))
+        };
         match words.as_slice() {
-            ["violation", _processor, counts @ ..] => {
+            ["violation", processor, counts @ ..] => {
                 let count = |word: &&str| {
                     let (name, count) =
                         word.split_once('=').with_context(|| format!("{word:?} is no name with a count"))?;
                     anyhow::Ok((name.into(), number(count)?))
                 };
-                Ok(Some(Self::Unenforced(counts.iter().map(count).collect::<Result<_>>()?)))
+                let counts = counts.iter().map(count).collect::<Result<_>>()?;
+                Ok(Some((on(processor)?, Self::Unenforced(counts))))
             }
-            ["refused", pairs @ ..] => {
+            ["refused", processor, pairs @ ..] => {
                 let access = access(pairs).context("in the monitor's line")?;
-                Ok(Some(Self::Refused(access)))
+                Ok(Some((on(processor)?, Self::Refused(access))))
             }
             _ => Ok(None),
         }
@@ -150,11 +157,12 @@ mod tests {
     #[test]
     fn the_monitors_lines_say_what_was_broken() {
         let counts = [("live_table_edits", 1), ("first_live_edit", 0x5000)];
-        let edits = Some(Violation::Unenforced(counts.map(|(name, count)| (name.into(), count)).to_vec()));
-        let refused = |msr, value| Some(Violation::Refused(Access { msr, value }));
+        let edits = Violation::Unenforced(counts.map(|(name, count)| (name.into(), count)).to_vec());
+        let edits = Some((0, edits));
+        let refused = |processor, msr, value| Some((processor, Violation::Refused(Access { msr, value })));
         for (line, expected) in [
-            (CTL, refused(0x570, Some(0x8000))),
-            (READ, refused(0x571, None)),
+            (CTL, refused(0, 0x570, Some(0x8000))),
+            (READ, refused(1, 0x571, None)),
             (EDIT, edits.clone()),
             (&format!("stat sort cou{EDIT}"), edits),
             ("monitor: 4 processors", None),
@@ -162,7 +170,12 @@ mod tests {
         ] {
             assert_eq!(Violation::parse(line).unwrap(), expected, "{line}");
         }
-        for line in ["monitor: refused msr=x", "monitor: violation processor=0 edits"] {
+        for line in [
+            "monitor: refused processor=0 msr=x",
+            "monitor: refused msr=1 value=1",
+            "monitor: violation processor=0 edits",
+            "monitor: violation processor=x edits=1",
+        ] {
             assert!(Violation::parse(line).is_err(), "{line}");
         }
     }
@@ -187,7 +200,7 @@ mod tests {
             let mut violations = Violations::default();
             for counts in lines {
                 let line = format!("monitor: violation processor=0 {counts}");
-                violations.add(Violation::parse(&line).unwrap().unwrap(), &line);
+                violations.add(Violation::parse(&line).unwrap().unwrap().1, &line);
             }
             let wrong = violations.unexplained(Reported { page_faults: faults, records_lost });
             assert_eq!(wrong.is_none(), right, "{lines:?}: {wrong:?}");
@@ -213,7 +226,7 @@ mod tests {
         ] {
             let mut violations = Violations::default();
             for line in lines {
-                violations.add(Violation::parse(line).unwrap().unwrap(), line);
+                violations.add(Violation::parse(line).unwrap().unwrap().1, line);
             }
             announced.iter().for_each(|&(msr, value)| violations.announce(Access { msr, value }));
             let wrong = violations.unexplained(Reported::default());

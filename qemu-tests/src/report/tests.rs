@@ -138,9 +138,36 @@ fn a_run_that_breaks_a_rule_of_the_hardware_does_not_end_well() {
     ] {
         let transcript = transcript(lines).unwrap();
         let broke = matches!(transcript.runs[0].end, Some(End::BrokeRules(_)));
-        assert_eq!((broke, !transcript.violations.is_empty()), (in_run, outside), "{lines:?}");
+        assert_eq!((broke, transcript.broken_outside().next().is_some()), (in_run, outside), "{lines:?}");
         assert_eq!(transcript.broken_rules().len(), usize::from(in_run) + usize::from(outside));
     }
+}
+
+/// Several processors run a workload at the same time, and then it is reported of one after the other.
+#[test]
+fn what_each_of_several_processors_breaks_belongs_to_its_own_run() {
+    let dropped =
+        |processor: u64| format!("monitor: violation processor={processor} branch_records_dropped=1");
+    let [first, second, third] = [0, 1, 2].map(dropped);
+    let runs = |lines: &[&str]| {
+        let transcript = transcript(lines).unwrap();
+        let broke: Vec<_> =
+            transcript.runs.iter().map(|run| matches!(run.end, Some(End::BrokeRules(_)))).collect();
+        (broke, transcript.broken_outside().count())
+    };
+    let lost = |name: &str| format!("lost {name} stop=1");
+    let (lost_0, lost_1) = (lost("a"), lost("a@1"));
+    // Before and among the lines of the runs; each has lost records and says so.
+    let told =
+        ["run b", "ok b", &first, &second, "run a", &lost_0, "ok a", &second, "run a@1", &lost_1, "ok a@1"];
+    assert_eq!(runs(&told), (vec![false; 3], 0));
+    let untold = ["run b", "ok b", &first, "run a", "ok a", &second, "run a@1", &lost_1, "ok a@1"];
+    assert_eq!(runs(&untold), (vec![false, true, false], 0));
+    let untold = ["run a", &second, &lost_0, "ok a", "run a@1", "ok a@1"];
+    assert_eq!(runs(&untold), (vec![false, true], 0));
+    // One that no run is of, and one after the last.
+    let outside = ["run a", &lost_0, "ok a", &third, "run a@1", &lost_1, "ok a@1", &second];
+    assert_eq!(runs(&outside), (vec![false, false], 2));
 }
 
 #[test]
