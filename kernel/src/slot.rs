@@ -1,7 +1,9 @@
 //! A place for a processor's trace that its PMI handler and the code that the handler interrupts can share.
 
+mod gate;
 mod traced;
 
+pub use gate::Gate;
 pub use traced::{Interrupt, NotTraced, SlotError, Traced};
 
 use crate::lapic::{Delivery, LocalApic};
@@ -42,6 +44,9 @@ pub struct Slot<T, P> {
     /// What an interrupt shows by itself, as a [`Evidence`].
     evidence: AtomicU8,
     waits: AtomicU64,
+    gate: Gate,
+    /// A resume found the slot in use.
+    resuming: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -79,7 +84,15 @@ impl<T, P> Slot<T, P> {
             serving: AtomicBool::new(false),
             evidence: AtomicU8::new(Evidence::Nothing as u8),
             waits: AtomicU64::new(0),
+            gate: Gate::new(),
+            resuming: AtomicBool::new(false),
         }
+    }
+
+    /// Returns the gate that [`Slot::pause`] closes, for [`PtUnit::gated_by`](crate::intel::pt::PtUnit::gated_by).
+    #[must_use]
+    pub const fn gate(&self) -> &Gate {
+        &self.gate
     }
 
     /// Returns how many interrupts found the slot in use and waited.
@@ -262,6 +275,88 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         result
     }
 
+    /// Pauses tracing on this processor: when this returns, nothing is traced until [`Slot::resume`], whatever PMIs,
+    /// drains, switches and new starts come. A kernel calls it where something happens after which nothing is to be
+    /// traced: in the handler of an NMI, in the service of a counter's overflow
+    /// ([`PmiSource::service`](crate::pmi::PmiSource::service)), or anywhere else on this processor. It also works while
+    /// the slot is in use, and before [`Slot::start`]: such a trace starts paused.
+    ///
+    /// Nothing is lost. In the trace a TIP.PGD is where it was paused and a TIP.PGE where it goes on, unless the code
+    /// there is filtered out anyway; a decoder tells of both. Until it goes on,
+    /// [`PtRunning::state`](crate::intel::pt::PtRunning::state) is [`Paused`](crate::intel::pt::PtState::Paused).
+    ///
+    /// It takes one RDMSR and one WRMSR; nothing where the unit is off anyway. Only a PT unit that was told of the gate
+    /// obeys ([`PtUnit::gated_by`](crate::intel::pt::PtUnit::gated_by)); other units record on. If this interrupts the
+    /// driver while it sets TraceEn, the driver clears it again at once. A guest that is about to be entered is traced
+    /// until its VM exit.
+    ///
+    /// ```
+    /// use pugmark_kernel::lapic::LocalApic;
+    /// use pugmark_kernel::msr::{GeneralProtection, Msr};
+    /// use pugmark_kernel::slot::{Slot, Traced};
+    ///
+    /// /// Called in the NMI handler when a counter has overflowed: traces what runs until the next overflow, or does not.
+    /// fn on_overflow<T: Traced, M: Msr, A: LocalApic, P: Fn() -> (M, A)>(
+    ///     slot: &Slot<T, P>,
+    /// ) -> Result<(), GeneralProtection> {
+    ///     match slot.gate().is_closed() {
+    ///         true => slot.resume().map(|_| ()),
+    ///         false => slot.pause(),
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// Source: SDM vol. 3, Intel Processor Trace, "Disabling Packet Generation".
+    ///
+    /// # Errors
+    ///
+    /// An access raised #GP: the trace may run until the driver turns it off the next time, and then stays off.
+    pub fn pause(&self) -> Result<(), GeneralProtection> {
+        let (mut msr, _) = (self.processor)();
+        self.gate.close(&mut msr)?;
+        // A handler that came before TraceEn was cleared may have opened the gate, and found the trace on.
+        if !self.gate.is_closed() {
+            self.resume()?;
+        }
+        Ok(())
+    }
+
+    /// Resumes tracing after [`Slot::pause`]. A trace that is off for another reason, too, stays off for that one.
+    ///
+    /// Returns whether that has happened: if the slot is in use by the code that was interrupted, the trace goes on
+    /// when that code releases it. It takes one RDMSR and one WRMSR, and one more RDMSR where branch records exclude PT.
+    /// No PSB is forced: a decoder carries on.
+    ///
+    /// # Errors
+    ///
+    /// An access raised #GP; [`PtRunning::state`](crate::intel::pt::PtRunning::state) says that the trace is off.
+    pub fn resume(&self) -> Result<bool, GeneralProtection> {
+        self.gate.open();
+        let resumed = match self.lock() {
+            Ok(mut inner) => inner.0.traced.as_mut().map_or(Ok(()), Traced::resume),
+            Err(_) => {
+                self.resuming.store(true, Ordering::SeqCst);
+                return Ok(false);
+            }
+        };
+        self.serve_noted();
+        resumed.map(|()| true)
+    }
+
+    /// Resumes what a handler wanted to resume while the slot was in use. Returns `false` if it is in use now.
+    fn resume_noted(&self) -> bool {
+        while self.resuming.swap(false, Ordering::SeqCst) {
+            let Ok(mut inner) = self.lock() else {
+                // The code that holds the slot checks this when it is done.
+                self.resuming.store(true, Ordering::SeqCst);
+                return false;
+            };
+            // After a fault the trace is off and says so.
+            let _ = inner.0.traced.as_mut().map_or(Ok(()), Traced::resume);
+        }
+        true
+    }
+
     /// Calls `work` with what is traced, even if the slot is in use: for a kernel that panics and reads its trace.
     ///
     /// # Errors
@@ -299,7 +394,12 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     /// An access raised #GP. The interrupt is noted: the next [`Slot::with`] tries again.
     pub fn interrupt(&self, interrupted: Option<u64>) -> Result<Pmi, GeneralProtection> {
         match self.inner.try_lock() {
-            Some(mut inner) => self.serve(&mut inner.0, Arrival::Now(interrupted)),
+            Some(mut inner) => {
+                let served = self.serve(&mut inner.0, Arrival::Now(interrupted));
+                drop(inner);
+                self.resume_noted();
+                served
+            }
             None => self.wait(),
         }
     }
@@ -343,7 +443,13 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     /// is left stopped.
     fn serve_noted(&self) {
         let mut rounds = 0;
-        while self.noted.swap(false, Ordering::Acquire) {
+        while self.resume_noted() {
+            if !self.noted.swap(false, Ordering::Acquire) {
+                match self.resuming.load(Ordering::SeqCst) {
+                    true => continue,
+                    false => return,
+                }
+            }
             let Ok(mut inner) = self.lock() else {
                 // The code that holds the slot checks this when it is done.
                 return self.note();
@@ -352,6 +458,8 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
             rounds = ROUNDS.min(rounds + 1);
             if matches!(self.serve(&mut inner.0, arrival), Err(_) | Ok(Pmi::Stuck)) {
                 // The interrupt stays noted for the next time.
+                drop(inner);
+                self.resume_noted();
                 return;
             }
         }

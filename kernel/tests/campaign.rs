@@ -12,7 +12,7 @@ use pugmark_kernel::intel::pt::Mode;
 use pugmark_kernel::lapic::{Delivery, LocalApic};
 use pugmark_kernel::msr::GeneralProtection;
 use pugmark_kernel::pmi::{Handler, Pmi};
-use pugmark_kernel::slot::{Slot, Traced};
+use pugmark_kernel::slot::{Gate, Slot, Traced};
 use std::cell::Cell;
 use std::fmt::Debug;
 use std::rc::Rc;
@@ -26,6 +26,10 @@ enum Step {
     Resume,
     /// Another trace takes the place of this one.
     Switch,
+    /// Paused by the slot, and resumed when the step is over.
+    Pause,
+    /// Resumed by the slot, after a pause.
+    GoOn,
     /// The handler serves a PMI, or an NMI if the recording requests none.
     Handler,
     Stop,
@@ -61,7 +65,8 @@ trait Unit: Copy + Debug + 'static {
     }
 
     fn machine(self) -> Machine;
-    fn start(self, machine: &Machine) -> Result<Self::Tracer, String>;
+    /// Starts a recording that obeys the gate.
+    fn start(self, machine: &Machine, gate: &'static Gate) -> Result<Self::Tracer, String>;
     /// Drains, resumes or switches.
     fn step(self, tracer: &mut Self::Tracer, step: Step) -> Result<(), GeneralProtection>;
     /// Does what the documentation names after a fault or an error, for the recording to go on.
@@ -173,7 +178,9 @@ impl<U: Unit> Life<U> {
     }
 
     fn start(&self) -> Result<(), String> {
-        self.slot.start(|| self.unit.start(&self.machine)).map_err(|refused| format!("{refused:?}"))
+        // SAFETY: what obeys the gate lies in the slot, and is gone before the slot is.
+        let gate = unsafe { &*Rc::as_ptr(&self.slot) }.gate();
+        self.slot.start(|| self.unit.start(&self.machine, gate)).map_err(|refused| format!("{refused:?}"))
     }
 
     fn assert_off(&self) {
@@ -215,7 +222,7 @@ impl<U: Unit> Life<U> {
         let first = machine.executed().len();
         let mend = || {
             // The program goes on before the kernel mends anything, unless the recording is off because it wants it so.
-            if step != Step::Resume {
+            if !matches!(step, Step::Resume | Step::Pause | Step::GoOn) {
                 self.run(20);
             }
             slot.with(|tracer| unit.mend(tracer)).unwrap().unwrap();
@@ -237,6 +244,19 @@ impl<U: Unit> Life<U> {
                 // What cannot be served is noted.
                 let _ = machine.handle(|| slot.interrupt(None));
                 settle(step);
+            }
+            Step::Pause | Step::GoOn => {
+                if step == Step::GoOn {
+                    slot.pause().unwrap();
+                    assert!(!machine.is_tracing(), "{what}");
+                }
+                provoke(step);
+                let done = if step == Step::Pause { slot.pause() } else { slot.resume().map(|_| ()) };
+                settle(step);
+                assert!(done.is_ok() || hurts, "{what}: {done:?}");
+                assert_eq!(slot.gate().is_closed(), step == Step::Pause, "{what}");
+                assert!(hurts || machine.is_tracing() == (step == Step::GoOn), "{what}");
+                slot.resume().unwrap();
             }
             Step::Drain | Step::Resume | Step::Switch => {
                 provoke(step);

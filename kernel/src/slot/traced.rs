@@ -17,6 +17,17 @@ pub trait Traced {
         &mut self,
         interrupt: Interrupt<'_, M, A>,
     ) -> Result<Pmi, GeneralProtection>;
+
+    /// Resumes what [`Slot::pause`](super::Slot::pause) has paused: `self.running.resume().map(|_| ())`. Where no trace
+    /// obeys the slot's gate, nothing needs to be done. Called in the context of [`Slot::resume`](super::Slot::resume),
+    /// or when the slot is released.
+    ///
+    /// # Errors
+    ///
+    /// An access raised #GP.
+    fn resume(&mut self) -> Result<(), GeneralProtection> {
+        Ok(())
+    }
 }
 
 /// An interrupt that may be a PMI.

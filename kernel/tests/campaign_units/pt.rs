@@ -11,7 +11,7 @@ use pugmark_kernel::lapic::LocalApic;
 use pugmark_kernel::loss::{Gap, Loss};
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::Pmi;
-use pugmark_kernel::slot::{Interrupt, Traced};
+use pugmark_kernel::slot::{Gate, Interrupt, Traced};
 use pugmark_model::PhysMemory;
 use pugmark_model::intel::IntelSettings;
 
@@ -39,6 +39,10 @@ impl Traced for Tracer {
     ) -> Result<Pmi, GeneralProtection> {
         interrupt.serve(&mut [&mut self.running.source(&mut self.sink)])
     }
+
+    fn resume(&mut self) -> Result<(), GeneralProtection> {
+        self.running.resume().map(|_| ())
+    }
 }
 
 /// The most regions of a buffer.
@@ -58,8 +62,16 @@ impl PtKind {
 impl Unit for PtKind {
     type Tracer = Tracer;
 
-    const STEPS: &'static [Step] =
-        &[Step::Start, Step::Drain, Step::Resume, Step::Switch, Step::Handler, Step::Stop];
+    const STEPS: &'static [Step] = &[
+        Step::Start,
+        Step::Drain,
+        Step::Resume,
+        Step::Switch,
+        Step::Pause,
+        Step::GoOn,
+        Step::Handler,
+        Step::Stop,
+    ];
     const EVENTS: &'static [Event] = &[Event::Nmi, Event::Pmi, Event::Fault, Event::Error, Event::Memory];
 
     /// A stop is one XSAVES, which raises no #GP.
@@ -74,11 +86,11 @@ impl Unit for PtKind {
         machine
     }
 
-    fn start(self, machine: &Machine) -> Result<Tracer, String> {
+    fn start(self, machine: &Machine, gate: &'static Gate) -> Result<Tracer, String> {
         let config = PtConfig::new().os(true).user(true);
         let cpuid = |leaf, subleaf| machine.cpuid(leaf, subleaf);
         let registers = XsavedMsr::new(cpuid, machine.registers(), machine.registers());
-        let unit = PtUnit::detect(cpuid, registers).map_err(|absent| absent.to_string())?;
+        let unit = PtUnit::detect(cpuid, registers).map_err(|absent| absent.to_string())?.gated_by(gate);
         let buffer = self.buffer(machine)?;
         let task = PtTask::new(unit.capabilities(), &config, self.buffer(machine)?)
             .map_err(|(_, refusal)| refusal.to_string())?;

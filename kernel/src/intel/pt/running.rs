@@ -30,6 +30,9 @@ pub enum PtState {
     Failed(OperationalError),
     /// The trace is off because the kernel suspended it; it resumes at [`PtRunning::wake`] and at nothing else.
     Suspended,
+    /// The trace is off because [`Slot::pause`](crate::slot::Slot::pause) paused it; it resumes at
+    /// [`Slot::resume`](crate::slot::Slot::resume) and at nothing else.
+    Paused,
     /// The trace is off because the PMI handler gave up, or a call reported a fault. It resumes at the next drain, at
     /// the end of the next PMI, or at [`PtRunning::go_on`].
     Abandoned(Abandoned),
@@ -139,6 +142,22 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     /// Those of [`PtRunning::drain`].
     pub fn wake(&mut self) -> Result<PtState, GeneralProtection> {
         self.while_halted(|session, _| session.wake())
+    }
+
+    /// Resumes a trace that was paused, if the gate is open: what [`Traced::resume`](crate::slot::Traced::resume) calls.
+    /// A trace that is off for another reason stays off.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PtRunning::drain`].
+    pub fn resume(&mut self) -> Result<PtState, GeneralProtection> {
+        let session = self.session_mut();
+        let same = session.resume_paused();
+        if same.inspect_err(|&fault| session.leave_off(Abandoned::Fault(fault)))? {
+            return Ok(session.state());
+        }
+        // Another owner records branches: from now on the trace is off for that reason.
+        self.while_halted(|_, _| ())
     }
 
     /// Returns what VMX does to a trace on this processor.

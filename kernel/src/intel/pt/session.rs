@@ -1,5 +1,7 @@
 //! A PT unit together with the buffer that it traces into: the steps that start, PMI handler and stop consist of.
 
+mod enable;
+
 use super::chunks;
 use super::detect::other_recorder;
 use super::gaps::Gaps;
@@ -39,7 +41,7 @@ pub struct PtSession<M: Msr, F: Frames> {
     gaps: Gaps,
     loss: Loss,
     state: PtState,
-    /// TraceEn is set.
+    /// TraceEn is set, or would be if the trace were not paused.
     on: bool,
     /// The kernel wants the trace off, whatever else happens.
     suspended: bool,
@@ -87,8 +89,12 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         &self.loss
     }
 
-    pub(super) const fn state(&self) -> PtState {
-        if self.suspended { PtState::Suspended } else { self.state }
+    pub(super) fn state(&self) -> PtState {
+        match self.state {
+            _ if self.suspended => PtState::Suspended,
+            PtState::Tracing if self.is_paused() => PtState::Paused,
+            state => state,
+        }
     }
 
     pub(super) const fn last_error(&self) -> Option<OperationalError> {
@@ -231,6 +237,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
             | PtState::Full
             | PtState::Excluded
             | PtState::Suspended
+            | PtState::Paused
             | PtState::Abandoned(_) => {}
         }
         if self.is_excluded() || !self.arm(&halted)? {
@@ -253,13 +260,13 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         // A trace that has host and guest in it needs a PSB, whose PIP says which of them runs.
         self.resync |= !self.suspended;
         let ended = matches!(self.state, PtState::TraceStopped | PtState::Failed(_));
-        if ended || self.is_excluded() || !self.arm(&halted)? {
+        if ended || self.is_paused() || self.is_excluded() || !self.arm(&halted)? {
             return Ok(RtitCtl::empty());
         }
         self.unit.write(self.ctl)?;
         fence(Ordering::SeqCst);
         // From now on the processor may write, until `halt`.
-        self.on = true;
+        self.set_on(true);
         self.unread = true;
         self.resync = false;
         self.state = PtState::Tracing;
@@ -474,35 +481,6 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
             self.gaps.carry(end, self.ring.head());
         }
     }
-
-    /// Sets TraceEn, and checks whether the processor accepts tables and memory.
-    fn enable(&mut self, _: Halted) -> Result<Option<OperationalError>, GeneralProtection> {
-        // Tables and cleared memory must be written before the processor reads or writes there.
-        fence(Ordering::SeqCst);
-        self.unit.write(self.ctl.union(RtitCtl::TRACE_EN))?;
-        self.on = true;
-        self.unread = true;
-        self.resync = false;
-        self.state = PtState::Tracing;
-        let status: RtitStatus = self.unit.msr.read()?;
-        if !status.contains(RtitStatus::ERROR) {
-            return Ok(None);
-        }
-        let base = self.unit.msr.read()?;
-        let pointers = self.unit.msr.read()?;
-        let error = self.operational_error(status, base, pointers);
-        self.error = Some(error);
-        Ok(Some(error))
-    }
-
-    fn operational_error(
-        &self,
-        status: RtitStatus,
-        base: OutputBase,
-        pointers: OutputMaskPtrs,
-    ) -> OperationalError {
-        OperationalError { status, base, pointers, entry: self.buffer.entry_at(base, pointers) }
-    }
 }
 
 impl<M: Msr, F: Frames> Sealed for PtSession<M, F> {}
@@ -535,7 +513,7 @@ impl<M: Msr, F: Frames> Recording for PtSession<M, F> {
     fn halt(&mut self) -> Result<(), GeneralProtection> {
         if self.on {
             self.unit.turn_off(self.ctl)?;
-            self.on = false;
+            self.set_on(false);
             // The write has flushed the packets as if by SFENCE. With this fence, another processor that sees what is
             // published from now on sees the packets too.
             fence(Ordering::SeqCst);

@@ -55,4 +55,8 @@ impl<M: Msr, F: Frames, S: Sink> Traced for PtTracer<M, F, S> {
     ) -> Result<Pmi, GeneralProtection> {
         interrupt.serve(&mut [&mut self.running.source(&mut self.sink)])
     }
+
+    fn resume(&mut self) -> Result<(), GeneralProtection> {
+        self.running.resume().map(|_| ())
+    }
 }

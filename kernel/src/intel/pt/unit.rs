@@ -14,6 +14,7 @@ use crate::msr::{
     AddrA, AddrB, Cr3Match, GeneralProtection, Msr, OutputBase, OutputMaskPtrs, Register, RtitCtl,
     RtitStatus, TypedMsr,
 };
+use crate::slot::Gate;
 use core::fmt;
 use core::marker::PhantomData;
 
@@ -25,6 +26,7 @@ use core::marker::PhantomData;
 pub struct PtUnit<M: Msr> {
     pub(super) msr: M,
     pub(super) capabilities: PtCapabilities,
+    pub(super) gate: Option<&'static Gate>,
     of_this_processor: PhantomData<*const ()>,
 }
 
@@ -85,7 +87,38 @@ impl<M: Msr> PtUnit<M> {
     /// The unit is absent, or another owner uses it.
     pub fn with_capabilities(capabilities: PtCapabilities, mut msr: M) -> Result<Self, Absent> {
         detect::probe(&mut msr, &capabilities)?;
-        Ok(Self { msr, capabilities, of_this_processor: PhantomData })
+        Ok(Self { msr, capabilities, gate: None, of_this_processor: PhantomData })
+    }
+
+    /// Returns the unit, which from now on obeys the gate: [`Slot::pause`](crate::slot::Slot::pause) pauses its traces,
+    /// and [`Slot::resume`](crate::slot::Slot::resume) resumes them. It is the gate of this processor's slot.
+    ///
+    /// ```
+    /// use pugmark_kernel::arch::PlainMsr;
+    /// use pugmark_kernel::intel::pt::{PtTracer, PtUnit};
+    /// use pugmark_kernel::lapic::X2Apic;
+    /// use pugmark_kernel::lifecycle::Absent;
+    /// use pugmark_kernel::slot::Slot;
+    /// # use pugmark_kernel::{drain::KeepAll, memory::{Frames, PhysAddr, Request}};
+    /// # struct Memory;
+    /// # // SAFETY: it gives out no memory.
+    /// # unsafe impl Frames for Memory {
+    /// #     fn allocate(&self, _: Request) -> Option<PhysAddr> { None }
+    /// #     unsafe fn free(&self, _: PhysAddr, _: Request) {}
+    /// #     fn pointer(&self, _: PhysAddr) -> core::ptr::NonNull<u8> { core::ptr::NonNull::dangling() }
+    /// # }
+    ///
+    /// type Tracer = PtTracer<PlainMsr, Memory, KeepAll>;
+    /// type Registers = fn() -> (PlainMsr, X2Apic<PlainMsr>);
+    ///
+    /// /// The PT unit of a processor whose slot this is.
+    /// fn unit(registers: PlainMsr, slot: &'static Slot<Tracer, Registers>) -> Result<PtUnit<PlainMsr>, Absent> {
+    ///     Ok(PtUnit::of_this_processor(registers)?.gated_by(slot.gate()))
+    /// }
+    /// ```
+    #[must_use]
+    pub fn gated_by(self, gate: &'static Gate) -> Self {
+        Self { gate: Some(gate), ..self }
     }
 
     /// Returns what the unit can do.

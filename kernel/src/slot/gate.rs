@@ -1,0 +1,60 @@
+//! Whether a processor traces at the moment: what pauses and resumes a trace from any handler.
+
+use crate::msr::{GeneralProtection, Msr, RtitCtl, TypedMsr};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Says whether the Intel PT unit of a processor may trace. Each [`Slot`](super::Slot) has one, which
+/// [`Slot::pause`](super::Slot::pause) closes and [`Slot::resume`](super::Slot::resume) opens.
+///
+/// A unit obeys it after [`PtUnit::gated_by`](crate::intel::pt::PtUnit::gated_by). It belongs to the processor and not
+/// to a trace: a trace that a thread switch brings here is paused, too.
+#[derive(Debug)]
+pub struct Gate {
+    closed: AtomicBool,
+    /// The unit's registers are those of a trace that the driver has begun and not halted: TraceEn may be set.
+    on: AtomicBool,
+    pauses: AtomicU64,
+}
+
+impl Gate {
+    pub(super) const fn new() -> Self {
+        Self { closed: AtomicBool::new(false), on: AtomicBool::new(false), pauses: AtomicU64::new(0) }
+    }
+
+    /// Returns whether the trace is paused.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Returns how often it was closed.
+    #[must_use]
+    pub fn pauses(&self) -> u64 {
+        self.pauses.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether the unit may be on.
+    pub(crate) fn note(&self, on: bool) {
+        self.on.store(on, Ordering::SeqCst);
+    }
+
+    pub(super) fn open(&self) {
+        self.closed.store(false, Ordering::SeqCst);
+    }
+
+    /// Closes the gate, and clears TraceEn if the trace is on.
+    pub(super) fn close(&self, msr: &mut impl Msr) -> Result<(), GeneralProtection> {
+        if !self.closed.swap(true, Ordering::SeqCst) {
+            self.pauses.fetch_add(1, Ordering::Relaxed);
+        }
+        if !self.on.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let ctl: RtitCtl = msr.read()?;
+        if !ctl.contains(RtitCtl::TRACE_EN) {
+            return Ok(());
+        }
+        // SAFETY: clearing TraceEn only ends writes to memory.
+        unsafe { msr.write(ctl.difference(RtitCtl::TRACE_EN)) }
+    }
+}
