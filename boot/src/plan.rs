@@ -26,6 +26,8 @@ pub(crate) struct Plan {
     pub(crate) nmis: bool,
     /// The workload tests memory of the debug store; no other source has that.
     pub(crate) area: bool,
+    /// After how many branches a counter pauses the trace of Intel PT, and after how many it resumes it.
+    pub(crate) pauses: Option<[u32; 2]>,
 }
 
 impl Plan {
@@ -44,6 +46,7 @@ impl Plan {
             packets: false,
             nmis: false,
             area: false,
+            pauses: None,
         }
     }
 
@@ -68,6 +71,12 @@ impl Plan {
     /// The workload tests memory of the debug store.
     pub(crate) fn with_area(mut self) -> Self {
         self.area = true;
+        self
+    }
+
+    /// A counter pauses the trace of Intel PT after the first number of branches, resumes it after the second, and so on.
+    pub(crate) fn paused_by_counter(mut self, branches: [u32; 2]) -> Self {
+        self.pauses = Some(branches);
         self
     }
 

@@ -39,7 +39,7 @@ pub(crate) fn truth(records: impl IntoIterator<Item = Record>) -> Truth {
 
 /// An instruction in the kernel.
 pub(crate) fn record(session: u16, rip: u64) -> Record {
-    Record { rip, cr3: 0, session, flags: RecordFlags::new(0), cpu: 0 }
+    Record { rip, cr3: 0, session, flags: RecordFlags::new(0).traced(), cpu: 0 }
 }
 
 /// An ELF file that has this code at [`CODE`].

@@ -57,6 +57,7 @@ pub const WORKLOADS: &[Workload] = &[
     Workload { name: "circular",        loss: Nothing },
     Workload { name: "nmi",             loss: Nothing },
     Workload { name: "foreign-nmis",    loss: Nothing },
+    Workload { name: "pause",           loss: Nothing },
     Workload { name: "single-range",    loss: Nothing },
     Workload { name: "stop",            loss: Stop },
     Workload { name: "ring",            loss: Wrap },

@@ -9,7 +9,7 @@ use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::lapic::{Delivery, LocalApic, XApic};
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Counts, Handler, Pmi};
-use pugmark_kernel::slot::{Interrupt, Slot, SlotError, Traced};
+use pugmark_kernel::slot::{Gate, Interrupt, Slot, SlotError, Traced};
 use x86_64::instructions::interrupts;
 
 use crate::arch::traps::{self, Arrival};
@@ -99,6 +99,21 @@ fn interrupt(arrival: Arrival, interrupted: u64) -> Pmi {
     }
 }
 
+/// What pauses this processor's trace.
+pub(crate) fn gate() -> &'static Gate {
+    tracer().gate()
+}
+
+/// Pauses the trace of this processor, if Intel PT traces it.
+pub(crate) fn pause() -> Result<(), GeneralProtection> {
+    tracer().pause()
+}
+
+/// Resumes the trace of this processor.
+pub(crate) fn resume() -> Result<(), GeneralProtection> {
+    tracer().resume().map(|_| ())
+}
+
 /// Runs `work` while PMIs have to wait. Returns false, without running it, if nothing is recorded.
 pub(crate) fn hold(work: impl FnOnce()) -> bool {
     tracer().with(|_| work()).is_ok()
@@ -138,6 +153,10 @@ impl Traced for Tracer {
             None => Ok(Pmi::Served),
         });
         served.inspect_err(|error| _ = self.fault.get_or_insert(*error))
+    }
+
+    fn resume(&mut self) -> Result<(), GeneralProtection> {
+        self.unit.resume().inspect_err(|error| _ = self.fault.get_or_insert(*error))
     }
 }
 

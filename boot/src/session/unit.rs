@@ -75,6 +75,11 @@ pub(crate) trait Running {
     /// interrupted code, if known.
     fn serve(&mut self, interrupted: Option<u64>, serve: Serve<'_>) -> Result<Pmi, GeneralProtection>;
 
+    /// Resumes the unit after [`super::pause`].
+    fn resume(&mut self) -> Result<(), GeneralProtection> {
+        Ok(())
+    }
+
     /// Called before another address space becomes current, if [`Prepared::drained_between_spaces`] has asked for it.
     fn drain(&mut self) -> Result<(), GeneralProtection> {
         Ok(())

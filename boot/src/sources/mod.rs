@@ -12,6 +12,7 @@ mod linear;
 mod pebs;
 mod pt;
 mod source;
+mod toggle;
 
 pub(crate) use frames::KernelFrames;
 pub(crate) use in_place::InPlace;

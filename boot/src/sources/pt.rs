@@ -13,10 +13,11 @@ use pugmark_kernel::pmi::{Handler, Pmi};
 
 use super::frames::KernelFrames;
 use super::source::Source;
+use super::toggle::Toggle;
 use crate::arch::registers;
 use crate::plan::{Need, Plan};
 use crate::report::{Flow, Recorded, RecordingError, SessionReport};
-use crate::session::{Prepared, Running, Serve, SourceError, Stopped};
+use crate::session::{self, Prepared, Running, Serve, SourceError, Stopped};
 
 /// Bytes of memory for a workload's trace.
 const ARCHIVE_SIZE: usize = 4 << 20;
@@ -33,12 +34,17 @@ impl Source for ProcessorTrace {
         let config = plan.config;
         config.check(&capabilities).map_err(refused)?;
         let unit = PtUnit::with_capabilities(capabilities, registers::msr()).map_err(SourceError::absent)?;
+        let unit = unit.gated_by(session::gate());
+        let mut toggle = plan.pauses.and_then(Toggle::new);
         let buffer =
             Buffer::allocate(KernelFrames, &capabilities, plan.layout, plan.mode).map_err(refused)?;
         let archive = Archive::with_room(ARCHIVE_SIZE);
         Ok(Prepared::new(plan.delivery, move || {
             let running = unit.start(&config, buffer).map_err(|failed| not_started(failed.error()))?;
-            Ok(RunningPt { running, archive })
+            if let Some(toggle) = &mut toggle {
+                toggle.start().map_err(SourceError::failed)?;
+            }
+            Ok(RunningPt { running, archive, toggle })
         }))
     }
 }
@@ -63,15 +69,22 @@ pub(super) fn refused(refusal: impl Into<PtRefusal>) -> SourceError {
 struct RunningPt {
     running: PtRunning<GuardedMsr, KernelFrames>,
     archive: Archive,
+    toggle: Option<Toggle>,
 }
 
 impl Running for RunningPt {
     fn serve(&mut self, _: Option<u64>, serve: Serve<'_>) -> Result<Pmi, GeneralProtection> {
-        serve(&mut [&mut self.running.source(&mut self.archive)])
+        let Self { running, archive, toggle } = self;
+        serve(&mut [&mut running.source(archive), toggle])
+    }
+
+    fn resume(&mut self) -> Result<(), GeneralProtection> {
+        self.running.resume().map(|_| ())
     }
 
     fn stop(self: Box<Self>, _: &mut Handler) -> Result<Stopped, SourceError> {
-        let Self { running, mut archive } = *self;
+        let Self { running, mut archive, toggle } = *self;
+        toggle.map_or(Ok(()), Toggle::stop).map_err(SourceError::does_not_stop)?;
         let PtStopped { trace, loss, .. } =
             running.stop().map_err(|failed| SourceError::does_not_stop(failed.fault))?;
         archive.keep(trace.chunks());

@@ -12,6 +12,7 @@ mod foreign_nmis;
 mod hash_map;
 mod interpreter;
 mod overflow;
+mod pause;
 mod power;
 mod ptwrite;
 mod range;
@@ -36,7 +37,7 @@ pub(crate) use returns::Returns;
 pub(crate) use sort::Sort;
 
 /// All workloads: their names, and functions that prepare them.
-pub(crate) const ALL: [(&str, Make); 32] = [
+pub(crate) const ALL: [(&str, Make); 33] = [
     ("recursion", || Box::<recursion::Recursion>::default()),
     ("sort", || Box::new(sort::Sort::new())),
     ("hash-map", || Box::<hash_map::KeyCounts>::default()),
@@ -65,6 +66,7 @@ pub(crate) const ALL: [(&str, Make); 32] = [
     ("circular", || Box::new(Buffers::new(Kind::Circular))),
     ("nmi", || Box::new(Buffers::new(Kind::Nmi))),
     ("foreign-nmis", || Box::new(foreign_nmis::ForeignNmis::new())),
+    ("pause", || Box::new(pause::Pauses::new())),
     ("single-range", || Box::new(Buffers::new(Kind::SingleRange))),
     ("stop", || Box::new(Buffers::new(Kind::Stop))),
     ("ring", || Box::new(Buffers::new(Kind::Ring))),
