@@ -12,6 +12,8 @@ pub struct CommandLine<'a> {
     pub no_decode: bool,
     /// `expect-ovf`: the machine is set up to overflow, so a trace without an OVF is a failure.
     pub expect_overflow: bool,
+    /// `x2apic`: use the local APIC in x2APIC mode.
+    pub x2apic: bool,
     /// `processors=N`: how many processors to use; anything that is not a number counts as 1.
     pub processors: usize,
     /// `rounds=N`: how often IBS samples each workload; anything that is not a number counts as 1.
@@ -34,6 +36,7 @@ impl<'a> CommandLine<'a> {
             dump: false,
             no_decode: false,
             expect_overflow: false,
+            x2apic: false,
             processors: 1,
             rounds: 1,
             pmis: PMIS,
@@ -42,6 +45,7 @@ impl<'a> CommandLine<'a> {
             match word.split_once('=') {
                 None if word == "dump" => line.dump = true,
                 None if word == "no-decode" => line.no_decode = true,
+                None if word == "x2apic" => line.x2apic = true,
                 None if word == "expect-ovf" => line.expect_overflow = true,
                 Some(("only", names)) => line.only = Some(names),
                 Some(("processors", number)) => line.processors = number.parse().unwrap_or(1),
@@ -100,6 +104,13 @@ mod tests {
                 (dump, no_decode, expect_overflow, sort),
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn x2apic_mode_is_used_where_it_is_named() {
+        for (text, x2apic) in [("", false), ("only=sort x2apic", true), ("x2apic=no", false)] {
+            assert_eq!(CommandLine::parse(text).x2apic, x2apic, "{text}");
         }
     }
 

@@ -43,7 +43,7 @@ extern "C" fn kernel_main(eax: u32, ebx: u32) -> ! {
     // The boot loader may have put the command line into the page at 0, which will be unmapped.
     let text = String::from_utf8_lossy(memory::loaded(&info.command_line)).into_owned();
     let command_line = CommandLine::parse(&text);
-    arch::init();
+    arch::init(command_line.x2apic);
     session::init();
     arch::processors::start(command_line.processors);
     let symbols = Symbols::parse(memory::loaded(&module)).unwrap_or_else(|error| {

@@ -1,10 +1,13 @@
-//! The local APIC, through its memory-mapped registers.
+//! The local APIC, through its memory-mapped registers, or in x2APIC mode through MSRs.
 //!
-//! Source: SDM vol. 3, Advanced Programmable Interrupt Controller (APIC), "Local APIC Register Address Map".
+//! Source: SDM vol. 3, Advanced Programmable Interrupt Controller (APIC), "Local APIC Register Address Map", "x2APIC
+//! Register Address Space", "x2APIC State Transitions".
 
 use bitflags::bitflags;
 use core::arch::asm;
 use core::num::NonZero;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use raw_cpuid::CpuId;
 use x86_64::registers::model_specific::Msr;
 
 use super::vectors;
@@ -15,6 +18,12 @@ pub(super) const BASE: u64 = 0xfee0_0000;
 pub(super) const ADDRESS: NonZero<usize> = NonZero::new(BASE as usize).expect("not 0");
 const IA32_APIC_BASE: u32 = 0x1b;
 const APIC_GLOBAL_ENABLE: u64 = 1 << 11;
+const X2APIC_MODE: u64 = 1 << 10;
+/// The MSR of the register at the page's beginning; the one at each further 16 bytes is the next.
+const X2APIC_REGISTERS: u32 = 0x800;
+
+/// All processors use x2APIC mode.
+static X2APIC: AtomicBool = AtomicBool::new(false);
 
 const EOI: u64 = 0xb0;
 const SPURIOUS: u64 = 0xf0;
@@ -40,6 +49,21 @@ const SOFTWARE_ENABLE: u32 = 1 << 8;
 /// Divides the timer's clock by 1.
 const DIVIDE_BY_1: u32 = 0b1011;
 
+/// Chooses the mode for all processors. Called once, before [`init`].
+///
+/// # Panics
+/// If CPUID does not announce x2APIC mode.
+pub(super) fn use_mode(x2apic: bool) {
+    let there = CpuId::new().get_feature_info().is_some_and(|features| features.has_x2apic());
+    assert!(!x2apic || there, "CPUID.1:ECX[21]: there is no x2APIC mode");
+    X2APIC.store(x2apic, Relaxed);
+}
+
+/// Whether the registers are MSRs.
+pub(super) fn is_x2apic() -> bool {
+    X2APIC.load(Relaxed)
+}
+
 /// Enables the local APIC with all local interrupts masked.
 ///
 /// # Panics
@@ -48,6 +72,10 @@ pub(super) fn init() {
     // SAFETY: every x86-64 processor has the MSR; reading has no side effect.
     let base = unsafe { Msr::new(IA32_APIC_BASE).read() };
     assert!(base & 0xf_ffff_f000 == BASE && base & APIC_GLOBAL_ENABLE != 0, "local APIC at {base:#x}");
+    if is_x2apic() {
+        // SAFETY: from xAPIC mode, in which the local APIC is after a reset, this is a legal change.
+        unsafe { Msr::new(IA32_APIC_BASE).write(base | X2APIC_MODE) };
+    }
     for entry in [LVT_TIMER, LVT_PERFORMANCE, LVT_LINT0, LVT_LINT1] {
         write(entry, LvtEntry::MASKED.bits());
     }
@@ -100,8 +128,14 @@ pub(crate) fn start_timer(count: u32) {
     write(INITIAL_COUNT, count);
 }
 
-/// Writes a register with one plain MOV, because a monitor may have to emulate the instruction.
+/// Writes a register: in the page with one plain MOV, because a monitor may have to emulate the instruction.
 fn write(register: u64, value: u32) {
+    if is_x2apic() {
+        // The interrupt command register has its destination in the upper half: 0, the first processor.
+        let mut msr = Msr::new(X2APIC_REGISTERS + (register >> 4) as u32);
+        // SAFETY: the only effect of these writes is interrupts, and the IDT is ready for them.
+        return unsafe { msr.write(value.into()) };
+    }
     // SAFETY: the registers are mapped, uncached. The only effect of these writes is interrupts, and the IDT is ready
     // for them.
     unsafe {

@@ -23,16 +23,18 @@ pub(crate) mod traps;
 pub(crate) mod user;
 pub(crate) mod vectors;
 
-/// Sets the processor up: segments, traps, paging, the local APIC, the clock, system calls. Interrupts stay off.
+/// Sets the processor up: segments, traps, paging, the local APIC, in x2APIC mode if `x2apic`, the clock, system calls.
+/// Interrupts stay off.
 ///
 /// # Panics
 /// If there is no memory for the page tables, or the machine lacks something that is required.
-pub(crate) fn init() {
+pub(crate) fn init(x2apic: bool) {
     segments::init();
     processors::init();
     traps::init();
     paging::init();
     pic::mask_all();
+    apic::use_mode(x2apic);
     apic::init();
     clock::init();
     user::init();

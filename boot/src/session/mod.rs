@@ -6,7 +6,7 @@ mod unit;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use pugmark_kernel::arch::GuardedMsr;
-use pugmark_kernel::lapic::{Delivery, LocalApic, XApic};
+use pugmark_kernel::lapic::{Delivery, LocalApic};
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Counts, Handler, Pmi};
 use pugmark_kernel::slot::{Gate, Interrupt, Slot, SlotError, Traced};
@@ -25,7 +25,7 @@ struct Tracer {
 }
 
 /// The processor's registers and its local APIC.
-type Processor = fn() -> (GuardedMsr, XApic);
+type Processor = fn() -> (GuardedMsr, registers::Apic);
 
 /// A slot for each processor.
 static TRACERS: [Slot<Tracer, Processor>; processors::MOST] = [const {

@@ -64,7 +64,7 @@ impl Source for InstructionSampling {
             _ => None,
         };
         let nodes = ports.as_mut().map(|ports| ports as &mut dyn Northbridge);
-        unit.route(&mut registers::local_apic(), nodes).map_err(SourceError::failed)?;
+        unit.route(&mut registers::local_apic_page(), nodes).map_err(SourceError::failed)?;
         let config = config.op_random();
         let samples = Samples { event, period: period.into(), ..Samples::default() };
         let addresses = Addresses::new();

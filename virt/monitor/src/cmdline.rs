@@ -26,6 +26,8 @@ pub struct MonitorOptions<'a> {
     pub amd: amd::AmdSettings,
     /// `truth=on|off`: whether to keep a log of what retires. Default: on.
     pub truth: bool,
+    /// `x2apic=on|off`: whether the guest may use x2APIC mode. Default: off.
+    pub x2apic: bool,
     /// `times=N`: the log gets the time of one instruction in N; 0: of none. Default: [`EveryNth::DEFAULT_PERIOD`].
     pub times: u32,
     /// `step=traced|all-levels|always`: when to step the guest.
@@ -119,6 +121,7 @@ impl<'a> MonitorOptions<'a> {
             settings: IntelSettings::default(),
             amd: amd::AmdSettings::default(),
             truth: true,
+            x2apic: false,
             times: EveryNth::DEFAULT_PERIOD,
             step: StepPolicy::Traced,
             stretch: Stretch::MAX,
@@ -201,6 +204,7 @@ impl<'a> MonitorOptions<'a> {
             "probe" => self.probe = Some(address(word, value)?),
             "probe-instructions" => self.probe_instructions = number(word, value)?,
             "times" => self.times = number(word, value)?,
+            "x2apic" => self.x2apic = switch(word, value)?,
             "truth" => self.truth = switch(word, value)?,
             "step" => {
                 self.step = match value {
@@ -291,6 +295,7 @@ mod tests {
                 settings,
                 amd,
                 truth,
+                x2apic,
                 times,
                 step,
                 stretch,
@@ -316,8 +321,8 @@ mod tests {
             assert!(matches!(profile, Profile::Intel(profile) if profile.name == "skylake"), "{line}");
             assert_eq!((settings, amd), (IntelSettings::default(), amd::AmdSettings::default()), "{line}");
             assert_eq!(
-                (truth, times, step, stretch),
-                (true, 100, StepPolicy::Traced, Stretch::MAX),
+                (truth, x2apic, times, step, stretch),
+                (true, false, 100, StepPolicy::Traced, Stretch::MAX),
                 "{line}"
             );
         }
@@ -370,7 +375,7 @@ mod tests {
     fn options_reach_the_model() {
         let line = "profile=broadwell pmi-skid=7 visibility=0 ovf=128:3 long-tnt=off deferred-tips=on \
                     psb-before-pge=off ret-elsewhere=pops compress-after-ovf=on core-ratio=9 branch-level=from bts-sets-status=off \
-                    seed=9 rip-invalid=4 truth=off times=5 step=always stretch=3";
+                    seed=9 rip-invalid=4 truth=off x2apic=on times=5 step=always stretch=3";
         let options = MonitorOptions::parse(line).unwrap();
         assert!(matches!(options.profile, Profile::Intel(profile) if profile.name == "broadwell"));
         let expected = IntelSettings {
@@ -387,6 +392,7 @@ mod tests {
             bts_sets_status: false,
         };
         assert_eq!((options.settings, options.truth, options.step), (expected, false, StepPolicy::Always));
+        assert!(options.x2apic);
         let expected = amd::AmdSettings { skid: 7, seed: 9, rip_invalid: 4, errata: None };
         assert_eq!((options.amd, options.stretch, options.times), (expected, 3, 5));
         let options = MonitorOptions::parse("kernel=0x20000000+0x3e8 initrd=0x30000000+0x7").unwrap();

@@ -3,16 +3,15 @@
 use pugmark_model::CpuidResult;
 
 /// Returns the answer `below` to CPUID leaf `leaf` without what the monitor keeps to itself and what only AMD's
-/// processors report.
+/// processors report. `x2apic`: the guest may use x2APIC mode.
 ///
 /// Source: AMD64 Architecture Programmer's Manual vol. 3, "CPUID Function 8000_0005h" and the like; SDM vol. 2,
 /// "CPUID", on the same leaves.
 #[must_use]
-pub const fn without_monitor(leaf: u32, below: CpuidResult) -> CpuidResult {
+pub const fn without_monitor(leaf: u32, below: CpuidResult, x2apic: bool) -> CpuidResult {
     const NOTHING: CpuidResult = CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
     match leaf {
-        // The local APIC can be reached only through its page.
-        1 => CpuidResult { ecx: below.ecx & !X2APIC, ..below },
+        1 => CpuidResult { ecx: below.ecx & !X2APIC | if x2apic { X2APIC } else { 0 }, ..below },
         // Leaves in which a hypervisor names itself.
         0x4000_0000..=0x4fff_ffff => NOTHING,
         0x8000_0001 => CpuidResult { ecx: below.ecx & !(SVM | SKINIT), ..below },
@@ -72,7 +71,12 @@ mod tests {
         ];
         for (leaf, [eax, ebx, ecx, edx]) in rows {
             let below = CpuidResult { eax: !0, ebx: !0, ecx: !0, edx: !0 };
-            assert_eq!(without_monitor(leaf, below), CpuidResult { eax, ebx, ecx, edx }, "{leaf:#x}");
+            assert_eq!(without_monitor(leaf, below, false), CpuidResult { eax, ebx, ecx, edx }, "{leaf:#x}");
+            // The monitor offers x2APIC mode, whether the processor below has it or not.
+            let x2apic = |below| without_monitor(leaf, below, true).ecx >> 21 & 1;
+            let nothing = CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
+            let shown = [x2apic(below), x2apic(nothing)];
+            assert_eq!(shown, if leaf == 1 { [1, 1] } else { [ecx >> 21 & 1, 0] }, "{leaf:#x}");
         }
     }
 

@@ -39,3 +39,4 @@ pub mod timer_limit;
 pub mod tracing;
 pub mod translation;
 pub mod vmcb;
+pub mod x2apic;

@@ -19,8 +19,11 @@ pub enum MsrHandler {
     ProcessorBelow,
     /// IA32_EFER: SVME is hidden from the guest.
     Efer,
-    /// IA32_APIC_BASE: reads go to the processor below. Writes must not move the page away from where it is trapped.
+    /// IA32_APIC_BASE: the processor below has it, without x2APIC mode. Writes must not move the page away from where it
+    /// is trapped.
     ApicBase,
+    /// A register of x2APIC mode, which the processor below does not use.
+    X2Apic,
     /// IA32_DEBUGCTL of a processor whose tracing hardware does not have it: it reads as 0, and no bit of it can be
     /// set. The processor below may have other bits at this number.
     DebugCtl,
@@ -56,6 +59,7 @@ impl MsrHandler {
             APIC_BASE => Self::ApicBase,
             DEBUGCTL => Self::DebugCtl,
             EFER => Self::Efer,
+            0x800..=0x8ff => Self::X2Apic,
             // STAR, LSTAR, CSTAR, FMASK; the bases of FS and GS, KERNEL_GS_BASE, TSC_AUX.
             0..=0x1fff | 0xc000_0081..=0xc000_0084 | 0xc000_0100..=0xc000_0103 => Self::ProcessorBelow,
             _ => Self::Absent,
@@ -67,8 +71,7 @@ impl MsrHandler {
     pub const fn exits(self) -> (bool, bool) {
         match self {
             Self::ProcessorBelow => (false, false),
-            Self::ApicBase => (false, true),
-            Self::Efer | Self::DebugCtl | Self::Absent => (true, true),
+            Self::ApicBase | Self::X2Apic | Self::Efer | Self::DebugCtl | Self::Absent => (true, true),
         }
     }
 }
@@ -103,14 +106,6 @@ pub const fn efer_after_write(cpu: &Cpu, value: u64) -> Option<u64> {
     Some(value & !efer::LMA | cpu.efer & efer::LMA)
 }
 
-/// Returns whether IA32_APIC_BASE, which holds `present`, accepts `value`: the page must not move, and x2APIC mode is
-/// not available.
-#[must_use]
-pub const fn accepts_apic_base(present: u64, value: u64) -> bool {
-    const EXTD: u64 = 1 << 10;
-    value & EXTD == 0 && (value ^ present) & !0xfff == 0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,7 +126,7 @@ mod tests {
             (0x2ff, MsrHandler::ProcessorBelow),
             (0x3b0, MsrHandler::ProcessorBelow),
             (0x6e0, MsrHandler::ProcessorBelow),
-            (0x802, MsrHandler::ProcessorBelow),
+            (0x802, MsrHandler::X2Apic),
             (0xda0, MsrHandler::ProcessorBelow),
             (0x1fff, MsrHandler::ProcessorBelow),
             (0x2000, MsrHandler::Absent),
@@ -200,20 +195,6 @@ mod tests {
         for (cr0, efer, value, left) in rows {
             let cpu = Cpu { cr0, efer, ..Cpu::default() };
             assert_eq!(efer_after_write(&cpu, value), left, "{value:#x} over {efer:#x}");
-        }
-    }
-
-    #[test]
-    fn the_local_apic_stays_where_it_is() {
-        let rows = [
-            (0xfee0_0900, true),
-            (0xfee0_0100, true),
-            (0xfee0_0d00, false),
-            (0xfee1_0900, false),
-            (0x10_fee0_0900, false),
-        ];
-        for (value, taken) in rows {
-            assert_eq!(accepts_apic_base(0xfee0_0900, value), taken, "{value:#x}");
         }
     }
 }

@@ -30,7 +30,11 @@ impl Vcpu {
     pub(crate) fn cpuid_answer(&self, leaf: u32, subleaf: u32) -> CpuidResult {
         let below = __cpuid_count(leaf, subleaf);
         let below = CpuidResult { eax: below.eax, ebx: below.ebx, ecx: below.ecx, edx: below.edx };
-        let answer = self.processor.cpuid(leaf, subleaf, without_monitor(leaf, below));
+        let answer = self.processor.cpuid(
+            leaf,
+            subleaf,
+            without_monitor(leaf, below, self.local_apic.offers_x2apic()),
+        );
         self.clock.as_ref().map_or(answer, |clock| with_frequency(leaf, answer, clock.frequency()))
     }
 }

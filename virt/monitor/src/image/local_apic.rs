@@ -3,13 +3,17 @@
 //! An access to the page exits. The monitor then maps a page of its own in its place, with the register's value in it,
 //! lets the guest execute that one instruction, and passes on what it wrote. Therefore the monitor need not decode the
 //! instruction. All registers are the real local APIC's, except for the LVT entry of performance monitoring and AMD's
-//! extended registers, which belong to the model.
+//! extended registers, which belong to the model. In x2APIC mode the guest reaches the same registers by MSRs, which the
+//! monitor executes.
 
 use alloc::boxed::Box;
 
 use pugmark_monitor::guest_map::PageTable;
 use pugmark_monitor::hardware::Hardware;
 use pugmark_monitor::local_apic::{self, Destination, IcrCommand};
+use pugmark_monitor::msr::APIC_BASE;
+use pugmark_monitor::x2apic::{self, X2Read, X2Write};
+use x86_64::registers::model_specific::Msr;
 
 use crate::image::apic_registers::{read_register, write_register};
 use crate::image::clock::OwnClock;
@@ -28,6 +32,12 @@ pub(crate) struct LocalApic {
     window: Option<Window>,
     /// The last value that the guest wrote to ICR (low).
     command: u32,
+    /// Bits 63:32 of ICR that the guest wrote last in x2APIC mode.
+    destination: u32,
+    /// The guest may use x2APIC mode.
+    offered: bool,
+    /// It does.
+    extended: bool,
     peers: Peers,
 }
 
@@ -40,8 +50,98 @@ struct Window {
 
 impl LocalApic {
     /// `table` is the nested table of the 2 MiB that begin with the registers.
-    pub(crate) fn new(table: &'static mut PageTable, peers: Peers) -> Self {
-        Self { page: Box::new(WindowPage([0; 1024])), table, window: None, command: 0, peers }
+    /// `x2apic`: the guest may use x2APIC mode.
+    pub(crate) fn new(table: &'static mut PageTable, peers: Peers, x2apic: bool) -> Self {
+        Self {
+            page: Box::new(WindowPage([0; 1024])),
+            table,
+            window: None,
+            command: 0,
+            destination: 0,
+            offered: x2apic,
+            extended: false,
+            peers,
+        }
+    }
+
+    /// Returns whether the guest may use x2APIC mode.
+    pub(crate) fn offers_x2apic(&self) -> bool {
+        self.offered
+    }
+
+    /// Returns the guest's IA32_APIC_BASE.
+    pub(crate) fn base(&self) -> u64 {
+        // SAFETY: every processor with SVM has the register.
+        let below = unsafe { Msr::new(APIC_BASE).read() };
+        below | if self.extended { x2apic::EXTD } else { 0 }
+    }
+
+    /// Writes the guest's IA32_APIC_BASE. Returns `false` if that raises #GP.
+    pub(crate) fn set_base(&mut self, value: u64) -> bool {
+        if !x2apic::accepts_apic_base(self.base(), value, self.offered) {
+            return false;
+        }
+        let extended = value & x2apic::EXTD != 0;
+        if extended && !self.extended {
+            // The local APIC below finds the processors by the same bits in its flat model.
+            self.set_destination(local_apic::LDR, x2apic::logical_id(self.peers.id().into()) << 24);
+            self.set_destination(local_apic::DFR, local_apic::DFR_RESET);
+        }
+        self.extended = extended;
+        // SAFETY: neither the address of the page nor the mode of the local APIC below changes.
+        unsafe { Msr::new(APIC_BASE).write(value & !x2apic::EXTD) };
+        true
+    }
+
+    /// Reads a register of x2APIC mode; `None`: that raises #GP.
+    pub(crate) fn read_msr(&self, msr: u32, clock: Option<&OwnClock>, processor: &Hardware) -> Option<u64> {
+        Some(match x2apic::read(msr).filter(|_| self.extended)? {
+            X2Read::Register(register) => {
+                let timers = clock.and_then(|clock| clock.read(register));
+                timers.unwrap_or_else(|| self.read(register, processor)).into()
+            }
+            X2Read::Id => self.peers.id().into(),
+            X2Read::LogicalId => x2apic::logical_id(self.peers.id().into()).into(),
+            X2Read::Command => u64::from(self.destination) << 32 | u64::from(self.command),
+        })
+    }
+
+    /// Writes a register of x2APIC mode. Returns `false` if that raises #GP.
+    pub(crate) fn write_msr(
+        &mut self,
+        msr: u32,
+        value: u64,
+        processor: &mut Hardware,
+        clock: Option<&mut OwnClock>,
+    ) -> bool {
+        match x2apic::write(msr, value).filter(|_| self.extended) {
+            None => return false,
+            Some(X2Write::Register(register, value)) => {
+                if !clock.is_some_and(|clock| clock.write(register, value)) {
+                    self.write(register, value, processor);
+                }
+            }
+            Some(X2Write::Command { destination, low }) => {
+                (self.destination, self.command) = (destination, low);
+                if let Some(high) = x2apic::destination_in_page(destination, low) {
+                    write_register(local_apic::ICR_HIGH, high);
+                    self.write(local_apic::ICR_LOW, low, processor);
+                }
+            }
+            Some(X2Write::SelfInterrupt(vector)) => self.interrupt_self(vector),
+        }
+        true
+    }
+
+    /// Writes one of the registers by which this processor is addressed.
+    fn set_destination(&self, register: usize, value: u32) {
+        write_register(register, value);
+        match register {
+            local_apic::ID => self.peers.set_id((value >> 24) as u8),
+            local_apic::LDR => self.peers.set_ldr(value),
+            local_apic::DFR => self.peers.set_dfr(value),
+            _ => {}
+        }
     }
 
     /// Resets the registers as INIT does, and discards interrupts that are pending or in service.
@@ -49,14 +149,13 @@ impl LocalApic {
         /// More than one for each vector.
         const MAX_INTERRUPTS: usize = 512;
         for (register, value) in local_apic::VALUES_AFTER_INIT {
-            write_register(register, value);
+            // In x2APIC mode, which INIT leaves on, the logical ID stays what it is.
             match register {
-                local_apic::LDR => self.peers.set_ldr(value),
-                local_apic::DFR => self.peers.set_dfr(value),
-                _ => {}
+                local_apic::LDR | local_apic::DFR if self.extended => {}
+                _ => self.set_destination(register, value),
             }
         }
-        self.command = 0;
+        (self.command, self.destination) = (0, 0);
         // The local APIC delivers pending interrupts only while it is enabled.
         write_register(local_apic::SVR, local_apic::SVR_ENABLE | 0xff);
         let in_service = || (0..8).any(|index| read_register(local_apic::ISR + index * 0x10) != 0);
@@ -152,15 +251,7 @@ impl LocalApic {
                     IcrCommand::Interrupt => write_register(register, value),
                 }
             }
-            _ => {
-                write_register(register, value);
-                match register {
-                    local_apic::ID => self.peers.set_id((value >> 24) as u8),
-                    local_apic::LDR => self.peers.set_ldr(value),
-                    local_apic::DFR => self.peers.set_dfr(value),
-                    _ => {}
-                }
-            }
+            _ => self.set_destination(register, value),
         }
     }
 }

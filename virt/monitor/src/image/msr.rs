@@ -2,7 +2,7 @@
 
 use pugmark_model::Retired;
 use pugmark_monitor::guest::{Exception, Instruction, cr4};
-use pugmark_monitor::msr::{APIC_BASE, MsrHandler, accepts_apic_base, efer_after_write};
+use pugmark_monitor::msr::{MsrHandler, efer_after_write};
 use pugmark_monitor::tracing::TracingMemory;
 use x86_64::registers::model_specific::Msr;
 
@@ -45,7 +45,9 @@ impl Vcpu {
             MsrHandler::DebugCtl => Some(0),
             MsrHandler::Absent => None,
             // SAFETY: an emulated processor returns 0 for an MSR that it does not have.
-            MsrHandler::ProcessorBelow | MsrHandler::ApicBase => Some(unsafe { Msr::new(msr).read() }),
+            MsrHandler::ProcessorBelow => Some(unsafe { Msr::new(msr).read() }),
+            MsrHandler::ApicBase => Some(self.local_apic.base()),
+            MsrHandler::X2Apic => self.local_apic.read_msr(msr, self.clock.as_ref(), &self.processor),
         }
     }
 
@@ -57,7 +59,10 @@ impl Vcpu {
         }
         let written = match self.processor.msr_handler(msr) {
             MsrHandler::Efer => self.write_efer(value),
-            MsrHandler::ApicBase => write_apic_base(value),
+            MsrHandler::ApicBase => self.local_apic.set_base(value),
+            MsrHandler::X2Apic => {
+                self.local_apic.write_msr(msr, value, &mut self.processor, self.clock.as_mut())
+            }
             MsrHandler::DebugCtl => value == 0,
             // MSRs that only the processor below handles do not exit.
             MsrHandler::Absent | MsrHandler::ProcessorBelow => false,
@@ -110,16 +115,4 @@ impl Vcpu {
             next == pugmark_monitor::guest::ExecutionOutcome::Retired { single_step: true },
         );
     }
-}
-
-fn write_apic_base(value: u64) -> bool {
-    let mut register = Msr::new(APIC_BASE);
-    // SAFETY: every processor with SVM has the register.
-    let present = unsafe { register.read() };
-    let takes = accepts_apic_base(present, value);
-    if takes {
-        // SAFETY: neither the address of the page nor the mode changes.
-        unsafe { register.write(value) };
-    }
-    takes
 }

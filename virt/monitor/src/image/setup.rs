@@ -196,7 +196,7 @@ impl MachinePlan<'_> {
             northbridge: self.northbridge,
             nested: Nested::new(nested_cr3, hole),
             stepped_alone: None,
-            local_apic: LocalApic::new(local_apic_table, peers),
+            local_apic: LocalApic::new(local_apic_table, peers, self.options.x2apic),
             timer_limit: TimerLimit::new(if self.clock.is_some() { 0 } else { self.options.timer_apart }),
             clock,
             memory: self.memory,
