@@ -51,6 +51,7 @@ fn buffer(plan: &Plan) -> BufferPlan {
     let bytes = match plan.layout {
         Layout::SingleRange { bytes } => bytes * UNDRAINED,
         Layout::Topa { size, regions, .. } => size.bytes() * u64::from(regions),
+        Layout::MixedTopa { bytes, .. } => bytes,
     };
     let mode = match plan.mode {
         Mode::Overwrite => BufferMode::Circular,

@@ -16,6 +16,8 @@ pub(crate) struct Ram {
     /// The number of the allocation that fails.
     pub(crate) fail_at: Cell<Option<u32>>,
     pub(crate) allocations: Cell<u32>,
+    /// The blocks of more than 4 KiB that there still are, by their sizes; `None` if there are as many as fit.
+    pub(crate) pieces: RefCell<Option<Vec<u64>>>,
     /// Addresses that the processor wrote to although nothing is allocated there.
     pub(crate) strays: RefCell<Vec<u64>>,
     /// How many bytes the processor has written.
@@ -38,6 +40,7 @@ impl Ram {
             live: RefCell::default(),
             fail_at: Cell::new(None),
             allocations: Cell::new(0),
+            pieces: RefCell::new(None),
             strays: RefCell::default(),
             written: Cell::new(0),
             numbers: RefCell::new(vec![0; size]),
@@ -120,6 +123,10 @@ unsafe impl Frames for Ram {
         let end = start + request.size;
         if self.fail_at.get() == Some(nth) || end > (Self::BASE + self.size).min(request.limit) {
             return None;
+        }
+        if let Some(pieces) = self.pieces.borrow_mut().as_mut().filter(|_| request.size > 0x1000) {
+            let piece = pieces.iter().position(|&piece| piece == request.size)?;
+            pieces.remove(piece);
         }
         // Leave a page between two blocks, so that writes beyond a block are noticed.
         self.next.set(end + 0x1000);

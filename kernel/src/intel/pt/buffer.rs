@@ -5,7 +5,8 @@ mod range;
 mod tests;
 
 use crate::intel::errata::Errata;
-use crate::intel::pt::topa::{Chain, Listed, Marks, RegionSize, Topa, TopaError, TopaPlan};
+use crate::intel::pt::shape::Shape;
+use crate::intel::pt::topa::{Chain, Listed, Marks, RegionSize, Sizes, Topa, TopaError, TopaPlan};
 use crate::intel::pt::{Feature, PtCapabilities};
 use crate::lifecycle::Halted;
 use crate::memory::Frames;
@@ -66,9 +67,28 @@ pub enum Layout {
         /// Whether all regions are one block of memory, so that a trace can be read as one slice, or two if it wraps.
         contiguous: bool,
     },
+    /// Regions of several sizes, listed in ToPA tables, as large as the kernel's [`Frames`](crate::memory::Frames) has
+    /// them: a kernel whose memory is in pieces gives large blocks as long as there are some. Each region is as large
+    /// as the one before, or smaller. `spare` of [`Mode::StopWhenFull`] then counts the smaller ones.
+    ///
+    /// What [`Layout::Topa`] needs, this needs, too.
+    MixedTopa {
+        /// The size of all regions together, in bytes: a multiple of `smallest`.
+        bytes: u64,
+        /// The size of the first region if there is memory for it.
+        largest: RegionSize,
+        /// The size that is still requested when there is no memory for a larger one.
+        smallest: RegionSize,
+    },
 }
 
 impl Layout {
+    /// Returns a layout of so many bytes, a multiple of 4 KiB, in regions as large as there are, anywhere in memory.
+    #[must_use]
+    pub const fn mixed_topa(bytes: u64) -> Self {
+        Self::MixedTopa { bytes, largest: RegionSize::M128, smallest: RegionSize::K4 }
+    }
+
     /// Returns a layout with regions anywhere in memory, in full tables.
     #[must_use]
     pub const fn topa(size: RegionSize, regions: u32) -> Self {
@@ -109,17 +129,21 @@ impl<F: Frames> Buffer<F> {
             }
             Layout::Topa { size, regions, regions_per_table, contiguous } => {
                 require(capabilities, Feature::Topa)?;
-                let chain = match capabilities.has(Feature::TopaMultipleEntries) {
-                    true => Chain::Table,
-                    false => Chain::Driver,
-                };
+                let chain = chain(capabilities);
                 check_mode(mode, regions, chain)?;
-                let laps = match mode {
-                    Mode::StopWhenFull { .. } => 1,
-                    Mode::Circular { .. } | Mode::Overwrite => LAPS,
-                };
-                let plan = TopaPlan { size, regions, regions_per_table, contiguous, chain, laps };
+                let sizes = Sizes::Equal { size, regions };
+                let plan = TopaPlan { sizes, regions_per_table, contiguous, chain, laps: laps(mode) };
                 Output::Topa(Topa::new(frames, plan, limit)?)
+            }
+            Layout::MixedTopa { bytes, largest, smallest } => {
+                require(capabilities, Feature::Topa)?;
+                let chain = chain(capabilities);
+                let sizes = Sizes::Mixed { bytes, largest, smallest };
+                let plan =
+                    TopaPlan { sizes, regions_per_table: 511, contiguous: false, chain, laps: laps(mode) };
+                let topa = Topa::new(frames, plan, limit)?;
+                check_mode(mode, topa.regions(), chain)?;
+                Output::Topa(topa)
             }
         };
         Ok(Self { output, mode })
@@ -133,8 +157,14 @@ impl<F: Frames> Buffer<F> {
 
     /// Returns how many bytes of trace it holds.
     #[must_use]
-    pub const fn capacity(&self) -> u64 {
-        self.region_bytes() * self.regions() as u64
+    pub fn capacity(&self) -> u64 {
+        self.shape().capacity()
+    }
+
+    /// Returns the sizes of the regions, in bytes, in their order; that of the single range.
+    pub fn region_sizes(&self) -> impl Iterator<Item = u64> {
+        let shape = self.shape();
+        (0..shape.regions()).map(move |region| shape.size(region))
     }
 
     /// Returns the ToPA tables, unless the buffer is a single range.
@@ -167,18 +197,11 @@ impl<F: Frames> Buffer<F> {
         }
     }
 
-    /// Returns the number of regions: 1 for a single range.
-    pub(crate) const fn regions(&self) -> u32 {
+    /// Returns the sizes of the regions; a single range is one.
+    pub(crate) const fn shape(&self) -> Shape {
         match &self.output {
-            Output::SingleRange(_) => 1,
-            Output::Topa(topa) => topa.regions(),
-        }
-    }
-
-    pub(crate) const fn region_bytes(&self) -> u64 {
-        match &self.output {
-            Output::SingleRange(range) => range.bytes(),
-            Output::Topa(topa) => topa.region_size().bytes(),
+            Output::SingleRange(range) => Shape::equal(range.bytes(), 1),
+            Output::Topa(topa) => topa.shape(),
         }
     }
 
@@ -207,7 +230,7 @@ impl<F: Frames> Buffer<F> {
             Output::SingleRange(range) => (range.base() == base.0).then_some(Listed { lap: 0, region: 0 }),
             Output::Topa(topa) => topa.listed_at(base.0, pointers.entry()),
         }?;
-        (offset <= self.region_bytes()).then_some(Position { lap, region, offset })
+        (offset <= self.shape().size(region)).then_some(Position { lap, region, offset })
     }
 
     /// Returns the ToPA entry that the registers name, as it is in memory, if it is an entry of this buffer.
@@ -245,21 +268,24 @@ impl<F: Frames> Buffer<F> {
     /// Returns the bytes from `offset` of region `n` to the region's end, or to the ring's end if it is one block of
     /// memory.
     pub(crate) fn memory(&self, n: u32, offset: u64) -> (NonNull<u8>, u64) {
-        let (start, regions) = match &self.output {
-            Output::SingleRange(range) => (range.pointer(), 1),
-            Output::Topa(topa) if topa.is_contiguous() => (topa.pointer(n), topa.regions() - n),
-            Output::Topa(topa) => (topa.pointer(n), 1),
+        let shape = self.shape();
+        let (start, bytes) = match &self.output {
+            Output::SingleRange(range) => (range.pointer(), range.bytes()),
+            Output::Topa(topa) if topa.is_contiguous() => {
+                (topa.pointer(n), shape.capacity() - shape.start(n))
+            }
+            Output::Topa(topa) => (topa.pointer(n), shape.size(n)),
         };
-        debug_assert!(offset <= self.region_bytes());
+        debug_assert!(offset <= shape.size(n));
         // SAFETY: `offset` is at most a region's size, and the region is mapped as one block.
         let start = unsafe { start.add(offset as usize) };
-        (start, u64::from(regions) * self.region_bytes() - offset)
+        (start, bytes - offset)
     }
 
     /// Fills the rest of region `n` with PAD packets, and returns how many bytes that is.
     pub(crate) fn pad(&mut self, n: u32, offset: u64, _: &Halted) -> u64 {
         let (start, _) = self.memory(n, offset);
-        let bytes = self.region_bytes() - offset;
+        let bytes = self.shape().size(n) - offset;
         // SAFETY: the rest of one of our own regions, and the trace is off.
         unsafe { start.write_bytes(0, bytes as usize) };
         bytes
@@ -285,7 +311,7 @@ impl<F: Frames> Buffer<F> {
     }
 
     fn guard_places(&self, end: u64) -> [u64; GUARD_BYTES as usize] {
-        debug_assert_eq!(self.regions(), 1);
+        debug_assert_eq!(self.shape().regions(), 1);
         let capacity = self.capacity();
         let begin = end % capacity + capacity - GUARD_BYTES;
         core::array::from_fn(|n| (begin + n as u64) % capacity)
@@ -392,6 +418,21 @@ impl core::error::Error for BufferError {}
 enum Output<F: Frames> {
     SingleRange(SingleRange<F>),
     Topa(Topa<F>),
+}
+
+fn chain(capabilities: &PtCapabilities) -> Chain {
+    match capabilities.has(Feature::TopaMultipleEntries) {
+        true => Chain::Table,
+        false => Chain::Driver,
+    }
+}
+
+/// How often the tables list the ring.
+const fn laps(mode: Mode) -> u32 {
+    match mode {
+        Mode::StopWhenFull { .. } => 1,
+        Mode::Circular { .. } | Mode::Overwrite => LAPS,
+    }
 }
 
 fn require(capabilities: &PtCapabilities, feature: Feature) -> Result<(), BufferError> {

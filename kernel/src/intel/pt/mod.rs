@@ -18,6 +18,7 @@ mod guest;
 mod ring;
 mod running;
 mod session;
+mod shape;
 mod stopped;
 mod stretch;
 mod task;

@@ -3,15 +3,15 @@
 #[cfg(test)]
 mod exhaustive;
 
+use super::shape::Shape;
 use crate::loss::Overwritten;
 
-/// A ring of equal regions, with the places up to which the trace was written (head) and drained (tail).
+/// A ring of regions, with the places up to which the trace was written (head) and drained (tail).
 ///
 /// Places are bytes since the trace began and never wrap; modulo the capacity they are offsets in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ring {
-    region: u64,
-    regions: u64,
+    shape: Shape,
     tail: u64,
     head: u64,
 }
@@ -38,13 +38,13 @@ pub(crate) enum Written {
 
 impl Ring {
     /// An empty ring.
-    pub(crate) const fn new(region_bytes: u64, regions: u32) -> Self {
-        Self { region: region_bytes, regions: regions as u64, tail: 0, head: 0 }
+    pub(crate) const fn new(shape: Shape) -> Self {
+        Self { shape, tail: 0, head: 0 }
     }
 
     #[cfg(test)]
     pub(crate) const fn at(region: u64, regions: u32, tail: u64, head: u64) -> Self {
-        Self { region, regions: regions as u64, tail, head }
+        Self { shape: Shape::equal(region, regions), tail, head }
     }
 
     pub(crate) const fn tail(&self) -> u64 {
@@ -55,26 +55,32 @@ impl Ring {
         self.head
     }
 
-    pub(crate) const fn capacity(&self) -> u64 {
-        self.region * self.regions
+    pub(crate) fn capacity(&self) -> u64 {
+        self.shape.capacity()
     }
 
     /// Returns the region of a place and the offset in it. The end of a region is the beginning of the next one.
-    pub(crate) const fn place(&self, at: u64) -> (u32, u64) {
-        ((at / self.region % self.regions) as u32, at % self.region)
+    pub(crate) fn place(&self, at: u64) -> (u32, u64) {
+        self.shape.place(at % self.capacity())
+    }
+
+    /// Returns the number of the region of a place, if those of each lap are counted on from the lap before.
+    fn number(&self, at: u64) -> u64 {
+        let laps = at / self.capacity();
+        laps * u64::from(self.shape.regions()) + u64::from(self.place(at).0)
     }
 
     /// Returns the distance from the head to `offset` of `region`, if there is less than a lap between them.
-    pub(crate) const fn distance(&self, region: u32, offset: u64) -> u64 {
+    pub(crate) fn distance(&self, region: u32, offset: u64) -> u64 {
         let capacity = self.capacity();
-        let now = (region as u64 * self.region + offset) % capacity;
+        let now = (self.shape.start(region) + offset) % capacity;
         (now + capacity - self.head % capacity) % capacity
     }
 
     /// Returns how far the processor came if it continued at the head in lap 0 and is now in `lap` of `laps`. The last
     /// lap is followed by itself. `None` if the processor cannot have come there.
-    pub(crate) const fn counted(&self, lap: u32, laps: u32, region: u32, offset: u64) -> Option<Written> {
-        let now = lap as u64 * self.capacity() + region as u64 * self.region + offset;
+    pub(crate) fn counted(&self, lap: u32, laps: u32, region: u32, offset: u64) -> Option<Written> {
+        let now = u64::from(lap) * self.capacity() + self.shape.start(region) + offset;
         match now.checked_sub(self.head % self.capacity()) {
             Some(bytes) if lap + 1 < laps => Some(Written::Exactly(bytes)),
             Some(bytes) => Some(Written::AtLeast(bytes)),
@@ -114,7 +120,7 @@ impl Ring {
     }
 
     /// Adds what the processor has written. Overwritten bytes leave the ring; returns `None` if there are none.
-    pub(crate) const fn written(&mut self, written: Written) -> Option<Overwritten> {
+    pub(crate) fn written(&mut self, written: Written) -> Option<Overwritten> {
         self.head += match written {
             Written::Exactly(bytes) | Written::AtLeast(bytes) => bytes,
         };
@@ -133,27 +139,31 @@ impl Ring {
     }
 
     /// Moves to the beginning of the next region; only if everything is drained.
-    pub(crate) const fn skip_to_next_region(&mut self) {
-        self.head = self.head.next_multiple_of(self.region);
+    pub(crate) fn skip_to_next_region(&mut self) {
+        let (region, offset) = self.place(self.head);
+        if offset > 0 {
+            self.head += self.shape.size(region) - offset;
+        }
         self.tail = self.head;
     }
 
     /// Returns the free part, with `spare` regions after the one with INT if there are that many.
-    pub(crate) const fn window(&self, spare: u32) -> Option<Window> {
+    pub(crate) fn window(&self, spare: u32) -> Option<Window> {
         // The region with the tail is not free, not even before the tail: the processor would write it from its
         // beginning.
-        let first = self.head / self.region;
-        let end = self.tail / self.region + self.regions;
+        let regions = u64::from(self.shape.regions());
+        let first = self.number(self.head);
+        let end = self.number(self.tail) + regions;
         if first >= end {
             return None;
         }
         let stop = end - 1;
-        let wanted = stop.saturating_sub(spare as u64);
+        let wanted = stop.saturating_sub(spare.into());
         let int = if wanted < first { first } else { wanted };
         Some(Window {
-            first: (first % self.regions) as u32,
-            int: (int % self.regions) as u32,
-            stop: (stop % self.regions) as u32,
+            first: (first % regions) as u32,
+            int: (int % regions) as u32,
+            stop: (stop % regions) as u32,
         })
     }
 }

@@ -62,9 +62,9 @@ const KEPT_STATUS: RtitStatus =
     RtitStatus::PACKET_BYTE_CNT.union(RtitStatus::PEND_PSB).union(RtitStatus::PEND_TOPA_PMI);
 
 impl<M: Msr, F: Frames> PtSession<M, F> {
-    pub(super) const fn new(unit: PtUnit<M>, buffer: Buffer<F>, checked: Checked) -> Self {
+    pub(super) fn new(unit: PtUnit<M>, buffer: Buffer<F>, checked: Checked) -> Self {
         let ctl = checked.ctl.union(buffer.ctl());
-        let ring = Ring::new(buffer.region_bytes(), buffer.regions());
+        let ring = Ring::new(buffer.shape());
         Self {
             unit,
             buffer,
@@ -136,7 +136,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         let abandoned = matches!(self.state, PtState::Abandoned(_));
         let at = self.buffer.position(base, pointers);
         let stopped = status.contains(RtitStatus::STOPPED);
-        let at_end = at.is_some_and(|at| at.offset == self.buffer.region_bytes());
+        let at_end = at.is_some_and(|at| at.offset == self.buffer.shape().size(at.region));
         let advanced = at.and_then(|at| self.written(at, stopped && at_end, halted));
         match advanced {
             Some(written) => self.advance(written),

@@ -76,7 +76,7 @@ impl<F: Frames> PtTask<F> {
         Ok(Self {
             capabilities: *capabilities,
             ctl: checked.ctl.union(buffer.ctl()),
-            ring: Ring::new(buffer.region_bytes(), buffer.regions()),
+            ring: Ring::new(buffer.shape()),
             buffer,
             checked,
             status: RtitStatus::empty(),

@@ -94,13 +94,13 @@ fn registers_and_positions_are_each_others_inverse() {
     for (layout, mode) in layouts {
         let frames = FakeFrames::new(1 << 20);
         let buffer = Buffer::allocate(&frames, &capabilities(), layout, mode).unwrap();
-        for region in 0..buffer.regions() {
+        for region in 0..buffer.shape().regions() {
             for offset in [0, 1, 0xfff, 0x1000] {
                 let (base, pointers) = buffer.registers(region, offset);
                 let position = Position { lap: 0, region, offset: u64::from(offset) };
                 assert_eq!(buffer.position(base, pointers), Some(position), "{layout:?}");
             }
-            let (base, beyond) = buffer.registers(region, buffer.region_bytes() as u32 + 1);
+            let (base, beyond) = buffer.registers(region, buffer.shape().size(region) as u32 + 1);
             assert_eq!(buffer.position(base, beyond), None);
         }
         let (_, pointers) = buffer.registers(0, 0);

@@ -108,6 +108,11 @@ impl RegionSize {
     pub const fn bytes(self) -> u64 {
         0x1000 << self.0
     }
+
+    /// Returns half of the size, which is not the smallest one.
+    pub(super) const fn half(self) -> Self {
+        Self(self.0 - 1)
+    }
 }
 
 impl fmt::Display for RegionSize {

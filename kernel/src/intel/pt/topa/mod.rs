@@ -8,7 +8,7 @@ mod table;
 mod tests;
 
 pub use entry::RegionSize;
-pub(crate) use table::{Chain, Listed, Marks, Topa, TopaPlan, allocate};
+pub(crate) use table::{Chain, Listed, Marks, Sizes, Topa, TopaPlan, allocate};
 
 use crate::memory::Request;
 use core::fmt;
@@ -45,6 +45,12 @@ pub enum TopaError {
         /// That number.
         regions: u32,
     },
+    /// Regions of several sizes cannot have this many bytes together: none, or no multiple of the smallest size; or the
+    /// largest size is smaller than that.
+    MixedSize {
+        /// In bytes.
+        bytes: u64,
+    },
     /// The embedding kernel has no memory that satisfies the request.
     NoMemory(Request),
 }
@@ -63,6 +69,12 @@ impl fmt::Display for TopaError {
             }
             Self::Regions { regions } => write!(f, "a ToPA of {regions} regions"),
             Self::RegionsPerTable { regions } => write!(f, "a ToPA table of {regions} regions: 1 to 511"),
+            Self::MixedSize { bytes } => {
+                write!(
+                    f,
+                    "regions of several sizes do not have {bytes:#x} bytes together: not 0, and a multiple of the smallest"
+                )
+            }
             Self::NoMemory(Request { size, align, limit }) => {
                 write!(f, "no memory of {size:#x} bytes aligned to {align:#x} below {limit:#x}")
             }

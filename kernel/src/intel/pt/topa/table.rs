@@ -2,12 +2,13 @@
 
 use super::entry::{Entry, EntryFlags, TABLE_BYTES, checked};
 use super::{RegionSize, TopaError};
+use crate::intel::pt::shape::Shape;
 use crate::lifecycle::Halted;
 use crate::memory::{Frames, Request};
 use core::ptr::NonNull;
 use x86_64::PhysAddr;
 
-/// A ring of equal regions, listed in one or more tables. It owns their memory and frees it when dropped.
+/// A ring of regions, listed in one or more tables. It owns their memory and frees it when dropped.
 ///
 /// The tables may list the ring more than once, one lap after the other: then the table that the processor is in shows
 /// how often it went round.
@@ -19,9 +20,9 @@ pub(crate) struct Topa<F: Frames> {
     plan: TopaPlan,
     limit: u64,
     first: PhysAddr,
-    /// The number of tables and regions; smaller than planned only during construction.
+    /// The number of tables, and the regions; less than planned only during construction.
     tables: u32,
-    regions: u32,
+    shape: Shape,
     /// The block with all regions, if the plan is contiguous.
     block: Option<PhysAddr>,
     /// The regions that have INT or STOP.
@@ -31,10 +32,8 @@ pub(crate) struct Topa<F: Frames> {
 /// How to create a ring of regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TopaPlan {
-    /// The size of each region.
-    pub size: RegionSize,
-    /// The number of regions.
-    pub regions: u32,
+    /// The sizes of the regions.
+    pub sizes: Sizes,
     /// The number of regions that a table lists, 1 to 511: a table is one 4 KiB page. 511 wastes no space.
     pub regions_per_table: u32,
     /// Whether all regions are one block of memory, so that a trace can be read as one slice.
@@ -44,6 +43,27 @@ pub(crate) struct TopaPlan {
     /// How often the tables list the ring; 0 means 1. The last lap leads back to its own beginning. It is always 1 if
     /// the driver chains the regions.
     pub laps: u32,
+}
+
+/// The sizes of a ring's regions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sizes {
+    /// One size.
+    Equal {
+        /// The size of each region.
+        size: RegionSize,
+        /// The number of regions.
+        regions: u32,
+    },
+    /// As large as there is memory: a size is halved when there is no block of it any more. Never contiguous.
+    Mixed {
+        /// The size of all regions together.
+        bytes: u64,
+        /// The first size that is tried.
+        largest: RegionSize,
+        /// The last one.
+        smallest: RegionSize,
+    },
 }
 
 /// The meaning of a table entry.
@@ -80,7 +100,6 @@ impl<F: Frames> Topa<F> {
     /// The plan breaks a rule, there is no memory, or the kernel returned memory that does not satisfy the request.
     /// Memory that was already allocated is freed.
     pub(crate) fn new(frames: F, plan: TopaPlan, limit: u64) -> Result<Self, TopaError> {
-        let regions = plan.regions;
         let plan = match plan.chain {
             Chain::Table => plan,
             Chain::Driver => TopaPlan { regions_per_table: 1, laps: 1, ..plan },
@@ -88,27 +107,40 @@ impl<F: Frames> Topa<F> {
         if !(1..=MAX_REGIONS_PER_TABLE).contains(&plan.regions_per_table) {
             return Err(TopaError::RegionsPerTable { regions: plan.regions_per_table });
         }
-        if regions == 0 {
-            return Err(TopaError::Regions { regions });
-        }
+        plan.sizes.check()?;
         let plan = TopaPlan { laps: plan.laps.max(1), ..plan };
-        let block = match plan.contiguous {
-            true => Some(allocate(&frames, block_request(&plan, limit))?),
-            false => None,
+        let block = match (plan.contiguous, plan.sizes) {
+            (true, Sizes::Equal { size, regions }) => {
+                Some(allocate(&frames, block_request(size, regions, limit))?)
+            }
+            _ => None,
         };
         let marks = Marks::default();
         let first = PhysAddr::zero();
-        let mut topa = Self { frames, plan, limit, first, tables: 0, regions: 0, block, marks };
+        let mut topa = Self { frames, plan, limit, first, tables: 0, shape: Shape::EMPTY, block, marks };
         topa.first = topa.add_table()?;
         let mut table = topa.first;
-        for n in 0..regions {
-            if n > 0 && n % topa.plan.regions_per_table == 0 {
+        let mut size = plan.sizes.largest();
+        while let Some(left) = plan.sizes.left(&topa.shape) {
+            let n = topa.regions();
+            if n == topa.tables * topa.plan.regions_per_table {
                 let next = topa.add_table()?;
                 topa.link(table, n - 1, next)?;
                 table = next;
             }
-            topa.add_region(table, n)?;
+            if size.bytes() <= left {
+                match topa.add_region(table, n, size) {
+                    Err(TopaError::NoMemory(_)) if plan.sizes.half(size).is_some() => {}
+                    added => {
+                        added?;
+                        continue;
+                    }
+                }
+            }
+            // There is no block of this size any more, or less is left.
+            size = plan.sizes.half(size).unwrap_or(size);
         }
+        let regions = topa.regions();
         let mut begin = topa.first;
         for _ in 1..topa.plan.laps {
             (begin, table) = topa.add_lap(table)?;
@@ -118,8 +150,8 @@ impl<F: Frames> Topa<F> {
     }
 
     /// Returns the number of regions.
-    pub(crate) const fn regions(&self) -> u32 {
-        self.plan.regions
+    pub(crate) fn regions(&self) -> u32 {
+        self.shape.regions()
     }
 
     /// Returns the number of tables.
@@ -128,9 +160,9 @@ impl<F: Frames> Topa<F> {
         self.tables
     }
 
-    /// Returns the size of each region.
-    pub(crate) const fn region_size(&self) -> RegionSize {
-        self.plan.size
+    /// Returns the sizes of the regions.
+    pub(crate) const fn shape(&self) -> Shape {
+        self.shape
     }
 
     /// Returns how one region follows another.
@@ -166,7 +198,7 @@ impl<F: Frames> Topa<F> {
     pub(crate) fn listed_at(&self, base: u64, index: u32) -> Option<Listed> {
         let mut table = self.first;
         for lap in 0..self.plan.laps {
-            for begin in (0..self.plan.regions).step_by(self.plan.regions_per_table as usize) {
+            for begin in (0..self.regions()).step_by(self.plan.regions_per_table as usize) {
                 if table.as_u64() == base {
                     return self.listed(lap, begin, index);
                 }
@@ -183,23 +215,21 @@ impl<F: Frames> Topa<F> {
             region if region < next => Some(Listed { lap, region }),
             region if region > next => None,
             _ if self.plan.chain == Chain::Driver => Some(Listed { lap, region: begin }),
-            region if region < self.plan.regions => Some(Listed { lap, region }),
+            region if region < self.regions() => Some(Listed { lap, region }),
             _ => Some(Listed { lap: (lap + 1).min(self.plan.laps - 1), region: 0 }),
         }
     }
 
     /// Returns how many regions are in the table whose first region is `begin`.
     fn listed_from(&self, begin: u32) -> u32 {
-        self.plan.regions_per_table.min(self.plan.regions - begin)
+        self.plan.regions_per_table.min(self.regions() - begin)
     }
 
     /// Returns where region `n` is mapped. In a contiguous ring the pointer is valid for all regions from `n` on.
     pub(crate) fn pointer(&self, n: u32) -> NonNull<u8> {
         match self.block {
             // SAFETY: the block is mapped as one and contains all regions.
-            Some(block) => unsafe {
-                self.frames.pointer(block).add((u64::from(n) * self.plan.size.bytes()) as usize)
-            },
+            Some(block) => unsafe { self.frames.pointer(block).add(self.shape.start(n) as usize) },
             None => self.frames.pointer(PhysAddr::new_truncate(self.entry(n).base())),
         }
     }
@@ -227,7 +257,7 @@ impl<F: Frames> Topa<F> {
 
     /// Sets INT on every `every`th region, counted back from the last one.
     pub(crate) fn mark_every(&mut self, every: u32, _: &Halted) {
-        let regions = self.plan.regions;
+        let regions = self.regions();
         self.flag_all(|n| (regions - 1 - n).is_multiple_of(every.max(1)).then_some(EntryFlags::INT));
     }
 
@@ -242,7 +272,7 @@ impl<F: Frames> Topa<F> {
     fn flag_all(&mut self, flags: impl Fn(u32) -> Option<EntryFlags>) {
         let mut table = self.first;
         for _ in 0..self.plan.laps {
-            for begin in (0..self.plan.regions).step_by(self.plan.regions_per_table as usize) {
+            for begin in (0..self.regions()).step_by(self.plan.regions_per_table as usize) {
                 for index in 0..self.listed_from(begin) {
                     if let Some(flags) = flags(begin + index) {
                         let entry = self.read(table, index).with_flags(flags);
@@ -262,21 +292,20 @@ impl<F: Frames> Topa<F> {
         Ok(table)
     }
 
-    fn add_region(&mut self, table: PhysAddr, n: u32) -> Result<(), TopaError> {
-        let size = self.plan.size;
+    fn add_region(&mut self, table: PhysAddr, n: u32, size: RegionSize) -> Result<(), TopaError> {
         let base = match self.block {
             Some(block) => block + u64::from(n) * size.bytes(),
-            None => allocate(&self.frames, region_request(size, self.limit))?,
+            None => allocate(&self.frames, region_request(size.bytes(), self.limit))?,
         };
         let entry = Entry::region(base.as_u64(), size, self.limit)?;
         self.write(table, n % self.plan.regions_per_table, entry);
-        self.regions = n + 1;
+        self.shape.push(size.bytes());
         Ok(())
     }
 
     /// Lists the ring once more after `table`, the last one. Returns the first and the last table of the new lap.
     fn add_lap(&mut self, table: PhysAddr) -> Result<(PhysAddr, PhysAddr), TopaError> {
-        let regions = self.plan.regions;
+        let regions = self.regions();
         let mut from = self.first;
         let mut table = table;
         let mut begin = None;
@@ -337,13 +366,14 @@ impl<F: Frames> Drop for Topa<F> {
         let mut table = self.first;
         for t in 0..self.tables {
             let start = t * self.plan.regions_per_table;
-            let here = self.plan.regions_per_table.min(self.regions.saturating_sub(start));
+            let here = self.plan.regions_per_table.min(self.regions().saturating_sub(start));
             if self.block.is_none() {
                 for index in 0..here {
                     let base = PhysAddr::new_truncate(self.read(table, index).base());
+                    let request = region_request(self.shape.size(start + index), self.limit);
                     // SAFETY: allocated by `add_region` with this request; no unit uses it, because a unit would own
                     // this value.
-                    unsafe { self.frames.free(base, region_request(self.plan.size, self.limit)) };
+                    unsafe { self.frames.free(base, request) };
                 }
             }
             let next = self.next_table(table);
@@ -351,9 +381,10 @@ impl<F: Frames> Drop for Topa<F> {
             unsafe { self.frames.free(table, table_request(self.limit)) };
             table = next;
         }
-        if let Some(block) = self.block {
+        if let (Some(block), Sizes::Equal { size, regions }) = (self.block, self.plan.sizes) {
+            let request = block_request(size, regions, self.limit);
             // SAFETY: allocated by `new` with this request; no unit uses it.
-            unsafe { self.frames.free(block, block_request(&self.plan, self.limit)) };
+            unsafe { self.frames.free(block, request) };
         }
     }
 }
@@ -379,11 +410,52 @@ const fn table_request(limit: u64) -> Request {
     Request { size: TABLE_BYTES, align: TABLE_BYTES, limit }
 }
 
-const fn region_request(size: RegionSize, limit: u64) -> Request {
-    Request { size: size.bytes(), align: size.bytes(), limit }
+const fn region_request(bytes: u64, limit: u64) -> Request {
+    Request { size: bytes, align: bytes, limit }
 }
 
-const fn block_request(plan: &TopaPlan, limit: u64) -> Request {
+const fn block_request(size: RegionSize, regions: u32, limit: u64) -> Request {
     // At most 2^32 regions of 2^27 bytes.
-    Request { size: plan.size.bytes() * plan.regions as u64, align: plan.size.bytes(), limit }
+    Request { size: size.bytes() * regions as u64, align: size.bytes(), limit }
+}
+
+impl Sizes {
+    /// Checks that there is a region, and that the regions can have all of the bytes.
+    fn check(self) -> Result<(), TopaError> {
+        match self {
+            Self::Equal { regions: 0, .. } => Err(TopaError::Regions { regions: 0 }),
+            Self::Equal { .. } => Ok(()),
+            Self::Mixed { bytes, largest, smallest }
+                if bytes == 0 || !bytes.is_multiple_of(smallest.bytes()) || smallest > largest =>
+            {
+                Err(TopaError::MixedSize { bytes })
+            }
+            Self::Mixed { .. } => Ok(()),
+        }
+    }
+
+    /// Returns the size to try first.
+    const fn largest(self) -> RegionSize {
+        match self {
+            Self::Equal { size, .. } => size,
+            Self::Mixed { largest, .. } => largest,
+        }
+    }
+
+    /// Returns the size to try after this one.
+    fn half(self, size: RegionSize) -> Option<RegionSize> {
+        match self {
+            Self::Equal { .. } => None,
+            Self::Mixed { smallest, .. } => (size > smallest).then(|| size.half()),
+        }
+    }
+
+    /// Returns how many bytes are still to be allocated; `None` if all are.
+    fn left(self, shape: &Shape) -> Option<u64> {
+        let bytes = match self {
+            Self::Equal { size, regions } => size.bytes() * u64::from(regions),
+            Self::Mixed { bytes, .. } => bytes,
+        };
+        Some(bytes - shape.capacity()).filter(|&left| left > 0)
+    }
 }

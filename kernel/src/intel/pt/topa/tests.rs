@@ -234,7 +234,7 @@ fn refuses_plans_that_are_none() {
 
 fn plan(regions: u32, regions_per_table: u32) -> TopaPlan {
     let (size, chain) = (RegionSize::K4, Chain::Table);
-    TopaPlan { size, regions, regions_per_table, contiguous: false, chain, laps: 1 }
+    TopaPlan { sizes: Sizes::Equal { size, regions }, regions_per_table, contiguous: false, chain, laps: 1 }
 }
 
 fn entry(frames: &FakeFrames, table: PhysAddr, index: u32) -> Entry {
