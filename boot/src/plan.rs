@@ -74,7 +74,8 @@ impl Plan {
         self
     }
 
-    /// A counter pauses the trace of Intel PT after the first number of branches, resumes it after the second, and so on.
+    /// A counter pauses the trace of Intel PT after the first number of branches, resumes it after the second, and so
+    /// on.
     pub(crate) fn paused_by_counter(mut self, branches: [u32; 2]) -> Self {
         self.pauses = Some(branches);
         self

@@ -278,8 +278,8 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     /// Pauses tracing on this processor: when this returns, nothing is traced until [`Slot::resume`], whatever PMIs,
     /// drains, switches and new starts come. A kernel calls it where something happens after which nothing is to be
     /// traced: in the handler of an NMI, in the service of a counter's overflow
-    /// ([`PmiSource::service`](crate::pmi::PmiSource::service)), or anywhere else on this processor. It also works while
-    /// the slot is in use, and before [`Slot::start`]: such a trace starts paused.
+    /// ([`PmiSource::service`](crate::pmi::PmiSource::service)), or anywhere else on this processor. It also works
+    /// while the slot is in use, and before [`Slot::start`]: such a trace starts paused.
     ///
     /// Nothing is lost. In the trace a TIP.PGD is where it was paused and a TIP.PGE where it goes on, unless the code
     /// there is filtered out anyway; a decoder tells of both. Until it goes on,
@@ -295,7 +295,7 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     /// use pugmark_kernel::msr::{GeneralProtection, Msr};
     /// use pugmark_kernel::slot::{Slot, Traced};
     ///
-    /// /// Called in the NMI handler when a counter has overflowed: traces what runs until the next overflow, or does not.
+    /// /// Called in the NMI handler when a counter has overflowed: pauses what runs, and resumes what is paused.
     /// fn on_overflow<T: Traced, M: Msr, A: LocalApic, P: Fn() -> (M, A)>(
     ///     slot: &Slot<T, P>,
     /// ) -> Result<(), GeneralProtection> {
@@ -324,8 +324,8 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     /// Resumes tracing after [`Slot::pause`]. A trace that is off for another reason, too, stays off for that one.
     ///
     /// Returns whether that has happened: if the slot is in use by the code that was interrupted, the trace goes on
-    /// when that code releases it. It takes one RDMSR and one WRMSR, and one more RDMSR where branch records exclude PT.
-    /// No PSB is forced: a decoder carries on.
+    /// when that code releases it. It takes one RDMSR and one WRMSR, and one more RDMSR where branch records exclude
+    /// PT. No PSB is forced: a decoder carries on.
     ///
     /// # Errors
     ///

@@ -8,8 +8,9 @@ use pugmark_kernel::lapic::Delivery;
 
 const ROUNDS: u64 = 40;
 
-/// Makes many branches. The buffer has room for all of the trace, so that PMIs are the counter's alone: one that the trace
-/// requests while the other is served would be dropped, which the driver notices, but which here counts as a mistake.
+/// Makes many branches. The buffer has room for all of the trace, so that PMIs are the counter's alone: one that the
+/// trace requests while the other is served would be dropped, which the driver notices, but which here counts as a
+/// mistake.
 pub(super) struct Pauses {
     churn: Churn,
     /// How often it was paused before.

@@ -19,8 +19,8 @@ pub enum MsrHandler {
     ProcessorBelow,
     /// IA32_EFER: SVME is hidden from the guest.
     Efer,
-    /// IA32_APIC_BASE: the processor below has it, without x2APIC mode. Writes must not move the page away from where it
-    /// is trapped.
+    /// IA32_APIC_BASE: the processor below has it, without x2APIC mode. Writes must not move the page away from where
+    /// it is trapped.
     ApicBase,
     /// A register of x2APIC mode, which the processor below does not use.
     X2Apic,

@@ -1,8 +1,8 @@
 //! The local APIC's registers as MSRs: x2APIC mode.
 //!
-//! The local APIC below stays in xAPIC mode. A register of x2APIC mode is the one of the page with the same number, except
-//! where the modes differ: the interrupt command register is one register, a local APIC ID has 32 bits, the logical ID
-//! follows from it, and a register has bits that must be 0.
+//! The local APIC below stays in xAPIC mode. A register of x2APIC mode is the one of the page with the same number,
+//! except where the modes differ: the interrupt command register is one register, a local APIC ID has 32 bits, the
+//! logical ID follows from it, and a register has bits that must be 0.
 //!
 //! Source: SDM vol. 3, Advanced Programmable Interrupt Controller (APIC), "Extended XAPIC (x2APIC)": "x2APIC Register
 //! Address Space", "Reserved Bit Checking", "x2APIC State Transitions", "Local x2APIC Interrupt Command Register",

@@ -144,7 +144,7 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
         self.while_halted(|session, _| session.wake())
     }
 
-    /// Resumes a trace that was paused, if the gate is open: what [`Traced::resume`](crate::slot::Traced::resume) calls.
+    /// Resumes a trace that was paused, if the gate is open; [`Traced::resume`](crate::slot::Traced::resume) calls it.
     /// A trace that is off for another reason stays off.
     ///
     /// # Errors

@@ -3,8 +3,8 @@
 //! An access to the page exits. The monitor then maps a page of its own in its place, with the register's value in it,
 //! lets the guest execute that one instruction, and passes on what it wrote. Therefore the monitor need not decode the
 //! instruction. All registers are the real local APIC's, except for the LVT entry of performance monitoring and AMD's
-//! extended registers, which belong to the model. In x2APIC mode the guest reaches the same registers by MSRs, which the
-//! monitor executes.
+//! extended registers, which belong to the model. In x2APIC mode the guest reaches the same registers by MSRs, which
+//! the monitor executes.
 
 use alloc::boxed::Box;
 
