@@ -159,6 +159,25 @@ pub enum ErrorKind {
         /// How many there are.
         count: usize,
     },
+    /// A block in a trace, which BBP begins, has an unknown type.
+    UnknownBlock {
+        /// The type, 5 bits.
+        kind: u8,
+    },
+    /// A block of this type in a trace has no such item (BIP).
+    UnknownBlockItem {
+        /// The block's type.
+        kind: u8,
+        /// The item's number.
+        id: u8,
+    },
+    /// The blocks of a record in a trace have this item (BIP) twice.
+    RepeatedBlockItem {
+        /// The block's type.
+        kind: u8,
+        /// The item's number.
+        id: u8,
+    },
     /// Neither a fetch nor an op has a raw IBS sample of this size with these capabilities.
     SampleSize {
         /// The number of bytes after the size field.
@@ -185,6 +204,9 @@ impl ErrorKind {
             | Self::RecordSize { .. }
             | Self::UnknownGroups { .. }
             | Self::LastBranchCount { .. }
+            | Self::UnknownBlock { .. }
+            | Self::UnknownBlockItem { .. }
+            | Self::RepeatedBlockItem { .. }
             | Self::SampleSize { .. } => "unknown packet",
             Self::EndOfSlice | Self::Truncated { .. } => "reached end of trace stream",
             Self::OutOfSync => "decoder out of sync",
@@ -286,6 +308,13 @@ impl fmt::Display for ErrorKind {
             Self::UnknownGroups { format } => write!(f, "a PEBS record of unknown groups: {format:#x}"),
             Self::LastBranchCount { count } => {
                 write!(f, "a PEBS record of {count} last branches, it holds 1 to 32")
+            }
+            Self::UnknownBlock { kind } => write!(f, "a block of the unknown type {kind}"),
+            Self::UnknownBlockItem { kind, id } => {
+                write!(f, "a block of type {kind} with the unknown item {id}")
+            }
+            Self::RepeatedBlockItem { kind, id } => {
+                write!(f, "a record whose blocks of type {kind} have item {id} twice")
             }
             Self::SampleSize { size, caps } => {
                 write!(f, "no IBS sample has {size} bytes with the capabilities {caps:#x}")
@@ -390,6 +419,17 @@ mod tests {
             (
                 ErrorKind::LastBranchCount { count: 33 },
                 "a PEBS record of 33 last branches, it holds 1 to 32",
+                "unknown packet",
+            ),
+            (ErrorKind::UnknownBlock { kind: 3 }, "a block of the unknown type 3", "unknown packet"),
+            (
+                ErrorKind::UnknownBlockItem { kind: 4, id: 9 },
+                "a block of type 4 with the unknown item 9",
+                "unknown packet",
+            ),
+            (
+                ErrorKind::RepeatedBlockItem { kind: 4, id: 2 },
+                "a record whose blocks of type 4 have item 2 twice",
                 "unknown packet",
             ),
             (

@@ -1,5 +1,6 @@
 //! Processor Event Based Sampling (PEBS): when a counter has overflowed, the processor itself stores a record of its
-//! state. The record goes to a buffer of the DS (debug store) area, memory that a driver sets up.
+//! state. The record goes to a buffer of the DS (debug store) area, memory that a driver sets up, or into the trace of
+//! Intel PT ([`PebsBlocks`]).
 //!
 //! ```
 //! use pugmark_decoder_core::pebs::{Format, PebsRecord, PebsRecords, Registers};
@@ -32,6 +33,7 @@
 //! `arch/x86/events/intel/ds.c` and `arch/x86/include/asm/perf_event.h`, by Intel's authors.
 
 mod adaptive;
+mod blocks;
 mod counters;
 mod fixed;
 mod memory;
@@ -41,6 +43,7 @@ mod registers;
 mod tests;
 mod words;
 
+pub use blocks::{PebsAssembly, PebsBlocks, TracedRecord};
 pub use counters::CounterValues;
 pub use memory::{DataSourceEncoding, Memory, TxAbort};
 pub use record::{Format, PebsRecord, PebsRecords, SampledBranch, SampledBranches};
