@@ -47,7 +47,6 @@ impl Profile {
 
 /// A processor's counting and tracing hardware. It dereferences to [`Processor`] for what both vendors' hardware does
 /// in the same way; the methods here are for what differs.
-#[expect(clippy::large_enum_variant, reason = "each is made once, and lies where the processor lies")]
 #[derive(Debug)]
 pub enum Hardware {
     /// Intel's.

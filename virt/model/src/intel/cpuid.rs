@@ -141,7 +141,7 @@ mod tests {
     /// Typed from the manual and from the output of real parts, not from the profile table.
     #[test]
     fn answers_the_leaves_of_each_profile() {
-        let rows: [(&str, u32, u32, [u32; 4]); 35] = [
+        let rows: [(&str, u32, u32, [u32; 4]); 40] = [
             ("broadwell", 0, 0, [0x14, 0x756e_6547, 0x6c65_746e, 0x4965_6e69]),
             ("broadwell", 0x0a, 0, [0x0730_0403, 0x1d, 0, 0x603]),
             ("broadwell", 0x14, 0, [0, 1, 1, 0]),
@@ -173,6 +173,12 @@ mod tests {
             ("sapphire-rapids", 0x14, 0, [1, 0x1ff, 0xf, 0]),
             ("sapphire-rapids", 0x14, 1, [0x0249_0004, 0x003f_3fff, 0, 0]),
             ("sapphire-rapids", 0x15, 0, [2, 160, 25_000_000, 0]),
+            // Jasper Lake's, but for LIP, for events of leaf 0AH that are not counted, and for fixed-function counters.
+            ("tremont", 0, 0, [0x1b, 0x756e_6547, 0x6c65_746e, 0x4965_6e69]),
+            ("tremont", 0x0a, 0, [0x0730_0405, 0x1d, 0, 0]),
+            ("tremont", 0x14, 0, [1, 0x7f, 7, 0]),
+            ("tremont", 0x14, 1, [0x0249_0002, 0x003f_ffff, 0, 0]),
+            ("tremont", 0x15, 0, [2, 0x68, 0x0249_f000, 0]),
             ("skylake", 0x17, 0, [0; 4]),
             ("skylake", 0x8000_0000, 0, [0x8000_0008, 0, 0, 0]),
             ("skylake", 0x8000_0007, 0, [0, 0, 0, 0x100]),
@@ -189,13 +195,14 @@ mod tests {
     fn shows_the_debug_store_where_it_is() {
         const XSAVE: u32 = 1 << 12 | 0xf << 26;
         // The bits among DTES64, DS-CPL and PDCM that are set; whether DS is set; whether XSAVE remains.
-        let rows: [(&str, u32, bool, bool); 8] = [
+        let rows: [(&str, u32, bool, bool); 9] = [
             ("prescott", 0x14, true, false),
             ("core2", 0x8014, true, false),
             ("nehalem", 0x8014, true, false),
             ("skylake", 0x8014, true, true),
             ("broadwell", 0x8014, true, true),
             ("icelake", 0x8014, true, true),
+            ("tremont", 0x8014, true, true),
             ("sapphire-rapids", 0x8000, false, true),
             ("pentium-m", 0, true, false),
         ];
@@ -219,7 +226,7 @@ mod tests {
         // The signature; leaf 01H ECX with nothing below and with everything; leaf 07H EBX, the same; leaf 0AH EAX, EBX
         // and EDX; physical address bits; long mode.
         type Row = (&'static str, u32, [u32; 2], Option<[u32; 2]>, Option<[u32; 3]>, u32, bool);
-        let rows: [Row; 8] = [
+        let rows: [Row; 9] = [
             ("prescott", 0xf43, [0x14, 0x43ff_6f9f], None, None, 36, true),
             (
                 "core2",
@@ -264,6 +271,15 @@ mod tests {
                 Some([1 << 25, !0x814]),
                 Some([0x0730_0805, 0x1d, 0]),
                 46,
+                true,
+            ),
+            (
+                "tremont",
+                0x9_06c0,
+                [0x8014, 0x7fff_ff9f],
+                Some([1 << 25, !0x814]),
+                Some([0x0730_0405, 0x1d, 0]),
+                39,
                 true,
             ),
             (

@@ -172,12 +172,13 @@ mod tests {
     /// Typed from the figures of the register in each family, and from the column "Comment" of IA32_DEBUGCTL.
     #[test]
     fn each_family_has_its_bits_and_no_others() {
-        let rows: [(&str, u64); 6] = [
+        let rows: [(&str, u64); 7] = [
             ("prescott", 0b111_1111),
             ("core2", 0b0001_1111_1100_0011),
             ("nehalem", 0b0111_1111_1100_0011),
             ("skylake", 0b0111_1111_1100_0011),
             ("icelake", 0b0111_1111_1100_0011),
+            ("tremont", 0b0101_1111_1100_0011),
             ("pentium-m", 0b1_1111_1111),
         ];
         for (name, legal) in rows {

@@ -10,6 +10,7 @@ use crate::intel::debugctl::DebugCtl;
 use crate::intel::ds::Ds;
 use crate::intel::lbr::{Lbr, LbrStack};
 use crate::intel::misc_enable::MiscEnable;
+use crate::intel::pebs::PebsBlockItems;
 use crate::intel::perfmon::{FixedCounters, IntelCounters, Perfmon};
 use crate::intel::pt::Pt;
 use crate::intel::registers::msr;
@@ -28,8 +29,8 @@ pub use vmx::VmxTransition;
 ///
 /// Not modelled: SMM, TSX and SGX; VMX other than what Intel PT shows of it; state components of XSAVES other than
 /// PT's; SMRR and the APIC page as output; output to MMIO; the trace transport subsystem, which only discards its
-/// output; branch trace messages on a bus; BTF; fixed-function counters of Ice Lake; events of general-purpose counters
-/// other than instructions and branches; load latency.
+/// output; branch trace messages on a bus; BTF; fixed-function counters of Ice Lake and Tremont; events of
+/// general-purpose counters other than instructions and branches; load latency.
 #[derive(Debug)]
 pub struct IntelProcessor {
     profile: &'static IntelProfile,
@@ -57,6 +58,7 @@ impl IntelProcessor {
             debugctl: DebugCtl::new(profile),
             ds: Ds::new(profile),
             last_branches: LbrStack::new(profile.lbr.as_ref().map_or(0, |stack| stack.entries)),
+            traced_record: PebsBlockItems::new(),
             violations: IntelViolations::default(),
         };
         Self {
@@ -100,6 +102,7 @@ impl IntelProcessor {
                 unit.retire(retired, &info, &mut Bus { mem, shared: &mut self.shared });
             }
         }
+        self.pt.take_record(&retired.after, &mut Bus { mem, shared: &mut self.shared });
         self.shared.perfmon.instruction_retired(&mut self.shared.violations);
     }
 
@@ -268,6 +271,7 @@ impl Processor for IntelProcessor {
                 unit.deliver(delivery, &taken, &mut Bus { mem, shared: &mut self.shared });
             }
         }
+        self.pt.take_record(&delivery.after, &mut Bus { mem, shared: &mut self.shared });
         if delivery.kind == DeliveryKind::SoftwareInterrupt {
             self.last_ip = delivery.before.ip;
         }

@@ -15,7 +15,8 @@ use crate::intel::registers::cap_ebx;
 /// IP payloads of Intel PT are RIPs (CPUID.14H.0:ECX\[31\] = 0).
 #[derive(Debug)]
 pub struct IntelProfile {
-    /// Its name: `prescott`, `core2`, `nehalem`, `broadwell`, `skylake`, `icelake`, `sapphire-rapids` or `pentium-m`.
+    /// Its name: `prescott`, `core2`, `nehalem`, `broadwell`, `skylake`, `icelake`, `tremont`,
+    /// `sapphire-rapids` or `pentium-m`.
     pub name: &'static str,
     /// Family, model and stepping, as in CPUID.01H:EAX.
     pub signature: u32,
@@ -80,6 +81,11 @@ impl IntelProfile {
     /// have the configured groups.
     pub(crate) const fn pebs_baseline(&self) -> bool {
         matches!(self.perf_capabilities, Some(value) if value & 1 << 14 != 0)
+    }
+
+    /// IA32_PERF_CAPABILITIES\[16\], PEBS_OUTPUT_PT_AVAIL: PEBS records can go into the trace of Intel PT.
+    pub(crate) const fn pebs_output_pt(&self) -> bool {
+        matches!(self.perf_capabilities, Some(value) if value & 1 << 16 != 0)
     }
 
     /// The debug control register's layout, if the register, with the last branch records and what goes with them, is

@@ -27,6 +27,7 @@ pub(crate) mod msr {
     pub(crate) const IA32_RTIT_ADDR0_A: u32 = 0x580;
     pub(crate) const IA32_RTIT_ADDR3_B: u32 = 0x587;
     pub(crate) const IA32_DS_AREA: u32 = 0x600;
+    pub(crate) const MSR_RELOAD_PMC0: u32 = 0x14c1;
 }
 
 /// IA32_RTIT_CTL.

@@ -5,6 +5,7 @@ use crate::intel::IntelViolations;
 use crate::intel::debugctl::DebugCtl;
 use crate::intel::ds::Ds;
 use crate::intel::lbr::LbrStack;
+use crate::intel::pebs::PebsBlockItems;
 use crate::intel::perfmon::Perfmon;
 use crate::intel::taken_branch::TakenBranch;
 use crate::{Delivery, GeneralProtection, PhysMemory, Retired};
@@ -16,6 +17,8 @@ pub(crate) struct SharedState {
     pub(crate) debugctl: DebugCtl,
     pub(crate) ds: Ds,
     pub(crate) last_branches: LbrStack,
+    /// A record that goes to Intel PT once all units have seen the instruction.
+    pub(crate) traced_record: PebsBlockItems,
     pub(crate) violations: IntelViolations,
 }
 

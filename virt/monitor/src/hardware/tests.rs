@@ -69,20 +69,20 @@ fn each_maker_has_its_name_its_msrs_and_its_instructions() {
 fn msrs_of_hardware_that_a_processor_lacks_fault() {
     type Row = (&'static str, u32, u32, &'static [&'static str]);
     const EVERY: &[&str] =
-        &["prescott", "core2", "nehalem", "broadwell", "skylake", "icelake", "sapphire-rapids"];
+        &["prescott", "core2", "nehalem", "broadwell", "skylake", "icelake", "tremont", "sapphire-rapids"];
     const FROM_CORE2: &[&str] = EVERY.split_at(1).1;
     const FROM_NEHALEM: &[&str] = EVERY.split_at(2).1;
     const PT: &[&str] = EVERY.split_at(3).1;
-    const DS: &[&str] = EVERY.split_at(6).0;
+    const DS: &[&str] = EVERY.split_at(7).0;
     const COUNTERS: &[&str] = DS.split_at(1).1;
     const FOUR_COUNTERS: &[&str] = DS.split_at(2).1;
     const FULL_WIDTH: &[&str] = DS.split_at(3).1;
     const FIXED: &[&str] = COUNTERS.split_at(4).0;
     const RANGES: &[&str] = EVERY.split_at(4).1;
-    const STACK: &[&str] = &["prescott", "nehalem", "broadwell", "skylake", "icelake"];
+    const STACK: &[&str] = &["prescott", "nehalem", "broadwell", "skylake", "icelake", "tremont"];
     const INFO: &[&str] = DS.split_at(4).1;
     // Name, first and last MSR, the processors that have them.
-    let rows: [Row; 38] = [
+    let rows: [Row; 41] = [
         ("MSR_LASTBRANCH_x of Core 2, from", 0x40, 0x43, &["core2"]),
         ("of Core Duo, from", 0x44, 0x47, &[]),
         ("of Core 2, to", 0x60, 0x63, &["core2"]),
@@ -109,7 +109,7 @@ fn msrs_of_hardware_that_a_processor_lacks_fault() {
         ("IA32_PERF_GLOBAL_STATUS, _CTRL, _STATUS_RESET", 0x38e, 0x390, FROM_CORE2),
         ("IA32_PERF_GLOBAL_STATUS_SET", 0x391, 0x391, RANGES),
         ("IA32_PEBS_ENABLE", 0x3f1, 0x3f1, COUNTERS),
-        ("MSR_PEBS_DATA_CFG", 0x3f2, 0x3f2, &["icelake"]),
+        ("MSR_PEBS_DATA_CFG", 0x3f2, 0x3f2, &["icelake", "tremont"]),
         ("IA32_A_PMC0 to 3", 0x4c1, 0x4c4, FULL_WIDTH),
         ("IA32_RTIT_OUTPUT_BASE, _MASK_PTRS", 0x560, 0x561, PT),
         ("IA32_RTIT_CTL, _STATUS, _CR3_MATCH", 0x570, 0x572, PT),
@@ -121,6 +121,9 @@ fn msrs_of_hardware_that_a_processor_lacks_fault() {
         ("MSR_LASTBRANCH_0 to 15_TO_IP", 0x6c0, 0x6cf, STACK),
         ("MSR_LASTBRANCH_16 to 31_TO_IP", 0x6d0, 0x6df, INFO),
         ("MSR_LBR_INFO_x", 0xdc0, 0xddf, INFO),
+        ("MSR_RELOAD_FIXED_CTR0 to 2", 0x1309, 0x130b, &[]),
+        ("MSR_RELOAD_PMC0 to 3", 0x14c1, 0x14c4, &["tremont"]),
+        ("MSR_RELOAD_PMC4 to 7", 0x14c5, 0x14c8, &[]),
     ];
     for name in EVERY {
         let hardware = hardware(name);

@@ -6,7 +6,17 @@
 //!
 //! Source: SDM vol. 3, Performance Monitoring, "Processor Event Based Sampling (PEBS)" of the Core, Nehalem and
 //! Skylake microarchitectures, and "Adaptive PEBS".
+//!
+//! Records can also go to Intel PT (`blocks`, `pt::packetizer`). The manual's section on it was not at hand. The bits
+//! of IA32_PEBS_ENABLE and the registers MSR_RELOAD_PMCx, with their #GP, are those that an emulation by Intel's
+//! authors has (KVM, "PEBS output to Intel PT MSRs emulation", 2019): bits 62:61 are 01, other values than 00 and 01
+//! are reserved; a reload value has as many bits as its counter. Not certain, and decided here:
+//! - Bit 60 may be set whatever bits 62:61 are; it acts with records to Intel PT only.
+//! - The PMI after a record comes with OvfDSBuffer, which is the only status bit that Linux takes for PEBS's: with it
+//!   Linux 6.1 takes each of these PMIs for its own.
+//! - A counter is reloaded, and the PMI comes, also if Intel PT leaves the record out.
 
+mod blocks;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +30,7 @@ use crate::intel::lbr::LastBranch;
 use crate::intel::registers::OVF_DS_BUFFER;
 use crate::intel::unit::Bus;
 use crate::{ExecMode, GeneralProtection, Retired};
+pub(crate) use blocks::{PebsBlockItems, begin_of_block};
 
 /// The most counters that can be sampled.
 const MAX_COUNTERS: usize = 8;
@@ -27,6 +38,14 @@ const MAX_COUNTERS: usize = 8;
 const MAX_BRANCHES: usize = 32;
 /// The size of the largest record in bytes: all groups of the adaptive format.
 const MAX_RECORD_BYTES: usize = 32 + 32 + 18 * 8 + 256 + MAX_BRANCHES * SampledBranch::BYTES;
+
+/// IA32_PEBS_ENABLE, with PEBS output to Intel PT.
+mod pebs_enable {
+    /// PMI_AFTER_EACH_RECORD.
+    pub(super) const PMI_AFTER_EACH_RECORD: u64 = 1 << 60;
+    /// PEBS_OUTPUT, bits 62:61: Intel PT.
+    pub(super) const OUTPUT_PT: u64 = 1 << 61;
+}
 
 /// MSR_PEBS_DATA_CFG: the groups of an adaptive record besides the basic one.
 mod data_cfg {
@@ -45,10 +64,14 @@ pub(crate) struct PebsSampler {
     /// A bit for each counter that can be sampled.
     counters: u64,
     other_bits: u64,
+    /// Whether records can go to Intel PT.
+    to_pt: bool,
     /// IA32_PEBS_ENABLE.
     enable: u64,
     /// MSR_PEBS_DATA_CFG.
     data_cfg: u64,
+    /// MSR_RELOAD_PMCx.
+    reload: [u64; MAX_COUNTERS],
     /// Counters that have overflowed and wait for their next event, one bit each.
     armed: u64,
     registers: Registers,
@@ -65,8 +88,10 @@ impl PebsSampler {
             format: pebs.map(|pebs| pebs.format),
             counters: pebs.map_or(0, |pebs| (1 << pebs.counters) - 1),
             other_bits: pebs.map_or(0, |pebs| pebs.other_bits),
+            to_pt: profile.pebs_output_pt(),
             enable: 0,
             data_cfg: 0,
+            reload: [0; MAX_COUNTERS],
             armed: 0,
             registers: Registers::default(),
             xmm: [0; 256],
@@ -82,7 +107,8 @@ impl PebsSampler {
     }
 
     pub(crate) fn write_enable(&mut self, value: u64) -> Result<(), GeneralProtection> {
-        if value & !(self.counters | self.other_bits) != 0 {
+        let output = if self.to_pt { pebs_enable::PMI_AFTER_EACH_RECORD | pebs_enable::OUTPUT_PT } else { 0 };
+        if value & !(self.counters | self.other_bits | output) != 0 {
             return Err(GeneralProtection);
         }
         self.enable = value;
@@ -105,6 +131,19 @@ impl PebsSampler {
         }
         self.data_cfg = value;
         Ok(())
+    }
+
+    /// Whether MSR_RELOAD_PMCx exist.
+    pub(crate) fn has_reloads(&self) -> bool {
+        self.to_pt
+    }
+
+    pub(crate) fn reload(&self, counter: usize) -> u64 {
+        self.reload[counter]
+    }
+
+    pub(crate) fn set_reload(&mut self, counter: usize, value: u64) {
+        self.reload[counter] = value;
     }
 
     pub(crate) fn is_armed(&self) -> bool {
@@ -135,18 +174,35 @@ impl PebsSampler {
         let applicable = self.armed & counters;
         let Some(format) = self.format.filter(|_| applicable != 0) else { return resets };
         let groups = if applicable & adaptive != 0 { self.data_cfg } else { 0 };
-        if self.store(format, applicable, groups, retired, bus).is_none() {
+        let to_pt = self.enable & pebs_enable::OUTPUT_PT != 0;
+        if to_pt {
+            self.trace(applicable, groups, retired, bus);
+        } else if self.store(format, applicable, groups, retired, bus).is_none() {
             return resets;
         }
         let width = bus.shared.ds.width(retired.after.mode);
         for (counter, reset) in resets.iter_mut().enumerate() {
             if self.armed >> counter & 1 != 0 {
-                *reset = bus.ds_counter_reset(counter as u8, width);
+                *reset = match to_pt {
+                    true => Some(self.reload[counter]),
+                    false => bus.ds_counter_reset(counter as u8, width),
+                };
             }
         }
         bus.shared.perfmon.clear_status(self.armed);
         self.armed = 0;
         resets
+    }
+
+    /// Hands a record to Intel PT.
+    fn trace(&self, applicable: u64, groups: u64, retired: &Retired, bus: &mut Bus) {
+        let mut branches = [[0; SampledBranch::BYTES]; MAX_BRANCHES];
+        let record = self.record(applicable, retired, bus);
+        let record = self.with_groups(groups, record, &mut branches, bus);
+        bus.shared.traced_record.set(&record, retired.after.mode != ExecMode::Bits64);
+        if self.enable & pebs_enable::PMI_AFTER_EACH_RECORD != 0 {
+            bus.raise_pmi(OVF_DS_BUFFER);
+        }
     }
 
     /// Stores a record. Returns `None` if it does not fit or an access faults.

@@ -41,6 +41,7 @@ enum CounterRegister {
     FullWidth(usize),
     PebsEnable,
     PebsDataCfg,
+    Reload(usize),
 }
 
 impl IntelCounters {
@@ -99,7 +100,7 @@ impl IntelCounters {
         } else if number == msr::MSR_PEBS_DATA_CFG && self.sampler.is_adaptive() {
             Some(CounterRegister::PebsDataCfg)
         } else {
-            None
+            of(msr::MSR_RELOAD_PMC0).filter(|_| self.sampler.has_reloads()).map(CounterRegister::Reload)
         }
     }
 
@@ -193,6 +194,7 @@ impl TracingUnit for IntelCounters {
             CounterRegister::Value(index) | CounterRegister::FullWidth(index) => self.value[index],
             CounterRegister::PebsEnable => self.sampler.enable(),
             CounterRegister::PebsDataCfg => self.sampler.data_cfg(),
+            CounterRegister::Reload(index) => self.sampler.reload(index),
         })
     }
 
@@ -214,7 +216,12 @@ impl TracingUnit for IntelCounters {
             CounterRegister::FullWidth(index) if value & !self.mask == 0 => self.value[index] = value,
             CounterRegister::PebsEnable => self.sampler.write_enable(value)?,
             CounterRegister::PebsDataCfg => self.sampler.write_data_cfg(value)?,
-            CounterRegister::Select(_) | CounterRegister::FullWidth(_) => return Err(GeneralProtection),
+            CounterRegister::Reload(index) if value & !self.mask == 0 => {
+                self.sampler.set_reload(index, value)
+            }
+            CounterRegister::Select(_) | CounterRegister::FullWidth(_) | CounterRegister::Reload(_) => {
+                return Err(GeneralProtection);
+            }
         }
         Ok(())
     }

@@ -365,7 +365,7 @@ mod tests {
         const UNCORE: u64 = 1 << 61;
         const REST: u64 = 0b11 << 62;
         // IA32_PERF_GLOBAL_CTRL, IA32_PERF_GLOBAL_STATUS_RESET; whether IA32_PERF_GLOBAL_STATUS_SET is there.
-        let rows: [(&str, Option<[u64; 2]>, bool); 8] = [
+        let rows: [(&str, Option<[u64; 2]>, bool); 9] = [
             ("prescott", None, false),
             ("pentium-m", None, false),
             ("core2", Some([FIXED | 0b11, FIXED | 0b11 | REST]), false),
@@ -373,6 +373,7 @@ mod tests {
             ("broadwell", Some([FIXED | 0xf, FIXED | 0xf | TOPA | UNCORE | REST]), false),
             ("skylake", Some([FIXED | 0xf, FIXED | 0xf | TOPA | FROZEN | UNCORE | REST]), true),
             ("icelake", Some([0xff, 0xff | TOPA | FROZEN | UNCORE | REST]), true),
+            ("tremont", Some([0xf, 0xf | TOPA | FROZEN | UNCORE | REST]), true),
             ("sapphire-rapids", Some([0, TOPA | FROZEN | UNCORE | REST]), true),
         ];
         for (name, bits, sets) in rows {

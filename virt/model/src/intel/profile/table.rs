@@ -48,7 +48,7 @@ impl IntelProfile {
     }
 }
 
-static ALL: [IntelProfile; 7] = [
+static ALL: [IntelProfile; 8] = [
     IntelProfile {
         name: "prescott",
         signature: 0x0000_0f43,
@@ -227,6 +227,43 @@ static ALL: [IntelProfile; 7] = [
         non_turbo_ratio: 26,
         ..NOTHING
     },
+    // Jasper Lake, an Atom of the microarchitecture Tremont. Source of its CPUID leaves: InstLatx64,
+    // `GenuineIntel00906C0_JasperLake_CPUID01.txt`; of its IA32_PERF_CAPABILITIES: what Linux prints on a Celeron N5105
+    // ("PEBS fmt4+-baseline, PEBS-via-PT, 32-deep LBR, full-width counters"). LIP (CPUID.14H.0:ECX[31]), which real
+    // parts have, and the three fixed-function counters are not modelled.
+    IntelProfile {
+        name: "tremont",
+        signature: 0x0009_06c0,
+        highest_leaf: 0x1b,
+        physical_address_bits: 39,
+        perfmon_version: 5,
+        // 64-bit EIP, flags and LBR_INFO, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 4, SMM_FREEZE, FW_WRITE,
+        // PEBS_BASELINE, PEBS_OUTPUT_PT_AVAIL.
+        perf_capabilities: Some(0x1_74c5),
+        counters: Some(CounterProfile {
+            count: 4,
+            fixed: 0,
+            width: 48,
+            full_width: true,
+            events: &TREMONT_EVENTS,
+        }),
+        lbr: Some(SKYLAKE_STACK),
+        debug_store: Some(DebugStoreProfile {
+            pebs: Some(PebsProfile { format: Format::Adaptive, counters: 4, other_bits: 0 }),
+            ..NEHALEM_DEBUG_STORE
+        }),
+        pt_features: 0b0111_1111,
+        pt_outputs: 0b111,
+        address_ranges: 2,
+        mtc_freqs: 0x0249,
+        cyc_thresholds: 0xffff,
+        psb_freqs: 0x003f,
+        tsc_ratio: (104, 2),
+        crystal_hz: 38_400_000,
+        max_mhz: 2900,
+        non_turbo_ratio: 20,
+        ..NOTHING
+    },
     IntelProfile {
         name: "sapphire-rapids",
         signature: 0x0008_06f8,
@@ -280,7 +317,7 @@ const NEHALEM_STACK: LbrProfile = LbrProfile {
     excludes_tr: false,
 };
 
-/// The last branch record stack of Skylake and Ice Lake.
+/// The last branch record stack of Skylake, Ice Lake and Tremont.
 const SKYLAKE_STACK: LbrProfile =
     LbrProfile { format: 5, entries: 32, info: Some(0xdc0), select: 0x3ff, ..NEHALEM_STACK };
 
@@ -349,6 +386,17 @@ static ICELAKE_EVENTS: [IntelEvent; 8] = [
     event(0xc4, 0x20, CountedEvent::NearTaken, 0xff),
     event(0xc4, 0x40, CountedEvent::FarBranches, 0xff),
     event(0xc5, 0x00, CountedEvent::Mispredicted, 0xff),
+];
+
+/// Source: Intel's event tables of Snow Ridge, in Linux, `tools/perf/pmu-events/arch/x86/snowridgex/pipeline.json`.
+static TREMONT_EVENTS: [IntelEvent; 7] = [
+    event(0xc0, 0x00, CountedEvent::Instructions, 0b1111),
+    event(0xc4, 0x00, CountedEvent::Branches, 0b1111),
+    event(0xc4, 0x7e, CountedEvent::Conditional, 0b1111),
+    event(0xc4, 0xf9, CountedEvent::NearCalls, 0b1111),
+    event(0xc4, 0xf7, CountedEvent::NearReturns, 0b1111),
+    event(0xc4, 0xbf, CountedEvent::FarBranches, 0b1111),
+    event(0xc5, 0x00, CountedEvent::Mispredicted, 0b1111),
 ];
 
 const fn event(select: u8, umask: u8, what: CountedEvent, precise: u32) -> IntelEvent {

@@ -169,6 +169,20 @@ impl Pt {
         bus.shared.perfmon.deliver_all(&mut bus.shared.violations);
     }
 
+    /// Takes the record that PEBS has made at this instruction, if it made one for Intel PT. While nothing is traced it
+    /// is lost.
+    pub(crate) fn take_record(&mut self, next: &Context, bus: &mut Bus) {
+        if bus.shared.traced_record.is_empty() {
+            return;
+        }
+        if self.trace_en() {
+            let next = next.effective();
+            self.packetizer.sample(&bus.shared.traced_record, &next);
+            self.finish_event(&next, bus);
+        }
+        bus.shared.traced_record.clear();
+    }
+
     fn read_status(&self) -> u64 {
         self.packetizer.status() | self.status
     }

@@ -7,7 +7,7 @@ use std::vec;
 use std::vec::Vec;
 
 use pugmark_decoder_core::Packet;
-use pugmark_decoder_core::packet::{Ip, Packets, PtwPayload};
+use pugmark_decoder_core::packet::{BipValue, BlockItemSize, Ip, Packets, PtwPayload};
 
 pub(crate) use crate::Processor;
 use crate::intel::registers::cap_ecx;
@@ -264,6 +264,15 @@ fn text(packet: Packet, last: &mut u64) -> Option<String> {
         }
         Packet::Cfe(cfe) => format!("CFE {} {}{}", cfe.kind, cfe.vector, flag(cfe.ip, "ip")),
         Packet::Evd(evd) => format!("EVD {} {:x}", evd.kind, evd.payload),
+        Packet::Bbp(bbp) => {
+            let bytes = if bbp.size == BlockItemSize::Four { 4 } else { 8 };
+            format!("BBP {} {bytes}", bbp.kind)
+        }
+        Packet::Bip(bip) => match bip.value {
+            BipValue::Four(value) => format!("BIP {} {value:x}", bip.id),
+            BipValue::Eight(value) => format!("BIP {} {value:x}", bip.id),
+        },
+        Packet::Bep(bep) => format!("BEP{}", flag(bep.ip, "ip")),
         _ => return None,
     })
 }

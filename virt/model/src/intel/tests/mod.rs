@@ -4,3 +4,4 @@ pub(crate) mod debug_store;
 pub(crate) mod machine;
 mod registers;
 mod sampled_events;
+mod traced_samples;

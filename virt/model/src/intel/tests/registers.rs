@@ -37,8 +37,9 @@ fn owns_its_msrs_and_no_others() {
     const FIXED: &[RangeInclusive<u32>] = &[0x309..=0x30b, 0x38d..=0x38d];
     const PRESCOTT: &[RangeInclusive<u32>] = &[0x1d7..=0x1da, 0x600..=0x600, 0x680..=0x68f, 0x6c0..=0x6cf];
     const ICELAKE: &[RangeInclusive<u32>] = &[0xc5..=0xc8, 0x18a..=0x18d, 0x3f2..=0x3f2, 0x4c5..=0x4c8];
+    const TREMONT: &[RangeInclusive<u32>] = &[0x3f2..=0x3f2, 0x14c1..=0x14c4];
     type Row = (&'static str, &'static [&'static [RangeInclusive<u32>]]);
-    let rows: [Row; 8] = [
+    let rows: [Row; 9] = [
         ("skylake", &[PT, NEHALEM, SKYLAKE, FIXED]),
         ("nehalem", &[NEHALEM, FIXED]),
         ("core2", &[CORE2, FIXED]),
@@ -46,6 +47,7 @@ fn owns_its_msrs_and_no_others() {
         ("pentium-m", &[&[0x1d9..=0x1d9, 0x600..=0x600]]),
         ("broadwell", &[PT, NEHALEM, &[0x4c1..=0x4c4], FIXED]),
         ("icelake", &[PT, NEHALEM, SKYLAKE, ICELAKE]),
+        ("tremont", &[PT, NEHALEM, SKYLAKE, TREMONT]),
         ("sapphire-rapids", &[PT]),
     ];
     for (name, owned) in rows {
@@ -62,7 +64,7 @@ fn owns_its_msrs_and_no_others() {
 #[test]
 fn reset_values() {
     // Profile, MSR, value.
-    let rows: [(&str, u32, Option<u64>); 35] = [
+    let rows: [(&str, u32, Option<u64>); 38] = [
         ("prescott", 0xce, None),
         ("pentium-m", 0xce, None),
         ("core2", 0xce, None),
@@ -84,6 +86,9 @@ fn reset_values() {
         ("icelake", 0x38f, Some(0xff)),
         ("skylake", 0x345, Some(0x33c5)),
         ("icelake", 0x345, Some(0x74c5)),
+        ("tremont", 0x345, Some(0x1_74c5)),
+        ("tremont", 0x38f, Some(0xf)),
+        ("tremont", 0xce, Some(20 << 8)),
         ("skylake", 0x38e, Some(0)),
         ("skylake", 0x391, Some(0)),
         ("broadwell", 0x391, None),
@@ -272,7 +277,7 @@ fn without_output_to_memory_its_registers_fault() {
 fn rdpmc_reads_the_counters_that_there_are() {
     const FIXED: u32 = 1 << 30;
     for (profile, counters, fixed) in
-        [("prescott", 0, 0), ("core2", 2, 3), ("skylake", 4, 3), ("icelake", 8, 0)]
+        [("prescott", 0, 0), ("core2", 2, 3), ("skylake", 4, 3), ("icelake", 8, 0), ("tremont", 4, 0)]
     {
         let mut machine = Machine::new(profile, IntelSettings::default());
         for index in 0..counters {

@@ -30,7 +30,7 @@ fn each_counter_samples_the_precise_events_and_no_others() {
         ]
         .into()
     };
-    let rows: [(&str, Vec<Row>); 8] = [
+    let rows: [(&str, Vec<Row>); 9] = [
         ("prescott", [].into()),
         ("pentium-m", [].into()),
         ("core2", [(0x00c0, Instructions, 1), (0x00c4, Branches, 0), (0x00c5, Mispredicted, 1)].into()),
@@ -58,6 +58,19 @@ fn each_counter_samples_the_precise_events_and_no_others() {
                 (0x20c4, NearTaken, ALL_EIGHT),
                 (0x40c4, FarBranches, ALL_EIGHT),
                 (0x00c5, Mispredicted, ALL_EIGHT),
+            ]
+            .into(),
+        ),
+        (
+            "tremont",
+            [
+                (0x00c0, Instructions, ALL_FOUR),
+                (0x00c4, Branches, ALL_FOUR),
+                (0x7ec4, Conditional, ALL_FOUR),
+                (0xf9c4, NearCalls, ALL_FOUR),
+                (0xf7c4, NearReturns, ALL_FOUR),
+                (0xbfc4, FarBranches, ALL_FOUR),
+                (0x00c5, Mispredicted, ALL_FOUR),
             ]
             .into(),
         ),

@@ -28,6 +28,7 @@ mod overflow;
 mod power;
 mod psb;
 mod ret_stack;
+mod sample;
 mod stream;
 mod timing;
 mod tnt;
