@@ -189,6 +189,7 @@ fn of_what_is_absent_whatever_it_is() {
             &Missing::PebsFormat { number: 7 },
             "IA32_PERF_CAPABILITIES[11:8] names the unknown PEBS record format 7",
         ),
+        (&Missing::PebsTraceOutput, "IA32_PERF_CAPABILITIES[16] (PEBS output to Intel PT) is 0"),
         (&Missing::SamplingCounter, "CPUID.0AH:EAX[15:8] is 0: there is no counter"),
         (
             &Missing::LastBranchModel { family: 6, model: 8 },

@@ -121,6 +121,8 @@ pub enum Missing {
         /// Its number.
         number: u8,
     },
+    /// `IA32_PERF_CAPABILITIES[16]` is 0: PEBS records cannot go into a trace.
+    PebsTraceOutput,
     /// `CPUID.0AH:EAX[15:8]` is 0: no counter that samples.
     SamplingCounter,
     /// The registers of last branch records are not known on this model.
@@ -175,6 +177,7 @@ impl fmt::Display for Missing {
                     "IA32_PERF_CAPABILITIES[11:8] names the unknown PEBS record format {number}"
                 );
             }
+            Self::PebsTraceOutput => "IA32_PERF_CAPABILITIES[16] (PEBS output to Intel PT) is 0",
             Self::SamplingCounter => "CPUID.0AH:EAX[15:8] is 0: there is no counter",
             Self::LastBranchModel { family, model } => {
                 return write!(f, "no last branch records are known on family {family:#x}, model {model:#x}");

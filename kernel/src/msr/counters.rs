@@ -23,6 +23,8 @@ bitflags! {
         const FW_WRITE = 1 << 13;
         /// PEBS_BASELINE: all counters that CPUID enumerates sample, in the adaptive format.
         const PEBS_BASELINE = 1 << 14;
+        /// PEBS_OUTPUT_PT_AVAIL: records can go to Intel PT. Source: Linux, `union perf_capabilities`.
+        const PEBS_OUTPUT_PT_AVAIL = 1 << 16;
     }
 }
 
@@ -66,6 +68,14 @@ impl FixedCtrCtrl {
 /// n lets fixed-function counter n sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PebsEnable(pub u64);
+
+/// Source: Linux, `arch/x86/events/perf_event.h`, PEBS_PMI_AFTER_EACH_RECORD, PEBS_OUTPUT_OFFSET and PEBS_OUTPUT_PT.
+impl PebsEnable {
+    /// PMI_AFTER_EACH_RECORD, with [`PebsEnable::OUTPUT_PT`].
+    pub(crate) const PMI_AFTER_EACH_RECORD: u64 = 1 << 60;
+    /// PEBS_OUTPUT, bits 62:61, is 01: records go to Intel PT. 00: to the DS area.
+    pub(crate) const OUTPUT_PT: u64 = 0b01 << 61;
+}
 
 bitflags! {
     /// MSR_PEBS_DATA_CFG (`0x3f2`): the groups of fields in an adaptive record.
@@ -141,6 +151,17 @@ pub(crate) const fn full_width_pmc(counter: u8) -> u32 {
 /// Returns the address of IA32_FIXED_CTRx.
 pub(crate) const fn fixed_counter(counter: u8) -> u32 {
     0x309 + counter as u32
+}
+
+/// Returns the address of MSR_RELOAD_PMCx: what IA32_PMCx is set to after a record that went to Intel PT. Exists with
+/// [`PerfCapabilities::PEBS_OUTPUT_PT_AVAIL`]. Source: Linux, `arch/x86/include/asm/msr-index.h`.
+pub(crate) const fn reload_pmc(counter: u8) -> u32 {
+    0x14c1 + counter as u32
+}
+
+/// Returns the address of MSR_RELOAD_FIXED_CTRx, as [`reload_pmc`] for IA32_FIXED_CTRx.
+pub(crate) const fn reload_fixed_counter(counter: u8) -> u32 {
+    0x1309 + counter as u32
 }
 
 flags! {

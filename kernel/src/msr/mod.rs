@@ -49,7 +49,7 @@ use core::fmt;
 
 pub(crate) use counters::{
     FixedCtrCtrl, GlobalCtrl, Ia32PerfEvtSel, PebsDataCfg, PebsEnable, PerfCapabilities, fixed_counter,
-    full_width_pmc, pmc,
+    full_width_pmc, pmc, reload_fixed_counter, reload_pmc,
 };
 pub(crate) use debug::{DebugCtl, DebugCtlLayout, DebugFlags};
 pub(crate) use ds::DsAreaBase;

@@ -96,6 +96,8 @@ fn perf_global_status_has_the_manuals_bits() {
     }
     assert_eq!(DebugCtlLayout::Ia32.bits(DebugFlags::RECORDERS), bits(0, 0) | bits(6, 7));
     assert_eq!(VmxMisc::all().bits(), bits(14, 14));
+    assert_eq!(PerfCapabilities::PEBS_OUTPUT_PT_AVAIL.bits(), bits(16, 16));
+    assert_eq!([PebsEnable::PMI_AFTER_EACH_RECORD, PebsEnable::OUTPUT_PT], [bits(60, 60), bits(61, 61)]);
 }
 
 #[test]
@@ -131,6 +133,10 @@ fn registers_are_at_the_manuals_addresses() {
         (pmc(7), 0xc8),
         (full_width_pmc(7), 0x4c8),
         (fixed_counter(2), 0x30b),
+        (reload_pmc(0), 0x14c1),
+        (reload_pmc(7), 0x14c8),
+        (reload_fixed_counter(0), 0x1309),
+        (reload_fixed_counter(3), 0x130c),
     ];
     for (is, should) in table {
         assert_eq!(is, should);

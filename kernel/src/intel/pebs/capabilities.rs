@@ -23,6 +23,8 @@ pub struct PebsCapabilities {
     pub(crate) general_bits: u8,
     /// The width of a fixed-function counter: `CPUID.0AH:EDX[12:5]`.
     pub(crate) fixed_bits: u8,
+    /// Records can go into a trace of Intel PT: `IA32_PERF_CAPABILITIES[16]`.
+    pub trace_output: bool,
     /// All bits of a counter can be written: `IA32_PERF_CAPABILITIES[13]`.
     pub(crate) full_width: bool,
     /// The events that sample.
@@ -86,6 +88,7 @@ impl PebsCapabilities {
             fixed_counters: info.fixed_function_counters().min(fixed),
             general_bits: info.counter_bit_width(),
             fixed_bits: info.fixed_function_counters_bit_width(),
+            trace_output: capabilities.contains(PerfCapabilities::PEBS_OUTPUT_PT_AVAIL),
             full_width: capabilities.contains(PerfCapabilities::FW_WRITE),
             precise,
         };
@@ -164,6 +167,7 @@ mod tests {
             fixed_counters: 0,
             general_bits,
             fixed_bits: 48,
+            trace_output: false,
             full_width,
             precise: PreciseEvents::Unlisted,
         };
@@ -250,6 +254,16 @@ mod tests {
                     ..NEHALEM
                 },
                 PebsCapabilities { general_resets: 32, ..all(8, 4) },
+            ),
+            // Tremont's records can go into a trace.
+            (
+                Enumerated {
+                    signature: 0x906c0,
+                    counters: (0x0730_0405, 0x603),
+                    capabilities: 0x1_74c5,
+                    ..NEHALEM
+                },
+                PebsCapabilities { trace_output: true, ..all(4, 3) },
             ),
             // More counters than IA32_FIXED_CTR_CTRL has fields for.
             (

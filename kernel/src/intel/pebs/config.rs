@@ -267,6 +267,7 @@ mod tests {
         fixed_counters: 0,
         general_bits: 48,
         fixed_bits: 48,
+        trace_output: false,
         full_width: true,
         precise: PreciseEvents::Skylake,
     };
@@ -279,6 +280,7 @@ mod tests {
     };
     const NEHALEM: PebsCapabilities = PebsCapabilities {
         format: Format::Latency,
+        trace_output: false,
         full_width: false,
         precise: PreciseEvents::Nehalem,
         ..SKYLAKE

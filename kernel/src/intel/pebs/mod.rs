@@ -1,5 +1,5 @@
 //! Processor event-based sampling (PEBS): when a counter overflows, the processor stores a record with its registers in
-//! the DS save area.
+//! the DS save area, or puts it into the trace of Intel PT ([`TracedPebsUnit`]).
 //!
 //! Source for this whole module: SDM vol. 3, Performance Monitoring, "Processor Event Based Sampling (PEBS)" of each
 //! microarchitecture, "Adaptive PEBS", "Extended PEBS".
@@ -10,12 +10,14 @@ mod groups;
 mod precise;
 mod program;
 mod samples;
+mod traced;
 
 pub use capabilities::PebsCapabilities;
 pub use config::{Counter, PebsConfig, PebsRefusal, PreciseEvent};
 pub use groups::Groups;
 pub(crate) use precise::PreciseEvents;
 pub use samples::{Item, Samples};
+pub use traced::{TracedPebsConfig, TracedPebsRefusal, TracedPebsRunning, TracedPebsSession, TracedPebsUnit};
 
 pub(crate) use program::Program;
 

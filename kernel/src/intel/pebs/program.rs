@@ -4,7 +4,7 @@ use super::{Counter, PebsCapabilities, PebsConfig};
 use crate::lifecycle::InUse;
 use crate::msr::{
     FixedCtrCtrl, GeneralProtection, GlobalCtrl, GlobalStatus, Ia32PerfEvtSel, Msr, PebsDataCfg, PebsEnable,
-    TypedMsr, fixed_counter, full_width_pmc, pmc,
+    TypedMsr, fixed_counter, full_width_pmc, pmc, reload_fixed_counter, reload_pmc,
 };
 use pugmark_decoder_core::pebs::Format;
 
@@ -16,6 +16,8 @@ pub(crate) struct Program {
     data_cfg: PebsDataCfg,
     /// The counters' bits in IA32_PERF_GLOBAL_CTRL; IA32_PEBS_ENABLE has the same bits.
     counters: u64,
+    /// The other bits of IA32_PEBS_ENABLE: where records go.
+    output: u64,
     /// The registers' old values, once something was written.
     before: Option<Before>,
     /// The counters count.
@@ -35,7 +37,18 @@ impl Program {
     /// Creates the program of a checked configuration.
     pub(crate) fn new(config: PebsConfig, capabilities: PebsCapabilities, data_cfg: PebsDataCfg) -> Self {
         let counters = config.counters().fold(0, |bits, (counter, _)| bits | bit(counter));
-        Self { config, capabilities, data_cfg, counters, before: None, on: false, dirty: false }
+        Self { config, capabilities, data_cfg, counters, output: 0, before: None, on: false, dirty: false }
+    }
+
+    /// Lets the records go into the trace of Intel PT in place of the DS area. The processor must be able to.
+    pub(crate) const fn into_trace(self, pmi_after_each_record: bool) -> Self {
+        let pmi = if pmi_after_each_record { PebsEnable::PMI_AFTER_EACH_RECORD } else { 0 };
+        Self { output: PebsEnable::OUTPUT_PT | pmi, ..self }
+    }
+
+    /// Returns IA32_PEBS_ENABLE while the counters sample.
+    pub(crate) const fn enable(&self) -> PebsEnable {
+        PebsEnable(self.counters | self.output)
     }
 
     /// Returns the bits of its counters in IA32_PERF_GLOBAL_STATUS. Processors sometimes set them although the overflow
@@ -100,6 +113,7 @@ impl Program {
         write(msr, GlobalCtrl(global_ctrl & !self.counters))?;
         for (counter, period) in self.config.counters() {
             self.load(counter, period, msr)?;
+            self.set_reload(counter, period, msr)?;
             match counter {
                 Counter::General(n) => {
                     wrmsr(msr, Ia32PerfEvtSel::address(n), self.config.select(n, adaptive).bits())?;
@@ -123,7 +137,8 @@ impl Program {
     ///
     /// # Safety
     ///
-    /// IA32_DS_AREA must name memory that belongs to the processor until [`Program::stop`].
+    /// IA32_DS_AREA, or of a program for a trace the output of Intel PT, must name memory that belongs to the processor
+    /// until [`Program::stop`].
     pub(crate) unsafe fn go_on(
         &mut self,
         msr: &mut impl Msr,
@@ -135,7 +150,7 @@ impl Program {
         self.load_again(msr, lost)?;
         self.dirty = true;
         // SAFETY: records go where the caller promises.
-        unsafe { msr.write(PebsEnable(self.counters)) }?;
+        unsafe { msr.write(self.enable()) }?;
         let GlobalCtrl(counting) = msr.read()?;
         // SAFETY: as above.
         unsafe { msr.write(GlobalCtrl(counting | self.counters)) }?;
@@ -171,6 +186,21 @@ impl Program {
             Counter::Fixed(n) => (fixed_counter(n), first_value(period, self.capabilities.fixed_bits)),
         };
         wrmsr(msr, address, value)
+    }
+
+    /// Sets what a counter begins with after a record that went into a trace. For others the management area has it.
+    fn set_reload(&self, counter: Counter, period: u64, msr: &mut impl Msr) -> Result<(), GeneralProtection> {
+        if self.output & PebsEnable::OUTPUT_PT == 0 {
+            return Ok(());
+        }
+        match counter {
+            Counter::General(n) => {
+                wrmsr(msr, reload_pmc(n), first_value(period, self.capabilities.general_bits))
+            }
+            Counter::Fixed(n) => {
+                wrmsr(msr, reload_fixed_counter(n), first_value(period, self.capabilities.fixed_bits))
+            }
+        }
     }
 
     /// Stops its counters, then the sampling: no record is written any more.

@@ -27,6 +27,7 @@ const SAMPLES: PebsCapabilities = PebsCapabilities {
     fixed_counters: 0,
     general_bits: 48,
     fixed_bits: 48,
+    trace_output: false,
     full_width: true,
     precise: PreciseEvents::Skylake,
 };

@@ -1,0 +1,261 @@
+//! PEBS output to Intel PT: what is in the trace is what the counter sampled.
+
+mod common;
+
+use common::{Collector, Machine, Registers, assert_same, user_code};
+use pugmark_decoder_core::pebs::{PebsBlocks, PebsRecord};
+use pugmark_kernel::intel::pebs::{
+    Counter, Groups, PebsConfig, PebsRefusal, PreciseEvent, TracedPebsConfig, TracedPebsRefusal,
+    TracedPebsUnit,
+};
+use pugmark_kernel::intel::pt::{Layout, Mode, RegionSize};
+use pugmark_kernel::lifecycle::{Absent, InUse, Missing, NotStarted, StartError};
+use pugmark_kernel::loss::Loss;
+use pugmark_kernel::msr::{Msr, RtitCtl};
+use pugmark_kernel::pmi::Pmi;
+use pugmark_model::intel::{IntelSettings, IntelViolations};
+
+const FULL: Mode = Mode::StopWhenFull { spare: 1 };
+const LARGE: Layout = Layout::topa(RegionSize::K4, 64);
+const PEBS_ENABLE: u32 = 0x3f1;
+const GLOBAL_CTRL: u32 = 0x38f;
+const DATA_CFG: u32 = 0x3f2;
+const SELECT0: u32 = 0x186;
+
+fn detect(machine: &Machine) -> Result<TracedPebsUnit<Registers>, Absent> {
+    TracedPebsUnit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.registers())
+}
+
+/// A machine whose PMIs come with the instruction that requests them.
+fn tremont() -> Machine {
+    Machine::new("tremont", IntelSettings { pmi_skid: 0, ..IntelSettings::default() })
+}
+
+/// Samples one user instruction in `period`, on counter 1.
+fn each(period: u64) -> PebsConfig {
+    PebsConfig::new().os(false).general(1, PreciseEvent::INST_RETIRED, period)
+}
+
+/// The addresses of the instructions that were sampled, of records that have what these groups ask for.
+fn samples(bytes: &[u8], whole: impl Fn(&PebsRecord<'_>) -> bool) -> Vec<u64> {
+    let mut found = Vec::new();
+    let mut records = PebsBlocks::new(bytes);
+    while let Some(record) = records.next() {
+        let record = record.expect("a whole record").record;
+        assert!(whole(&record) && record.applicable_counters == Some(0b10), "{record:?}");
+        found.push(record.eventing_ip.expect("an address"));
+    }
+    found
+}
+
+/// The addresses of the jumps that were executed.
+fn addresses(machine: &Machine) -> Vec<u64> {
+    let targets = machine.executed();
+    std::iter::once(0x40_0000).chain(targets).collect()
+}
+
+#[test]
+fn samples_in_a_trace_are_the_instructions_after_each_overflow() {
+    let all = Groups::BASIC.memory(true).registers(true).xmm(true).branches(4);
+    let has_all = |record: &PebsRecord<'_>| {
+        record.memory.is_some()
+            && record.registers.is_some()
+            && record.xmm.is_some()
+            // The kernel has not turned the last branch records on.
+            && record.branches.is_some_and(|branches| branches.as_bytes().len() == 4)
+    };
+    let basic = |record: &PebsRecord<'_>| {
+        record.memory.is_none() && record.registers.is_none() && record.branches.is_none()
+    };
+    // The period, the groups, whether branches are traced, whether each record requests a PMI.
+    for (period, groups, branches, pmi) in [
+        (1, Groups::BASIC, true, false),
+        (7, Groups::BASIC, false, false),
+        (100, Groups::BASIC, true, true),
+        (100, all, true, false),
+        (250, all, false, true),
+    ] {
+        let machine = tremont();
+        let mut handler = machine.handler();
+        let buffer = machine.buffer(LARGE, FULL);
+        let config = user_code().branches(branches);
+        let mut tracing = machine.unit().start(&config, buffer).map_err(|failed| failed.error()).unwrap();
+        let sampler = detect(&machine).unwrap();
+        assert!(sampler.capabilities().trace_output);
+        let before = [GLOBAL_CTRL, DATA_CFG].map(|address| machine.msr(address));
+        let config = TracedPebsConfig::new(each(period)).groups(groups).pmi_after_each_record(pmi);
+        let mut sampling = sampler.start(&config).map_err(|failed| failed.error()).unwrap();
+        let mut collector = Collector::new();
+        let mut pmis = 0;
+        for _ in 0..2000 {
+            if machine.jump().is_some() {
+                let (mut trace, mut samples) = (tracing.source(&mut collector), sampling.source());
+                assert_eq!(machine.interrupt(&mut handler, &mut [&mut trace, &mut samples]), Pmi::Served);
+                pmis += 1;
+            }
+        }
+        let lost = sampling.lost();
+        let sampler = sampling.stop().map_err(|failed| failed.fault).unwrap();
+        let after = [GLOBAL_CTRL, DATA_CFG].map(|address| machine.msr(address));
+        assert_eq!((machine.msr(PEBS_ENABLE), machine.msr(SELECT0 + 1), after), (0, 0, before));
+        let stopped = tracing.stop().map_err(|failed| failed.fault).unwrap();
+        assert_eq!((stopped.loss, lost), (Loss::NONE, 0));
+        collector.finish(&stopped.trace);
+
+        let executed = addresses(&machine);
+        let expected: Vec<u64> =
+            executed[..2000].iter().skip(period as usize).step_by(period as usize + 1).copied().collect();
+        let found = if groups == all {
+            samples(collector.whole(), has_all)
+        } else {
+            samples(collector.whole(), basic)
+        };
+        assert_same(&found, &expected, "samples");
+        assert_eq!(pmis, if pmi { expected.len() } else { 0 }, "{period}");
+        assert_eq!(machine.violations(), IntelViolations::default(), "{period}");
+        drop(sampler);
+    }
+}
+
+/// A PMI of the trace halts both. If it comes between an overflow and the event that would be sampled, the counter
+/// begins anew, which is counted.
+#[test]
+fn a_trace_that_is_drained_keeps_its_samples_and_counts_those_that_its_pmis_cost() {
+    let mut all_lost = 0;
+    for pmi_skid in 40..44 {
+        let machine = Machine::new("tremont", IntelSettings { pmi_skid, ..IntelSettings::default() });
+        let mut handler = machine.handler();
+        let buffer = machine.buffer(Layout::topa(RegionSize::K4, 4), FULL);
+        let mut tracing =
+            machine.unit().start(&user_code(), buffer).map_err(|failed| failed.error()).unwrap();
+        let config = TracedPebsConfig::new(each(3));
+        let started = detect(&machine).unwrap().start(&config);
+        let mut sampling = started.map_err(|failed| failed.error()).unwrap();
+        let mut collector = Collector::new();
+        let mut pmis = 0;
+        for _ in 0..8000 {
+            if machine.jump().is_some() {
+                let (mut trace, mut samples) = (tracing.source(&mut collector), sampling.source());
+                assert_eq!(machine.interrupt(&mut handler, &mut [&mut trace, &mut samples]), Pmi::Served);
+                pmis += 1;
+            }
+        }
+        let lost = sampling.lost();
+        sampling.stop().map_err(|failed| failed.fault).unwrap();
+        let stopped = tracing.stop().map_err(|failed| failed.fault).unwrap();
+        assert_eq!(stopped.loss, Loss::NONE);
+        collector.finish(&stopped.trace);
+        assert!(pmis > 5, "{pmis}");
+        let executed = addresses(&machine);
+        let mut at = 0;
+        let mut late = 0;
+        for ip in samples(collector.whole(), |_| true) {
+            let step = executed[at..].iter().position(|address| *address == ip);
+            let step = step.expect("an instruction that ran");
+            // The counter has overflowed, is stopped and begins anew: three more events.
+            assert!(step == 3 || step == 6, "{step}");
+            late += u64::from(step == 6);
+            at += step + 1;
+        }
+        assert_eq!(late, lost, "{pmi_skid}");
+        all_lost += lost;
+    }
+    assert!(all_lost > 0);
+}
+
+#[test]
+fn says_why_samples_cannot_go_into_a_trace() {
+    for (profile, why) in [
+        ("icelake", Missing::PebsTraceOutput),
+        ("skylake", Missing::PebsTraceOutput),
+        ("nehalem", Missing::ProcessorTrace),
+        ("sapphire-rapids", Missing::Pebs),
+    ] {
+        let machine = Machine::new(profile, IntelSettings::default());
+        assert_eq!(detect(&machine).err(), Some(Absent::Missing(why)), "{profile}");
+    }
+}
+
+#[test]
+fn nothing_is_sampled_while_no_trace_runs_or_as_the_processor_cannot() {
+    let no_counter = PebsRefusal::NoCounter(Counter::General(4));
+    let groups = Groups::BASIC.branches(33);
+    // Whether a trace runs, the configuration, the refusal.
+    let four = PebsConfig::new().general(4, PreciseEvent::INST_RETIRED, 100);
+    for (traced, config, refusal) in [
+        (false, TracedPebsConfig::new(each(100)), TracedPebsRefusal::TraceOff(RtitCtl::empty())),
+        (
+            true,
+            TracedPebsConfig::new(PebsConfig::new()),
+            TracedPebsRefusal::Counters(PebsRefusal::NoCounters),
+        ),
+        (true, TracedPebsConfig::new(four), TracedPebsRefusal::Counters(no_counter)),
+        (true, TracedPebsConfig::new(each(100)).groups(groups), TracedPebsRefusal::Groups(groups)),
+    ] {
+        let machine = tremont();
+        let tracing = traced.then(|| machine.start(LARGE, FULL));
+        let NotStarted::Off { unit, error, .. } = detect(&machine).unwrap().start(&config).unwrap_err()
+        else {
+            panic!("it is off");
+        };
+        assert_eq!(error, StartError::Refused(refusal));
+        assert_eq!((machine.msr(PEBS_ENABLE), machine.msr(SELECT0 + 1)), (0, 0), "{error}");
+        drop((unit, tracing));
+    }
+}
+
+#[test]
+fn a_counter_of_somebody_elses_is_left_alone() {
+    for (address, value) in [(PEBS_ENABLE, 1), (SELECT0 + 1, 0x43_00c0)] {
+        let machine = tremont();
+        let tracing = machine.start(LARGE, FULL);
+        // SAFETY: nothing is written to memory.
+        unsafe { machine.registers().wrmsr(address, value) }.unwrap();
+        let failed = detect(&machine).unwrap().start(&TracedPebsConfig::new(each(100))).unwrap_err();
+        let in_use = match address {
+            PEBS_ENABLE => InUse::Sampler { pebs_enable: 1 },
+            _ => InUse::Counter { counter: Counter::General(1), control: value },
+        };
+        assert_eq!(failed.error(), StartError::InUse(in_use));
+        assert_eq!(machine.msr(address), value);
+        drop(tracing);
+    }
+}
+
+#[test]
+fn each_access_that_faults_in_turn_leaves_the_counters_off_or_is_tried_again() {
+    let config = TracedPebsConfig::new(each(100)).pmi_after_each_record(true);
+    let mut faults = 0;
+    for accesses in 0.. {
+        let machine = tremont();
+        let tracing = machine.start(LARGE, FULL);
+        let unit = detect(&machine).unwrap();
+        let before = machine.msr(GLOBAL_CTRL);
+        machine.fault_in(accesses);
+        let started = unit.start(&config);
+        let done = machine.cancel();
+        let running = match started {
+            Ok(running) => running,
+            Err(NotStarted::Off { .. }) => {
+                faults += 1;
+                assert_eq!((machine.msr(PEBS_ENABLE), machine.msr(GLOBAL_CTRL)), (0, before), "{accesses}");
+                drop(tracing);
+                continue;
+            }
+            Err(NotStarted::Stuck { running, .. }) => running,
+        };
+        machine.fault_in(accesses);
+        let stopped = running.stop();
+        machine.cancel();
+        if let Err(failed) = stopped {
+            faults += 1;
+            assert!(failed.running.stop().is_ok(), "{accesses}");
+        }
+        assert_eq!((machine.msr(PEBS_ENABLE), machine.msr(GLOBAL_CTRL)), (0, before), "{accesses}");
+        drop(tracing);
+        if done {
+            break;
+        }
+    }
+    assert!(faults > 15, "{faults}");
+}
