@@ -10,7 +10,7 @@ use pugmark_tools::{
     pugmark::{
         bench, calls,
         cli::{Cli, PugmarkCommand},
-        coverage, decode, flamegraph, ibs, last, manual, pmc, report, script, timeline,
+        coverage, decode, flamegraph, ibs, last, manual, pebs, pmc, report, script, timeline,
     },
 };
 use std::{
@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         PugmarkCommand::Script(options) => script::run(options),
         PugmarkCommand::Pmc(command) => done(pmc::run(command)),
         PugmarkCommand::Ibs(options) => done(ibs::run(options)),
+        PugmarkCommand::Pebs(options) => pebs::run(options),
         PugmarkCommand::Man(options) => done(manual::man(options)),
         PugmarkCommand::Completions(options) => done(manual::completions(options)),
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

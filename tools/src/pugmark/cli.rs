@@ -2,7 +2,9 @@
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use super::record::command as record;
-use super::{bench, calls, coverage, decode, flamegraph, ibs, last, manual, pmc, report, script, timeline};
+use super::{
+    bench, calls, coverage, decode, flamegraph, ibs, last, manual, pebs, pmc, report, script, timeline,
+};
 use clap::{Parser, Subcommand};
 
 /// The command line.
@@ -47,6 +49,8 @@ pub enum PugmarkCommand {
     Pmc(pmc::PmcCommand),
     /// Print samples of AMD's Instruction Based Sampling (IBS)
     Ibs(ibs::IbsOptions),
+    /// Print samples of PEBS that are in a trace of Intel PT
+    Pebs(pebs::PebsOptions),
     /// Run a program and make an Intel PT trace of it, on any processor
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     Record(record::RecordCommand),

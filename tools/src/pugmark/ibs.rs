@@ -93,7 +93,7 @@ fn print(bytes: &[u8], cpu: Option<(u8, u8)>, as_json: bool, to: &mut dyn Write)
 }
 
 /// Writes the fields in a row: a flag as its name if it is set, all others with their values.
-fn text(fields: &Map<String, Value>) -> String {
+pub(super) fn text(fields: &Map<String, Value>) -> String {
     let mut text = String::new();
     for (name, value) in fields {
         match value {
@@ -108,7 +108,7 @@ fn text(fields: &Map<String, Value>) -> String {
 }
 
 /// Keeps the fields that are valid.
-fn valid<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value> {
+pub(super) fn valid<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value> {
     fields
         .into_iter()
         .filter(|(_, value)| !value.is_null())
@@ -116,7 +116,7 @@ fn valid<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value> {
         .collect()
 }
 
-fn address(address: Option<u64>) -> Value {
+pub(super) fn address(address: Option<u64>) -> Value {
     address.map_or(Value::Null, |address| json!(format!("{address:#x}")))
 }
 

@@ -29,6 +29,7 @@ pub mod manual;
 #[cfg(test)]
 mod object_file;
 pub mod options;
+pub mod pebs;
 pub mod pmc;
 pub mod processor;
 pub mod progress;

@@ -37,6 +37,20 @@ pub(super) fn addresses(text: &str) -> Result<Vec<u64>> {
     addresses.collect::<Result<_, _>>().context("perf script prints something else than addresses")
 }
 
+/// The addresses of the samples that our decoder finds in the trace of Intel PT.
+pub(super) fn traced_samples(pugmark: &Path, data: &Path) -> Result<Vec<u64>> {
+    let output =
+        Command::new(pugmark).args(["pebs", "--json"]).arg(data).output().context("cannot start pugmark")?;
+    let [text, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    ensure!(output.status.success(), "pugmark pebs: {errors}{text}");
+    let ip = |line: &str| -> Result<u64> {
+        let json: Value = serde_json::from_str(line)?;
+        let ip = json["ip"].as_str().and_then(|text| text.strip_prefix("0x")).context("no address")?;
+        Ok(u64::from_str_radix(ip, 16)?)
+    };
+    text.lines().map(ip).collect()
+}
+
 /// What our decoder finds: of the whole trace, or of each CPU's.
 pub(super) fn pugmark(pugmark: &Path, data: &Path, root: &Path) -> Result<Vec<Found>> {
     let mut command = Command::new(pugmark);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 pub use rows::{Check, Row, all, short};
 
-use self::answers::{Found, addresses, perf_script, pugmark};
+use self::answers::{Found, addresses, perf_script, pugmark, traced_samples};
 use super::{Event, Guest, LinuxMachine, LinuxOutcome, Monitor, ptwrite};
 use crate::images::Images;
 use crate::scratch::Scratch;
@@ -223,6 +223,14 @@ impl Verify {
                 ensure!(found.len() > 10, "only {} samples", found.len());
                 found.len() as u64
             }
+            Check::Traced(period) => {
+                let truth = one_in(*period, &whole());
+                let found = addresses(&script(&["--itrace=o", "--hide-call-graph", "-F", "ip"])?)?;
+                same(&found, &truth).context("perf script")?;
+                same(&traced_samples(&self.pugmark, &data)?, &truth).context("pugmark pebs")?;
+                ensure!(found.len() > 10, "only {} samples", found.len());
+                found.len() as u64
+            }
             Check::Stacks => {
                 let found = stacks(&script(&["--hide-call-graph", "-F", "brstack"])?)?;
                 let branches = outcome.truth.branches(session(index)).iter();
@@ -311,7 +319,9 @@ impl Check {
                 Self::Instructions | Self::Undated | Self::Written | Self::Within(_) | Self::Last => {
                     record.flags.is_traced()
                 }
-                Self::Branches | Self::Stacks | Self::Samples | Self::Count => counts[&record.cr3] > OF_PERF,
+                Self::Branches | Self::Stacks | Self::Samples | Self::Traced(_) | Self::Count => {
+                    counts[&record.cr3] > OF_PERF
+                }
             };
             if belongs {
                 by_cpu.entry(record.cpu).or_default().push(record.rip);
@@ -319,6 +329,11 @@ impl Check {
         }
         by_cpu
     }
+}
+
+/// The instructions that are sampled with a period: a counter overflows at one, and the next one is sampled.
+fn one_in(period: usize, truth: &[u64]) -> Vec<u64> {
+    truth.iter().skip(period).step_by(period + 1).copied().collect()
 }
 
 /// The addresses in lines such as `[000]  401234`, by CPU.
@@ -424,6 +439,14 @@ mod tests {
         assert_eq!(Check::Instructions.truth(&truth, 1), traced);
         let traced = BTreeMap::from([(0, [vec![3; 500], vec![6; 300]].concat()), (1, vec![4])]);
         assert_eq!(Check::Everything.truth(&truth, 1), traced);
+    }
+
+    #[test]
+    fn the_instruction_after_an_overflow_is_sampled() {
+        let truth: Vec<u64> = (0..10).collect();
+        for (period, expected) in [(1, &[1, 3, 5, 7, 9][..]), (3, &[3, 7]), (9, &[9]), (10, &[])] {
+            assert_eq!(one_in(period, &truth), expected, "{period}");
+        }
     }
 
     #[test]

@@ -30,6 +30,9 @@ pub enum Check {
     Skidding,
     /// As [`Self::Skidding`], of addresses that were fetched.
     Fetches,
+    /// As [`Self::Samples`], of samples in a trace of Intel PT, each after so many instructions: perf's decoder and
+    /// ours find all of them, and each at its instruction.
+    Traced(usize),
     /// The last branches, or the calls that have not returned, at each sample: each is one of the truth's.
     Stacks,
     /// A number of instructions, by `perf stat`: it is the truth's.
@@ -92,6 +95,16 @@ const FILTERED: &str =
     "-e intel_pt//u --filter 'filter 0x1000/0x10000@/bin/busybox' -- sha256sum /etc/passwd";
 const FILTERED_ADDRESSES: Range<u64> = 0x40_1000..0x41_1000;
 
+/// A recording whose samples are in the trace of Intel PT, which has nothing else but the time.
+const TRACED_SAMPLES: &str =
+    "-c 1009 -e '{intel_pt/branch=0/u,instructions/aux-output/upp}' -- sha256sum /etc/passwd";
+/// The same with registers in each sample, and with call chains. No record has those, so Linux wants a PMI after each.
+const TRACED_REGISTERS: &str = "-g --intr-regs=ax,ip -c 1009 \
+    -e '{intel_pt/branch=0/u,instructions/aux-output/upp}' -- sha256sum /etc/passwd";
+/// The same within a trace of all instructions.
+const SAMPLES_AMONG_BRANCHES: &str =
+    "-c 1009 -e '{intel_pt//u,instructions/aux-output/upp}' -- sha256sum /etc/passwd";
+
 /// A recording of everything that runs while each processor has a program of its own, all at the same time.
 const ON_TWO: &str = "-a -e intel_pt//u -- sh -c \
     'taskset 1 sha256sum /etc/passwd & taskset 2 gzip -kc /etc/passwd & wait'";
@@ -127,6 +140,9 @@ pub fn all() -> Vec<Row> {
         ),
         checked("icelake", "-e intel_pt/ptw,fup_on_ptw/u -- ptwrite", Check::Written),
         checked("icelake", "-e intel_pt/ptw/u -- ptwrite", Check::Written),
+        checked("tremont", TRACED_SAMPLES, Check::Traced(1009)),
+        checked("tremont", TRACED_REGISTERS, Check::Traced(1009)),
+        row("tremont", SAMPLES_AMONG_BRANCHES),
         row("sapphire-rapids", "-e intel_pt//u -- gzip -kc /etc/passwd"),
         checked("zen4", "-e instructions:u -- sha256sum /etc/passwd", Check::Count),
         checked("zen4", "-e instructions:u -c 1009 -- sha256sum /etc/passwd", Check::Skidding),
