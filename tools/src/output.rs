@@ -28,8 +28,11 @@ pub fn print(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Res
     named(write(io::stdout().lock(), fill))
 }
 
+/// How much is written at a time: what a pipe takes.
+const BUFFER_BYTES: usize = 1 << 16;
+
 fn write(to: impl Write, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    let mut out = BufWriter::new(to);
+    let mut out = BufWriter::with_capacity(BUFFER_BYTES, to);
     fill(&mut out).and_then(|()| out.flush())
 }
 

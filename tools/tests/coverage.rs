@@ -3,7 +3,7 @@
 use pugmark_decoder_core::hash::AddressHash;
 use serde_json::Value;
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     process::{Command, Output},
@@ -103,6 +103,8 @@ fn refusals_say_what_to_do() {
         (&["trace"][..], "name its file with --of, or use --format edges"),
         (&["-f", "afl", "--diff", "trace", "trace"], "--diff compares functions, blocks and edges"),
         (&["-f", "drcov", "--of", "code", "--json", "trace"], "leave out --json"),
+        (&["-f", "lcov", "trace"], "name its file with --of"),
+        (&["-f", "lcov", "--of", "code", "--diff", "trace", "trace"], "make a file for each trace"),
         (&["--of", "code", "--raw", "code:0x1000", "trace"], "--of code"),
         (&["--of", "/proc/self/exe", "--raw", "code:0x1000", "trace"], "--of /proc/self/exe:0x400000"),
         (&["-f", "edges", "missing"], "cannot read the trace missing"),
@@ -178,4 +180,107 @@ fn the_blocks_of_a_program_are_hit_as_often_as_it_says() {
     let hit: BTreeSet<_> =
         hit.map(|block| (number(block, "from"), number(block, "to") - number(block, "from"))).collect();
     assert_eq!((read, drcov.basic_blocks.len() as u64), (hit, number(&ten, "blocks_hit")));
+}
+
+/// One statement a line. `hit` runs seven times, `never` does not.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+const LINES: &str = "int hit(int x) {
+    int sum = x;
+    if (x > 4)
+        sum += 2;
+    else
+        sum -= 1;
+    return sum;
+}
+int never(int x) {
+    return x / 7;
+}
+int main(int count, char **words) {
+    int sum = 0;
+    (void)words;
+    for (int i = 0;
+         i < 7;
+         i++)
+        sum += hit(i);
+    if (count > 5)
+        sum = never(sum);
+    return sum == 100;
+}
+";
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[test]
+fn lines_of_source_are_hit_as_often_as_gcov_says_and_genhtml_reads_them() {
+    let folder = Scratch::new("lines");
+    fs::write(folder.0.join("lines.c"), LINES).unwrap();
+    let run = |program: &str, arguments: &[&str]| -> Option<String> {
+        let output = Command::new(program).args(arguments).current_dir(&folder.0).output().ok()?;
+        assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+        Some(String::from_utf8(output.stdout).unwrap())
+    };
+    if run("cc", &["-g", "-O0", "-o", "lines", "lines.c"]).is_none() {
+        return println!("skipped: a compiler is not installed");
+    }
+    folder.text(&["record", "-o", "rec", "--", "./lines"]);
+    folder.text(&["coverage", "--of", "lines", "-f", "lcov", "-o", "lines.info", "rec"]);
+    let text = fs::read_to_string(folder.0.join("lines.info")).unwrap();
+    let source = format!("SF:{}\n", fs::canonicalize(&folder.0).unwrap().join("lines.c").display());
+    assert!(
+        text.starts_with(&format!("TN:\n{source}FN:1,hit\n")) && text.ends_with("end_of_record\n"),
+        "{text}"
+    );
+    for line in ["FN:9,never", "FN:12,main", "FNDA:7,hit", "FNDA:0,never", "FNDA:1,main", "FNF:3", "FNH:2"] {
+        assert!(text.contains(&format!("{line}\n")), "{line}: {text}");
+    }
+    let count = |line: &str| -> Option<(u32, u64)> {
+        let (line, count) = line.strip_prefix("DA:")?.split_once(',')?;
+        Some((line.parse().ok()?, count.parse().ok()?))
+    };
+    let counts: BTreeMap<u32, u64> = text.lines().filter_map(count).collect();
+    assert!(text.contains(&format!("LF:{}\n", counts.len())), "{text}");
+    assert!(
+        text.contains(&format!("LH:{}\n", counts.values().filter(|count| **count > 0).count())),
+        "{text}"
+    );
+    // The same program, counting itself.
+    run("cc", &["--coverage", "-O0", "-o", "counted", "lines.c"]).unwrap();
+    run("./counted", &[]).unwrap();
+    match run("gcov", &["-t", "counted-lines.gcda"]) {
+        None => println!("skipped: gcov is not installed"),
+        Some(text) => {
+            // `        7:    2:    int sum = x;`, `    #####:   10:    return x / 7;`, `        -:    5:    else`
+            let row = |line: &str| -> Option<(u32, u64)> {
+                let mut words = line.split(':').map(str::trim);
+                let (count, line) = (words.next()?, words.next()?.parse().ok()?);
+                let count = if count == "#####" { 0 } else { count.trim_end_matches('*').parse().ok()? };
+                (line > 0).then_some((line, count))
+            };
+            let truth: BTreeMap<u32, u64> = text.lines().filter_map(row).collect();
+            assert!(truth.len() > 12, "{text}");
+            // gcov takes the last line of a function for none of its code, if nothing but its end is there.
+            let ours: BTreeMap<u32, u64> = counts
+                .iter()
+                .filter(|(line, _)| truth.contains_key(line))
+                .map(|(line, count)| (*line, *count))
+                .collect();
+            assert_eq!(ours, truth);
+        }
+    }
+    match run("genhtml", &["--output-directory", "html", "lines.info"]) {
+        None => println!("skipped: genhtml is not installed"),
+        Some(text) => {
+            let lines = format!(
+                "({} of {} lines)",
+                counts.values().filter(|count| **count > 0).count(),
+                counts.len()
+            );
+            assert!(text.contains(&lines) && text.contains("(2 of 3 functions)"), "{text}");
+        }
+    }
+    // Without debug information there are no lines.
+    run("cc", &["-O0", "-o", "bare", "lines.c"]).unwrap();
+    folder.text(&["record", "-o", "bare.rec", "--", "./bare"]);
+    let output = folder.pugmark(&["coverage", "--of", "bare", "-f", "lcov", "bare.rec"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("compile it with -g"));
 }

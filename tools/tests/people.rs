@@ -5,6 +5,7 @@ use pugmark_decoder_core::hash::AddressHash;
 use pugmark_tools::pugmark::record::emulator_is_installed;
 use serde_json::Value;
 use std::{
+    collections::HashSet,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -102,6 +103,51 @@ fn a_report_has_each_function_with_its_calls_and_all_instructions() {
     let fib = row(&report, "fib").unwrap();
     assert!(csv.starts_with("percent,instructions,branches,calls,object,function\n"), "{csv}");
     assert!(csv.contains(&format!(",{},{},177,\"", fib["instructions"], fib["branches"])), "{csv}");
+}
+
+#[test]
+fn entries_of_linkage_tables_have_the_names_that_objdump_gives_them() {
+    const CALLS: &str = r#"
+#include <stdlib.h>
+#include <string.h>
+static int order(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+int main(int count, char **words) {
+    char *list[] = {"one", "two", "three", words[0]};
+    qsort(list, 4, sizeof *list, order);
+    return (int)strlen(list[count]) > 10000;
+}"#;
+    // One table; or a second one, whose entries begin with ENDBR64.
+    for (name, flags) in
+        [("plain", &["-fcf-protection=none"][..]), ("ibt", &["-fcf-protection=full", "-Wl,-z,ibtplt"])]
+    {
+        let folder = std::env::temp_dir().join(format!("pugmark-linkage-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("calls.c"), CALLS).unwrap();
+        let recorded = Recorded(folder);
+        let run = |program: &str, arguments: &[&str]| {
+            let output = Command::new(program).args(arguments).current_dir(&recorded.0).output().unwrap();
+            assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap()
+        };
+        run("cc", &[&["-O1", "-no-pie", "-fno-builtin", "-o", "calls", "calls.c"], flags].concat());
+        let listing = run("objdump", &["-d", "calls"]);
+        recorded.text(&["record", "--engine", "stepping", "-o", "rec", "--", "./calls"]);
+        let text = recorded.text(&["script", "-F", "ip,symoff", "rec"]);
+        let executed: HashSet<&str> = text.lines().map(str::trim).collect();
+        // 0000000000401030 <strcmp@plt>:
+        let entries = listing.lines().filter_map(|line| line.strip_suffix("@plt>:")?.split_once(" <"));
+        let found: Vec<&str> = entries
+            .filter(|(address, name)| {
+                let address = address.trim_start_matches('0');
+                let is_known = executed.contains(&*format!("{address} {name}@plt+0x0"));
+                let was_executed = executed.iter().any(|line| line.split(' ').next() == Some(address));
+                assert_eq!(is_known, was_executed, "{address} {name}");
+                is_known
+            })
+            .map(|(_, name)| name)
+            .collect();
+        assert!(["strcmp", "qsort", "strlen"].iter().all(|name| found.contains(name)), "{name}: {found:?}");
+    }
 }
 
 #[test]

@@ -13,6 +13,8 @@ pub(super) const LOCAL: u8 = 0x02;
 pub(super) const GLOBAL: u8 = 0x12;
 pub(super) const WEAK: u8 = 0x22;
 pub(super) const GLOBAL_DATA: u8 = 0x11;
+/// `st_info` of what has no type.
+pub(super) const LOCAL_LABEL: u8 = 0;
 
 fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()

@@ -77,7 +77,9 @@ impl Input {
         if let Some(perf) =
             traced.perf.as_ref().filter(|_| matches!(self.layer, Layer::Insns | Layer::Blocks))
         {
-            code.add_sections(Path::new(""), &perf.code, &traced.trace.display().to_string())?;
+            for sections in [&perf.code, &perf.kernel] {
+                code.add_sections(Path::new(""), sections, &traced.trace.display().to_string())?;
+            }
         }
         for image in &self.image {
             code.add_image(image)?;
@@ -100,7 +102,8 @@ impl Input {
 
     /// Returns whether there is any code.
     pub(super) fn has_code(&self, traced: &Traced) -> bool {
-        let of_perf = traced.perf.as_ref().is_some_and(|perf| !perf.code.is_empty());
+        let of_perf =
+            traced.perf.as_ref().is_some_and(|perf| !(perf.code.is_empty() && perf.kernel.is_empty()));
         self.is_code_given() || traced.image.is_some() || of_perf
     }
 

@@ -1,19 +1,23 @@
 //! Finds the traces to decode: one file, or those of a recording's folder.
 
+use crate::code::elf::{self, Segment};
 use crate::code::image::ImageSection;
 use crate::description::{Description, IMAGE, INDEX, TRACE};
 use crate::output::tell;
 use crate::perf_data::{AuxTrace, Mapping, PerfData, VDSO};
 use anyhow::{Context, Result, ensure};
-use object::{Object, ObjectSegment};
+use object::ReadCache;
 use serde::{Deserialize, Serialize};
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
 };
 
 /// Where `perf record --kcore` puts a copy of the kernel's code, beside its file.
 const KCORE: &str = "kcore_dir/kcore";
+/// Where it puts a copy of the kernel's symbols then.
+const KALLSYMS: &str = "kcore_dir/kallsyms";
 
 /// A trace and what the files beside it say of it.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +41,10 @@ pub struct PerfTrace {
     pub bytes: Vec<u8>,
     /// The code of the programs.
     pub code: Vec<ImageSection>,
+    /// The kernel's code.
+    pub kernel: Vec<ImageSection>,
+    /// The text of the kernel's /proc/kallsyms, if perf kept a copy of it.
+    pub kallsyms: Option<PathBuf>,
 }
 
 /// A part of a recording, as the recording's index lists it.
@@ -91,18 +99,22 @@ impl Traced {
         let data = PerfData::read(file)?;
         let PerfData { cpu, clocks, .. } = data;
         warnings(&data).for_each(|warning| tell(format_args!("pugmark: warning: {warning}")));
-        let mut code: Vec<_> = data.mappings.iter().filter_map(|mapping| section(mapping, symfs)).collect();
+        let code: Vec<_> = data.mappings.iter().filter_map(|mapping| section(mapping, symfs)).collect();
         let kcore = file.with_file_name(KCORE);
-        if kcore.is_file() {
-            code.extend(kernel(&kcore)?);
-        }
+        let kernel = if kcore.is_file() { kernel(&kcore)? } else { vec![] };
+        let kallsyms = Some(file.with_file_name(KALLSYMS)).filter(|file| file.is_file());
         let description = Description { file: file.into(), cpu, clocks, ..Description::default() };
         let several = data.traces.len() > 1;
         let traced = |trace: AuxTrace| Self {
             trace: file.into(),
             description: Some(description.clone()),
             part: several.then(|| IndexedPart { dir: trace.to_string(), ..IndexedPart::default() }),
-            perf: Some(PerfTrace { bytes: trace.bytes, code: code.clone() }),
+            perf: Some(PerfTrace {
+                bytes: trace.bytes,
+                code: code.clone(),
+                kernel: kernel.clone(),
+                kallsyms: kallsyms.clone(),
+            }),
             image: None,
         };
         Ok(data.traces.into_iter().map(traced).collect())
@@ -167,13 +179,13 @@ fn section(mapping: &Mapping, symfs: Option<&Path>) -> Option<ImageSection> {
 /// The kernel's code in perf's copy of /proc/kcore, where every segment is at its address.
 fn kernel(file: &Path) -> Result<Vec<ImageSection>> {
     let what = || format!("perf's copy of the kernel's code, {}", file.display());
-    let bytes = fs::read(file).with_context(what)?;
-    let elf = object::File::parse(&bytes[..]).with_context(what)?;
-    let section = |segment: object::Segment<'_, '_>| {
-        let (offset, len) = segment.file_range();
-        ImageSection { file: file.into(), offset, len, vaddr: segment.address() }
+    // Only its headers are read here.
+    let segments = elf::segments(&ReadCache::new(File::open(file).with_context(what)?)).with_context(what)?;
+    let section = |segment: &Segment| {
+        let Segment { offset, size: len, vaddr, .. } = *segment;
+        ImageSection { file: file.into(), offset, len, vaddr }
     };
-    Ok(elf.segments().map(section).collect())
+    Ok(segments.loaded.iter().map(section).collect())
 }
 
 /// Lists the parts by the index, or by the names of the folders if there is no index.

@@ -1,14 +1,21 @@
 //! Functions, object files and lines of source of traced addresses.
 
+mod functions;
+mod kernel;
 mod lines;
 
 use super::{code::TracedCode, recording::Traced};
+use crate::code::image::ImageSection;
+use crate::perf_data::VDSO;
 use anyhow::{Context, Result};
+use functions::FunctionPart;
+pub(super) use functions::functions;
+use kernel::KernelSymbol;
 use lines::DEBUG_FILES;
 pub(super) use lines::{SourceLine, SourceLines, SourcePlace};
-use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind, elf::PF_X};
+use object::{Object, ObjectSegment, SegmentFlags, elf::PF_X};
 use std::{
-    cmp::Reverse,
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap},
     fs,
     ops::Range,
@@ -18,11 +25,16 @@ use std::{
 
 /// Where the libraries of a recorded program are looked for.
 const LIBRARIES: [&str; 4] = ["/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib"];
+/// What perf calls the kernel's own code.
+const KERNEL: &str = "[kernel.kallsyms]";
+
 /// The functions of the object files whose code was traced.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TracedSymbols {
     /// By where each begins.
     functions: BTreeMap<u64, NamedCode>,
+    /// Their names, one after the other.
+    names: String,
     /// The name of the file that is mapped there, and the end, by where each mapping begins.
     objects: BTreeMap<u64, (String, u64)>,
     /// Where each mapping ends, how far the file was moved, and its source, by where it begins.
@@ -36,9 +48,12 @@ struct MappedSource {
     lines: Rc<SourceLines>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct NamedCode {
-    name: String,
+    /// Where its name begins and ends.
+    name: (usize, usize),
+    /// Where the function begins: earlier than its code here, if another one is in its middle.
+    begin: u64,
     end: u64,
 }
 
@@ -72,6 +87,10 @@ impl TracedSymbols {
                 let place = section.vaddr..section.vaddr.saturating_add(section.len);
                 symbols.add_mapping(&section.file, section.offset, place, symfs);
             }
+            if let Some(file) = &perf.kallsyms {
+                let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+                symbols.add_kernel(&text, &perf.kernel);
+            }
         } else {
             files.extend(LIBRARIES.iter().rev().map(|dir| Path::new(dir).join("ld-linux-x86-64.so.2")));
             files.extend(traced.part.as_ref().and_then(|part| part.exe.clone()).map(PathBuf::from));
@@ -90,8 +109,17 @@ impl TracedSymbols {
 
     /// The function that an address is in, and how far.
     pub(super) fn function(&self, ip: u64) -> Option<(&str, u64)> {
-        let (from, function) = self.functions.range(..=ip).next_back()?;
-        (ip < function.end).then_some((&function.name, ip - from))
+        let (_, function) = self.functions.range(..=ip).next_back()?;
+        let (from, to) = function.name;
+        let name = self.names.get(from..to).filter(|_| ip < function.end)?;
+        Some((name, ip.wrapping_sub(function.begin)))
+    }
+
+    /// A function, or a part of it, that begins at `begin`.
+    fn code(&mut self, name: &str, begin: u64, end: u64) -> NamedCode {
+        let from = self.names.len();
+        self.names.push_str(name);
+        NamedCode { name: (from, self.names.len()), begin, end }
     }
 
     /// The function's name, or the address.
@@ -139,9 +167,12 @@ impl TracedSymbols {
     ) -> Option<()> {
         // A later mapping takes the place of earlier ones.
         self.forget(&place);
-        let shown =
-            symfs.and_then(|folder| path.strip_prefix(folder).ok()).map(|inner| Path::new("/").join(inner));
-        let name = shown.as_deref().unwrap_or(path).display().to_string();
+        let name = match symfs.and_then(|folder| path.strip_prefix(folder).ok()) {
+            // What is no file has the name that perf gives it.
+            Some(inner) if inner == Path::new(VDSO) => VDSO.into(),
+            Some(inner) => Path::new("/").join(inner).display().to_string(),
+            None => path.display().to_string(),
+        };
         self.objects.insert(place.start, (name, place.end));
         let bytes = fs::read(path).ok()?;
         let file = object::File::parse(&*bytes).ok()?;
@@ -156,6 +187,27 @@ impl TracedSymbols {
         self.sources.insert(place.start, MappedSource { end: place.end, moved, lines });
         self.add_functions(&file, moved, &place, root);
         Some(())
+    }
+
+    /// Adds the functions of a kernel with this text of /proc/kallsyms and this code.
+    fn add_kernel(&mut self, text: &str, code: &[ImageSection]) {
+        let place = |section: &ImageSection| section.vaddr..section.vaddr.saturating_add(section.len);
+        for place in code.iter().map(place) {
+            self.objects.insert(place.start, (KERNEL.into(), place.end));
+        }
+        let symbols = kernel::symbols(text);
+        for KernelSymbol { place, module, .. } in &symbols {
+            if let Some(module) = module {
+                self.objects.insert(place.start, (format!("[{module}]"), place.end));
+            }
+        }
+        let functions = symbols.into_iter().map(|symbol| {
+            let KernelSymbol { place, name, .. } = symbol;
+            (place.start, self.code(&readable(name), place.start, place.end))
+        });
+        // Many that are sorted are sooner a map of their own than added to another.
+        let mut functions: BTreeMap<_, _> = functions.collect();
+        self.functions.append(&mut functions);
     }
 
     /// Adds the functions of a file if it was traced. Returns the libraries that it needs.
@@ -198,75 +250,24 @@ impl TracedSymbols {
         let separate = file.build_id().ok().flatten().and_then(|id| fs::read(root.join(debug_file(id))).ok());
         let separate = separate.as_deref().and_then(|bytes| object::File::parse(bytes).ok());
         let files: Vec<_> = [Some(file), separate.as_ref()].into_iter().flatten().collect();
-        for (from, (name, end)) in functions_of(&files) {
-            let start = from.wrapping_add(moved);
+        for FunctionPart { addresses, begin, name } in functions::parts_of(&files) {
+            let start = addresses.start.wrapping_add(moved);
             if place.contains(&start) {
-                let end = start.saturating_add(end - from).min(place.end);
-                self.functions.insert(start, NamedCode { name, end });
-            }
-        }
-    }
-}
-
-/// The functions in a section: their names and ends, by where they begin.
-pub(super) fn functions(file: &object::File<'_>, section: &Range<u64>) -> BTreeMap<u64, (String, u64)> {
-    let mut found = functions_of(&[file]);
-    found.retain(|from, _| section.contains(from));
-    for (_, end) in found.values_mut() {
-        *end = section.end.min(*end);
-    }
-    found
-}
-
-/// The functions of files that are one: their names and ends, by where they begin.
-fn functions_of(files: &[&object::File<'_>]) -> BTreeMap<u64, (String, u64)> {
-    let mut names = HashMap::new();
-    for file in files {
-        collect(file, &mut names);
-    }
-    let mut begins: Vec<u64> = names.keys().copied().collect();
-    begins.sort_unstable();
-    let named = |(from, (_, name, end)): (u64, Named)| {
-        // A function does not reach into the next one.
-        let next = begins[begins.partition_point(|begin| *begin <= from)..].first();
-        (from, (readable(&name), next.map_or(end, |next| end.min(*next))))
-    };
-    names.into_iter().map(named).collect()
-}
-
-/// How good a name is, the name, and where its function ends.
-type Named = ((bool, Reverse<usize>, usize), String, u64);
-
-/// Collects functions by their addresses in the file. Of several names of one function the best is taken: one that
-/// other files see, with fewer underscores at its beginning, the longer one.
-fn collect(file: &object::File<'_>, names: &mut HashMap<u64, Named>) {
-    for symbol in file.symbols().chain(file.dynamic_symbols()) {
-        let (from, size) = (symbol.address(), symbol.size());
-        let Ok(name) = symbol.name() else { continue };
-        if symbol.kind() != SymbolKind::Text || name.is_empty() || symbol.is_undefined() {
-            continue;
-        }
-        let section = symbol.section_index().and_then(|index| file.section_by_index(index).ok());
-        let section_end = section.map_or(from, |section| section.address().saturating_add(section.size()));
-        // Functions that are written in assembler have no size: they reach to the next one.
-        let end = if size == 0 { section_end } else { from.saturating_add(size) };
-        let underscores = name.bytes().take_while(|byte| *byte == b'_').count();
-        let quality = (symbol.is_global() && !symbol.is_weak(), Reverse(underscores), name.len());
-        let named = (quality, name.to_owned(), end.max(from));
-        match names.entry(from) {
-            std::collections::hash_map::Entry::Vacant(new) => drop(new.insert(named)),
-            std::collections::hash_map::Entry::Occupied(mut known) => {
-                if known.get().0 < named.0 {
-                    known.insert(named);
-                }
+                let end = start.saturating_add(addresses.end - addresses.start).min(place.end);
+                let code = self.code(&name, begin.wrapping_add(moved), end);
+                self.functions.insert(start, code);
             }
         }
     }
 }
 
 /// A name without Rust's mangling and without its hash; others as they are.
-fn readable(name: &str) -> String {
-    format!("{:#}", rustc_demangle::demangle(name))
+fn readable(name: &str) -> Cow<'_, str> {
+    // Most names are not Rust's, and it takes time to find that out.
+    if !name.trim_start_matches('_').starts_with(['Z', 'R']) {
+        return name.into();
+    }
+    rustc_demangle::try_demangle(name).map_or_else(|_| name.into(), |name| format!("{name:#}").into())
 }
 
 /// The file with the symbols of the object file that has this build ID, relative to the root.
@@ -316,14 +317,13 @@ mod files;
 impl TracedSymbols {
     /// Symbols for tests: functions and object files, each with its name and where it begins and ends.
     pub(super) fn known(functions: &[(&str, u64, u64)], objects: &[(&str, u64, u64)]) -> Self {
-        let function =
-            |(name, from, end): &(&str, u64, u64)| (*from, NamedCode { name: (*name).into(), end: *end });
         let object = |(name, from, end): &(&str, u64, u64)| (*from, ((*name).into(), *end));
-        Self {
-            functions: functions.iter().map(function).collect(),
-            objects: objects.iter().map(object).collect(),
-            sources: BTreeMap::new(),
+        let mut symbols = Self { objects: objects.iter().map(object).collect(), ..Self::default() };
+        for (name, from, end) in functions {
+            let code = symbols.code(name, *from, *end);
+            symbols.functions.insert(*from, code);
         }
+        symbols
     }
 }
 

@@ -2,7 +2,7 @@
 //! interrupts, and where tracing began and ended.
 
 use pugmark_decoder_core::{
-    event::EventKind,
+    event::{Event, EventKind},
     flow::{ExecutedInsn, FlowItem},
     image::{Asid, Image},
     insn::Class,
@@ -42,46 +42,52 @@ enum Waiting {
 }
 
 impl Transfers {
-    /// Takes the next item of the flow and returns the transfer that it completes, if it does.
-    pub(super) fn step(&mut self, item: &FlowItem, image: Image<'_>) -> Option<Transfer> {
+    /// Takes the next item of the flow and returns the transfers that it completes, in order.
+    pub(super) fn step(&mut self, item: &FlowItem, image: Image<'_>) -> [Option<Transfer>; 2] {
         match item {
             FlowItem::Insn(insn) => {
                 let next = if insn.class.is_branch() { Waiting::Branch(*insn) } else { Waiting::Next };
                 let before = std::mem::replace(&mut self.waiting, next);
-                before.completed(insn.ip, image)
+                [before.completed(insn.ip, image), None]
             }
-            FlowItem::Event(event) if event.status => None,
-            FlowItem::Event(event) => match event.kind {
-                EventKind::AsyncBranch { from } => {
-                    // An instruction such as INT n is reported as an interrupt too: together they are one step.
-                    if let Waiting::Branch(ExecutedInsn { class: Class::FarCall, .. }) = self.waiting {
-                        return None;
-                    }
-                    let before = std::mem::replace(&mut self.waiting, Waiting::Interrupt { from });
-                    before.completed(from, image)
+            FlowItem::Event(event) if event.status => [None; 2],
+            FlowItem::Event(event) => self.event(event, image),
+        }
+    }
+
+    fn event(&mut self, event: &Event, image: Image<'_>) -> [Option<Transfer>; 2] {
+        match event.kind {
+            EventKind::AsyncBranch { from } => {
+                // An instruction such as INT n is reported as an interrupt too: together they are one step.
+                if let Waiting::Branch(ExecutedInsn { class: Class::FarCall, .. }) = self.waiting {
+                    return [None; 2];
                 }
-                EventKind::Enabled { .. } => {
-                    self.waiting = Waiting::Begin;
-                    None
-                }
-                EventKind::Disabled => {
-                    let from = match std::mem::take(&mut self.waiting) {
-                        Waiting::Branch(insn) => insn.ip,
-                        Waiting::Interrupt { from } => from,
-                        Waiting::Begin | Waiting::Next => return None,
-                    };
-                    Some(Transfer::end(from, event.ip))
-                }
-                EventKind::AsyncDisabled { at } => {
-                    self.waiting = Waiting::Begin;
-                    Some(Transfer::end(at, event.ip))
-                }
-                EventKind::Overflow | EventKind::Stop => {
-                    self.waiting = Waiting::Begin;
-                    None
-                }
-                _ => None,
-            },
+                let before = std::mem::replace(&mut self.waiting, Waiting::Interrupt { from });
+                [before.completed(from, image), None]
+            }
+            EventKind::Enabled { .. } => {
+                self.waiting = Waiting::Begin;
+                [None; 2]
+            }
+            EventKind::Disabled => {
+                let (from, why) = match std::mem::take(&mut self.waiting) {
+                    Waiting::Branch(insn) => (insn.ip, flags(&insn, image)),
+                    Waiting::Interrupt { from } => (from, "hw int"),
+                    Waiting::Begin | Waiting::Next => return [None; 2],
+                };
+                [Some(Transfer::end(from, event.ip, why)), None]
+            }
+            EventKind::AsyncDisabled { at } => {
+                // What comes before has led there, though nothing was executed there: the first instruction may be one
+                // that faults.
+                let before = std::mem::take(&mut self.waiting).completed(at, image);
+                [before, Some(Transfer::end(at, event.ip, "async"))]
+            }
+            EventKind::Overflow | EventKind::Stop => {
+                self.waiting = Waiting::Begin;
+                [None; 2]
+            }
+            _ => [None; 2],
         }
     }
 
@@ -112,10 +118,25 @@ impl Waiting {
 }
 
 impl Transfer {
-    const fn end(from: u64, to: Option<u64>) -> Self {
-        Self { from: Some(from), to, flags: "tr end", is_call_or_return: true }
+    fn end(from: u64, to: Option<u64>, why: &'static str) -> Self {
+        let flags = ENDS.iter().find(|(branch, _)| *branch == why).map_or("tr end", |(_, end)| end);
+        Self { from: Some(from), to, flags, is_call_or_return: true }
     }
 }
+
+/// How perf calls a branch, and the end of tracing by it.
+const ENDS: [(&str, &str); 10] = [
+    ("jcc", "tr end  jcc"),
+    ("jmp", "tr end  jmp"),
+    ("call", "tr end  call"),
+    ("return", "tr end  return"),
+    ("syscall", "tr end  syscall"),
+    ("sysret", "tr end  sysret"),
+    ("iret", "tr end  iret"),
+    ("int", "tr end  int"),
+    ("hw int", "tr end  hw int"),
+    ("async", "tr end  async"),
+];
 
 /// What a branch is, in perf's words.
 fn flags(insn: &ExecutedInsn, image: Image<'_>) -> &'static str {
@@ -150,7 +171,7 @@ fn flags(insn: &ExecutedInsn, image: Image<'_>) -> &'static str {
 mod tests {
     use super::*;
     use pugmark_decoder_core::{
-        event::{Event, Stamp},
+        event::Stamp,
         image::{AddressSpace, Section},
         mode::ExecMode,
     };
@@ -169,7 +190,7 @@ mod tests {
         let image = Image::new(&sections);
         let mut transfers = Transfers::default();
         let text = |at: Option<u64>| at.map_or("-".into(), |at| format!("{at:x}"));
-        let found = items.iter().filter_map(|item| transfers.step(item, image));
+        let found = items.iter().flat_map(|item| transfers.step(item, image)).flatten();
         found.map(|found| format!("{} {} {}", text(found.from), found.flags, text(found.to))).collect()
     }
 
@@ -234,13 +255,24 @@ mod tests {
                 "- tr strt 1000",
                 "1001 hw int 2000",
                 "2000 return 1001",
-                "1002 tr end -",
+                "1002 tr end  async -",
                 "- tr strt 1002",
-                "1002 tr end -",
+                "1002 tr end  int -",
                 "- tr strt 1004",
                 "- tr strt 3000",
             ]
         );
+        // The instruction that is jumped to faults, and then the one with which tracing begins.
+        let flow = [
+            insn(0x1000, 2, Class::NearJump),
+            event(AsyncDisabled { at: 0x1008 }, None),
+            event(Enabled { resumed: true }, Some(0x1008)),
+            event(AsyncDisabled { at: 0x1008 }, None),
+        ];
+        let begin = "- tr strt 1008";
+        let expected =
+            ["- tr strt 1000", "1000 jmp 1008", "1008 tr end  async -", begin, "1008 tr end  async -"];
+        assert_eq!(found(&[0xcd; 16], &flow), expected);
         // INT n and the interrupt that it makes are one, and a branch before an interrupt is another.
         let flow = [
             insn(0x1000, 2, Class::FarCall),

@@ -22,12 +22,27 @@ impl Found {
 
 /// What `perf script` prints on standard output, with these arguments, of a recording of a guest with these files.
 pub(super) fn perf_script(perf: &Path, data: &Path, root: &Path, arguments: &[&str]) -> Result<String> {
+    self::perf(perf, data, root, &[&["script"], arguments].concat())
+}
+
+/// What perf prints on standard output, as [`perf_script`].
+pub(super) fn perf(perf: &Path, data: &Path, root: &Path, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new(perf);
-    command.arg("script").args(arguments).arg("--symfs").arg(root).arg("--input").arg(data);
+    command.args(arguments).arg("--symfs").arg(root).arg("--input").arg(data);
     let output = command.output().context("cannot start perf")?;
     let text = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "perf script: {text}");
-    ensure!(!text.contains("AUX data lost"), "perf script: {text}");
+    ensure!(output.status.success(), "perf {}: {text}", arguments[0]);
+    ensure!(!text.contains("AUX data lost"), "perf {}: {text}", arguments[0]);
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// What Pugmark prints on standard output, as [`perf_script`].
+pub(super) fn pugmark_text(pugmark: &Path, data: &Path, root: &Path, arguments: &[&str]) -> Result<String> {
+    let mut command = Command::new(pugmark);
+    let output = command.args(arguments).arg("--symfs").arg(root).arg(data).output();
+    let output = output.context("cannot start pugmark")?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "pugmark {}: {text}", arguments.join(" "));
     Ok(String::from_utf8(output.stdout)?)
 }
 
@@ -53,12 +68,7 @@ pub(super) fn traced_samples(pugmark: &Path, data: &Path) -> Result<Vec<u64>> {
 
 /// What our decoder finds: of the whole trace, or of each CPU's.
 pub(super) fn pugmark(pugmark: &Path, data: &Path, root: &Path) -> Result<Vec<Found>> {
-    let mut command = Command::new(pugmark);
-    command.args(["decode", "--json", "--symfs"]).arg(root).arg(data);
-    let output = command.output().context("cannot start pugmark")?;
-    let [text, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-    ensure!(output.status.success(), "pugmark decode: {errors}{text}");
-    let json: Value = serde_json::from_slice(&output.stdout)?;
+    let json: Value = serde_json::from_str(&pugmark_text(pugmark, data, root, &["decode", "--json"])?)?;
     let found = |json: &Value| -> Result<Found> {
         let hash = json["hash"].as_str().and_then(|text| text.strip_prefix("0x")).context("no hash")?;
         Ok(Found {

@@ -1,6 +1,7 @@
 //! perf in a guest, held against the truth: one machine makes many recordings, and the log is split by them.
 
 mod answers;
+mod names;
 mod rows;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 pub use rows::{Check, Row, all, short};
 
-use self::answers::{Found, addresses, perf_script, pugmark, traced_samples};
+use self::answers::{Found, addresses, perf, perf_script, pugmark, pugmark_text, traced_samples};
 use super::{Event, Guest, LinuxMachine, LinuxOutcome, Monitor, ptwrite};
 use crate::images::Images;
 use crate::scratch::Scratch;
@@ -83,6 +84,9 @@ impl Verify {
         let mut guest = Guest::new(&self.busybox);
         let perf = self.perf.to_str().context("perf's path is no UTF-8")?;
         guest.add(&perf.parse().map_err(anyhow::Error::msg)?)?;
+        if rows.iter().any(|row| row.arguments.contains(rows::SEQ)) {
+            guest.add(&rows::SEQ.parse().map_err(anyhow::Error::msg)?)?;
+        }
         guest.script(&script(rows));
         guest.files().write_to(&folder.join("root"))?;
         let initramfs = folder.join("initramfs");
@@ -163,6 +167,9 @@ impl Verify {
                     for (found, truth) in by_perf.values().zip(by_cpu.values()) {
                         same(found, truth).context("perf script")?;
                     }
+                    names::check(&|arguments| perf(&self.perf, &data, &root, arguments), &|arguments| {
+                        pugmark_text(&self.pugmark, &data, &root, arguments)
+                    })?;
                 }
                 if matches!(row.check, Check::Written) {
                     let found = payloads(&script(&["--itrace=w", "-F", "synth"])?)?;

@@ -7,7 +7,7 @@ use std::ops::Range;
 #[derive(Clone, Debug)]
 pub enum Check {
     /// Every instruction of the program, and of every other with `-a`, by `perf record` with Intel PT: those that
-    /// perf's decoder finds and those that ours does are the truth's.
+    /// perf's decoder finds and those that ours does are the truth's. Functions have the names that perf gives them.
     Instructions,
     /// As [`Self::Instructions`], on a processor without MTC packets. perf dates what such a processor executes to the
     /// last TSC packet. If that is before a program's file was mapped, perf knows no code for it: it reports an error
@@ -86,6 +86,7 @@ pub fn short() -> Vec<Row> {
     vec![
         row("skylake", "-e intel_pt//u -- gzip -kc /etc/passwd"),
         row("skylake", "--per-thread -e intel_pt//u -- sha256sum /etc/passwd"),
+        row("skylake", "-e intel_pt//u -- /usr/bin/seq 1 10"),
         checked("skylake", FILTERED, Check::Within(FILTERED_ADDRESSES)),
     ]
 }
@@ -111,8 +112,11 @@ const ON_TWO: &str = "-a -e intel_pt//u -- sh -c \
 const ON_FOUR: &str = "-a -e intel_pt//u -- sh -c 'taskset 1 sha256sum /etc/passwd & \
     taskset 2 gzip -kc /etc/passwd & taskset 4 ls -l / & taskset 8 md5sum /etc/passwd & wait'";
 
+/// A program with shared libraries, whose functions it calls: busybox has none.
+pub(super) const SEQ: &str = "/usr/bin/seq";
+
 /// A recording of the kernel, too. It needs much memory: for the trace, and for the copies of the kernel's code.
-const WITH_KERNEL: &str = "--kcore -m,4096 -e intel_pt// -- true";
+const WITH_KERNEL: &str = "--kcore -m,4096 -e intel_pt// -- /usr/bin/seq 1 10";
 
 const ON_TWO_WITH_KERNEL: &str = "-a --kcore -m,2048 -e intel_pt// -- taskset 2 true";
 

@@ -3,8 +3,14 @@
 mod blocks;
 mod executed;
 mod formats;
+mod lcov;
 
-use super::{code::TracedCode, options::Input, progress::Progress, symbols};
+use super::{
+    code::TracedCode,
+    options::Input,
+    progress::Progress,
+    symbols::{self, SourceLines},
+};
 use crate::output;
 use anyhow::{Context, Result, ensure};
 use blocks::FileBlocks;
@@ -28,10 +34,11 @@ Examples:
   pugmark coverage --of ./a.out a.rec                               functions, and how much of each was executed
   pugmark coverage --of ./a.out -f blocks --diff b.rec a.rec        what only one of two has executed
   pugmark coverage --of ./a.out -f drcov -o a.drcov a.rec           for Lighthouse, bncov, Cartographer
+  pugmark coverage --of ./a.out -f lcov -o a.info a.rec             lines of source, for genhtml
   pugmark coverage -f afl -o a.map a.rec                            a map of edges as fuzzers have it"
 )]
 pub struct CoverageOptions {
-    /// functions, blocks (hit and missed), edges, drcov, or afl: 65536 counts
+    /// functions, blocks, edges, drcov, lcov, or afl: 65536 counts
     #[arg(short, long, value_enum, default_value_t = CoverageFormat::Functions, hide_possible_values = true)]
     format: CoverageFormat,
     /// Count the blocks of this ELF file; its place is found by its bytes, unless BASE says it
@@ -57,6 +64,7 @@ enum CoverageFormat {
     Blocks,
     Edges,
     Drcov,
+    Lcov,
     Afl,
 }
 
@@ -93,6 +101,15 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
     match (options.json, options.format, &of) {
         (true, ..) => report.json(&mut text)?,
         (_, CoverageFormat::Drcov, Some(of)) => report.drcov(&of.path, of.moved, &mut text)?,
+        (_, CoverageFormat::Lcov, Some(of)) => {
+            let root = options.input.symfs.as_deref().unwrap_or(Path::new("/"));
+            let has_lines = report.lcov(&SourceLines::of(&of.path, root), of.moved, &mut text)?;
+            ensure!(
+                has_lines,
+                "{} has no lines of source: compile it with -g, or install its debug information",
+                of.path.display()
+            );
+        }
         (_, CoverageFormat::Functions, Some(_)) => report.functions(&mut text)?,
         (_, CoverageFormat::Blocks, Some(_)) => report.blocks(&mut text)?,
         _ => report.edges(&mut text)?,
@@ -103,19 +120,19 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
 
 impl CoverageOptions {
     fn check(&self) -> Result<()> {
-        let needs =
-            matches!(self.format, CoverageFormat::Functions | CoverageFormat::Blocks | CoverageFormat::Drcov);
+        use CoverageFormat::{Afl, Blocks, Drcov, Functions, Lcov};
+        let needs = matches!(self.format, Functions | Blocks | Drcov | Lcov);
         ensure!(
             !needs || self.of.is_some(),
             "blocks are those of a program: name its file with --of, or use --format edges"
         );
         ensure!(
-            self.diff.is_none() || !matches!(self.format, CoverageFormat::Drcov | CoverageFormat::Afl),
+            self.diff.is_none() || !matches!(self.format, Drcov | Lcov | Afl),
             "--diff compares functions, blocks and edges; make a file for each trace and use a program for these files"
         );
         ensure!(
-            !self.json || !matches!(self.format, CoverageFormat::Drcov | CoverageFormat::Afl),
-            "drcov and afl are formats of their own: leave out --json"
+            !self.json || !matches!(self.format, Drcov | Lcov | Afl),
+            "drcov, lcov and afl are formats of their own: leave out --json"
         );
         Ok(())
     }
@@ -136,7 +153,11 @@ impl CoverageOptions {
     fn write(&self, bytes: &[u8]) -> Result<()> {
         match &self.out {
             Some(file) => fs::write(file, bytes).with_context(|| format!("cannot write {}", file.display())),
-            None if matches!(self.format, CoverageFormat::Drcov | CoverageFormat::Afl) => {
+            None if !matches!(
+                self.format,
+                CoverageFormat::Functions | CoverageFormat::Blocks | CoverageFormat::Edges
+            ) =>
+            {
                 output::print(|out| out.write_all(bytes))
             }
             None => output::page(|out| out.write_all(bytes)),

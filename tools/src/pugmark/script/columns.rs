@@ -5,12 +5,13 @@
 use super::super::{
     recording::IndexedPart,
     symbols::{NamedPlace, SourceLine, SourcePlace, TracedSymbols},
+    transfers::Transfer,
     walk::Unit,
 };
 use clap::ValueEnum;
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
 use pugmark_decoder_core::image::{Asid, Image};
-use std::io::{self, Write};
+use std::fmt::{self, Write};
 
 /// What has no name.
 const UNKNOWN: &str = "[unknown]";
@@ -61,122 +62,140 @@ impl ScriptColumns<'_> {
         self.fields.contains(&field)
     }
 
-    /// Writes the thread and the time.
-    pub(super) fn begin(&self, when: When, out: &mut dyn Write) -> io::Result<()> {
+    /// Puts down the thread and the time.
+    pub(super) fn begin(&self, when: When, text: &mut String) {
         let part = |number: fn(&IndexedPart) -> Option<i32>| self.part.and_then(number).unwrap_or(-1);
+        let (pid, tid) = (part(|part| part.pid), part(|part| part.tid));
         if self.has(ScriptField::Comm) {
             let comm = self.part.and_then(|part| part.comm.as_deref());
-            write!(out, "{:>16} ", comm.unwrap_or(":-1"))?;
+            put(text, format_args!("{:>16} ", comm.unwrap_or(":-1")));
         }
         match (self.has(ScriptField::Pid), self.has(ScriptField::Tid)) {
-            (true, true) => write!(out, "{:>7}/{:<7} ", part(|part| part.pid), part(|part| part.tid))?,
-            (true, false) => write!(out, "{:>7} ", part(|part| part.pid))?,
-            (false, true) => write!(out, "{:>7} ", part(|part| part.tid))?,
+            (true, true) => put(text, format_args!("{pid:>7}/{tid:<7} ")),
+            (true, false) => put(text, format_args!("{pid:>7} ")),
+            (false, true) => put(text, format_args!("{tid:>7} ")),
             (false, false) => {}
         }
         if self.has(ScriptField::Time) {
             match self.unit {
                 Unit::Nanoseconds => {
-                    write!(out, "{:>5}.{:09}: ", when.at / 1_000_000_000, when.at % 1_000_000_000)?
+                    let (seconds, rest) = (when.at / 1_000_000_000, when.at % 1_000_000_000);
+                    put(text, format_args!("{seconds:>5}.{rest:09}: "));
                 }
-                Unit::Ticks | Unit::Instructions => write!(out, "{:>15}: ", when.at)?,
+                Unit::Ticks | Unit::Instructions => put(text, format_args!("{:>15}: ", when.at)),
             }
         }
         if self.has(ScriptField::Tsc) {
             match when.tsc {
-                Some(tsc) => write!(out, "tsc {tsc:#x} ")?,
-                None => write!(out, "tsc ? ")?,
+                Some(tsc) => put(text, format_args!("tsc {tsc:#x} ")),
+                None => text.push_str("tsc ? "),
             }
         }
-        Ok(())
     }
 
-    /// Writes an address, with its function and file.
-    pub(super) fn place(&self, ip: u64, place: &NamedPlace<'_>, out: &mut dyn Write) -> io::Result<()> {
-        if self.has(ScriptField::Ip) {
-            write!(out, " {ip:16x}")?;
+    /// Puts down an instruction, without the thread and the time.
+    pub(super) fn insn(&self, ip: u64, place: &NamedPlace<'_>, text: &mut String) {
+        self.place(ip, place, text);
+        self.end(Some(ip), text);
+    }
+
+    /// Puts down a transfer, without the thread and the time.
+    pub(super) fn transfer(&self, transfer: Transfer, place: &NamedPlace<'_>, text: &mut String) {
+        let Transfer { from, to, flags, .. } = transfer;
+        if self.has(ScriptField::Flags) {
+            put(text, format_args!("  {flags:<21} "));
         }
-        self.name(place, out)
-    }
-
-    /// Writes where a branch went; `None` if that was not traced.
-    pub(super) fn target(&self, to: Option<u64>, out: &mut dyn Write) -> io::Result<()> {
+        self.place(from.unwrap_or(0), place, text);
         if self.has(ScriptField::Addr) {
-            write!(out, " => {:16x}", to.unwrap_or(0))?;
-            self.name(&to.map(|to| self.symbols.find(to)).unwrap_or_default(), out)?;
+            put(text, format_args!(" => {:16x}", to.unwrap_or(0)));
+            self.name(&to.map(|to| self.symbols.find(to)).unwrap_or_default(), text);
         }
-        Ok(())
+        self.end(from, text);
     }
 
-    fn name(&self, place: &NamedPlace<'_>, out: &mut dyn Write) -> io::Result<()> {
+    /// Puts down an address, with its function and file.
+    fn place(&self, ip: u64, place: &NamedPlace<'_>, text: &mut String) {
+        if self.has(ScriptField::Ip) {
+            put(text, format_args!(" {ip:16x}"));
+        }
+        self.name(place, text);
+    }
+
+    fn name(&self, place: &NamedPlace<'_>, text: &mut String) {
         match place.function {
-            Some((name, offset)) if self.has(ScriptField::Symoff) => write!(out, " {name}+{offset:#x}")?,
-            Some((name, _)) if self.has(ScriptField::Sym) => write!(out, " {name}")?,
-            None if self.has(ScriptField::Sym) || self.has(ScriptField::Symoff) => write!(out, " {UNKNOWN}")?,
+            Some((name, offset)) if self.has(ScriptField::Symoff) => {
+                put(text, format_args!(" {name}+{offset:#x}"));
+            }
+            Some((name, _)) if self.has(ScriptField::Sym) => put(text, format_args!(" {name}")),
+            None if self.has(ScriptField::Sym) || self.has(ScriptField::Symoff) => {
+                put(text, format_args!(" {UNKNOWN}"));
+            }
             _ => {}
         }
         if self.has(ScriptField::Dso) {
-            write!(out, " ({})", place.object.unwrap_or(UNKNOWN))?;
+            put(text, format_args!(" ({})", place.object.unwrap_or(UNKNOWN)));
         }
-        Ok(())
     }
 
-    /// Writes the instruction and the rest of the line, and the lines of source below it.
-    pub(super) fn end(&self, ip: Option<u64>, out: &mut dyn Write) -> io::Result<()> {
+    /// Puts down the instruction and the rest of the line, and the lines of source below it.
+    fn end(&self, ip: Option<u64>, text: &mut String) {
         if let Some(ip) = ip.filter(|_| self.has(ScriptField::Insn) || self.has(ScriptField::Disasm)) {
-            self.instruction(ip, out)?;
+            self.instruction(ip, text);
         }
-        writeln!(out)?;
-        match ip.filter(|_| self.has(ScriptField::Srcline) || self.has(ScriptField::Inline)) {
-            Some(ip) => source(&self.symbols.source(ip), self.has(ScriptField::Inline), out),
-            None => Ok(()),
+        text.push('\n');
+        if let Some(ip) = ip.filter(|_| self.has(ScriptField::Srcline) || self.has(ScriptField::Inline)) {
+            source(&self.symbols.source(ip), self.has(ScriptField::Inline), text);
         }
     }
 
-    /// Writes where a function was called, and the rest of the line.
-    pub(super) fn end_of_call(&self, from: Option<u64>, out: &mut dyn Write) -> io::Result<()> {
+    /// Puts down where a function was called, and the rest of the line.
+    pub(super) fn end_of_call(&self, from: Option<u64>, text: &mut String) {
         let wanted = self.has(ScriptField::Srcline) || self.has(ScriptField::Inline);
-        match from.filter(|_| wanted).and_then(|from| self.symbols.line(from)) {
-            Some(line) => writeln!(out, "  called at {}", line.short()),
-            None => writeln!(out),
+        if let Some(line) = from.filter(|_| wanted).and_then(|from| self.symbols.line(from)) {
+            put(text, format_args!("  called at {}", line.short()));
         }
+        text.push('\n');
     }
 
-    fn instruction(&self, ip: u64, out: &mut dyn Write) -> io::Result<()> {
+    fn instruction(&self, ip: u64, text: &mut String) {
         let mut bytes = [0; MAX_LEN];
         let length = self.image.read(ip, Asid::default(), &mut bytes);
         let bytes = bytes.get(..length).unwrap_or_default();
         let insn = Decoder::with_ip(64, bytes, ip, DecoderOptions::NONE).decode();
         if insn.is_invalid() {
-            return write!(out, " (unknown instruction)");
+            return text.push_str(" (unknown instruction)");
         }
         let bytes = bytes.get(..insn.len()).unwrap_or_default();
         if self.has(ScriptField::Insn) {
-            write!(out, " insn:")?;
-            bytes.iter().try_for_each(|byte| write!(out, " {byte:02x}"))?;
+            text.push_str(" insn:");
+            bytes.iter().for_each(|byte| put(text, format_args!(" {byte:02x}")));
         }
         if self.has(ScriptField::Disasm) {
-            let mut text = String::new();
+            text.push_str("  ");
             let mut formatter = IntelFormatter::new();
             formatter.options_mut().set_hex_prefix("0x");
             formatter.options_mut().set_hex_suffix("");
             formatter.options_mut().set_uppercase_hex(false);
             formatter.options_mut().set_space_after_operand_separator(true);
             formatter.options_mut().set_branch_leading_zeros(false);
-            formatter.format(&insn, &mut text);
-            write!(out, "  {text}")?;
+            formatter.format(&insn, text);
         }
-        Ok(())
     }
 }
 
-/// Writes where an instruction is in the source, as `perf script` and, for what it was put into, as `addr2line` do.
-fn source(places: &[SourcePlace], inlined: bool, out: &mut dyn Write) -> io::Result<()> {
+/// Adds to a text.
+fn put(text: &mut String, more: fmt::Arguments<'_>) {
+    // A String takes everything.
+    let _ = text.write_fmt(more);
+}
+
+/// Puts down where an instruction is in the source, as `perf script` and, for what it was put into, as `addr2line` do.
+fn source(places: &[SourcePlace], inlined: bool, text: &mut String) {
     let line = |place: &SourcePlace| place.line.as_ref().map_or_else(|| "??:0".into(), SourceLine::short);
-    let Some((first, others)) = places.split_first() else { return Ok(()) };
-    writeln!(out, "  {}", line(first))?;
+    let Some((first, others)) = places.split_first() else { return };
+    put(text, format_args!("  {}\n", line(first)));
     for place in others.iter().filter(|_| inlined) {
-        writeln!(out, "  (inlined by) {} at {}", place.function.as_deref().unwrap_or("??"), line(place))?;
+        let name = place.function.as_deref().unwrap_or("??");
+        put(text, format_args!("  (inlined by) {name} at {}\n", line(place)));
     }
-    Ok(())
 }

@@ -1,14 +1,16 @@
 //! `pugmark script`: what was executed, one instruction, branch or call a line, as `perf script` lays it out.
 
 mod columns;
+mod flow;
+mod known;
 mod straight;
 
 use super::{
     options::Input,
-    progress::{Progress, Size},
+    progress::Progress,
     recording::Traced,
     symbols::{NamedPlace, TracedSymbols},
-    transfers::{Transfer, Transfers},
+    transfers::Transfer,
     walk::{Happening, Time, TraceClock, Unit, walk},
 };
 use crate::{
@@ -18,13 +20,8 @@ use crate::{
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use columns::{ScriptColumns, ScriptField, When};
-use pugmark_decoder_core::{
-    config::Config,
-    event::EventKind,
-    flow::{FlowItem, InsnDecoder},
-    image::Image,
-    time::{Span, Timeline},
-};
+use known::KnownText;
+use pugmark_decoder_core::{config::Config, graph::Straight, image::Image};
 use std::{
     io::{self, Write},
     ops::Range,
@@ -216,7 +213,9 @@ impl ScriptOptions {
             image,
             unit: clock.unit,
         };
-        let mut lines = ScriptLines { options: self, columns, out, failed: None, executed: false, progress };
+        let known = KnownLines::new();
+        let mut lines =
+            ScriptLines { options: self, columns, out, failed: None, executed: false, progress, known };
         let ScriptKind { branches, calls, call_trace, .. } = self.what;
         let errors = if call_trace {
             lines.calls(&trace, image, config, clock)
@@ -242,6 +241,14 @@ impl ScriptOptions {
         self.time.is_some() || fields.iter().any(timed)
     }
 
+    /// What is known of an address, as far as it is needed.
+    fn place<'a>(&self, columns: &ScriptColumns<'a>, ip: u64) -> NamedPlace<'a> {
+        match self.needs_symbols(columns.fields) {
+            true => columns.symbols.find(ip),
+            false => NamedPlace::default(),
+        }
+    }
+
     /// Whether what is at an address is to be shown.
     fn is_wanted(&self, ip: u64, place: &NamedPlace<'_>) -> bool {
         let named = |name: &String| place.function.is_some_and(|(known, _)| known == name);
@@ -263,115 +270,37 @@ struct ScriptLines<'a> {
     failed: Option<io::Error>,
     executed: bool,
     progress: &'a mut Progress,
+    known: KnownLines,
+}
+
+/// Lines that were written before.
+struct KnownLines {
+    /// All lines of instructions that follow one another.
+    insns: KnownText<Straight>,
+    /// What follows the time in the line of an instruction, and of a transfer.
+    places: KnownText<u64>,
+    transfers: KnownText<Transfer>,
+    /// What comes before, of the line that is being written.
+    begin: String,
+}
+
+impl KnownLines {
+    fn new() -> Self {
+        Self {
+            insns: KnownText::new(),
+            places: KnownText::new(),
+            transfers: KnownText::new(),
+            begin: String::new(),
+        }
+    }
 }
 
 impl<'a> ScriptLines<'a> {
-    fn place(&self, ip: u64) -> NamedPlace<'a> {
-        match self.options.needs_symbols(self.columns.fields) {
-            true => self.columns.symbols.find(ip),
-            false => NamedPlace::default(),
-        }
-    }
-
+    /// Keeps the first error.
     fn keep(&mut self, result: io::Result<()>) {
-        self.failed = self.failed.take().or(result.err());
-    }
-
-    /// Writes instructions or transfers, with their times. Returns the number of errors.
-    fn flow(&mut self, trace: &[u8], image: Image<'_>, config: Config<'_>, clock: TraceClock) -> usize {
-        let mut timeline = Timeline::new(trace, config);
-        let mut decoder = InsnDecoder::with_config(trace, image, config);
-        let mut transfers = Transfers::default();
-        let (mut errors, mut executed, mut when) = (0, 0, When::default());
-        let needs_time = self.options.needs_time(self.columns.fields);
-        let by_insn = !(self.options.what.branches || self.options.what.calls);
-        self.progress.begin("decoding", Size::Bytes(trace.len() as u64));
-        while self.failed.is_none() && decoder.resync().is_some() {
-            transfers.forget();
-            loop {
-                let item = match decoder.next() {
-                    Ok(Some(item)) => item,
-                    Ok(None) => break,
-                    Err(error) => {
-                        errors += 1;
-                        let written = writeln!(self.out, " instruction trace error: {error}");
-                        self.keep(written);
-                        break;
-                    }
-                };
-                let (span, insn) = match &item {
-                    FlowItem::Insn(insn) => (decoder.span(), Some(insn)),
-                    FlowItem::Event(event) => (Span::at(event.offset), None),
-                };
-                let transfer = if by_insn { None } else { transfers.step(&item, image) };
-                let is_shown = transfer.is_some() || by_insn && insn.is_some();
-                if needs_time
-                    && is_shown
-                    && let Some((at, tsc)) = clock.time(&mut timeline, span, executed)
-                {
-                    // It never goes back.
-                    when = When { at: at.max(when.at), tsc };
-                }
-                if let Some(insn) = insn {
-                    executed += 1;
-                    self.executed = true;
-                    if by_insn {
-                        self.insn(insn.ip, when);
-                    }
-                } else if let FlowItem::Event(event) = &item
-                    && !event.status
-                    && event.kind == EventKind::Overflow
-                {
-                    let written = writeln!(self.out, " instruction trace error: the processor lost packets");
-                    self.keep(written);
-                }
-                if let Some(transfer) = transfer
-                    && (self.options.what.branches || transfer.is_call_or_return)
-                {
-                    self.transfer(transfer, when);
-                }
-                self.progress.step(|| decoder.held());
-                if self.failed.is_some() {
-                    break;
-                }
-            }
+        if let Err(error) = result {
+            self.failed.get_or_insert(error);
         }
-        errors
-    }
-
-    fn insn(&mut self, ip: u64, when: When) {
-        let place = self.place(ip);
-        if self.options.is_in_time(when.at, self.columns.unit) && self.options.is_wanted(ip, &place) {
-            let Self { columns, out, .. } = self;
-            let written = columns
-                .begin(when, out)
-                .and_then(|()| columns.place(ip, &place, out))
-                .and_then(|()| columns.end(Some(ip), out));
-            self.keep(written);
-        }
-    }
-
-    /// Writes a transfer, if it begins or ends where it is wanted.
-    fn transfer(&mut self, transfer: Transfer, when: When) {
-        let Transfer { from, to, flags, .. } = transfer;
-        let place = from.map(|from| self.place(from)).unwrap_or_default();
-        let wanted = |ip: u64| self.options.is_wanted(ip, &self.place(ip));
-        if !self.options.is_in_time(when.at, self.columns.unit)
-            || !from.is_some_and(wanted) && !to.is_some_and(wanted)
-        {
-            return;
-        }
-        let Self { columns, out, .. } = self;
-        let written = columns
-            .begin(when, out)
-            .and_then(|()| match columns.has(ScriptField::Flags) {
-                true => write!(out, "  {flags:<15} "),
-                false => Ok(()),
-            })
-            .and_then(|()| columns.place(from.unwrap_or(0), &place, out))
-            .and_then(|()| columns.target(to, out))
-            .and_then(|()| columns.end(from, out));
-        self.keep(written);
     }
 
     /// Writes the functions that are called, each four columns more to the right than its caller. Returns the number of
@@ -384,7 +313,7 @@ impl<'a> ScriptLines<'a> {
             match what {
                 Happening::Enter { from, to } => {
                     self.executed = true;
-                    let place = self.place(to);
+                    let place = self.options.place(&self.columns, to);
                     // Of one function all that it calls is shown, too.
                     if within.is_none() && self.options.is_wanted(to, &place) {
                         within = Some(depth);
@@ -415,11 +344,14 @@ impl<'a> ScriptLines<'a> {
             return;
         }
         let when = When { at: time.at, tsc: None };
-        let Self { columns, out, .. } = self;
-        let written = columns
-            .begin(when, out)
-            .and_then(|()| write!(out, "{:indent$}{text}", "", indent = 4 * depth))
-            .and_then(|()| columns.end_of_call(from, out));
+        let Self { columns, out, known, .. } = self;
+        let line = &mut known.begin;
+        line.clear();
+        columns.begin(when, line);
+        line.extend(std::iter::repeat_n(' ', 4 * depth));
+        line.push_str(text);
+        columns.end_of_call(from, line);
+        let written = out.write_all(line.as_bytes());
         self.keep(written);
     }
 }
@@ -429,7 +361,7 @@ mod tests {
     use super::*;
     use crate::pugmark::cli::{Cli, PugmarkCommand};
     use clap::Parser;
-    use pugmark_decoder_core::graph::{ExecutionSink, Straight};
+    use pugmark_decoder_core::graph::ExecutionSink;
 
     fn options(words: &str) -> ScriptOptions {
         let words = format!("pugmark script {words} trace");
@@ -457,11 +389,9 @@ mod tests {
         ] {
             let (fields, symbols) = (options(words).columns(Unit::Instructions), TracedSymbols::default());
             for (place, expected) in [(known, expected), (NamedPlace::default(), unknown)] {
-                let mut line = vec![];
-                let columns = columns(&fields, &symbols);
-                columns.place(0x1000, &place, &mut line).unwrap();
-                columns.end(Some(0x1000), &mut line).unwrap();
-                assert_eq!(String::from_utf8(line).unwrap(), format!("{expected}\n"), "{words}");
+                let mut line = String::new();
+                columns(&fields, &symbols).insn(0x1000, &place, &mut line);
+                assert_eq!(line, format!("{expected}\n"), "{words}");
             }
             assert_eq!(options(words).needs_symbols(&fields), words != "-F ip", "{words}");
         }
@@ -499,6 +429,7 @@ mod tests {
                 failed: None,
                 executed: false,
                 progress: &mut progress,
+                known: KnownLines::new(),
             };
             assert!(!lines.is_full());
             // One instruction of one byte.

@@ -1,6 +1,6 @@
 //! Instructions without their times, from the graph of blocks.
 
-use super::{ScriptLines, When};
+use super::{ScriptLines, When, known::TextKey};
 use crate::pugmark::{layers::GRAPH_WORDS, progress::Size};
 use pugmark_decoder_core::{
     block::BlockDecoder,
@@ -25,18 +25,31 @@ impl ScriptLines<'_> {
     }
 }
 
+impl TextKey for Straight {
+    fn number(self) -> u64 {
+        self.ip ^ self.lengths.rotate_left(32)
+    }
+}
+
 impl ExecutionSink for ScriptLines<'_> {
     const INSNS: bool = true;
     const FILLS: bool = true;
 
     fn insns(&mut self, insns: Straight) {
         self.executed = true;
-        // Straight instructions can run from one function into the next one.
-        for ip in insns {
-            if self.failed.is_none() {
-                self.insn(ip, When::default());
+        let Self { options, columns, out, known, .. } = self;
+        let text = known.insns.get(insns, |text| {
+            // Straight instructions can run from one function into the next one.
+            for ip in insns {
+                let place = options.place(columns, ip);
+                if options.is_wanted(ip, &place) {
+                    columns.begin(When::default(), text);
+                    columns.insn(ip, &place, text);
+                }
             }
-        }
+        });
+        let written = out.write_all(text.as_bytes());
+        self.keep(written);
     }
 
     fn event(&mut self, _: &Event) {}

@@ -1,7 +1,7 @@
 //! Tests with object files.
 
 use super::*;
-use crate::pugmark::object_file::{GLOBAL, GLOBAL_DATA, LOCAL, ObjectFile, WEAK};
+use crate::pugmark::object_file::{GLOBAL, GLOBAL_DATA, LOCAL, LOCAL_LABEL, ObjectFile, WEAK};
 
 /// A folder that is removed when the value is dropped.
 struct Scratch(PathBuf);
@@ -44,24 +44,32 @@ fn of_several_names_the_best_is_taken_and_a_function_ends_where_the_next_begins(
         ("data", 0x1080, 8, GLOBAL_DATA, 1),
         ("elsewhere", 0x1090, 8, GLOBAL, 0),
         ("", 0x10a0, 8, GLOBAL, 1),
+        ("label", 0x10b0, 0, LOCAL_LABEL, 1),
         ("last", 0x10f0, 0, GLOBAL, 1),
     ];
     let file = ObjectFile { pieces: &[(0x1000, 0x1000, &[0x90; 0x100])], symbols: &symbols }.bytes();
     let file = object::File::parse(&*file).unwrap();
-    let found: Vec<_> =
-        functions_of(&[&file]).into_iter().map(|(from, (name, end))| (from, name, end)).collect();
+    let found = functions::parts_of(&[&file]).into_iter().map(|part| {
+        let FunctionPart { addresses, begin, name } = part;
+        (addresses.start, name, addresses.end, addresses.start - begin)
+    });
     let expected = [
-        (0x1000, "seen", 0x1010),
-        (0x1010, "strong", 0x1020),
-        (0x1020, "name", 0x1030),
-        (0x1030, "abc", 0x1038),
-        (0x1040, "assembler", 0x1050),
-        (0x1050, "big", 0x1060),
-        (0x1060, "within", 0x1068),
-        (0x1070, "core::fmt::write", 0x1078),
-        (0x10f0, "last", 0x1100),
+        (0x1000, "seen", 0x1010, 0),
+        (0x1010, "strong", 0x1020, 0),
+        (0x1020, "name", 0x1030, 0),
+        (0x1030, "abc", 0x1038, 0),
+        (0x1040, "assembler", 0x1050, 0),
+        (0x1050, "big", 0x1060, 0),
+        (0x1060, "within", 0x1068, 0),
+        (0x1068, "big", 0x1070, 0x18),
+        (0x1070, "core::fmt::write", 0x1078, 0),
+        (0x1078, "big", 0x10b0, 0x28),
+        (0x10b0, "label", 0x10f0, 0),
+        (0x10f0, "last", 0x1100, 0),
+        (0x1100, "big", 0x1150, 0xb0),
     ];
-    assert_eq!(found, expected.map(|(from, name, end)| (from, name.to_owned(), end)));
+    let expected = expected.map(|(from, name, end, before)| (from, name.to_owned(), end, before));
+    assert_eq!(found.collect::<Vec<_>>(), expected);
     // Those of a section do not reach out of it.
     let inner = functions(&file, &(0x1030..0x1058));
     let ends: Vec<_> = inner.into_iter().map(|(from, (_, end))| (from, end)).collect();
@@ -97,6 +105,10 @@ fn a_mapping_names_the_functions_of_the_segment_that_it_begins_in() {
     let mut symbols = TracedSymbols::default();
     symbols.add_mapping(&path, 0x1000, 0x70_0000..0x70_1000, Some(&scratch.0));
     assert_eq!(symbols.find(0x70_0000).object, Some("/file"));
+    // The code that the kernel gives each program is no file of that root.
+    let path = scratch.file("[vdso]", &ObjectFile { pieces, symbols: &[] });
+    symbols.add_mapping(&path, 0x1000, 0x70_0000..0x70_1000, Some(&scratch.0));
+    assert_eq!(symbols.find(0x70_0000).object, Some("[vdso]"));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Lines of source, and the functions that the compiler has put into others, from a file's debug information (DWARF).
 
-use addr2line::{Context, Frame};
+use addr2line::{Context, Frame, Location};
 use gimli::{Dwarf, EndianArcSlice, LittleEndian, SectionId};
 use object::{CompressionFormat, Object, ObjectSection};
 use std::{
@@ -8,6 +8,7 @@ use std::{
     collections::HashMap,
     fmt, fs,
     io::Read,
+    ops::Range,
     path::{Path, PathBuf},
     rc::Rc,
     sync::Arc,
@@ -73,14 +74,29 @@ impl SourceLines {
         Self { path: path.into(), root: root.into(), context, known }
     }
 
+    /// The lines of the code in a range of addresses in the file, by address. Empty if nothing is known.
+    pub(crate) fn lines(&self, addresses: Range<u64>) -> Vec<(Range<u64>, SourceLine)> {
+        let Range { start, end } = addresses;
+        let rows = self.context().and_then(|context| context.find_location_range(start, end).ok());
+        let row = |(from, size, at): (u64, u64, Location<'_>)| {
+            let line = SourceLine { file: at.file?.into(), line: at.line? };
+            Some((from..from.saturating_add(size), line))
+        };
+        rows.into_iter().flatten().filter_map(row).collect()
+    }
+
+    fn context(&self) -> Option<&Context<Bytes>> {
+        self.context.get_or_init(|| load(&self.path, &self.root)).as_ref()
+    }
+
     /// The functions of the source at an address in the file: the innermost first, then those that it was put into.
     /// Empty if nothing is known.
     pub(crate) fn find(&self, address: u64) -> Rc<[SourcePlace]> {
         if let Some(known) = self.known.borrow().get(&address) {
             return known.clone();
         }
-        let context = self.context.get_or_init(|| load(&self.path, &self.root)).as_ref();
-        let found: Rc<[_]> = context.map(|context| places(context, address)).unwrap_or_default().into();
+        let found: Rc<[_]> =
+            self.context().map(|context| places(context, address)).unwrap_or_default().into();
         self.known.borrow_mut().insert(address, found.clone());
         found
     }
@@ -100,7 +116,7 @@ impl SourcePlace {
         let name = frame.function.as_ref().and_then(|name| name.raw_name().ok());
         let place = frame.location.as_ref().and_then(|at| at.file.zip(at.line));
         Self {
-            function: name.map(|name| super::readable(&name)),
+            function: name.map(|name| super::readable(&name).into_owned()),
             line: place.map(|(file, line)| SourceLine { file: file.into(), line }),
         }
     }

@@ -1,0 +1,64 @@
+//! Lines of source as lcov's tracefiles have them, which `genhtml` and many other programs read.
+//!
+//! Source: lcov 1.16, geninfo(1), "FILES".
+
+use super::formats::Report;
+use crate::pugmark::symbols::{SourceLine, SourceLines};
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+    rc::Rc,
+};
+
+/// The lines of a file of source that have code, and the functions that begin there, each with how often it was
+/// executed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct FileLines {
+    functions: BTreeMap<(u32, String), u64>,
+    lines: BTreeMap<u32, u64>,
+}
+
+impl Report<'_> {
+    /// The lines of the blocks' file, whose addresses were moved by `moved`. A line was executed as often as the one of
+    /// its instructions that was executed most.
+    fn source_files(&self, source: &SourceLines, moved: u64) -> BTreeMap<Rc<str>, FileLines> {
+        let mut files: BTreeMap<Rc<str>, FileLines> = BTreeMap::new();
+        for piece in self.blocks.iter().flat_map(|blocks| &blocks.pieces) {
+            let [from, to] = [piece.addresses.start, piece.addresses.end].map(|at| at.wrapping_sub(moved));
+            let rows = source.lines(from..to);
+            for (row, SourceLine { file, line }) in &rows {
+                let place = row.start.wrapping_add(moved)..row.end.wrapping_add(moved);
+                let most = self.executed.insns.range(place).map(|(_, count)| *count).max().unwrap_or(0);
+                let known = files.entry(file.clone()).or_default().lines.entry(*line).or_default();
+                *known = most.max(*known);
+            }
+            if let Some((_, SourceLine { file, line })) = rows.first().filter(|(row, _)| row.start <= from) {
+                let count = self.executed.insns.get(&piece.addresses.start).copied().unwrap_or_default();
+                let functions = &mut files.entry(file.clone()).or_default().functions;
+                *functions.entry((*line, piece.name.clone())).or_default() += count;
+            }
+        }
+        files
+    }
+
+    /// Writes a tracefile. Returns whether the file has lines.
+    pub(super) fn lcov(&self, source: &SourceLines, moved: u64, out: &mut dyn Write) -> io::Result<bool> {
+        let files = self.source_files(source, moved);
+        for (file, FileLines { functions, lines }) in &files {
+            writeln!(out, "TN:\nSF:{file}")?;
+            for (line, name) in functions.keys() {
+                writeln!(out, "FN:{line},{name}")?;
+            }
+            for ((_, name), count) in functions {
+                writeln!(out, "FNDA:{count},{name}")?;
+            }
+            let hit = |counts: &mut dyn Iterator<Item = &u64>| counts.filter(|count| **count > 0).count();
+            writeln!(out, "FNF:{}\nFNH:{}", functions.len(), hit(&mut functions.values()))?;
+            for (line, count) in lines {
+                writeln!(out, "DA:{line},{count}")?;
+            }
+            writeln!(out, "LF:{}\nLH:{}\nend_of_record", lines.len(), hit(&mut lines.values()))?;
+        }
+        Ok(!files.is_empty())
+    }
+}

@@ -1,0 +1,100 @@
+//! Text that was written before, so that what is executed again and again is not put into words again and again.
+
+use std::ops::Range;
+
+/// 2 to this power is how many texts can be remembered: more than the hot code of a large program has blocks.
+const PLACES: u32 = 16;
+
+/// How many bytes of text are remembered, at least. Then all is forgotten.
+const MOST_BYTES: usize = 32 << 20;
+
+/// Texts by what they are about. One that has the place of another takes it.
+pub(super) struct KnownText<K> {
+    text: String,
+    places: Vec<Option<(K, u32, u32)>>,
+}
+
+/// What texts are about.
+pub(super) trait TextKey: Copy + Eq {
+    /// A number that differs for most others.
+    fn number(self) -> u64;
+}
+
+impl<K: TextKey> KnownText<K> {
+    pub(super) fn new() -> Self {
+        Self { text: String::new(), places: vec![] }
+    }
+
+    /// Returns the text of a key, which `put` puts into words if it is not known.
+    #[inline]
+    pub(super) fn get(&mut self, key: K, put: impl FnOnce(&mut String)) -> &str {
+        // The highest bits of a product depend on all bits of the number.
+        let place = (key.number().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - PLACES)) as usize;
+        let range = match self.places.get(place) {
+            Some(Some((known, from, to))) if *known == key => *from as usize..*to as usize,
+            _ => self.add(key, place, put),
+        };
+        &self.text[range]
+    }
+
+    #[cold]
+    fn add(&mut self, key: K, place: usize, put: impl FnOnce(&mut String)) -> Range<usize> {
+        if self.text.len() >= MOST_BYTES || self.places.is_empty() {
+            self.text.clear();
+            self.places.clear();
+            self.places.resize(1 << PLACES, None);
+        }
+        let from = self.text.len();
+        put(&mut self.text);
+        if let (Ok(first), Ok(last)) = (u32::try_from(from), u32::try_from(self.text.len())) {
+            self.places[place] = Some((key, first, last));
+        }
+        from..self.text.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_put_into_words_once() {
+        let (mut known, mut found, mut puts) = (KnownText::new(), String::new(), 0);
+        for key in [1_u64, 2, 1, 1, 2, 3] {
+            let text = known.get(key, |text| {
+                puts += 1;
+                *text += &format!("<{key}>");
+            });
+            found += text;
+        }
+        assert_eq!((&*found, puts), ("<1><2><1><1><2><3>", 3));
+    }
+
+    #[test]
+    fn one_that_has_the_place_of_another_takes_it_and_much_text_is_forgotten() {
+        // Keys without a number all have one place.
+        #[derive(Clone, Copy, PartialEq, Eq)]
+        struct Nameless(u8);
+        impl TextKey for Nameless {
+            fn number(self) -> u64 {
+                0
+            }
+        }
+        let (mut known, mut puts) = (KnownText::new(), 0);
+        for (key, put_again) in [(1, true), (1, false), (2, true), (1, true), (1, false)] {
+            let before = puts;
+            let text = known.get(Nameless(key), |text| {
+                puts += 1;
+                text.push(char::from(b'a' + key));
+            });
+            assert_eq!((text, puts > before), (["b", "c"][usize::from(key) - 1], put_again));
+        }
+        let (mut known, mut most) = (KnownText::new(), 0);
+        for key in 0..100_u64 {
+            let expected = char::from(key as u8).to_string().repeat(1 << 20);
+            assert!(known.get(key, |text| *text += &expected) == expected);
+            most = most.max(known.text.len());
+        }
+        assert_eq!(most, MOST_BYTES);
+    }
+}
