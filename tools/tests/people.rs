@@ -5,7 +5,7 @@ use pugmark_decoder_core::hash::AddressHash;
 use pugmark_tools::pugmark::record::emulator_is_installed;
 use serde_json::Value;
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -103,6 +103,85 @@ fn a_report_has_each_function_with_its_calls_and_all_instructions() {
     let fib = row(&report, "fib").unwrap();
     assert!(csv.starts_with("percent,instructions,branches,calls,object,function\n"), "{csv}");
     assert!(csv.contains(&format!(",{},{},177,\"", fib["instructions"], fib["branches"])), "{csv}");
+}
+
+#[test]
+fn two_runs_part_at_a_branch_and_differ_by_functions() {
+    const PARTS: &str = r#"
+__attribute__((noipa)) int few(int x) { return x + 1; }
+__attribute__((noipa)) int many(int x) { int sum = 0; for (int i = 0; i < x; i++) sum ^= i; return sum; }
+__attribute__((noipa)) int choose(int x) { return x > 1 ? many(100) : few(1); }
+__attribute__((noipa)) void begin(long *stack) {
+    long status = choose((int)stack[0]) > 100000;
+    __asm__ volatile("syscall" : : "a"(60L), "D"(status));
+    __builtin_unreachable();
+}
+__asm__(".globl _start\n_start: mov %rsp, %rdi\n and $-16, %rsp\n call begin");
+"#;
+    let folder = std::env::temp_dir().join(format!("pugmark-diff-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let recorded = Recorded(folder);
+    fs::write(recorded.0.join("parts.c"), PARTS).unwrap();
+    let mut compiler = Command::new("cc");
+    // What a program does before `main` depends on the number of its words.
+    compiler.args(["-g", "-O1", "-static", "-nostdlib", "-o", "parts", "parts.c"]).current_dir(&recorded.0);
+    assert!(compiler.status().unwrap().success());
+    for (name, words) in [("one", &[][..]), ("again", &[]), ("two", &["word"])] {
+        recorded.text(&[&["record", "--engine", "stepping", "-o", name, "--", "./parts"], words].concat());
+    }
+    let diff = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pugmark"));
+        let output = command.arg("diff").args(arguments).current_dir(&recorded.0).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (status, text) = diff(&["one", "again"]);
+    assert!(status == Some(0) && text.contains("instructions, the same\n"), "{text}");
+    let (status, text) = diff(&["one", "two"]);
+    assert_eq!(status, Some(1), "{text}");
+    // The branch is in `choose`, which `begin` has called.
+    for line in [
+        " instructions are the same, up to choose+0x",
+        "    called at begin+0x",
+        "  one goes on at choose+0x",
+        "  two goes on at choose+0x",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(text.contains("(parts.c:4)"), "{text}");
+    let (status, text) = diff(&["--json", "one", "two"]);
+    let json: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, &json["same"]), (Some(1), &Value::from(false)));
+    // What differs is as many instructions as each recording's report has.
+    let counts = |recording: &str| -> HashMap<String, u64> {
+        let report = recorded.json(&["report", recording]);
+        let rows = report["rows"].as_array().unwrap().iter();
+        rows.map(|row| (row["function"].as_str().unwrap().into(), row["instructions"].as_u64().unwrap()))
+            .collect()
+    };
+    let (one, two) = (counts("one"), counts("two"));
+    let rows = json["functions"].as_array().unwrap();
+    assert!(rows[0]["function"] == "many" && rows.len() == 3, "{json}");
+    for row in rows {
+        let name = row["function"].as_str().unwrap();
+        let expected = [&one, &two].map(|counts| counts.get(name).copied().unwrap_or(0));
+        assert_eq!(row["instructions"], serde_json::json!(expected), "{name}");
+        assert!(["few", "many", "choose"].contains(&name) && expected[0] != expected[1], "{name}");
+    }
+    // The instructions before are those that both scripts begin with.
+    let lines = |recording: &str| recorded.text(&["script", "-F", "ip", recording]);
+    let (left, right) = (lines("one"), lines("two"));
+    let common = left.lines().zip(right.lines()).take_while(|(left, right)| left == right).count();
+    assert_eq!(json["traces"][0]["common"], common as u64);
+    // Of the program alone, which is all there is; and of one that is not there.
+    for (name, found) in [("parts", true), ("./parts", true), ("arts", false), ("other", false)] {
+        let (status, alone) = diff(&["--json", "--object", name, "one", "two"]);
+        assert_eq!((status, alone == text), (Some(1), found), "{name}: {alone}");
+    }
+    let (_, text) = diff(&["--limit", "1", "one", "two"]);
+    assert!(
+        text.contains("many (") && !text.contains("few (") && text.contains("2 functions more differ"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -557,6 +557,7 @@ fn each_help_fits_on_a_screen_and_has_an_example() {
         "report",
         "script",
         "calls",
+        "diff",
         "completions",
     ];
     if cfg!(all(target_os = "linux", target_arch = "x86_64")) {

@@ -10,7 +10,7 @@ use pugmark_tools::{
     pugmark::{
         bench, calls,
         cli::{Cli, PugmarkCommand},
-        coverage, decode, flamegraph, ibs, last, manual, pebs, pmc, report, script, timeline,
+        coverage, decode, diff, flamegraph, ibs, last, manual, pebs, pmc, report, script, timeline,
     },
 };
 use std::{
@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         PugmarkCommand::Flamegraph(options) => flamegraph::run(options),
         PugmarkCommand::Report(options) => report::run(options),
         PugmarkCommand::Script(options) => script::run(options),
+        PugmarkCommand::Diff(options) => diff::run(options),
         PugmarkCommand::Pmc(command) => done(pmc::run(command)),
         PugmarkCommand::Ibs(options) => done(ibs::run(options)),
         PugmarkCommand::Pebs(options) => pebs::run(options),

@@ -3,7 +3,7 @@
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use super::record::command as record;
 use super::{
-    bench, calls, coverage, decode, flamegraph, ibs, last, manual, pebs, pmc, report, script, timeline,
+    bench, calls, coverage, decode, diff, flamegraph, ibs, last, manual, pebs, pmc, report, script, timeline,
 };
 use clap::{Parser, Subcommand};
 
@@ -35,6 +35,8 @@ pub enum PugmarkCommand {
     Coverage(coverage::CoverageOptions),
     /// Print the calls that a function makes, in order
     Calls(calls::CallsOptions),
+    /// Find where two runs part, and which functions they executed more or less of
+    Diff(diff::DiffOptions),
     /// Show the calls and returns before the end of a trace
     Last(last::LastOptions),
     /// Draw which function ran when: a page for a browser, or a trace for Perfetto

@@ -19,6 +19,7 @@ pub mod cli;
 pub mod code;
 pub mod coverage;
 pub mod decode;
+pub mod diff;
 pub mod flamegraph;
 mod hashing;
 pub mod ibs;

@@ -1,0 +1,321 @@
+//! `pugmark diff`: where two runs part, and how often each function's instructions were executed in both.
+
+use super::{
+    coverage::Executed,
+    options::Input,
+    progress::{Progress, Size},
+    recording::{IndexedPart, Traced},
+    symbols::TracedSymbols,
+    walk::{Happening, TraceClock, walk},
+};
+use crate::output::{self, tell};
+use anyhow::{Result, ensure};
+use clap::Args;
+use pugmark_decoder_core::{
+    config::Config,
+    flow::{FlowItem, InsnDecoder},
+    image::Image,
+};
+use serde::Serialize;
+use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
+    io::{self, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+/// The options of `pugmark diff`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    mut_arg("layer", |layer| layer.hide(true)),
+    mut_arg("threads", |threads| threads.hide(true)),
+    after_help = "\
+Examples:
+  pugmark diff good.rec bad.rec                       the first branch that went another way, and functions
+  pugmark diff --object a.out good.rec bad.rec        the same, leaving libraries out
+  pugmark diff --limit 5 a/perf.data b/perf.data      the five functions that differ most
+
+The exit status is 0 if all traces are the same, otherwise 1."
+)]
+pub struct DiffOptions {
+    /// The other run: with the same code at the same addresses
+    #[arg(index = 2)]
+    other: PathBuf,
+    /// Compare the instructions of this object file alone, such as a.out or libc.so.6
+    #[arg(long, value_name = "FILE")]
+    object: Option<String>,
+    /// List so many functions at most
+    #[arg(long, value_name = "N", default_value = "20")]
+    limit: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    input: Input,
+}
+
+/// What two runs have that are compared.
+#[derive(Clone, Debug, Default, Serialize)]
+struct RunsDiffer {
+    same: bool,
+    traces: Vec<Parting>,
+    /// The functions whose instructions were not executed equally often.
+    functions: Vec<FunctionDiffers>,
+    /// How many instructions were executed in each.
+    instructions: [u64; 2],
+}
+
+/// Where the traces of a thread part.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+struct Parting {
+    title: String,
+    /// How many instructions are the same.
+    common: u64,
+    /// The last one that is the same.
+    after: Option<String>,
+    /// Which one follows in each; `None` where the trace ends. Two that end here are the same.
+    next: [Option<String>; 2],
+    /// The functions that it is in, the innermost first: each with the place of its call.
+    callers: Vec<String>,
+}
+
+/// How often the instructions of a function were executed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct FunctionDiffers {
+    object: String,
+    function: String,
+    instructions: [u64; 2],
+}
+
+/// What has no name.
+const UNKNOWN: &str = "[unknown]";
+
+/// Runs `pugmark diff`.
+///
+/// # Errors
+/// If there is no trace or no code, the runs have not as many traces, or the output cannot be written.
+pub fn run(options: &DiffOptions) -> Result<ExitCode> {
+    let mut progress = Progress::stderr();
+    let mut inputs = [options.input.clone(), options.input.clone()];
+    inputs[1].trace = options.other.clone();
+    let [traces, others] = [inputs[0].traces()?, inputs[1].traces()?];
+    ensure!(
+        traces.len() == others.len(),
+        "{} has {} traces and {} has {}: compare threads one by one, as in {}/2/trace.pt",
+        inputs[0].trace.display(),
+        traces.len(),
+        inputs[1].trace.display(),
+        others.len(),
+        inputs[0].trace.display()
+    );
+    let (mut found, mut errors) = (RunsDiffer { same: true, ..RunsDiffer::default() }, 0);
+    let mut counts: BTreeMap<(String, String), [u64; 2]> = BTreeMap::new();
+    for pair in traces.iter().zip(&others) {
+        let runs = [
+            LoadedRun::load(&inputs[0], pair.0, &mut progress)?,
+            LoadedRun::load(&inputs[1], pair.1, &mut progress)?,
+        ];
+        let parting = parting(&runs, options.object.as_deref(), &mut progress);
+        found.same &= parting.next == [None, None];
+        found.traces.push(parting);
+        for (number, run) in runs.iter().enumerate() {
+            errors += run.count(number, &mut counts, &mut progress);
+        }
+    }
+    let row = |((object, function), instructions)| FunctionDiffers { object, function, instructions };
+    if let Some(object) = &options.object {
+        counts.retain(|(name, _), _| is_of(name, object));
+        ensure!(!counts.is_empty(), "--object {object}: nothing in a file of that name was executed");
+    }
+    for number in [0, 1] {
+        found.instructions[number] = counts.values().map(|counts| counts[number]).sum();
+    }
+    counts.retain(|_, [one, other]| one != other);
+    found.functions = counts.into_iter().map(row).collect();
+    found.functions.sort_by_key(|row| Reverse(row.instructions[0].abs_diff(row.instructions[1])));
+    if errors > 0 {
+        tell(format_args!("pugmark: warning: the traces have {errors} errors: `pugmark decode` says more"));
+    }
+    output::page(|out| match options.json {
+        true => writeln!(out, "{}", serde_json::to_string(&found)?),
+        false => {
+            found.text(&inputs.each_ref().map(|input| input.trace.display().to_string()), options.limit, out)
+        }
+    })?;
+    Ok(if found.same && errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether an object file has this name, with or without folders.
+fn is_of(object: &str, name: &str) -> bool {
+    object
+        .strip_suffix(name.trim_start_matches("./"))
+        .is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))
+}
+
+/// A trace with what it needs to be decoded.
+struct LoadedRun {
+    title: String,
+    trace: Vec<u8>,
+    code: super::code::TracedCode,
+    config: Config<'static>,
+    symbols: TracedSymbols,
+}
+
+impl LoadedRun {
+    fn load(input: &Input, traced: &Traced, progress: &mut Progress) -> Result<Self> {
+        let code = input.code(traced)?;
+        let symbols = TracedSymbols::of(traced, &code, input.symfs.as_deref(), &[])?;
+        let title =
+            traced.part.as_ref().map_or_else(|| traced.trace.display().to_string(), IndexedPart::title);
+        Ok(Self { title, trace: input.load(traced, progress)?, code, config: input.config(traced)?, symbols })
+    }
+
+    /// Adds how often the instructions of each function were executed. Returns the number of errors.
+    fn count(
+        &self,
+        number: usize,
+        counts: &mut BTreeMap<(String, String), [u64; 2]>,
+        progress: &mut Progress,
+    ) -> usize {
+        let mut executed = Executed::default();
+        executed.add(&self.trace, &self.code, self.config, progress);
+        for (ip, count) in executed.insns {
+            let place = self.symbols.find(ip);
+            let function = place.function.map_or(UNKNOWN, |(name, _)| name).to_owned();
+            let key = (place.object.unwrap_or(UNKNOWN).to_owned(), function);
+            counts.entry(key).or_default()[number] += count;
+        }
+        executed.errors
+    }
+
+    /// The place of an instruction, with its line of source if that is known.
+    fn place(&self, ip: u64) -> String {
+        let place = self.symbols.place(ip);
+        self.symbols.line(ip).map_or_else(|| place.clone(), |line| format!("{place} ({})", line.short()))
+    }
+}
+
+/// The instructions of a trace, one after the other; an error is none, and decoding goes on after it.
+struct Insns<'a> {
+    decoder: InsnDecoder<'a>,
+    synchronized: bool,
+    symbols: &'a TracedSymbols,
+    /// The object file whose instructions are wanted alone.
+    object: Option<&'a str>,
+    /// How many were executed, wanted or not.
+    executed: u64,
+}
+
+impl<'a> Insns<'a> {
+    fn of(run: &'a LoadedRun, image: Image<'a>, object: Option<&'a str>) -> Self {
+        let decoder = InsnDecoder::with_config(&run.trace, image, run.config);
+        Self { decoder, synchronized: false, symbols: &run.symbols, object, executed: 0 }
+    }
+
+    fn is_wanted(&self, ip: u64) -> bool {
+        self.object.is_none_or(|name| self.symbols.find(ip).object.is_some_and(|object| is_of(object, name)))
+    }
+}
+
+impl Iterator for Insns<'_> {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        loop {
+            if !self.synchronized {
+                self.decoder.resync()?;
+                self.synchronized = true;
+            }
+            match self.decoder.next() {
+                Ok(Some(FlowItem::Insn(insn))) => {
+                    self.executed += 1;
+                    if self.is_wanted(insn.ip) {
+                        return Some(insn.ip);
+                    }
+                }
+                Ok(Some(FlowItem::Event(_))) => {}
+                Ok(None) | Err(_) => self.synchronized = false,
+            }
+        }
+    }
+}
+
+/// Finds where two traces part.
+fn parting(runs: &[LoadedRun; 2], object: Option<&str>, progress: &mut Progress) -> Parting {
+    let sections = runs.each_ref().map(|run| run.code.sections());
+    let [one, other] = [0, 1].map(|number| Image::new(&sections[number]));
+    let (mut left, mut right) = (Insns::of(&runs[0], one, object), Insns::of(&runs[1], other, object));
+    let (mut common, mut after) = (0, None);
+    progress.begin("comparing", Size::Bytes(runs[0].trace.len() as u64));
+    let next = loop {
+        let next = [left.next(), right.next()];
+        if next[0] != next[1] || next == [None, None] {
+            break next;
+        }
+        (common, after) = (common + 1, next[0]);
+        progress.step(|| left.decoder.held());
+    };
+    progress.end();
+    let before = left.executed - u64::from(next[0].is_some());
+    let callers = if next == [None, None] { vec![] } else { runs[0].callers(one, before, progress) };
+    let place = |number: usize, ip: Option<u64>| ip.map(|ip| runs[number].place(ip));
+    Parting {
+        title: runs[0].title.clone(),
+        common,
+        after: place(0, after),
+        next: [place(0, next[0]), place(1, next[1])],
+        callers,
+    }
+}
+
+impl LoadedRun {
+    /// The calls that have not returned after so many instructions, the innermost first.
+    fn callers(&self, image: Image<'_>, insns: u64, progress: &mut Progress) -> Vec<String> {
+        let (mut open, mut over): (Vec<Option<u64>>, bool) = (vec![], false);
+        let clock = TraceClock::of(&self.trace, self.config);
+        walk(&self.trace, image, self.config, clock, progress, &mut |time, what| {
+            // What happens at the instruction that differs is not common.
+            over |= time.insns >= insns;
+            match what {
+                _ if over => {}
+                Happening::Enter { from, .. } => open.push(from),
+                Happening::Leave => drop(open.pop()),
+                _ => {}
+            }
+        });
+        open.into_iter().rev().flatten().map(|from| self.place(from)).collect()
+    }
+}
+
+impl RunsDiffer {
+    fn text(&self, names: &[String; 2], limit: usize, out: &mut dyn Write) -> io::Result<()> {
+        for Parting { title, common, after, next, callers } in &self.traces {
+            let Some(after) = after.as_ref().filter(|_| *next != [None, None]) else {
+                let what = if *next == [None, None] { "the same" } else { "different from the first one on" };
+                writeln!(out, "{title}: {common} instructions, {what}")?;
+                continue;
+            };
+            writeln!(out, "{title}: {common} instructions are the same, up to {after}")?;
+            callers.iter().try_for_each(|caller| writeln!(out, "    called at {caller}"))?;
+            for (name, next) in names.iter().zip(next) {
+                match next {
+                    Some(next) => writeln!(out, "  {name} goes on at {next}")?,
+                    None => writeln!(out, "  {name} ends")?,
+                }
+            }
+        }
+        if !self.functions.is_empty() {
+            writeln!(out, "\n{:>14}  {:>14}  {:>14}  function", names[0], names[1], "more")?;
+        }
+        for FunctionDiffers { object, function, instructions: [one, other] } in
+            self.functions.iter().take(limit)
+        {
+            let more = i128::from(*other) - i128::from(*one);
+            writeln!(out, "{one:>14}  {other:>14}  {more:>+14}  {function} ({object})")?;
+        }
+        let [one, other] = self.instructions;
+        let more = self.functions.len().saturating_sub(limit);
+        writeln!(out, "{one:>14}  {other:>14}  instructions in all; {more} functions more differ")
+    }
+}
