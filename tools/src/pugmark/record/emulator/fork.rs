@@ -61,3 +61,32 @@ pub(super) extern "C" fn forked() {
         None => IS_OFF.store(true, Relaxed),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::COUNTED;
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_fork_that_is_not_followed_goes_on_counting_where_nobody_reads() {
+        let folder = std::env::temp_dir().join(format!("pugmark-fork-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let own = PluginProcess::begin(folder.clone(), vec![]).unwrap();
+        let file = ring_path(&folder, 'p', std::process::id(), 0);
+        // SAFETY: it points into the mapping of the ring, which `PROCESS` holds to the end of the test.
+        let counted = unsafe { &*COUNTED.load(Relaxed) };
+        *lock() = Some(own);
+        MAIN_ONLY.store(true, Relaxed);
+        counted.store(7, Relaxed);
+        let before = fs::read(&file).unwrap();
+        forked();
+        counted.store(9, Relaxed);
+        assert_eq!(fs::read(&file).unwrap(), before);
+        assert!(IS_OFF.load(Relaxed));
+        MAIN_ONLY.store(false, Relaxed);
+        IS_OFF.store(false, Relaxed);
+        *lock() = None;
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
