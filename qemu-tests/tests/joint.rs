@@ -51,8 +51,8 @@ fn dense_pmis_on_four_processors_lose_no_byte_and_double_none() {
     assert_eq!(cpus, [0, 1, 2, 3], "each has traced itself");
 }
 
-/// Checks each run against its session in the log; returns the processors that were in it.
-fn is_the_truth(outcome: &Outcome, name: &str) -> Vec<u16> {
+/// Checks a run against its session in the log; returns the processors that were in it, and how many instructions.
+fn is_the_truth(outcome: &Outcome, name: &str) -> (Vec<u16>, u64) {
     let run = outcome.transcript.runs.iter().find(|run| run.name == name);
     let run = run.unwrap_or_else(|| panic!("{name} is missing"));
     assert_eq!(run.end, Some(End::Ok), "{name}");
@@ -63,16 +63,17 @@ fn is_the_truth(outcome: &Outcome, name: &str) -> Vec<u16> {
     let mut cpus: Vec<u16> = records.iter().map(|record| record.cpu).collect();
     cpus.dedup();
     println!("{name}: {} instructions equal, on {} processors in turn", stat.count, cpus.len());
-    cpus
+    (cpus, stat.count)
 }
 
 #[test]
 fn the_trace_of_a_thread_goes_on_where_it_left_on_the_next_processor() {
     let outcome = boot("", "only=migration");
     for thread in 0..PROCESSORS {
-        let cpus = is_the_truth(&outcome, &format!("migration-{thread}"));
-        // Twenty-four times on the next of four processors.
+        let (cpus, count) = is_the_truth(&outcome, &format!("migration-{thread}"));
+        // Twenty-four times on the next of four processors, each time with forty calls of a few instructions each.
         assert_eq!(cpus.len(), 24, "{cpus:?}");
+        assert!(count > 24 * 40 * 5, "{count} instructions");
         let around = cpus.windows(5).all(|five| {
             let [first, second, third, fourth, fifth] = five else { return false };
             first == fifth && HashSet::from([first, second, third, fourth]).len() == 4
@@ -84,7 +85,7 @@ fn the_trace_of_a_thread_goes_on_where_it_left_on_the_next_processor() {
 #[test]
 fn what_two_processors_do_in_turns_is_in_that_order_when_their_traces_are_merged_by_time() {
     let outcome = boot("", "only=ping-pong");
-    let cpus = ["ping-pong", "ping-pong@1"].map(|name| is_the_truth(&outcome, name));
+    let cpus = ["ping-pong", "ping-pong@1"].map(|name| is_the_truth(&outcome, name).0);
     let [[first], [second]] = cpus.each_ref().map(|cpus| &cpus[..]) else { panic!("{cpus:?}") };
     assert_ne!(first, second);
     let merge = outcome.transcript.runs.iter().find(|run| run.name == "merge").unwrap();

@@ -371,8 +371,8 @@ fn stacks(text: &str) -> Result<Vec<(u64, u64)>> {
     text.split_whitespace().map(branch).collect()
 }
 
-/// The sizes of the buffers of branch records in lines such as `… PERF_RECORD_AUXTRACE size: 0x180  offset: 0  …`, in
-/// records.
+/// The sizes of the buffers of branch records, in records, from lines such as
+/// `… PERF_RECORD_AUXTRACE size: 0x180  offset: 0  …`.
 fn buffer_sizes(text: &str) -> Result<Vec<usize>> {
     /// Source: SDM vol. 3, Debug, Branch Profile, "BTS and DS Save Area".
     const RECORD: usize = 24;
@@ -381,8 +381,9 @@ fn buffer_sizes(text: &str) -> Result<Vec<usize>> {
     sizes.map(|size| Ok(usize::from_str_radix(size, 16).context("perf prints no size")? / RECORD)).collect()
 }
 
-/// The branches that perf finds in buffers of so many records, as addresses: those of the truth without the first, which
-/// are perf's own, while the event is being scheduled; and without the last of each buffer, which perf leaves out.
+/// The branches that perf finds in buffers of so many records, as addresses: those of the truth without the first,
+/// which are perf's own, while the event is being scheduled; and without the last of each buffer, which perf leaves
+/// out.
 fn in_buffers(truth: &[[u64; 2]], buffers: &[usize]) -> Result<Vec<u64>> {
     let records = buffers.iter().sum();
     let first = truth.len().checked_sub(records).context("perf has recorded more than the log has")?;
