@@ -162,6 +162,7 @@ impl Plan {
             (filter.range.is_some() || filter.stop.is_some(), Need::AddressFilters),
             (self.packets, Need::Packets),
             (self.area, Need::DebugStore),
+            (self.pauses.is_some(), Need::Pauses),
         ];
         match needs.into_iter().find(|(needed, need)| *needed && !offered.contains(need)) {
             Some((_, need)) => Err(UnmetNeed { recorded, need }),
@@ -181,6 +182,8 @@ pub(crate) enum Need {
     Packets,
     /// Memory of the debug store.
     DebugStore,
+    /// Pauses by a counter.
+    Pauses,
 }
 
 /// A source does not offer what a plan needs.
@@ -199,6 +202,7 @@ impl fmt::Display for UnmetNeed {
             Need::AddressFilters => write!(f, "{recorded} cannot be filtered by address"),
             Need::Packets => f.write_str("only Intel PT has the packets that it asks for"),
             Need::DebugStore => f.write_str("only the debug store writes through page tables"),
+            Need::Pauses => f.write_str("only the trace of Intel PT can be paused"),
         }
     }
 }

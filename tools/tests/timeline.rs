@@ -302,7 +302,7 @@ fn the_calls_of_a_function_come_in_order_with_what_was_executed_before() {
     assert_eq!(lines.iter().map(|(_, name)| *name).collect::<Vec<_>>(), ["leaf"; 3], "{busy}");
     // The first of them is after the call of `busy`, the last is before that of `down`.
     assert!(at(0) < lines[0].0 && lines.is_sorted() && lines[2].0 < at(1), "{json} {busy}");
-    // A second part of the same task, with the same in it, goes on counting.
+    // Two more parts of the same task, with the same in them, go on counting.
     let rec = folder.0.join("rec");
     let part: Value = serde_json::from_slice(&fs::read(rec.join("truth.json")).unwrap()).unwrap();
     fs::create_dir(rec.join("2")).unwrap();
@@ -312,18 +312,20 @@ fn the_calls_of_a_function_come_in_order_with_what_was_executed_before() {
     let mut index: Value = serde_json::from_slice(&fs::read(rec.join("recording.json")).unwrap()).unwrap();
     let mut second = index["parts"][0].clone();
     second["dir"] = "2".into();
-    index["parts"].as_array_mut().unwrap().push(second);
-    let again = |index: &Value| -> u64 {
+    index["parts"].as_array_mut().unwrap().extend([second.clone(), second]);
+    let again = |index: &Value| -> [u64; 2] {
         fs::write(rec.join("recording.json"), index.to_string()).unwrap();
         let text = folder.text(&["calls", "--json", "--of", "main", "rec"]);
         let json: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(json["calls"].as_array().unwrap().len(), 4, "{json}");
-        json["calls"][2]["at"].as_u64().unwrap()
+        assert_eq!(json["calls"].as_array().unwrap().len(), 6, "{json}");
+        [2, 4].map(|call: usize| json["calls"][call]["at"].as_u64().unwrap())
     };
-    assert_eq!(again(&index), part["count"].as_u64().unwrap() + at(0));
+    let count = part["count"].as_u64().unwrap();
+    assert_eq!(again(&index), [count + at(0), 2 * count + at(0)]);
     // In another task the count begins anew.
     index["parts"][1]["task"] = 2.into();
-    assert_eq!(again(&index), at(0));
+    index["parts"][2]["task"] = 3.into();
+    assert_eq!(again(&index), [at(0); 2]);
     let output = folder.pugmark(&["calls", "--of", "leaf", "rec"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(

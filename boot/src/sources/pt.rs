@@ -29,8 +29,8 @@ impl Source for ProcessorTrace {
     fn prepare(&self, _: u32, plan: &Plan) -> Result<Prepared, SourceError> {
         let capabilities =
             PtCapabilities::of_this_processor().map_err(|absent| SourceError::absent(absent.into()))?;
-        plan.require("packets", &[Need::Cr3Filter, Need::AddressFilters, Need::Packets])
-            .map_err(SourceError::refused)?;
+        let offered = [Need::Cr3Filter, Need::AddressFilters, Need::Packets, Need::Pauses];
+        plan.require("packets", &offered).map_err(SourceError::refused)?;
         let config = plan.config;
         config.check(&capabilities).map_err(refused)?;
         let unit = PtUnit::with_capabilities(capabilities, registers::msr()).map_err(SourceError::absent)?;

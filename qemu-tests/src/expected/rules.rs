@@ -53,6 +53,7 @@ const fn rule(
 
 const PACKETS: Expected = Declines("only Intel PT has the packets");
 const AREA: Expected = Declines("only the debug store writes through page tables");
+const PAUSES: Expected = Declines("only the trace of Intel PT can be paused");
 
 /// The rules; the first that applies counts. What none of them names is recorded.
 #[rustfmt::skip]
@@ -68,6 +69,7 @@ pub(super) const RULES: &[Rule] = &[
     // What only one source has, on any processor.
     rule(But(&[Pt]), These(&["events", "timing", "ptwrite", "power", "overflow"]), All, PACKETS),
     rule(But(&[Bts, Pebs]), These(&["area-absent", "area-read-only"]), All, AREA),
+    rule(But(&[Pt]), These(&["pause"]), All, PAUSES),
 
     // Filters that a source does not have on any processor.
     rule(These(&[Bts]), These(&["filter-cr3"]), All, Declines("branch records cannot be filtered by CR3")),

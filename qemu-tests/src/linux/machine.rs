@@ -441,7 +441,7 @@ mod tests {
             assert!(Places::new(memory, 53 * MIB, 36 * MIB, None).is_err(), "{memory}");
         }
         // A probe is above the log, at a multiple of its size.
-        for (probe, log, region) in [(1, 256, 768), (16 * MIB, 448, 960)] {
+        for (probe, log, region) in [(1, 256, 768), (16 * MIB, 448, 960), (20 * MIB, 544, 1088)] {
             let places = Places::new(256, MIB, MIB, Some(probe)).unwrap();
             assert_eq!(
                 (places.log, places.probe),

@@ -54,6 +54,7 @@ fn what_is_in_no_table_is_an_error() {
 
 const PACKETS: Expected = Declines("only Intel PT has the packets");
 const AREA: Expected = Declines("only the debug store writes through page tables");
+const PAUSES: Expected = Declines("only the trace of Intel PT can be paused");
 const NOT_PRECISE: Expected = DeclinesLast("event 0xc4, unit mask 0x00, is not precise");
 const NO_CALLS: Expected = DeclinesLast("there is no call-stack mode");
 const LBR_LEVELS: Expected = Declines("last branch records cannot be filtered by privilege level");
@@ -130,6 +131,11 @@ const ROWS: &[Row] = &[
     (Ibs,      "filter-user",    "k8",              IBS_LEVELS),
     (Ibs,      "filter-range",   "zen4",            COUNTED_IP),
     (Ibs,      "sort",           "skylake",         IBS_NOT_AMD),
+    (Pt,       "pause",          "broadwell",       Traces),
+    (Bts,      "pause",          "skylake",         PAUSES),
+    (Lbr,      "pause",          "icelake",         PAUSES),
+    (Counters, "pause",          "zen4",            PAUSES),
+    (Ibs,      "pause",          "zen4",            PAUSES),
 ];
 
 #[test]
