@@ -3,7 +3,7 @@
 mod gate;
 mod traced;
 
-pub use gate::Gate;
+pub use gate::PauseGate;
 pub use traced::{Interrupt, NotTraced, SlotError, Traced};
 
 use crate::lapic::{Delivery, LocalApic};
@@ -44,7 +44,7 @@ pub struct Slot<T, P> {
     /// What an interrupt shows by itself, as a [`Evidence`].
     evidence: AtomicU8,
     waits: AtomicU64,
-    gate: Gate,
+    gate: PauseGate,
     /// A resume found the slot in use.
     resuming: AtomicBool,
 }
@@ -84,14 +84,14 @@ impl<T, P> Slot<T, P> {
             serving: AtomicBool::new(false),
             evidence: AtomicU8::new(Evidence::Nothing as u8),
             waits: AtomicU64::new(0),
-            gate: Gate::new(),
+            gate: PauseGate::new(),
             resuming: AtomicBool::new(false),
         }
     }
 
     /// Returns the gate that [`Slot::pause`] closes, for [`PtUnit::gated_by`](crate::intel::pt::PtUnit::gated_by).
     #[must_use]
-    pub const fn gate(&self) -> &Gate {
+    pub const fn gate(&self) -> &PauseGate {
         &self.gate
     }
 

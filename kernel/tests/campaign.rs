@@ -12,7 +12,7 @@ use pugmark_kernel::intel::pt::Mode;
 use pugmark_kernel::lapic::{Delivery, LocalApic};
 use pugmark_kernel::msr::GeneralProtection;
 use pugmark_kernel::pmi::{Handler, Pmi};
-use pugmark_kernel::slot::{Gate, Slot, Traced};
+use pugmark_kernel::slot::{PauseGate, Slot, Traced};
 use std::cell::Cell;
 use std::fmt::Debug;
 use std::rc::Rc;
@@ -66,7 +66,7 @@ trait Unit: Copy + Debug + 'static {
 
     fn machine(self) -> Machine;
     /// Starts a recording that obeys the gate.
-    fn start(self, machine: &Machine, gate: &'static Gate) -> Result<Self::Tracer, String>;
+    fn start(self, machine: &Machine, gate: &'static PauseGate) -> Result<Self::Tracer, String>;
     /// Drains, resumes or switches.
     fn step(self, tracer: &mut Self::Tracer, step: Step) -> Result<(), GeneralProtection>;
     /// Does what the documentation names after a fault or an error, for the recording to go on.

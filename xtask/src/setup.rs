@@ -34,6 +34,7 @@ struct PackageManager {
     qemu_user: &'static str,
     chromium: &'static str,
     groff: &'static str,
+    lcov: &'static str,
     yasm: &'static str,
 }
 
@@ -53,6 +54,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         qemu_user: "qemu-user",
         chromium: "chromium",
         groff: "groff",
+        lcov: "lcov",
         yasm: "yasm",
     },
     PackageManager {
@@ -67,6 +69,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         qemu_user: "qemu-user",
         chromium: "chromium",
         groff: "groff",
+        lcov: "lcov",
         yasm: "yasm",
     },
     PackageManager {
@@ -81,6 +84,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         qemu_user: "qemu-user",
         chromium: "chromium",
         groff: "groff",
+        lcov: "lcov",
         yasm: "yasm",
     },
     PackageManager {
@@ -95,6 +99,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         qemu_user: "qemu-linux-user",
         chromium: "chromium",
         groff: "groff",
+        lcov: "lcov",
         yasm: "yasm",
     },
     PackageManager {
@@ -109,6 +114,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         qemu_user: "qemu-x86_64",
         chromium: "chromium",
         groff: "groff",
+        lcov: "lcov",
         yasm: "yasm",
     },
 ];
@@ -135,7 +141,7 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
 /// Something without which tests skip what they compare with it: its name, whether it is installed, and its packages.
 type Optional = (&'static str, fn(&str) -> bool, Packages);
 
-const OPTIONAL: [Optional; 7] = [
+const OPTIONAL: [Optional; 8] = [
     ("libipt.so.2", is_library, |manager| manager.ipt),
     // The library alone is there where something else needs it, such as GDB.
     ("intel-pt.h", |name| Path::new("/usr/include").join(name).exists(), |manager| manager.ipt),
@@ -143,6 +149,7 @@ const OPTIONAL: [Optional; 7] = [
     ("qemu-x86_64", |name| answers(name, "--version"), |manager| manager.qemu_user),
     ("chromium", |name| answers(name, "--version"), |manager| manager.chromium),
     ("groff", |name| answers(name, "--version"), |manager| manager.groff),
+    ("genhtml", |name| answers(name, "--version"), |manager| manager.lcov),
     ("yasm", |name| answers(name, "--version"), |manager| manager.yasm),
 ];
 
@@ -354,7 +361,7 @@ mod tests {
         let names = debian.each_ref().map(|command| command.rsplit(' ').next().unwrap());
         assert_eq!(
             names,
-            ["libipt-dev", "libipt-dev", "libpfm4-dev", "qemu-user", "chromium", "groff", "yasm"]
+            ["libipt-dev", "libipt-dev", "libpfm4-dev", "qemu-user", "chromium", "groff", "lcov", "yasm"]
         );
         let [ipt, _, pfm, emulator, ..] = commands("ID=alpine");
         assert!(

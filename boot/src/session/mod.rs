@@ -9,7 +9,7 @@ use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::lapic::{Delivery, LocalApic};
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Counts, Handler, Pmi};
-use pugmark_kernel::slot::{Gate, Interrupt, Slot, SlotError, Traced};
+use pugmark_kernel::slot::{Interrupt, PauseGate, Slot, SlotError, Traced};
 use x86_64::instructions::interrupts;
 
 use crate::arch::traps::{self, Arrival};
@@ -100,7 +100,7 @@ fn interrupt(arrival: Arrival, interrupted: u64) -> Pmi {
 }
 
 /// What pauses this processor's trace.
-pub(crate) fn gate() -> &'static Gate {
+pub(crate) fn gate() -> &'static PauseGate {
     tracer().gate()
 }
 

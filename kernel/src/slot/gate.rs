@@ -9,14 +9,14 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// A unit obeys it after [`PtUnit::gated_by`](crate::intel::pt::PtUnit::gated_by). It belongs to the processor and not
 /// to a trace: a trace that a thread switch brings here is paused, too.
 #[derive(Debug)]
-pub struct Gate {
+pub struct PauseGate {
     closed: AtomicBool,
     /// The unit's registers are those of a trace that the driver has begun and not halted: TraceEn may be set.
     on: AtomicBool,
     pauses: AtomicU64,
 }
 
-impl Gate {
+impl PauseGate {
     pub(super) const fn new() -> Self {
         Self { closed: AtomicBool::new(false), on: AtomicBool::new(false), pauses: AtomicU64::new(0) }
     }

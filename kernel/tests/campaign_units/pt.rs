@@ -11,7 +11,7 @@ use pugmark_kernel::lapic::LocalApic;
 use pugmark_kernel::loss::{Gap, Loss};
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::Pmi;
-use pugmark_kernel::slot::{Gate, Interrupt, Traced};
+use pugmark_kernel::slot::{Interrupt, PauseGate, Traced};
 use pugmark_model::PhysMemory;
 use pugmark_model::intel::IntelSettings;
 
@@ -86,7 +86,7 @@ impl Unit for PtKind {
         machine
     }
 
-    fn start(self, machine: &Machine, gate: &'static Gate) -> Result<Tracer, String> {
+    fn start(self, machine: &Machine, gate: &'static PauseGate) -> Result<Tracer, String> {
         let config = PtConfig::new().os(true).user(true);
         let cpuid = |leaf, subleaf| machine.cpuid(leaf, subleaf);
         let registers = XsavedMsr::new(cpuid, machine.registers(), machine.registers());

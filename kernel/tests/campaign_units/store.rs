@@ -10,7 +10,7 @@ use pugmark_kernel::intel::ds::{BufferMode, DsArea, DsRunning, DsUnit, Half, Str
 use pugmark_kernel::lapic::LocalApic;
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::Pmi;
-use pugmark_kernel::slot::{Gate, Interrupt, Traced};
+use pugmark_kernel::slot::{Interrupt, PauseGate, Traced};
 use pugmark_model::intel::IntelSettings;
 
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ impl Unit for StoreKind {
         Machine::with_memory(self.profile, IntelSettings::default(), 512 << 10)
     }
 
-    fn start(self, machine: &Machine, _: &'static Gate) -> Result<Tracer, String> {
+    fn start(self, machine: &Machine, _: &'static PauseGate) -> Result<Tracer, String> {
         let detect = || DsUnit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.registers());
         let unit = detect().map_err(|absent| {
             // The probe may have left its pattern, if the write that restores the register faulted.

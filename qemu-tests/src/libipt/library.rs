@@ -91,14 +91,17 @@ pub(super) struct InsnEvent {
     rest: [u64; 7],
 }
 
-/// Room for `struct pt_packet`.
-#[repr(C, align(8))]
+/// `struct pt_packet`. It must not be larger, for the same reason.
+#[repr(C)]
 #[derive(Default)]
 pub(super) struct Packet {
     kind: c_int,
     size: u8,
-    payload: [u64; 4],
+    payload: [u64; 2],
 }
+
+// The sizes of intel-pt.h. What libipt clears at a wrong address is far after the structure, on the caller's stack.
+const _: () = assert!(size_of::<InsnEvent>() == 64 && size_of::<Packet>() == 24 && size_of::<Insn>() == 40);
 
 /// `struct pt_asid`.
 #[repr(C)]

@@ -14,7 +14,7 @@ use crate::msr::{
     AddrA, AddrB, Cr3Match, GeneralProtection, Msr, OutputBase, OutputMaskPtrs, Register, RtitCtl,
     RtitStatus, TypedMsr,
 };
-use crate::slot::Gate;
+use crate::slot::PauseGate;
 use core::fmt;
 use core::marker::PhantomData;
 
@@ -26,7 +26,7 @@ use core::marker::PhantomData;
 pub struct PtUnit<M: Msr> {
     pub(super) msr: M,
     pub(super) capabilities: PtCapabilities,
-    pub(super) gate: Option<&'static Gate>,
+    pub(super) gate: Option<&'static PauseGate>,
     of_this_processor: PhantomData<*const ()>,
 }
 
@@ -117,7 +117,7 @@ impl<M: Msr> PtUnit<M> {
     /// }
     /// ```
     #[must_use]
-    pub fn gated_by(self, gate: &'static Gate) -> Self {
+    pub fn gated_by(self, gate: &'static PauseGate) -> Self {
         Self { gate: Some(gate), ..self }
     }
 

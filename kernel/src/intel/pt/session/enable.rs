@@ -6,13 +6,13 @@ use crate::intel::pt::{OperationalError, PtState};
 use crate::lifecycle::Halted;
 use crate::memory::Frames;
 use crate::msr::{GeneralProtection, Msr, OutputBase, OutputMaskPtrs, RtitCtl, RtitStatus, TypedMsr};
-use crate::slot::Gate;
+use crate::slot::PauseGate;
 use core::sync::atomic::{Ordering, fence};
 
 impl<M: Msr, F: Frames> PtSession<M, F> {
     /// Returns whether the processor's gate is closed.
     pub(super) fn is_paused(&self) -> bool {
-        self.unit.gate.is_some_and(Gate::is_closed)
+        self.unit.gate.is_some_and(PauseGate::is_closed)
     }
 
     /// Sets TraceEn, and checks whether the processor accepts tables and memory. If the gate is closed, everything but
