@@ -156,7 +156,10 @@ fn a_trace_starts_paused() {
     for mode in [FULL, Mode::Circular { interrupt_every: 2 }, Mode::Overwrite] {
         let cpu = nmi("skylake");
         assert_eq!(accesses(cpu, || cpu.set(true)), 0, "the unit is not the driver's");
-        cpu.start(&user_code(), mode);
+        let accesses_paused = accesses(cpu, || cpu.start(&user_code(), mode));
+        let other = nmi("skylake");
+        let accesses_on = accesses(other, || other.start(&user_code(), mode));
+        assert!(accesses_paused < accesses_on, "TraceEn was set and cleared again: {accesses_paused}");
         assert_eq!((cpu.state(), cpu.is_on()), (PtState::Paused, false));
         cpu.run(100);
         cpu.set(false);

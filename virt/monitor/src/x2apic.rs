@@ -220,6 +220,8 @@ mod tests {
         }
         assert_eq!((read(0x83f), write(0x83f, 0x30)), (None, Some(X2Write::SelfInterrupt(0x30))));
         assert_eq!((read(0x7ff), write(0x7ff, 0)), (None, None));
+        // Nothing but 0 can be written to EOI and ESR.
+        assert_eq!([(0x80b, 1), (0x828, 1)].map(|(msr, value)| write(msr, value)), [None; 2]);
     }
 
     #[test]
