@@ -289,9 +289,18 @@ const fn session(index: usize) -> u16 {
     index as u16 + 1
 }
 
+/// Lets Linux's scheduler preempt no program within a second. Where PEBS records go into PT's trace without a PMI,
+/// Linux does not know how often the counter was reloaded: a program that was preempted begins another period when it
+/// goes on.
+const NO_PREEMPTION: &str = "echo NO_WAKEUP_PREEMPTION >/sys/kernel/debug/sched/features\n\
+    echo 1000000000 >/sys/kernel/debug/sched/min_granularity_ns\n";
+
 /// What the guest does: row after row, each in a session of its own.
 fn script(rows: &[Row]) -> String {
     let mut text = String::from("echo 0 >/proc/sys/kernel/randomize_va_space\n");
+    if rows.iter().any(|row| matches!(row.check, Check::Traced(_))) {
+        text.push_str(NO_PREEMPTION);
+    }
     for (index, row) in rows.iter().enumerate() {
         let kind = if matches!(row.check, Check::Count) { "stat -x," } else { "record" };
         let set = |session: u16| -> String {
