@@ -1,16 +1,16 @@
 //! `pugmark calls`: the calls that a function makes, in order.
 
 use super::{
+    named_trace::NamedTrace,
     options::Input,
     progress::Progress,
     recording::Traced,
     symbols::TracedSymbols,
-    walk::{Happening, Time, TraceClock, walk},
+    walk::{Happening, Time},
 };
 use crate::output;
 use anyhow::{Result, ensure};
 use clap::Args;
-use pugmark_decoder_core::image::Image;
 use serde_json::json;
 use std::{path::PathBuf, process::ExitCode};
 
@@ -85,14 +85,9 @@ impl CallsOptions {
         calls: &mut Vec<MadeCall>,
         progress: &mut Progress,
     ) -> Result<u64> {
-        let code = self.input.code(traced)?;
-        let trace = self.input.load(traced, progress)?;
-        let config = self.input.config(traced)?;
-        let names = TracedSymbols::of(traced, &code, self.input.symfs.as_deref(), &self.symbols)?;
-        let sections = code.sections();
-        let clock = TraceClock::of(&trace, config);
-        let end = walk(&trace, Image::new(&sections), config, clock, progress, &mut |time, what| {
-            calls.extend(made_call(&self.of, &names, before, time, &what));
+        let named = NamedTrace::load(&self.input, traced, &self.symbols, progress)?;
+        let end = named.walk(progress, &mut |time, what| {
+            calls.extend(made_call(&self.of, &named.names, before, time, &what));
         });
         Ok(before + end.insns)
     }

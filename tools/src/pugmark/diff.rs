@@ -2,17 +2,17 @@
 
 use super::{
     coverage::Executed,
+    named_trace::NamedTrace,
     options::Input,
     progress::{Progress, Size},
     recording::{IndexedPart, Traced},
     symbols::TracedSymbols,
-    walk::{Happening, TraceClock, walk},
+    walk::Happening,
 };
 use crate::output::{self, tell};
 use anyhow::{Result, ensure};
 use clap::Args;
 use pugmark_decoder_core::{
-    config::Config,
     flow::{FlowItem, InsnDecoder},
     image::Image,
 };
@@ -156,19 +156,14 @@ fn is_of(object: &str, name: &str) -> bool {
 /// A trace with what it needs to be decoded.
 struct LoadedRun {
     title: String,
-    trace: Vec<u8>,
-    code: super::code::TracedCode,
-    config: Config<'static>,
-    symbols: TracedSymbols,
+    named: NamedTrace,
 }
 
 impl LoadedRun {
     fn load(input: &Input, traced: &Traced, progress: &mut Progress) -> Result<Self> {
-        let code = input.code(traced)?;
-        let symbols = TracedSymbols::of(traced, &code, input.symfs.as_deref(), &[])?;
         let title =
             traced.part.as_ref().map_or_else(|| traced.trace.display().to_string(), IndexedPart::title);
-        Ok(Self { title, trace: input.load(traced, progress)?, code, config: input.config(traced)?, symbols })
+        Ok(Self { title, named: NamedTrace::load(input, traced, &[], progress)? })
     }
 
     /// Adds how often the instructions of each function were executed. Returns the number of errors.
@@ -179,9 +174,10 @@ impl LoadedRun {
         progress: &mut Progress,
     ) -> usize {
         let mut executed = Executed::default();
-        executed.add(&self.trace, &self.code, self.config, progress);
+        let NamedTrace { trace, code, config, .. } = &self.named;
+        executed.add(trace, code, *config, progress);
         for (ip, count) in executed.insns {
-            let place = self.symbols.find(ip);
+            let place = self.named.names.find(ip);
             let function = place.function.map_or(UNKNOWN, |(name, _)| name).to_owned();
             let key = (place.object.unwrap_or(UNKNOWN).to_owned(), function);
             counts.entry(key).or_default()[number] += count;
@@ -191,8 +187,8 @@ impl LoadedRun {
 
     /// The place of an instruction, with its line of source if that is known.
     fn place(&self, ip: u64) -> String {
-        let place = self.symbols.place(ip);
-        self.symbols.line(ip).map_or_else(|| place.clone(), |line| format!("{place} ({})", line.short()))
+        let place = self.named.names.place(ip);
+        self.named.names.line(ip).map_or_else(|| place.clone(), |line| format!("{place} ({})", line.short()))
     }
 }
 
@@ -209,8 +205,8 @@ struct Insns<'a> {
 
 impl<'a> Insns<'a> {
     fn of(run: &'a LoadedRun, image: Image<'a>, object: Option<&'a str>) -> Self {
-        let decoder = InsnDecoder::with_config(&run.trace, image, run.config);
-        Self { decoder, synchronized: false, symbols: &run.symbols, object, executed: 0 }
+        let decoder = InsnDecoder::with_config(&run.named.trace, image, run.named.config);
+        Self { decoder, synchronized: false, symbols: &run.named.names, object, executed: 0 }
     }
 
     fn is_wanted(&self, ip: u64) -> bool {
@@ -243,11 +239,11 @@ impl Iterator for Insns<'_> {
 
 /// Finds where two traces part.
 fn parting(runs: &[LoadedRun; 2], object: Option<&str>, progress: &mut Progress) -> Parting {
-    let sections = runs.each_ref().map(|run| run.code.sections());
+    let sections = runs.each_ref().map(|run| run.named.code.sections());
     let [one, other] = [0, 1].map(|number| Image::new(&sections[number]));
     let (mut left, mut right) = (Insns::of(&runs[0], one, object), Insns::of(&runs[1], other, object));
     let (mut common, mut after) = (0, None);
-    progress.begin("comparing", Size::Bytes(runs[0].trace.len() as u64));
+    progress.begin("comparing", Size::Bytes(runs[0].named.trace.len() as u64));
     let next = loop {
         let next = [left.next(), right.next()];
         if next[0] != next[1] || next == [None, None] {
@@ -258,7 +254,7 @@ fn parting(runs: &[LoadedRun; 2], object: Option<&str>, progress: &mut Progress)
     };
     progress.end();
     let before = left.executed - u64::from(next[0].is_some());
-    let callers = if next == [None, None] { vec![] } else { runs[0].callers(one, before, progress) };
+    let callers = if next == [None, None] { vec![] } else { runs[0].callers(before, progress) };
     let place = |number: usize, ip: Option<u64>| ip.map(|ip| runs[number].place(ip));
     Parting {
         title: runs[0].title.clone(),
@@ -271,10 +267,9 @@ fn parting(runs: &[LoadedRun; 2], object: Option<&str>, progress: &mut Progress)
 
 impl LoadedRun {
     /// The calls that have not returned after so many instructions, the innermost first.
-    fn callers(&self, image: Image<'_>, insns: u64, progress: &mut Progress) -> Vec<String> {
+    fn callers(&self, insns: u64, progress: &mut Progress) -> Vec<String> {
         let (mut open, mut over): (Vec<Option<u64>>, bool) = (vec![], false);
-        let clock = TraceClock::of(&self.trace, self.config);
-        walk(&self.trace, image, self.config, clock, progress, &mut |time, what| {
+        self.named.walk(progress, &mut |time, what| {
             // What happens at the instruction that differs is not common.
             over |= time.insns >= insns;
             match what {

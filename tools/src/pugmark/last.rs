@@ -1,16 +1,16 @@
 //! `pugmark last`: the calls and returns before the end of a trace, or before a function was entered.
 
 use super::{
+    named_trace::NamedTrace,
     options::Input,
     progress::Progress,
     recording::Traced,
     symbols::TracedSymbols,
-    walk::{Happening, Time, TraceClock, walk},
+    walk::{Happening, Time},
 };
 use crate::output;
 use anyhow::{Result, bail};
 use clap::Args;
-use pugmark_decoder_core::image::Image;
 use serde_json::json;
 use std::{collections::VecDeque, num::NonZeroUsize, path::PathBuf, process::ExitCode};
 
@@ -113,21 +113,18 @@ pub fn run(options: &LastOptions) -> Result<ExitCode> {
 
 impl LastOptions {
     fn last(&self, traced: &Traced, progress: &mut Progress) -> Result<(TracedSymbols, Last, &'static str)> {
-        let code = self.input.code(traced)?;
-        let trace = self.input.load(traced, progress)?;
-        let config = self.input.config(traced)?;
-        let names = TracedSymbols::of(traced, &code, self.input.symfs.as_deref(), &self.symbols)?;
-        let sections = code.sections();
-        let clock = TraceClock::of(&trace, config);
+        let named = NamedTrace::load(&self.input, traced, &self.symbols, progress)?;
         let mut last = Last::new(self.n);
         let is_before = |to| {
-            names
+            named
+                .names
                 .function(to)
                 .is_some_and(|(name, offset)| offset == 0 && self.before.as_deref() == Some(name))
         };
-        walk(&trace, Image::new(&sections), config, clock, progress, &mut |time, what| {
+        named.walk(progress, &mut |time, what| {
             last.add(time, what, is_before);
         });
+        let NamedTrace { names, clock, .. } = named;
         Ok((names, last, clock.unit.name()))
     }
 }

@@ -4,16 +4,15 @@ mod picture;
 mod tree;
 
 use super::{
+    named_trace::NamedTrace,
     options::Input,
     progress::Progress,
     recording::Traced,
-    symbols::TracedSymbols,
-    walk::{Happening, Time, TraceClock, Unit, walk},
+    walk::{Happening, Time, Unit},
 };
 use crate::output;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
-use pugmark_decoder_core::image::Image;
 use std::{fs, io::Write, path::PathBuf, process::ExitCode};
 use tree::FlameTree;
 
@@ -102,23 +101,18 @@ impl FlameOptions {
         tree: &mut FlameTree,
         progress: &mut Progress,
     ) -> Result<Unit> {
-        let code = self.input.code(traced)?;
-        let trace = self.input.load(traced, progress)?;
-        let config = self.input.config(traced)?;
-        let names = TracedSymbols::of(traced, &code, self.input.symfs.as_deref(), &self.symbols)?;
-        let sections = code.sections();
-        let clock = TraceClock::of(&trace, config);
+        let named = NamedTrace::load(&self.input, traced, &self.symbols, progress)?;
         let by_time = self.by == FlameMeasure::Time;
         ensure!(
-            !by_time || clock.unit != Unit::Instructions,
+            !by_time || named.clock.unit != Unit::Instructions,
             "--by time: the trace has no TSC packets (`pugmark record --tsc`)"
         );
         let value = |time: Time| if by_time { time.at } else { time.insns };
         let mut stack = FlameStack::new(tree, title);
-        walk(&trace, Image::new(&sections), config, clock, progress, &mut |time, what| {
-            stack.happens(value(time), &what, |to| names.name(to));
+        named.walk(progress, &mut |time, what| {
+            stack.happens(value(time), &what, |to| named.names.name(to));
         });
-        Ok(if by_time { clock.unit } else { Unit::Instructions })
+        Ok(if by_time { named.clock.unit } else { Unit::Instructions })
     }
 }
 

@@ -4,16 +4,16 @@ mod page;
 mod perfetto;
 
 use super::{
+    named_trace::NamedTrace,
     options::Input,
     progress::Progress,
     recording::Traced,
-    symbols::{SourceLine, TracedSymbols},
-    walk::{Happening, Time, TraceClock, Unit, walk},
+    symbols::SourceLine,
+    walk::{Happening, Time, Unit},
 };
 use crate::output;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
-use pugmark_decoder_core::image::Image;
 use std::{collections::HashMap, fs, hash::Hash, path::PathBuf, process::ExitCode};
 
 /// The options of `pugmark timeline`.
@@ -142,25 +142,20 @@ impl TimelineOptions {
         left: &mut usize,
         progress: &mut Progress,
     ) -> Result<(Track, Unit)> {
-        let code = self.input.code(traced)?;
-        let trace = self.input.load(traced, progress)?;
-        let config = self.input.config(traced)?;
-        let names = TracedSymbols::of(traced, &code, self.input.symfs.as_deref(), &self.symbols)?;
-        let sections = code.sections();
-        let clock = TraceClock::of(&trace, config);
+        let named = NamedTrace::load(&self.input, traced, &self.symbols, progress)?;
         let mut drawer = Drawer::default();
         let part = traced.part.clone().unwrap_or_default();
         drawer.track.name = traced.part.as_ref().map_or("trace".into(), super::recording::IndexedPart::title);
         (drawer.track.pid, drawer.track.tid) = (part.pid.unwrap_or(1), part.tid.unwrap_or(1));
         let mut name = |from: Option<u64>, to| {
-            let call = from.and_then(|from| names.line(from)).map(|line| places.of(line));
-            (numbers.of(names.name(to)), call)
+            let call = from.and_then(|from| named.names.line(from)).map(|line| places.of(line));
+            (numbers.of(named.names.name(to)), call)
         };
-        let end = walk(&trace, Image::new(&sections), config, clock, progress, &mut |time, what| {
+        let end = named.walk(progress, &mut |time, what| {
             drawer.add(time, what, &mut name, left);
         });
         drawer.lost_until(end);
-        Ok((drawer.track, clock.unit))
+        Ok((drawer.track, named.clock.unit))
     }
 }
 
