@@ -1,6 +1,6 @@
 //! The code of the traced program: snapshots of its pages as they were executed.
 
-use super::{emulator::Block, maps::TaskMapping};
+use super::{block::Block, maps::TaskMapping};
 use pugmark_decoder_core::insn;
 use pugmark_model::ExecMode;
 use std::collections::{HashMap, HashSet};

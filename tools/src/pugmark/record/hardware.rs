@@ -24,6 +24,11 @@ const OTHER_ENABLES: u64 = 0b11 << 1;
 /// IA32_RTIT_STATUS.Error and Stopped.
 const FAILED: u64 = 0b11 << 4;
 
+/// The vector of page faults.
+pub(super) const PAGE_FAULT: u8 = 14;
+/// A vector of interrupts: the one that Linux uses for the local APIC timer.
+pub(super) const TIMER_VECTOR: u8 = 0xec;
+
 /// Physical memory: one page for the ToPA, which is Intel PT's table of output regions. At [`BUFFER`] is the only
 /// region, which is written in a circle.
 const RAM: u64 = 0x1000_0000;

@@ -1,5 +1,8 @@
 //! Reads `/proc/PID/maps`: what is mapped where.
 
+/// The page with system calls from before the vDSO. The kernel emulates the instructions there.
+pub(super) const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000;
+
 /// One line of the file: a range of addresses with the same backing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TaskMapping {

@@ -53,6 +53,7 @@
 //! clocks, in restartable sequences and transactions, both of which stepping aborts, and if a process sends SIGTRAP.
 //! Job control does not stop a program that is recorded. The program and all that it starts share one CPU.
 
+mod block;
 mod code;
 pub mod command;
 mod emulator;

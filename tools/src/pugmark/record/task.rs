@@ -5,9 +5,9 @@ use super::{
     code::{Changed, CodeSnapshots, FetchedBytes},
     filter::Symbols,
     flags,
-    hardware::{Clock, Next},
+    hardware::{Clock, Next, PAGE_FAULT, TIMER_VECTOR},
     instruction::Special,
-    maps::TaskMapping,
+    maps::{TaskMapping, VSYSCALL},
     part::{OpenPart, PartNumber},
     thread_info::{self, ThreadInfo},
     tracee::{Registers, Stop, Tracee},
@@ -70,13 +70,8 @@ pub(super) enum Outcome {
     Over(Ending),
 }
 
-/// The page with system calls from before the vDSO. The kernel emulates the instructions there.
-pub(super) const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000;
 /// The segment of 32-bit user code.
 const USER32_CS: u64 = 0x23;
-pub(super) const PAGE_FAULT: u8 = 14;
-/// A vector of interrupts: the one that Linux uses for the local APIC timer.
-pub(super) const TIMER_VECTOR: u8 = 0xec;
 
 impl<'a> Task<'a> {
     /// Makes a task that has just begun and is stopped before its first instruction.

@@ -10,15 +10,12 @@
 //! The program is that of a processor as the emulator shows it (`-cpu max`), which may be another one than this
 //! machine's: a library that chooses its functions by CPUID may choose others.
 
-mod block;
 #[allow(clippy::missing_safety_doc, reason = "the emulator calls these functions")]
 mod plugin;
 mod process;
 #[cfg(test)]
 mod tests;
 mod thread;
-
-pub(super) use block::Block;
 
 use super::{
     Cause, Ending, Part, RecordError, RecordOptions, RecordProgress, Recording, index, part, signals::Signals,

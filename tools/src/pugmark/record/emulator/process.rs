@@ -1,7 +1,7 @@
 //! A process of the program: its code, and the signals that it handles.
 
 use super::{
-    block::Block,
+    super::block::Block,
     plugin::wire::{Kind, MESSAGE, Ring, bytes},
 };
 use std::{collections::HashMap, rc::Rc, sync::atomic::Ordering::Relaxed};

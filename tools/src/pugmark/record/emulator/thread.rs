@@ -3,14 +3,13 @@
 use super::{
     super::{
         Cause, Part, RecordError, RecordOptions, ThreadInfo,
+        block::{Block, Exit},
         code::{Changed, CodeSnapshots},
         filter::Symbols,
-        hardware::{Clock, FIRST_TSC, Next},
+        hardware::{Clock, FIRST_TSC, Next, PAGE_FAULT, TIMER_VECTOR},
         maps::TaskMapping,
         part::{OpenPart, PartNumber},
-        task::{PAGE_FAULT, TIMER_VECTOR},
     },
-    block::{Block, Exit},
     plugin::wire::{Kind, MESSAGE, Ring, bytes},
     process::Process,
 };

@@ -10,7 +10,7 @@
 //! Records", "LBR Stack Enhancement" and "MSR_LBR_INFO_x MSR".
 
 mod filter;
-mod stack;
+pub(crate) mod stack;
 #[cfg(test)]
 mod tests;
 
@@ -21,7 +21,7 @@ use crate::intel::taken_branch::{TakenBranch, TakenBranchKind};
 use crate::intel::unit::{Bus, InstructionInfo, SharedState, TracingUnit};
 use crate::{Context, Delivery, GeneralProtection, Retired};
 use filter::BranchFilter;
-pub(crate) use stack::{LastBranch, LbrStack};
+use stack::{LastBranch, LbrStack};
 
 /// MISPRED in MSR_LASTBRANCH_x_FROM_IP or MSR_LBR_INFO_x.
 const MISPRED: u64 = 1 << 63;

@@ -16,7 +16,7 @@
 //!   Linux 6.1 takes each of these PMIs for its own.
 //! - A counter is reloaded, and the PMI comes, also if Intel PT leaves the record out.
 
-mod blocks;
+pub(crate) mod blocks;
 #[cfg(test)]
 mod tests;
 
@@ -26,11 +26,10 @@ use pugmark_decoder_core::pebs::{
 
 use crate::intel::IntelProfile;
 use crate::intel::ds::DsBuffer;
-use crate::intel::lbr::LastBranch;
+use crate::intel::lbr::stack::LastBranch;
 use crate::intel::registers::OVF_DS_BUFFER;
 use crate::intel::unit::Bus;
 use crate::{ExecMode, GeneralProtection, Retired};
-pub(crate) use blocks::{PebsBlockItems, begin_of_block};
 
 /// The most counters that can be sampled.
 const MAX_COUNTERS: usize = 8;

@@ -17,7 +17,7 @@ use pugmark_decoder_core::packet::Bep;
 
 use super::Packetizer;
 use crate::Context;
-use crate::intel::pebs::{PebsBlockItems, begin_of_block};
+use crate::intel::pebs::blocks::{PebsBlockItems, begin_of_block};
 
 impl Packetizer {
     /// A record was made at the end of the instruction before `next`.

@@ -1,22 +1,22 @@
 //! Blocks of instructions as the emulator translates them.
 
-use super::super::{instruction::Special, task::VSYSCALL};
+use super::{instruction::Special, maps::VSYSCALL};
 use pugmark_decoder_core::insn::{self, Class};
 use pugmark_model::ExecMode;
 
 /// Instructions that follow one another in memory. Only the last one can go elsewhere.
 #[derive(Debug)]
-pub(in crate::pugmark::record) struct Block {
-    pub(in crate::pugmark::record) start: u64,
+pub(super) struct Block {
+    pub(super) start: u64,
     /// Where each instruction begins, from the start of the block, and where the last one ends.
     offsets: Vec<u16>,
-    pub(in crate::pugmark::record) bytes: Vec<u8>,
-    pub(in crate::pugmark::record) exit: Exit,
+    pub(super) bytes: Vec<u8>,
+    pub(super) exit: Exit,
 }
 
 /// Where the program can be after the last instruction of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::pugmark::record) enum Exit {
+pub(super) enum Exit {
     /// At the next instruction.
     Next,
     /// At the next instruction or at this address.
@@ -39,7 +39,7 @@ pub(in crate::pugmark::record) enum Exit {
 
 impl Block {
     /// Reads a block from its definition; `None` if that is damaged.
-    pub(in crate::pugmark::record) fn read(start: u64, lengths: &[u8], bytes: &[u8]) -> Option<Self> {
+    pub(super) fn read(start: u64, lengths: &[u8], bytes: &[u8]) -> Option<Self> {
         let mut offsets = vec![0u16];
         for &length in lengths {
             offsets.push(offsets.last()? + u16::from(length));
@@ -56,27 +56,27 @@ impl Block {
     }
 
     /// The number of instructions.
-    pub(in crate::pugmark::record) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.offsets.len() - 1
     }
 
     /// The address of an instruction; for [`Block::len`] that after the last one.
-    pub(in crate::pugmark::record) fn ip(&self, number: usize) -> u64 {
+    pub(super) fn ip(&self, number: usize) -> u64 {
         self.start + u64::from(self.offsets[number])
     }
 
     /// The address after the last instruction.
-    pub(in crate::pugmark::record) fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.ip(self.len())
     }
 
     /// The bytes of an instruction.
-    pub(in crate::pugmark::record) fn instruction(&self, number: usize) -> &[u8] {
+    pub(super) fn instruction(&self, number: usize) -> &[u8] {
         &self.bytes[usize::from(self.offsets[number])..usize::from(self.offsets[number + 1])]
     }
 
     /// Whether the program can be at `next` after all instructions, if it is not interrupted.
-    pub(in crate::pugmark::record) fn can_lead_to(&self, next: u64) -> bool {
+    pub(super) fn can_lead_to(&self, next: u64) -> bool {
         match self.exit {
             Exit::Next => next == self.end(),
             Exit::NextOr(target) => next == target || next == self.end(),
