@@ -10,7 +10,7 @@ use pugmark_model::intel::IntelSettings;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Traces on this thread until there were so many PMIs; returns all jumps. `waits` says that this processor lets the
+/// Traces on this thread until there were `pmis` PMIs; returns all jumps. `waits` says that this processor lets the
 /// reader catch up.
 fn trace(mut writer: RelayWriter<'_>, pmis: u32, waits: bool) -> Vec<u64> {
     let machine = Machine::with_memory("skylake", IntelSettings::default(), 128 << 10);

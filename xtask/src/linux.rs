@@ -56,8 +56,8 @@ pub(crate) struct LinuxOptions {
     /// Write every instruction that retired under tracing: `session cpu cpl cr3 address`, a line each
     #[arg(long, value_name = "FILE")]
     truth: Option<PathBuf>,
-    /// Trace Linux from the machine's first instruction on, for so many million instructions: the monitor does it, as a
-    /// probe on the board would. The recording is the folder boot.rec beside the files of /out
+    /// Trace Linux from the machine's first instruction on, for MILLIONS million instructions: the monitor does it, as
+    /// a probe on the board would. The recording is the folder boot.rec beside the files of /out
     #[arg(long, value_name = "MILLIONS", conflicts_with = "plain")]
     probe: Option<u64>,
     /// More options for the monitor, such as `pmi-skid=100`

@@ -102,8 +102,8 @@ pub(crate) enum Call {
     Event(usize),
 }
 
-/// What a call left behind: what it returned and wrote, then both offsets, the time, the ratio and the address space
-/// with their statuses.
+/// The result of a call: what it returned and wrote. Then what the decoder says after it: both offsets, the time, the
+/// ratio and the address space, each with its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     call: Call,

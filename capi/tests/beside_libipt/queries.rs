@@ -23,7 +23,8 @@ enum Call {
     ForwardOnly,
 }
 
-/// What a call left behind: what it returned and wrote, then both offsets, the time and the ratio with their statuses.
+/// The result of a call: what it returned and wrote. Then what the decoder says after it: both offsets, the time and
+/// the ratio, each with its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Answer {
     call: Call,

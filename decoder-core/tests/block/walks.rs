@@ -260,7 +260,7 @@ fn assert_same(fast: &Found, slow: &Found, what: impl Fn() -> String) {
     assert!(fast.2 == slow.2, "instructions: {}", what());
 }
 
-/// The program's code in so many sections, which are cut anywhere, also within instructions.
+/// Cuts the program's code into sections at `cuts` random places, which may be within instructions.
 fn cut<'c>(program: &'c Program, cuts: usize, rng: &mut fastrand::Rng) -> Vec<Section<'c>> {
     let len = program.code.len();
     let mut ends: Vec<usize> = (0..cuts).map(|_| rng.usize(..len)).chain([0, len]).collect();

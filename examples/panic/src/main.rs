@@ -173,8 +173,9 @@ fn print_stretch(number: usize, trace: &[u8]) {
 
 // What is traced: servers, of which one cannot serve the last of its requests.
 
-/// The processor that gets that request, when each has served so many.
+/// The processor that gets that request.
 const UNLUCKY: usize = 2;
+/// It gets it when each processor has served this many.
 const ENOUGH: usize = 6000;
 static SERVED: [AtomicUsize; PROCESSORS] = [const { AtomicUsize::new(0) }; PROCESSORS];
 

@@ -25,7 +25,7 @@ impl Machine {
         machine
     }
 
-    /// Enters the guest, which makes so many jumps or is ended by a PMI, and leaves it. Returns the targets of the
+    /// Enters the guest, which makes `jumps` jumps or is ended by a PMI, and leaves it. Returns the targets of the
     /// jumps, and whether a PMI came. If not `clears`, the VM exit leaves IA32_RTIT_CTL as it is.
     pub(crate) fn guest(&self, ctl: RtitCtl, jumps: usize, clears: bool) -> (Vec<u64>, bool) {
         let mut state = self.state.borrow_mut();

@@ -77,7 +77,7 @@ pub fn run(options: &CallsOptions) -> Result<ExitCode> {
 }
 
 impl CallsOptions {
-    /// Adds the calls in a trace before which so many instructions were executed. Returns how many were after it.
+    /// Adds the calls in a trace. `before` instructions were executed before it; returns how many after it.
     fn calls(
         &self,
         traced: &Traced,

@@ -45,7 +45,7 @@ pub struct DiffOptions {
     /// Compare the instructions of this object file alone, such as a.out or libc.so.6
     #[arg(long, value_name = "FILE")]
     object: Option<String>,
-    /// List so many functions at most
+    /// List at most N functions
     #[arg(long, value_name = "N", default_value = "20")]
     limit: usize,
     /// Print one JSON object
@@ -266,7 +266,7 @@ fn parting(runs: &[LoadedRun; 2], object: Option<&str>, progress: &mut Progress)
 }
 
 impl LoadedRun {
-    /// The calls that have not returned after so many instructions, the innermost first.
+    /// The calls that have not returned after the first `insns` instructions, the innermost first.
     fn callers(&self, insns: u64, progress: &mut Progress) -> Vec<String> {
         let (mut open, mut over): (Vec<Option<u64>>, bool) = (vec![], false);
         self.named.walk(progress, &mut |time, what| {

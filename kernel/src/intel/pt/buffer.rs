@@ -83,7 +83,8 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Returns a layout of so many bytes, a multiple of 4 KiB, in regions as large as there are, anywhere in memory.
+    /// Returns a layout of `bytes` bytes, a multiple of 4 KiB, in regions anywhere in memory, each as large as
+    /// possible.
     #[must_use]
     pub const fn mixed_topa(bytes: u64) -> Self {
         Self::MixedTopa { bytes, largest: RegionSize::M128, smallest: RegionSize::K4 }

@@ -280,7 +280,7 @@ fn verified(
 /// The most bytes that an instruction has.
 const MAX_INSTRUCTION: u64 = 15;
 
-/// A process that retires no more than so many instructions while a counter counts or branches are recorded is perf. It
+/// A process that retires at most this many instructions while a counter counts or branches are recorded is perf. It
 /// has been seen to retire 72.
 const OF_PERF: usize = 200;
 
@@ -390,9 +390,9 @@ fn buffer_sizes(text: &str) -> Result<Vec<usize>> {
     sizes.map(|size| Ok(usize::from_str_radix(size, 16).context("perf prints no size")? / RECORD)).collect()
 }
 
-/// The branches that perf finds in buffers of so many records, as addresses: those of the truth without the first,
-/// which are perf's own, while the event is being scheduled; and without the last of each buffer, which perf leaves
-/// out.
+/// The branches that perf finds in buffers with these numbers of records, as addresses: those of the truth, without the
+/// first, which are perf's own, while the event is being scheduled, and without the last of each buffer, which perf
+/// leaves out.
 fn in_buffers(truth: &[[u64; 2]], buffers: &[usize]) -> Result<Vec<u64>> {
     let records = buffers.iter().sum();
     let first = truth.len().checked_sub(records).context("perf has recorded more than the log has")?;

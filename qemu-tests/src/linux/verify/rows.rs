@@ -30,7 +30,7 @@ pub enum Check {
     Skidding,
     /// As [`Self::Skidding`], of addresses that were fetched.
     Fetches,
-    /// As [`Self::Samples`], of samples in a trace of Intel PT, each after so many instructions: perf's decoder and
+    /// As [`Self::Samples`], of samples in a trace of Intel PT, with their period in instructions: perf's decoder and
     /// ours find all of them, and each at its instruction.
     Traced(usize),
     /// The last branches, or the calls that have not returned, at each sample: each is one of the truth's.
