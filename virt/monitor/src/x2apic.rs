@@ -152,8 +152,9 @@ pub const fn destination_in_page(destination: u32, low: u32) -> Option<u32> {
         _ if shorthand => Some(0),
         u32::MAX => Some(0xff << 24),
         // Cluster 0.
-        0..=0xff => Some(destination << 24),
-        0x100..=0xffff if low & LOGICAL != 0 => Some((destination & 0xff) << 24),
+        0..=0xffff if low & LOGICAL != 0 => Some((destination & 0xff) << 24),
+        // FFH is an ID like others, but names all processors in xAPIC mode.
+        0..=0xfe => Some(destination << 24),
         _ => None,
     }
 }
@@ -246,7 +247,10 @@ mod tests {
         for (destination, low, high) in [
             (3, 0x4400, Some(0x0300_0000)),
             (u32::MAX, 0x4400, Some(0xff00_0000)),
+            (0xfe, 0x4400, Some(0xfe00_0000)),
+            (0xff, 0x4400, None),
             (0x100, 0x4400, None),
+            (0xff, 0x4c00, Some(0xff00_0000)),
             (logical_id(3), 0x4c00, Some(0x0800_0000)),
             (0x10f, 0x4c00, Some(0x0f00_0000)),
             (0x1_0001, 0x4c00, None),
