@@ -30,9 +30,9 @@
 //!  bytes ─▶ packet ─▶ event ─▶ query ─▶ the caller follows the code itself
 //!                       │
 //!             image ────┤
-//!             (code)    ├────▶ flow    one instruction at a time: exact, and the reference
-//!                       ├────▶ block   one block at a time: runs of instructions without an indirect branch
-//!                       └────▶ graph   all of it, to a sink: the fast way to instructions, blocks and edges
+//!             (code)    ├──▶ flow    an instruction at a time: exact, and the reference
+//!                       ├──▶ block   a block at a time: instructions without an indirect branch between them
+//!                       └──▶ graph   all of it, to a sink: the fast way to instructions, blocks and edges
 //!
 //!  bytes in slices (a ring, a ToPA, what one interrupt found) ─▶ resume ─▶ the same sinks
 //! ```

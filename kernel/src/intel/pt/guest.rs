@@ -30,8 +30,8 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     /// use pugmark_kernel::intel::pt::{PtRunning, PtState};
     /// use pugmark_kernel::{memory::Frames, msr::Msr};
     ///
-    /// /// Runs a guest until something else than a PMI ends it; `enter` takes the value for IA32_RTIT_CTL and returns whether
-    /// /// it was a PMI, which the NMI handler has served meanwhile.
+    /// /// Runs a guest until something else than a PMI ends it; `enter` takes the value for IA32_RTIT_CTL and returns
+    /// /// whether it was a PMI, which the NMI handler has served meanwhile.
     /// fn run_traced<M: Msr, F: Frames>(trace: &mut PtRunning<M, F>, mut enter: impl FnMut(u64) -> bool) {
     ///     loop {
     ///         let (by_pmi, state) = trace.trace_guest(|ctl| enter(ctl.bits()));

@@ -84,7 +84,7 @@ fn perf_counts(text: &str) -> Result<Counts> {
         let row = || -> Option<_> {
             let mut words = line.splitn(3, '|').map(str::trim);
             let (count, object, name) = (words.next()?.parse::<u64>().ok()?, words.next()?, words.next()?);
-            // Behind `[k]` or `[.]`.
+            // After `[k]` or `[.]`.
             Some((count, object, name.get(3..)?.trim()))
         };
         let (count, object, name) = row().with_context(|| format!("no row: {line:?}"))?;
