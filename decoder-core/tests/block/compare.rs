@@ -114,8 +114,9 @@ fn visits(
     Ok(())
 }
 
-/// Visits a trace. With `FILLS` a call of `visit` ends when it has given `most` items, and the next one goes on. Without
-/// it the sink is never asked whether it is full: one call goes to the end or to an error, two outcomes at a time.
+/// Visits a trace. With `FILLS` a call of `visit` ends when it has given `most` items, and the next one goes on.
+/// Without it the sink is never asked whether it is full: one call goes to the end or to an error, two outcomes at a
+/// time.
 fn visits_in_parts<const FILLS: bool>(
     trace: &[u8],
     image: Image<'_>,
