@@ -19,13 +19,15 @@ const PRIME: u64 = 0x0000_0100_0000_01b3;
 pub struct AddressHash {
     count: u64,
     value: u64,
+    /// The lowest byte of `value`, known long before the rest of it: see [`Run`].
+    lowest: u8,
 }
 
 impl AddressHash {
     /// The hash of no address.
     #[must_use]
     pub const fn new() -> Self {
-        Self { count: 0, value: 0xcbf2_9ce4_8422_2325 }
+        Self { count: 0, value: 0xcbf2_9ce4_8422_2325, lowest: 0x25 }
     }
 
     /// Appends one address.
@@ -34,14 +36,16 @@ impl AddressHash {
         for byte in address.to_le_bytes() {
             self.value = (self.value ^ u64::from(byte)).wrapping_mul(PRIME);
         }
+        [self.lowest, ..] = self.value.to_le_bytes();
         self.count += 1;
     }
 
     /// Appends a run of addresses.
     #[inline]
     pub fn add_run(&mut self, run: &Run) {
-        let [low, ..] = self.value.to_le_bytes();
-        self.value = self.value.wrapping_mul(run.factor).wrapping_add(run.added[usize::from(low)]);
+        let lowest = usize::from(self.lowest);
+        self.value = self.value.wrapping_mul(run.factor).wrapping_add(run.added[lowest]);
+        self.lowest = run.lowest[lowest];
         self.count += run.count;
     }
 
@@ -68,7 +72,9 @@ impl Default for AddressHash {
 /// eight for each address.
 ///
 /// An exclusive or with a byte changes only the hash's lowest byte, and a multiplication never carries into lower
-/// bits. So the lowest byte alone decides what is added, and the rest is always multiplied by the same factor.
+/// bits. So the lowest byte alone decides what is added, and the rest is always multiplied by the same factor. It also
+/// decides what the lowest byte is after the run: that has a table of its own, which stays in the first-level cache, so
+/// that the runs after this one need not wait until what this one adds has been fetched.
 ///
 /// ```
 /// use pugmark_decoder_core::hash::{AddressHash, Run};
@@ -85,13 +91,15 @@ pub struct Run {
     factor: u64,
     /// What the run adds, indexed by the hash's lowest byte before the run.
     added: [u64; 256],
+    /// The hash's lowest byte after the run, indexed by the one before it.
+    lowest: [u8; 256],
 }
 
 impl Run {
     /// Prepares the run of these addresses.
     #[must_use]
     pub fn new(addresses: impl IntoIterator<Item = u64>) -> Self {
-        let mut run = Self { count: 0, factor: 1, added: [0; 256] };
+        let mut run = Self { count: 0, factor: 1, added: [0; 256], lowest: [0; 256] };
         for (low, added) in (0..).zip(&mut run.added) {
             *added = low;
         }
@@ -101,6 +109,9 @@ impl Run {
                 run.added.iter_mut().for_each(|hash| *hash = (*hash ^ u64::from(byte)).wrapping_mul(PRIME));
             }
             run.count += 1;
+        }
+        for (lowest, hash) in run.lowest.iter_mut().zip(&run.added) {
+            [*lowest, ..] = hash.to_le_bytes();
         }
         // The loop above counted the lowest byte's own product, which the multiplication in `add_run` does again.
         for (low, added) in (0_u64..).zip(&mut run.added) {
