@@ -28,13 +28,19 @@ impl Predictor {
             return None;
         }
         let (ip, to) = (retired.before.ip, retired.after.ip);
-        let entry = &mut self.entries[(ip ^ ip >> 8) as usize % ENTRIES];
-        let (of, last) = core::mem::replace(entry, (ip, to));
+        let (of, last) = self.went(ip, to);
         Some(match decoded.kind {
             InstructionKind::DirectJump | InstructionKind::DirectCall { .. } => true,
             _ if of == ip => last == to,
             _ => to == decoded.next_ip(&retired.before),
         })
+    }
+
+    /// Notes where the branch at `ip` went. Returns what the entry was before: a branch's address, and where that
+    /// branch went last.
+    #[inline]
+    pub(crate) fn went(&mut self, ip: u64, to: u64) -> (u64, u64) {
+        core::mem::replace(&mut self.entries[(ip ^ ip >> 8) as usize % ENTRIES], (ip, to))
     }
 }
 

@@ -29,7 +29,7 @@ mod tests;
 mod unit;
 mod violations;
 
-pub use processor::{IntelProcessor, VmxTransition};
+pub use processor::{IntelProcessor, NearBranch, NearBranches, VmxTransition};
 pub use profile::{
     CountedEvent, CounterProfile, DebugCtlLayout, DebugStoreProfile, IntelEvent, IntelProfile, LbrProfile,
     PebsProfile,

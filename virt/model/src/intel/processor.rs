@@ -1,6 +1,7 @@
 //! One Intel logical processor, which joins the tracing units.
 
 mod extended_state;
+mod near_branches;
 mod vmx;
 
 use crate::branch::{DecodeCache, InstructionKind};
@@ -24,6 +25,7 @@ use crate::{
     Violations,
 };
 use extended_state::ExtendedState;
+pub use near_branches::{NearBranch, NearBranches};
 pub use vmx::VmxTransition;
 
 /// One logical processor's tracing hardware.

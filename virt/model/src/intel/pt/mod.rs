@@ -16,6 +16,7 @@ mod packetizer;
 #[cfg(test)]
 mod tests;
 
+use crate::branch::InstructionKind;
 use crate::intel::registers::{TRACE_TOPA_PMI, ctl, msr, status};
 use crate::intel::taken_branch::TakenBranch;
 use crate::intel::unit::{Bus, InstructionInfo, SharedState, TracingUnit};
@@ -195,8 +196,21 @@ impl Pt {
         Ok(())
     }
 
+    /// Whether near branches show in the trace in the state `at`, and nothing else does before that state changes.
+    pub(crate) fn traces_near_branches(&self, at: &Context) -> bool {
+        self.trace_en() && self.bytes_per_instruction.is_none() && self.packetizer.traces_near_branches(at)
+    }
+
+    /// A near branch retired, while [`Self::traces_near_branches`]. Returns whether [`Self::finish_event`] has
+    /// something to do then.
+    #[inline]
+    pub(crate) fn near_branch(&mut self, kind: InstructionKind, next_ip: u64, to: u64, tsc: u64) -> bool {
+        self.packetizer.near_branch(kind, next_ip, to, tsc);
+        self.packetizer.buffered().saturating_sub(self.held_back) >= OUTPUT_BATCH || self.packetizer.psb_due()
+    }
+
     /// After packets were generated: moves bytes to the output and handles the consequences.
-    fn finish_event(&mut self, next: &Context, bus: &mut Bus) {
+    pub(crate) fn finish_event(&mut self, next: &Context, bus: &mut Bus) {
         self.note_trace_stop();
         let ready = self.packetizer.buffered().saturating_sub(self.held_back);
         let count = match self.bytes_per_instruction {

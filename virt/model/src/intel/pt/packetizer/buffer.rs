@@ -25,9 +25,14 @@ impl InternalBuffer {
         if self.len + bytes.len() > SIZE {
             return false;
         }
-        for &byte in bytes {
-            self.bytes[(self.start + self.len) % SIZE] = byte;
-            self.len += 1;
+        let place = (self.start + self.len) % SIZE;
+        self.len += bytes.len();
+        if let Some(room) = self.bytes[place..].get_mut(..bytes.len()) {
+            room.copy_from_slice(bytes);
+        } else {
+            let (before, after) = bytes.split_at(SIZE - place);
+            self.bytes[place..].copy_from_slice(before);
+            self.bytes[..after.len()].copy_from_slice(after);
         }
         true
     }

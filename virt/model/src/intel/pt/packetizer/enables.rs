@@ -45,6 +45,11 @@ impl TraceFilter {
         !self.any_filter || within(&self.filters, ip)
     }
 
+    /// Whether no IP is treated in another way than the others.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.any_filter && !self.any_stop
+    }
+
     /// Whether the IP is in a TraceStop range.
     pub(crate) fn stops(&self, ip: u64) -> bool {
         self.any_stop && within(&self.stops, ip)

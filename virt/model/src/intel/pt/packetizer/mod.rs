@@ -24,6 +24,7 @@ mod buffer;
 mod enables;
 mod event_trace;
 mod ip_compression;
+mod near_branch;
 mod overflow;
 mod power;
 mod psb;
@@ -143,6 +144,7 @@ impl Packetizer {
     }
 
     /// The number of bytes in the internal buffer.
+    #[inline]
     pub(crate) fn buffered(&self) -> usize {
         self.stream.buffer.len()
     }
@@ -202,6 +204,7 @@ impl Packetizer {
     }
 
     /// Whether a PSB is due: PacketByteCnt has crossed the period.
+    #[inline]
     pub(crate) fn psb_due(&self) -> bool {
         self.stream.since_psb() >= 2048 << ctl::psb_freq(self.ctl)
     }

@@ -25,6 +25,7 @@ impl RetStack {
     }
 
     /// Pushes a CALL's return address. If the stack is full, the oldest address is lost.
+    #[inline]
     pub(crate) fn push(&mut self, next_ip: u64) {
         self.addresses[self.top] = next_ip;
         self.top = (self.top + 1) % DEPTH;
@@ -32,6 +33,7 @@ impl RetStack {
     }
 
     /// Pops for a RET to `target`. Returns whether the RET goes to the address after its CALL.
+    #[inline]
     pub(crate) fn pop(&mut self, target: u64, elsewhere: ReturnElsewhere) -> bool {
         if self.len == 0 {
             return false;

@@ -57,6 +57,7 @@ impl PacketStream {
     }
 
     /// Adds the outcome of a conditional branch or a compressed RET.
+    #[inline]
     pub(super) fn branch_outcome(&mut self, taken: bool) {
         if self.overflowed {
             return;
@@ -74,6 +75,7 @@ impl PacketStream {
     }
 
     /// Adds a TIP that may be deferred.
+    #[inline]
     pub(super) fn deferrable_tip(&mut self, target: u64) {
         if self.overflowed {
             return;
@@ -163,6 +165,7 @@ impl PacketStream {
     }
 
     /// Bytes since the last PSB.
+    #[inline]
     pub(super) const fn since_psb(&self) -> u32 {
         self.since_psb
     }
@@ -171,6 +174,7 @@ impl PacketStream {
         self.since_psb = bytes;
     }
 
+    #[inline]
     pub(super) const fn overflowed(&self) -> bool {
         self.overflowed
     }
@@ -204,6 +208,7 @@ impl PacketStream {
         self.put(packet)
     }
 
+    #[inline]
     fn cyc(&mut self) {
         if self.overflowed {
             return;

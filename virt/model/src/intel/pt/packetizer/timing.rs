@@ -51,6 +51,7 @@ impl PacketClock {
     }
 
     /// Advances the time, which never goes back.
+    #[inline]
     pub(crate) fn advance(&mut self, tsc: u64) {
         self.tsc = self.tsc.max(tsc);
     }
@@ -107,6 +108,7 @@ impl PacketClock {
     }
 
     /// Returns the cycles to report before a CYC-eligible packet, if a CYC packet is due.
+    #[inline]
     pub(crate) fn take_cycles(&mut self) -> Option<u64> {
         if self.ctl & ctl::CYC_EN == 0 {
             return None;

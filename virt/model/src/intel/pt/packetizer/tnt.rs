@@ -26,11 +26,13 @@ impl TntBuffer {
         Self { bits: 0, len: 0, capacity, held: [0; MAX_HELD_TIPS], held_len: 0 }
     }
 
+    #[inline]
     pub(crate) const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Adds one outcome. Returns whether the buffer is full then.
+    #[inline]
     pub(crate) fn push(&mut self, taken: bool) -> bool {
         self.bits = self.bits << 1 | u64::from(taken);
         self.len += 1;
