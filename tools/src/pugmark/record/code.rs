@@ -118,12 +118,19 @@ impl CodeSnapshots {
                 Some(now) if now.len() == PAGE_BYTES => bytes.copy_from_slice(now),
                 _ => {}
             }
-            // What was executed may have been replaced since.
-            for (address, byte) in (number * PAGE..).zip(&mut bytes) {
-                *byte = executed(address).unwrap_or(*byte);
-            }
             for (address, byte) in own().filter(|(address, _)| address / PAGE == number) {
                 bytes[(address % PAGE) as usize] = byte;
+            }
+            let before = self.pages.get(&number);
+            // The usual case, and a page has hundreds of blocks.
+            if before.is_some_and(|before| before.volatile && before.bytes == bytes) {
+                continue;
+            }
+            // What was executed may have been replaced since.
+            if let Some(before) = before {
+                for at in (0..PAGE_BYTES).filter(|at| bit(&before.executed, *at)) {
+                    bytes[at] = before.bytes[at];
+                }
             }
             fresh.push((number, bytes));
         }

@@ -3,7 +3,7 @@
 
 use super::{RecordError, RecordOptions};
 use pugmark_decoder_core::hash::AddressHash;
-use pugmark_model::intel::{IntelProcessor, IntelSettings};
+use pugmark_model::intel::{IntelProcessor, IntelSettings, NearBranches};
 use pugmark_model::{Context, Delivery, DeliveryKind, ExecMode, FlatMemory, Processor as _, Retired};
 use std::{cell::Cell, io::Write, rc::Rc};
 
@@ -41,7 +41,7 @@ const SIZE_SHIFT: u64 = 6;
 
 /// The output is fetched after this number of instructions and events. Each makes some hundred bytes at most, so the
 /// buffer cannot overflow between two fetches.
-const FETCH_EVERY: u32 = 1024;
+pub(super) const FETCH_EVERY: u32 = 1024;
 
 /// The duration of a system call or a signal in ticks of the TSC. An instruction takes one tick.
 const KERNEL_TICKS: u64 = 1000;
@@ -180,6 +180,28 @@ impl<W: Write> Hardware<W> {
             self.retire((ip, mode), Next::User(next, mode), bytes)?;
         }
         Ok(())
+    }
+
+    /// Lets `report` report near branches of the program in the quick way, if that makes no difference to the trace
+    /// now: to the processor, the truth, and the time, which it advances itself. It must not report more than
+    /// [`FETCH_EVERY`] of them. Returns false if it was not called.
+    pub(super) fn with_near_branches(
+        &mut self,
+        report: impl FnOnce(&mut NearBranches<'_>, &mut AddressHash, &mut u64),
+    ) -> Result<bool, RecordError> {
+        if !self.straight_is_unseen || self.in_kernel {
+            return Ok(false);
+        }
+        let mut memory = memory(&mut self.ram);
+        // The address of the instruction does not matter.
+        let Some(mut branches) = self.processor.near_branches(user(0, ExecMode::Bits64), &mut memory) else {
+            return Ok(false);
+        };
+        let mut tsc = self.clock.get();
+        report(&mut branches, &mut self.truth, &mut tsc);
+        self.clock.set(tsc);
+        self.fetch()?;
+        Ok(true)
     }
 
     /// Reports that an interrupt or exception takes the program to the kernel, before the instruction at `at` or caused

@@ -7,9 +7,13 @@
 //!     thread   blocks → instructions, system calls, signals → the model of the hardware
 //! ```
 //!
+//! Nearly all that a program does is in blocks that end by a near branch and have been executed before: `thread`
+//! follows those without a look at their instructions (`near_branches`).
+//!
 //! The program is that of a processor as the emulator shows it (`-cpu max`), which may be another one than this
 //! machine's: a library that chooses its functions by CPUID may choose others.
 
+mod near_branches;
 #[allow(clippy::missing_safety_doc, reason = "the emulator calls these functions")]
 mod plugin;
 mod process;

@@ -92,6 +92,16 @@ impl Process {
         self.blocks.get(number as usize).cloned()
     }
 
+    /// A block that was asked for before.
+    pub(super) fn known_block(&self, number: u32) -> Option<Rc<Block>> {
+        self.blocks.get(number as usize).cloned()
+    }
+
+    /// Whether signals are handled.
+    pub(super) fn has_handlers(&self) -> bool {
+        !self.handlers.is_empty()
+    }
+
     /// The content of a page as it was reported last.
     pub(super) fn page(&self, number: u64) -> Option<&[u8]> {
         self.pages.get(&number).map(|page| &**page)

@@ -6,10 +6,11 @@ use super::{
         block::{Block, Exit},
         code::{Changed, CodeSnapshots},
         filter::Symbols,
-        hardware::{Clock, FIRST_TSC, Next, PAGE_FAULT, TIMER_VECTOR},
+        hardware::{Clock, FETCH_EVERY, FIRST_TSC, Next, PAGE_FAULT, TIMER_VECTOR},
         maps::TaskMapping,
         part::{OpenPart, PartNumber},
     },
+    near_branches::NotedBlocks,
     plugin::wire::{Kind, MESSAGE, Ring, bytes},
     process::Process,
 };
@@ -32,8 +33,10 @@ pub(super) struct Thread<'a> {
     program: String,
     clock: Clock,
     code: CodeSnapshots,
-    /// Which blocks are in `code`, by the blocks' numbers.
-    noted: Vec<bool>,
+    /// The blocks that are in `code`, by their numbers.
+    noted: NotedBlocks,
+    /// Blocks that were executed, and are not in the truth yet.
+    executed_blocks: Vec<u32>,
     mappings: Vec<TaskMapping>,
     /// Whether `mappings` lacks functions that are to be traced, so that a part can begin only with other mappings.
     lacks_functions: bool,
@@ -83,7 +86,8 @@ impl<'a> Thread<'a> {
             program: String::new(),
             clock: Rc::new(FIRST_TSC.into()),
             code: CodeSnapshots::default(),
-            noted: vec![],
+            noted: NotedBlocks::default(),
+            executed_blocks: vec![],
             mappings: vec![],
             lacks_functions: false,
             part: None,
@@ -133,11 +137,14 @@ impl<'a> Thread<'a> {
 
     /// Reads what the thread did, as far as it is its turn. Returns whether there was anything.
     pub(super) fn read(&mut self, process: &mut Process) -> Result<bool, RecordError> {
-        for n in 0..TURN {
+        let mut read = 0;
+        while read < TURN {
+            read += self.follow_near_branches(process)?;
             let Some(word) = self.ring.peek() else {
                 self.ring.release();
-                return Ok(n > 0);
+                return Ok(read > 0);
             };
+            read += 1;
             let item = if word & MESSAGE == 0 {
                 self.ring.take_word();
                 if self.over {
@@ -160,6 +167,45 @@ impl<'a> Thread<'a> {
         }
         self.ring.release();
         Ok(true)
+    }
+
+    /// Follows the program while it goes from a block that is known to another one, as the first one's end says.
+    /// Returns the number of words read.
+    fn follow_near_branches(&mut self, process: &Process) -> Result<usize, RecordError> {
+        if self.over || self.held.is_some() || self.partial.is_some() || self.executes {
+            return Ok(0);
+        }
+        let (Some(part), Some((number, _))) = (&mut self.part, &self.current) else { return Ok(0) };
+        let (noted, ring, executed) = (&mut self.noted, &mut self.ring, &mut self.executed_blocks);
+        let mut number = *number;
+        let mut left = self.budget.get();
+        executed.clear();
+        part.hardware.with_near_branches(|branches, truth, tsc| {
+            let Some(mut block) = noted.get(number) else { return };
+            for _ in 0..FETCH_EVERY {
+                let Some(word) = ring.peek().filter(|word| word & MESSAGE == 0) else { break };
+                let Some(next) = noted.get(word) else { break };
+                if !block.leads_to(next.start, process) || left <= block.count {
+                    break;
+                }
+                ring.take_word();
+                executed.push(number);
+                left -= block.count;
+                *tsc += block.count;
+                let goes_on = block.branch.is_none_or(|branch| branches.retire(&branch, next.start, *tsc));
+                (number, block) = (word, next);
+                if !goes_on {
+                    break;
+                }
+            }
+            noted.add(executed, truth);
+        })?;
+        let read = executed.len();
+        if read > 0 {
+            self.budget.set(left);
+            self.current = process.known_block(number).map(|block| (number, block));
+        }
+        Ok(read)
     }
 
     fn handle(&mut self, process: &mut Process, item: Item) -> Result<(), RecordError> {
@@ -220,7 +266,7 @@ impl<'a> Thread<'a> {
                 if self.budget.get() == 0 {
                     return Ok(());
                 }
-                if self.noted.get(number as usize) != Some(&true) {
+                if !self.noted.contains(number) {
                     self.note(process, number, &block)?;
                 }
                 self.current = Some((number, block));
@@ -399,13 +445,11 @@ impl<'a> Thread<'a> {
         if self.code.note(block, &page) == Err(Changed) {
             self.end_part(block.start, Cause::Changed)?;
             self.code = CodeSnapshots::default();
-            self.noted.clear();
+            self.noted = NotedBlocks::default();
             // Into an empty image everything fits.
             let _ = self.code.note(block, &page);
         }
-        let number = number as usize;
-        self.noted.resize(self.noted.len().max(number + 1), false);
-        self.noted[number] = true;
+        self.noted.insert(number, block);
         if self.part.is_none() && !self.lacks_functions {
             self.begin_part()?;
         }

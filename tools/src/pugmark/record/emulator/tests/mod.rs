@@ -1,5 +1,6 @@
 //! Tests with a scripted program: the rings are written here, in place of the plugin.
 
+mod near_branches;
 mod processes;
 
 use super::*;
