@@ -13,6 +13,7 @@ mod peers;
 mod plot;
 mod race;
 mod record;
+mod recorder;
 mod report;
 mod scaling;
 mod synthetic;
@@ -64,6 +65,9 @@ pub(crate) struct BenchOptions {
     /// Compare with libipt only: the others are built on first use, which takes a minute
     #[arg(long)]
     no_peers: bool,
+    /// Measure how many times as long programs take while they are recorded
+    #[arg(long, conflicts_with_all = ["record", "made", "trace", "capi", "plots", "json"])]
+    recorder: bool,
     /// Measure our libipt.so.2 beside the installed one, each called through its C interface
     #[arg(long, conflicts_with = "plots")]
     capi: bool,
@@ -77,6 +81,9 @@ pub(crate) struct BenchOptions {
 
 /// Runs `cargo xtask bench`.
 pub(crate) fn bench(options: &BenchOptions) -> Result<()> {
+    if options.recorder {
+        return recorder::measure();
+    }
     // libipt reads code from files; the generated code is written here.
     let scratch = std::env::temp_dir().join(format!("pugmark-bench-{}", std::process::id()));
     fs::create_dir_all(&scratch)?;

@@ -16,11 +16,15 @@ use std::{
 };
 
 /// The inputs of the programs.
-const INPUTS: [(&str, &str); 3] = [
+const INPUTS: [(&str, &str); 4] = [
     ("sample.py", include_str!("inputs/sample.py")),
     ("sample.sql", include_str!("inputs/sample.sql")),
     ("sample.c", include_str!("inputs/sample.c")),
+    ("threads.c", include_str!("inputs/threads.c")),
 ];
+
+/// `sample.sql` with more rows.
+const LARGE_SQL: &str = "large.sql";
 
 /// The input of the compressors: about as many bytes as they need to be traced to the end.
 const TEXT: &str = "sample.txt";
@@ -95,16 +99,24 @@ fn make(folder: &Path, names: &[&String]) -> Result<()> {
     );
     cargo(&["build", "--release", "--quiet", "-p", "pugmark-tools", "--bin", "pugmark"], &[])?;
     let inputs = folder.join("inputs");
-    fs::create_dir_all(&inputs)?;
-    for (name, contents) in INPUTS {
-        fs::write(inputs.join(name), contents)?;
-    }
-    fs::write(inputs.join(TEXT), text())?;
+    write_inputs(&inputs)?;
     for name in names {
         let begin = Instant::now();
         record(folder, &inputs, name)?;
         println!("  {name}: {:.0} s", begin.elapsed().as_secs_f64());
     }
+    Ok(())
+}
+
+/// Writes the inputs of all programs into a folder.
+pub(super) fn write_inputs(inputs: &Path) -> Result<()> {
+    fs::create_dir_all(inputs)?;
+    for (name, contents) in INPUTS {
+        fs::write(inputs.join(name), contents)?;
+    }
+    fs::write(inputs.join(TEXT), text())?;
+    let (_, sql) = INPUTS[1];
+    fs::write(inputs.join(LARGE_SQL), sql.replace("i < 4000", "i < 60000"))?;
     Ok(())
 }
 
@@ -146,7 +158,8 @@ fn record(folder: &Path, inputs: &Path, name: &str) -> Result<()> {
     Ok(())
 }
 
-fn argument(word: &str, inputs: &Path) -> Result<PathBuf> {
+/// The path that an argument stands for.
+pub(super) fn argument(word: &str, inputs: &Path) -> Result<PathBuf> {
     match word.strip_prefix('{').and_then(|word| word.strip_suffix('}')) {
         Some("cc1") => {
             let output = Command::new("gcc").arg("-print-prog-name=cc1").output();
