@@ -228,7 +228,7 @@ fn a_child_has_the_handlers_that_were_set_right_before_it_was_made() {
         let counts: Vec<_> = recording.parts.iter().map(check).collect();
         assert_eq!(
             (recording.ending, counts),
-            (Ending::Exit(0), [vec![0], vec![1; 20]].concat()),
+            (Ending::Exit(0), [vec![0], vec![2; 20]].concat()),
             "{engine:?}"
         );
     });

@@ -298,21 +298,26 @@ int main(int count, char **words) {
 }
 "#;
 
-/// Children whose handlers were set right before they were made, each another one than the child before. The first
-/// instruction of `bad` is executed, the second faults.
+/// Children whose handlers were set right before they were made, each another one than the child before. The first two
+/// instructions of `bad` are executed. The third, a call, faults because there is no stack: it begins and leads to a
+/// place where a call of `bad` does not lead, and only who knows the handler knows why.
 pub(crate) const INHERITED: &str = r#"
 __asm__(".globl bad\n.type bad, @function\n"
         "bad: mov $8, %eax\n"
-        "mov %eax, (%rax)\n ret\n"
+        "mov %rax, %rsp\n call bad\n"
         ".size bad, . - bad\n");
 int bad(void);
+static char stack[1 << 16];
 static void one(int signal) { _exit(1); }
 static void two(int signal) { _exit(2); }
 
 int main(void) {
+    stack_t other = { .ss_sp = stack, .ss_size = sizeof stack };
+    if (sigaltstack(&other, 0)) return 1;
     for (int i = 0; i < 20; i++) {
         int status;
-        signal(SIGSEGV, i % 2 ? one : two);
+        struct sigaction action = { .sa_handler = i % 2 ? one : two, .sa_flags = SA_ONSTACK };
+        if (sigaction(SIGSEGV, &action, 0)) return 1;
         if (!fork()) _exit(bad());
         if (wait(&status) < 0 || status != (i % 2 ? 1 : 2) << 8) return 1;
     }
