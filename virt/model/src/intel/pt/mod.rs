@@ -206,13 +206,19 @@ impl Pt {
     #[inline]
     pub(crate) fn near_branch(&mut self, kind: InstructionKind, next_ip: u64, to: u64, tsc: u64) -> bool {
         self.packetizer.near_branch(kind, next_ip, to, tsc);
-        self.packetizer.buffered().saturating_sub(self.held_back) >= OUTPUT_BATCH || self.packetizer.psb_due()
+        self.ready() >= OUTPUT_BATCH || self.packetizer.psb_due()
+    }
+
+    /// How many bytes may leave the internal buffer.
+    #[inline]
+    fn ready(&self) -> usize {
+        self.packetizer.buffered().saturating_sub(self.held_back)
     }
 
     /// After packets were generated: moves bytes to the output and handles the consequences.
     pub(crate) fn finish_event(&mut self, next: &Context, bus: &mut Bus) {
         self.note_trace_stop();
-        let ready = self.packetizer.buffered().saturating_sub(self.held_back);
+        let ready = self.ready();
         let count = match self.bytes_per_instruction {
             Some(drain) => ready.min(drain),
             None if ready >= OUTPUT_BATCH => ready,
