@@ -119,11 +119,13 @@ impl Calls {
                     self.last = Some(Transfer { ip: from, next: None, class: Class::FarCall });
                     step
                 }
-                EventKind::Enabled { .. }
-                | EventKind::Disabled
-                | EventKind::AsyncDisabled { .. }
-                | EventKind::Overflow
-                | EventKind::Stop => {
+                EventKind::AsyncDisabled { at } => {
+                    // The branch before it was executed, though the instruction that it led to was not.
+                    let step = self.arrive(at);
+                    self.forget();
+                    step
+                }
+                EventKind::Enabled { .. } | EventKind::Disabled | EventKind::Overflow | EventKind::Stop => {
                     self.forget();
                     None
                 }
@@ -246,11 +248,26 @@ mod tests {
     }
 
     #[test]
+    fn a_branch_to_an_instruction_that_faults_is_a_step() {
+        for (class, kind, depth) in
+            [(Class::NearCall, StepKind::Call, 1), (Class::NearReturn, StepKind::Return, -1)]
+        {
+            let items = [
+                insn(0x10, 5, class),
+                event(EventKind::AsyncDisabled { at: 0x40 }),
+                event(EventKind::Enabled { resumed: true }),
+                insn(0x40, 1, Class::Other),
+            ];
+            assert_eq!(steps(&items), [(kind, 0x10, 0x40, depth)]);
+        }
+    }
+
+    #[test]
     fn what_follows_a_gap_is_no_step() {
         let gaps = [
             EventKind::Enabled { resumed: false },
             EventKind::Disabled,
-            EventKind::AsyncDisabled { at: 0x40 },
+            EventKind::AsyncDisabled { at: 0x15 },
             EventKind::Overflow,
             EventKind::Stop,
         ];

@@ -370,15 +370,15 @@ fn every_view_of_a_recording_names_its_parts() {
     assert_eq!(view(&["flamegraph", "-f", "folded"]), format!("0x1000 {COUNT}\n"));
     assert_eq!(rows("thread"), json!([row(".", COUNT, 100.0)]));
     let entered = "               0 instructions  in 0x1000\n";
-    let left = "               6 instructions  return\n";
-    assert_eq!(view(&["last"]), [".\n", entered, left].concat());
+    assert_eq!(view(&["last"]), [".\n", entered, "it ended at 0x1002\n"].concat());
 
     folder.part("rec/task-2", &[PSB, STATE, TNT], &truth());
     assert_eq!(view(&["flamegraph", "-f", "folded"]), format!(".;0x1000 {COUNT}\ntask-2;0x1000 {COUNT}\n"));
     assert_eq!(rows("thread"), json!([row(".", COUNT, 50.0), row("task-2", COUNT, 50.0)]));
     let last = view(&["last"]);
     let names: Vec<&str> = last.lines().filter(|line| !line.starts_with(' ')).collect();
-    assert_eq!(names, [".", "task-2"], "{last}");
+    let end = "it ended at 0x1002";
+    assert_eq!(names, [".", end, "task-2", end], "{last}");
     assert_eq!(view(&["script", "-F", "ip"]).lines().count() as u64, 2 * COUNT);
     let edges = view(&["coverage", "-f", "edges"]);
     assert_eq!(edges, "0x1002 0x1005 2\n0x1006 0x1000 2\n");

@@ -1,4 +1,5 @@
-//! `pugmark last`: the calls and returns before the end of a trace, or before a function was entered.
+//! `pugmark last`: the calls and returns before the end of a trace, and where it ended; or what was before a function was
+//! entered.
 
 use super::{
     named_trace::NamedTrace,
@@ -46,6 +47,12 @@ pub struct LastOptions {
 struct Last {
     most: usize,
     depth: usize,
+    /// The functions that have not been left: the call of each, and where it went.
+    frames: Vec<(Option<u64>, u64)>,
+    /// Where the trace ended.
+    end: Option<u64>,
+    /// Nothing more counts: the trace has ended.
+    is_over: bool,
     kept: VecDeque<(Time, usize, Happening)>,
     /// What was kept when the function was entered last.
     found: Option<VecDeque<(Time, usize, Happening)>>,
@@ -53,15 +60,36 @@ struct Last {
 
 impl Last {
     fn new(most: NonZeroUsize) -> Self {
-        Self { most: most.get(), depth: 0, kept: VecDeque::new(), found: None }
+        Self {
+            most: most.get(),
+            depth: 0,
+            frames: vec![],
+            end: None,
+            is_over: false,
+            kept: VecDeque::new(),
+            found: None,
+        }
     }
 
     fn add(&mut self, time: Time, what: Happening, is_before: impl Fn(u64) -> bool) {
+        if self.is_over {
+            return;
+        }
         let stops = matches!(what, Happening::Enter { from: Some(_), to } if is_before(to));
         let depth = self.depth;
         match what {
-            Happening::Enter { .. } => self.depth += 1,
-            Happening::Leave => self.depth = self.depth.saturating_sub(1),
+            Happening::Enter { from, to } => {
+                self.depth += 1;
+                self.frames.push((from, to));
+            }
+            Happening::Leave => {
+                self.depth = self.depth.saturating_sub(1);
+                self.frames.pop();
+            }
+            Happening::End(at) => {
+                (self.end, self.is_over) = (at, true);
+                return;
+            }
             _ => {}
         }
         let depth = depth.min(self.depth);
@@ -75,6 +103,14 @@ impl Last {
     }
 }
 
+impl Last {
+    /// Where the trace ended, and the calls that had not returned, the innermost first.
+    fn end(&self, names: &TracedSymbols) -> Vec<String> {
+        let calls = self.frames.iter().rev().map_while(|(from, _)| *from);
+        self.end.into_iter().chain(calls).map(|ip| place(names, ip)).collect()
+    }
+}
+
 /// Runs `pugmark last`.
 ///
 /// # Errors
@@ -84,6 +120,7 @@ pub fn run(options: &LastOptions) -> Result<ExitCode> {
     let (mut text, mut parts, mut found) = (String::new(), vec![], options.before.is_none());
     for traced in options.input.traces()? {
         let (names, last, unit) = options.last(&traced, &mut progress)?;
+        let end = if options.before.is_some() { vec![] } else { last.end(&names) };
         let kept = if options.before.is_some() { last.found } else { Some(last.kept) };
         let Some(kept) = kept else { continue };
         found = true;
@@ -95,10 +132,13 @@ pub fn run(options: &LastOptions) -> Result<ExitCode> {
             let indent = "  ".repeat(depth - least);
             text += &format!("{:>16} {unit}  {indent}{}\n", time.at, line(&names, what));
         }
+        for (number, place) in end.iter().enumerate() {
+            text += &format!("{}{place}\n", if number == 0 { "it ended at " } else { "  called at " });
+        }
         let entry = |(time, depth, what): &(Time, usize, Happening)| json!({ "at": time.at, "instructions": time.insns, "depth": depth, "what": line(&names, what) });
         let title = traced.part.as_ref().map(super::recording::IndexedPart::title);
         parts
-            .push(json!({ "part": title, "unit": unit, "last": kept.iter().map(entry).collect::<Vec<_>>() }));
+            .push(json!({ "part": title, "unit": unit, "last": kept.iter().map(entry).collect::<Vec<_>>(), "end": end }));
     }
     if !found {
         let function = options.before.as_deref().unwrap_or_default();
@@ -141,6 +181,7 @@ fn line(names: &TracedSymbols, what: &Happening) -> String {
         Happening::On => "(traced again)".into(),
         Happening::Loss(why) => format!("LOST: {why}"),
         Happening::Mark(text) => text.clone(),
+        Happening::End(_) => "the end".into(),
     }
 }
 
@@ -174,9 +215,35 @@ mod tests {
             (Happening::On, "(traced again)"),
             (Happening::Loss("full".into()), "LOST: full"),
             (Happening::Mark("a mark".into()), "a mark"),
+            (Happening::End(Some(0x1004)), "the end"),
         ] {
             assert_eq!(line(&names, &what), expected);
         }
+    }
+
+    #[test]
+    fn the_end_is_a_place_and_the_calls_that_led_to_it() {
+        let names = TracedSymbols::known(&[("a", 0x1000, 0x1010), ("b", 0x1020, 0x1030)], &[]);
+        let mut last = Last::new(NonZeroUsize::MIN);
+        let enter = |from, to| Happening::Enter { from, to };
+        for what in [
+            enter(None, 0x1000),
+            enter(Some(0x1004), 0x1020),
+            enter(Some(0x1024), 0x1000),
+            Happening::Leave,
+            Happening::Off,
+            Happening::End(Some(0x1028)),
+            // What was open is left now, but not by the program.
+            Happening::Leave,
+            Happening::Leave,
+        ] {
+            last.add(Time::default(), what, |_| false);
+        }
+        assert_eq!(last.end(&names), ["b+0x8", "a+0x4"]);
+        assert_eq!(
+            last.kept.iter().map(|(_, depth, what)| (*depth, what)).collect::<Vec<_>>(),
+            [(2, &Happening::Off)]
+        );
     }
 
     #[test]

@@ -33,6 +33,9 @@ pub(super) enum Happening {
     Loss(String),
     /// Something to note.
     Mark(String),
+    /// The trace ends at the instruction at this address, if one was executed. It was not executed itself if tracing
+    /// stopped before it, as at a fault. All functions that have not been left are left after this.
+    End(Option<u64>),
 }
 
 /// When something happens.
@@ -161,6 +164,7 @@ pub(super) fn walk(
                         state.set_time(when(decoder.span(), state.time.insns));
                         state.insn(insn.ip, step);
                     }
+                    state.at = Some(insn.ip);
                     state.time.insns += 1;
                     progress.step(|| decoder.held());
                 }
@@ -169,6 +173,9 @@ pub(super) fn walk(
                     if !event.status {
                         state.set_time(when(Span::at(event.offset), state.time.insns));
                         step.into_iter().for_each(|step| state.transfer(step));
+                        if let EventKind::AsyncDisabled { at } = event.kind {
+                            state.at = Some(at);
+                        }
                         state.event(event.kind);
                     }
                 }
@@ -178,6 +185,7 @@ pub(super) fn walk(
         state.set_time(when(decoder.span(), state.time.insns));
     }
     progress.end();
+    state.say(Happening::End(state.at));
     state.unwind(0);
     state.time
 }
@@ -188,6 +196,8 @@ struct State<'v> {
     frames: Vec<Frame>,
     calls: Calls,
     time: Time,
+    /// The last instruction, or the one before which tracing stopped.
+    at: Option<u64>,
     /// Nothing is traced now.
     off: bool,
     /// The next instruction is the first one, or the first one after a loss.
@@ -197,7 +207,15 @@ struct State<'v> {
 
 impl<'v> State<'v> {
     fn new(visit: &'v mut dyn FnMut(Time, Happening)) -> Self {
-        Self { frames: vec![], calls: Calls::new(), time: Time::default(), off: false, begins: true, visit }
+        Self {
+            frames: vec![],
+            calls: Calls::new(),
+            time: Time::default(),
+            at: None,
+            off: false,
+            begins: true,
+            visit,
+        }
     }
 
     /// Sets the time. It never goes back.

@@ -145,7 +145,7 @@ impl<'t> FlameStack<'t> {
             Happening::Loss(_) if self.is_lost() => {}
             Happening::Loss(_) => self.enter(LOST),
             Happening::Leave | Happening::On => self.leave(),
-            Happening::Mark(_) => {}
+            Happening::Mark(_) | Happening::End(_) => {}
         }
     }
 
