@@ -49,7 +49,7 @@ pub enum Engine {
     Auto,
     /// This processor, one instruction at a time, by ptrace. The reference.
     Stepping,
-    /// QEMU's user-mode emulator, which is some hundred times as fast.
+    /// QEMU's user-mode emulator, which is some thousand times as fast.
     Emulator,
 }
 

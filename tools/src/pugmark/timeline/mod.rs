@@ -108,13 +108,23 @@ pub fn run(options: &TimelineOptions) -> Result<ExitCode> {
     if left == 0 {
         output::tell(format_args!("pugmark: warning: only the first {drawn} calls are drawn: --calls N"));
     }
+    if drawing.unit == Unit::Instructions && drawing.tracks.len() > 1 {
+        output::tell(format_args!(
+            "pugmark: warning: without TSC packets each thread begins at 0: pugmark record --tsc --mtc --cyc"
+        ));
+    }
     let bytes = match options.format {
         TimelineFormat::Html => page::page(&drawing).into_bytes(),
         TimelineFormat::Perfetto => perfetto::trace(&drawing),
     };
     let file = options.out.display();
     fs::write(&options.out, bytes).with_context(|| format!("cannot write {file}"))?;
-    output::print(|out| writeln!(out, "{file}: {drawn} calls of {} threads", drawing.tracks.len()))?;
+    let count = |number, one: &str| match number {
+        1 => format!("1 {one}"),
+        several => format!("{several} {one}s"),
+    };
+    let (calls, threads) = (count(drawn, "call"), count(drawing.tracks.len(), "thread"));
+    output::print(|out| writeln!(out, "{file}: {calls} of {threads}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -199,6 +209,7 @@ impl Drawer {
             Happening::Loss(why) => self.loss = Some((time.at, why)),
             Happening::Mark(text) => self.track.marks.push((time.at, text)),
             Happening::Off => self.track.marks.push((time.at, "not traced from here".into())),
+            Happening::End(_) => {}
             Happening::On => self.track.marks.push((time.at, "traced again".into())),
         }
     }

@@ -1,4 +1,4 @@
-//! Records a program that QEMU's user-mode emulator executes, some hundred times as fast as by stepping.
+//! Records a program that QEMU's user-mode emulator executes, some thousand times as fast as by stepping.
 //!
 //! ```text
 //!   pugmark record                          qemu-x86_64, one for each process of the program

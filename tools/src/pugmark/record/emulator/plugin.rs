@@ -296,10 +296,17 @@ fn with_thread(index: c_uint, act: impl FnOnce(&mut PluginThread)) {
     act(unsafe { &mut *thread });
 }
 
+/// In what a block is registered with: threads can wait for one another in it.
+const MEETS_THREADS: u64 = 1 << 63;
+
 extern "C" fn block_begins(index: c_uint, block: *mut c_void) {
-    let (number, expected) = (block as u64 as u32, block as u64 >> 32);
+    let (number, expected) = (block as u64 as u32, (block as u64 & !MEETS_THREADS) >> 32);
     with_thread(index, |thread| {
         thread.settle();
+        if block as u64 & MEETS_THREADS != 0 {
+            thread.publish_clock();
+            thread.follow_clock();
+        }
         thread.expected = expected;
         thread.ring.write_word(number);
     });
@@ -313,6 +320,21 @@ extern "C" fn instruction_begins(index: c_uint, _: *mut c_void) {
         // SAFETY: see `with_thread`; the block that the instruction is in has begun.
         let counted = unsafe { &*thread }.ring.header();
         counted.counted_self.store(counted.counted_self.load(Relaxed) + 1, Relaxed);
+    }
+}
+
+/// Whether threads hand something over by this instruction, or wait for it: a locked one, XCHG with memory, PAUSE. What
+/// comes after it in one thread is later than what came before it in another: the clocks of threads meet here.
+fn meets_threads(instruction: &[u8]) -> bool {
+    const LOCK: u8 = 0xf0;
+    const REPEAT: u8 = 0xf3;
+    let is_prefix = |byte: &u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
+    let prefixes = instruction.iter().take_while(|byte| is_prefix(byte)).count();
+    let (prefixes, opcode) = instruction.split_at(prefixes);
+    match opcode {
+        [0x86 | 0x87, modrm, ..] if modrm >> 6 != 3 => true,
+        [0x90, ..] if prefixes.contains(&REPEAT) => true,
+        _ => prefixes.contains(&LOCK),
     }
 }
 
@@ -345,9 +367,15 @@ extern "C" fn translates(_: PluginId, block: Opaque) {
     process
         .definitions
         .write(Kind::Block, &[&number_bytes, &address.to_le_bytes(), &count_bytes, &lengths, &code]);
-    let data = (u64::from(number) | (count as u64) << 32) as *mut c_void;
-    (api.on_block)(block, block_begins, NO_REGISTERS, data);
     let by_thread = HAS_THREADS.load(Relaxed);
+    let mut starts = lengths.iter().scan(0, |end, length| {
+        *end += usize::from(*length);
+        Some(*end - usize::from(*length))
+    });
+    let meets = by_thread && starts.any(|start| meets_threads(&code[start..]));
+    let flag = if meets { MEETS_THREADS } else { 0 };
+    let data = (u64::from(number) | (count as u64) << 32 | flag) as *mut c_void;
+    (api.on_block)(block, block_begins, NO_REGISTERS, data);
     for insn in instructions {
         if by_thread {
             (api.on_instruction)(insn, instruction_begins, NO_REGISTERS, null_mut());
@@ -579,4 +607,36 @@ pub unsafe extern "C" fn qemu_plugin_install(
         Some(())
     };
     if begin().is_some() { 0 } else { -1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_meet_at_locked_instructions_and_where_they_spin() {
+        let rows: [(&[u8], bool); 14] = [
+            // lock cmpxchg [rdi], ecx; with REX.W; with a segment before it
+            (&[0xf0, 0x0f, 0xb1, 0x0f], true),
+            (&[0xf0, 0x48, 0x0f, 0xb1, 0x0f], true),
+            (&[0x64, 0xf0, 0xff, 0x0f], true),
+            // xchg [rdi], eax; xchg [rdi], al; xchg edi, eax
+            (&[0x87, 0x07], true),
+            (&[0x86, 0x07], true),
+            (&[0x48, 0x87, 0x07], true),
+            (&[0x87, 0xc7], false),
+            // pause; nop; rep ret
+            (&[0xf3, 0x90], true),
+            (&[0x90], false),
+            (&[0xf3, 0xc3], false),
+            // mov [rdi], eax; its displacement looks like the prefix
+            (&[0x89, 0x07], false),
+            (&[0x8b, 0x47, 0xf0], false),
+            (&[0xf0], true),
+            (&[], false),
+        ];
+        for (bytes, meets) in rows {
+            assert_eq!(meets_threads(bytes), meets, "{bytes:02x?}");
+        }
+    }
 }
