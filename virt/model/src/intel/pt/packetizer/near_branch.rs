@@ -16,7 +16,6 @@ impl Packetizer {
         let clocks = ctl::MTC_EN | ctl::CYC_EN;
         at.mode == ExecMode::Bits64
             && self.packet_en()
-            && self.filter.context(at, true)
             && self.filter.is_open()
             && self.ctl & (clocks | ctl::DIS_TNT) == 0
             && !self.in_c_state
