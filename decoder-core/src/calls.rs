@@ -119,12 +119,8 @@ impl Calls {
                     self.last = Some(Transfer { ip: from, next: None, class: Class::FarCall });
                     step
                 }
-                EventKind::AsyncDisabled { at } => {
-                    // The branch before it was executed, though the instruction that it led to was not.
-                    let step = self.arrive(at);
-                    self.forget();
-                    step
-                }
+                // The branch before it was executed, though the instruction that it led to was not.
+                EventKind::AsyncDisabled { at } => self.arrive(at),
                 EventKind::Enabled { .. } | EventKind::Disabled | EventKind::Overflow | EventKind::Stop => {
                     self.forget();
                     None

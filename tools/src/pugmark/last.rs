@@ -1,4 +1,4 @@
-//! `pugmark last`: the calls and returns before the end of a trace, and where it ended; or what was before a function was
+//! `pugmark last`: the calls and returns before the end of a trace, and where it ended; or those before a function was
 //! entered.
 
 use super::{
