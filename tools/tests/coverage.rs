@@ -105,6 +105,7 @@ fn refusals_say_what_to_do() {
         (&["-f", "drcov", "--of", "code", "--json", "trace"], "leave out --json"),
         (&["-f", "lcov", "trace"], "name its file with --of"),
         (&["-f", "lcov", "--of", "code", "--diff", "trace", "trace"], "make a file for each trace"),
+        (&["-f", "lines", "--json", "--of", "code", "trace"], "leave out --json"),
         (&["--of", "code", "--raw", "code:0x1000", "trace"], "--of code"),
         (&["--of", "/proc/self/exe", "--raw", "code:0x1000", "trace"], "--of /proc/self/exe:0x400000"),
         (&["-f", "edges", "missing"], "cannot read the trace missing"),

@@ -43,7 +43,7 @@ pub enum PugmarkCommand {
     Timeline(timeline::TimelineOptions),
     /// Draw how much each chain of calls took, or write it as folded stacks
     Flamegraph(flamegraph::FlameOptions),
-    /// Count what was executed by function, object file or thread
+    /// Count what was executed by function, line of source, object file or thread
     Report(report::ReportOptions),
     /// Print each instruction that was executed, as perf script does
     Script(script::ScriptOptions),

@@ -27,6 +27,7 @@ use std::{
 Examples:
   pugmark report a.rec                                the functions with the most instructions first
   pugmark report --by line a.rec                      the lines of source with the most instructions first
+  pugmark report --by inlined,line a.rec              the same, with the functions that they were inlined from
   pugmark report --by object,thread --csv a.rec       a table for other programs
   pugmark report --sort calls --percent-limit 1 --symfs root perf.data"
 )]

@@ -58,7 +58,7 @@ impl Report<'_> {
     }
 
     /// Whether a line is printed, and what it begins with: all that was executed, or the difference.
-    fn sign(&self, mine: bool, others: bool) -> Option<&'static str> {
+    pub(super) fn sign(&self, mine: bool, others: bool) -> Option<&'static str> {
         match (self.other, mine, others) {
             (None, ..) => Some(""),
             (_, true, false) => Some("- "),

@@ -1,8 +1,8 @@
-//! Lines of source as lcov's tracefiles have them, which `genhtml` and many other programs read.
+//! Lines of source: one by one, and as lcov's tracefiles have them, which `genhtml` and many other programs read.
 //!
 //! Source: lcov 1.16, geninfo(1), "FILES".
 
-use super::formats::Report;
+use super::{executed::Executed, formats::Report};
 use crate::pugmark::symbols::{SourceLine, SourceLines};
 use std::{
     collections::BTreeMap,
@@ -19,21 +19,26 @@ struct FileLines {
 }
 
 impl Report<'_> {
-    /// The lines of the blocks' file, whose addresses were moved by `moved`. A line was executed as often as the one of
-    /// its instructions that was executed most.
-    fn source_files(&self, source: &SourceLines, moved: u64) -> BTreeMap<Rc<str>, FileLines> {
+    /// The lines of the blocks' file, whose addresses were moved by `moved`, in a run. A line was executed as often as
+    /// the one of its instructions that was executed most.
+    fn source_files(
+        &self,
+        executed: &Executed,
+        source: &SourceLines,
+        moved: u64,
+    ) -> BTreeMap<Rc<str>, FileLines> {
         let mut files: BTreeMap<Rc<str>, FileLines> = BTreeMap::new();
         for piece in self.blocks.iter().flat_map(|blocks| &blocks.pieces) {
             let [from, to] = [piece.addresses.start, piece.addresses.end].map(|at| at.wrapping_sub(moved));
             let rows = source.lines(from..to);
             for (row, SourceLine { file, line }) in &rows {
                 let place = row.start.wrapping_add(moved)..row.end.wrapping_add(moved);
-                let most = self.executed.insns.range(place).map(|(_, count)| *count).max().unwrap_or(0);
+                let most = executed.insns.range(place).map(|(_, count)| *count).max().unwrap_or(0);
                 let known = files.entry(file.clone()).or_default().lines.entry(*line).or_default();
                 *known = most.max(*known);
             }
             if let Some((_, SourceLine { file, line })) = rows.first().filter(|(row, _)| row.start <= from) {
-                let count = self.executed.insns.get(&piece.addresses.start).copied().unwrap_or_default();
+                let count = executed.insns.get(&piece.addresses.start).copied().unwrap_or_default();
                 let functions = &mut files.entry(file.clone()).or_default().functions;
                 *functions.entry((*line, piece.name.clone())).or_default() += count;
             }
@@ -41,9 +46,24 @@ impl Report<'_> {
         files
     }
 
+    /// A line for each line of source that has code, with how often it was executed. Returns whether the file has lines.
+    pub(super) fn lines(&self, source: &SourceLines, moved: u64, out: &mut dyn Write) -> io::Result<bool> {
+        let files = self.source_files(self.executed, source, moved);
+        let others = self.other.map(|other| self.source_files(other, source, moved)).unwrap_or_default();
+        for (file, FileLines { lines, .. }) in &files {
+            for (line, &mine) in lines {
+                let other = others.get(file).and_then(|file| file.lines.get(line)).copied().unwrap_or_default();
+                if let Some(sign) = self.sign(mine > 0, other > 0) {
+                    writeln!(out, "{sign}{:8}  {file}:{line}", mine.max(other))?;
+                }
+            }
+        }
+        Ok(!files.is_empty())
+    }
+
     /// Writes a tracefile. Returns whether the file has lines.
     pub(super) fn lcov(&self, source: &SourceLines, moved: u64, out: &mut dyn Write) -> io::Result<bool> {
-        let files = self.source_files(source, moved);
+        let files = self.source_files(self.executed, source, moved);
         for (file, FileLines { functions, lines }) in &files {
             writeln!(out, "TN:\nSF:{file}")?;
             for (line, name) in functions.keys() {

@@ -31,20 +31,20 @@ use std::{
     mut_arg("threads", |threads| threads.hide(true)),
     after_help = "\
 Examples:
-  pugmark coverage --of ./a.out a.rec                               functions, and how much of each was executed
-  pugmark coverage --of ./a.out -f blocks --diff b.rec a.rec        what only one of two has executed
-  pugmark coverage --of ./a.out -f drcov -o a.drcov a.rec           for Lighthouse, bncov, Cartographer
-  pugmark coverage --of ./a.out -f lcov -o a.info a.rec             lines of source, for genhtml
-  pugmark coverage -f afl -o a.map a.rec                            a map of edges as fuzzers have it"
+  pugmark coverage a.rec                                   functions, and how much of each was executed
+  pugmark coverage -f lines --diff new.rec old.rec         + the lines of source that only new.rec has executed
+  pugmark coverage --of libz.so.1 -f drcov -o a.drcov a.rec     of a library, for Lighthouse, bncov, Cartographer
+  pugmark coverage -f lcov -o a.info a.rec                 lines of source, for genhtml
+  pugmark coverage -f afl -o a.map a.rec                   a map of edges as fuzzers have it"
 )]
 pub struct CoverageOptions {
-    /// functions, blocks, edges, drcov, lcov, or afl: 65536 counts
+    /// functions, blocks, lines, edges, drcov, lcov, or afl: 65536 counts
     #[arg(short, long, value_enum, default_value_t = CoverageFormat::Functions, hide_possible_values = true)]
     format: CoverageFormat,
-    /// Count the blocks of this ELF file; its place is found by its bytes, unless BASE says it
+    /// Of this ELF file, not of the recorded program; its place is found by its bytes, unless BASE says it
     #[arg(long, value_name = "FILE[:BASE]")]
     of: Option<String>,
-    /// Compare with this one: + is what only it has executed, - what only the other has
+    /// Compare with this trace: + is what only it has executed, - what only the last argument has
     #[arg(long, value_name = "TRACE")]
     diff: Option<PathBuf>,
     /// Write to this file instead of standard output
@@ -62,6 +62,7 @@ pub struct CoverageOptions {
 enum CoverageFormat {
     Functions,
     Blocks,
+    Lines,
     Edges,
     Drcov,
     Lcov,
@@ -81,7 +82,7 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
     let (executed, code) = executed(&options.input, &options.input.trace, &mut progress)?;
     let other = options.diff.as_ref().map(|other| executed_other(&options.input, other, &mut progress));
     let other = other.transpose()?;
-    let of = options.of.as_deref().map(|of| Of::load(of, &code)).transpose()?;
+    let of = options.file()?.map(|of| Of::load(&of, &code)).transpose()?;
     let blocks = of.as_ref().map(|of| {
         let mut blocks = of.blocks.clone();
         let targets = |executed: &Executed| executed.edges.keys().map(|(_, to)| *to).collect::<Vec<_>>();
@@ -101,9 +102,13 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
     match (options.json, options.format, &of) {
         (true, ..) => report.json(&mut text)?,
         (_, CoverageFormat::Drcov, Some(of)) => report.drcov(&of.path, of.moved, &mut text)?,
-        (_, CoverageFormat::Lcov, Some(of)) => {
+        (_, format @ (CoverageFormat::Lcov | CoverageFormat::Lines), Some(of)) => {
             let root = options.input.symfs.as_deref().unwrap_or(Path::new("/"));
-            let has_lines = report.lcov(&SourceLines::of(&of.path, root), of.moved, &mut text)?;
+            let source = SourceLines::of(&of.path, root);
+            let has_lines = match format {
+                CoverageFormat::Lines => report.lines(&source, of.moved, &mut text)?,
+                _ => report.lcov(&source, of.moved, &mut text)?,
+            };
             ensure!(
                 has_lines,
                 "{} has no lines of source: compile it with -g, or install its debug information",
@@ -120,21 +125,31 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
 
 impl CoverageOptions {
     fn check(&self) -> Result<()> {
-        use CoverageFormat::{Afl, Blocks, Drcov, Functions, Lcov};
-        let needs = matches!(self.format, Functions | Blocks | Drcov | Lcov);
-        ensure!(
-            !needs || self.of.is_some(),
-            "blocks are those of a program: name its file with --of, or use --format edges"
-        );
+        use CoverageFormat::{Afl, Drcov, Lcov, Lines};
         ensure!(
             self.diff.is_none() || !matches!(self.format, Drcov | Lcov | Afl),
-            "--diff compares functions, blocks and edges; make a file for each trace and use a program for these files"
+            "--diff compares functions, blocks, lines and edges; make a file for each trace and use a program for \
+             these files"
         );
         ensure!(
-            !self.json || !matches!(self.format, Drcov | Lcov | Afl),
-            "drcov, lcov and afl are formats of their own: leave out --json"
+            !self.json || !matches!(self.format, Drcov | Lcov | Lines | Afl),
+            "drcov, lcov, lines and afl are formats of their own: leave out --json"
         );
         Ok(())
+    }
+
+    /// The file whose blocks are counted, if any are: the recorded program's, unless it is named.
+    fn file(&self) -> Result<Option<String>> {
+        if self.of.is_some() {
+            return Ok(self.of.clone());
+        }
+        let traces = self.input.traces()?;
+        let recorded = traces.iter().find_map(|traced| traced.part.as_ref()?.exe.clone());
+        ensure!(
+            recorded.is_some() || self.format == CoverageFormat::Edges,
+            "blocks are those of a program: name its file with --of, or use --format edges"
+        );
+        Ok(recorded.filter(|_| self.format != CoverageFormat::Edges))
     }
 
     /// Writes the map of edges.
@@ -155,7 +170,10 @@ impl CoverageOptions {
             Some(file) => fs::write(file, bytes).with_context(|| format!("cannot write {}", file.display())),
             None if !matches!(
                 self.format,
-                CoverageFormat::Functions | CoverageFormat::Blocks | CoverageFormat::Edges
+                CoverageFormat::Functions
+                    | CoverageFormat::Blocks
+                    | CoverageFormat::Lines
+                    | CoverageFormat::Edges
             ) =>
             {
                 output::print(|out| out.write_all(bytes))
