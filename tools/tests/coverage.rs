@@ -101,7 +101,7 @@ fn refusals_say_what_to_do() {
     let folder = Scratch::new("refusals");
     for (arguments, text) in [
         (&["trace"][..], "name its file with --of, or use --format edges"),
-        (&["-f", "afl", "--diff", "trace", "trace"], "--diff compares functions, blocks and edges"),
+        (&["-f", "afl", "--diff", "trace", "trace"], "--diff compares functions, blocks, lines and edges"),
         (&["-f", "drcov", "--of", "code", "--json", "trace"], "leave out --json"),
         (&["-f", "lcov", "trace"], "name its file with --of"),
         (&["-f", "lcov", "--of", "code", "--diff", "trace", "trace"], "make a file for each trace"),
@@ -243,6 +243,14 @@ fn lines_of_source_are_hit_as_often_as_gcov_says_and_genhtml_reads_them() {
         text.contains(&format!("LH:{}\n", counts.values().filter(|count| **count > 0).count())),
         "{text}"
     );
+    // The lines one by one, of the recorded program; a run does not differ from itself.
+    let listed = folder.text(&["coverage", "-f", "lines", "rec"]);
+    let row = |line: &str| -> Option<(u32, u64)> {
+        let (count, place) = line.trim().split_once("  ")?;
+        Some((place.rsplit_once(':')?.1.parse().ok()?, count.parse().ok()?))
+    };
+    assert_eq!(listed.lines().filter_map(row).collect::<BTreeMap<_, _>>(), counts, "{listed}");
+    assert_eq!(folder.text(&["coverage", "-f", "lines", "--diff", "rec", "rec"]), "");
     // The same program, counting itself.
     run("cc", &["--coverage", "-O0", "-o", "counted", "lines.c"]).unwrap();
     run("./counted", &[]).unwrap();

@@ -57,7 +57,8 @@ const fn longest_gap(loss: Loss) -> u64 {
         // Each half of `stop` is about 16 500 instructions with interrupts off. Broadwell's tables have one region and
         // the interrupt brings the next one, so only 4 KiB of trace are kept, 4000 to 5300 instructions: more bits for
         // each if the linker has put what is called 64 KiB away, because less of the target's address is left out then.
-        // So 11 200 to 12 500 are missing. If a table has both regions, 8 KiB are kept and 6700 instructions are missing.
+        // So 11 200 to 12 500 are missing. If a table has both regions, 8 KiB are kept and 6700 instructions are
+        // missing.
         Loss::Stop => 13_500,
         Loss::Wrap => 20_000,
         Loss::Overflow => 2_000,
@@ -172,11 +173,11 @@ mod tests {
         for (name, all, front, gap, after, right) in [
             ("sort", 100, 50, 0, "", true),
             ("sort", 100, 50, 1, "ovf", false),
-            ("stop", 30_000, 9_000, 12_000, "stop", true),
-            ("stop", 30_000, 9_000, 12_001, "stop", false),
-            ("stop", 30_000, 9_000, 12_000, "off", false),
-            ("stop", 19_999, 4_000, 12_000, "stop", false),
-            ("stop", 20_000, 4_000, 12_000, "stop", true),
+            ("stop", 30_000, 9_000, 13_500, "stop", true),
+            ("stop", 30_000, 9_000, 13_501, "stop", false),
+            ("stop", 30_000, 9_000, 13_500, "off", false),
+            ("stop", 20_150, 4_000, 13_500, "stop", true),
+            ("stop", 20_148, 4_000, 13_500, "stop", false),
             ("ring", 30_000, 1, 20_000, "wrap", true),
             ("ring", 30_000, 1, 20_001, "wrap", false),
             ("ring", 26_668, 1, 20_000, "wrap", true),

@@ -46,13 +46,14 @@ impl Report<'_> {
         files
     }
 
-    /// A line for each line of source that has code, with how often it was executed. Returns whether the file has lines.
+    /// A line for each line of source that has code, with how often it was executed. Returns whether the file has any.
     pub(super) fn lines(&self, source: &SourceLines, moved: u64, out: &mut dyn Write) -> io::Result<bool> {
         let files = self.source_files(self.executed, source, moved);
         let others = self.other.map(|other| self.source_files(other, source, moved)).unwrap_or_default();
         for (file, FileLines { lines, .. }) in &files {
             for (line, &mine) in lines {
-                let other = others.get(file).and_then(|file| file.lines.get(line)).copied().unwrap_or_default();
+                let other =
+                    others.get(file).and_then(|file| file.lines.get(line)).copied().unwrap_or_default();
                 if let Some(sign) = self.sign(mine > 0, other > 0) {
                     writeln!(out, "{sign}{:8}  {file}:{line}", mine.max(other))?;
                 }
