@@ -31,17 +31,17 @@ use std::{
     mut_arg("threads", |threads| threads.hide(true)),
     after_help = "\
 Examples:
-  pugmark coverage a.rec                                   functions, and how much of each was executed
-  pugmark coverage -f lines --diff new.rec old.rec         + the lines of source that only new.rec has executed
-  pugmark coverage --of libz.so.1 -f drcov -o a.drcov a.rec     of a library, for Lighthouse, bncov, Cartographer
-  pugmark coverage -f lcov -o a.info a.rec                 lines of source, for genhtml
-  pugmark coverage -f afl -o a.map a.rec                   a map of edges as fuzzers have it"
+  pugmark coverage a.rec                                      functions, and how much of each was executed
+  pugmark coverage -f lines --diff new.rec old.rec            + the lines of source that only new.rec has executed
+  pugmark coverage --of libz.so.1 -f drcov -o a.drcov a.rec   of a library, for Lighthouse, bncov, Cartographer
+  pugmark coverage -f lcov -o a.info a.rec                    lines of source, for genhtml
+  pugmark coverage -f afl -o a.map a.rec                      a map of edges as fuzzers have it"
 )]
 pub struct CoverageOptions {
     /// functions, blocks, lines, edges, drcov, lcov, or afl: 65536 counts
     #[arg(short, long, value_enum, default_value_t = CoverageFormat::Functions, hide_possible_values = true)]
     format: CoverageFormat,
-    /// Of this ELF file, not of the recorded program; its place is found by its bytes, unless BASE says it
+    /// Of this ELF file, not of the recorded program; its bytes tell its place, unless BASE does
     #[arg(long, value_name = "FILE[:BASE]")]
     of: Option<String>,
     /// Compare with this trace: + is what only it has executed, - what only the last argument has

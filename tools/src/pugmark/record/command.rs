@@ -60,7 +60,7 @@ pub struct RecordCommand {
     #[arg(long, value_enum, default_value_t = Engine::Auto, hide_possible_values = true)]
     engine: Engine,
     /// The program and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
