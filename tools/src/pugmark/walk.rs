@@ -173,9 +173,6 @@ pub(super) fn walk(
                     if !event.status {
                         state.set_time(when(Span::at(event.offset), state.time.insns));
                         step.into_iter().for_each(|step| state.transfer(step));
-                        if let EventKind::AsyncDisabled { at } = event.kind {
-                            state.at = Some(at);
-                        }
                         state.event(event.kind);
                     }
                 }
@@ -280,6 +277,9 @@ impl<'v> State<'v> {
     }
 
     fn event(&mut self, kind: EventKind) {
+        if let EventKind::AsyncDisabled { at } = kind {
+            self.at = Some(at);
+        }
         match kind {
             EventKind::Overflow => self.lose("the processor lost packets"),
             EventKind::Disabled | EventKind::AsyncDisabled { .. } | EventKind::Stop if !self.off => {
@@ -325,6 +325,17 @@ mod tests {
             state.insn(step.to, Some(*step));
         }
         said
+    }
+
+    #[test]
+    fn a_trace_that_stops_before_an_instruction_ends_there() {
+        let mut visit = |_, _| ();
+        let mut state = State::new(&mut visit);
+        state.at = Some(0x10);
+        state.event(EventKind::Tick);
+        assert_eq!(state.at, Some(0x10));
+        state.event(EventKind::AsyncDisabled { at: 0x30 });
+        assert_eq!(state.at, Some(0x30));
     }
 
     #[test]
