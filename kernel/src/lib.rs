@@ -119,8 +119,8 @@
 //!     }
 //! }
 //!
-//! /// The trace on this processor, with the sink that receives its bytes. A kernel that traces by several units writes a
-//! /// type of its own, which implements `slot::Traced`.
+//! /// The trace on this processor, with the sink that receives its bytes. A kernel that traces by several units
+//! /// writes a type of its own, which implements `slot::Traced`.
 //! type Tracer = PtTracer<Registers, Memory, Log>;
 //!
 //! /// A kernel has one for each processor.
@@ -168,11 +168,12 @@
 //!     // The trace while it runs. A PMI that comes meanwhile is served when the closure returns.
 //!     assert_eq!(SLOT.with(|tracer| tracer.sink.len)?, 6 * 4096);
 //!
-//!     // The end: the sink receives what is still in the buffer. The handler stays in the slot, for a PMI that is still on
-//!     // its way.
+//!     // The end: the sink receives what is still in the buffer. The handler stays in the slot, for a PMI that is
+//!     // still on its way.
 //!     let (stopped, log) = SLOT.stop(|tracer, _| tracer.stop())??;
 //!     assert!(stopped.loss.is_none() && log.gaps == 0, "{}", stopped.loss);
-//!     // What the sink has not taken would still be in the buffer: here nothing. `stretches` has it as a decoder takes it.
+//!     // What the sink has not taken would still be in the buffer: here nothing. `stretches` has it as a decoder
+//!     // takes it.
 //!     // A sink that decodes is `PtDecoder`; `config.for_decoder(capabilities)` configures its decoder.
 //!     assert!(stopped.trace.is_empty() && stopped.trace.stretches().next().is_none());
 //!     Ok(())

@@ -251,6 +251,18 @@ fn lines_of_source_are_hit_as_often_as_gcov_says_and_genhtml_reads_them() {
     };
     assert_eq!(listed.lines().filter_map(row).collect::<BTreeMap<_, _>>(), counts, "{listed}");
     assert_eq!(folder.text(&["coverage", "-f", "lines", "--diff", "rec", "rec"]), "");
+    // What only the run with more arguments has executed, from either side.
+    folder.pugmark(&["record", "-o", "more.rec", "--", "./lines", "1", "2", "3", "4", "5"]);
+    for (sign, runs) in [("+ ", ["more.rec", "rec"]), ("- ", ["rec", "more.rec"])] {
+        let differ = folder.text(&[&["coverage", "-f", "lines", "--diff"], &runs[..]].concat());
+        let lines: Vec<u32> = differ
+            .lines()
+            .map(|line| line.strip_prefix(sign).and_then(row).unwrap_or_else(|| panic!("{differ}")).0)
+            .collect();
+        let only_more: Vec<u32> =
+            [9, 10, 11, 20].into_iter().filter(|line| counts.contains_key(line)).collect();
+        assert_eq!(lines, only_more, "{differ}");
+    }
     // The same program, counting itself.
     run("cc", &["--coverage", "-O0", "-o", "counted", "lines.c"]).unwrap();
     run("./counted", &[]).unwrap();

@@ -32,14 +32,27 @@ struct Recorded(PathBuf);
 
 impl Recorded {
     fn new(name: &str, engine: &str) -> Self {
+        Self::of(name, PROGRAM, &["--engine", engine])
+    }
+
+    fn of(name: &str, program: &str, options: &[&str]) -> Self {
         let folder = std::env::temp_dir().join(format!("pugmark-people-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("program.c"), PROGRAM).unwrap();
+        fs::write(folder.join("program.c"), program).unwrap();
         let mut compiler = Command::new("cc");
-        compiler.args(["-g", "-O1", "-foptimize-sibling-calls", "-fno-ipa-cp", "-o", "program", "program.c"]);
+        compiler.args([
+            "-g",
+            "-O1",
+            "-pthread",
+            "-foptimize-sibling-calls",
+            "-fno-ipa-cp",
+            "-o",
+            "program",
+            "program.c",
+        ]);
         assert!(compiler.current_dir(&folder).status().unwrap().success());
         let recorded = Self(folder);
-        recorded.text(&["record", "--engine", engine, "-o", "rec", "--", "./program"]);
+        recorded.text(&[&["record"], options, &["-o", "rec", "--", "./program"]].concat());
         recorded
     }
 
@@ -379,6 +392,53 @@ fn branches_are_where_the_instructions_do_not_follow_one_another() {
     assert!(calls.lines().all(|line| !line.starts_with("  jcc ") && !line.starts_with("  jmp ")));
     let shown = recorded.text(&["script", "--function", "leaf", "-F", "disasm", "rec"]);
     assert!(shown.lines().any(|line| line == "  ret"), "{shown}");
+}
+
+/// Two threads work in turns and make no system call in between. One works a hundred times as much in each turn, so that
+/// their instructions alone do not keep them in step.
+const TURNS: &str = r#"
+#include <pthread.h>
+static int turn;
+__attribute__((noinline)) void work(int most) { for (volatile int i = 0; i < most; i++) {} }
+static void *run(void *argument) {
+    int own = (int)(long)argument;
+    for (int round = 0; round < 100; round++) {
+        while (__atomic_load_n(&turn, __ATOMIC_ACQUIRE) != own) __builtin_ia32_pause();
+        work(own ? 30 : 3000);
+        __atomic_exchange_n(&turn, !own, __ATOMIC_SEQ_CST);
+    }
+    return 0;
+}
+int main(void) {
+    pthread_t other;
+    if (pthread_create(&other, 0, run, (void *)1)) return 1;
+    run(0);
+    return pthread_join(other, 0);
+}
+"#;
+
+#[test]
+fn threads_that_hand_over_without_the_system_keep_their_order_in_time() {
+    if !pugmark_tools::pugmark::record::emulator_is_installed() {
+        return println!("skipped: QEMU's user-mode emulator, version 5 to 8, is not installed");
+    }
+    let options = ["--engine", "emulator", "--tsc", "--mtc", "--cyc"];
+    let recorded = Recorded::of("turns", TURNS, &options);
+    let calls = recorded.text(&["script", "--calls", "-F", "tid,time,sym,addr", "rec"]);
+    let mut entered: Vec<(f64, &str)> = calls
+        .lines()
+        .filter(|line| line.ends_with(" work"))
+        .map(|line| {
+            let mut words = line.split_whitespace();
+            let thread = words.next().unwrap();
+            (words.next().unwrap().trim_end_matches(':').parse().unwrap(), thread)
+        })
+        .collect();
+    assert_eq!(entered.len(), 200, "{calls}");
+    entered.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let out_of_turn = entered.windows(2).filter(|pair| pair[0].1 == pair[1].1).count();
+    // A thread can see that it is its turn between the other one's last look at the clock and its hand-over.
+    assert!(out_of_turn <= 10, "{out_of_turn}: {entered:?}");
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub(crate) struct RunOptions {
     #[arg(long)]
     only: Option<String>,
     /// Boot this kernel on the monitor in place of ours: a PVH or multiboot2 ELF that speaks the guest protocol
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["source", "only"])]
     kernel: Option<PathBuf>,
     /// Boot one of the example kernels in place of ours
     #[arg(long, value_name = "NAME", value_parser = EXAMPLES, conflicts_with_all = ["kernel", "source", "only", "profile"])]

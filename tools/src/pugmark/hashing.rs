@@ -10,7 +10,7 @@ use pugmark_decoder_core::{
 const BLOCKS: u32 = 14;
 
 /// A block must come this often before [`Run::new`] is worth its work, which is that of hashing it some hundred times.
-const OFTEN: u16 = 128;
+pub(super) const OFTEN: u16 = 128;
 
 /// Hashes the addresses of the blocks' instructions. A block that comes often is hashed as one run.
 ///

@@ -184,24 +184,23 @@ impl<W: Write> Hardware<W> {
 
     /// Lets `report` report near branches of the program in the quick way, if that makes no difference to the trace
     /// now: to the processor, the truth, and the time, which it advances itself. It must not report more than
-    /// [`FETCH_EVERY`] of them. Returns false if it was not called.
+    /// [`FETCH_EVERY`] of them. If it would make a difference, `report` is not called.
     pub(super) fn with_near_branches(
         &mut self,
         report: impl FnOnce(&mut NearBranches<'_>, &mut AddressHash, &mut u64),
-    ) -> Result<bool, RecordError> {
+    ) -> Result<(), RecordError> {
         if !self.straight_is_unseen || self.in_kernel {
-            return Ok(false);
+            return Ok(());
         }
         let mut memory = memory(&mut self.ram);
         // The address of the instruction does not matter.
         let Some(mut branches) = self.processor.near_branches(user(0, ExecMode::Bits64), &mut memory) else {
-            return Ok(false);
+            return Ok(());
         };
         let mut tsc = self.clock.get();
         report(&mut branches, &mut self.truth, &mut tsc);
         self.clock.set(tsc);
-        self.fetch()?;
-        Ok(true)
+        self.fetch()
     }
 
     /// Reports that an interrupt or exception takes the program to the kernel, before the instruction at `at` or caused

@@ -72,7 +72,8 @@ impl fmt::Display for TopaError {
             Self::MixedSize { bytes } => {
                 write!(
                     f,
-                    "regions of several sizes do not have {bytes:#x} bytes together: not 0, and a multiple of the smallest"
+                    "regions of several sizes do not have {bytes:#x} bytes together: not 0, and a multiple of the \
+                     smallest"
                 )
             }
             Self::NoMemory(Request { size, align, limit }) => {

@@ -5,11 +5,9 @@ use super::{
     super::block::{Block, Exit},
     process::Process,
 };
+use crate::pugmark::hashing::OFTEN;
 use pugmark_decoder_core::hash::{AddressHash, Run};
 use pugmark_model::intel::NearBranch;
-
-/// A block must come this often before [`Run::new`] is worth its work, which is that of hashing it some hundred times.
-const OFTEN: u32 = 128;
 
 /// Blocks by their numbers.
 #[derive(Debug, Default)]
@@ -35,16 +33,12 @@ pub(super) struct NotedBlock {
 #[derive(Debug)]
 enum BlockAddresses {
     /// With the number of times that the block was executed.
-    Each(Box<[u64]>, u32),
+    Each(Box<[u64]>, u16),
     /// For a block that was executed often.
     Run(Box<Run>),
 }
 
 impl NotedBlocks {
-    pub(super) fn contains(&self, number: u32) -> bool {
-        matches!(self.blocks.get(number as usize), Some(Some(_)))
-    }
-
     pub(super) fn insert(&mut self, number: u32, block: &Block) {
         let number = number as usize;
         if self.blocks.len() <= number {

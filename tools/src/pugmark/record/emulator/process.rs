@@ -89,7 +89,7 @@ impl Process {
         if number as usize >= self.blocks.len() {
             self.read();
         }
-        self.blocks.get(number as usize).cloned()
+        self.known_block(number)
     }
 
     /// A block that was asked for before.

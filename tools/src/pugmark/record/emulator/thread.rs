@@ -266,7 +266,7 @@ impl<'a> Thread<'a> {
                 if self.budget.get() == 0 {
                     return Ok(());
                 }
-                if !self.noted.contains(number) {
+                if self.noted.get(number).is_none() {
                     self.note(process, number, &block)?;
                 }
                 self.current = Some((number, block));
