@@ -394,8 +394,8 @@ fn branches_are_where_the_instructions_do_not_follow_one_another() {
     assert!(shown.lines().any(|line| line == "  ret"), "{shown}");
 }
 
-/// Two threads work in turns and make no system call in between. One works a hundred times as much in each turn, so that
-/// their instructions alone do not keep them in step.
+/// Two threads work in turns and make no system call in between. One works a hundred times as much in each turn, so
+/// that their instructions alone do not keep them in step.
 const TURNS: &str = r#"
 #include <pthread.h>
 static int turn;
