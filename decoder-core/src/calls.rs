@@ -34,8 +34,8 @@ use crate::insn::Class;
 
 /// Finds the calls and returns among the items of an instruction flow.
 ///
-/// A jump stays in its function, also if it goes to the start of another one (a tail call): only symbols could show
-/// that. A call of the instruction that follows it is no step, because code calls that to learn its own address and
+/// To [`step`](Self::step) a jump stays in its function, also if it goes to the start of another one (a tail call): only
+/// symbols show that, and [`step_with`](Self::step_with) asks for them. A call of the instruction that follows it is no step, because code calls that to learn its own address and
 /// never returns from it. Source: SDM vol. 3, Intel Processor Trace, "RET Compression": near calls with a displacement
 /// of zero are left out there for the same reason.
 ///
@@ -81,13 +81,25 @@ pub enum StepKind {
     Interrupt,
     /// IRET or a similar instruction.
     InterruptReturn,
+    /// A jump to the start of another function, which returns to where the function that jumped would have. Only
+    /// [`Calls::step_with`] finds these.
+    TailCall,
 }
 
 impl StepKind {
     /// Whether it enters a function.
     #[must_use]
     pub const fn enters(self) -> bool {
-        matches!(self, Self::Call | Self::Interrupt)
+        matches!(self, Self::Call | Self::Interrupt | Self::TailCall)
+    }
+
+    /// By how much it changes the depth.
+    const fn deepens(self) -> i64 {
+        match self {
+            Self::Call | Self::Interrupt => 1,
+            Self::Return | Self::InterruptReturn => -1,
+            Self::TailCall => 0,
+        }
     }
 }
 
@@ -100,9 +112,19 @@ impl Calls {
 
     /// Takes the next item of the flow and returns the step that it completes, if it does.
     pub fn step(&mut self, item: &FlowItem) -> Option<Step> {
+        self.step_with(item, |_, _| false)
+    }
+
+    /// Like [`step`](Self::step), and finds tail calls too. `begins_another(from, to)` says whether a function begins
+    /// at `to`, and `from` is not in it; it is asked of jumps that were taken, and of nothing else.
+    pub fn step_with(
+        &mut self,
+        item: &FlowItem,
+        begins_another: impl FnOnce(u64, u64) -> bool,
+    ) -> Option<Step> {
         match item {
             FlowItem::Insn(ExecutedInsn { ip, len, class, .. }) => {
-                let step = self.arrive(*ip);
+                let step = self.arrive(*ip, begins_another);
                 let next = Some(ip.wrapping_add(u64::from(*len)));
                 self.last = Some(Transfer { ip: *ip, next, class: *class });
                 step
@@ -114,13 +136,13 @@ impl Calls {
                     let is_its_own = self.last.is_some_and(|last| last.class == Class::FarCall);
                     let (from, step) = match self.last {
                         Some(last) if is_its_own => (last.ip, None),
-                        _ => (from, self.arrive(from)),
+                        _ => (from, self.arrive(from, begins_another)),
                     };
                     self.last = Some(Transfer { ip: from, next: None, class: Class::FarCall });
                     step
                 }
                 // The branch before it was executed, though the instruction that it led to was not.
-                EventKind::AsyncDisabled { at } => self.arrive(at),
+                EventKind::AsyncDisabled { at } => self.arrive(at, begins_another),
                 EventKind::Enabled { .. } | EventKind::Disabled | EventKind::Overflow | EventKind::Stop => {
                     self.forget();
                     None
@@ -142,7 +164,7 @@ impl Calls {
     }
 
     /// Execution has come to `to`.
-    fn arrive(&mut self, to: u64) -> Option<Step> {
+    fn arrive(&mut self, to: u64, begins_another: impl FnOnce(u64, u64) -> bool) -> Option<Step> {
         let Transfer { ip: from, next, class } = self.last.take()?;
         let kind = match class {
             _ if next == Some(to) && class != Class::NearReturn => return None,
@@ -150,9 +172,15 @@ impl Calls {
             Class::NearReturn => StepKind::Return,
             Class::FarCall => StepKind::Interrupt,
             Class::FarReturn => StepKind::InterruptReturn,
-            _ => return None,
+            _ => {
+                let jumped = matches!(class, Class::CondJump | Class::NearJump | Class::IndirectJump);
+                if !(jumped && begins_another(from, to)) {
+                    return None;
+                }
+                StepKind::TailCall
+            }
         };
-        self.depth += if kind.enters() { 1 } else { -1 };
+        self.depth += kind.deepens();
         Some(Step { kind, from, to, depth: self.depth })
     }
 }
@@ -255,6 +283,42 @@ mod tests {
                 insn(0x40, 1, Class::Other),
             ];
             assert_eq!(steps(&items), [(kind, 0x10, 0x40, depth)]);
+        }
+    }
+
+    #[test]
+    fn a_jump_to_the_start_of_another_function_is_a_step_if_functions_are_known() {
+        // Functions begin at each multiple of 0x10.
+        let begins_another = |from: u64, to: u64| to % 0x10 == 0 && from / 0x10 != to / 0x10;
+        let found = |items: &[FlowItem]| {
+            let mut calls = Calls::new();
+            let steps = items.iter().filter_map(|item| calls.step_with(item, begins_another));
+            steps.map(|Step { kind, from, to, depth }| (kind, from, to, depth)).collect::<Vec<_>>()
+        };
+        let expected = [(StepKind::TailCall, 0x14, 0x40, 0)];
+        for class in [Class::CondJump, Class::NearJump, Class::IndirectJump] {
+            let jump = |from, to| [insn(from, 2, class), insn(to, 1, Class::Other)];
+            assert_eq!(found(&jump(0x14, 0x40)), expected, "{class:?}");
+            assert_eq!(steps(&jump(0x14, 0x40)), [], "{class:?}");
+            assert!(StepKind::TailCall.enters());
+            // Within a function, to its own start, into another one, and on to the next one.
+            for (from, to) in [(0x14, 0x18), (0x14, 0x10), (0x14, 0x44), (0x1e, 0x20)] {
+                assert_eq!(found(&jump(from, to)), [], "{class:?} {from:#x} {to:#x}");
+            }
+            let interrupted = [
+                insn(0x14, 2, class),
+                event(EventKind::AsyncBranch { from: 0x40 }),
+                insn(0x80, 1, Class::Other),
+            ];
+            let interrupt = (StepKind::Interrupt, 0x40, 0x80, 1);
+            assert_eq!(found(&interrupted), [expected[0], interrupt], "{class:?}");
+            let faulted = [insn(0x14, 2, class), event(EventKind::AsyncDisabled { at: 0x40 })];
+            assert_eq!(found(&faulted), expected, "{class:?}");
+        }
+        // Calls and returns are what they are.
+        for class in [Class::NearCall, Class::NearReturn, Class::FarCall, Class::FarReturn, Class::FarJump] {
+            let items = [insn(0x14, 2, class), insn(0x40, 1, Class::Other)];
+            assert_eq!(found(&items), steps(&items), "{class:?}");
         }
     }
 

@@ -80,8 +80,8 @@ impl Shown<'_> {
         Ok(format!("the call tree of {} calls is the truth's", printed.len()))
     }
 
-    /// On each processor the printed functions are the last ones that the truth has: one has panicked, and an NMI has
-    /// stopped the others.
+    /// On each processor the printed functions and branches are the last ones that the truth has: one has panicked, as
+    /// is printed, and an NMI has stopped the others.
     fn panic(&self) -> Result<String> {
         let (mut total, mut panicked, mut cpus) = (0, 0, Vec::new());
         for number in 0..PROCESSORS {
@@ -96,7 +96,18 @@ impl Shown<'_> {
             let executed = &calls[calls.len().saturating_sub(100)..];
             let same = executed.iter().zip(&printed).all(|(call, line)| call.is_printed_as(line));
             ensure!(same, "processor {number}: printed {printed:#?}, executed {executed:#?}");
-            panicked += usize::from(executed.iter().any(|call| call.name == PANIC));
+            let went = self.program.summary(path)?.transfers;
+            let went = went[went.len().saturating_sub(32)..].iter().map(|(from, to)| {
+                let [caller, called] = [*from, *to].map(|address| self.program.name(address));
+                format!("went {number} {from:#x} {to:#x} {caller} {called}")
+            });
+            let prefix = format!("went {number} ");
+            let printed: Vec<_> = self.lines().filter(|line| line.starts_with(&prefix)).collect();
+            ensure!(went.eq(printed.iter().copied()), "processor {number} printed {printed:#?}");
+            let panics = executed.iter().any(|call| call.name == PANIC);
+            let says_so = format!("processor {number} panicked at ");
+            ensure!(panics == self.lines().any(|line| line.starts_with(&says_so)), "who has panicked?");
+            panicked += usize::from(panics);
             let wrapped = format!("processor {number}: ");
             let mut lines = self.lines().filter(|line| line.starts_with(&wrapped));
             let wrapped = lines.any(|line| line.contains("overwritten"));
@@ -107,7 +118,8 @@ impl Shown<'_> {
         ensure!(cpus == [0, 1, 2, 3], "these processors have traced: {cpus:?}");
         ensure!(panicked == 1, "{panicked} processors have panicked by themselves");
         Ok(format!(
-            "the last 100 functions on each of {PROCESSORS} processors are the truth's last of {total}"
+            "the last 100 functions on each of {PROCESSORS} processors are the truth's last of {total}, and the last 32 \
+             branches are too"
         ))
     }
 

@@ -94,7 +94,17 @@ pub fn build_example(name: &str) -> Result<PathBuf> {
 /// The workspace's root.
 #[must_use]
 pub fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
+    workspace_of(std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from))
+}
+
+/// The workspace in which cargo runs this program, whose package is in the folder `running`; else the one in which it
+/// was built. They differ where a tree was copied together with what was built in it: cargo does not build that anew.
+fn workspace_of(running: Option<PathBuf>) -> PathBuf {
+    let root = |package: &Path| package.parent().map(Path::to_path_buf);
+    let runs = running.and_then(|package| root(&package));
+    runs.filter(|root| root.join("qemu-tests/Cargo.toml").is_file())
+        .or_else(|| root(Path::new(env!("CARGO_MANIFEST_DIR"))))
+        .unwrap_or_default()
 }
 
 /// The folder into which cargo builds.
@@ -123,4 +133,23 @@ fn cargo_build(manifest: &Path, arguments: &[&str]) -> Result<PathBuf> {
     let target = target.map_or_else(target_folder, |position| PathBuf::from(arguments[position + 1]));
     let profile = arguments.iter().position(|argument| *argument == "--profile");
     Ok(target.join(profile.map_or("release", |position| arguments[position + 1])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn a_copied_tree_is_its_own_workspace() {
+        let built = workspace_of(None);
+        assert!(built.join("qemu-tests/Cargo.toml").is_file());
+        let copy = Scratch::new().unwrap();
+        let package = copy.folder().join("xtask");
+        // It is no copy yet: another project's package may run this.
+        assert_eq!(workspace_of(Some(package.clone())), built);
+        std::fs::create_dir(copy.folder().join("qemu-tests")).unwrap();
+        std::fs::write(copy.folder().join("qemu-tests/Cargo.toml"), "").unwrap();
+        assert_eq!(workspace_of(Some(package)), copy.folder());
+    }
 }

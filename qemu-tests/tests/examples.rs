@@ -16,7 +16,7 @@ fn snapshot_prints_the_call_tree_of_a_function() {
 }
 
 #[test]
-fn panic_prints_the_last_hundred_functions() {
+fn panic_prints_the_last_hundred_functions_and_the_last_branches() {
     is_right("panic");
 }
 

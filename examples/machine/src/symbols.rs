@@ -3,6 +3,7 @@
 //! Source: "ELF-64 Object File Format", "Sections" and "Symbol Table".
 
 use core::fmt;
+use core::ops::Range;
 use rustc_demangle::demangle;
 use spin::Once;
 
@@ -55,12 +56,25 @@ impl fmt::Display for Function {
     }
 }
 
+/// Whether a function begins at `to`, and `from` is not in it.
+pub fn begins_another(from: u64, to: u64) -> bool {
+    function(to).is_some_and(|symbol| addresses(symbol).start == to && !addresses(symbol).contains(&from))
+}
+
+fn function(address: u64) -> Option<&'static [u8; SYMBOL_SIZE]> {
+    let is_there = |symbol: &&[u8; SYMBOL_SIZE]| {
+        symbol[4] & 0xf == SYMBOL_FUNCTION && addresses(symbol).contains(&address)
+    };
+    SYMBOLS.get()?.table.as_chunks::<SYMBOL_SIZE>().0.iter().find(is_there)
+}
+
+fn addresses(symbol: &[u8; SYMBOL_SIZE]) -> Range<u64> {
+    let (start, size) = (word(symbol, 8), word(symbol, 16));
+    start..start + size.max(1)
+}
+
 fn find(address: u64) -> Option<&'static str> {
-    let Symbols { table, names } = SYMBOLS.get()?;
-    let symbol = table.as_chunks::<SYMBOL_SIZE>().0.iter().find(|symbol| {
-        let (start, size) = (word(&symbol[..], 8), word(&symbol[..], 16));
-        symbol[4] & 0xf == SYMBOL_FUNCTION && (start..start + size.max(1)).contains(&address)
-    })?;
-    let name = names.get(half(symbol, 0) as usize..)?;
+    let symbol = function(address)?;
+    let name = SYMBOLS.get()?.names.get(half(symbol, 0) as usize..)?;
     core::str::from_utf8(name.split(|&byte| byte == 0).next()?).ok()
 }

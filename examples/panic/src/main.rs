@@ -1,5 +1,5 @@
 //! A kernel that always traces, on four processors. When one of them panics, it stops all, and each prints the last
-//! hundred functions that it entered.
+//! hundred functions that it entered and its last branches.
 #![no_std]
 #![no_main]
 
@@ -7,10 +7,11 @@ use core::hint::black_box;
 use core::panic::PanicInfo;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use machine::symbols::Function;
+use machine::symbols::{Function, begins_another};
 use machine::{PHYSICAL_MEMORY_OFFSET, frames, println, processors};
 use pugmark_decoder_core::calls::Calls;
-use pugmark_decoder_core::flow::InsnDecoder;
+use pugmark_decoder_core::event::{Event, EventKind};
+use pugmark_decoder_core::flow::{FlowItem, InsnDecoder};
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::drain::KeepAll;
@@ -65,7 +66,9 @@ fn processor() -> (GuardedMsr, XApic) {
 /// The newest 16 KiB of each processor's trace are kept.
 const RING: usize = 16 << 10;
 const REGIONS: u32 = (RING / 4096) as u32;
+/// How many functions and branches are printed of each processor.
 const FUNCTIONS: usize = 100;
+const BRANCHES: usize = 32;
 
 /// Nobody takes anything out of the ring while the kernel runs.
 type Tracer = PtTracer<GuardedMsr, Memory, KeepAll>;
@@ -102,11 +105,11 @@ fn stop_all(info: &PanicInfo<'_>) {
     STOPPED.fetch_add(1, Ordering::AcqRel);
     // First of all, so that what the others do now does not overwrite what they did before.
     processors::send_nmi_to_others();
-    println!("{info}");
+    println!("processor {} {info}", processors::this());
     // A processor that does not answer must not keep the others from being read.
     let stopped = || STOPPED.load(Ordering::Acquire);
     (0_u32..1 << 30).take_while(|_| stopped() < PROCESSORS).for_each(|_| core::hint::spin_loop());
-    print_last_functions();
+    print_last();
     while PRINTED.load(Ordering::Acquire) < stopped() {
         core::hint::spin_loop();
     }
@@ -119,7 +122,7 @@ fn stop_this(_: u64) {
     stop_tracing();
     assert!(PANIC.load(Ordering::Acquire), "nobody else sends NMIs");
     STOPPED.fetch_add(1, Ordering::AcqRel);
-    print_last_functions();
+    print_last();
     machine::halt();
 }
 
@@ -133,7 +136,7 @@ fn stop_tracing() {
 /// processor after the other uses it.
 static LINEAR: Mutex<[u8; RING]> = Mutex::new([0; RING]);
 
-fn print_last_functions() {
+fn print_last() {
     let (number, mut linear) = (processors::this(), LINEAR.lock());
     let print = |Tracer { running, .. }: &mut Tracer| {
         // The unit is off already; this reads how far the processor has written.
@@ -154,20 +157,59 @@ fn print_stretch(number: usize, trace: &[u8]) {
     let (base, bytes) = machine::code();
     let code = [Section { base, bytes, space: AddressSpace::Any }];
     let mut flow = InsnDecoder::new(trace, Image::new(&code));
-    let (mut calls, mut last, mut entered) = (Calls::new(), [0; FUNCTIONS], 0);
+    let (mut functions, mut branches) = (Newest::<FUNCTIONS>::new(), Newest::<BRANCHES>::new());
+    let mut calls = Calls::new();
     while flow.sync_forward().is_some() {
         calls.forget();
+        let mut before = None;
         while let Ok(Some(item)) = flow.next() {
-            if let Some(step) = calls.step(&item).filter(|step| step.kind.enters()) {
-                last[entered % FUNCTIONS] = step.to;
-                entered += 1;
+            // A function that ends with a call of another one jumps there.
+            if let Some(step) = calls.step_with(&item, begins_another).filter(|step| step.kind.enters()) {
+                functions.add((step.from, step.to));
+            }
+            match item {
+                FlowItem::Insn(insn) => {
+                    let next = insn.ip + u64::from(insn.len);
+                    let jumped = before.replace((insn.ip, next)).filter(|(_, next)| *next != insn.ip);
+                    jumped.into_iter().for_each(|(from, _)| branches.add((from, insn.ip)));
+                }
+                // Something is missing before the next instruction.
+                FlowItem::Event(Event { kind: EventKind::Enabled { .. } | EventKind::Overflow, .. }) => {
+                    before = None;
+                }
+                FlowItem::Event(_) => {}
             }
         }
     }
-    println!("processor {number}: the last {} of {entered} functions:", entered.min(FUNCTIONS));
-    for index in entered.saturating_sub(FUNCTIONS)..entered {
-        let address = last[index % FUNCTIONS];
-        println!("entered {number} {address:#x} {}", Function(address));
+    println!("processor {number}: the last {} of {} functions:", functions.iter().count(), functions.found);
+    for (_, to) in functions.iter() {
+        println!("entered {number} {to:#x} {}", Function(to));
+    }
+    println!("processor {number}: the last {} of {} branches:", branches.iter().count(), branches.found);
+    for (from, to) in branches.iter() {
+        println!("went {number} {from:#x} {to:#x} {} {}", Function(from), Function(to));
+    }
+}
+
+/// The newest `N` of what was found: from where execution went, and to where.
+struct Newest<const N: usize> {
+    kept: [(u64, u64); N],
+    found: usize,
+}
+
+impl<const N: usize> Newest<N> {
+    const fn new() -> Self {
+        Self { kept: [(0, 0); N], found: 0 }
+    }
+
+    fn add(&mut self, item: (u64, u64)) {
+        self.kept[self.found % N] = item;
+        self.found += 1;
+    }
+
+    /// The oldest comes first.
+    fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        (self.found.saturating_sub(N)..self.found).map(|index| self.kept[index % N])
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Call {
     pub(super) depth: i64,
 }
 
-/// A function was entered by a call, or an interrupt's stub by the interrupt.
+/// A function was entered by a call or by a jump of another function, or an interrupt's stub by the interrupt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entered {
     /// The address of its first instruction; `None` if it was interrupted before that, and nobody knows which it was.
@@ -79,7 +79,7 @@ impl ExampleProgram {
         Ok(calls)
     }
 
-    /// What was entered on a path that an NMI may interrupt, by calls and by the interrupt.
+    /// What was entered on a path that an NMI may interrupt, by calls, by tail calls and by the interrupt.
     pub(super) fn calls_and_interrupts(&self, path: &[Record]) -> Result<Vec<Entered>> {
         let mut entered = Vec::new();
         self.steps(path, |instruction, to| {
@@ -100,6 +100,18 @@ impl ExampleProgram {
                     entered.push(Entered { to: None, name: String::new() });
                 }
                 FlowControl::Call | FlowControl::IndirectCall if !interrupted && to != next => {
+                    entered.push(call(to));
+                }
+                FlowControl::UnconditionalBranch if self.begins_another(instruction.ip(), target) => {
+                    entered.push(call(target));
+                }
+                FlowControl::ConditionalBranch if self.begins_another(instruction.ip(), target) => {
+                    ensure!(!interrupted, "nobody knows whether {:#x} jumped", instruction.ip());
+                    if to == target {
+                        entered.push(call(target));
+                    }
+                }
+                FlowControl::IndirectBranch if self.begins_another(instruction.ip(), to) => {
                     entered.push(call(to));
                 }
                 _ => {}
@@ -190,9 +202,19 @@ impl ExampleProgram {
         Ok(Decoder::with_ip(64, bytes, ip, DecoderOptions::NONE).decode())
     }
 
-    fn name(&self, address: u64) -> String {
-        let function = self.functions.range(..=address).next_back();
-        let function = function.filter(|(start, (size, _))| address - **start < *size);
-        function.map_or_else(|| "?".into(), |(_, (_, name))| name.clone())
+    /// The function at an address: where it begins, and its name.
+    fn function(&self, address: u64) -> Option<(u64, &str)> {
+        let (start, (size, name)) = self.functions.range(..=address).next_back()?;
+        (address - start < *size).then_some((*start, name))
+    }
+
+    /// Whether a function begins at `to`, and `from` is not in it.
+    fn begins_another(&self, from: u64, to: u64) -> bool {
+        let start = |address| self.function(address).map(|(start, _)| start);
+        start(to) == Some(to) && start(from) != Some(to)
+    }
+
+    pub(super) fn name(&self, address: u64) -> String {
+        self.function(address).map_or_else(|| "?".into(), |(_, name)| name.into())
     }
 }
