@@ -1,7 +1,7 @@
 //! The tracing hardware that watches the program: the model, which is programmed through MSRs as a driver would do it,
 //! and memory for its output.
 
-use super::{RecordError, RecordOptions};
+use super::{RecordError, RecordOptions, truth::Truth};
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_model::intel::{IntelProcessor, IntelSettings, NearBranches};
 use pugmark_model::{Context, Delivery, DeliveryKind, ExecMode, FlatMemory, Processor as _, Retired};
@@ -59,7 +59,7 @@ const SYSRET: &[u8] = &[0x48, 0x0f, 0x07];
 const WRMSR: &[u8] = &[0x0f, 0x30];
 
 /// The hardware of one trace that is being made.
-pub(super) struct Hardware<W> {
+pub(super) struct Hardware<W, T> {
     processor: Box<IntelProcessor>,
     ram: Vec<u8>,
     /// The offset in the buffer of the first byte that is not fetched yet.
@@ -73,16 +73,17 @@ pub(super) struct Hardware<W> {
     enables: u64,
     /// All code is traced, and without timing packets: what is no branch leaves nothing in the trace.
     straight_is_unseen: bool,
-    truth: AddressHash,
+    truth: T,
 }
 
-impl<W: Write> Hardware<W> {
+impl<W: Write, T: Truth> Hardware<W, T> {
     /// Turns tracing on, in the kernel. `ranges` are the inclusive ranges of addresses to trace; none means all.
     pub(super) fn start(
         options: &RecordOptions,
         ranges: &[(u64, u64)],
         clock: Clock,
         trace: W,
+        truth: T,
     ) -> Result<Self, RecordError> {
         let settings = IntelSettings { long_tnt: options.long_tnt, ..IntelSettings::default() };
         let mut hardware = Self {
@@ -97,7 +98,7 @@ impl<W: Write> Hardware<W> {
             enables: OTHER_ENABLES
                 | if options.profile.pt_features & IP_FILTERING != 0 { FILTER_EN } else { 0 },
             straight_is_unseen: ranges.is_empty() && options.mtc.is_none() && options.cyc.is_none(),
-            truth: AddressHash::new(),
+            truth,
         };
         for (index, entry) in [BUFFER | BUFFER_ORDER << SIZE_SHIFT, RAM | END].iter().enumerate() {
             hardware.ram[8 * index..8 * index + 8].copy_from_slice(&entry.to_le_bytes());
@@ -111,9 +112,14 @@ impl<W: Write> Hardware<W> {
         Ok(hardware)
     }
 
-    /// Returns the number and hash of the instructions traced so far.
-    pub(super) fn truth(&self) -> AddressHash {
-        self.truth
+    /// Returns the number of instructions traced so far.
+    pub(super) fn count(&self) -> u64 {
+        self.truth.count()
+    }
+
+    /// Returns the number and hash of all traced instructions. Nothing may be traced after that.
+    pub(super) fn take_truth(&mut self) -> AddressHash {
+        self.truth.take()
     }
 
     /// Returns the number of bytes of trace that were fetched so far.
@@ -187,7 +193,7 @@ impl<W: Write> Hardware<W> {
     /// [`FETCH_EVERY`] of them. If it would make a difference, `report` is not called.
     pub(super) fn with_near_branches(
         &mut self,
-        report: impl FnOnce(&mut NearBranches<'_>, &mut AddressHash, &mut u64),
+        report: impl FnOnce(&mut NearBranches<'_>, &mut T, &mut u64),
     ) -> Result<(), RecordError> {
         if !self.straight_is_unseen || self.in_kernel {
             return Ok(());
@@ -325,13 +331,15 @@ mod tests {
     fn traced(
         options: &RecordOptions,
         ranges: &[(u64, u64)],
-        make: impl FnOnce(&mut Hardware<&mut Vec<u8>>),
+        make: impl FnOnce(&mut Hardware<&mut Vec<u8>, AddressHash>),
     ) -> (Vec<u8>, AddressHash) {
         let mut trace = vec![];
-        let mut hardware = Hardware::start(options, ranges, Rc::new(FIRST_TSC.into()), &mut trace).unwrap();
+        let mut hardware =
+            Hardware::start(options, ranges, Rc::new(FIRST_TSC.into()), &mut trace, AddressHash::new())
+                .unwrap();
         make(&mut hardware);
         hardware.finish((AT, MODE)).unwrap();
-        let (bytes, truth) = (hardware.bytes(), hardware.truth());
+        let (bytes, truth) = (hardware.bytes(), hardware.take_truth());
         assert_eq!((trace.len() as u64, hardware_is_right(&trace)), (bytes, true));
         (trace, truth)
     }
@@ -383,7 +391,7 @@ mod tests {
             // A fault when in the kernel: back to the program first, and then to the kernel again.
             hardware.deliver(DeliveryKind::Fault, 14, (AT + 4, MODE)).unwrap();
             assert_eq!((hardware.tsc(), hardware.in_kernel(), hardware.unexplained()), (4005, true, 0));
-            assert_eq!(hardware.truth().count(), 3);
+            assert_eq!(hardware.count(), 3);
         });
     }
 

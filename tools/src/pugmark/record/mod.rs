@@ -70,6 +70,7 @@ mod signals;
 mod task;
 mod thread_info;
 mod tracee;
+mod truth;
 
 pub use filter::{BadRange, Range};
 pub use options::{Engine, RecordOptions};

@@ -3,6 +3,7 @@
 use super::{
     Cause, RecordError, RecordOptions, ThreadInfo,
     hardware::{Clock, Hardware},
+    truth::Truth,
 };
 use crate::description::{IMAGE, INDEX, TRACE, TRUTH};
 use pugmark_decoder_core::hash::AddressHash;
@@ -38,8 +39,11 @@ pub struct Part {
     pub unexplained: u32,
 }
 
+/// How many bytes of the trace are written to the file at once.
+const WRITTEN_AT_ONCE: usize = 1 << 18;
+
 /// A part that is being recorded.
-pub(super) struct OpenPart {
+pub(super) struct OpenPart<T> {
     task: u32,
     dir: PathBuf,
     program: String,
@@ -47,10 +51,10 @@ pub(super) struct OpenPart {
     tsc_first: u64,
     ranges: Vec<(u64, u64)>,
     /// The hardware that traces it.
-    pub(super) hardware: Hardware<BufWriter<File>>,
+    pub(super) hardware: Hardware<BufWriter<File>, T>,
 }
 
-impl OpenPart {
+impl<T: Truth> OpenPart<T> {
     /// Begins a part.
     pub(super) fn begin(
         options: &RecordOptions,
@@ -58,13 +62,15 @@ impl OpenPart {
         (program, thread): (String, ThreadInfo),
         ranges: Vec<(u64, u64)>,
         clock: Clock,
+        truth: T,
     ) -> Result<Self, RecordError> {
         let dir = place.directory(&options.out);
         fs::create_dir_all(&dir).map_err(|error| RecordError::File { path: dir.clone(), error })?;
         let path = dir.join(TRACE);
         let file = File::create(&path).map_err(|error| RecordError::File { path, error })?;
         let tsc_first = clock.get();
-        let hardware = Hardware::start(options, &ranges, clock, BufWriter::new(file))?;
+        let hardware =
+            Hardware::start(options, &ranges, clock, BufWriter::with_capacity(WRITTEN_AT_ONCE, file), truth)?;
         Ok(Self { task: place.task, dir, program, thread, tsc_first, ranges, hardware })
     }
 
@@ -79,7 +85,7 @@ impl OpenPart {
     ) -> Result<Part, RecordError> {
         self.hardware.finish(at)?;
         let part = Part {
-            truth: self.hardware.truth(),
+            truth: self.hardware.take_truth(),
             bytes: self.hardware.bytes(),
             unexplained: self.hardware.unexplained(),
             task: self.task,

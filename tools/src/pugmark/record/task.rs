@@ -13,6 +13,7 @@ use super::{
     tracee::{Registers, Stop, Tracee},
 };
 use libc::c_int;
+use pugmark_decoder_core::hash::AddressHash;
 use pugmark_decoder_core::insn;
 use pugmark_model::{DeliveryKind, ExecMode};
 use std::io;
@@ -31,7 +32,7 @@ pub(super) struct Task<'a> {
     code: CodeSnapshots,
     /// Another task has changed what is mapped.
     pub(super) mappings_outdated: bool,
-    part: Option<OpenPart>,
+    part: Option<OpenPart<AddressHash>>,
     pub(super) parts: Vec<Part>,
     /// Nothing more is to be traced.
     finished: bool,
@@ -111,7 +112,7 @@ impl<'a> Task<'a> {
     /// Returns the number of instructions that were traced.
     pub(super) fn count(&self) -> u64 {
         let ended: u64 = self.parts.iter().map(|part| part.truth.count()).sum();
-        ended + self.part.as_ref().map_or(0, |part| part.hardware.truth().count())
+        ended + self.part.as_ref().map_or(0, |part| part.hardware.count())
     }
 
     /// Returns the number of bytes of trace in the part that is being recorded.
@@ -365,8 +366,14 @@ impl<'a> Task<'a> {
             let number = self.parts.len() + 1;
             let place = PartNumber { task: self.number, number };
             let thread = self.or_step_error(ThreadInfo::read(self.tracee.pid))?;
-            self.part =
-                Some(OpenPart::begin(self.options, place, (program, thread), ranges, self.clock.clone())?);
+            self.part = Some(OpenPart::begin(
+                self.options,
+                place,
+                (program, thread),
+                ranges,
+                self.clock.clone(),
+                AddressHash::new(),
+            )?);
         }
         Ok(())
     }

@@ -13,6 +13,7 @@
 //! The program is that of a processor as the emulator shows it (`-cpu max`), which may be another one than this
 //! machine's: a library that chooses its functions by CPUID may choose others.
 
+mod hash_thread;
 mod near_branches;
 #[allow(clippy::missing_safety_doc, reason = "the emulator calls these functions")]
 mod plugin;
@@ -24,6 +25,7 @@ mod thread;
 use super::{
     Cause, Ending, Part, RecordError, RecordOptions, RecordProgress, Recording, index, part, signals::Signals,
 };
+use hash_thread::HashThread;
 use plugin::wire::Ring;
 use process::Process;
 use std::{
@@ -59,6 +61,7 @@ struct Emulation<'a> {
     processes: Vec<Process>,
     threads: Vec<Thread<'a>>,
     threads_started: u32,
+    hash_thread: HashThread,
     /// How many more instructions are to be traced.
     budget: Rc<Cell<u64>>,
     tracing_ended: Option<Cause>,
@@ -173,6 +176,8 @@ pub(super) fn record(
 /// How often progress is shown, in instructions.
 const PROGRESS_EVERY: u64 = 4096;
 const PAUSE: Duration = Duration::from_micros(100);
+/// How often new rings are looked for while there is something to read.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// How long a process that was forked may take until it has rings. One that is killed before that never has any.
 const LONGEST_FORK: Duration = Duration::from_secs(5);
 
@@ -187,6 +192,7 @@ impl<'a> Emulation<'a> {
             processes: vec![],
             threads: vec![],
             threads_started: 0,
+            hash_thread: HashThread::new(),
             budget: Rc::new(options.limit.unwrap_or(u64::MAX).into()),
             tracing_ended: None,
             signals,
@@ -197,11 +203,17 @@ impl<'a> Emulation<'a> {
 
     fn run(mut self, progress: &mut dyn FnMut(RecordProgress)) -> Result<Recording, RecordError> {
         let mut shown = 0;
+        let (mut any, mut looked) = (false, Instant::now());
         loop {
             if let Some(signal) = self.signals.as_ref().and_then(Signals::take) {
                 self.handle_signal(signal)?;
             }
-            let mut any = self.find_rings()?;
+            // Listing the folder takes longer than one turn of a thread.
+            let looks = !any || looked.elapsed() > LOOK_EVERY;
+            any = looks && {
+                looked = Instant::now();
+                self.find_rings()?
+            };
             for process in &mut self.processes {
                 any |= process.read();
             }
@@ -216,7 +228,7 @@ impl<'a> Emulation<'a> {
                 let bytes = self.threads.iter().map(Thread::bytes).sum();
                 progress(RecordProgress { steps, bytes, tasks });
             }
-            if !any {
+            if looks && !any {
                 if self.has_ended()? {
                     break;
                 }
@@ -320,7 +332,10 @@ impl<'a> Emulation<'a> {
                 self.threads_started
             }
         };
-        let mut thread = Thread::new(self.options, number, ring, self.budget.clone());
+        let mut thread = {
+            let truth = self.hash_thread.stream(self.threads.len());
+            Thread::new(self.options, number, ring, self.budget.clone(), truth)
+        };
         thread.over = self.tracing_ended.is_some();
         self.threads.push(thread);
         Ok(())

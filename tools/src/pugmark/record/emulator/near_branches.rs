@@ -5,16 +5,12 @@ use super::{
     super::block::{Block, Exit},
     process::Process,
 };
-use crate::pugmark::hashing::OFTEN;
-use pugmark_decoder_core::hash::{AddressHash, Run};
 use pugmark_model::intel::NearBranch;
 
 /// Blocks by their numbers.
 #[derive(Debug, Default)]
 pub(super) struct NotedBlocks {
     blocks: Vec<Option<NotedBlock>>,
-    /// The addresses of each block's instructions.
-    addresses: Vec<BlockAddresses>,
 }
 
 /// A block whose code is known.
@@ -29,21 +25,11 @@ pub(super) struct NotedBlock {
     pub(super) branch: Option<NearBranch>,
 }
 
-/// The addresses of a block's instructions.
-#[derive(Debug)]
-enum BlockAddresses {
-    /// With the number of times that the block was executed.
-    Each(Box<[u64]>, u16),
-    /// For a block that was executed often.
-    Run(Box<Run>),
-}
-
 impl NotedBlocks {
     pub(super) fn insert(&mut self, number: u32, block: &Block) {
         let number = number as usize;
         if self.blocks.len() <= number {
             self.blocks.resize_with(number + 1, || None);
-            self.addresses.resize_with(number + 1, || BlockAddresses::Each([].into(), 0));
         }
         let last = block.len() - 1;
         self.blocks[number] = Some(NotedBlock {
@@ -53,24 +39,11 @@ impl NotedBlocks {
             count: block.len() as u64,
             branch: NearBranch::decode(block.instruction(last), block.ip(last)),
         });
-        self.addresses[number] = BlockAddresses::Each((0..block.len()).map(|n| block.ip(n)).collect(), 0);
     }
 
     #[inline]
     pub(super) fn get(&self, number: u32) -> Option<&NotedBlock> {
         self.blocks.get(number as usize)?.as_ref()
-    }
-
-    /// Adds the instructions of blocks to the truth, in the order in which they were executed.
-    ///
-    /// This is a loop of its own because what a run adds is seldom in a cache: many such loads overlap here.
-    pub(super) fn add(&mut self, executed: &[u32], truth: &mut AddressHash) {
-        for &number in executed {
-            match &mut self.addresses[number as usize] {
-                BlockAddresses::Run(run) => truth.add_run(run),
-                seldom => seldom.add_each(truth),
-            }
-        }
     }
 }
 
@@ -87,18 +60,6 @@ impl NotedBlock {
             // A signal's handler may interrupt the program before the next block.
             Exit::Anywhere => self.branch.is_some() && !(process.has_handlers() && process.is_handler(next)),
             Exit::SystemCall | Exit::Interrupt(_) | Exit::Repeated | Exit::OldCall => false,
-        }
-    }
-}
-
-impl BlockAddresses {
-    #[cold]
-    fn add_each(&mut self, truth: &mut AddressHash) {
-        let Self::Each(addresses, executed) = self else { return };
-        addresses.iter().for_each(|address| truth.add(*address));
-        *executed += 1;
-        if *executed == OFTEN {
-            *self = Self::Run(Box::new(Run::new(addresses.iter().copied())));
         }
     }
 }

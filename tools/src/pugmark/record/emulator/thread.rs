@@ -10,6 +10,7 @@ use super::{
         maps::TaskMapping,
         part::{OpenPart, PartNumber},
     },
+    hash_thread::BlockTruth,
     near_branches::NotedBlocks,
     plugin::wire::{Kind, MESSAGE, Ring, bytes},
     process::Process,
@@ -40,7 +41,8 @@ pub(super) struct Thread<'a> {
     mappings: Vec<TaskMapping>,
     /// Whether `mappings` lacks functions that are to be traced, so that a part can begin only with other mappings.
     lacks_functions: bool,
-    part: Option<OpenPart>,
+    part: Option<OpenPart<BlockTruth>>,
+    truth: BlockTruth,
     pub(super) parts: Vec<Part>,
     /// The block that is being executed, and its number.
     current: Option<(u32, Rc<Block>)>,
@@ -76,7 +78,13 @@ enum Item {
 }
 
 impl<'a> Thread<'a> {
-    pub(super) fn new(options: &'a RecordOptions, number: u32, ring: Ring, budget: Rc<Cell<u64>>) -> Self {
+    pub(super) fn new(
+        options: &'a RecordOptions,
+        number: u32,
+        ring: Ring,
+        budget: Rc<Cell<u64>>,
+        truth: BlockTruth,
+    ) -> Self {
         let (pid, tid) = (ring.header().pid.load(Relaxed), ring.header().tid.load(Relaxed));
         Self {
             options,
@@ -91,6 +99,7 @@ impl<'a> Thread<'a> {
             mappings: vec![],
             lacks_functions: false,
             part: None,
+            truth,
             parts: vec![],
             current: None,
             partial: None,
@@ -120,7 +129,7 @@ impl<'a> Thread<'a> {
     /// Returns the number of instructions that were traced.
     pub(super) fn count(&self) -> u64 {
         let ended: u64 = self.parts.iter().map(|part| part.truth.count()).sum();
-        ended + self.part.as_ref().map_or(0, |part| part.hardware.truth().count())
+        ended + self.part.as_ref().map_or(0, |part| part.hardware.count())
     }
 
     /// Returns the number of bytes of trace in the part that is being recorded.
@@ -178,7 +187,8 @@ impl<'a> Thread<'a> {
         let (Some(part), Some((number, _))) = (&mut self.part, &self.current) else { return Ok(0) };
         let (noted, ring, executed) = (&mut self.noted, &mut self.ring, &mut self.executed_blocks);
         let mut number = *number;
-        let mut left = self.budget.get();
+        let budget = self.budget.get();
+        let mut left = budget;
         executed.clear();
         part.hardware.with_near_branches(|branches, truth, tsc| {
             let Some(mut block) = noted.get(number) else { return };
@@ -198,7 +208,7 @@ impl<'a> Thread<'a> {
                     break;
                 }
             }
-            noted.add(executed, truth);
+            truth.add_blocks(executed, budget - left);
         })?;
         let read = executed.len();
         if read > 0 {
@@ -404,7 +414,7 @@ impl<'a> Thread<'a> {
     fn retire(&mut self, block: &Block, count: usize, next: u64) -> Result<(), RecordError> {
         let Some(part) = &mut self.part else { return Ok(()) };
         let Some(last) = count.checked_sub(1) else { return Ok(()) };
-        let before = part.hardware.truth().count();
+        let before = part.hardware.count();
         let next = match block.exit {
             Exit::SystemCall if count == block.len() => Next::Kernel,
             _ => Next::User(next, MODE),
@@ -417,7 +427,7 @@ impl<'a> Thread<'a> {
             for n in 0..count {
                 let next = if n == last { next } else { Next::User(block.ip(n + 1), MODE) };
                 part.hardware.retire((block.ip(n), MODE), next, block.instruction(n))?;
-                if part.hardware.truth().count() - before == self.budget.get() {
+                if part.hardware.count() - before == self.budget.get() {
                     if let Next::User(ip, _) = next {
                         self.stopped_at = ip;
                     }
@@ -425,7 +435,7 @@ impl<'a> Thread<'a> {
                 }
             }
         }
-        self.budget.set(self.budget.get() - (part.hardware.truth().count() - before));
+        self.budget.set(self.budget.get() - (part.hardware.count() - before));
         Ok(())
     }
 
@@ -446,10 +456,12 @@ impl<'a> Thread<'a> {
             self.end_part(block.start, Cause::Changed)?;
             self.code = CodeSnapshots::default();
             self.noted = NotedBlocks::default();
+            self.truth.forget();
             // Into an empty image everything fits.
             let _ = self.code.note(block, &page);
         }
         self.noted.insert(number, block);
+        self.truth.define(number, block);
         if self.part.is_none() && !self.lacks_functions {
             self.begin_part()?;
         }
@@ -472,7 +484,14 @@ impl<'a> Thread<'a> {
         if let Some(ranges) = ranges {
             let place = PartNumber { task: self.number, number: self.parts.len() + 1 };
             let who = (self.program.clone(), self.info.clone());
-            self.part = Some(OpenPart::begin(self.options, place, who, ranges, self.clock.clone())?);
+            self.part = Some(OpenPart::begin(
+                self.options,
+                place,
+                who,
+                ranges,
+                self.clock.clone(),
+                self.truth.clone(),
+            )?);
         }
         Ok(())
     }
