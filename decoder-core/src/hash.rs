@@ -137,6 +137,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_byte_of_an_address_counts() {
+        let addresses = (0..64).flat_map(|bit| [1 << bit, u64::MAX >> bit, !(1 << bit)]);
+        let (mut hash, mut plain) = (AddressHash::new(), 0xcbf2_9ce4_8422_2325_u64);
+        for address in addresses {
+            hash.add(address);
+            for byte in address.to_le_bytes() {
+                plain = (plain ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+            }
+            assert_eq!(hash.value(), plain, "{address:#x}");
+            let mut at_once = AddressHash::new();
+            at_once.add_run(&Run::new([address]));
+            let mut one_by_one = AddressHash::new();
+            one_by_one.add(address);
+            assert_eq!(at_once, one_by_one, "{address:#x}");
+        }
+    }
+
+    #[test]
     fn a_run_does_what_its_addresses_do_one_by_one() {
         // Addresses in each half of the address space. The addresses added first give the hash every possible lowest
         // byte.

@@ -25,8 +25,6 @@ const WAITING: usize = 16;
 const ADDRESS: u32 = MESSAGE;
 /// Likewise: a block's number, how many instructions it has, and their addresses.
 const DEFINITION: u32 = MESSAGE + 1;
-/// Likewise: all blocks are forgotten.
-const FORGET: u32 = MESSAGE + 2;
 
 /// How many blocks after one are hashed together with it.
 const AHEAD: usize = 3;
@@ -69,17 +67,13 @@ impl HashThread {
 }
 
 impl BlockTruth {
-    /// Says what a block's number stands for from now on.
+    /// Says what a block's number stands for from now on. Where a number gets another meaning, all do before any of
+    /// them is executed again: what was learned of the blocks that follow one another is forgotten with each.
     pub(super) fn define(&self, number: u32, block: &Block) {
         let mut outgoing = self.0.borrow_mut();
         outgoing.words.extend([DEFINITION, number, block.len() as u32]);
         outgoing.words.extend((0..block.len()).flat_map(|n| halves(block.ip(n))));
         outgoing.send_if_full();
-    }
-
-    /// Says that all numbers stand for nothing from now on.
-    pub(super) fn forget(&self) {
-        self.0.borrow_mut().words.push(FORGET);
     }
 
     /// Blocks were executed, which have this many instructions together.
@@ -205,10 +199,6 @@ impl HashedStream {
                 self.hash.add(address(*low, *high));
                 rest
             }
-            [FORGET, rest @ ..] => {
-                self.blocks.clear();
-                rest
-            }
             [DEFINITION, number, count, rest @ ..] => {
                 let number = *number as usize;
                 let (halves, rest) = rest.split_at(2 * *count as usize);
@@ -293,7 +283,6 @@ mod tests {
         for (number, (truth, plain)) in streams.iter_mut().enumerate() {
             // Another program is executed under the same numbers then.
             for base in [0x40_0000, 0xffff_ffff_8100_0000, 0x7fff_f7df_0000] {
-                truth.forget();
                 let mut defined = BTreeSet::new();
                 let blocks: Vec<Block> = (0..40).map(|n| block(base + 64 * n, 1 + n as usize % 7)).collect();
                 for (turn, executed) in numbers(base + number as u64).take(50_000).enumerate() {

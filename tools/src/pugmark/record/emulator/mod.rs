@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Nearly all that a program does is in blocks that end by a near branch and have been executed before: `thread`
-//! follows those without a look at their instructions (`near_branches`).
+//! follows those without a look at their instructions (`near_branches`). The truth is hashed on a thread of its own
+//! (`hash_thread`).
 //!
 //! The program is that of a processor as the emulator shows it (`-cpu max`), which may be another one than this
 //! machine's: a library that chooses its functions by CPUID may choose others.

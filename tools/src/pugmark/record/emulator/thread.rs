@@ -456,7 +456,6 @@ impl<'a> Thread<'a> {
             self.end_part(block.start, Cause::Changed)?;
             self.code = CodeSnapshots::default();
             self.noted = NotedBlocks::default();
-            self.truth.forget();
             // Into an empty image everything fits.
             let _ = self.code.note(block, &page);
         }
