@@ -34,10 +34,10 @@ use crate::insn::Class;
 
 /// Finds the calls and returns among the items of an instruction flow.
 ///
-/// To [`step`](Self::step) a jump stays in its function, also if it goes to the start of another one (a tail call): only
-/// symbols show that, and [`step_with`](Self::step_with) asks for them. A call of the instruction that follows it is no step, because code calls that to learn its own address and
-/// never returns from it. Source: SDM vol. 3, Intel Processor Trace, "RET Compression": near calls with a displacement
-/// of zero are left out there for the same reason.
+/// To [`step`](Self::step) a jump stays in its function, also if it goes to the start of another one (a tail call):
+/// only symbols show that, and [`step_with`](Self::step_with) asks for them. A call of the instruction that follows it
+/// is no step, because code calls that to learn its own address and never returns from it. Source: SDM vol. 3, Intel
+/// Processor Trace, "RET Compression": near calls with a displacement of zero are left out there for the same reason.
 ///
 /// After [`forget`](Self::forget), an overflow or an interruption of the trace, the first instruction is no step
 /// wherever it is, and the depth stays what it was.

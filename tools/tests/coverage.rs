@@ -251,6 +251,24 @@ fn lines_of_source_are_hit_as_often_as_gcov_says_and_genhtml_reads_them() {
     };
     assert_eq!(listed.lines().filter_map(row).collect::<BTreeMap<_, _>>(), counts, "{listed}");
     assert_eq!(folder.text(&["coverage", "-f", "lines", "--diff", "rec", "rec"]), "");
+    // Each block has the line that addr2line gives to its first address, where the file has one.
+    let blocks = folder.text(&["coverage", "-f", "blocks", "rec"]);
+    let rows: Vec<Vec<&str>> = blocks.lines().map(|line| line.split_whitespace().collect()).collect();
+    let start = |row: &[&str]| u64::from_str_radix(&row[1].split_once('-').unwrap().0[2..], 16).unwrap();
+    if let Some(symbols) = run("nm", &["lines"]) {
+        let main = symbols.lines().find(|line| line.ends_with(" main")).expect("a function");
+        let main = u64::from_str_radix(main.split(' ').next().unwrap(), 16).unwrap();
+        let moved = start(rows.iter().find(|row| row[3] == "main").expect("a block")) - main;
+        let addresses: Vec<String> = rows.iter().map(|row| format!("{:#x}", start(row) - moved)).collect();
+        let arguments = ["-e", "lines"].into_iter().chain(addresses.iter().map(|address| &**address));
+        let places = run("addr2line", &arguments.collect::<Vec<_>>()).unwrap();
+        assert_eq!(places.lines().count(), rows.len());
+        for (row, place) in rows.iter().zip(places.lines()) {
+            let place = place.split(' ').next().filter(|place| !place.contains('?'));
+            assert_eq!(row.get(4).copied(), place, "{row:?}");
+        }
+        assert!(rows.iter().filter(|row| row.len() == 5).count() > 8, "{blocks}");
+    }
     // What only the run with more arguments has executed, from either side.
     folder.pugmark(&["record", "-o", "more.rec", "--", "./lines", "1", "2", "3", "4", "5"]);
     for (sign, runs) in [("+ ", ["more.rec", "rec"]), ("- ", ["rec", "more.rec"])] {

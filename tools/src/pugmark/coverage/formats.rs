@@ -4,6 +4,7 @@ use super::{
     blocks::{BasicBlock, FileBlocks},
     executed::Executed,
 };
+use crate::pugmark::symbols::{SourceLine, SourceLines, TracedSymbols};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -16,6 +17,10 @@ pub(super) struct Report<'a> {
     pub(super) executed: &'a Executed,
     pub(super) other: Option<&'a Executed>,
     pub(super) blocks: Option<&'a FileBlocks>,
+    /// The lines of the blocks' file, and how far it was moved.
+    pub(super) source: Option<(&'a SourceLines, u64)>,
+    /// The functions of all that was traced.
+    pub(super) names: &'a [TracedSymbols],
 }
 
 /// How much of a function or section was executed.
@@ -78,7 +83,7 @@ impl Report<'_> {
         let percent = |hit: usize| hit as f64 * 100.0 / all.blocks.max(1) as f64;
         match self.other {
             None => writeln!(out, "   hit  blocks       %  function")?,
-            Some(_) => writeln!(out, "   hit   other  blocks  function")?,
+            Some(_) => writeln!(out, "     -       +  blocks  function")?,
         }
         for (Share { blocks, hit, other }, piece) in rows {
             match self.other {
@@ -96,21 +101,11 @@ impl Report<'_> {
                 _ => {}
             }
         }
-        writeln!(
-            out,
-            "{} of {} blocks hit ({:.1} %), in {executed} functions",
-            all.hit,
-            all.blocks,
-            percent(all.hit)
-        )?;
+        let sign = if self.other.is_some() { "- " } else { "" };
+        let Share { blocks, hit, other } = all;
+        writeln!(out, "{sign}{hit} of {blocks} blocks hit ({:.1} %), in {executed} functions", percent(hit))?;
         if self.other.is_some() {
-            writeln!(
-                out,
-                "{} of {} in the other trace ({:.1} %)",
-                all.other,
-                all.blocks,
-                percent(all.other)
-            )?;
+            writeln!(out, "+ {other} of {blocks} blocks hit ({:.1} %)", percent(other))?;
         }
         Ok(())
     }
@@ -121,19 +116,24 @@ impl Report<'_> {
         inside.map(|(_, block)| self.counts(block)).any(|(mine, other)| (mine > 0) != (other > 0))
     }
 
-    /// A line for each block.
+    /// A line for each block: with its line of source, if it is known.
     pub(super) fn blocks(&self, out: &mut dyn Write) -> io::Result<()> {
         for (blocks, block) in self.all_blocks() {
             let (mine, other) = self.counts(block);
             let Some(sign) = self.sign(mine > 0, other > 0) else { continue };
             let (from, to, name) = (block.addresses.start, block.addresses.end, blocks.name(block));
             let word = if mine.max(other) > 0 { "hit" } else { "missed" };
-            writeln!(out, "{sign}{word:6} {from:#x}-{to:#x} {} {name}", mine.max(other))?;
+            write!(out, "{sign}{word:6} {from:#x}-{to:#x} {} {name}", mine.max(other))?;
+            match self.line(from) {
+                Some(line) => writeln!(out, "  {line}")?,
+                None => writeln!(out)?,
+            }
         }
         Ok(())
     }
 
-    /// A line for each branch: where it is, where it went, how often.
+    /// A line for each branch: where it is, where it went, how often; and of which functions that is, if that is
+    /// known.
     pub(super) fn edges(&self, out: &mut dyn Write) -> io::Result<()> {
         let none = BTreeMap::new();
         let others = self.other.map_or(&none, |other| &other.edges);
@@ -146,10 +146,28 @@ impl Report<'_> {
         }
         for ((from, to), (mine, other)) in all {
             if let Some(sign) = self.sign(mine > 0, other > 0) {
-                writeln!(out, "{sign}{from:#x} {to:#x} {}", mine.max(other))?;
+                write!(out, "{sign}{from:#x} {to:#x} {}", mine.max(other))?;
+                match [from, to].map(|ip| self.place(ip)) {
+                    [None, None] => writeln!(out)?,
+                    places => {
+                        let [from, to] = places.map(|place| place.unwrap_or_else(|| "[unknown]".into()));
+                        writeln!(out, "  {from} -> {to}")?;
+                    }
+                }
             }
         }
         Ok(())
+    }
+
+    /// The line of source at an address of the blocks' file.
+    fn line(&self, ip: u64) -> Option<SourceLine> {
+        let (source, moved) = self.source?;
+        source.find(ip.wrapping_sub(moved)).first()?.line.clone()
+    }
+
+    /// The function at an address, and how far the address is in it.
+    fn place(&self, ip: u64) -> Option<String> {
+        self.names.iter().find(|names| names.function(ip).is_some()).map(|names| names.place(ip))
     }
 
     /// One JSON object.
@@ -261,6 +279,13 @@ mod tests {
         [one, other]
     }
 
+    impl<'a> Report<'a> {
+        /// A run alone.
+        fn of(executed: &'a Executed) -> Self {
+            Self { executed, other: None, blocks: None, source: None, names: &[] }
+        }
+    }
+
     type Print = fn(&Report<'_>, &mut dyn Write) -> io::Result<()>;
 
     /// What is printed of the first run alone, and of both.
@@ -268,7 +293,7 @@ mod tests {
         let ([one, other], blocks) = (runs(), file_blocks(0));
         [None, Some(&other)].map(|other| {
             let mut text = vec![];
-            print(&Report { executed: &one, other, blocks: Some(&blocks) }, &mut text).unwrap();
+            print(&Report { other, blocks: Some(&blocks), ..Report::of(&one) }, &mut text).unwrap();
             String::from_utf8(text).unwrap()
         })
     }
@@ -279,9 +304,9 @@ mod tests {
         let expected = "   hit  blocks       %  function\n     1       1   100.0  first\n     \
                         2       3    66.7  second\n3 of 6 blocks hit (50.0 %), in 2 functions\n";
         assert_eq!(alone, expected);
-        let expected = "   hit   other  blocks  function\n     2       2       3  second\n     \
-                        0       1       2  code\n3 of 6 blocks hit (50.0 %), in 2 functions\n\
-                        4 of 6 in the other trace (66.7 %)\n";
+        let expected = "     -       +  blocks  function\n     2       2       3  second\n     \
+                        0       1       2  code\n- 3 of 6 blocks hit (50.0 %), in 2 functions\n\
+                        + 4 of 6 blocks hit (66.7 %)\n";
         assert_eq!(both, expected);
     }
 
@@ -302,6 +327,14 @@ mod tests {
         let [alone, both] = printed(|report, mut out| report.edges(&mut out));
         assert_eq!(alone, "0x1002 0x1005 2\n0x1006 0x1000 1\n");
         assert_eq!(both, "+ 0x1002 0x1004 4\n- 0x1006 0x1000 1\n");
+        // Each trace may know other functions.
+        let names = [("first", 0x1000, 0x1004), ("second", 0x1005, 0x100f)];
+        let names = names.map(|function| TracedSymbols::known(&[function], &[]));
+        let mut text = vec![];
+        let [one, other] = &runs();
+        Report { other: Some(other), names: &names, ..Report::of(one) }.edges(&mut text).unwrap();
+        let expected = "+ 0x1002 0x1004 4  first+0x2 -> [unknown]\n- 0x1006 0x1000 1  second+0x1 -> first\n";
+        assert_eq!(String::from_utf8(text).unwrap(), expected);
     }
 
     #[test]
@@ -335,7 +368,7 @@ mod tests {
         assert_eq!(both, expected);
         // Without a file there are no blocks.
         let mut text = vec![];
-        Report { executed: &runs()[0], other: None, blocks: None }.json(&mut text).unwrap();
+        Report::of(&runs()[0]).json(&mut text).unwrap();
         let object: Value = serde_json::from_slice(&text).unwrap();
         assert_eq!((object.get("blocks"), object.get("blocks_hit")), (None, None));
     }
@@ -344,7 +377,7 @@ mod tests {
     fn a_drcov_file_has_the_blocks_that_were_hit_by_their_place_in_the_module() {
         let blocks = file_blocks(0x40_0000);
         let hit = executed(&[(0x40_1000, 1), (0x40_1008, 9), (0x40_3001, 1)], &[], 0);
-        let report = Report { executed: &hit, other: None, blocks: Some(&blocks) };
+        let report = Report { blocks: Some(&blocks), ..Report::of(&hit) };
         let mut file = vec![];
         report.drcov(Path::new("/a/program"), 0x40_0000, &mut file).unwrap();
         let text = "DRCOV VERSION: 2\nDRCOV FLAVOR: pugmark\nModule Table: version 2, count 1\n\
@@ -362,7 +395,7 @@ mod tests {
         let blocks = FileBlocks::of(&object::File::parse(&*file).unwrap(), 0).unwrap();
         let hit = executed(&[(0, 1)], &[], 0);
         let mut file = vec![];
-        let report = Report { executed: &hit, other: None, blocks: Some(&blocks) };
+        let report = Report { blocks: Some(&blocks), ..Report::of(&hit) };
         report.drcov(Path::new("/a"), 0, &mut file).unwrap();
         let table = b"BB Table: 3 bbs\n\0\0\0\0\xff\xff\0\0\xff\xff\0\0\xff\xff\0\0\xfe\xff\x01\0\x01\0\0\0";
         assert!(file.ends_with(table), "{:x?}", &file[file.len() - 48..]);

@@ -3,7 +3,7 @@
 //! Source: lcov 1.16, geninfo(1), "FILES".
 
 use super::{executed::Executed, formats::Report};
-use crate::pugmark::symbols::{SourceLine, SourceLines};
+use crate::pugmark::symbols::SourceLine;
 use std::{
     collections::BTreeMap,
     io::{self, Write},
@@ -19,15 +19,11 @@ struct FileLines {
 }
 
 impl Report<'_> {
-    /// The lines of the blocks' file, whose addresses were moved by `moved`, in a run. A line was executed as often as
+    /// The lines of the blocks' file in a run. A line was executed as often as
     /// the one of its instructions that was executed most.
-    fn source_files(
-        &self,
-        executed: &Executed,
-        source: &SourceLines,
-        moved: u64,
-    ) -> BTreeMap<Rc<str>, FileLines> {
+    fn source_files(&self, executed: &Executed) -> BTreeMap<Rc<str>, FileLines> {
         let mut files: BTreeMap<Rc<str>, FileLines> = BTreeMap::new();
+        let Some((source, moved)) = self.source else { return files };
         for piece in self.blocks.iter().flat_map(|blocks| &blocks.pieces) {
             let [from, to] = [piece.addresses.start, piece.addresses.end].map(|at| at.wrapping_sub(moved));
             let rows = source.lines(from..to);
@@ -47,9 +43,9 @@ impl Report<'_> {
     }
 
     /// A line for each line of source that has code, with how often it was executed. Returns whether the file has any.
-    pub(super) fn lines(&self, source: &SourceLines, moved: u64, out: &mut dyn Write) -> io::Result<bool> {
-        let files = self.source_files(self.executed, source, moved);
-        let others = self.other.map(|other| self.source_files(other, source, moved)).unwrap_or_default();
+    pub(super) fn lines(&self, out: &mut dyn Write) -> io::Result<bool> {
+        let files = self.source_files(self.executed);
+        let others = self.other.map(|other| self.source_files(other)).unwrap_or_default();
         for (file, FileLines { lines, .. }) in &files {
             for (line, &mine) in lines {
                 let other =
@@ -63,8 +59,8 @@ impl Report<'_> {
     }
 
     /// Writes a tracefile. Returns whether the file has lines.
-    pub(super) fn lcov(&self, source: &SourceLines, moved: u64, out: &mut dyn Write) -> io::Result<bool> {
-        let files = self.source_files(self.executed, source, moved);
+    pub(super) fn lcov(&self, out: &mut dyn Write) -> io::Result<bool> {
+        let files = self.source_files(self.executed);
         for (file, FileLines { functions, lines }) in &files {
             writeln!(out, "TN:\nSF:{file}")?;
             for (line, name) in functions.keys() {

@@ -9,7 +9,8 @@ use super::{
     code::TracedCode,
     options::Input,
     progress::Progress,
-    symbols::{self, SourceLines},
+    recording::Traced,
+    symbols::{self, SourceLines, TracedSymbols},
 };
 use crate::output;
 use anyhow::{Context, Result, ensure};
@@ -79,10 +80,14 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
     if options.format == CoverageFormat::Afl {
         return options.map(&mut progress);
     }
-    let (executed, code) = executed(&options.input, &options.input.trace, &mut progress)?;
-    let other = options.diff.as_ref().map(|other| executed_other(&options.input, other, &mut progress));
-    let other = other.transpose()?;
+    let (executed, mut code) = executed(&options.input, &options.input.trace, &mut progress)?;
     let of = options.file()?.map(|of| Of::load(&of, &code)).transpose()?;
+    let other = options.diff.as_ref().map(|other| {
+        let (executed, others) = self::executed(&options.input, other, &mut progress)?;
+        code.extend(others);
+        anyhow::Ok(executed)
+    });
+    let other = other.transpose()?;
     let blocks = of.as_ref().map(|of| {
         let mut blocks = of.blocks.clone();
         let targets = |executed: &Executed| executed.edges.keys().map(|(_, to)| *to).collect::<Vec<_>>();
@@ -97,17 +102,29 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
             "pugmark: warning: the traces have errors, or no code was executed: `pugmark decode` says more"
         ));
     }
-    let report = Report { executed: &executed, other: other.as_ref(), blocks: blocks.as_ref() };
+    let symfs = options.input.symfs.as_deref();
+    let source = of.as_ref().map(|of| (SourceLines::of(&of.path, symfs.unwrap_or(Path::new("/"))), of.moved));
+    // Functions are looked for where they are printed.
+    let named = if options.format == CoverageFormat::Edges && !options.json { &code[..] } else { &[] };
+    let names: Vec<_> = named
+        .iter()
+        .map(|(traced, code)| TracedSymbols::of(traced, code, symfs, &[]))
+        .collect::<Result<_>>()?;
+    let report = Report {
+        executed: &executed,
+        other: other.as_ref(),
+        blocks: blocks.as_ref(),
+        source: source.as_ref().map(|(source, moved)| (source, *moved)),
+        names: &names,
+    };
     let mut text = vec![];
     match (options.json, options.format, &of) {
         (true, ..) => report.json(&mut text)?,
         (_, CoverageFormat::Drcov, Some(of)) => report.drcov(&of.path, of.moved, &mut text)?,
         (_, format @ (CoverageFormat::Lcov | CoverageFormat::Lines), Some(of)) => {
-            let root = options.input.symfs.as_deref().unwrap_or(Path::new("/"));
-            let source = SourceLines::of(&of.path, root);
             let has_lines = match format {
-                CoverageFormat::Lines => report.lines(&source, of.moved, &mut text)?,
-                _ => report.lcov(&source, of.moved, &mut text)?,
+                CoverageFormat::Lines => report.lines(&mut text)?,
+                _ => report.lcov(&mut text)?,
             };
             ensure!(
                 has_lines,
@@ -184,7 +201,11 @@ impl CoverageOptions {
 }
 
 /// Decodes all traces of an input. Returns their code, too.
-fn executed(input: &Input, trace: &Path, progress: &mut Progress) -> Result<(Executed, Vec<TracedCode>)> {
+fn executed(
+    input: &Input,
+    trace: &Path,
+    progress: &mut Progress,
+) -> Result<(Executed, Vec<(Traced, TracedCode)>)> {
     let mut input = input.clone();
     input.trace = trace.into();
     let (mut executed, mut codes) = (Executed::default(), vec![]);
@@ -192,13 +213,9 @@ fn executed(input: &Input, trace: &Path, progress: &mut Progress) -> Result<(Exe
         let code = input.code(&traced)?;
         let trace = input.load(&traced, progress)?;
         executed.add(&trace, &code, input.config(&traced)?, progress);
-        codes.push(code);
+        codes.push((traced, code));
     }
     Ok((executed, codes))
-}
-
-fn executed_other(input: &Input, trace: &Path, progress: &mut Progress) -> Result<Executed> {
-    executed(input, trace, progress).map(|(executed, _)| executed)
 }
 
 /// The file whose blocks are counted.
@@ -209,7 +226,7 @@ struct Of {
 }
 
 impl Of {
-    fn load(argument: &str, codes: &[TracedCode]) -> Result<Self> {
+    fn load(argument: &str, codes: &[(Traced, TracedCode)]) -> Result<Self> {
         use object::{Object, ObjectSegment};
         let (path, base) = super::options::split_base(argument);
         let what = || format!("--of {argument}");
@@ -218,7 +235,7 @@ impl Of {
         let lowest = file.segments().map(|segment| segment.address()).min().unwrap_or_default();
         let moved = match base {
             Some(base) => base.wrapping_sub(lowest),
-            None => codes.iter().find_map(|code| symbols::moved(&file, code)).with_context(|| {
+            None => codes.iter().find_map(|(_, code)| symbols::moved(&file, code)).with_context(|| {
                 format!(
                     "--of {argument}: no page of its code is in the code that was traced; if it is the right file, \
                      say where it was loaded: --of {path}:0x400000"
