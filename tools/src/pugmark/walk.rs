@@ -5,8 +5,9 @@ use pugmark_decoder_core::{
     calls::{Calls, Step, StepKind},
     config::{Clocks, Config},
     event::EventKind,
-    flow::{FlowItem, InsnDecoder},
+    flow::{ExecutedInsn, FlowItem, InsnDecoder},
     image::Image,
+    insn::Class,
     packet::PtwPayload,
     time::{Span, Timeline, TscFrequency},
 };
@@ -17,7 +18,8 @@ pub(super) enum Happening {
     /// A function is entered, by the call at `from`; `None` for the one in which the trace begins or goes on, and for
     /// the one that is returned to though its call is not in the trace.
     Enter {
-        /// The call, or the instruction that was interrupted.
+        /// The call, or the instruction that was interrupted or made a system call: a signal's handler is entered from
+        /// there.
         from: Option<u64>,
         /// Where it went.
         to: u64,
@@ -47,6 +49,42 @@ pub(super) struct Time {
     pub(super) insns: u64,
 }
 
+impl Time {
+    /// What has passed since then.
+    pub(super) const fn since(self, before: Self) -> Self {
+        Self { at: self.at.saturating_sub(before.at), insns: self.insns.saturating_sub(before.insns) }
+    }
+
+    /// Adds what has passed.
+    pub(super) const fn add(&mut self, passed: Self) {
+        self.at += passed.at;
+        self.insns += passed.insns;
+    }
+}
+
+/// Who is told what happens in a trace.
+pub(super) trait Visitor {
+    /// Something happens.
+    fn happens(&mut self, time: Time, what: Happening);
+
+    /// The instruction at `ip` comes next. Returns whether [`at`](Self::at) is to be called, with its time.
+    fn comes_to(&mut self, ip: u64) -> bool {
+        let _ = ip;
+        false
+    }
+
+    /// The instruction at `ip` is executed, after all that has happened before it.
+    fn at(&mut self, time: Time, ip: u64) {
+        let _ = (time, ip);
+    }
+}
+
+impl<F: FnMut(Time, Happening) + ?Sized> Visitor for F {
+    fn happens(&mut self, time: Time, what: Happening) {
+        self(time, what);
+    }
+}
+
 /// What [`Time::at`] counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
@@ -74,6 +112,9 @@ pub(super) struct TraceClock {
 }
 
 impl TraceClock {
+    /// It counts instructions, whatever the trace has.
+    pub(super) const INSTRUCTIONS: Self = Self { unit: Unit::Instructions, frequency: None };
+
     /// Finds the clock of a trace.
     pub(super) fn of(trace: &[u8], config: Config<'_>) -> Self {
         use pugmark_decoder_core::packet::{Packet, Packets};
@@ -127,6 +168,11 @@ fn frequency(clocks: &Clocks) -> Option<TscFrequency> {
 struct Frame {
     /// The address of its call.
     from: Option<u64>,
+    /// It was entered while nothing was traced, as a signal's handler is, or it is what that returns to: code that makes
+    /// the system go back to what was interrupted.
+    is_handler: bool,
+    /// Where it goes on after what is not traced now: at one of these.
+    left_at: Option<[u64; 2]>,
 }
 
 impl Frame {
@@ -134,6 +180,11 @@ impl Frame {
     fn returns_to(self, to: u64) -> bool {
         // An instruction has at most 15 bytes.
         self.from.is_some_and(|from| (1..=15).contains(&to.wrapping_sub(from)))
+    }
+
+    /// Whether it was left for what is not traced, and goes on there.
+    fn goes_on_at(&self, ip: u64) -> bool {
+        self.left_at.is_some_and(|places| places.contains(&ip))
     }
 }
 
@@ -146,9 +197,21 @@ pub(super) fn walk(
     progress: &mut Progress,
     visit: &mut dyn FnMut(Time, Happening),
 ) -> Time {
+    walk_with(trace, image, config, clock, progress, visit)
+}
+
+/// As [`walk`], for one who may look at each instruction.
+pub(super) fn walk_with(
+    trace: &[u8],
+    image: Image<'_>,
+    config: Config<'_>,
+    clock: TraceClock,
+    progress: &mut Progress,
+    visitor: &mut (impl Visitor + ?Sized),
+) -> Time {
     let mut timeline = Timeline::new(trace, config);
     let mut decoder = InsnDecoder::with_config(trace, image, config);
-    let mut state = State::new(visit);
+    let mut state = State::new(visitor);
     let mut when = |span, insns| clock.time(&mut timeline, span, insns).map(|(at, _)| at);
     progress.begin("decoding", Size::Bytes(trace.len() as u64));
     let mut synchronized = false;
@@ -160,12 +223,18 @@ pub(super) fn walk(
             match &item {
                 FlowItem::Insn(insn) => {
                     let step = state.calls.step(&item);
-                    if step.is_some() || state.begins || state.off {
+                    let happens = step.is_some() || state.begins || state.off;
+                    if happens {
                         state.set_time(when(decoder.span(), state.time.insns));
                         state.insn(insn.ip, step);
                     }
-                    state.at = Some(insn.ip);
-                    state.time.insns += 1;
+                    if state.visitor.comes_to(insn.ip) {
+                        if !happens {
+                            state.set_time(when(decoder.span(), state.time.insns));
+                        }
+                        state.visitor.at(state.time, insn.ip);
+                    }
+                    state.executed(insn);
                     progress.step(|| decoder.held());
                 }
                 FlowItem::Event(event) => {
@@ -188,30 +257,33 @@ pub(super) fn walk(
 }
 
 /// What is known while the trace is walked through.
-struct State<'v> {
+struct State<'v, V: ?Sized> {
     /// The functions that have not been left.
     frames: Vec<Frame>,
     calls: Calls,
     time: Time,
     /// The last instruction, or the one before which tracing stopped.
     at: Option<u64>,
+    /// The last instruction.
+    last: Option<ExecutedInsn>,
     /// Nothing is traced now.
     off: bool,
     /// The next instruction is the first one, or the first one after a loss.
     begins: bool,
-    visit: &'v mut dyn FnMut(Time, Happening),
+    visitor: &'v mut V,
 }
 
-impl<'v> State<'v> {
-    fn new(visit: &'v mut dyn FnMut(Time, Happening)) -> Self {
+impl<'v, V: Visitor + ?Sized> State<'v, V> {
+    fn new(visitor: &'v mut V) -> Self {
         Self {
             frames: vec![],
             calls: Calls::new(),
             time: Time::default(),
             at: None,
+            last: None,
             off: false,
             begins: true,
-            visit,
+            visitor,
         }
     }
 
@@ -221,12 +293,22 @@ impl<'v> State<'v> {
     }
 
     fn say(&mut self, what: Happening) {
-        (self.visit)(self.time, what);
+        self.visitor.happens(self.time, what);
+    }
+
+    fn executed(&mut self, insn: &ExecutedInsn) {
+        (self.at, self.last) = (Some(insn.ip), Some(*insn));
+        self.time.insns += 1;
     }
 
     fn enter(&mut self, from: Option<u64>, to: u64) {
-        self.frames.push(Frame { from });
+        self.frames.push(Frame { from, is_handler: false, left_at: None });
         self.say(Happening::Enter { from, to });
+    }
+
+    fn enter_handler(&mut self, from: Option<u64>, to: u64) {
+        self.enter(from, to);
+        self.frames.last_mut().into_iter().for_each(|frame| frame.is_handler = true);
     }
 
     /// Leaves all functions but the outermost `depth`.
@@ -245,19 +327,54 @@ impl<'v> State<'v> {
         self.begins = true;
     }
 
-    fn on(&mut self) {
-        if std::mem::take(&mut self.off) {
+    /// Tracing goes on, if it was off. Returns whether it was.
+    fn on(&mut self) -> bool {
+        let was_off = std::mem::take(&mut self.off);
+        if was_off {
             self.say(Happening::On);
+        }
+        was_off
+    }
+
+    /// Tracing is off. What is not traced goes back to the instruction that was interrupted, to the one after a call or a
+    /// system call, or makes that again. Where it goes after other instructions is not known.
+    fn off(&mut self, interrupted: Option<u64>) {
+        self.off = true;
+        let left_at = match (interrupted, self.last) {
+            (Some(at), _) => Some([at; 2]),
+            (None, Some(ExecutedInsn { ip, len, class, .. })) => {
+                let comes_back = matches!(class, Class::FarCall | Class::NearCall | Class::IndirectCall);
+                comes_back.then(|| [ip, ip.wrapping_add(u64::from(len))])
+            }
+            (None, None) => None,
+        };
+        if let Some(frame) = self.frames.last_mut() {
+            frame.left_at = left_at;
+        }
+        self.say(Happening::Off);
+    }
+
+    /// Execution goes on at `ip` after what was not traced: where it was left, in a function from which a handler was
+    /// entered, or in a handler.
+    fn goes_on(&mut self, ip: u64) {
+        let known = self.frames.iter().rposition(|frame| frame.goes_on_at(ip));
+        if let Some(known) = known {
+            self.unwind(known + 1);
+            self.frames.last_mut().into_iter().for_each(|frame| frame.left_at = None);
+        } else if self.frames.last().is_some_and(|frame| frame.left_at.is_some()) {
+            self.enter_handler(self.at, ip);
         }
     }
 
     /// An instruction that is not just the next one.
     fn insn(&mut self, ip: u64, step: Option<Step>) {
-        self.on();
+        let was_off = self.on();
         if std::mem::take(&mut self.begins) {
             self.enter(None, ip);
         } else if let Some(step) = step {
             self.transfer(step);
+        } else if was_off {
+            self.goes_on(ip);
         }
     }
 
@@ -270,8 +387,11 @@ impl<'v> State<'v> {
             StepKind::Return => self.frames.iter().rposition(|frame| frame.returns_to(step.to)),
             _ => None,
         };
+        let ends_handler = known.is_none() && self.frames.last().is_some_and(|frame| frame.is_handler);
         self.unwind(known.unwrap_or(self.frames.len().saturating_sub(1)));
-        if self.frames.is_empty() {
+        if ends_handler {
+            self.enter_handler(None, step.to);
+        } else if self.frames.is_empty() {
             self.enter(None, step.to);
         }
     }
@@ -282,10 +402,8 @@ impl<'v> State<'v> {
         }
         match kind {
             EventKind::Overflow => self.lose("the processor lost packets"),
-            EventKind::Disabled | EventKind::AsyncDisabled { .. } | EventKind::Stop if !self.off => {
-                self.off = true;
-                self.say(Happening::Off);
-            }
+            EventKind::AsyncDisabled { at } if !self.off => self.off(Some(at)),
+            EventKind::Disabled | EventKind::Stop if !self.off => self.off(None),
             EventKind::Ptwrite(PtwPayload::Four(value)) => {
                 self.say(Happening::Mark(format!("PTWRITE {value:#x}")))
             }
