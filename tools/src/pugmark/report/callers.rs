@@ -183,17 +183,19 @@ impl<'a> CallerSums<'a> {
     /// Execution has come to a place of another function, not by a call or a return.
     fn jump(&mut self, place: usize, now: Time) {
         let CountedPlace { function, begins, .. } = self.places[place];
+        // Code without names may be that of many functions.
+        let goes_back = function.is_some() && !begins;
         let is_it = |known: &StackedFunction| {
             known.place.is_some_and(|place| self.places[place].function == function)
         };
         match self.stack.iter().rposition(is_it) {
             // It was jumped to before, from the same function: it is on the stack once.
-            Some(known) if begins && self.stack[known].depth == self.depth => {
+            Some(known) if !goes_back && self.stack[known].depth == self.depth => {
                 let known = self.stack.remove(known);
                 self.stack.push(known);
                 self.go_on(place, now);
             }
-            Some(known) if !begins => {
+            Some(known) if goes_back => {
                 self.leave_all_but(known + 1, now);
                 self.go_on(place, now);
             }

@@ -169,6 +169,22 @@ fn a_jump_into_a_function_that_is_on_the_stack_goes_back_to_it() {
     let expected =
         [("a", [3, 1113, 3, 6]), ("b", [10, 110, 1, 2]), ("c", [100, 100, 1, 1]), ("d", [2000, 2000, 2, 2])];
     assert_took(&after_begin(&later), &expected);
+    // Code without a name calls `a`, which jumps to other code without a name, such as an entry of a linkage table: it
+    // need not be the same. Again and again it is.
+    let unnamed = [
+        Call(0x8000),
+        Insn(0x8000, 1),
+        Call(0x1000),
+        Insn(0x1000, 10),
+        Insn(0x9000, 100),
+        Insn(0x1000, 10),
+        Insn(0x9000, 100),
+        Insn(0x2000, 1000),
+        Return,
+        Insn(0x8001, 1),
+    ];
+    let expected = [("[unknown]", [202, 1222, 4, 7]), ("a", [20, 1220, 2, 5]), ("b", [1000, 1000, 1, 1])];
+    assert_took(&unnamed, &expected);
     // Into a function that is not on the stack it is as a call.
     let into = [Insn(0x2008, 10), Insn(0x1008, 1)];
     assert_took(&after_begin(&into), &[("a", [2, 12, 2, 3]), ("b", [10, 10, 1, 1])]);
