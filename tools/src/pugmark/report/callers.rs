@@ -71,8 +71,8 @@ struct CalledRow {
 struct StackedFunction {
     /// How many functions the walk had entered.
     depth: usize,
-    /// The number of the place where it is; `None` before its first instruction.
-    place: Option<usize>,
+    /// The number of the place where it is.
+    place: usize,
 }
 
 /// The number of the place of each address. Those that were asked for of late are found without searching.
@@ -134,7 +134,7 @@ impl<'a> CallerSums<'a> {
     fn add_up_to(&mut self, now: Time) {
         let passed = now.since(self.before.replace(now).unwrap_or(now));
         self.total.add(passed);
-        let place = self.stack.last().and_then(|function| function.place);
+        let place = self.stack.last().map(|function| function.place);
         if let Some(own) = place.and_then(|place| self.places[place].own) {
             self.rows[own].took.own.add(passed);
         }
@@ -160,23 +160,23 @@ impl<'a> CallerSums<'a> {
         }
     }
 
-    fn enter(&mut self, place: Option<usize>, now: Time) {
+    fn enter(&mut self, place: usize, now: Time) {
         self.stack.push(StackedFunction { depth: self.depth, place });
-        place.into_iter().for_each(|place| self.open(place, now));
+        self.open(place, now);
     }
 
     /// Leaves all functions but so many.
     fn leave_all_but(&mut self, count: usize, now: Time) {
         while self.stack.len() > count {
-            let place = self.stack.pop().and_then(|function| function.place);
-            place.into_iter().for_each(|place| self.close(place, now));
+            let left = self.stack.pop();
+            left.into_iter().for_each(|function| self.close(function.place, now));
         }
     }
 
     /// The innermost function goes on at a place.
     fn go_on(&mut self, place: usize, now: Time) {
         self.open(place, now);
-        let before = self.stack.last_mut().and_then(|function| function.place.replace(place));
+        let before = self.stack.last_mut().map(|function| std::mem::replace(&mut function.place, place));
         before.into_iter().for_each(|before| self.close(before, now));
     }
 
@@ -185,9 +185,7 @@ impl<'a> CallerSums<'a> {
         let CountedPlace { function, begins, .. } = self.places[place];
         // Code without names may be that of many functions.
         let goes_back = function.is_some() && !begins;
-        let is_it = |known: &StackedFunction| {
-            known.place.is_some_and(|place| self.places[place].function == function)
-        };
+        let is_it = |known: &StackedFunction| self.places[known.place].function == function;
         match self.stack.iter().rposition(is_it) {
             // It was jumped to before, from the same function: it is on the stack once.
             Some(known) if !goes_back && self.stack[known].depth == self.depth => {
@@ -199,7 +197,7 @@ impl<'a> CallerSums<'a> {
                 self.leave_all_but(known + 1, now);
                 self.go_on(place, now);
             }
-            _ => self.enter(Some(place), now),
+            _ => self.enter(place, now),
         }
     }
 
@@ -242,7 +240,7 @@ impl<'a> CallerSums<'a> {
     fn nobodys(&mut self, name: &str, now: Time) {
         let keys = self.naming.nobodys(name);
         let place = self.place(None, false, keys, vec![]);
-        self.enter(Some(place), now);
+        self.enter(place, now);
     }
 }
 
@@ -251,12 +249,15 @@ impl Visitor for CallerSums<'_> {
         self.add_up_to(now);
         self.here = None;
         match what {
-            Happening::Enter { .. } => {
+            Happening::Enter { to, .. } => {
                 if std::mem::take(&mut self.lost) {
                     self.leave_all_but(0, now);
                 }
                 self.depth += 1;
-                self.enter(None, now);
+                // Its first instruction may be interrupted before it is executed.
+                let place = self.place_of(to);
+                self.enter(place, now);
+                self.here = Some(place);
             }
             Happening::Leave => {
                 self.depth = self.depth.saturating_sub(1);
@@ -287,12 +288,11 @@ impl Visitor for CallerSums<'_> {
         self.add_up_to(now);
         let place = self.place_of(ip);
         self.here = Some(place);
-        let before = self.stack.last().map(|function| function.place);
         let function = |place: usize| self.places[place].function;
-        match before {
-            Some(Some(before)) if function(before) != function(place) => self.jump(place, now),
+        match self.stack.last() {
+            Some(before) if function(before.place) != function(place) => self.jump(place, now),
             Some(_) => self.go_on(place, now),
-            None => self.enter(Some(place), now),
+            None => self.enter(place, now),
         }
     }
 }

@@ -206,6 +206,13 @@ fn what_is_not_traced_is_its_callers_and_what_is_lost_is_nobodys() {
 }
 
 #[test]
+fn a_function_whose_first_instruction_is_interrupted_has_been_entered() {
+    let pieces =
+        after_begin(&[Call(0x2000), Call(0x3000), Insn(0x3000, 100), Return, Insn(0x2000, 10), Return]);
+    assert_took(&pieces, &[("a", [1, 111, 1, 3]), ("b", [10, 110, 1, 2]), ("c", [100, 100, 1, 1])]);
+}
+
+#[test]
 fn rows_that_are_not_wanted_have_no_sums_and_those_they_call_have() {
     let pieces =
         after_begin(&[Call(0x2000), Insn(0x2000, 10), Call(0x3000), Insn(0x3000, 100), Off, Wait(5)]);
