@@ -147,7 +147,7 @@ pub fn run(options: &DiffOptions) -> Result<ExitCode> {
 }
 
 /// Whether an object file has this name, with or without folders.
-fn is_of(object: &str, name: &str) -> bool {
+pub(super) fn is_of(object: &str, name: &str) -> bool {
     object
         .strip_suffix(name.trim_start_matches("./"))
         .is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))

@@ -1,22 +1,26 @@
-//! `pugmark report`: how often the instructions of each function, line of source, object file or thread were executed.
+//! `pugmark report`: how often the instructions of each function, line of source, object file or thread were executed,
+//! and what each took with all that it called.
+
+mod callers;
+mod naming;
+mod table;
 
 use super::{
     coverage::Executed,
     options::Input,
     progress::Progress,
     recording::Traced,
-    symbols::{SourcePlace, TracedSymbols},
+    symbols::TracedSymbols,
+    walk::{Time, TraceClock, Unit, walk_with},
 };
 use crate::output::{self, tell};
 use anyhow::{Result, ensure};
+use callers::CallerSums;
 use clap::{Args, ValueEnum};
-use serde::Serialize;
-use std::{
-    cmp::Reverse,
-    collections::BTreeMap,
-    io::{self, Write},
-    process::ExitCode,
-};
+use naming::{KEYS, Key, Keys, TraceRows, UNKNOWN, WantedRows};
+use pugmark_decoder_core::image::Image;
+use std::{cmp::Reverse, collections::BTreeMap, process::ExitCode};
+use table::{Counts, FunctionReport, ReportColumns, Row};
 
 /// The options of `pugmark report`.
 #[derive(Args, Clone, Debug)]
@@ -24,10 +28,13 @@ use std::{
     mut_arg("layer", |layer| layer.hide(true)),
     mut_arg("threads", |threads| threads.hide(true)),
     after_help = "\
+Percentages are of all instructions, or of all time if time comes first, also where only some rows are shown.
+
 Examples:
   pugmark report a.rec                                the functions with the most instructions first
+  pugmark report --children a.rec                     those first that have the most with what they called
+  pugmark report --sort time --object a.out a.rec     the program's own functions; needs --tsc when it is recorded
   pugmark report --by line a.rec                      the lines of source with the most instructions first
-  pugmark report --by inlined,line a.rec              the same, with the functions that they were inlined from
   pugmark report --by object,thread --csv a.rec       a table for other programs
   pugmark report --sort calls --percent-limit 1 --symfs root perf.data"
 )]
@@ -41,10 +48,22 @@ pub struct ReportOptions {
         hide_possible_values = true
     )]
     by: Vec<Key>,
-    /// What comes first: instructions, branches, calls
-    #[arg(long, value_enum, default_value_t = ReportColumn::Instructions, hide_possible_values = true)]
-    sort: ReportColumn,
-    /// Leave out what has less than so many percent of the instructions
+    /// Count with all that was called, too; what calls itself counts once
+    #[arg(long)]
+    children: bool,
+    /// Show time, too: ns, or ticks of the TSC; of `pugmark record` it is the model's
+    #[arg(long)]
+    time: bool,
+    /// What comes first: instructions, branches, calls, children, time, children-time
+    #[arg(long, value_enum, hide_possible_values = true)]
+    sort: Option<ReportOrder>,
+    /// Only rows of this object file, such as a.out or libc.so.6
+    #[arg(long, value_name = "NAME")]
+    object: Option<String>,
+    /// Only rows of this function
+    #[arg(long, value_name = "NAME")]
+    function: Option<String>,
+    /// Leave out rows with less than so many percent; with children, if they come first
     #[arg(long, value_name = "N", default_value = "0", value_parser = percent)]
     percent_limit: f64,
     /// Print one JSON object
@@ -57,66 +76,30 @@ pub struct ReportOptions {
     input: Input,
 }
 
-/// What has no name.
-const UNKNOWN: &str = "[unknown]";
-
-/// What is counted together.
+/// What the rows are sorted by, the largest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Key {
-    Thread,
-    Object,
-    Function,
-    Inlined,
-    Line,
-}
-
-/// All of them, in the order of the columns.
-const KEYS: [(Key, &str); 5] = [
-    (Key::Thread, "thread"),
-    (Key::Object, "object"),
-    (Key::Function, "function"),
-    (Key::Inlined, "inlined"),
-    (Key::Line, "line"),
-];
-
-/// What is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ReportColumn {
+enum ReportOrder {
     Instructions,
     Branches,
     Calls,
+    Children,
+    Time,
+    ChildrenTime,
 }
 
-/// What was counted. Branches are taken or not; calls go to where a function begins, and are calls,
-/// or jumps of other functions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-struct Counts {
-    instructions: u64,
-    branches: u64,
-    calls: u64,
-}
-
-/// A row of the report.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-struct Row {
-    #[serde(flatten)]
-    counts: Counts,
-    percent: f64,
-    #[serde(flatten)]
-    names: BTreeMap<&'static str, String>,
-}
-
-/// All rows.
-#[derive(Clone, Debug, Default, Serialize)]
-struct FunctionReport {
+/// What was counted in all traces.
+#[derive(Clone, Debug, Default)]
+struct Counted {
+    rows: BTreeMap<Keys, Counts>,
+    /// The functions of each line, with the instructions of each.
+    functions: BTreeMap<Keys, BTreeMap<String, u64>>,
     instructions: u64,
     branches: u64,
     errors: usize,
-    rows: Vec<Row>,
+    time: u64,
+    /// What time is counted in, if it is.
+    unit: Option<Unit>,
 }
-
-/// What a row is for, as far as it is wanted.
-type Keys = [Option<String>; KEYS.len()];
 
 fn percent(text: &str) -> Result<f64> {
     let number: f64 = text.parse()?;
@@ -124,25 +107,29 @@ fn percent(text: &str) -> Result<f64> {
     Ok(number)
 }
 
+/// How many percent of all a part is.
+fn percent_of(part: u64, all: u64) -> f64 {
+    part as f64 * 100.0 / (all as f64).max(1.0)
+}
+
 /// Runs `pugmark report`. The exit status is 1 if a trace has errors or nothing in it was executed.
 ///
 /// # Errors
-/// If there is no trace or no code, or the output cannot be written.
+/// If there is no trace or no code, time is asked for and a trace has none, nothing is what is wanted, or the output
+/// cannot be written.
 pub fn run(options: &ReportOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
-    let mut counts: BTreeMap<Keys, Counts> = BTreeMap::new();
-    let mut errors = 0;
+    let mut counted = Counted::default();
     for traced in options.input.traces()? {
-        let code = options.input.code(&traced)?;
-        let trace = options.input.load(&traced, &mut progress)?;
-        let mut executed = Executed::default();
-        executed.add(&trace, &code, options.input.config(&traced)?, &mut progress);
-        let symbols = TracedSymbols::of(&traced, &code, options.input.symfs.as_deref(), &[])?;
-        errors += executed.errors;
-        add(&executed, &symbols, &title(&traced), &options.by, &mut counts);
+        options.add(&traced, &mut counted, &mut progress)?;
     }
-    let report = options.report(counts, errors);
-    let good = errors == 0 && report.instructions > 0;
+    let good = counted.errors == 0 && counted.instructions > 0;
+    ensure!(
+        counted.instructions == 0 || !counted.rows.is_empty(),
+        "{}: nothing there was executed",
+        options.wanted_words().join(" ")
+    );
+    let report = options.report(counted);
     if !good {
         tell(format_args!(
             "pugmark: warning: the traces have errors, or no code was executed: `pugmark decode` says more"
@@ -163,243 +150,202 @@ fn title(traced: &Traced) -> String {
     traced.part.as_ref().map_or_else(|| traced.trace.display().to_string(), |part| part.title())
 }
 
-/// Adds what was executed in a trace.
-fn add(
-    executed: &Executed,
-    symbols: &TracedSymbols,
-    thread: &str,
-    by: &[Key],
-    counts: &mut BTreeMap<Keys, Counts>,
-) {
-    let keys = |ip| -> Keys {
-        let place = symbols.find(ip);
-        KEYS.map(|(key, _)| {
-            by.contains(&key).then(|| match key {
-                Key::Thread => thread.to_owned(),
-                Key::Object => place.object.unwrap_or(UNKNOWN).to_owned(),
-                Key::Function => place.function.map_or(UNKNOWN, |(name, _)| name).to_owned(),
-                Key::Inlined => inlined(&symbols.source(ip)).unwrap_or_else(|| UNKNOWN.into()),
-                Key::Line => symbols.line(ip).map_or_else(|| UNKNOWN.into(), |line| line.to_string()),
-            })
-        })
-    };
-    for (ip, count) in &executed.insns {
-        counts.entry(keys(*ip)).or_default().instructions += count;
+impl ReportOptions {
+    fn wanted(&self) -> WantedRows<'_> {
+        WantedRows { by: &self.by, object: self.object.as_deref(), function: self.function.as_deref() }
     }
-    for ((from, to), count) in &executed.edges {
-        counts.entry(keys(*from)).or_default().branches += count;
-        let Some((_, 0)) = symbols.find(*to).function else { continue };
-        // A jump to another function is a tail call; one within its function is a loop.
-        let inside = symbols.find(*from).function.is_some_and(|(_, offset)| from.wrapping_sub(offset) == *to);
-        if executed.calls.contains(from) || !inside {
-            counts.entry(keys(*to)).or_default().calls += count;
+
+    /// The options that leave rows out, with their values.
+    fn wanted_words(&self) -> Vec<String> {
+        let words = [("object", &self.object), ("function", &self.function)];
+        words.iter().filter_map(|(name, value)| Some(format!("--{name} {}", value.as_ref()?))).collect()
+    }
+
+    fn order(&self) -> ReportOrder {
+        let usual = if self.children { ReportOrder::Children } else { ReportOrder::Instructions };
+        self.sort.unwrap_or(usual)
+    }
+
+    const fn is_sorted_by_time(&self) -> bool {
+        matches!(self.sort, Some(ReportOrder::Time | ReportOrder::ChildrenTime))
+    }
+
+    /// The option that asks for time.
+    const fn time_option(&self) -> &'static str {
+        match self.sort {
+            Some(ReportOrder::Time) => "--sort time",
+            Some(ReportOrder::ChildrenTime) => "--sort children-time",
+            _ => "--time",
         }
     }
-}
 
-/// The innermost function of the source, and whether the compiler has put it into another.
-fn inlined(source: &[SourcePlace]) -> Option<String> {
-    let name = source.first()?.function.as_ref()?;
-    Some(if source.len() > 1 { format!("{name} (inlined)") } else { name.clone() })
-}
+    const fn has_children(&self) -> bool {
+        self.children || matches!(self.sort, Some(ReportOrder::Children | ReportOrder::ChildrenTime))
+    }
 
-impl ReportOptions {
+    const fn has_time(&self) -> bool {
+        self.time || self.is_sorted_by_time()
+    }
+
+    /// Counts what was executed in a trace.
+    fn add(&self, traced: &Traced, counted: &mut Counted, progress: &mut Progress) -> Result<()> {
+        let code = self.input.code(traced)?;
+        let trace = self.input.load(traced, progress)?;
+        let config = self.input.config(traced)?;
+        let mut executed = Executed::default();
+        executed.add(&trace, &code, config, progress);
+        let symbols = TracedSymbols::of(traced, &code, self.input.symfs.as_deref(), &[])?;
+        let thread = title(traced);
+        let rows = TraceRows { wanted: self.wanted(), symbols: &symbols, thread: &thread };
+        counted.add(&executed, &rows);
+        if executed.insns.is_empty() || !(self.has_children() || self.has_time()) {
+            return Ok(());
+        }
+        let clock = if self.has_time() { TraceClock::of(&trace, config) } else { TraceClock::INSTRUCTIONS };
+        ensure!(
+            !self.has_time() || clock.unit != Unit::Instructions,
+            "{}: {thread}: the trace has no TSC packets (`pugmark record --tsc`)",
+            self.time_option()
+        );
+        let mut sums = CallerSums::new(rows);
+        let sections = code.sections();
+        let end = walk_with(&trace, Image::new(&sections), config, clock, progress, &mut sums);
+        counted.add_sums(sums, end, self.has_time().then_some(clock.unit))
+    }
+
     /// Sorts the rows, and leaves out those that are not wanted.
-    fn report(&self, counts: BTreeMap<Keys, Counts>, errors: usize) -> FunctionReport {
-        let sum = |field: fn(&Counts) -> u64| counts.values().map(field).sum();
-        let (instructions, branches) = (sum(|counts| counts.instructions), sum(|counts| counts.branches));
-        let row = |(keys, counts): (Keys, Counts)| Row {
-            counts,
-            percent: counts.instructions as f64 * 100.0 / (instructions as f64).max(1.0),
-            names: KEYS.iter().zip(keys).filter_map(|((_, column), name)| Some((*column, name?))).collect(),
+    fn report(&self, counted: Counted) -> FunctionReport {
+        let Counted { rows, functions, instructions, branches, errors, time, unit } = counted;
+        let selected = rows.values().map(|counts| counts.instructions).sum();
+        let (by_time, children, has_time) = (self.is_sorted_by_time(), self.has_children(), self.has_time());
+        let share = |instructions_of, time_of| {
+            if by_time { percent_of(time_of, time) } else { percent_of(instructions_of, instructions) }
         };
-        let mut rows: Vec<Row> = counts.into_iter().map(row).collect();
-        rows.retain(|row| row.percent >= self.percent_limit);
+        let row = |(keys, mut counts): (Keys, Counts)| {
+            let Counts { instructions_with_children: whole, time, time_with_children, .. } = &mut counts;
+            *whole = children.then(|| whole.unwrap_or_default());
+            *time = has_time.then(|| time.unwrap_or_default());
+            *time_with_children = (children && has_time).then(|| time_with_children.unwrap_or_default());
+            let whole = whole.map(|whole| share(whole, time_with_children.unwrap_or_default()));
+            Row {
+                percent: share(counts.instructions, counts.time.unwrap_or_default()),
+                percent_with_children: whole,
+                function_of_line: self
+                    .wanted()
+                    .names_functions_of_lines()
+                    .then(|| most(functions.get(&keys))),
+                names: KEYS
+                    .iter()
+                    .zip(keys)
+                    .filter_map(|((_, column), name)| Some((*column, name?)))
+                    .collect(),
+                counts,
+            }
+        };
+        let mut rows: Vec<Row> = rows.into_iter().map(row).collect();
+        let order = self.order();
+        rows.retain(|row| match order {
+            ReportOrder::Children | ReportOrder::ChildrenTime => {
+                row.percent_with_children.is_some_and(|percent| percent >= self.percent_limit)
+            }
+            _ => row.percent >= self.percent_limit,
+        });
         // Equal ones stay in the order of their names.
         rows.sort_by_key(|row| {
-            Reverse(match self.sort {
-                ReportColumn::Instructions => row.counts.instructions,
-                ReportColumn::Branches => row.counts.branches,
-                ReportColumn::Calls => row.counts.calls,
+            let Counts { instructions, branches, calls, .. } = row.counts;
+            Reverse(match order {
+                ReportOrder::Instructions => instructions,
+                ReportOrder::Branches => branches,
+                ReportOrder::Calls => calls,
+                ReportOrder::Children => row.counts.instructions_with_children.unwrap_or_default(),
+                ReportOrder::Time => row.counts.time.unwrap_or_default(),
+                ReportOrder::ChildrenTime => row.counts.time_with_children.unwrap_or_default(),
             })
         });
-        FunctionReport { instructions, branches, errors, rows }
+        FunctionReport {
+            instructions,
+            branches,
+            selected_instructions: self.wanted().are_some().then_some(selected),
+            time: has_time.then_some(time),
+            time_unit: unit.map(Unit::name),
+            errors,
+            rows,
+            columns: ReportColumns {
+                children,
+                time: has_time.then_some(unit.unwrap_or(Unit::Nanoseconds)),
+                names: KEYS.iter().filter(|(key, _)| self.by.contains(key)).map(|(_, name)| *name).collect(),
+                functions_of_lines: self.wanted().names_functions_of_lines(),
+            },
+        }
     }
 }
 
-impl Row {
-    /// The names that the row is for, with their columns.
-    fn names(&self) -> impl Iterator<Item = (&str, &str)> {
-        KEYS.iter().filter_map(|(_, column)| Some((*column, &**self.names.get(column)?)))
+/// The function with the most instructions, and how many others there are.
+fn most(functions: Option<&BTreeMap<String, u64>>) -> String {
+    let functions = functions.into_iter().flatten();
+    // Of equal ones the first.
+    let most = functions.clone().rev().max_by_key(|(_, count)| **count);
+    let Some((name, _)) = most else { return UNKNOWN.into() };
+    match functions.count() - 1 {
+        0 => name.clone(),
+        others => format!("{name} and {others} more"),
     }
 }
 
-impl FunctionReport {
-    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "{:>7}  {:>14}  {:>12}  {:>10}", "percent", "instructions", "branches", "calls")?;
-        for row in &self.rows {
-            let Counts { instructions, branches, calls } = row.counts;
-            write!(out, "{:>7.2}  {instructions:>14}  {branches:>12}  {calls:>10}", row.percent)?;
-            for (_, name) in row.names() {
-                write!(out, "  {name}")?;
+impl Counted {
+    /// Adds what was executed in a trace.
+    fn add(&mut self, executed: &Executed, rows: &TraceRows<'_>) {
+        self.errors += executed.errors;
+        for (ip, count) in &executed.insns {
+            self.instructions += count;
+            let Some(keys) = rows.own(*ip) else { continue };
+            if rows.wanted.names_functions_of_lines() {
+                self.add_function(rows.function_of_line(*ip), &keys, *count);
             }
-            writeln!(out)?;
+            self.rows.entry(keys).or_default().instructions += count;
         }
-        let Self { instructions, branches, errors, .. } = self;
-        writeln!(out, "in all: {instructions} instructions, {branches} branches, {errors} errors")
+        for ((from, to), count) in &executed.edges {
+            self.branches += count;
+            if let Some(keys) = rows.own(*from) {
+                self.rows.entry(keys).or_default().branches += count;
+            }
+            let Some((_, 0)) = rows.symbols.find(*to).function else { continue };
+            // A jump to another function is a tail call; one within its function is a loop.
+            let inside =
+                rows.symbols.find(*from).function.is_some_and(|(_, offset)| from.wrapping_sub(offset) == *to);
+            if executed.calls.contains(from) || !inside {
+                let Some(keys) = rows.own(*to) else { continue };
+                self.rows.entry(keys).or_default().calls += count;
+            }
+        }
     }
 
-    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
-        write!(out, "percent,instructions,branches,calls")?;
-        for (column, _) in self.rows.first().into_iter().flat_map(Row::names) {
-            write!(out, ",{column}")?;
+    /// Adds instructions of a function to a line.
+    fn add_function(&mut self, name: String, keys: &Keys, count: u64) {
+        match self.functions.get_mut(keys) {
+            Some(functions) => *functions.entry(name).or_default() += count,
+            None => drop(self.functions.insert(keys.clone(), [(name, count)].into())),
         }
-        writeln!(out)?;
-        for row in &self.rows {
-            let Counts { instructions, branches, calls } = row.counts;
-            write!(out, "{:.4},{instructions},{branches},{calls}", row.percent)?;
-            for (_, name) in row.names() {
-                write!(out, ",\"{}\"", name.replace('"', "\"\""))?;
-            }
-            writeln!(out)?;
+    }
+
+    /// Adds what rows took in a trace. `unit` is what time is counted in, if it is.
+    fn add_sums(&mut self, sums: CallerSums<'_>, end: Time, unit: Option<Unit>) -> Result<()> {
+        ensure!(
+            self.unit.is_none() || self.unit == unit,
+            "some of the traces have nanoseconds, others ticks: look at them one by one"
+        );
+        self.unit = unit;
+        let (rows, all) = sums.finish(end);
+        self.time += if unit.is_some() { all.at } else { 0 };
+        for (keys, took) in rows {
+            let counts = self.rows.entry(keys).or_default();
+            *counts.instructions_with_children.get_or_insert(0) += took.whole.insns;
+            *counts.time.get_or_insert(0) += took.own.at;
+            *counts.time_with_children.get_or_insert(0) += took.whole.at;
         }
         Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::pugmark::cli::{Cli, PugmarkCommand};
-    use clap::Parser;
-
-    fn options(words: &str) -> ReportOptions {
-        let words = format!("pugmark report {words} trace");
-        match Cli::parse_from(words.split_whitespace()).command {
-            PugmarkCommand::Report(options) => options,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// `a` is at 1000, `b` at 1020, both in `/x`; of 5000 nothing is known. The instruction at 1004 is a call.
-    fn counted(by: &str) -> BTreeMap<Keys, Counts> {
-        let symbols =
-            TracedSymbols::known(&[("a", 0x1000, 0x1010), ("b", 0x1020, 0x1030)], &[("/x", 0x1000, 0x2000)]);
-        let executed = Executed {
-            insns: [(0x1000, 2), (0x1004, 3), (0x1020, 5), (0x5000, 1)].into(),
-            edges: [
-                ((0x1004, 0x1020), 20),
-                // A branch that is not taken or leads into the function is no call.
-                ((0x1008, 0x100a), 300),
-                ((0x1008, 0x1024), 1000),
-                // A loop to where the function begins is none; a jump to another function is one.
-                ((0x1028, 0x1020), 4000),
-                ((0x102a, 0x1000), 50_000),
-                ((0x5000, 0x1000), 600_000),
-            ]
-            .into(),
-            calls: [0x1004].into(),
-            errors: 0,
-        };
-        let mut counts = BTreeMap::new();
-        add(&executed, &symbols, "thread", &options(by).by, &mut counts);
-        counts
-    }
-
-    fn keys(thread: Option<&str>, object: Option<&str>, function: Option<&str>) -> Keys {
-        [thread, object, function, None, None].map(|name| name.map(Into::into))
-    }
-
-    fn counts(instructions: u64, branches: u64, calls: u64) -> Counts {
-        Counts { instructions, branches, calls }
-    }
-
-    #[test]
-    fn instructions_and_branches_count_where_they_are_and_calls_where_they_lead() {
-        let unknown = Some("[unknown]");
-        let expected = [
-            (keys(Some("thread"), Some("/x"), Some("a")), counts(5, 1320, 650_000)),
-            (keys(Some("thread"), Some("/x"), Some("b")), counts(5, 54_000, 20)),
-            (keys(Some("thread"), unknown, unknown), counts(1, 600_000, 0)),
-        ];
-        assert_eq!(counted("--by function,object,thread"), expected.into());
-        let expected = [
-            (keys(None, Some("/x"), None), counts(10, 55_320, 650_020)),
-            (keys(None, unknown, None), counts(1, 600_000, 0)),
-        ];
-        assert_eq!(counted("--by object"), expected.into());
-        let expected = [(keys(Some("thread"), None, None), counts(11, 655_320, 650_020))];
-        assert_eq!(counted("--by thread"), expected.into());
-        // A recursion is a call, though it stays in its function.
-        let symbols = TracedSymbols::known(&[("a", 0x1000, 0x1010)], &[]);
-        let executed =
-            Executed { edges: [((0x1004, 0x1000), 7)].into(), calls: [0x1004].into(), ..Executed::default() };
-        let mut found = BTreeMap::new();
-        add(&executed, &symbols, "", &[Key::Function], &mut found);
-        assert_eq!(found, [(keys(None, None, Some("a")), counts(0, 7, 7))].into());
-    }
-
-    #[test]
-    fn the_largest_comes_first_and_the_smallest_may_be_left_out() {
-        let rows = [
-            ("a", counts(30, 1, 3)),
-            ("b", counts(60, 2, 1)),
-            ("c", counts(10, 3, 2)),
-            ("d", counts(0, 3, 0)),
-        ];
-        let table = || rows.iter().map(|(name, counts)| (keys(None, None, Some(name)), *counts)).collect();
-        for (words, names) in [
-            ("", "b a c d"),
-            ("--sort instructions", "b a c d"),
-            ("--sort branches", "c d b a"),
-            ("--sort calls", "a c b d"),
-            ("--percent-limit 10", "b a c"),
-            ("--percent-limit 10.1", "b a"),
-            ("--percent-limit 60", "b"),
-        ] {
-            let report = options(words).report(table(), 4);
-            let found: Vec<&str> = report.rows.iter().flat_map(Row::names).map(|(_, name)| name).collect();
-            assert_eq!(found.join(" "), names, "{words}");
-            // What is left out still counts.
-            assert_eq!((report.instructions, report.branches, report.errors), (100, 9, 4));
-            assert!(
-                report.rows.iter().all(|row| (row.percent - row.counts.instructions as f64).abs() < 1e-9)
-            );
-        }
-        let nothing = options("").report([(keys(None, None, Some("a")), counts(0, 0, 0))].into(), 0);
-        assert_eq!(nothing.rows[0].percent.to_bits(), 0);
-        for (text, accepted) in [("0", true), ("100", true), ("-1", false), ("100.5", false), ("x", false)] {
-            assert_eq!(percent(text).is_ok(), accepted, "{text}");
-        }
-    }
-
-    #[test]
-    fn a_table_is_for_people_or_with_commas() {
-        let table = [
-            (keys(Some("one"), Some("/x \"y\""), Some("f<a, b>")), counts(2, 3, 4)),
-            (keys(Some("one"), Some("/z"), Some("g")), counts(1, 0, 5)),
-        ];
-        let text = |report: &FunctionReport, csv| {
-            let mut out = vec![];
-            if csv { report.csv(&mut out) } else { report.text(&mut out) }.unwrap();
-            String::from_utf8(out).unwrap()
-        };
-        let report = options("").report(table.into(), 6);
-        assert_eq!(
-            text(&report, false),
-            "percent    instructions      branches       calls\n  66.67               2             3           4  \
-             one  /x \"y\"  f<a, b>\n  33.33               1             0           5  one  /z  g\n\
-             in all: 3 instructions, 3 branches, 6 errors\n"
-        );
-        assert_eq!(
-            text(&report, true),
-            "percent,instructions,branches,calls,thread,object,function\n\
-             66.6667,2,3,4,\"one\",\"/x \"\"y\"\"\",\"f<a, b>\"\n33.3333,1,0,5,\"one\",\"/z\",\"g\"\n"
-        );
-        let report = options("").report([(keys(None, Some("/x"), None), counts(2, 3, 4))].into(), 0);
-        assert_eq!(
-            text(&report, true),
-            "percent,instructions,branches,calls,object\n100.0000,2,3,4,\"/x\"\n"
-        );
-    }
-}
+mod tests;

@@ -5,8 +5,9 @@ use pugmark_decoder_core::{
     calls::{Calls, Step, StepKind},
     config::{Clocks, Config},
     event::EventKind,
-    flow::{FlowItem, InsnDecoder},
+    flow::{ExecutedInsn, FlowItem, InsnDecoder},
     image::Image,
+    insn::Class,
     packet::PtwPayload,
     time::{Span, Timeline, TscFrequency},
 };
@@ -17,7 +18,8 @@ pub(super) enum Happening {
     /// A function is entered, by the call at `from`; `None` for the one in which the trace begins or goes on, and for
     /// the one that is returned to though its call is not in the trace.
     Enter {
-        /// The call, or the instruction that was interrupted.
+        /// The call, or the instruction that was interrupted or made a system call: a signal's handler is entered from
+        /// there.
         from: Option<u64>,
         /// Where it went.
         to: u64,
@@ -47,6 +49,42 @@ pub(super) struct Time {
     pub(super) insns: u64,
 }
 
+impl Time {
+    /// What has passed since then.
+    pub(super) const fn since(self, before: Self) -> Self {
+        Self { at: self.at.saturating_sub(before.at), insns: self.insns.saturating_sub(before.insns) }
+    }
+
+    /// Adds what has passed.
+    pub(super) const fn add(&mut self, passed: Self) {
+        self.at += passed.at;
+        self.insns += passed.insns;
+    }
+}
+
+/// Who is told what happens in a trace.
+pub(super) trait Visitor {
+    /// Something happens.
+    fn happens(&mut self, time: Time, what: Happening);
+
+    /// The instruction at `ip` comes next. Returns whether [`at`](Self::at) is to be called, with its time.
+    fn comes_to(&mut self, ip: u64) -> bool {
+        let _ = ip;
+        false
+    }
+
+    /// The instruction at `ip` is executed, after all that has happened before it.
+    fn at(&mut self, time: Time, ip: u64) {
+        let _ = (time, ip);
+    }
+}
+
+impl<F: FnMut(Time, Happening) + ?Sized> Visitor for F {
+    fn happens(&mut self, time: Time, what: Happening) {
+        self(time, what);
+    }
+}
+
 /// What [`Time::at`] counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
@@ -74,6 +112,9 @@ pub(super) struct TraceClock {
 }
 
 impl TraceClock {
+    /// It counts instructions, whatever the trace has.
+    pub(super) const INSTRUCTIONS: Self = Self { unit: Unit::Instructions, frequency: None };
+
     /// Finds the clock of a trace.
     pub(super) fn of(trace: &[u8], config: Config<'_>) -> Self {
         use pugmark_decoder_core::packet::{Packet, Packets};
@@ -127,6 +168,11 @@ fn frequency(clocks: &Clocks) -> Option<TscFrequency> {
 struct Frame {
     /// The address of its call.
     from: Option<u64>,
+    /// It was entered while nothing was traced, as a signal's handler is, or it is what that returns to: code that makes
+    /// the system go back to what was interrupted.
+    is_handler: bool,
+    /// Where it goes on after what is not traced now: at one of these.
+    left_at: Option<[u64; 2]>,
 }
 
 impl Frame {
@@ -134,6 +180,11 @@ impl Frame {
     fn returns_to(self, to: u64) -> bool {
         // An instruction has at most 15 bytes.
         self.from.is_some_and(|from| (1..=15).contains(&to.wrapping_sub(from)))
+    }
+
+    /// Whether it was left for what is not traced, and goes on there.
+    fn goes_on_at(&self, ip: u64) -> bool {
+        self.left_at.is_some_and(|places| places.contains(&ip))
     }
 }
 
@@ -146,9 +197,21 @@ pub(super) fn walk(
     progress: &mut Progress,
     visit: &mut dyn FnMut(Time, Happening),
 ) -> Time {
+    walk_with(trace, image, config, clock, progress, visit)
+}
+
+/// As [`walk`], for one who may look at each instruction.
+pub(super) fn walk_with(
+    trace: &[u8],
+    image: Image<'_>,
+    config: Config<'_>,
+    clock: TraceClock,
+    progress: &mut Progress,
+    visitor: &mut (impl Visitor + ?Sized),
+) -> Time {
     let mut timeline = Timeline::new(trace, config);
     let mut decoder = InsnDecoder::with_config(trace, image, config);
-    let mut state = State::new(visit);
+    let mut state = State::new(visitor);
     let mut when = |span, insns| clock.time(&mut timeline, span, insns).map(|(at, _)| at);
     progress.begin("decoding", Size::Bytes(trace.len() as u64));
     let mut synchronized = false;
@@ -160,12 +223,18 @@ pub(super) fn walk(
             match &item {
                 FlowItem::Insn(insn) => {
                     let step = state.calls.step(&item);
-                    if step.is_some() || state.begins || state.off {
+                    let happens = step.is_some() || state.begins || state.off;
+                    if happens {
                         state.set_time(when(decoder.span(), state.time.insns));
                         state.insn(insn.ip, step);
                     }
-                    state.at = Some(insn.ip);
-                    state.time.insns += 1;
+                    if state.visitor.comes_to(insn.ip) {
+                        if !happens {
+                            state.set_time(when(decoder.span(), state.time.insns));
+                        }
+                        state.visitor.at(state.time, insn.ip);
+                    }
+                    state.executed(insn);
                     progress.step(|| decoder.held());
                 }
                 FlowItem::Event(event) => {
@@ -188,30 +257,33 @@ pub(super) fn walk(
 }
 
 /// What is known while the trace is walked through.
-struct State<'v> {
+struct State<'v, V: ?Sized> {
     /// The functions that have not been left.
     frames: Vec<Frame>,
     calls: Calls,
     time: Time,
     /// The last instruction, or the one before which tracing stopped.
     at: Option<u64>,
+    /// The last instruction.
+    last: Option<ExecutedInsn>,
     /// Nothing is traced now.
     off: bool,
     /// The next instruction is the first one, or the first one after a loss.
     begins: bool,
-    visit: &'v mut dyn FnMut(Time, Happening),
+    visitor: &'v mut V,
 }
 
-impl<'v> State<'v> {
-    fn new(visit: &'v mut dyn FnMut(Time, Happening)) -> Self {
+impl<'v, V: Visitor + ?Sized> State<'v, V> {
+    fn new(visitor: &'v mut V) -> Self {
         Self {
             frames: vec![],
             calls: Calls::new(),
             time: Time::default(),
             at: None,
+            last: None,
             off: false,
             begins: true,
-            visit,
+            visitor,
         }
     }
 
@@ -221,12 +293,22 @@ impl<'v> State<'v> {
     }
 
     fn say(&mut self, what: Happening) {
-        (self.visit)(self.time, what);
+        self.visitor.happens(self.time, what);
+    }
+
+    fn executed(&mut self, insn: &ExecutedInsn) {
+        (self.at, self.last) = (Some(insn.ip), Some(*insn));
+        self.time.insns += 1;
     }
 
     fn enter(&mut self, from: Option<u64>, to: u64) {
-        self.frames.push(Frame { from });
+        self.frames.push(Frame { from, is_handler: false, left_at: None });
         self.say(Happening::Enter { from, to });
+    }
+
+    fn enter_handler(&mut self, from: Option<u64>, to: u64) {
+        self.enter(from, to);
+        self.frames.last_mut().into_iter().for_each(|frame| frame.is_handler = true);
     }
 
     /// Leaves all functions but the outermost `depth`.
@@ -245,19 +327,54 @@ impl<'v> State<'v> {
         self.begins = true;
     }
 
-    fn on(&mut self) {
-        if std::mem::take(&mut self.off) {
+    /// Tracing goes on, if it was off. Returns whether it was.
+    fn on(&mut self) -> bool {
+        let was_off = std::mem::take(&mut self.off);
+        if was_off {
             self.say(Happening::On);
+        }
+        was_off
+    }
+
+    /// Tracing is off. What is not traced goes back to the instruction that was interrupted, to the one after a call or a
+    /// system call, or makes that again. Where it goes after other instructions is not known.
+    fn off(&mut self, interrupted: Option<u64>) {
+        self.off = true;
+        let left_at = match (interrupted, self.last) {
+            (Some(at), _) => Some([at; 2]),
+            (None, Some(ExecutedInsn { ip, len, class, .. })) => {
+                let comes_back = matches!(class, Class::FarCall | Class::NearCall | Class::IndirectCall);
+                comes_back.then(|| [ip, ip.wrapping_add(u64::from(len))])
+            }
+            (None, None) => None,
+        };
+        if let Some(frame) = self.frames.last_mut() {
+            frame.left_at = left_at;
+        }
+        self.say(Happening::Off);
+    }
+
+    /// Execution goes on at `ip` after what was not traced: where it was left, in a function from which a handler was
+    /// entered, or in a handler.
+    fn goes_on(&mut self, ip: u64) {
+        let known = self.frames.iter().rposition(|frame| frame.goes_on_at(ip));
+        if let Some(known) = known {
+            self.unwind(known + 1);
+            self.frames.last_mut().into_iter().for_each(|frame| frame.left_at = None);
+        } else if self.frames.last().is_some_and(|frame| frame.left_at.is_some()) {
+            self.enter_handler(self.at, ip);
         }
     }
 
     /// An instruction that is not just the next one.
     fn insn(&mut self, ip: u64, step: Option<Step>) {
-        self.on();
+        let was_off = self.on();
         if std::mem::take(&mut self.begins) {
             self.enter(None, ip);
         } else if let Some(step) = step {
             self.transfer(step);
+        } else if was_off {
+            self.goes_on(ip);
         }
     }
 
@@ -270,8 +387,11 @@ impl<'v> State<'v> {
             StepKind::Return => self.frames.iter().rposition(|frame| frame.returns_to(step.to)),
             _ => None,
         };
+        let ends_handler = known.is_none() && self.frames.last().is_some_and(|frame| frame.is_handler);
         self.unwind(known.unwrap_or(self.frames.len().saturating_sub(1)));
-        if self.frames.is_empty() {
+        if ends_handler {
+            self.enter_handler(None, step.to);
+        } else if self.frames.is_empty() {
             self.enter(None, step.to);
         }
     }
@@ -282,10 +402,8 @@ impl<'v> State<'v> {
         }
         match kind {
             EventKind::Overflow => self.lose("the processor lost packets"),
-            EventKind::Disabled | EventKind::AsyncDisabled { .. } | EventKind::Stop if !self.off => {
-                self.off = true;
-                self.say(Happening::Off);
-            }
+            EventKind::AsyncDisabled { at } if !self.off => self.off(Some(at)),
+            EventKind::Disabled | EventKind::Stop if !self.off => self.off(None),
             EventKind::Ptwrite(PtwPayload::Four(value)) => {
                 self.say(Happening::Mark(format!("PTWRITE {value:#x}")))
             }
@@ -304,137 +422,4 @@ impl<'v> State<'v> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const fn step(kind: StepKind, from: u64, to: u64) -> Step {
-        Step { kind, from, to, depth: 0 }
-    }
-
-    /// What a state says of these steps, in short, after it was entered at 10.
-    fn said(steps: &[Step]) -> Vec<String> {
-        let mut said = vec![];
-        let mut visit = |_, what: Happening| match what {
-            Happening::Enter { to, .. } => said.push(format!("{to:x}")),
-            Happening::Leave => said.push("leave".into()),
-            other => panic!("{other:?}"),
-        };
-        let mut state = State::new(&mut visit);
-        state.insn(0x10, None);
-        for step in steps {
-            state.insn(step.to, Some(*step));
-        }
-        said
-    }
-
-    #[test]
-    fn a_trace_that_stops_before_an_instruction_ends_there() {
-        let mut visit = |_, _| ();
-        let mut state = State::new(&mut visit);
-        state.at = Some(0x10);
-        state.event(EventKind::Tick);
-        assert_eq!(state.at, Some(0x10));
-        state.event(EventKind::AsyncDisabled { at: 0x30 });
-        assert_eq!(state.at, Some(0x30));
-    }
-
-    #[test]
-    fn a_return_leaves_the_function_whose_call_is_before_it() {
-        use StepKind::{Call, Return};
-        let calls = [step(Call, 0x20, 0x100), step(Call, 0x110, 0x200), step(Call, 0x210, 0x300)];
-        let leaves = |to| [&calls[..], &[step(Return, 0x310, to)]].concat();
-        assert_eq!(said(&leaves(0x215))[4..], ["leave"]);
-        // As after longjmp: two functions are passed over.
-        assert_eq!(said(&leaves(0x25))[4..], ["leave", "leave", "leave"]);
-        // Nobody has called from there.
-        assert_eq!(said(&leaves(0x900))[4..], ["leave"]);
-        // 15 bytes are the longest call, and a call does not return to itself.
-        assert_eq!(said(&leaves(0x11f))[4..], ["leave", "leave"]);
-        assert_eq!(said(&leaves(0x120))[4..], ["leave"]);
-        assert_eq!(said(&leaves(0x110))[4..], ["leave"]);
-    }
-
-    #[test]
-    fn a_return_out_of_what_is_known_enters_the_caller() {
-        let steps = [step(StepKind::Return, 0x11, 0x50), step(StepKind::Return, 0x51, 0x80)];
-        assert_eq!(said(&steps), ["10", "leave", "50", "leave", "80"]);
-    }
-
-    #[test]
-    fn an_interrupt_is_left_by_its_return_wherever_that_goes() {
-        use StepKind::{Interrupt, InterruptReturn};
-        let steps = [step(Interrupt, 0x18, 0x700), step(InterruptReturn, 0x710, 0x18)];
-        assert_eq!(said(&steps), ["10", "700", "leave"]);
-    }
-
-    #[test]
-    fn events_turn_tracing_off_and_are_marks() {
-        use pugmark_decoder_core::packet::{Mwait, Pip, Pwre, Pwrx};
-        let off = EventKind::Disabled;
-        let power = Pwre { state: 1, sub_state: 0, hw: false };
-        let awake = Pwrx { last: 1, deepest: 1, interrupt: true, store: false, autonomous: false };
-        for (kinds, expected) in [
-            // Tracing is turned off once, and on by the next instruction.
-            (&[off, EventKind::Stop][..], "Off, On"),
-            (&[EventKind::AsyncDisabled { at: 0x10 }, off], "Off, On"),
-            (&[EventKind::Stop], "Off, On"),
-            (&[EventKind::Ptwrite(PtwPayload::Four(0x12))], "PTWRITE 0x12"),
-            (&[EventKind::Ptwrite(PtwPayload::Eight(0x1_2345_6789))], "PTWRITE 0x123456789"),
-            (&[EventKind::Pwre(power), EventKind::Pwrx(awake)], "a C-state is entered, a C-state is left"),
-            (&[EventKind::Mwait(Mwait { hints: 0, ext: 0 }), EventKind::Exstop], "MWAIT, execution stops"),
-            (&[EventKind::Cbr { ratio: 24 }], "core to bus ratio 24"),
-            (&[EventKind::Paging(Pip { cr3: 0, non_root: false }), EventKind::Tick], ""),
-            // All functions are left; the next instruction begins one.
-            (&[EventKind::Overflow], "Leave, LOST the processor lost packets, Enter 14"),
-            (&[off, EventKind::Overflow], "Off, On, Leave, LOST the processor lost packets, Enter 14"),
-        ] {
-            let mut said = vec![];
-            let mut visit = |_, what: Happening| {
-                said.push(match what {
-                    Happening::Enter { from: None, to } => format!("Enter {to:x}"),
-                    Happening::Loss(why) => format!("LOST {why}"),
-                    Happening::Mark(text) => text,
-                    other => format!("{other:?}"),
-                });
-            };
-            let mut state = State::new(&mut visit);
-            state.insn(0x10, None);
-            kinds.iter().for_each(|kind| state.event(*kind));
-            state.insn(0x14, None);
-            assert_eq!(said[0], "Enter 10");
-            assert_eq!(said[1..].join(", "), expected, "{kinds:?}");
-        }
-    }
-
-    #[test]
-    fn time_never_goes_back() {
-        let mut visit = |_: Time, _: Happening| ();
-        let mut state = State::new(&mut visit);
-        let times = [None, Some(5), Some(3), None, Some(6)].map(|at| {
-            state.set_time(at);
-            state.time.at
-        });
-        assert_eq!(times, [0, 5, 5, 5, 6]);
-    }
-
-    #[test]
-    fn a_trace_has_time_if_a_tsc_is_anywhere_in_it() {
-        use pugmark_decoder_core::packet::PSB;
-        // TSC (5); PAD; a byte that begins no packet.
-        let (tsc, pad, bad) = (&b"\x19\x05\0\0\0\0\0\0"[..], &[0][..], &[0x09][..]);
-        let plain = Config::default();
-        let mut clocked = plain;
-        clocked.clocks.nom_freq = 30;
-        let units = |pieces: &[&[u8]]| {
-            let trace = pieces.concat();
-            [plain, clocked].map(|config| TraceClock::of(&trace, config).unit)
-        };
-        let timed = [Unit::Ticks, Unit::Nanoseconds];
-        assert_eq!(units(&[&PSB, tsc, &PSB, pad]), timed);
-        assert_eq!(units(&[&PSB, pad, bad, &PSB, tsc]), timed);
-        assert_eq!(units(&[&PSB, tsc, bad, &PSB, pad, bad, &PSB]), timed);
-        assert_eq!(units(&[&PSB, pad, bad, &PSB]), [Unit::Instructions; 2]);
-        // No PSB is in front of it.
-        assert_eq!(units(&[tsc, &PSB]), [Unit::Instructions; 2]);
-    }
-}
+mod tests;

@@ -1,0 +1,141 @@
+//! In which row of a report an address is counted.
+
+use crate::pugmark::{
+    diff::is_of,
+    symbols::{NamedPlace, SourcePlace, TracedSymbols},
+};
+use clap::ValueEnum;
+
+/// What has no name.
+pub(super) const UNKNOWN: &str = "[unknown]";
+
+/// What is counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Key {
+    Thread,
+    Object,
+    Function,
+    Inlined,
+    Line,
+}
+
+/// All of them, in the order of the columns.
+pub(super) const KEYS: [(Key, &str); 5] = [
+    (Key::Thread, "thread"),
+    (Key::Object, "object"),
+    (Key::Function, FUNCTION),
+    (Key::Inlined, "inlined"),
+    (Key::Line, "line"),
+];
+
+/// The column of functions.
+pub(super) const FUNCTION: &str = "function";
+
+/// What a row is for, as far as it is wanted.
+pub(super) type Keys = [Option<String>; KEYS.len()];
+
+/// Which rows there are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct WantedRows<'a> {
+    /// What is counted together.
+    pub(super) by: &'a [Key],
+    /// The object file that is wanted alone.
+    pub(super) object: Option<&'a str>,
+    /// The function that is wanted alone.
+    pub(super) function: Option<&'a str>,
+}
+
+/// The rows of a trace.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TraceRows<'a> {
+    pub(super) wanted: WantedRows<'a>,
+    pub(super) symbols: &'a TracedSymbols,
+    /// How the trace is named.
+    pub(super) thread: &'a str,
+}
+
+impl WantedRows<'_> {
+    fn is_by(&self, key: Key) -> bool {
+        self.by.contains(&key)
+    }
+
+    /// Whether a line's function is to be shown beside it, because no column says it.
+    pub(super) fn names_functions_of_lines(&self) -> bool {
+        self.is_by(Key::Line) && !self.is_by(Key::Function) && !self.is_by(Key::Inlined)
+    }
+
+    /// Whether some rows are left out.
+    pub(super) const fn are_some(&self) -> bool {
+        self.object.is_some() || self.function.is_some()
+    }
+}
+
+impl TraceRows<'_> {
+    /// The row of the instruction at an address; `None` if it is not wanted.
+    pub(super) fn own(&self, ip: u64) -> Option<Keys> {
+        self.row(ip, &self.symbols.find(ip), 0)
+    }
+
+    /// The rows of the functions that the compiler has put the instruction's into, if rows are by them.
+    pub(super) fn outer(&self, ip: u64) -> Vec<Keys> {
+        if !self.wanted.is_by(Key::Inlined) {
+            return vec![];
+        }
+        let place = self.symbols.find(ip);
+        (1..self.symbols.source(ip).len()).filter_map(|level| self.row(ip, &place, level)).collect()
+    }
+
+    /// The row of what is no instruction, but has this name; `None` if it is not wanted.
+    pub(super) fn nobodys(&self, name: &str) -> Option<Keys> {
+        let WantedRows { object, function, .. } = self.wanted;
+        [object, function]
+            .into_iter()
+            .flatten()
+            .all(|wanted| wanted == name)
+            .then(|| self.keys(|key| if key == Key::Thread { self.thread.into() } else { name.into() }))
+    }
+
+    /// The function beside the line of an address: that of the source, or of the file's symbols.
+    pub(super) fn function_of_line(&self, ip: u64) -> String {
+        let source = self.symbols.source(ip).first().and_then(|place| place.function.clone());
+        source.unwrap_or_else(|| self.symbols.function(ip).map_or(UNKNOWN, |(name, _)| name).to_owned())
+    }
+
+    fn row(&self, ip: u64, place: &NamedPlace<'_>, level: usize) -> Option<Keys> {
+        let source = || self.symbols.source(ip);
+        let WantedRows { object, function, .. } = self.wanted;
+        let is_named = |wanted: &str| {
+            let symbol = place.function.is_some_and(|(name, _)| name == wanted);
+            symbol || self.wanted.is_by(Key::Inlined) && name(&source(), level) == Some(wanted)
+        };
+        let found = place.object.unwrap_or(UNKNOWN);
+        let is_wanted = object.is_none_or(|wanted| is_of(found, wanted)) && function.is_none_or(is_named);
+        is_wanted.then(|| {
+            self.keys(|key| match key {
+                Key::Thread => self.thread.to_owned(),
+                Key::Object => found.to_owned(),
+                Key::Function => place.function.map_or(UNKNOWN, |(name, _)| name).to_owned(),
+                Key::Inlined => inlined(&source(), level).unwrap_or_else(|| UNKNOWN.into()),
+                Key::Line => {
+                    let line = source().get(level).and_then(|place| place.line.clone());
+                    line.map_or_else(|| UNKNOWN.into(), |line| line.to_string())
+                }
+            })
+        })
+    }
+
+    fn keys(&self, name: impl Fn(Key) -> String) -> Keys {
+        KEYS.map(|(key, _)| self.wanted.is_by(key).then(|| name(key)))
+    }
+}
+
+/// The name of a function of the source; 0 is the innermost one.
+fn name(source: &[SourcePlace], level: usize) -> Option<&str> {
+    source.get(level)?.function.as_deref()
+}
+
+/// The name, and whether the compiler has put the function into another.
+fn inlined(source: &[SourcePlace], level: usize) -> Option<String> {
+    let name = name(source, level)?;
+    Some(if source.len() > level + 1 { format!("{name} (inlined)") } else { name.into() })
+}

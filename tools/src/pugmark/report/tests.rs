@@ -1,0 +1,239 @@
+use super::*;
+use crate::pugmark::cli::{Cli, PugmarkCommand};
+use clap::Parser;
+
+fn options(words: &str) -> ReportOptions {
+    let words = format!("pugmark report {words} trace");
+    match Cli::parse_from(words.split_whitespace()).command {
+        PugmarkCommand::Report(options) => options,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// `a` is at 1000, `b` at 1020, both in `/x`; of 5000 nothing is known. The instruction at 1004 is a call.
+fn counted(words: &str) -> Counted {
+    let symbols =
+        TracedSymbols::known(&[("a", 0x1000, 0x1010), ("b", 0x1020, 0x1030)], &[("/x", 0x1000, 0x2000)]);
+    let executed = Executed {
+        insns: [(0x1000, 2), (0x1004, 3), (0x1020, 5), (0x5000, 1)].into(),
+        edges: [
+            ((0x1004, 0x1020), 20),
+            // A branch that is not taken or leads into the function is no call.
+            ((0x1008, 0x100a), 300),
+            ((0x1008, 0x1024), 1000),
+            // A loop to where the function begins is none; a jump to another function is one.
+            ((0x1028, 0x1020), 4000),
+            ((0x102a, 0x1000), 50_000),
+            ((0x5000, 0x1000), 600_000),
+        ]
+        .into(),
+        calls: [0x1004].into(),
+        errors: 0,
+    };
+    let options = options(words);
+    let mut counted = Counted::default();
+    counted.add(&executed, &TraceRows { wanted: options.wanted(), symbols: &symbols, thread: "thread" });
+    assert_eq!((counted.instructions, counted.branches), (11, 655_320), "{words}");
+    counted
+}
+
+fn keys(thread: Option<&str>, object: Option<&str>, function: Option<&str>) -> Keys {
+    [thread, object, function, None, None].map(|name| name.map(Into::into))
+}
+
+fn counts(instructions: u64, branches: u64, calls: u64) -> Counts {
+    Counts { instructions, branches, calls, ..Counts::default() }
+}
+
+#[test]
+fn instructions_and_branches_count_where_they_are_and_calls_where_they_lead() {
+    let unknown = Some("[unknown]");
+    let expected = [
+        (keys(Some("thread"), Some("/x"), Some("a")), counts(5, 1320, 650_000)),
+        (keys(Some("thread"), Some("/x"), Some("b")), counts(5, 54_000, 20)),
+        (keys(Some("thread"), unknown, unknown), counts(1, 600_000, 0)),
+    ];
+    assert_eq!(counted("--by function,object,thread").rows, expected.into());
+    let expected = [
+        (keys(None, Some("/x"), None), counts(10, 55_320, 650_020)),
+        (keys(None, unknown, None), counts(1, 600_000, 0)),
+    ];
+    assert_eq!(counted("--by object").rows, expected.into());
+    let expected = [(keys(Some("thread"), None, None), counts(11, 655_320, 650_020))];
+    assert_eq!(counted("--by thread").rows, expected.into());
+    // A recursion is a call, though it stays in its function.
+    let symbols = TracedSymbols::known(&[("a", 0x1000, 0x1010)], &[]);
+    let executed =
+        Executed { edges: [((0x1004, 0x1000), 7)].into(), calls: [0x1004].into(), ..Executed::default() };
+    let mut found = Counted::default();
+    let wanted = WantedRows { by: &[Key::Function], ..WantedRows::default() };
+    found.add(&executed, &TraceRows { wanted, symbols: &symbols, thread: "" });
+    assert_eq!(found.rows, [(keys(None, None, Some("a")), counts(0, 7, 7))].into());
+}
+
+#[test]
+fn rows_that_are_not_wanted_are_left_out_and_count_in_all() {
+    let (a, b) = (counts(5, 1320, 650_000), counts(5, 54_000, 20));
+    let unknown = counts(1, 600_000, 0);
+    for (words, expected) in [
+        ("--function a", &[("a", a)][..]),
+        ("--object x", &[("a", a), ("b", b)]),
+        ("--object /x --function b", &[("b", b)]),
+        ("--object [unknown]", &[("[unknown]", unknown)]),
+        // Neither a part of a name nor what is in another file.
+        ("--function [a]", &[]),
+        ("--object y --function a", &[]),
+        ("--object [unknown] --function a", &[]),
+    ] {
+        let counted = counted(&format!("--by function {words}"));
+        let row = |(name, counts): &(&str, Counts)| (keys(None, None, Some(name)), *counts);
+        assert_eq!(counted.rows, expected.iter().map(row).collect(), "{words}");
+        let report = options(words).report(counted);
+        let selected = expected.iter().map(|(_, counts)| counts.instructions).sum();
+        assert_eq!((report.instructions, report.selected_instructions), (11, Some(selected)), "{words}");
+        for row in report.rows {
+            let percent = row.counts.instructions as f64 * 100.0 / 11.0;
+            assert!((row.percent - percent).abs() < 1e-9, "{words}: {row:?}");
+        }
+    }
+    assert_eq!(options("").report(counted("")).selected_instructions, None);
+    assert_eq!(options("--function f --object x").wanted_words(), ["--object x", "--function f"]);
+}
+
+fn names(report: &FunctionReport) -> String {
+    let names = report.rows.iter().flat_map(|row| row.names.values());
+    names.map(String::as_str).collect::<Vec<_>>().join(" ")
+}
+
+/// Rows with instructions, branches, calls, instructions with children, time, and time with children.
+fn table() -> Counted {
+    let rows = [
+        ("a", [30, 1, 3, 35, 5, 195]),
+        ("b", [60, 2, 1, 100, 20, 30]),
+        ("c", [10, 3, 2, 10, 175, 175]),
+        ("d", [0, 3, 0, 0, 0, 0]),
+    ];
+    let row = |(name, [instructions, branches, calls, whole, own, both]): (&str, [u64; 6])| {
+        let counts = Counts {
+            instructions_with_children: Some(whole),
+            time: Some(own),
+            time_with_children: Some(both),
+            ..counts(instructions, branches, calls)
+        };
+        (keys(None, None, Some(name)), counts)
+    };
+    Counted {
+        rows: rows.map(row).into(),
+        instructions: 100,
+        branches: 9,
+        errors: 4,
+        time: 200,
+        unit: Some(Unit::Ticks),
+        ..Counted::default()
+    }
+}
+
+#[test]
+fn the_largest_comes_first_and_the_smallest_may_be_left_out() {
+    for (words, expected) in [
+        ("", "b a c d"),
+        ("--sort instructions", "b a c d"),
+        ("--sort branches", "c d b a"),
+        ("--sort calls", "a c b d"),
+        ("--time", "b a c d"),
+        ("--children", "b a c d"),
+        ("--children --sort calls", "a c b d"),
+        ("--sort time", "c b a d"),
+        ("--sort children-time", "a c b d"),
+        ("--time --children", "b a c d"),
+        ("--percent-limit 10", "b a c"),
+        ("--percent-limit 10.1", "b a"),
+        ("--percent-limit 60", "b"),
+        // With what was called, if rows are sorted by that.
+        ("--percent-limit 35 --children", "b a"),
+        ("--percent-limit 35 --children --sort instructions", "b"),
+        ("--percent-limit 10 --sort time", "c b"),
+        ("--percent-limit 15 --sort children-time", "a c b"),
+        ("--percent-limit 15.1 --sort children-time", "a c"),
+    ] {
+        let report = options(words).report(table());
+        assert_eq!(names(&report), expected, "{words}");
+        // What is left out still counts.
+        assert_eq!((report.instructions, report.branches, report.errors), (100, 9, 4));
+    }
+    let nothing =
+        Counted { rows: [(keys(None, None, Some("a")), counts(0, 0, 0))].into(), ..Counted::default() };
+    let nothing = options("--sort children-time").report(nothing);
+    assert_eq!(nothing.rows[0].percent.to_bits(), 0);
+    for (text, accepted) in [("0", true), ("100", true), ("-1", false), ("100.5", false), ("x", false)] {
+        assert_eq!(percent(text).is_ok(), accepted, "{text}");
+    }
+}
+
+#[test]
+fn percentages_are_of_instructions_or_of_the_time_that_rows_are_sorted_by() {
+    for (words, own, whole) in [
+        ("", 30.0, None),
+        ("--time", 30.0, None),
+        ("--children", 30.0, Some(35.0)),
+        ("--sort children", 30.0, Some(35.0)),
+        ("--sort time", 2.5, None),
+        ("--sort time --children", 2.5, Some(97.5)),
+        ("--sort children-time", 2.5, Some(97.5)),
+    ] {
+        let report = options(words).report(table());
+        let a = report.rows.iter().find(|row| row.names["function"] == "a").unwrap();
+        assert!((a.percent - own).abs() < 1e-9, "{words}: {a:?}");
+        assert_eq!(a.percent_with_children, whole, "{words}");
+    }
+}
+
+#[test]
+fn columns_that_nobody_has_asked_for_are_not_there() {
+    for (words, children, time) in [
+        ("", false, false),
+        ("--sort calls", false, false),
+        ("--children", true, false),
+        ("--sort children", true, false),
+        ("--time", false, true),
+        ("--sort time", false, true),
+        ("--sort children-time", true, true),
+    ] {
+        let report = options(words).report(table());
+        let json = serde_json::to_value(&report).unwrap();
+        let row = &json["rows"][0];
+        let is_there = |name: &str| row.get(name).is_some();
+        assert_eq!(is_there("instructions_with_children"), children, "{words}: {row}");
+        assert_eq!(is_there("percent_with_children"), children, "{words}: {row}");
+        assert_eq!(is_there("time"), time, "{words}: {row}");
+        assert_eq!(is_there("time_with_children"), children && time, "{words}: {row}");
+        assert_eq!(json.get("time").and_then(|all| all.as_u64()), time.then_some(200), "{words}: {json}");
+        assert_eq!((report.columns.children, report.columns.time.is_some()), (children, time), "{words}");
+    }
+}
+
+#[test]
+fn a_line_belongs_to_the_function_that_executed_most_of_it() {
+    let of = |functions: &[(&str, u64)]| {
+        most(Some(&functions.iter().map(|(name, count)| ((*name).into(), *count)).collect()))
+    };
+    assert_eq!(of(&[("f", 1)]), "f");
+    assert_eq!(of(&[("f", 1), ("g", 3), ("h", 2)]), "g and 2 more");
+    assert_eq!(of(&[("f", 3), ("g", 3)]), "f and 1 more");
+    assert_eq!((of(&[]), most(None)), (UNKNOWN.into(), UNKNOWN.into()));
+    // It is said unless a column does it.
+    for (by, beside) in [
+        ("line", true),
+        ("object,line", true),
+        ("function,line", false),
+        ("inlined,line", false),
+        ("function", false),
+    ] {
+        let words = format!("--by {by}");
+        let report = options(&words).report(counted(&words));
+        assert!(report.rows.iter().all(|row| row.function_of_line.is_some() == beside), "{by}");
+        assert_eq!(report.columns.functions_of_lines, beside, "{by}");
+    }
+    let report = options("--by line").report(counted("--by line"));
+    assert_eq!(report.rows[0].function_of_line.as_deref(), Some("a and 2 more"));
+}

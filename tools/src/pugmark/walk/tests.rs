@@ -1,0 +1,233 @@
+use super::*;
+use pugmark_decoder_core::mode::ExecMode;
+
+const fn step(kind: StepKind, from: u64, to: u64) -> Step {
+    Step { kind, from, to, depth: 0 }
+}
+
+/// What a state says of these steps, in short, after it was entered at 10.
+fn said(steps: &[Step]) -> Vec<String> {
+    let mut said = vec![];
+    let mut visit = |_, what: Happening| match what {
+        Happening::Enter { to, .. } => said.push(format!("{to:x}")),
+        Happening::Leave => said.push("leave".into()),
+        other => panic!("{other:?}"),
+    };
+    let mut state = State::new(&mut visit);
+    state.insn(0x10, None);
+    for step in steps {
+        state.insn(step.to, Some(*step));
+    }
+    said
+}
+
+#[test]
+fn a_trace_that_stops_before_an_instruction_ends_there() {
+    let mut visit = |_, _| ();
+    let mut state = State::new(&mut visit);
+    state.at = Some(0x10);
+    state.event(EventKind::Tick);
+    assert_eq!(state.at, Some(0x10));
+    state.event(EventKind::AsyncDisabled { at: 0x30 });
+    assert_eq!(state.at, Some(0x30));
+}
+
+#[test]
+fn a_return_leaves_the_function_whose_call_is_before_it() {
+    use StepKind::{Call, Return};
+    let calls = [step(Call, 0x20, 0x100), step(Call, 0x110, 0x200), step(Call, 0x210, 0x300)];
+    let leaves = |to| [&calls[..], &[step(Return, 0x310, to)]].concat();
+    assert_eq!(said(&leaves(0x215))[4..], ["leave"]);
+    // As after longjmp: two functions are passed over.
+    assert_eq!(said(&leaves(0x25))[4..], ["leave", "leave", "leave"]);
+    // Nobody has called from there.
+    assert_eq!(said(&leaves(0x900))[4..], ["leave"]);
+    // 15 bytes are the longest call, and a call does not return to itself.
+    assert_eq!(said(&leaves(0x11f))[4..], ["leave", "leave"]);
+    assert_eq!(said(&leaves(0x120))[4..], ["leave"]);
+    assert_eq!(said(&leaves(0x110))[4..], ["leave"]);
+}
+
+#[test]
+fn a_return_out_of_what_is_known_enters_the_caller() {
+    let steps = [step(StepKind::Return, 0x11, 0x50), step(StepKind::Return, 0x51, 0x80)];
+    assert_eq!(said(&steps), ["10", "leave", "50", "leave", "80"]);
+}
+
+#[test]
+fn an_interrupt_is_left_by_its_return_wherever_that_goes() {
+    use StepKind::{Interrupt, InterruptReturn};
+    let steps = [step(Interrupt, 0x18, 0x700), step(InterruptReturn, 0x710, 0x18)];
+    assert_eq!(said(&steps), ["10", "700", "leave"]);
+}
+
+#[test]
+fn events_turn_tracing_off_and_are_marks() {
+    use pugmark_decoder_core::packet::{Mwait, Pip, Pwre, Pwrx};
+    let off = EventKind::Disabled;
+    let power = Pwre { state: 1, sub_state: 0, hw: false };
+    let awake = Pwrx { last: 1, deepest: 1, interrupt: true, store: false, autonomous: false };
+    for (kinds, expected) in [
+        // Tracing is turned off once, and on by the next instruction.
+        (&[off, EventKind::Stop][..], "Off, On"),
+        (&[EventKind::AsyncDisabled { at: 0x14 }, off], "Off, On"),
+        (&[EventKind::Stop], "Off, On"),
+        (&[EventKind::Ptwrite(PtwPayload::Four(0x12))], "PTWRITE 0x12"),
+        (&[EventKind::Ptwrite(PtwPayload::Eight(0x1_2345_6789))], "PTWRITE 0x123456789"),
+        (&[EventKind::Pwre(power), EventKind::Pwrx(awake)], "a C-state is entered, a C-state is left"),
+        (&[EventKind::Mwait(Mwait { hints: 0, ext: 0 }), EventKind::Exstop], "MWAIT, execution stops"),
+        (&[EventKind::Cbr { ratio: 24 }], "core to bus ratio 24"),
+        (&[EventKind::Paging(Pip { cr3: 0, non_root: false }), EventKind::Tick], ""),
+        // All functions are left; the next instruction begins one.
+        (&[EventKind::Overflow], "Leave, LOST the processor lost packets, Enter 14"),
+        (&[off, EventKind::Overflow], "Off, On, Leave, LOST the processor lost packets, Enter 14"),
+    ] {
+        let mut said = vec![];
+        let mut visit = |_, what: Happening| {
+            said.push(match what {
+                Happening::Enter { from: None, to } => format!("Enter {to:x}"),
+                Happening::Loss(why) => format!("LOST {why}"),
+                Happening::Mark(text) => text,
+                other => format!("{other:?}"),
+            });
+        };
+        let mut state = State::new(&mut visit);
+        state.insn(0x10, None);
+        kinds.iter().for_each(|kind| state.event(*kind));
+        state.insn(0x14, None);
+        assert_eq!(said[0], "Enter 10");
+        assert_eq!(said[1..].join(", "), expected, "{kinds:?}");
+    }
+}
+
+/// What a state says of these instructions, events and returns, in short, after it was entered at 10.
+fn said_of(pieces: &[Piece]) -> String {
+    let mut said = vec![];
+    let mut visit = |_, what: Happening| {
+        said.push(match what {
+            Happening::Enter { from: Some(from), to } => format!("{from:x} enters {to:x}"),
+            Happening::Enter { from: None, to } => format!("{to:x}"),
+            other => format!("{other:?}"),
+        });
+    };
+    let mut state = State::new(&mut visit);
+    state.insn(0x10, None);
+    for piece in pieces {
+        match *piece {
+            Piece::Insn(ip, class) => {
+                state.insn(ip, None);
+                let insn = ExecutedInsn { ip, len: 2, class, mode: ExecMode::Bits64, speculative: false };
+                state.executed(&insn);
+            }
+            Piece::Step(step) => state.insn(step.to, Some(step)),
+            Piece::Event(kind) => state.event(kind),
+        }
+    }
+    said[1..].join(", ")
+}
+
+/// What happens in a trace: an instruction, which comes after what was not traced if there was an event before it, a
+/// call or a return, and an event.
+#[derive(Clone, Copy)]
+enum Piece {
+    Insn(u64, Class),
+    Step(Step),
+    Event(EventKind),
+}
+
+#[test]
+fn a_signals_handler_is_entered_from_where_it_interrupts_and_left_to_there() {
+    use Piece::{Event, Insn};
+    use StepKind::{Call, Return};
+    let off = Event(EventKind::Disabled);
+    let interrupt = |at| Event(EventKind::AsyncDisabled { at });
+    let plain = |ip| Insn(ip, Class::Other);
+    let syscall = |ip| Insn(ip, Class::FarCall);
+    let call = |from, to| Piece::Step(step(Call, from, to));
+    let ret = |from, to| Piece::Step(step(Return, from, to));
+    // A handler at 700 that calls 800 and returns to 900, which makes the system go back.
+    let handler =
+        [plain(0x700), call(0x702, 0x800), ret(0x802, 0x707), ret(0x709, 0x900), syscall(0x900), off];
+    let entered = "Off, On, 20 enters 700, 702 enters 800, Leave, Leave, 900, Off, On, Leave";
+    for (before, after, expected) in [
+        // At a system call: it goes on after it, or makes it again.
+        (&[syscall(0x20), off][..], 0x22, entered),
+        (&[syscall(0x20), off], 0x20, entered),
+        // At any instruction, before it was executed.
+        (&[plain(0x1e), interrupt(0x20)], 0x20, entered),
+    ] {
+        let pieces = [before, &handler, &[plain(after)]].concat();
+        assert_eq!(said_of(&pieces), expected, "{after:x}");
+    }
+    for (pieces, expected) in [
+        // What is called meanwhile is left, too, if the handler never returns from it.
+        (
+            &[syscall(0x20), off, plain(0x700), call(0x702, 0x800), syscall(0x810), off, plain(0x22)][..],
+            "Off, On, 20 enters 700, 702 enters 800, Off, On, Leave, Leave",
+        ),
+        // A handler in a handler.
+        (
+            &[
+                interrupt(0x20),
+                plain(0x700),
+                interrupt(0x704),
+                plain(0x800),
+                off,
+                plain(0x704),
+                off,
+                plain(0x20),
+            ],
+            "Off, On, 20 enters 700, Off, On, 704 enters 800, Off, On, Leave, Off, On, Leave",
+        ),
+        // It returns to a function that has called, as after siglongjmp.
+        (
+            &[call(0x30, 0x100), interrupt(0x104), plain(0x700), ret(0x702, 0x35)],
+            "30 enters 100, Off, On, 104 enters 700, Leave, Leave",
+        ),
+        // Nothing is entered where a system call ends, or a function that is not traced returns.
+        (&[syscall(0x20), off, plain(0x22), syscall(0x24), off, plain(0x26)], "Off, On, Off, On"),
+        (&[Insn(0x20, Class::NearCall), off, plain(0x22)], "Off, On"),
+        (&[Insn(0x20, Class::IndirectCall), off, plain(0x700)], "Off, On, 20 enters 700"),
+        // Where it goes after a jump or a return is not known.
+        (&[Insn(0x20, Class::NearReturn), off, plain(0x700)], "Off, On"),
+        (&[Insn(0x20, Class::CondJump), off, plain(0x700)], "Off, On"),
+        (
+            &[syscall(0x20), off, plain(0x22), Insn(0x24, Class::IndirectJump), off, plain(0x22)],
+            "Off, On, Off, On",
+        ),
+    ] {
+        assert_eq!(said_of(pieces), expected);
+    }
+}
+
+#[test]
+fn time_never_goes_back() {
+    let mut visit = |_: Time, _: Happening| ();
+    let mut state = State::new(&mut visit);
+    let times = [None, Some(5), Some(3), None, Some(6)].map(|at| {
+        state.set_time(at);
+        state.time.at
+    });
+    assert_eq!(times, [0, 5, 5, 5, 6]);
+}
+
+#[test]
+fn a_trace_has_time_if_a_tsc_is_anywhere_in_it() {
+    use pugmark_decoder_core::packet::PSB;
+    // TSC (5); PAD; a byte that begins no packet.
+    let (tsc, pad, bad) = (&b"\x19\x05\0\0\0\0\0\0"[..], &[0][..], &[0x09][..]);
+    let plain = Config::default();
+    let mut clocked = plain;
+    clocked.clocks.nom_freq = 30;
+    let units = |pieces: &[&[u8]]| {
+        let trace = pieces.concat();
+        [plain, clocked].map(|config| TraceClock::of(&trace, config).unit)
+    };
+    let timed = [Unit::Ticks, Unit::Nanoseconds];
+    assert_eq!(units(&[&PSB, tsc, &PSB, pad]), timed);
+    assert_eq!(units(&[&PSB, pad, bad, &PSB, tsc]), timed);
+    assert_eq!(units(&[&PSB, tsc, bad, &PSB, pad, bad, &PSB]), timed);
+    assert_eq!(units(&[&PSB, pad, bad, &PSB]), [Unit::Instructions; 2]);
+    // No PSB is in front of it.
+    assert_eq!(units(&[tsc, &PSB]), [Unit::Instructions; 2]);
+}
