@@ -32,10 +32,21 @@ pub(super) enum Happening {
     /// been left.
     Loss(String),
     /// Something to note.
-    Mark(String),
+    Mark(MarkKind, String),
     /// The trace ends at the instruction at this address, if one was executed. It was not executed itself if tracing
     /// stopped before it, as at a fault. All functions that have not been left are left after this.
     End(Option<u64>),
+}
+
+/// What a mark is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MarkKind {
+    /// What the program has written by PTWRITE.
+    Written,
+    /// The processor sleeps, or wakes up.
+    Power,
+    /// The processor's frequency.
+    Frequency,
 }
 
 /// When something happens.
@@ -287,19 +298,22 @@ impl<'v> State<'v> {
                 self.say(Happening::Off);
             }
             EventKind::Ptwrite(PtwPayload::Four(value)) => {
-                self.say(Happening::Mark(format!("PTWRITE {value:#x}")))
+                self.mark(MarkKind::Written, format!("PTWRITE {value:#x}"));
             }
             EventKind::Ptwrite(PtwPayload::Eight(value)) => {
-                self.say(Happening::Mark(format!("PTWRITE {value:#x}")))
+                self.mark(MarkKind::Written, format!("PTWRITE {value:#x}"));
             }
-
-            EventKind::Pwre(_) => self.say(Happening::Mark("a C-state is entered".into())),
-            EventKind::Pwrx(_) => self.say(Happening::Mark("a C-state is left".into())),
-            EventKind::Mwait(_) => self.say(Happening::Mark("MWAIT".into())),
-            EventKind::Exstop => self.say(Happening::Mark("execution stops".into())),
-            EventKind::Cbr { ratio } => self.say(Happening::Mark(format!("core to bus ratio {ratio}"))),
+            EventKind::Pwre(_) => self.mark(MarkKind::Power, "a C-state is entered"),
+            EventKind::Pwrx(_) => self.mark(MarkKind::Power, "a C-state is left"),
+            EventKind::Mwait(_) => self.mark(MarkKind::Power, "MWAIT"),
+            EventKind::Exstop => self.mark(MarkKind::Power, "execution stops"),
+            EventKind::Cbr { ratio } => self.mark(MarkKind::Frequency, format!("core to bus ratio {ratio}")),
             _ => {}
         }
+    }
+
+    fn mark(&mut self, kind: MarkKind, text: impl Into<String>) {
+        self.say(Happening::Mark(kind, text.into()));
     }
 }
 
@@ -393,7 +407,7 @@ mod tests {
                 said.push(match what {
                     Happening::Enter { from: None, to } => format!("Enter {to:x}"),
                     Happening::Loss(why) => format!("LOST {why}"),
-                    Happening::Mark(text) => text,
+                    Happening::Mark(_, text) => text,
                     other => format!("{other:?}"),
                 });
             };
@@ -403,6 +417,23 @@ mod tests {
             state.insn(0x14, None);
             assert_eq!(said[0], "Enter 10");
             assert_eq!(said[1..].join(", "), expected, "{kinds:?}");
+        }
+    }
+
+    #[test]
+    fn a_mark_says_what_it_is_of() {
+        use pugmark_decoder_core::packet::Mwait;
+        for (kind, expected) in [
+            (EventKind::Ptwrite(PtwPayload::Four(1)), MarkKind::Written),
+            (EventKind::Ptwrite(PtwPayload::Eight(1)), MarkKind::Written),
+            (EventKind::Mwait(Mwait { hints: 0, ext: 0 }), MarkKind::Power),
+            (EventKind::Exstop, MarkKind::Power),
+            (EventKind::Cbr { ratio: 24 }, MarkKind::Frequency),
+        ] {
+            let mut said = vec![];
+            let mut visit = |_, what: Happening| said.push(what);
+            State::new(&mut visit).event(kind);
+            assert!(matches!(said[..], [Happening::Mark(of, _)] if of == expected), "{kind:?}: {said:?}");
         }
     }
 
