@@ -97,7 +97,7 @@ impl fmt::Display for ShortSample {
 impl std::error::Error for ShortSample {}
 
 /// What has not been read of a record.
-struct Fields<'a> {
+struct SampleFields<'a> {
     bytes: &'a [u8],
     at: usize,
     /// The field that is read.
@@ -105,7 +105,7 @@ struct Fields<'a> {
     begin: usize,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> SampleFields<'a> {
     /// A field begins.
     fn begin(&mut self, field: &'static str) -> &mut Self {
         (self.field, self.begin) = (field, self.at);
@@ -142,7 +142,7 @@ impl PerfSample {
     /// # Errors
     /// If it ends before a field does.
     pub fn parse(body: &[u8], misc: u16, layout: &SampleLayout) -> Result<Self, ShortSample> {
-        let mut fields = Fields { bytes: body, at: 0, field: "", begin: 0 };
+        let mut fields = SampleFields { bytes: body, at: 0, field: "", begin: 0 };
         let with = |bit| layout.sample_type & bit != 0;
         let mut sample = Self { in_kernel: misc & CPU_MODE == KERNEL_MODE, ..Self::default() };
         if with(has::IDENTIFIER) {
@@ -212,7 +212,7 @@ impl PerfSample {
 }
 
 /// Reads over the counts of `PERF_SAMPLE_READ`.
-fn read(fields: &mut Fields<'_>, format: u64) -> Result<(), ShortSample> {
+fn read(fields: &mut SampleFields<'_>, format: u64) -> Result<(), ShortSample> {
     let count = |bits: &[u64]| bits.iter().filter(|bit| format & **bit != 0).count() as u64;
     let (times, each) = (count(&READ_TIMES), 1 + count(&[READ_ID, READ_LOST]));
     match format & READ_GROUP {

@@ -40,7 +40,7 @@ pub enum PugmarkCommand {
     Diff(diff::DiffOptions),
     /// Show the calls and returns before the end of a trace
     Last(last::LastOptions),
-    /// Draw which function ran when: a page for a browser, or a trace for Perfetto
+    /// Draw which function ran when: as a page, for Perfetto, or for the Firefox profiler
     Timeline(timeline::TimelineOptions),
     /// Draw how much each chain of calls took, or write it as folded stacks
     Flamegraph(flamegraph::FlameOptions),

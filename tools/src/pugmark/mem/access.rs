@@ -51,7 +51,7 @@ impl Level {
 
 /// Where the data was, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Source {
+pub(super) struct AccessSource {
     /// The level.
     pub(super) level: Option<Level>,
     /// It was not there.
@@ -60,7 +60,7 @@ pub(super) struct Source {
     pub(super) modified: bool,
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for AccessSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.level.map_or("unknown", Level::name))?;
         f.write_str(if self.missed { " miss" } else { "" })?;
@@ -116,7 +116,7 @@ impl Operation {
 pub(super) struct MemoryAccess {
     pub(super) operation: Operation,
     pub(super) locked: bool,
-    pub(super) source: Source,
+    pub(super) source: AccessSource,
     pub(super) translation: Option<Translation>,
     /// The linear address.
     pub(super) address: Option<u64>,
@@ -193,7 +193,7 @@ impl MemoryAccess {
         Some(Self {
             operation,
             locked: of(24, 2) & 2 != 0,
-            source: Source {
+            source: AccessSource {
                 level: by_bits.or(by_number),
                 missed: missed && !hit,
                 modified: of(19, 5) & 0x10 != 0,
@@ -231,7 +231,7 @@ impl MemoryAccess {
         Self {
             operation: Operation { load, store, prefetch },
             locked: access.locked(),
-            source: Source { level, missed: false, modified },
+            source: AccessSource { level, missed: false, modified },
             translation,
             address: access.linear_address(),
             bytes: access.bytes(),
@@ -312,7 +312,7 @@ mod tests {
         const VALID: u64 = 1 << 17;
         let load = MemoryAccess {
             operation: Operation { load: true, ..Operation::default() },
-            source: Source { level: Some(Level::L1), ..Source::default() },
+            source: AccessSource { level: Some(Level::L1), ..AccessSource::default() },
             ..MemoryAccess::default()
         };
         assert_eq!(of_ibs(0, 1), load);

@@ -43,7 +43,7 @@ pub struct MemOptions {
     /// Look below this folder for the programs and libraries that the file names
     #[arg(long, value_name = "FOLDER")]
     symfs: Option<PathBuf>,
-    /// Raw samples: the sampled processor; by default the first one that had the samples' capabilities
+    /// The sampled processor, for IBS; by default as the file says, or as its capabilities do
     #[arg(long, value_name = "FAMILY/MODEL", value_parser = super::ibs::processor)]
     cpu: Option<(u8, u8)>,
     /// Print one JSON object

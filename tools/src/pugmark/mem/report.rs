@@ -3,7 +3,7 @@
 use super::{
     access::Translation,
     names::MemoryNames,
-    tables::{Address, CacheLine, Counted, Latency, MemoryTables, Sharing, Who},
+    tables::{AccessCounts, Address, CacheLine, Latency, MemoryTables, Sharing, Who},
 };
 use serde::Serialize;
 use std::{
@@ -160,13 +160,13 @@ impl Reporter<'_> {
         report
     }
 
-    fn counts(&self, counted: &Counted) -> RowCounts {
-        let Counted { count, loads, stores, locked, modified, .. } = *counted;
+    fn counts(&self, counted: &AccessCounts) -> RowCounts {
+        let AccessCounts { count, loads, stores, locked, modified, .. } = *counted;
         let percent = count as f64 * 100.0 / (self.tables.all.count as f64).max(1.0);
         RowCounts { count, percent, loads, stores, locked, modified, latency: counted.latency() }
     }
 
-    fn named(&self, name: String, counted: &Counted) -> NamedRow {
+    fn named(&self, name: String, counted: &AccessCounts) -> NamedRow {
         NamedRow { name, counts: self.counts(counted) }
     }
 
@@ -176,7 +176,7 @@ impl Reporter<'_> {
         PlaceRow { data, ..self.place((program, address), &line.counted, line.users().len()) }
     }
 
-    fn place(&self, address: Address, counted: &Counted, threads: usize) -> PlaceRow {
+    fn place(&self, address: Address, counted: &AccessCounts, threads: usize) -> PlaceRow {
         PlaceRow {
             address: format!("{:#x}", address.1),
             process: self.names.process(address.0),
@@ -214,7 +214,7 @@ impl Reporter<'_> {
 
     /// Adds up what instructions do that have the same name.
     fn by_code(&self, name: impl Fn(Address) -> Option<String>) -> Vec<NamedRow> {
-        let mut sums: BTreeMap<String, Counted> = BTreeMap::new();
+        let mut sums: BTreeMap<String, AccessCounts> = BTreeMap::new();
         for (address, counted) in &self.tables.code {
             if let Some(name) = name(*address) {
                 sums.entry(name).or_default().merge(counted);

@@ -1,6 +1,6 @@
 //! Memory accesses, counted by what they have in common.
 
-use super::access::{MemoryAccess, Operation, Source, Translation};
+use super::access::{AccessSource, MemoryAccess, Operation, Translation};
 use serde::Serialize;
 use std::{
     cmp::Reverse,
@@ -45,7 +45,7 @@ pub(super) type Address = (Option<usize>, u64);
 
 /// What was counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counted {
+pub(super) struct AccessCounts {
     pub(super) count: u64,
     pub(super) loads: u64,
     pub(super) stores: u64,
@@ -56,7 +56,7 @@ pub(super) struct Counted {
     pub(super) latencies: Vec<u64>,
 }
 
-impl Counted {
+impl AccessCounts {
     fn add(&mut self, access: &MemoryAccess) {
         self.count += 1;
         self.loads += u64::from(access.operation.load);
@@ -100,8 +100,8 @@ pub(super) struct Latency {
 
 /// A page.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Page {
-    pub(super) counted: Counted,
+pub(super) struct MemoryPage {
+    pub(super) counted: AccessCounts,
     pub(super) walks: u64,
     pub(super) users: BTreeSet<Who>,
 }
@@ -109,7 +109,7 @@ pub(super) struct Page {
 /// A cache line.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CacheLine {
-    pub(super) counted: Counted,
+    pub(super) counted: AccessCounts,
     pub(super) cpus: BTreeSet<u32>,
     /// What each did, by where in the line.
     pub(super) parts: BTreeMap<(u64, Option<Who>), LinePart>,
@@ -118,7 +118,7 @@ pub(super) struct CacheLine {
 /// What one thread did at one offset of a line.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LinePart {
-    pub(super) counted: Counted,
+    pub(super) counted: AccessCounts,
     /// The widest access, as far as it is known.
     pub(super) bytes: Option<u32>,
     pub(super) cpus: BTreeSet<u32>,
@@ -178,13 +178,13 @@ impl CacheLine {
 pub(super) struct MemoryTables {
     /// Samples of anything.
     pub(super) samples: u64,
-    pub(super) all: Counted,
-    pub(super) sources: BTreeMap<(Operation, Source), Counted>,
-    pub(super) translations: BTreeMap<Option<Translation>, Counted>,
+    pub(super) all: AccessCounts,
+    pub(super) sources: BTreeMap<(Operation, AccessSource), AccessCounts>,
+    pub(super) translations: BTreeMap<Option<Translation>, AccessCounts>,
     pub(super) lines: HashMap<Address, CacheLine>,
-    pub(super) pages: HashMap<Address, Page>,
+    pub(super) pages: HashMap<Address, MemoryPage>,
     /// By program and instruction; the kernel's are in all programs.
-    pub(super) code: HashMap<Address, Counted>,
+    pub(super) code: HashMap<Address, AccessCounts>,
 }
 
 impl MemoryTables {

@@ -30,8 +30,7 @@ Examples:
   pugmark timeline -f firefox -o a.json a.rec         then load it at https://profiler.firefox.com"
 )]
 pub struct TimelineOptions {
-    /// html: one page that needs no network; perfetto: a trace for ui.perfetto.dev; firefox: a profile for
-    /// profiler.firefox.com
+    /// html: a page; perfetto: for ui.perfetto.dev; firefox: for profiler.firefox.com
     #[arg(short, long, value_enum, default_value_t = TimelineFormat::Html, hide_possible_values = true)]
     format: TimelineFormat,
     /// Write to this file
