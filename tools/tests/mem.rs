@@ -474,10 +474,8 @@ fn raw_samples_of_ibs_in_perfs_file_say_more_than_linux_does() {
         let pmus = [&1_u32.to_le_bytes()[..], &IBS_OP.to_le_bytes(), &string(pmu)].concat();
         [(9, string(processor)), (16, pmus)]
     };
-    // As Linux writes it: the size of all with it is a multiple of eight bytes.
     let op = raw_op();
-    let size = (op.len() + 4).next_multiple_of(8) - 4;
-    let raw = [&(size as u32).to_le_bytes()[..], &op, &[0xaa; 8][..size - op.len()]].concat();
+    let raw = [&(op.len() as u32).to_le_bytes()[..], &op].concat();
     // IP, the raw sample, and that it was a store to the L1.
     let body = [longs(&[0x40_1000]), raw, longs(&[HIT | STORE])].concat();
     let found = |processor: &str, pmu: &str| {

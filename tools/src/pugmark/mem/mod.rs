@@ -16,7 +16,6 @@ use access::MemoryAccess;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use names::MemoryNames;
-use pugmark_decoder_core::ErrorKind;
 use pugmark_decoder_core::ibs::{OpSample, Part, RawSample, RawSamples, Sample};
 use report::Reporter;
 use std::{
@@ -117,19 +116,12 @@ fn of_perf(samples: &PerfSamples, cpu: Option<(u8, u8)>) -> Result<MemoryTables>
 fn access(sample: &PerfSample, event: &SampledEvent, cpu: Option<(u8, u8)>) -> Result<Option<MemoryAccess>> {
     match (&sample.raw, sample.data_src) {
         (Some(raw), _) if event.is_ibs_op => {
-            let op = sampled_op(&whole(raw)?, cpu);
+            let op = sampled_op(&RawSample::parse_raw(raw)?, cpu);
             Ok(op.as_ref().and_then(OpSample::access).map(MemoryAccess::of_ibs))
         }
         (_, Some(data_src)) => Ok(MemoryAccess::of_linux(data_src, sample.address, sample.weight)),
         _ => Ok(None),
     }
-}
-
-/// A raw sample of IBS in one of perf, which fills it up to a multiple of eight bytes with its size.
-fn whole(raw: &[u8]) -> Result<RawSample, ErrorKind> {
-    let registers = raw.len().saturating_sub(size_of::<u32>()) / size_of::<u64>();
-    let end = size_of::<u32>() + registers * size_of::<u64>();
-    RawSample::parse_raw(raw.get(..end).unwrap_or(raw))
 }
 
 /// The op in a raw sample of IBS; `None` if it is a fetch, or none.
