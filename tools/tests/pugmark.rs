@@ -544,6 +544,7 @@ fn each_help_fits_on_a_screen_and_has_an_example() {
         "decode",
         "bench",
         "ibs",
+        "mem",
         "pebs",
         "pmc encode",
         "pmc list",

@@ -101,6 +101,24 @@ fn what_is_lost_is_drawn_from_the_loss_to_where_the_trace_goes_on() {
     let damaged = &track["losses"][1];
     assert!(damaged[0].as_u64() <= Some(20) && damaged[1] == 50 - 7, "{data}");
     assert_eq!(track["marks"][0][1], "core to bus ratio 8", "{data}");
+    // The same in a profile for Firefox, from the first instruction on.
+    let profile = FirefoxProfile::load(&folder, &["--raw", "code:0x1000", "lossy"]);
+    let time = |at: &Value| at.as_f64().map(|at| at / 1e6);
+    let lost = |number: usize| {
+        let loss = &track["losses"][number];
+        ("LOST", reasons[number], "red", time(&loss[0]), time(&loss[1]))
+    };
+    assert_eq!(profile.markers()[..2], [lost(0), lost(1)]);
+    assert_eq!(profile.markers()[2].0, "frequency");
+    let lasts = |of: &str| {
+        let samples =
+            profile.samples().into_iter().filter(|(_, path, _)| path.iter().any(|(_, name)| *name == of));
+        samples.map(|(at, _, weight)| (at, at + weight)).collect::<Vec<_>>()
+    };
+    let drawn = |pair: &Value| (pair[0].as_u64().unwrap(), pair[1].as_u64().unwrap());
+    assert_eq!(lasts("[lost]"), [drawn(&track["losses"][0]), drawn(&track["losses"][1])]);
+    assert_eq!(lasts("0x1000"), [0, 1, 2].map(|number: usize| drawn(&track["slices"][number])));
+    assert_eq!(profile.0["meta"]["product"], "pugmark; a nanosecond is one of the ticks");
     // The same in the text of the last happenings.
     let last = folder.text(&["last", "-n", "3", "--raw", "code:0x1000", "lossy"]);
     let lines: Vec<_> = last.lines().map(str::trim).collect();
@@ -171,14 +189,11 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
     found
 }
 
+/// The calls in a trace for Perfetto: from when to when, and the functions from the outermost one on, as a path.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-#[test]
-fn perfettos_trace_has_each_call_inside_its_caller() {
-    let Some(folder) = Scratch::recorded("perfetto") else { return };
-    folder.text(&["timeline", "-f", "perfetto", "-o", "out", "rec"]);
-    let trace = fs::read(folder.0.join("out")).unwrap();
-    let (mut open, mut paths, mut time) = (vec![], vec![], 0);
-    for (field, _, packet) in fields(&trace) {
+fn perfettos_calls(trace: &[u8]) -> Vec<(u64, u64, String)> {
+    let (mut open, mut calls, mut time) = (vec![], vec![], 0);
+    for (field, _, packet) in fields(trace) {
         assert_eq!(field, 1);
         let packet = fields(packet);
         let Some((.., event)) = packet.iter().find(|(field, ..)| *field == 11) else { continue };
@@ -189,21 +204,162 @@ fn perfettos_trace_has_each_call_inside_its_caller() {
         match number(&event, 9) {
             1 => {
                 let name = event.iter().find(|(field, ..)| *field == 23).unwrap().2;
-                open.push(String::from_utf8(name.to_vec()).unwrap());
-                paths.push(open.join("/"));
+                open.push((at, String::from_utf8(name.to_vec()).unwrap()));
             }
-            2 => drop(open.pop().expect("an open slice")),
+            2 => {
+                let path: Vec<&str> = open.iter().map(|(_, name)| name.as_str()).collect();
+                let path = path.join("/");
+                calls.push((open.pop().expect("an open slice").0, at, path));
+            }
             3 => continue,
             other => panic!("type {other}"),
         }
         assert!(at >= time, "{at} after {time}");
         time = at;
     }
-    assert_eq!(open, [""; 0]);
-    let ending = |end: &str| paths.iter().filter(|path| path.ends_with(end)).count();
-    assert_eq!(ending("/main/busy/leaf"), 3, "{paths:?}");
-    assert_eq!(ending("/main/down/down/down/down"), 1, "{paths:?}");
-    assert_eq!((ending("/main/down/leaf"), ending("/leaf")), (1, 6), "{paths:?}");
+    assert_eq!(open, []);
+    calls
+}
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[test]
+fn perfettos_trace_has_each_call_inside_its_caller() {
+    let Some(folder) = Scratch::recorded("perfetto") else { return };
+    folder.text(&["timeline", "-f", "perfetto", "-o", "out", "rec"]);
+    let calls = perfettos_calls(&fs::read(folder.0.join("out")).unwrap());
+    let ending = |end: &str| calls.iter().filter(|(.., path)| path.ends_with(end)).count();
+    assert_eq!(ending("/main/busy/leaf"), 3, "{calls:?}");
+    assert_eq!(ending("/main/down/down/down/down"), 1, "{calls:?}");
+    assert_eq!((ending("/main/down/leaf"), ending("/leaf")), (1, 6), "{calls:?}");
+}
+
+/// When a sample is, its stack with the functions' names, from the outermost one on, and what it weighs.
+type FirefoxSample<'a> = (u64, Vec<(usize, &'a str)>, u64);
+/// A marker's row, its text, the colour of its category, its begin and its end.
+type FirefoxMarker<'a> = (&'a str, &'a str, &'a str, Option<f64>, Option<f64>);
+
+/// A profile for Firefox, whose tables are whole.
+struct FirefoxProfile(Value);
+
+impl FirefoxProfile {
+    fn load(folder: &Scratch, arguments: &[&str]) -> Self {
+        folder.text(&[&["timeline", "-f", "firefox", "-o", "out.json"], arguments].concat());
+        let profile: Value = serde_json::from_slice(&fs::read(folder.0.join("out.json")).unwrap()).unwrap();
+        // What each column is an index of; nothing is, where it is null.
+        let categories = profile["meta"]["categories"].as_array().unwrap().len();
+        for thread in profile["threads"].as_array().unwrap() {
+            let len = |table: &str| thread[table]["length"].as_u64().unwrap() as usize;
+            let strings = thread["stringArray"].as_array().unwrap().len();
+            for (table, column, below) in [
+                ("samples", "stack", len("stackTable")),
+                ("stackTable", "frame", len("frameTable")),
+                ("stackTable", "prefix", len("stackTable")),
+                ("frameTable", "func", len("funcTable")),
+                ("frameTable", "category", categories),
+                ("funcTable", "name", strings),
+                ("markers", "name", strings),
+                ("markers", "category", categories),
+            ] {
+                let values = thread[table][column].as_array().unwrap();
+                assert_eq!(values.len(), len(table), "{table}.{column}");
+                let mut known = values.iter().filter_map(Value::as_u64);
+                assert!(known.all(|index| (index as usize) < below), "{table}.{column}: {values:?}");
+            }
+            for (stack, prefix) in thread["stackTable"]["prefix"].as_array().unwrap().iter().enumerate() {
+                assert!(prefix.as_u64().is_none_or(|prefix| (prefix as usize) < stack), "{stack}: {prefix}");
+            }
+            for column in ["stack", "timeDeltas", "weight", "threadCPUDelta"] {
+                assert_eq!(thread["samples"][column].as_array().unwrap().len(), len("samples"), "{column}");
+            }
+        }
+        Self(profile)
+    }
+
+    /// The samples of the first thread.
+    fn samples(&self) -> Vec<FirefoxSample<'_>> {
+        let thread = &self.0["threads"][0];
+        let column = |table: &str, column: &str, index: usize| thread[table][column][index].as_u64();
+        // They are milliseconds; a nanosecond is a millionth.
+        let nanoseconds = |millis: &Value| (millis.as_f64().unwrap() * 1e6).round() as u64;
+        let mut now = 0;
+        let samples = (0..thread["samples"]["length"].as_u64().unwrap() as usize).map(|sample| {
+            now += nanoseconds(&thread["samples"]["timeDeltas"][sample]);
+            let mut path = vec![];
+            let mut next = column("samples", "stack", sample);
+            while let Some(stack) = next {
+                let frame = column("stackTable", "frame", stack as usize).unwrap();
+                let function = column("frameTable", "func", frame as usize).unwrap();
+                let name = column("funcTable", "name", function as usize).unwrap();
+                path.push((stack as usize, thread["stringArray"][name as usize].as_str().unwrap()));
+                next = column("stackTable", "prefix", stack as usize);
+            }
+            path.reverse();
+            (now, path, nanoseconds(&thread["samples"]["weight"][sample]))
+        });
+        samples.collect()
+    }
+
+    /// The boxes of the stack chart: from when to when, and the functions from the outermost one on, as a path. What
+    /// two samples share goes on from the first to the second.
+    ///
+    /// Source: Firefox Profiler, src/profile-logic/stack-timing.ts.
+    fn boxes(&self) -> Vec<(u64, u64, String)> {
+        let (mut open, mut boxes): (Vec<(u64, (usize, &str))>, _) = (vec![], vec![]);
+        for (at, path, _) in self.samples() {
+            let shared = open.iter().zip(&path).take_while(|((_, open), stack)| open == *stack).count();
+            while open.len() > shared {
+                let names: Vec<&str> = open.iter().map(|(_, (_, name))| *name).collect();
+                let path = names.join("/");
+                boxes.push((open.pop().unwrap().0, at, path));
+            }
+            open.extend(path[shared..].iter().map(|stack| (at, *stack)));
+        }
+        assert_eq!(open, []);
+        boxes
+    }
+
+    /// The markers of the first thread.
+    fn markers(&self) -> Vec<FirefoxMarker<'_>> {
+        let thread = &self.0["threads"][0];
+        let markers = &thread["markers"];
+        let string =
+            |index: &Value| thread["stringArray"][index.as_u64().unwrap() as usize].as_str().unwrap();
+        let marker = |number: usize| {
+            let category = markers["category"][number].as_u64().unwrap() as usize;
+            (
+                string(&markers["name"][number]),
+                string(&markers["data"][number]["text"]),
+                self.0["meta"]["categories"][category]["color"].as_str().unwrap(),
+                markers["startTime"][number].as_f64(),
+                markers["endTime"][number].as_f64(),
+            )
+        };
+        (0..markers["length"].as_u64().unwrap() as usize).map(marker).collect()
+    }
+}
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[test]
+fn the_stack_chart_of_a_profile_for_firefox_has_the_calls_of_perfettos_trace() {
+    let Some(folder) = Scratch::recorded("firefox") else { return };
+    folder.text(&["timeline", "-f", "perfetto", "-o", "out", "rec"]);
+    let mut calls = perfettos_calls(&fs::read(folder.0.join("out")).unwrap());
+    let first = calls.iter().map(|(from, ..)| *from).min().unwrap();
+    calls.iter_mut().for_each(|(from, to, _)| (*from, *to) = (*from - first, *to - first));
+    let profile = FirefoxProfile::load(&folder, &["rec"]);
+    let mut boxes = profile.boxes();
+    boxes.sort();
+    calls.sort();
+    assert!(calls.len() > 50, "{calls:?}");
+    assert_eq!(boxes, calls);
+    // The samples together weigh as much as the outermost functions last.
+    let weight: u64 = profile.samples().iter().map(|(_, _, weight)| weight).sum();
+    let outermost = calls.iter().filter(|(.., path)| !path.contains('/')).map(|(from, to, _)| to - from);
+    assert_eq!(weight, outermost.sum::<u64>());
+    let [thread, meta] = [&profile.0["threads"][0], &profile.0["meta"]];
+    assert!(thread["name"].as_str().unwrap().starts_with(".: program (pid "), "{thread}");
+    assert_eq!((&meta["product"], &meta["symbolicated"]), (&"pugmark".into(), &true.into()));
+    assert_eq!(thread["samples"]["weightType"], "tracing-ms");
 }
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -10,7 +10,7 @@ use pugmark_tools::{
     pugmark::{
         bench, calls,
         cli::{Cli, PugmarkCommand},
-        coverage, decode, diff, flamegraph, ibs, last, manual, pebs, pmc, report, script, timeline,
+        coverage, decode, diff, flamegraph, ibs, last, manual, mem, pebs, pmc, report, script, timeline,
     },
 };
 use std::{
@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         PugmarkCommand::Diff(options) => diff::run(options),
         PugmarkCommand::Pmc(command) => done(pmc::run(command)),
         PugmarkCommand::Ibs(options) => done(ibs::run(options)),
+        PugmarkCommand::Mem(options) => mem::run(options),
         PugmarkCommand::Pebs(options) => pebs::run(options),
         PugmarkCommand::Man(options) => done(manual::man(options)),
         PugmarkCommand::Completions(options) => done(manual::completions(options)),

@@ -1,10 +1,12 @@
 //! Reads the file that `perf record` writes: the traces of Intel PT in it, the code that was mapped while they were
-//! taken, and what it says of the processor.
+//! taken, and what it says of the processor; and the samples of other files.
 //!
 //! Source: Linux, tools/perf/Documentation/perf.data-file-format.txt, include/uapi/linux/perf_event.h; the fields of
 //! the AUXTRACE_INFO record of Intel PT: tools/perf/util/intel-pt.h.
 
 mod info;
+pub mod sample;
+pub mod samples;
 
 use anyhow::{Context, Result, bail};
 use info::PtInfo;

@@ -3,7 +3,8 @@
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use super::record::command as record;
 use super::{
-    bench, calls, coverage, decode, diff, flamegraph, ibs, last, manual, pebs, pmc, report, script, timeline,
+    bench, calls, coverage, decode, diff, flamegraph, ibs, last, manual, mem, pebs, pmc, report, script,
+    timeline,
 };
 use clap::{Parser, Subcommand};
 
@@ -39,7 +40,7 @@ pub enum PugmarkCommand {
     Diff(diff::DiffOptions),
     /// Show the calls and returns before the end of a trace
     Last(last::LastOptions),
-    /// Draw which function ran when: a page for a browser, or a trace for Perfetto
+    /// Draw which function ran when: as a page, for Perfetto, or for the Firefox profiler
     Timeline(timeline::TimelineOptions),
     /// Draw how much each chain of calls took, or write it as folded stacks
     Flamegraph(flamegraph::FlameOptions),
@@ -51,6 +52,8 @@ pub enum PugmarkCommand {
     Pmc(pmc::PmcCommand),
     /// Print samples of AMD's Instruction Based Sampling (IBS)
     Ibs(ibs::IbsOptions),
+    /// Show where accessed data came from, and which cache lines threads share, from samples of memory accesses
+    Mem(mem::MemOptions),
     /// Print samples of PEBS that are in a trace of Intel PT
     Pebs(pebs::PebsOptions),
     /// Run a program and make an Intel PT trace of it, on any processor

@@ -48,7 +48,7 @@ pub fn run(options: &IbsOptions) -> Result<()> {
     result.with_context(|| format!("{name}"))
 }
 
-fn processor(text: &str) -> Result<(u8, u8)> {
+pub(super) fn processor(text: &str) -> Result<(u8, u8)> {
     match crate::cpu::numbers(text) {
         Ok(cpu) if cpu.family <= 0xff => Ok((cpu.family as u8, cpu.model)),
         _ => bail!("not a processor: write FAMILY/MODEL, each up to 255, as in 0x19/0x11"),

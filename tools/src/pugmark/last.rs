@@ -180,7 +180,7 @@ fn line(names: &TracedSymbols, what: &Happening) -> String {
         Happening::Off => "(not traced)".into(),
         Happening::On => "(traced again)".into(),
         Happening::Loss(why) => format!("LOST: {why}"),
-        Happening::Mark(text) => text.clone(),
+        Happening::Mark(_, text) => text.clone(),
         Happening::End(_) => "the end".into(),
     }
 }
@@ -194,6 +194,7 @@ fn place(names: &TracedSymbols, ip: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pugmark::walk::MarkKind;
 
     fn calls(last: &VecDeque<(Time, usize, Happening)>) -> Vec<(usize, u64)> {
         let call = |(_, depth, what): &(Time, usize, Happening)| match what {
@@ -214,7 +215,7 @@ mod tests {
             (Happening::Off, "(not traced)"),
             (Happening::On, "(traced again)"),
             (Happening::Loss("full".into()), "LOST: full"),
-            (Happening::Mark("a mark".into()), "a mark"),
+            (Happening::Mark(MarkKind::Power, "a mark".into()), "a mark"),
             (Happening::End(Some(0x1004)), "the end"),
         ] {
             assert_eq!(line(&names, &what), expected);

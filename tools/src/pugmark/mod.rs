@@ -27,6 +27,7 @@ pub mod input;
 pub mod last;
 pub mod layers;
 pub mod manual;
+pub mod mem;
 mod named_trace;
 #[cfg(test)]
 mod object_file;

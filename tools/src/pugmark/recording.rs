@@ -47,6 +47,19 @@ pub struct PerfTrace {
     pub kallsyms: Option<PathBuf>,
 }
 
+impl PerfTrace {
+    /// The kernel's code and its symbols beside a file of `perf record`, if perf kept a copy of them (`--kcore`).
+    ///
+    /// # Errors
+    /// If the copy cannot be read.
+    pub fn kernel_beside(file: &Path) -> Result<Self> {
+        let kcore = file.with_file_name(KCORE);
+        let kernel = if kcore.is_file() { kernel(&kcore)? } else { vec![] };
+        let kallsyms = Some(file.with_file_name(KALLSYMS)).filter(|file| file.is_file());
+        Ok(Self { kernel, kallsyms, ..Self::default() })
+    }
+}
+
 /// A part of a recording, as the recording's index lists it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexedPart {
@@ -100,9 +113,7 @@ impl Traced {
         let PerfData { cpu, clocks, .. } = data;
         warnings(&data).for_each(|warning| tell(format_args!("pugmark: warning: {warning}")));
         let code: Vec<_> = data.mappings.iter().filter_map(|mapping| section(mapping, symfs)).collect();
-        let kcore = file.with_file_name(KCORE);
-        let kernel = if kcore.is_file() { kernel(&kcore)? } else { vec![] };
-        let kallsyms = Some(file.with_file_name(KALLSYMS)).filter(|file| file.is_file());
+        let PerfTrace { kernel, kallsyms, .. } = PerfTrace::kernel_beside(file)?;
         let description = Description { file: file.into(), cpu, clocks, ..Description::default() };
         let several = data.traces.len() > 1;
         let traced = |trace: AuxTrace| Self {

@@ -1,5 +1,6 @@
 //! Functions, object files and lines of source of traced addresses.
 
+mod data;
 mod functions;
 mod kernel;
 mod lines;
@@ -8,6 +9,7 @@ use super::{code::TracedCode, recording::Traced};
 use crate::code::image::ImageSection;
 use crate::perf_data::VDSO;
 use anyhow::{Context, Result};
+pub(super) use data::DataSymbols;
 use functions::FunctionPart;
 pub(super) use functions::functions;
 use kernel::KernelSymbol;
@@ -176,13 +178,7 @@ impl TracedSymbols {
         self.objects.insert(place.start, (name, place.end));
         let bytes = fs::read(path).ok()?;
         let file = object::File::parse(&*bytes).ok()?;
-        let segment = file.segments().find(|segment| {
-            let (from, size) = segment.file_range();
-            // The mapping begins on a page, the segment need not.
-            offset < from.saturating_add(size) && offset >= from & !0xfff
-        })?;
-        let address = segment.address().wrapping_add(offset).wrapping_sub(segment.file_range().0);
-        let (moved, root) = (place.start.wrapping_sub(address), symfs.unwrap_or(Path::new("/")));
+        let (moved, root) = (mapping_moved(&file, offset, place.start)?, symfs.unwrap_or(Path::new("/")));
         let lines = Rc::new(SourceLines::of(path, root));
         self.sources.insert(place.start, MappedSource { end: place.end, moved, lines });
         self.add_functions(&file, moved, &place, root);
@@ -259,6 +255,17 @@ impl TracedSymbols {
             }
         }
     }
+}
+
+/// How far a file was moved of which the part at `offset` is mapped at `address`.
+fn mapping_moved(file: &object::File<'_>, offset: u64, address: u64) -> Option<u64> {
+    let segment = file.segments().find(|segment| {
+        let (from, size) = segment.file_range();
+        // The mapping begins on a page, the segment need not.
+        offset < from.saturating_add(size) && offset >= from & !0xfff
+    })?;
+    let own = segment.address().wrapping_add(offset).wrapping_sub(segment.file_range().0);
+    Some(address.wrapping_sub(own))
 }
 
 /// A name without Rust's mangling and without its hash; others as they are.

@@ -34,10 +34,21 @@ pub(super) enum Happening {
     /// been left.
     Loss(String),
     /// Something to note.
-    Mark(String),
+    Mark(MarkKind, String),
     /// The trace ends at the instruction at this address, if one was executed. It was not executed itself if tracing
     /// stopped before it, as at a fault. All functions that have not been left are left after this.
     End(Option<u64>),
+}
+
+/// What a mark is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MarkKind {
+    /// What the program has written by PTWRITE.
+    Written,
+    /// The processor sleeps, or wakes up.
+    Power,
+    /// The processor's frequency.
+    Frequency,
 }
 
 /// When something happens.
@@ -405,19 +416,22 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
             EventKind::AsyncDisabled { at } if !self.off => self.off(Some(at)),
             EventKind::Disabled | EventKind::Stop if !self.off => self.off(None),
             EventKind::Ptwrite(PtwPayload::Four(value)) => {
-                self.say(Happening::Mark(format!("PTWRITE {value:#x}")))
+                self.mark(MarkKind::Written, format!("PTWRITE {value:#x}"));
             }
             EventKind::Ptwrite(PtwPayload::Eight(value)) => {
-                self.say(Happening::Mark(format!("PTWRITE {value:#x}")))
+                self.mark(MarkKind::Written, format!("PTWRITE {value:#x}"));
             }
-
-            EventKind::Pwre(_) => self.say(Happening::Mark("a C-state is entered".into())),
-            EventKind::Pwrx(_) => self.say(Happening::Mark("a C-state is left".into())),
-            EventKind::Mwait(_) => self.say(Happening::Mark("MWAIT".into())),
-            EventKind::Exstop => self.say(Happening::Mark("execution stops".into())),
-            EventKind::Cbr { ratio } => self.say(Happening::Mark(format!("core to bus ratio {ratio}"))),
+            EventKind::Pwre(_) => self.mark(MarkKind::Power, "a C-state is entered"),
+            EventKind::Pwrx(_) => self.mark(MarkKind::Power, "a C-state is left"),
+            EventKind::Mwait(_) => self.mark(MarkKind::Power, "MWAIT"),
+            EventKind::Exstop => self.mark(MarkKind::Power, "execution stops"),
+            EventKind::Cbr { ratio } => self.mark(MarkKind::Frequency, format!("core to bus ratio {ratio}")),
             _ => {}
         }
+    }
+
+    fn mark(&mut self, kind: MarkKind, text: impl Into<String>) {
+        self.say(Happening::Mark(kind, text.into()));
     }
 }
 

@@ -1,5 +1,6 @@
 //! perf in a guest, held against the truth: one machine makes many recordings, and the log is split by them.
 
+mod accesses;
 mod answers;
 mod names;
 mod rows;
@@ -219,7 +220,7 @@ impl Verify {
                 same(&found, &in_buffers(&truth, &buffers)?)?;
                 found.len() as u64 / 2
             }
-            Check::Samples | Check::Skidding | Check::Fetches => {
+            Check::Samples | Check::Skidding | Check::Fetches | Check::Accesses => {
                 let found = addresses(&script(&["--hide-call-graph", "-F", "ip"])?)?;
                 let truth: HashSet<u64> = whole().into_iter().collect();
                 // A fetch may begin within an instruction, whose other bytes were fetched before.
@@ -228,6 +229,13 @@ impl Verify {
                 let strange = found.iter().find(|ip| !retired(**ip));
                 ensure!(strange.is_none(), "no instruction retired at the sample's {strange:x?}");
                 ensure!(found.len() > 10, "only {} samples", found.len());
+                if matches!(row.check, Check::Accesses) {
+                    let printed = script(&["-F", accesses::COLUMNS])?;
+                    let report =
+                        pugmark_text(&self.pugmark, &data, &root, &["mem", "--json", "--limit", "0"])?;
+                    let same = accesses::check(&printed, &report)?;
+                    ensure!(same > 10, "only {same} samples of memory accesses");
+                }
                 found.len() as u64
             }
             Check::Traced(period) => {
@@ -330,7 +338,7 @@ impl Check {
         for record in all {
             let belongs = match self {
                 Self::Everything => record.flags.is_traced(),
-                Self::Skidding | Self::Fetches => true,
+                Self::Skidding | Self::Fetches | Self::Accesses => true,
                 _ if record.flags.cpl() != 3 => false,
                 Self::Instructions | Self::Undated | Self::Written | Self::Within(_) | Self::Last => {
                     record.flags.is_traced()

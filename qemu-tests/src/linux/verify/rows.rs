@@ -30,6 +30,8 @@ pub enum Check {
     Skidding,
     /// As [`Self::Skidding`], of addresses that were fetched.
     Fetches,
+    /// As [`Self::Skidding`], with the memory accesses: what Linux and what Pugmark make of their registers is the same.
+    Accesses,
     /// As [`Self::Samples`], of samples in a trace of Intel PT, with their period in instructions: perf's decoder and
     /// ours find all of them, and each at its instruction.
     Traced(usize),
@@ -155,6 +157,7 @@ pub fn all() -> Vec<Row> {
         checked("zen4", "-a -e ibs_op// -c 1000000 -- true", Check::Skidding),
         checked("zen4", "-a -e ibs_op/cnt_ctl=1/ -c 10000 -- true", Check::Skidding),
         checked("zen4", "-a -e ibs_fetch// -c 10000 -- true", Check::Fetches),
+        checked("zen4", "-a -d -W -R -e ibs_op/cnt_ctl=1/ -c 10000 -- true", Check::Accesses),
         Row { processors: 2, ..row("skylake", "-e intel_pt//u -- taskset 1 sha256sum /etc/passwd") },
         Row { processors: 2, ..row("skylake", "-e intel_pt//u -- gzip -kc /etc/passwd") },
         Row { processors: 2, ..row("skylake", ON_TWO) },

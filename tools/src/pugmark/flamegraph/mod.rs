@@ -145,7 +145,7 @@ impl<'t> FlameStack<'t> {
             Happening::Loss(_) if self.is_lost() => {}
             Happening::Loss(_) => self.enter(LOST),
             Happening::Leave | Happening::On => self.leave(),
-            Happening::Mark(_) | Happening::End(_) => {}
+            Happening::Mark(..) | Happening::End(_) => {}
         }
     }
 
@@ -194,7 +194,8 @@ mod tests {
         // It begins at 100.
         let calls =
             [(100, enter(1)), (103, enter(2)), (110, Leave), (115, enter(3)), (116, Leave), (118, enter(2))];
-        let rest = [(119, Mark("x".into())), (120, Leave), (125, Leave)];
+        let rest =
+            [(119, Mark(crate::pugmark::walk::MarkKind::Power, "x".into())), (120, Leave), (125, Leave)];
         assert_eq!(folded(&[&calls[..], &rest].concat()), "f1 15\nf1;f2 9\nf1;f3 1\n");
     }
 

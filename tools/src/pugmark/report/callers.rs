@@ -270,7 +270,7 @@ impl Visitor for CallerSums<'_> {
                 self.lost = true;
                 self.nobodys(LOST, now);
             }
-            Happening::Loss(_) | Happening::Mark(_) | Happening::End(_) => {}
+            Happening::Loss(_) | Happening::Mark(..) | Happening::End(_) => {}
         }
     }
 

@@ -332,7 +332,7 @@ impl<'a> ScriptLines<'a> {
                     errors += 1;
                     self.call(time, 0, &format!("instruction trace error: {why}"), None);
                 }
-                Happening::Off | Happening::On | Happening::Mark(_) | Happening::End(_) => {}
+                Happening::Off | Happening::On | Happening::Mark(..) | Happening::End(_) => {}
             }
         });
         *self.progress = progress;

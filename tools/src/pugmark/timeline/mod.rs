@@ -1,5 +1,7 @@
-//! `pugmark timeline`: which function ran when, as a page for a browser or as a trace for Perfetto.
+//! `pugmark timeline`: which function ran when, as a page for a browser, a trace for Perfetto, or a profile for the
+//! Firefox profiler.
 
+mod firefox;
 mod page;
 mod perfetto;
 
@@ -9,7 +11,7 @@ use super::{
     progress::Progress,
     recording::Traced,
     symbols::SourceLine,
-    walk::{Happening, Time, Unit},
+    walk::{Happening, MarkKind, Time, Unit},
 };
 use crate::output;
 use anyhow::{Context, Result, ensure};
@@ -24,10 +26,11 @@ use std::{collections::HashMap, fs, hash::Hash, path::PathBuf, process::ExitCode
     after_help = "\
 Examples:
   pugmark timeline -o a.html a.rec                    then open a.html in a browser
-  pugmark timeline -f perfetto -o a.perfetto a.rec    then open it at https://ui.perfetto.dev"
+  pugmark timeline -f perfetto -o a.perfetto a.rec    then open it at https://ui.perfetto.dev
+  pugmark timeline -f firefox -o a.json a.rec         then load it at https://profiler.firefox.com"
 )]
 pub struct TimelineOptions {
-    /// html: one page that needs no network; perfetto: a trace for ui.perfetto.dev
+    /// html: a page; perfetto: for ui.perfetto.dev; firefox: for profiler.firefox.com
     #[arg(short, long, value_enum, default_value_t = TimelineFormat::Html, hide_possible_values = true)]
     format: TimelineFormat,
     /// Write to this file
@@ -47,6 +50,7 @@ pub struct TimelineOptions {
 enum TimelineFormat {
     Html,
     Perfetto,
+    Firefox,
 }
 
 /// A thread, a processor, or a trace alone.
@@ -56,9 +60,36 @@ struct Track {
     pid: i32,
     tid: i32,
     slices: Vec<Slice>,
-    /// From when to when something is missing, and why.
-    losses: Vec<(u64, u64, String)>,
-    marks: Vec<(u64, String)>,
+    losses: Vec<TrackLoss>,
+    marks: Vec<TrackMark>,
+}
+
+/// Something is missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct TrackLoss {
+    from: u64,
+    to: u64,
+    why: String,
+    /// How many functions of the track were entered before.
+    order: usize,
+}
+
+/// Something to note.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct TrackMark {
+    at: u64,
+    row: MarkRow,
+    text: String,
+}
+
+/// What stands in one row, in a chart of marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MarkRow {
+    Of(MarkKind),
+    /// Nothing is traced from here on.
+    Off,
+    /// Tracing goes on.
+    On,
 }
 
 /// A function, from its call to its return.
@@ -116,6 +147,7 @@ pub fn run(options: &TimelineOptions) -> Result<ExitCode> {
     let bytes = match options.format {
         TimelineFormat::Html => page::page(&drawing).into_bytes(),
         TimelineFormat::Perfetto => perfetto::trace(&drawing),
+        TimelineFormat::Firefox => firefox::profile(&drawing)?,
     };
     let file = options.out.display();
     fs::write(&options.out, bytes).with_context(|| format!("cannot write {file}"))?;
@@ -126,6 +158,43 @@ pub fn run(options: &TimelineOptions) -> Result<ExitCode> {
     let (calls, threads) = (count(drawn, "call"), count(drawing.tracks.len(), "thread"));
     output::print(|out| writeln!(out, "{file}: {calls} of {threads}"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A function of a track begins or ends, or something is missing.
+enum Change<'a> {
+    Begin(&'a Slice),
+    End(&'a Slice),
+    Lost(&'a TrackLoss),
+}
+
+impl Track {
+    /// When something is in it first.
+    fn begin(&self) -> Option<u64> {
+        self.slices.iter().map(|slice| slice.from).min()
+    }
+
+    /// All changes in order, each function inside the one that called it.
+    fn changes(&self) -> Vec<Change<'_>> {
+        let mut slices: Vec<&Slice> = self.slices.iter().collect();
+        slices.sort_by_key(|slice| slice.order);
+        let mut losses = self.losses.iter().peekable();
+        let (mut changes, mut open) = (vec![], Vec::<&Slice>::new());
+        for slice in slices {
+            while let Some(loss) = losses.next_if(|loss| loss.order <= slice.order) {
+                // All functions had been left.
+                changes.extend(open.drain(..).rev().map(Change::End));
+                changes.push(Change::Lost(loss));
+            }
+            while open.last().is_some_and(|outer| outer.depth >= slice.depth) {
+                changes.extend(open.pop().map(Change::End));
+            }
+            changes.push(Change::Begin(slice));
+            open.push(slice);
+        }
+        changes.extend(open.into_iter().rev().map(Change::End));
+        changes.extend(losses.map(Change::Lost));
+        changes
+    }
 }
 
 /// Gives each name or place a number.
@@ -175,7 +244,8 @@ struct Drawer {
     track: Track,
     /// The functions that have not been left: their slices; `None` where no more are drawn.
     open: Vec<Option<(Slice, u64)>>,
-    loss: Option<(u64, String)>,
+    /// When something was lost, why, and how many functions were entered before.
+    loss: Option<(u64, String, usize)>,
     entered: usize,
 }
 
@@ -206,18 +276,22 @@ impl Drawer {
                     self.track.slices.push(Slice { to: time.at, insns: time.insns - begun, ..slice });
                 }
             }
-            Happening::Loss(why) => self.loss = Some((time.at, why)),
-            Happening::Mark(text) => self.track.marks.push((time.at, text)),
-            Happening::Off => self.track.marks.push((time.at, "not traced from here".into())),
+            Happening::Loss(why) => self.loss = Some((time.at, why, self.entered)),
+            Happening::Mark(kind, text) => self.mark(time, MarkRow::Of(kind), text),
+            Happening::Off => self.mark(time, MarkRow::Off, "not traced from here".into()),
             Happening::End(_) => {}
-            Happening::On => self.track.marks.push((time.at, "traced again".into())),
+            Happening::On => self.mark(time, MarkRow::On, "traced again".into()),
         }
+    }
+
+    fn mark(&mut self, time: Time, row: MarkRow, text: String) {
+        self.track.marks.push(TrackMark { at: time.at, row, text });
     }
 
     /// Tracing goes on after a loss, or the trace has ended.
     fn lost_until(&mut self, time: Time) {
-        if let Some((from, why)) = self.loss.take() {
-            self.track.losses.push((from, time.at, why));
+        if let Some((from, why, order)) = self.loss.take() {
+            self.track.losses.push(TrackLoss { from, to: time.at, why, order });
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One page for a browser, which needs no network: the drawing as JSON inside a program that shows it.
 
-use super::{Drawing, Slice, SourceLine, Track};
+use super::{Drawing, Slice, SourceLine, Track, TrackLoss, TrackMark};
 use serde_json::{Value, json};
 
 const PAGE: &str = include_str!("page.html");
@@ -18,11 +18,6 @@ pub(super) fn page(drawing: &Drawing) -> String {
 }
 
 impl Track {
-    /// When something is in it first.
-    fn begin(&self) -> Option<u64> {
-        self.slices.iter().map(|slice| slice.from).min()
-    }
-
     fn json(&self, first: u64) -> Value {
         let since = |at: u64| at.saturating_sub(first);
         let mut slices: Vec<&Slice> = self.slices.iter().collect();
@@ -30,8 +25,8 @@ impl Track {
         let slice = |slice: &&Slice| {
             json!([since(slice.from), since(slice.to), slice.depth, slice.name, slice.insns, slice.call])
         };
-        let loss = |(from, to, why): &(u64, u64, String)| json!([since(*from), since(*to), why]);
-        let mark = |(at, text): &(u64, String)| json!([since(*at), text]);
+        let loss = |loss: &TrackLoss| json!([since(loss.from), since(loss.to), loss.why]);
+        let mark = |mark: &TrackMark| json!([since(mark.at), mark.text]);
         json!({
             "name": self.name,
             "slices": slices.iter().map(slice).collect::<Vec<_>>(),

@@ -3,7 +3,7 @@
 //! Source: Perfetto, protos/perfetto/trace/trace_packet.proto and track_event/*.proto; the encoding: Protocol Buffers,
 //! "Encoding".
 
-use super::{Drawing, Slice, SourceLine, Track};
+use super::{Change, Drawing, Slice, SourceLine, Track, TrackLoss, TrackMark};
 
 /// The fields of a message, in order.
 #[derive(Default)]
@@ -50,14 +50,19 @@ pub(super) fn trace(drawing: &Drawing) -> Vec<u8> {
         let (functions, losses) = (2 * number as u64 + 1, 2 * number as u64 + 2);
         trace = trace.bytes(1, &thread(functions, track).0);
         trace = trace.bytes(1, &lost(losses, functions).0);
-        for packet in calls(drawing, track, functions) {
+        for change in track.changes() {
+            let packet = match change {
+                Change::Begin(slice) => begin(drawing, slice, functions),
+                Change::End(slice) => event(slice.to, Type::End, functions, None),
+                Change::Lost(_) => continue,
+            };
             trace = trace.bytes(1, &packet.0);
         }
-        for (from, to, why) in &track.losses {
+        for TrackLoss { from, to, why, .. } in &track.losses {
             trace = trace.bytes(1, &event(*from, Type::Begin, losses, Some(&format!("LOST: {why}"))).0);
             trace = trace.bytes(1, &event(*to, Type::End, losses, None).0);
         }
-        for (at, text) in &track.marks {
+        for TrackMark { at, text, .. } in &track.marks {
             trace = trace.bytes(1, &event(*at, Type::Instant, functions, Some(text)).0);
         }
     }
@@ -80,12 +85,13 @@ fn lost(track_uuid: u64, parent: u64) -> Message {
 }
 
 /// The packet of a function's begin, with the line of source that called it.
-fn begin(at: u64, track_uuid: u64, name: &str, call: Option<&SourceLine>) -> Message {
-    let event =
-        Message::default().number(9, Type::Begin as u64).number(11, track_uuid).bytes(23, name.as_bytes());
-    let Some(SourceLine { file, line }) = call else { return packet(at, &event) };
+fn begin(drawing: &Drawing, slice: &Slice, track_uuid: u64) -> Message {
+    let name = drawing.names[slice.name].as_bytes();
+    let event = Message::default().number(9, Type::Begin as u64).number(11, track_uuid).bytes(23, name);
+    let Some(call) = slice.call else { return packet(slice.from, &event) };
+    let SourceLine { file, line } = &drawing.places[call];
     let called = Message::default().bytes(2, file.as_bytes()).number(4, u64::from(*line));
-    packet(at, &event.bytes(33, &called.0))
+    packet(slice.from, &event.bytes(33, &called.0))
 }
 
 /// The packet of an event.
@@ -100,27 +106,10 @@ fn packet(at: u64, event: &Message) -> Message {
     Message::default().number(8, at).number(10, 1).bytes(11, &event.0)
 }
 
-/// Where the functions begin and end, each inside the one that called it.
-fn calls(drawing: &Drawing, track: &Track, track_uuid: u64) -> Vec<Message> {
-    let mut slices: Vec<&Slice> = track.slices.iter().collect();
-    slices.sort_by_key(|slice| slice.order);
-    let (mut packets, mut open) = (vec![], Vec::<&Slice>::new());
-    let end = |slice: &Slice| event(slice.to, Type::End, track_uuid, None);
-    for slice in slices {
-        while open.last().is_some_and(|outer| outer.depth >= slice.depth) {
-            packets.extend(open.pop().map(end));
-        }
-        let call = slice.call.map(|call| &drawing.places[call]);
-        packets.push(begin(slice.from, track_uuid, &drawing.names[slice.name], call));
-        open.push(slice);
-    }
-    packets.extend(open.into_iter().rev().map(end));
-    packets
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pugmark::timeline::MarkRow;
     use crate::pugmark::walk::Unit;
 
     /// The fields of a message: numbers as they are, messages and texts as bytes.
@@ -187,8 +176,8 @@ mod tests {
             tid: 300,
             // They are listed as they end.
             slices: vec![slice(20, 30, 1, 1, 1), slice(40, 50, 1, 2, 1), slice(10, 200, 0, 0, 0)],
-            losses: vec![(60, 70, "a loss".into())],
-            marks: vec![(15, "a mark".into())],
+            losses: vec![TrackLoss { from: 60, to: 70, why: "a loss".into(), order: 3 }],
+            marks: vec![TrackMark { at: 15, row: MarkRow::Off, text: "a mark".into() }],
         };
         let two = Track {
             name: "two".into(),

@@ -87,7 +87,7 @@ fn events_turn_tracing_off_and_are_marks() {
             said.push(match what {
                 Happening::Enter { from: None, to } => format!("Enter {to:x}"),
                 Happening::Loss(why) => format!("LOST {why}"),
-                Happening::Mark(text) => text,
+                Happening::Mark(_, text) => text,
                 other => format!("{other:?}"),
             });
         };
@@ -197,6 +197,23 @@ fn a_signals_handler_is_entered_from_where_it_interrupts_and_left_to_there() {
         ),
     ] {
         assert_eq!(said_of(pieces), expected);
+    }
+}
+
+#[test]
+fn a_mark_says_what_it_is_of() {
+    use pugmark_decoder_core::packet::Mwait;
+    for (kind, expected) in [
+        (EventKind::Ptwrite(PtwPayload::Four(1)), MarkKind::Written),
+        (EventKind::Ptwrite(PtwPayload::Eight(1)), MarkKind::Written),
+        (EventKind::Mwait(Mwait { hints: 0, ext: 0 }), MarkKind::Power),
+        (EventKind::Exstop, MarkKind::Power),
+        (EventKind::Cbr { ratio: 24 }, MarkKind::Frequency),
+    ] {
+        let mut said = vec![];
+        let mut visit = |_, what: Happening| said.push(what);
+        State::new(&mut visit).event(kind);
+        assert!(matches!(said[..], [Happening::Mark(of, _)] if of == expected), "{kind:?}: {said:?}");
     }
 }
 

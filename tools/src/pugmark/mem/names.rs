@@ -1,0 +1,168 @@
+//! The names of what accesses memory, and of what is accessed.
+
+use super::tables::{Address, Who};
+use crate::perf_data::samples::{PerfSamples, Program};
+use crate::pugmark::{
+    code::TracedCode,
+    recording::{PerfTrace, Traced},
+    symbols::{DataSymbols, TracedSymbols},
+};
+use crate::{code::image::ImageSection, output::tell};
+use anyhow::Result;
+use std::{
+    cell::RefCell,
+    collections::{BTreeSet, HashMap},
+    path::{Path, PathBuf},
+    rc::Rc,
+};
+
+/// What has no name.
+pub(super) const UNKNOWN: &str = "[unknown]";
+
+/// The names of a program.
+struct ProgramNames {
+    code: TracedSymbols,
+    data: DataSymbols,
+}
+
+/// The names of all programs, and of the kernel.
+pub(super) struct MemoryNames<'a> {
+    samples: &'a PerfSamples,
+    symfs: Option<&'a Path>,
+    kernel: TracedSymbols,
+    /// Those that were asked for.
+    known: RefCell<HashMap<usize, Rc<ProgramNames>>>,
+    /// Files that are not there.
+    missing: RefCell<BTreeSet<PathBuf>>,
+}
+
+/// Symbols of this code.
+fn symbols(perf: PerfTrace, symfs: Option<&Path>) -> Result<TracedSymbols> {
+    let traced = Traced { perf: Some(perf), ..Traced::default() };
+    TracedSymbols::of(&traced, &TracedCode::default(), symfs, &[])
+}
+
+impl<'a> MemoryNames<'a> {
+    /// The names for the samples of a file.
+    ///
+    /// # Errors
+    /// If perf's copy of the kernel's symbols cannot be read.
+    pub(super) fn of(file: &Path, samples: &'a PerfSamples, symfs: Option<&'a Path>) -> Result<Self> {
+        let kernel = symbols(PerfTrace::kernel_beside(file)?, symfs)?;
+        Ok(Self { samples, symfs, kernel, known: RefCell::default(), missing: RefCell::default() })
+    }
+
+    fn program(&self, number: usize) -> Rc<ProgramNames> {
+        let mut known = self.known.borrow_mut();
+        let names = known.entry(number).or_insert_with(|| {
+            Rc::new(
+                self.samples
+                    .programs
+                    .get(number)
+                    .map_or_else(ProgramNames::none, |program| self.load(program)),
+            )
+        });
+        names.clone()
+    }
+
+    fn load(&self, program: &Program) -> ProgramNames {
+        let mut names = ProgramNames::none();
+        let mut code = vec![];
+        for mapping in &program.mappings {
+            let path = &mapping.path;
+            let inner = path.strip_prefix("/").unwrap_or(path);
+            let file = self.symfs.map_or_else(|| path.clone(), |folder| folder.join(inner));
+            let place = mapping.address..mapping.address.saturating_add(mapping.len);
+            let name = match path.to_string_lossy() {
+                // perf's name for memory that is no file's.
+                name if name.starts_with("//anon") => "[anonymous]".to_owned(),
+                name => name.into_owned(),
+            };
+            names.data.add(&file, &name, mapping.offset, place);
+            if !file.is_file() {
+                if path.is_absolute() && !path.starts_with("//anon") && !name.starts_with("[anon") {
+                    self.missing.borrow_mut().insert(file);
+                }
+                continue;
+            }
+            code.push(ImageSection {
+                file,
+                offset: mapping.offset,
+                len: mapping.len,
+                vaddr: mapping.address,
+            });
+        }
+        let perf = PerfTrace { code, ..PerfTrace::default() };
+        // Without the kernel and further files nothing in it can fail.
+        names.code = symbols(perf, self.symfs).unwrap_or_default();
+        names
+    }
+
+    /// Tells of files that were asked for and are not there.
+    pub(super) fn tell_missing(&self) {
+        let missing = self.missing.borrow();
+        if let Some(first) = missing.first() {
+            let more = match missing.len() - 1 {
+                0 => String::new(),
+                more => format!(", nor {more} others"),
+            };
+            let first = first.display();
+            tell(format_args!(
+                "pugmark: warning: there is no file {first}{more}; --symfs says where to look"
+            ));
+        }
+    }
+
+    /// The function that an instruction is in, with its object file.
+    pub(super) fn function(&self, (program, ip): Address) -> String {
+        let known = program.map(|program| self.program(program));
+        let place = known.as_ref().map_or(&self.kernel, |known| &known.code).find(ip);
+        let object = place.object.unwrap_or(if program.is_none() { "[kernel]" } else { UNKNOWN });
+        format!("{} ({object})", place.function.map_or(UNKNOWN, |(name, _)| name))
+    }
+
+    /// The line of source of an instruction.
+    pub(super) fn line(&self, (program, ip): Address) -> Option<String> {
+        self.program(program?).code.line(ip).map(|line| line.to_string())
+    }
+
+    /// Where an instruction is: its function and how far, and its line.
+    pub(super) fn code(&self, (program, ip): Address) -> String {
+        let known = program.map(|program| self.program(program));
+        let symbols = known.as_ref().map_or(&self.kernel, |known| &known.code);
+        let line = symbols.line(ip).map(|line| format!(" ({})", line.short()));
+        symbols.place(ip) + &line.unwrap_or_default()
+    }
+
+    /// The data at an address.
+    pub(super) fn data(&self, (program, address): Address) -> String {
+        let name = match program {
+            Some(program) => self.program(program).data.find(address),
+            None => Some("[kernel]".into()),
+        };
+        name.unwrap_or_else(|| UNKNOWN.into())
+    }
+
+    /// The process of a program.
+    pub(super) fn process(&self, program: Option<usize>) -> Option<i32> {
+        self.samples.programs.get(program?).map(|program| program.process)
+    }
+
+    /// A thread with its name, or a processor that runs none.
+    pub(super) fn who(&self, who: Who) -> String {
+        match who {
+            Who::Thread(tid) => match self.samples.threads.get(&tid) {
+                Some(name) => format!("{name} {tid}"),
+                None => tid.to_string(),
+            },
+            Who::Idle(Some(cpu)) => format!("idle CPU {cpu}"),
+            Who::Idle(None) => "idle".into(),
+        }
+    }
+}
+
+impl ProgramNames {
+    fn none() -> Self {
+        Self { code: TracedSymbols::default(), data: DataSymbols::default() }
+    }
+}
