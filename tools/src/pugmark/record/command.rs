@@ -1,6 +1,8 @@
 //! The command line of `pugmark record`.
 
-use super::{Cause, Ending, Engine, Part, Range, RecordError, RecordOptions, Recording, record};
+use super::{
+    Cause, Ending, Engine, Part, Range, RecordError, RecordOptions, Recording, Trigger, Unreached, record,
+};
 use crate::output::tell;
 use anyhow::{Result, bail};
 use clap::{Args, builder::PossibleValuesParser};
@@ -47,6 +49,12 @@ pub struct RecordCommand {
     /// Trace only this: FUNCTION, FUNCTION-FUNCTION or 0xFIRST-0xLAST; repeatable
     #[arg(long, value_name = "RANGE")]
     filter: Vec<Range>,
+    /// Trace from here on: [OBJECT:]FUNCTION[+0xOFFSET], 0xADDRESS, count:N instructions or a signal (SIGUSR1)
+    #[arg(long, value_name = "WHERE")]
+    start: Option<Trigger>,
+    /// Trace up to here and, with --start, again from the next start on; else that ends the trace
+    #[arg(long, value_name = "WHERE")]
+    stop: Option<Trigger>,
     /// Trace only the main thread, not the threads and processes that it starts
     #[arg(long)]
     main_only: bool,
@@ -89,6 +97,15 @@ pub fn run(command: &RecordCommand) -> Result<u8> {
     bar.finish_and_clear();
     let recording = recording?;
     messages(&recording, &options).iter().for_each(|message| tell(format_args!("{message}")));
+    for unreached in &recording.unreached {
+        if let Some(similar) = &unreached.missing {
+            bail!("{}", not_found(unreached, similar));
+        }
+    }
+    let is_reached = recording.unreached.iter().all(|unreached| unreached.option != "--start");
+    if !is_reached {
+        return Ok(status(recording.ending));
+    }
     if recording.parts.is_empty() && options.ranges.is_empty() {
         bail!("nothing was traced: the recording ended before the program's first instruction");
     }
@@ -99,6 +116,13 @@ pub fn run(command: &RecordCommand) -> Result<u8> {
         );
     }
     Ok(status(recording.ending))
+}
+
+/// Returns what is said of a function to start or stop at that no file has.
+fn not_found(Unreached { option, trigger, .. }: &Unreached, similar: &[String]) -> String {
+    let names =
+        if similar.is_empty() { String::new() } else { format!("; similar names: {}", similar.join(", ")) };
+    format!("{option} {trigger}: no file that the program mapped has code there{names}")
 }
 
 /// Returns what is said of a recording: its parts, what is not in it, and how it ended.
@@ -127,11 +151,24 @@ fn messages(recording: &Recording, options: &RecordOptions) -> Vec<String> {
             "the limit of {} instructions was reached: what the program did from there on is not in the trace",
             options.limit.unwrap_or_default()
         )),
+        Cause::Stop => options.stop.as_ref().map(|stop| {
+            format!("--stop {stop} was reached: what the program did from there on is not in the trace")
+        }),
         Cause::Signal(signal) => Some(format!(
             "stopped by signal {signal}: what the program did from there on is not in the trace"
         )),
         Cause::Over | Cause::Exec | Cause::Changed => None,
     });
+    // Who ends the recording by a limit or a signal does not wait for the stop.
+    let whole = matches!(recording.cause, Cause::Over | Cause::Exec | Cause::Changed);
+    let unreached = recording.unreached.iter().filter(|unreached| unreached.missing.is_none());
+    messages.extend(unreached.filter_map(|Unreached { option, trigger, .. }| match *option {
+        "--start" => Some(format!("warning: --start {trigger} was never reached: nothing was traced")),
+        _ if whole => {
+            Some(format!("warning: {option} {trigger} was never reached: the trace goes on to the end"))
+        }
+        _ => None,
+    }));
     messages.extend(match recording.ending {
         Ending::Exit(0) => None,
         Ending::Exit(status) => Some(format!("the program ended with status {status}")),
@@ -172,6 +209,8 @@ impl RecordCommand {
             ret_compression: !self.no_ret_compression,
             long_tnt: self.long_tnt,
             ranges: self.filter.clone(),
+            start: self.start.clone(),
+            stop: self.stop.clone(),
             follow: !self.main_only,
             limit: self.limit,
             aslr: self.aslr,
@@ -226,6 +265,7 @@ mod tests {
             cause: Cause::Over,
             not_followed: vec![],
             unreported: 0,
+            unreached: vec![],
         };
         let after = "what the program did from there on is not in the trace";
         for (recording, expected) in [

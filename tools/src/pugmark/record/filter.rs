@@ -1,7 +1,8 @@
 //! Ranges of addresses to trace, by number or by the names of functions.
 
 use super::maps::TaskMapping;
-use object::{Object, ObjectSegment, ObjectSymbol};
+use crate::pugmark::symbols::readable;
+use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
 use std::{fs, str::FromStr};
 
 /// A range of addresses that is traced.
@@ -90,6 +91,37 @@ impl Symbols {
         Self { files }
     }
 
+    /// The files of the mappings, and where each begins.
+    pub(super) fn mapped_files(mappings: &[TaskMapping]) -> Vec<(String, u64)> {
+        let mut files: Vec<(String, u64)> = vec![];
+        for mapping in mappings.iter().filter(|mapping| mapping.executable && mapping.is_file()) {
+            if files.iter().all(|(name, _)| *name != mapping.name) {
+                files.push((mapping.name.clone(), mapping.start));
+            }
+        }
+        files
+    }
+
+    /// The paths of the files.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(|(path, _)| &**path)
+    }
+
+    /// Returns the first and the last address of code that has a name, in a file that is named `object`, if that is
+    /// given. Labels of assembly language, which have no size, are code as well.
+    pub(super) fn find_code(&self, object: Option<&str>, name: &str) -> Option<(u64, u64)> {
+        let files = self.files.iter().filter(|(path, _)| object.is_none_or(|object| is_named(path, object)));
+        files.into_iter().find_map(|(path, moved)| {
+            let bytes = fs::read(path).ok()?;
+            let file = object::File::parse(&*bytes).ok()?;
+            let symbol = file.symbols().chain(file.dynamic_symbols()).find(|symbol| {
+                is_code(symbol) && symbol.name().is_ok_and(|own| own == name || readable(own) == name)
+            })?;
+            let first = symbol.address().wrapping_add(*moved);
+            Some((first, first + symbol.size().max(1) - 1))
+        })
+    }
+
     /// Returns the first and the last address of a function.
     fn find(&self, name: &str) -> Option<(u64, u64)> {
         self.files.iter().find_map(|(path, moved)| {
@@ -101,6 +133,28 @@ impl Symbols {
             Some((first, first + symbol.size().max(1) - 1))
         })
     }
+}
+
+/// Whether a file is meant by this name: its path, its file name, or that up to `.so`.
+fn is_named(path: &str, object: &str) -> bool {
+    let file = path.rsplit('/').next().unwrap_or_default();
+    [path, file].contains(&object)
+        || file
+            .split_once(".so")
+            .is_some_and(|(name, rest)| name == object && (rest.is_empty() || rest.starts_with('.')))
+}
+
+fn is_code<'a>(symbol: &impl ObjectSymbol<'a>) -> bool {
+    symbol.section_index().is_some()
+        && matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Label | SymbolKind::Unknown)
+}
+
+/// The names of a file's functions; none, if it cannot be read.
+pub(super) fn functions_of(path: &str) -> Vec<String> {
+    let Ok(bytes) = fs::read(path) else { return vec![] };
+    let Ok(file) = object::File::parse(&*bytes) else { return vec![] };
+    let code = file.symbols().chain(file.dynamic_symbols()).filter(is_code);
+    code.filter_map(|symbol| symbol.name().ok().map(|name| readable(name).into_owned())).collect()
 }
 
 /// Returns the difference between the mapping's addresses and those in its file.

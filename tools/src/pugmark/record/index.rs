@@ -22,6 +22,8 @@ pub(super) fn write(
         "cpu": options.cpu().to_string(),
         "begun": unix.as_secs_f64(),
         "limit": options.limit,
+        "start": options.start.as_ref().map(ToString::to_string),
+        "stop": options.stop.as_ref().map(ToString::to_string),
         "ended": cause.to_string(),
         "ending": { how: number },
         "parts": parts.iter().map(|part| entry(&options.out, part)).collect::<Vec<_>>(),

@@ -67,15 +67,20 @@ mod options;
 mod part;
 mod recorder;
 mod signals;
+mod switch;
+mod system_call;
 mod task;
 mod thread_info;
 mod tracee;
+mod trigger;
 
 pub use filter::{BadRange, Range};
 pub use options::{Engine, RecordOptions};
 pub use part::Part;
+pub use switch::Unreached;
 pub use thread_info::ThreadInfo;
 pub use tracee::Ending;
+pub use trigger::{BadTrigger, Trigger};
 
 use std::{fmt, io, path::PathBuf};
 
@@ -93,6 +98,8 @@ pub struct Recording {
     /// How many processes were forked that are not recorded, because the emulator did not report them before they
     /// ended.
     pub unreported: u32,
+    /// What was to start or to stop tracing and was not reached.
+    pub unreached: Vec<Unreached>,
 }
 
 /// Why a part of a recording, or all of it, ended.
@@ -106,18 +113,21 @@ pub enum Cause {
     Changed,
     /// The limit of traced instructions was reached; the program continued.
     Limit,
+    /// What was to stop tracing was reached, and nothing starts it again; the program continued.
+    Stop,
     /// The recording process received this signal; the program continued if the signal allowed it.
     Signal(i32),
 }
 
 impl fmt::Display for Cause {
-    /// `over`, `exec`, `changed`, `limit` or `signal N`.
+    /// `over`, `exec`, `changed`, `limit`, `stop` or `signal N`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Over => f.write_str("over"),
             Self::Exec => f.write_str("exec"),
             Self::Changed => f.write_str("changed"),
             Self::Limit => f.write_str("limit"),
+            Self::Stop => f.write_str("stop"),
             Self::Signal(signal) => write!(f, "signal {signal}"),
         }
     }
@@ -199,6 +209,8 @@ pub enum RecordError {
         /// The number of ranges that were given.
         wanted: usize,
     },
+    /// The emulator cannot do what the options ask for.
+    Emulator(&'static str),
     /// The trace cannot be written.
     Write(io::Error),
     /// A file or directory cannot be written.
@@ -238,6 +250,7 @@ impl fmt::Display for RecordError {
                      profile"
                 )
             }
+            Self::Emulator(why) => write!(f, "not in the emulator: {why}; use --engine stepping"),
             Self::Write(_) => f.write_str("the trace cannot be written"),
             Self::File { path, .. } => write!(f, "{} cannot be written", path.display()),
         }
@@ -249,7 +262,7 @@ impl std::error::Error for RecordError {
         match self {
             Self::Start { error, .. } | Self::Step { error, .. } | Self::File { error, .. } => Some(error),
             Self::Prepare(error) | Self::Write(error) => Some(error),
-            Self::NoCode { .. } | Self::Refused { .. } | Self::Ranges { .. } => None,
+            Self::NoCode { .. } | Self::Refused { .. } | Self::Ranges { .. } | Self::Emulator(_) => None,
         }
     }
 }
@@ -281,6 +294,11 @@ mod tests {
             (
                 RecordError::Ranges { most: 2, wanted: 3 },
                 "3 ranges to trace, but the profile's processor has 2: give fewer, or choose another profile",
+                false,
+            ),
+            (
+                RecordError::Emulator("it is new"),
+                "not in the emulator: it is new; use --engine stepping",
                 false,
             ),
             (RecordError::Write(error()), "the trace cannot be written", true),

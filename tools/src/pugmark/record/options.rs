@@ -1,6 +1,6 @@
 //! What to record and how.
 
-use super::Range;
+use super::{Range, Trigger};
 use pugmark_decoder_core::errata::Cpu;
 use pugmark_model::intel::IntelProfile;
 use std::{ffi::OsString, path::PathBuf};
@@ -29,6 +29,11 @@ pub struct RecordOptions {
     pub long_tnt: bool,
     /// The addresses to trace; all, if empty.
     pub ranges: Vec<Range>,
+    /// What starts the tracing of a task; nothing is traced before. If it is `None`, all is traced from the begin.
+    pub start: Option<Trigger>,
+    /// What stops the tracing of a task, until `start` starts it again. Without `start` it ends all tracing, as `limit`
+    /// does.
+    pub stop: Option<Trigger>,
     /// Whether to trace the threads and children that the program starts as well, each by its own processor.
     pub follow: bool,
     /// The number of instructions, of all tasks together, after which tracing ends. The program continues.
@@ -68,6 +73,8 @@ impl RecordOptions {
             ret_compression: true,
             long_tnt: false,
             ranges: vec![],
+            start: None,
+            stop: None,
             follow: true,
             limit: None,
             aslr: false,

@@ -51,20 +51,20 @@ pub(super) struct OpenPart {
 }
 
 impl OpenPart {
-    /// Begins a part.
+    /// Begins a part. `in_kernel` says whether the program is in the kernel.
     pub(super) fn begin(
         options: &RecordOptions,
         place: PartNumber,
         (program, thread): (String, ThreadInfo),
         ranges: Vec<(u64, u64)>,
-        clock: Clock,
+        (clock, in_kernel): (Clock, bool),
     ) -> Result<Self, RecordError> {
         let dir = place.directory(&options.out);
         fs::create_dir_all(&dir).map_err(|error| RecordError::File { path: dir.clone(), error })?;
         let path = dir.join(TRACE);
         let file = File::create(&path).map_err(|error| RecordError::File { path, error })?;
         let tsc_first = clock.get();
-        let hardware = Hardware::start(options, &ranges, clock, BufWriter::new(file))?;
+        let hardware = Hardware::start(options, &ranges, (clock, in_kernel), BufWriter::new(file))?;
         Ok(Self { task: place.task, dir, program, thread, tsc_first, ranges, hardware })
     }
 

@@ -5,6 +5,7 @@ use super::{
     hardware::{self, Clock},
     index, part,
     signals::Signals,
+    switch::{Switch, Triggers},
     task::{Outcome, Task},
     tracee::{OneCpu, Stop, Tracee, wait_any},
 };
@@ -33,6 +34,7 @@ pub(super) struct Recorder<'a> {
     address_spaces: u32,
     /// Why nothing more is traced, although the program continues. Each task is then detached at its next stop.
     tracing_ended: Option<Cause>,
+    triggers: Rc<Triggers>,
     parts: Vec<Part>,
     signals: Option<Signals>,
     _cpu: OneCpu,
@@ -63,11 +65,13 @@ impl<'a> Recorder<'a> {
             tasks_started: 0,
             address_spaces: 1,
             tracing_ended: None,
+            triggers: Triggers::new(options),
             parts: vec![],
             signals,
             _cpu: cpu,
         };
-        recorder.add_task(tracee, 1)?;
+        let switch = Switch::new(recorder.triggers.clone());
+        recorder.add_task(tracee, 1, switch)?;
         Ok(recorder)
     }
 
@@ -101,6 +105,7 @@ impl<'a> Recorder<'a> {
             cause,
             not_followed: vec![],
             unreported: 0,
+            unreached: self.triggers.unreached(),
         })
     }
 
@@ -142,6 +147,9 @@ impl<'a> Recorder<'a> {
         loop {
             if self.tracing_ended.is_none() && self.limit_reached() {
                 self.end_tracing(Cause::Limit)?;
+            }
+            if self.tracing_ended.is_none() && self.triggers.ended() {
+                self.end_tracing(Cause::Stop)?;
             }
             if self.tracing_ended.is_some() {
                 self.with_task(pid, |task| {
@@ -208,7 +216,9 @@ impl<'a> Recorder<'a> {
                 self.address_spaces
             }
         };
-        match self.add_task(tracee, space) {
+        let switch = self.tasks.get(&parent).map(|parent| parent.switch.clone());
+        let switch = switch.unwrap_or_else(|| Switch::new(self.triggers.clone()));
+        match self.add_task(tracee, space, switch) {
             Err(error) if error.is_of_a_killed_task() => return Ok(()),
             added => added?,
         }
@@ -247,10 +257,11 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    fn add_task(&mut self, tracee: Tracee, space: u32) -> Result<(), RecordError> {
+    fn add_task(&mut self, tracee: Tracee, space: u32, switch: Switch) -> Result<(), RecordError> {
         self.tasks_started += 1;
         let pid = tracee.pid;
-        let task = Task::new(self.options, self.tasks_started, space, self.clock.clone(), tracee)?;
+        let begin = (self.clock.clone(), switch);
+        let task = Task::new(self.options, self.tasks_started, space, begin, tracee)?;
         self.tasks.insert(pid, task);
         Ok(())
     }

@@ -19,6 +19,8 @@ mod api;
 mod fork;
 #[path = "meeting.rs"]
 mod meeting;
+#[path = "starter.rs"]
+mod starter;
 #[path = "wire.rs"]
 pub mod wire;
 
@@ -59,11 +61,15 @@ mod call {
     pub(super) const RT_SIGRETURN: i64 = 15;
     pub(super) const MREMAP: i64 = 25;
     pub(super) const SHMAT: i64 = 30;
+    pub(super) const CLONE: i64 = 56;
+    pub(super) const FORK: i64 = 57;
+    pub(super) const VFORK: i64 = 58;
     pub(super) const EXECVE: i64 = 59;
     pub(super) const EXIT: i64 = 60;
     pub(super) const PRCTL: i64 = 157;
     pub(super) const EXIT_GROUP: i64 = 231;
     pub(super) const PKEY_MPROTECT: i64 = 329;
+    pub(super) const CLONE3: i64 = 435;
 }
 
 unsafe extern "C" {
@@ -137,6 +143,8 @@ struct PluginThread {
     waited: u64,
     /// The arguments of the system call in progress.
     arguments: [u64; 4],
+    /// How many threads and processes it has started, or tried to.
+    starts: u32,
 }
 
 /// A process that has no rings reports nothing more.
@@ -226,9 +234,11 @@ impl PluginThread {
             header.tid.store(tid, Relaxed);
             header.generation.store(generation, Relaxed);
             header.made.store(monotonic(), Relaxed);
+            starter::fill_in(index, header);
         });
         let first = !HAS_THREADS.load(Relaxed) || index == 0;
-        let mut thread = Self { ring: ring.ok()?, first, expected: 0, waited: 0, arguments: [0; 4] };
+        let ring = ring.ok()?;
+        let mut thread = Self { ring, first, expected: 0, waited: 0, arguments: [0; 4], starts: 0 };
         let counted = thread.counted();
         thread.ring.header().counted_before.store(counted, Relaxed);
         thread.ring.write(Kind::Program, &[&process.program]);
@@ -374,7 +384,8 @@ extern "C" fn translates(_: PluginId, block: Opaque) {
 }
 
 /// A virtual processor is made. Before the second one, the emulator forgets all blocks that it has translated.
-extern "C" fn vcpu_begins(_: PluginId, _: c_uint) {
+extern "C" fn vcpu_begins(_: PluginId, index: c_uint) {
+    starter::begins(index);
     if VCPUS_MADE.fetch_add(1, Relaxed) > 0 {
         HAS_THREADS.store(true, Relaxed);
     }
@@ -420,6 +431,7 @@ extern "C" fn before_call(
             call::RT_SIGRETURN => drop(thread.ring.write(Kind::SignalReturn, &[])),
             call::EXIT | call::EXIT_GROUP => drop(thread.ring.write(Kind::Exit, &[])),
             call::EXECVE => follow_exec(thread, a1, a2, a3),
+            call::CLONE | call::CLONE3 | call::FORK | call::VFORK => starter::starts(thread, index),
             _ => {}
         }
     });
