@@ -1,7 +1,8 @@
 //! The command line of `pugmark record`.
 
 use super::{
-    Cause, Ending, Engine, Part, Range, RecordError, RecordOptions, Recording, Trigger, Unreached, record,
+    Cause, Ending, Engine, Missing, Part, Range, RecordError, RecordOptions, Recording, Trigger, Unreached,
+    record,
 };
 use crate::output::tell;
 use anyhow::{Result, bail};
@@ -49,10 +50,10 @@ pub struct RecordCommand {
     /// Trace only this: FUNCTION, FUNCTION-FUNCTION or 0xFIRST-0xLAST; repeatable
     #[arg(long, value_name = "RANGE")]
     filter: Vec<Range>,
-    /// Trace from here on: [OBJECT:]FUNCTION[+0xOFFSET], 0xADDRESS, count:N instructions or a signal (SIGUSR1)
+    /// Trace from here on: [OBJECT:]FUNCTION[+0xOFFSET], 0xADDRESS, count:N or SIGNAL
     #[arg(long, value_name = "WHERE")]
     start: Option<Trigger>,
-    /// Trace up to here and, with --start, again from the next start on; else that ends the trace
+    /// Trace up to here: until the next start or, without --start, for good
     #[arg(long, value_name = "WHERE")]
     stop: Option<Trigger>,
     /// Trace only the main thread, not the threads and processes that it starts
@@ -67,8 +68,11 @@ pub struct RecordCommand {
     /// Who executes it: emulator (QEMU, fast), stepping (ptrace, slow) or auto
     #[arg(long, value_enum, default_value_t = Engine::Auto, hide_possible_values = true)]
     engine: Engine,
+    /// Record a process that runs, by stepping; it goes on afterwards
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..), conflicts_with = "program")]
+    pid: Option<i32>,
     /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    #[arg(last = true, required_unless_present = "pid", value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
@@ -98,8 +102,8 @@ pub fn run(command: &RecordCommand) -> Result<u8> {
     let recording = recording?;
     messages(&recording, &options).iter().for_each(|message| tell(format_args!("{message}")));
     for unreached in &recording.unreached {
-        if let Some(similar) = &unreached.missing {
-            bail!("{}", not_found(unreached, similar));
+        if let Some(missing) = &unreached.missing {
+            bail!("{}", not_found(unreached, missing));
         }
     }
     let is_reached = recording.unreached.iter().all(|unreached| unreached.option != "--start");
@@ -119,10 +123,21 @@ pub fn run(command: &RecordCommand) -> Result<u8> {
 }
 
 /// Returns what is said of a function to start or stop at that no file has.
-fn not_found(Unreached { option, trigger, .. }: &Unreached, similar: &[String]) -> String {
-    let names =
-        if similar.is_empty() { String::new() } else { format!("; similar names: {}", similar.join(", ")) };
-    format!("{option} {trigger}: no file that the program mapped has code there{names}")
+fn not_found(Unreached { option, trigger, .. }: &Unreached, missing: &Missing) -> String {
+    let what = match missing {
+        Missing::Object(files) => {
+            format!("the program mapped no file of that name, but these: {}", files.join(", "))
+        }
+        Missing::Function(similar) if similar.is_empty() => {
+            "the files that the program mapped have no such function".into()
+        }
+        Missing::Function(similar) => format!(
+            "the files that the program mapped have no such function; similar names: {}",
+            similar.join(", ")
+        ),
+        Missing::Offset => "the function ends before that".into(),
+    };
+    format!("{option} {trigger}: {what}")
 }
 
 /// Returns what is said of a recording: its parts, what is not in it, and how it ended.
@@ -170,7 +185,7 @@ fn messages(recording: &Recording, options: &RecordOptions) -> Vec<String> {
         _ => None,
     }));
     messages.extend(match recording.ending {
-        Ending::Exit(0) => None,
+        Ending::Exit(0) | Ending::GoesOn => None,
         Ending::Exit(status) => Some(format!("the program ended with status {status}")),
         Ending::Signal(signal) => Some(format!("the program was ended by signal {signal}")),
     });
@@ -191,6 +206,7 @@ fn status(ending: Ending) -> u8 {
     let status = match ending {
         Ending::Exit(status) => status,
         Ending::Signal(signal) => BY_SIGNAL + signal,
+        Ending::GoesOn => 0,
     };
     // Both numbers fit into eight bits.
     status as u8
@@ -200,6 +216,7 @@ impl RecordCommand {
     fn options(&self) -> RecordOptions {
         let plain = RecordOptions::new(self.program.iter().cloned());
         RecordOptions {
+            pid: self.pid,
             out: self.out.clone(),
             profile: IntelProfile::by_name(&self.profile).unwrap_or(plain.profile),
             tsc: self.tsc,

@@ -136,7 +136,7 @@ impl Symbols {
 }
 
 /// Whether a file is meant by this name: its path, its file name, or that up to `.so`.
-fn is_named(path: &str, object: &str) -> bool {
+pub(super) fn is_named(path: &str, object: &str) -> bool {
     let file = path.rsplit('/').next().unwrap_or_default();
     [path, file].contains(&object)
         || file

@@ -77,7 +77,7 @@ mod trigger;
 pub use filter::{BadRange, Range};
 pub use options::{Engine, RecordOptions};
 pub use part::Part;
-pub use switch::Unreached;
+pub use switch::{Missing, Unreached};
 pub use thread_info::ThreadInfo;
 pub use tracee::Ending;
 pub use trigger::{BadTrigger, Trigger};
@@ -183,6 +183,13 @@ pub enum RecordError {
         /// Why.
         error: io::Error,
     },
+    /// The process that is to be recorded cannot be attached to.
+    Attach {
+        /// Its number.
+        pid: i32,
+        /// Why.
+        error: io::Error,
+    },
     /// The program cannot be stepped.
     Step {
         /// Where the program is, if that is known.
@@ -229,12 +236,27 @@ impl RecordError {
     }
 }
 
+fn is_of_no_process(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT))
+}
+
 impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             // The system's message is the error's source.
             Self::Prepare(_) => f.write_str("this process cannot prepare to record"),
             Self::Start { program, .. } => write!(f, "{program} cannot be started"),
+            Self::Attach { pid, error } if error.kind() == io::ErrorKind::PermissionDenied => write!(
+                f,
+                "process {pid} cannot be attached to: it must be yours, and nobody else may trace it; \
+                 /proc/sys/kernel/yama/ptrace_scope may allow it to root only"
+            ),
+            Self::Attach { pid, error }
+                if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT)) =>
+            {
+                write!(f, "there is no process {pid}")
+            }
+            Self::Attach { pid, .. } => write!(f, "process {pid} cannot be attached to"),
             Self::Step { ip: Some(ip), .. } => write!(f, "the program cannot be stepped at {ip:#x}"),
             Self::Step { ip: None, .. } => f.write_str("the program cannot be stepped"),
             Self::NoCode { ip } => write!(f, "the code executed at {ip:#x} cannot be read"),
@@ -260,7 +282,11 @@ impl fmt::Display for RecordError {
 impl std::error::Error for RecordError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Start { error, .. } | Self::Step { error, .. } | Self::File { error, .. } => Some(error),
+            Self::Attach { error, .. } if is_of_no_process(error) => None,
+            Self::Start { error, .. }
+            | Self::Attach { error, .. }
+            | Self::Step { error, .. }
+            | Self::File { error, .. } => Some(error),
             Self::Prepare(error) | Self::Write(error) => Some(error),
             Self::NoCode { .. } | Self::Refused { .. } | Self::Ranges { .. } | Self::Emulator(_) => None,
         }
@@ -282,6 +308,12 @@ mod tests {
                 RecordError::Step { ip: Some(0x1000), error: error() },
                 "the program cannot be stepped at 0x1000",
                 true,
+            ),
+            (RecordError::Attach { pid: 7, error: error() }, "process 7 cannot be attached to", true),
+            (
+                RecordError::Attach { pid: 7, error: io::Error::from_raw_os_error(libc::ESRCH) },
+                "there is no process 7",
+                false,
             ),
             (RecordError::Step { ip: None, error: error() }, "the program cannot be stepped", true),
             (RecordError::NoCode { ip: 0x1000 }, "the code executed at 0x1000 cannot be read", false),

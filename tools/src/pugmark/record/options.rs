@@ -8,8 +8,10 @@ use std::{ffi::OsString, path::PathBuf};
 /// What to record and how.
 #[derive(Clone, Debug)]
 pub struct RecordOptions {
-    /// The program's name and its arguments.
+    /// The program's name and its arguments; none, if `pid` is given.
     pub program: Vec<OsString>,
+    /// The running process to record, instead of a program that is started. It goes on after the recording.
+    pub pid: Option<i32>,
     /// The directory for the files; it is created if it does not exist.
     pub out: PathBuf,
     /// The processor.
@@ -64,6 +66,7 @@ impl RecordOptions {
     pub fn new<S: Into<OsString>>(program: impl IntoIterator<Item = S>) -> Self {
         Self {
             program: program.into_iter().map(Into::into).collect(),
+            pid: None,
             out: "pugmark-record".into(),
             profile: IntelProfile::by_name("skylake").unwrap_or(&IntelProfile::all()[0]),
             tsc: false,

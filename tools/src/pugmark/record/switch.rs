@@ -5,7 +5,7 @@
 
 use super::{
     RecordOptions,
-    filter::Symbols,
+    filter::{self, Symbols},
     hardware::{Clock, KERNEL_TICKS},
     maps::TaskMapping,
     trigger::Trigger,
@@ -42,8 +42,19 @@ pub struct Unreached {
     pub option: &'static str,
     /// What was asked for.
     pub trigger: Trigger,
-    /// No file that was mapped has the function at that offset; the names of functions that are similar.
-    pub missing: Option<Vec<String>>,
+    /// What no file that was mapped has of a function.
+    pub missing: Option<Missing>,
+}
+
+/// What no file that was mapped has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// The file's name; these are its files.
+    Object(Vec<String>),
+    /// The function; these have similar names.
+    Function(Vec<String>),
+    /// So much code in the function.
+    Offset,
 }
 
 impl Triggers {
@@ -70,7 +81,9 @@ impl Triggers {
         both.filter_map(|(option, watched, _)| {
             let trigger = watched.trigger.clone()?;
             let missing = match &trigger {
-                Trigger::Function { name, .. } if !watched.found.get() => Some(watched.similar(name)),
+                Trigger::Function { object, name, .. } if !watched.found.get() => {
+                    Some(watched.missing(object.as_deref(), name))
+                }
                 _ => None,
             };
             Some(Unreached { option, trigger, missing })
@@ -80,12 +93,21 @@ impl Triggers {
 }
 
 impl Watched {
-    fn similar(&self, name: &str) -> Vec<String> {
+    fn missing(&self, object: Option<&str>, name: &str) -> Missing {
+        let files = self.files.borrow();
+        let is_it = |path: &&String| object.is_none_or(|object| filter::is_named(path, object));
         let mut names: Vec<String> =
-            self.files.borrow().iter().flat_map(|path| super::filter::functions_of(path)).collect();
+            files.iter().filter(is_it).flat_map(|path| filter::functions_of(path)).collect();
+        if !files.iter().any(|path| is_it(&path)) {
+            let last = |path: &String| path.rsplit('/').next().unwrap_or_default().to_owned();
+            return Missing::Object(files.iter().map(last).collect());
+        }
+        if names.iter().any(|own| own == name) {
+            return Missing::Offset;
+        }
         names.sort_unstable();
         names.dedup();
-        SimilarNames::to(name, names.iter().map(String::as_str)).0
+        Missing::Function(SimilarNames::to(name, names.iter().map(String::as_str)).0)
     }
 
     fn resolve(&self, symbols: &Symbols) -> Option<u64> {
@@ -199,9 +221,10 @@ impl Switch {
         self.count += instructions;
     }
 
-    /// Whether it waits for a signal, so that what is executed before does not matter.
-    pub(super) fn waits_for_signal_alone(&self) -> bool {
-        !self.on && !self.signalled && matches!(self.triggers.start.trigger, Some(Trigger::Signal(_)))
+    /// Whether tracing starts at a signal or at a place that is mapped, so that what is executed before does not matter.
+    pub(super) fn can_run(&self) -> bool {
+        let by_signal = matches!(self.triggers.start.trigger, Some(Trigger::Signal(_)));
+        !self.on && !self.signalled && (by_signal || self.start_at.is_some())
     }
 
     /// Notes that the task receives a signal.
@@ -308,7 +331,7 @@ mod tests {
             switch.receive(signal);
             assert_eq!(switch.quiet_for() == 0, expected.is_some(), "{signal}");
             assert_eq!(switch.turn_before(7), expected, "{signal}");
-            assert_eq!((switch.turn_before(7), switch.waits_for_signal_alone()), (None, waits), "{signal}");
+            assert_eq!((switch.turn_before(7), switch.can_run()), (None, waits), "{signal}");
         }
     }
 

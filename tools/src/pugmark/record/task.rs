@@ -53,6 +53,9 @@ pub(super) struct Task<'a> {
     step: Step,
     /// The SIGSTOP with which a task begins is still to come.
     pub(super) begins_with_stop: bool,
+    /// It runs at the processor's speed to where tracing starts, instead of being stepped.
+    runs: bool,
+    has_breakpoint: bool,
 }
 
 /// What must be known of a step when it ends.
@@ -107,9 +110,13 @@ impl<'a> Task<'a> {
             restart: false,
             step: Step::default(),
             begins_with_stop: false,
+            runs: false,
+            has_breakpoint: false,
         };
         let registers = task.registers()?;
         task.set_position(&registers);
+        // Who waits in the kernel makes the system call once more.
+        task.restart = must_restart(&registers);
         task.process = task.or_step_error(thread_info::process_of(task.tracee.pid))?;
         task.refresh()?;
         Ok(task)
@@ -135,6 +142,9 @@ impl<'a> Task<'a> {
         if self.signal == 0 && !self.restart && !std::mem::replace(&mut self.is_switched, true) {
             self.turn()?;
         }
+        if self.run()? {
+            return Ok(true);
+        }
         let bytes = self.fetch(at)?;
         let special = Special::of(bytes.as_slice(), self.mode);
         if let Some(pop @ Special::PopFlags { .. }) = special
@@ -154,11 +164,61 @@ impl<'a> Task<'a> {
 
     /// Continues the step in progress, which the start of another task interrupted.
     pub(super) fn continue_step(&self) -> Result<(), RecordError> {
-        self.or_step_error(self.tracee.step(0))
+        self.or_step_error(if self.runs { self.tracee.run(0) } else { self.tracee.step(0) })
+    }
+
+    /// Lets the task run to where its tracing starts, if that is known and what is executed before does not matter.
+    /// Returns false otherwise.
+    fn run(&mut self) -> Result<bool, RecordError> {
+        if !self.switch.can_run() || self.restart {
+            return Ok(false);
+        }
+        let place = self.switch.place();
+        // The processor would stop at once where it is, and a system that has no breakpoints must step.
+        if place == Some(self.ip) || place.is_some() && self.tracee.set_breakpoint(place).is_err() {
+            return Ok(false);
+        }
+        (self.runs, self.has_breakpoint) = (true, place.is_some());
+        let signal = std::mem::take(&mut self.signal);
+        self.or_step_error(self.tracee.run(signal)).map(|()| true)
+    }
+
+    /// Handles a stop of a task that ran.
+    fn handle_stop_of_run(&mut self, stop: Stop) -> Result<Outcome, RecordError> {
+        self.runs = false;
+        match stop {
+            Stop::Started { .. } => self.runs = true,
+            Stop::Ended(ending) => {
+                self.finish(Cause::Over)?;
+                return Ok(Outcome::Over(ending));
+            }
+            Stop::Exec => return self.exec(),
+            Stop::Trap | Stop::Signal(_) | Stop::Paused => {
+                if std::mem::take(&mut self.has_breakpoint) {
+                    self.or_step_error(self.tracee.set_breakpoint(None))?;
+                }
+                let registers = self.registers()?;
+                self.set_position(&registers);
+                self.restart = must_restart(&registers);
+                self.untraced.in_kernel = true;
+                let at_breakpoint = stop == Stop::Trap && self.signal_code()? == Some(libc::TRAP_HWBKPT);
+                match stop {
+                    Stop::Trap if !at_breakpoint => self.handle_signal(libc::SIGTRAP)?,
+                    Stop::Signal(signal) => self.handle_signal(signal)?,
+                    _ => {}
+                }
+                self.refresh()?;
+                return Ok(Outcome::Mapped);
+            }
+        }
+        Ok(Outcome::Stepped)
     }
 
     /// Handles the stop at which the step in progress has ended.
     pub(super) fn handle_stop(&mut self, stop: Stop) -> Result<Outcome, RecordError> {
+        if self.runs {
+            return self.handle_stop_of_run(stop);
+        }
         let Step { special, bytes, vsyscall_return, delivered } = std::mem::take(&mut self.step);
         match stop {
             Stop::Ended(ending) => {
@@ -173,7 +233,7 @@ impl<'a> Task<'a> {
                 return self.exec();
             }
             // The start of another task does not end this task's step.
-            Stop::Started { .. } => {}
+            Stop::Started { .. } | Stop::Paused => {}
             Stop::Signal(libc::SIGSTOP) if std::mem::take(&mut self.begins_with_stop) => {}
             Stop::Signal(signal) => self.handle_signal(signal)?,
             Stop::Trap if delivered != 0 && self.signal_code()? == Some(libc::SIGTRAP) => {
@@ -359,7 +419,7 @@ impl<'a> Task<'a> {
             // The signal is handled before the first instruction.
             Stop::Signal(signal) => self.signal = self.signal_code()?.map_or(0, |_| signal),
             Stop::Ended(ending) => return self.finish(Cause::Over).map(|()| Outcome::Over(ending)),
-            Stop::Exec | Stop::Started { .. } => {
+            Stop::Exec | Stop::Started { .. } | Stop::Paused => {
                 return Err(error(io::Error::other("it did not stop where it begins")));
             }
         }

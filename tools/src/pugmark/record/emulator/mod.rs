@@ -124,7 +124,10 @@ fn waits_for_signal(options: &RecordOptions) -> bool {
 
 /// Whether the emulator is installed and can execute the program as the options ask for.
 pub(super) fn can_execute(options: &RecordOptions) -> bool {
-    !waits_for_signal(options) && is_installed() && command_line(Path::new("/"), options).is_ok()
+    options.pid.is_none()
+        && !waits_for_signal(options)
+        && is_installed()
+        && command_line(Path::new("/"), options).is_ok()
 }
 
 /// Returns the command line by which the emulator executes the program.
@@ -153,6 +156,9 @@ pub(super) fn record(
     options: &RecordOptions,
     progress: &mut dyn FnMut(RecordProgress),
 ) -> Result<Recording, RecordError> {
+    if options.pid.is_some() {
+        return Err(RecordError::Emulator("it starts programs, and cannot take over one that runs"));
+    }
     if waits_for_signal(options) {
         return Err(RecordError::Emulator("it does not report signals, which --start or --stop asks for"));
     }
@@ -175,7 +181,7 @@ pub(super) fn record(
     // SAFETY: between fork and exec it only makes a system call, which is allowed there.
     unsafe { command.pre_exec(before_exec) };
     let child = command.spawn().map_err(|error| RecordError::Start { program: EMULATOR.into(), error })?;
-    let signals = options.signals.then(Signals::new).transpose().map_err(RecordError::Prepare)?;
+    let signals = options.signals.then(|| Signals::new(true)).transpose().map_err(RecordError::Prepare)?;
     part::remove_parts(&options.out);
     Emulation::new(options, folder, child, signals).run(progress)
 }

@@ -54,7 +54,7 @@ pub enum Kind {
     Time,
     /// The thread's name.
     Name,
-    /// The content of `/proc/PID/maps`, after a system call that can have mapped code.
+    /// The lines of `/proc/PID/maps` that are the program's, after a system call that can have mapped code.
     Maps,
     /// The thread is in the kernel, by the system call at the end of its last block.
     Call,
