@@ -69,7 +69,8 @@ pub struct RecordCommand {
     #[arg(long, value_enum, default_value_t = Engine::Auto, hide_possible_values = true)]
     engine: Engine,
     /// Record a process that runs, by stepping; it goes on afterwards
-    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..), conflicts_with = "program")]
+    #[arg(short, long, value_name = "PID", conflicts_with = "program",
+        value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
     /// The program and its arguments
     #[arg(last = true, required_unless_present = "pid", value_name = "PROGRAM")]

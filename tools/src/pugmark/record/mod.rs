@@ -25,6 +25,9 @@
 //! - Time is not real time, because that would include the stepping: it advances by a tick of the TSC for each
 //!   instruction and by a thousand for each visit to the kernel. So a program that does the same in each run makes the
 //!   same trace. Addresses are not randomised unless the options say so.
+//! - Where the options start and stop tracing ([`Trigger`]), an interrupt takes the program to the kernel, which turns
+//!   packet generation on or off; the program takes no notice, and the interrupt takes no time. Each task has a switch
+//!   of its own; a task that it starts begins as it is. A task that is never traced has no part.
 //!
 //! # Parts
 //! A trace and an image fit together as long as no executed code changes. If it changes (the process executes another
@@ -39,19 +42,23 @@
 //! - `truth.json`: `count` and `hash` of the traced instructions, and what a decoder may need to know of the processor.
 //!
 //! Beside the files of the first part is `recording.json`: whose each part is (thread, process, name, program, time),
-//! how the program ended, and why the recording ended.
+//! how the program ended (`null` for a process that was let go on), and why the recording ended.
 //!
 //! # Engines
-//! Stepping makes some 30 000 instructions a second, the emulator some 10 million. What a deterministic program
-//! executes is the same with both, and so is its trace, as long as the program does not ask which processor it is on:
-//! the emulator shows another one than this machine's (`-cpu max`). Addresses of stack and libraries differ. In the
-//! emulator threads run at the same time; the TSC of each is put forward at system calls to that of the thread that is
-//! farthest on.
+//! Stepping makes some 30 000 instructions a second, the emulator some 10 million; before tracing starts, stepping
+//! lets the program run at the processor's speed, to a breakpoint or a signal, and time stands still meanwhile. What a
+//! deterministic program executes is the same with both, and so is its trace, as long as the program does not ask
+//! which processor it is on: the emulator shows another one than this machine's (`-cpu max`). Addresses of stack and
+//! libraries differ. In the emulator threads run at the same time; the TSC of each is put forward at system calls to
+//! that of the thread that is farthest on.
 //!
 //! # What is not right
 //! If it is stepped, the program notices that in few places. It differs from a run without stepping in RDTSC and
 //! clocks, in restartable sequences and transactions, both of which stepping aborts, and if a process sends SIGTRAP.
-//! Job control does not stop a program that is recorded. The program and all that it starts share one CPU.
+//! Job control does not stop a program that is recorded. The program and all that it starts share one CPU. A process
+//! that ran before keeps its CPUs; its threads that wait in the kernel are woken when it is attached to and when it is
+//! let go. While a thread runs to where its tracing starts, what other threads replace of its code is not seen in
+//! theirs.
 
 mod block;
 mod code;

@@ -1,7 +1,7 @@
 //! Whether a task is traced now: tracing starts and stops where the options say so.
 //!
-//! Each task has a switch of its own, and a task that it starts begins as its switch is then. The switch is asked before
-//! each instruction, so that both engines start and stop at the same one.
+//! Each task has a switch of its own, and a task that it starts begins as its switch is then. The switch is asked
+//! before each instruction, so that both engines start and stop at the same one.
 
 use super::{
     RecordOptions,
@@ -221,7 +221,8 @@ impl Switch {
         self.count += instructions;
     }
 
-    /// Whether tracing starts at a signal or at a place that is mapped, so that what is executed before does not matter.
+    /// Whether tracing starts at a signal or at a place that is mapped, so that what is executed before does not
+    /// matter.
     pub(super) fn can_run(&self) -> bool {
         let by_signal = matches!(self.triggers.start.trigger, Some(Trigger::Signal(_)));
         !self.on && !self.signalled && (by_signal || self.start_at.is_some())

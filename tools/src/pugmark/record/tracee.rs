@@ -116,8 +116,8 @@ impl Tracee {
         self.resume(libc::PTRACE_SINGLESTEP, signal)
     }
 
-    /// Delivers `signal`, unless it is 0, and lets the thread run, at the processor's speed: to its next stop, which may
-    /// be at the breakpoint.
+    /// Delivers `signal`, unless it is 0, and lets the thread run, at the processor's speed: to its next stop, which
+    /// may be at the breakpoint.
     pub(super) fn run(&self, signal: c_int) -> io::Result<()> {
         self.resume(libc::PTRACE_CONT, signal)
     }

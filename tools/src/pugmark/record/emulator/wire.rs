@@ -101,8 +101,8 @@ pub struct Header {
     /// The number of the process's ring of definitions in its file's name: a process that executes another program
     /// begins another one.
     pub generation: AtomicU32,
-    /// A thread's ring: the thread that has started this one, and the number of the message that says so there; zeros if
-    /// there is none.
+    /// A thread's ring: the thread that has started this one, and the number of the message that says so there; zeros
+    /// if there is none.
     pub starter: AtomicU32,
     pub start: AtomicU32,
     /// When the ring was made, in nanoseconds of the monotonic clock.
