@@ -7,6 +7,7 @@ mod command;
 mod programs;
 mod recorded;
 mod switching;
+mod waits;
 
 use programs::{Scratch, compile, compile_bare};
 use pugmark_model::intel::IntelProfile;

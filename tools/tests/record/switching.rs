@@ -2,11 +2,10 @@
 
 use crate::{
     check_all, for_each_engine, options,
-    programs::{Scratch, compile, compile_bare},
+    programs::{compile, compile_bare, symbol},
     recorded::{addresses, check},
     tasks,
 };
-use object::{Object, ObjectSymbol};
 use pugmark_tools::pugmark::record::{
     Cause, Ending, Engine, RecordError, RecordOptions, emulator_is_installed, record,
 };
@@ -42,17 +41,10 @@ fn switched(plain: &RecordOptions, start: Option<&str>, stop: Option<&str>) -> R
     RecordOptions { start: trigger(start), stop: trigger(stop), ..plain.clone() }
 }
 
-/// Where a function or a label of the program is.
-fn address(program: &Scratch, name: &str) -> u64 {
-    let bytes = fs::read(program.path("program")).expect("the program");
-    let file = object::File::parse(&*bytes).expect("the program");
-    file.symbol_by_name(name).expect(name).address()
-}
-
 #[test]
 fn tracing_starts_and_stops_where_it_is_asked_to_and_both_engines_make_the_same_trace() {
     let Some(program) = compile_bare("switched", SWITCHED) else { return };
-    let at = |name: &str| format!("{:#x}", address(&program, name));
+    let at = |name: &str| format!("{:#x}", symbol(&program, name));
     let all_but_one = format!("count:{}", ALL - 1);
     let all = format!("count:{ALL}");
     let (work, done) = (at("work"), at("done"));
@@ -240,7 +232,7 @@ fn a_signal_starts_and_stops_at_its_handler() {
     let recording = record(&signals, &mut |_| {}).expect("it is recorded");
     assert_eq!((recording.ending, tasks(&recording)), (Ending::Exit(4), vec![1]));
     let traced = addresses(&recording.parts[0]);
-    let (one, two) = (address(&program, "one"), address(&program, "two"));
+    let (one, two) = (symbol(&program, "one"), symbol(&program, "two"));
     assert_eq!(traced[0], one);
     assert_eq!(traced.iter().filter(|ip| **ip == one).count(), 2);
     assert!(!traced.contains(&two));

@@ -51,6 +51,8 @@ pub(super) struct Task<'a> {
     restart: bool,
     /// The step in progress.
     step: Step,
+    /// When it began.
+    step_begun: u64,
     /// The SIGSTOP with which a task begins is still to come.
     pub(super) begins_with_stop: bool,
     /// It runs at the processor's speed to where tracing starts, instead of being stepped.
@@ -109,6 +111,7 @@ impl<'a> Task<'a> {
             signal: 0,
             restart: false,
             step: Step::default(),
+            step_begun: 0,
             begins_with_stop: false,
             runs: false,
             has_breakpoint: false,
@@ -159,6 +162,7 @@ impl<'a> Task<'a> {
         let vsyscall_return = if VSYSCALL.contains(&at) { Some(self.return_address()?) } else { None };
         let delivered = std::mem::take(&mut self.signal);
         self.step = Step { special, bytes, vsyscall_return, delivered };
+        self.step_begun = self.clock.get();
         self.or_step_error(self.tracee.step(delivered)).map(|()| true)
     }
 
@@ -376,11 +380,16 @@ impl<'a> Task<'a> {
 
     /// Reports that the instruction took the program to the kernel, if it is of a kind that does.
     fn enter_kernel(&mut self, special: Option<Special>, bytes: FetchedBytes) -> Result<(), RecordError> {
-        match special {
+        // A step that leads to the kernel ends when the program returns. Other tasks have gone on meanwhile.
+        let waited = self.clock.get() - self.step_begun;
+        self.clock.set(self.step_begun);
+        let entered = match special {
             Some(Special::SystemCall) => self.executed((self.ip, self.mode), Next::Kernel, bytes),
             Some(Special::Interrupt { vector }) => self.interrupted(DeliveryKind::SoftwareInterrupt, vector),
             _ => Ok(()),
-        }
+        };
+        self.clock.set(self.clock.get() + waited);
+        entered
     }
 
     /// Handles that a signal is about to be delivered. The instruction at `self.ip` was not executed.
