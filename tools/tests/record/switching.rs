@@ -2,12 +2,12 @@
 
 use crate::{
     check_all, for_each_engine, options,
-    programs::{compile, compile_bare, symbol},
+    programs::{Scratch, compile, compile_bare, symbol},
     recorded::{addresses, check},
     tasks,
 };
 use pugmark_tools::pugmark::record::{
-    Cause, Ending, Engine, RecordError, RecordOptions, emulator_is_installed, record,
+    Cause, Ending, Engine, Missing, RecordError, RecordOptions, emulator_is_installed, record,
 };
 use std::{fs, process::Command};
 
@@ -244,6 +244,20 @@ fn a_signal_starts_and_stops_at_its_handler() {
     let stop = record(&switched(&plain, None, Some("SIGUSR1")), &mut |_| {}).expect("it is recorded");
     assert_eq!((stop.ending, stop.cause), (Ending::Exit(4), Cause::Stop));
     assert!(!addresses(&stop.parts[0]).contains(&one));
+}
+
+/// The emulator has libraries of its own in the program's process.
+#[test]
+fn only_the_program_has_functions_to_start_at() {
+    for_each_engine(|engine| {
+        let scratch = Scratch::new("own");
+        let plain = RecordOptions { out: scratch.path("out"), ..options(engine, ["/bin/true"]) };
+        let recording =
+            record(&switched(&plain, Some("g_malloc0"), None), &mut |_| {}).expect("it is recorded");
+        assert!(recording.parts.is_empty(), "{engine:?}");
+        let missing = recording.unreached.first().and_then(|unreached| unreached.missing.as_ref());
+        assert!(matches!(missing, Some(Missing::Function(_))), "{engine:?}: {:?}", recording.unreached);
+    });
 }
 
 #[test]

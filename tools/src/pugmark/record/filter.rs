@@ -234,10 +234,32 @@ mod tests {
         fs::remove_file(path).unwrap();
     }
 
+    #[test]
+    fn a_file_is_named_by_its_path_its_name_or_that_up_to_so() {
+        for (path, object, expected) in [
+            ("/lib/libc.so.6", "/lib/libc.so.6", true),
+            ("/lib/libc.so.6", "libc.so.6", true),
+            ("/lib/libc.so.6", "libc", true),
+            ("/lib/libc.so", "libc", true),
+            ("/lib/libc.sock", "libc", false),
+            ("/lib/libc.so.6", "lib", false),
+            ("/lib/libc.so.6", "libc.so", false),
+            ("/bin/ls", "ls", true),
+            ("/bin/ls", "bin", false),
+        ] {
+            assert_eq!(is_named(path, object), expected, "{path} {object}");
+        }
+    }
+
     /// A function with an unmangled symbol.
     #[unsafe(no_mangle)]
     extern "C" fn pugmark_filter_first() -> u32 {
         std::hint::black_box(7)
+    }
+
+    #[inline(never)]
+    fn functions_found_by_their_readable_name() -> u32 {
+        std::hint::black_box(8)
     }
 
     #[test]
@@ -257,6 +279,15 @@ mod tests {
         let (first, last) = range.resolve(&symbols).unwrap();
         assert_eq!(first, at);
         assert!(last > first && last < first + 0x100, "{first:#x} {last:#x}");
+        // Also of a file with a name, and as Rust writes names.
+        let file = own.rsplit('/').next().unwrap();
+        assert_eq!(symbols.find_code(Some(file), "pugmark_filter_first"), Some((first, last)));
+        assert_eq!(symbols.find_code(Some("libc"), "pugmark_filter_first"), None);
+        let mangled = functions_found_by_their_readable_name as *const () as u64;
+        let readable = format!("{}::functions_found_by_their_readable_name", module_path!());
+        assert_eq!(symbols.find_code(None, &readable).map(|(first, _)| first), Some(mangled));
+        let names = functions_of(own);
+        assert!(names.contains(&readable) && names.iter().any(|name| name == "pugmark_filter_first"));
         // A number can be the begin or the end. A range that ends before it begins or names no function is refused.
         let resolve = |text: &str| text.parse::<Range>().unwrap().resolve(&symbols);
         assert_eq!(resolve("0x1-pugmark_filter_first"), Some((1, last)));
