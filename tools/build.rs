@@ -6,7 +6,9 @@ use std::{env, path::PathBuf, process::Command};
 const FOLDER: &str = "src/pugmark/record/emulator";
 
 fn main() {
-    for file in ["plugin.rs", "api.rs", "fork.rs", "meeting.rs", "wire.rs"] {
+    for file in
+        ["plugin.rs", "api.rs", "exec.rs", "fork.rs", "mapped.rs", "meeting.rs", "starter.rs", "wire.rs"]
+    {
         println!("cargo:rerun-if-changed={FOLDER}/{file}");
     }
     println!("cargo:rerun-if-changed=build.rs");

@@ -269,7 +269,7 @@ fn mapping_moved(file: &object::File<'_>, offset: u64, address: u64) -> Option<u
 }
 
 /// A name without Rust's mangling and without its hash; others as they are.
-fn readable(name: &str) -> Cow<'_, str> {
+pub(super) fn readable(name: &str) -> Cow<'_, str> {
     // Most names are not Rust's, and it takes time to find that out.
     if !name.trim_start_matches('_').starts_with(['Z', 'R']) {
         return name.into();

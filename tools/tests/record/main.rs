@@ -2,9 +2,12 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+mod attach;
 mod command;
 mod programs;
 mod recorded;
+mod switching;
+mod waits;
 
 use programs::{Scratch, compile, compile_bare};
 use pugmark_model::intel::IntelProfile;
@@ -28,7 +31,7 @@ fn tasks(recording: &Recording) -> Vec<u32> {
 }
 
 /// Runs a test with each engine that this machine has.
-fn for_each_engine(test: impl Fn(Engine)) {
+fn for_each_engine(mut test: impl FnMut(Engine)) {
     test(Engine::Stepping);
     if emulator_is_installed() {
         test(Engine::Emulator);

@@ -1,5 +1,6 @@
 //! The programs to record.
 
+use object::{Object, ObjectSymbol};
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -54,6 +55,13 @@ fn compile_with(name: &str, source: &str, options: &[&str]) -> Option<Scratch> {
             None
         }
     }
+}
+
+/// Where a function or a label of a program is that was compiled in a directory.
+pub(crate) fn symbol(scratch: &Scratch, name: &str) -> u64 {
+    let bytes = fs::read(scratch.path("program")).expect("the program");
+    let file = object::File::parse(&*bytes).expect("the program");
+    file.symbol_by_name(name).expect(name).address()
 }
 
 const PRELUDE: &str = "

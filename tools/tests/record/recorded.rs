@@ -13,6 +13,11 @@ use std::fs;
 /// Decodes the part's trace with its image, from the files alone, and compares the result with the truth; also with
 /// libipt, if that is installed. Returns the number of instructions.
 pub(crate) fn check(part: &Part) -> u64 {
+    addresses(part).len() as u64
+}
+
+/// The same, but returns the addresses of the instructions.
+pub(crate) fn addresses(part: &Part) -> Vec<u64> {
     let read = |name: &str| fs::read(part.dir.join(name)).expect(name);
     let json = |name: &str| serde_json::from_slice::<Value>(&read(name)).expect(name);
     let (trace, code, image, truth) =
@@ -33,8 +38,12 @@ pub(crate) fn check(part: &Part) -> u64 {
     let space = AddressSpace::Any;
     let own: Vec<_> = sections.iter().map(|&(base, bytes)| Section { base, bytes, space }).collect();
     let mut pieces = Pieces::new(InsnDecoder::new(&trace, Image::new(&own)));
-    let mut found = AddressHash::new();
-    while pieces.next_with(|insn| found.add(insn.ip)).is_some() {}
+    let (mut found, mut addresses) = (AddressHash::new(), vec![]);
+    let mut note = |ip: u64| {
+        found.add(ip);
+        addresses.push(ip);
+    };
+    while pieces.next_with(|insn| note(insn.ip)).is_some() {}
     let hash = format!("{:#018x}", found.value());
     let name = part.dir.display();
     assert_eq!((pieces.errors(), part.unexplained), (0, 0), "{name}");
@@ -53,5 +62,5 @@ pub(crate) fn check(part: &Part) -> u64 {
     } else {
         println!("skipped: libipt is not installed");
     }
-    found.count()
+    addresses
 }

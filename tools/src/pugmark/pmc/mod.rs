@@ -7,7 +7,7 @@ mod dispatch;
 mod encode;
 mod info;
 mod list;
-mod names;
+pub(super) mod names;
 mod row;
 
 use anyhow::{Result, bail};

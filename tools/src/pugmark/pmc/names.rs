@@ -67,11 +67,11 @@ fn ends_with(name: &str, end: &str) -> bool {
 
 /// Names similar to an unknown one. `Display` writes the end of a message, which is empty if there are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct SimilarNames(pub(super) Vec<String>);
+pub(in crate::pugmark) struct SimilarNames(pub(in crate::pugmark) Vec<String>);
 
 impl SimilarNames {
     /// Finds the most similar of `names`. A third of the letters may be wrong, or more may be missing at one end.
-    pub(super) fn to<'n>(name: &str, names: impl IntoIterator<Item = &'n str>) -> Self {
+    pub(in crate::pugmark) fn to<'n>(name: &str, names: impl IntoIterator<Item = &'n str>) -> Self {
         let name = name.to_ascii_lowercase();
         let mut near: Vec<(bool, usize, &str)> = Vec::new();
         for other in names {

@@ -70,6 +70,12 @@ impl Block {
         self.ip(self.len())
     }
 
+    /// Whether one of its instructions is at this address.
+    pub(super) fn has(&self, ip: u64) -> bool {
+        ip.checked_sub(self.start)
+            .is_some_and(|at| self.offsets[..self.len()].iter().any(|offset| u64::from(*offset) == at))
+    }
+
     /// The bytes of an instruction.
     pub(super) fn instruction(&self, number: usize) -> &[u8] {
         &self.bytes[usize::from(self.offsets[number])..usize::from(self.offsets[number + 1])]

@@ -95,6 +95,16 @@ impl CodeSnapshots {
         Ok(if known { bytes } else { self.mark_executed(ip, mode) })
     }
 
+    /// Returns the bytes of the instruction at `ip`, which is about to be executed and is not traced. They are empty if
+    /// there is no snapshot of that page.
+    pub(super) fn look(&self, ip: u64, read: Read<'_>) -> FetchedBytes {
+        let mut bytes = self.peek(ip);
+        if self.pages.get(&(ip / PAGE)).is_some_and(|page| page.volatile) {
+            bytes.len = read(ip, &mut bytes.bytes);
+        }
+        bytes
+    }
+
     /// Notes that a block of instructions is executed; `page` returns the present content of a page. After [`Changed`]
     /// the snapshots are as before.
     pub(super) fn note<'p>(

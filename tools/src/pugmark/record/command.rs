@@ -1,6 +1,9 @@
 //! The command line of `pugmark record`.
 
-use super::{Cause, Ending, Engine, Part, Range, RecordError, RecordOptions, Recording, record};
+use super::{
+    Cause, Ending, Engine, Missing, Part, Range, RecordError, RecordOptions, Recording, Trigger, Unreached,
+    record,
+};
 use crate::output::tell;
 use anyhow::{Result, bail};
 use clap::{Args, builder::PossibleValuesParser};
@@ -47,6 +50,12 @@ pub struct RecordCommand {
     /// Trace only this: FUNCTION, FUNCTION-FUNCTION or 0xFIRST-0xLAST; repeatable
     #[arg(long, value_name = "RANGE")]
     filter: Vec<Range>,
+    /// Trace from here on: [OBJECT:]FUNCTION[+0xOFFSET], 0xADDRESS, count:N or SIGNAL
+    #[arg(long, value_name = "WHERE")]
+    start: Option<Trigger>,
+    /// Trace up to here: until the next start or, without --start, for good
+    #[arg(long, value_name = "WHERE")]
+    stop: Option<Trigger>,
     /// Trace only the main thread, not the threads and processes that it starts
     #[arg(long)]
     main_only: bool,
@@ -59,8 +68,12 @@ pub struct RecordCommand {
     /// Who executes it: emulator (QEMU, fast), stepping (ptrace, slow) or auto
     #[arg(long, value_enum, default_value_t = Engine::Auto, hide_possible_values = true)]
     engine: Engine,
+    /// Record a process that runs, by stepping; it goes on afterwards
+    #[arg(short, long, value_name = "PID", conflicts_with = "program",
+        value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Option<i32>,
     /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    #[arg(last = true, required_unless_present = "pid", value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
@@ -89,6 +102,15 @@ pub fn run(command: &RecordCommand) -> Result<u8> {
     bar.finish_and_clear();
     let recording = recording?;
     messages(&recording, &options).iter().for_each(|message| tell(format_args!("{message}")));
+    for unreached in &recording.unreached {
+        if let Some(missing) = &unreached.missing {
+            bail!("{}", not_found(unreached, missing));
+        }
+    }
+    let is_reached = recording.unreached.iter().all(|unreached| unreached.option != "--start");
+    if !is_reached {
+        return Ok(status(recording.ending));
+    }
     if recording.parts.is_empty() && options.ranges.is_empty() {
         bail!("nothing was traced: the recording ended before the program's first instruction");
     }
@@ -99,6 +121,24 @@ pub fn run(command: &RecordCommand) -> Result<u8> {
         );
     }
     Ok(status(recording.ending))
+}
+
+/// Returns what is said of a function to start or stop at that no file has.
+fn not_found(Unreached { option, trigger, .. }: &Unreached, missing: &Missing) -> String {
+    let what = match missing {
+        Missing::Object(files) => {
+            format!("the program mapped no file of that name, but these: {}", files.join(", "))
+        }
+        Missing::Function(similar) if similar.is_empty() => {
+            "the files that the program mapped have no such function".into()
+        }
+        Missing::Function(similar) => format!(
+            "the files that the program mapped have no such function; similar names: {}",
+            similar.join(", ")
+        ),
+        Missing::Offset => "the function ends before that".into(),
+    };
+    format!("{option} {trigger}: {what}")
 }
 
 /// Returns what is said of a recording: its parts, what is not in it, and how it ended.
@@ -127,13 +167,26 @@ fn messages(recording: &Recording, options: &RecordOptions) -> Vec<String> {
             "the limit of {} instructions was reached: what the program did from there on is not in the trace",
             options.limit.unwrap_or_default()
         )),
+        Cause::Stop => options.stop.as_ref().map(|stop| {
+            format!("--stop {stop} was reached: what the program did from there on is not in the trace")
+        }),
         Cause::Signal(signal) => Some(format!(
             "stopped by signal {signal}: what the program did from there on is not in the trace"
         )),
         Cause::Over | Cause::Exec | Cause::Changed => None,
     });
+    // Who ends the recording by a limit or a signal does not wait for the stop.
+    let whole = matches!(recording.cause, Cause::Over | Cause::Exec | Cause::Changed);
+    let unreached = recording.unreached.iter().filter(|unreached| unreached.missing.is_none());
+    messages.extend(unreached.filter_map(|Unreached { option, trigger, .. }| match *option {
+        "--start" => Some(format!("warning: --start {trigger} was never reached: nothing was traced")),
+        _ if whole => {
+            Some(format!("warning: {option} {trigger} was never reached: the trace goes on to the end"))
+        }
+        _ => None,
+    }));
     messages.extend(match recording.ending {
-        Ending::Exit(0) => None,
+        Ending::Exit(0) | Ending::GoesOn => None,
         Ending::Exit(status) => Some(format!("the program ended with status {status}")),
         Ending::Signal(signal) => Some(format!("the program was ended by signal {signal}")),
     });
@@ -154,6 +207,7 @@ fn status(ending: Ending) -> u8 {
     let status = match ending {
         Ending::Exit(status) => status,
         Ending::Signal(signal) => BY_SIGNAL + signal,
+        Ending::GoesOn => 0,
     };
     // Both numbers fit into eight bits.
     status as u8
@@ -163,6 +217,7 @@ impl RecordCommand {
     fn options(&self) -> RecordOptions {
         let plain = RecordOptions::new(self.program.iter().cloned());
         RecordOptions {
+            pid: self.pid,
             out: self.out.clone(),
             profile: IntelProfile::by_name(&self.profile).unwrap_or(plain.profile),
             tsc: self.tsc,
@@ -172,6 +227,8 @@ impl RecordCommand {
             ret_compression: !self.no_ret_compression,
             long_tnt: self.long_tnt,
             ranges: self.filter.clone(),
+            start: self.start.clone(),
+            stop: self.stop.clone(),
             follow: !self.main_only,
             limit: self.limit,
             aslr: self.aslr,
@@ -226,6 +283,7 @@ mod tests {
             cause: Cause::Over,
             not_followed: vec![],
             unreported: 0,
+            unreached: vec![],
         };
         let after = "what the program did from there on is not in the trace";
         for (recording, expected) in [

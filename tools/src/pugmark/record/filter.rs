@@ -1,7 +1,8 @@
 //! Ranges of addresses to trace, by number or by the names of functions.
 
 use super::maps::TaskMapping;
-use object::{Object, ObjectSegment, ObjectSymbol};
+use crate::pugmark::symbols::readable;
+use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
 use std::{fs, str::FromStr};
 
 /// A range of addresses that is traced.
@@ -90,6 +91,37 @@ impl Symbols {
         Self { files }
     }
 
+    /// The files of the mappings, and where each begins.
+    pub(super) fn mapped_files(mappings: &[TaskMapping]) -> Vec<(String, u64)> {
+        let mut files: Vec<(String, u64)> = vec![];
+        for mapping in mappings.iter().filter(|mapping| mapping.executable && mapping.is_file()) {
+            if files.iter().all(|(name, _)| *name != mapping.name) {
+                files.push((mapping.name.clone(), mapping.start));
+            }
+        }
+        files
+    }
+
+    /// The paths of the files.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(|(path, _)| &**path)
+    }
+
+    /// Returns the first and the last address of code that has a name, in a file that is named `object`, if that is
+    /// given. Labels of assembly language, which have no size, are code as well.
+    pub(super) fn find_code(&self, object: Option<&str>, name: &str) -> Option<(u64, u64)> {
+        let files = self.files.iter().filter(|(path, _)| object.is_none_or(|object| is_named(path, object)));
+        files.into_iter().find_map(|(path, moved)| {
+            let bytes = fs::read(path).ok()?;
+            let file = object::File::parse(&*bytes).ok()?;
+            let symbol = file.symbols().chain(file.dynamic_symbols()).find(|symbol| {
+                is_code(symbol) && symbol.name().is_ok_and(|own| own == name || readable(own) == name)
+            })?;
+            let first = symbol.address().wrapping_add(*moved);
+            Some((first, first + symbol.size().max(1) - 1))
+        })
+    }
+
     /// Returns the first and the last address of a function.
     fn find(&self, name: &str) -> Option<(u64, u64)> {
         self.files.iter().find_map(|(path, moved)| {
@@ -101,6 +133,28 @@ impl Symbols {
             Some((first, first + symbol.size().max(1) - 1))
         })
     }
+}
+
+/// Whether a file is meant by this name: its path, its file name, or that up to `.so`.
+pub(super) fn is_named(path: &str, object: &str) -> bool {
+    let file = path.rsplit('/').next().unwrap_or_default();
+    [path, file].contains(&object)
+        || file
+            .split_once(".so")
+            .is_some_and(|(name, rest)| name == object && (rest.is_empty() || rest.starts_with('.')))
+}
+
+fn is_code<'a>(symbol: &impl ObjectSymbol<'a>) -> bool {
+    symbol.section_index().is_some()
+        && matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Label | SymbolKind::Unknown)
+}
+
+/// The names of a file's functions; none, if it cannot be read.
+pub(super) fn functions_of(path: &str) -> Vec<String> {
+    let Ok(bytes) = fs::read(path) else { return vec![] };
+    let Ok(file) = object::File::parse(&*bytes) else { return vec![] };
+    let code = file.symbols().chain(file.dynamic_symbols()).filter(is_code);
+    code.filter_map(|symbol| symbol.name().ok().map(|name| readable(name).into_owned())).collect()
 }
 
 /// Returns the difference between the mapping's addresses and those in its file.
@@ -180,10 +234,32 @@ mod tests {
         fs::remove_file(path).unwrap();
     }
 
+    #[test]
+    fn a_file_is_named_by_its_path_its_name_or_that_up_to_so() {
+        for (path, object, expected) in [
+            ("/lib/libc.so.6", "/lib/libc.so.6", true),
+            ("/lib/libc.so.6", "libc.so.6", true),
+            ("/lib/libc.so.6", "libc", true),
+            ("/lib/libc.so", "libc", true),
+            ("/lib/libc.sock", "libc", false),
+            ("/lib/libc.so.6", "lib", false),
+            ("/lib/libc.so.6", "libc.so", false),
+            ("/bin/ls", "ls", true),
+            ("/bin/ls", "bin", false),
+        ] {
+            assert_eq!(is_named(path, object), expected, "{path} {object}");
+        }
+    }
+
     /// A function with an unmangled symbol.
     #[unsafe(no_mangle)]
     extern "C" fn pugmark_filter_first() -> u32 {
         std::hint::black_box(7)
+    }
+
+    #[inline(never)]
+    fn functions_found_by_their_readable_name() -> u32 {
+        std::hint::black_box(8)
     }
 
     #[test]
@@ -203,6 +279,15 @@ mod tests {
         let (first, last) = range.resolve(&symbols).unwrap();
         assert_eq!(first, at);
         assert!(last > first && last < first + 0x100, "{first:#x} {last:#x}");
+        // Also of a file with a name, and as Rust writes names.
+        let file = own.rsplit('/').next().unwrap();
+        assert_eq!(symbols.find_code(Some(file), "pugmark_filter_first"), Some((first, last)));
+        assert_eq!(symbols.find_code(Some("libc"), "pugmark_filter_first"), None);
+        let mangled = functions_found_by_their_readable_name as *const () as u64;
+        let readable = format!("{}::functions_found_by_their_readable_name", module_path!());
+        assert_eq!(symbols.find_code(None, &readable).map(|(first, _)| first), Some(mangled));
+        let names = functions_of(own);
+        assert!(names.contains(&readable) && names.iter().any(|name| name == "pugmark_filter_first"));
         // A number can be the begin or the end. A range that ends before it begins or names no function is refused.
         let resolve = |text: &str| text.parse::<Range>().unwrap().resolve(&symbols);
         assert_eq!(resolve("0x1-pugmark_filter_first"), Some((1, last)));

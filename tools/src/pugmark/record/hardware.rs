@@ -44,7 +44,7 @@ const SIZE_SHIFT: u64 = 6;
 pub(super) const FETCH_EVERY: u32 = 1024;
 
 /// The duration of a system call or a signal in ticks of the TSC. An instruction takes one tick.
-const KERNEL_TICKS: u64 = 1000;
+pub(super) const KERNEL_TICKS: u64 = 1000;
 
 /// The TSC of all processors. A step of any of them advances it.
 pub(super) type Clock = Rc<Cell<u64>>;
@@ -69,6 +69,11 @@ pub(super) struct Hardware<W, T> {
     bytes: u64,
     clock: Clock,
     in_kernel: bool,
+    /// How long the visit to the kernel takes in which the program is.
+    visit: u64,
+    /// The value of IA32_RTIT_CTL while tracing is on.
+    ctl: u64,
+    is_on: bool,
     /// The bits that IA32_RTIT_STATUS has while instructions are traced.
     enables: u64,
     /// All code is traced, and without timing packets: what is no branch leaves nothing in the trace.
@@ -77,11 +82,12 @@ pub(super) struct Hardware<W, T> {
 }
 
 impl<W: Write, T: Truth> Hardware<W, T> {
-    /// Turns tracing on, in the kernel. `ranges` are the inclusive ranges of addresses to trace; none means all.
+    /// Turns tracing on, in the kernel. `ranges` are the inclusive ranges of addresses to trace; none means all. With
+    /// `in_kernel`, the program was there before; otherwise it comes there only for this, which takes no time.
     pub(super) fn start(
         options: &RecordOptions,
         ranges: &[(u64, u64)],
-        clock: Clock,
+        (clock, in_kernel): (Clock, bool),
         trace: W,
         truth: T,
     ) -> Result<Self, RecordError> {
@@ -95,6 +101,9 @@ impl<W: Write, T: Truth> Hardware<W, T> {
             bytes: 0,
             clock,
             in_kernel: true,
+            visit: 0,
+            ctl: options.ctl(),
+            is_on: false,
             enables: OTHER_ENABLES
                 | if options.profile.pt_features & IP_FILTERING != 0 { FILTER_EN } else { 0 },
             straight_is_unseen: ranges.is_empty() && options.mtc.is_none() && options.cyc.is_none(),
@@ -108,8 +117,28 @@ impl<W: Write, T: Truth> Hardware<W, T> {
             hardware.write_msr(msr::ADDR0_A + index, first)?;
             hardware.write_msr(msr::ADDR0_A + index + 1, last)?;
         }
-        hardware.write_msr(msr::CTL, options.ctl())?;
+        hardware.turn_on(in_kernel)?;
         Ok(hardware)
+    }
+
+    /// Turns tracing on again, in the kernel. With `in_kernel`, the program was there before.
+    pub(super) fn turn_on(&mut self, in_kernel: bool) -> Result<(), RecordError> {
+        self.write_msr(msr::CTL, self.ctl)?;
+        (self.is_on, self.in_kernel) = (true, true);
+        self.visit = if in_kernel { KERNEL_TICKS } else { 0 };
+        Ok(())
+    }
+
+    /// Turns tracing off. Unless the program is in the kernel, an interrupt before the instruction at `at` takes it
+    /// there first, in no time. Returns whether the program was in the kernel.
+    pub(super) fn turn_off(&mut self, at: (u64, ExecMode)) -> Result<bool, RecordError> {
+        let in_kernel = self.in_kernel;
+        if !in_kernel {
+            self.interrupt(DeliveryKind::Interrupt, PERFMON_VECTOR, at)?;
+        }
+        self.write_msr(msr::CTL, 0)?;
+        self.is_on = false;
+        Ok(in_kernel)
     }
 
     /// Returns the number of instructions traced so far.
@@ -164,7 +193,7 @@ impl<W: Write, T: Truth> Hardware<W, T> {
             Next::User(ip, mode) => user(ip, mode),
             Next::Kernel => KERNEL,
         };
-        self.in_kernel = after.cpl == 0;
+        self.set_in_kernel(after.cpl == 0);
         self.instruction(user(before.0, before.1), after, bytes)
     }
 
@@ -218,21 +247,24 @@ impl<W: Write, T: Truth> Hardware<W, T> {
         at: (u64, ExecMode),
     ) -> Result<(), RecordError> {
         self.return_to_user(at)?;
-        self.in_kernel = true;
         self.advance_clock(1);
+        self.interrupt(kind, vector, at)
+    }
+
+    fn interrupt(&mut self, kind: DeliveryKind, vector: u8, at: (u64, ExecMode)) -> Result<(), RecordError> {
+        self.set_in_kernel(true);
         let before = user(at.0, at.1);
         let delivery = Delivery { kind, vector, before, after: KERNEL, cr2: None, tsc: self.tsc() };
         self.processor.deliver(&delivery, &mut memory(&mut self.ram));
         self.fetch_if_due()
     }
 
-    /// Turns tracing off. Unless the program is in the kernel, an interrupt before the instruction at `at` takes it
-    /// there first.
+    /// Ends the trace: turns tracing off, if it is on, before the instruction at `at`.
     pub(super) fn finish(&mut self, at: (u64, ExecMode)) -> Result<(), RecordError> {
-        if !self.in_kernel {
-            self.deliver(DeliveryKind::Interrupt, PERFMON_VECTOR, at)?;
+        if self.is_on {
+            self.advance_clock(u64::from(!self.in_kernel));
+            self.turn_off(at)?;
         }
-        self.write_msr(msr::CTL, 0)?;
         let status = self.processor.read_msr(msr::STATUS).unwrap_or_default();
         let violations = self.processor.violations();
         assert!(status & FAILED == 0 && violations.writes_outside_memory == 0, "the output is set up right");
@@ -240,12 +272,16 @@ impl<W: Write, T: Truth> Hardware<W, T> {
         self.trace.flush().map_err(RecordError::Write)
     }
 
+    fn set_in_kernel(&mut self, in_kernel: bool) {
+        (self.in_kernel, self.visit) = (in_kernel, KERNEL_TICKS);
+    }
+
     /// Returns from the kernel, if the program is there.
     fn return_to_user(&mut self, (ip, mode): (u64, ExecMode)) -> Result<(), RecordError> {
         if !std::mem::take(&mut self.in_kernel) {
             return Ok(());
         }
-        self.advance_clock(KERNEL_TICKS);
+        self.advance_clock(self.visit);
         self.instruction(KERNEL, user(ip, mode), SYSRET)
     }
 
@@ -334,9 +370,14 @@ mod tests {
         make: impl FnOnce(&mut Hardware<&mut Vec<u8>, AddressHash>),
     ) -> (Vec<u8>, AddressHash) {
         let mut trace = vec![];
-        let mut hardware =
-            Hardware::start(options, ranges, Rc::new(FIRST_TSC.into()), &mut trace, AddressHash::new())
-                .unwrap();
+        let mut hardware = Hardware::start(
+            options,
+            ranges,
+            (Rc::new(FIRST_TSC.into()), true),
+            &mut trace,
+            AddressHash::new(),
+        )
+        .unwrap();
         make(&mut hardware);
         hardware.finish((AT, MODE)).unwrap();
         let (bytes, truth) = (hardware.bytes(), hardware.take_truth());

@@ -12,18 +12,26 @@ pub(super) fn write(
     (parts, ending, cause): (&[Part], Ending, Cause),
 ) -> Result<(), RecordError> {
     let unix = begun.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let (how, number) = match ending {
-        Ending::Exit(status) => ("exit", status),
-        Ending::Signal(signal) => ("signal", signal),
+    let ending = match ending {
+        Ending::Exit(status) => json!({ "exit": status }),
+        Ending::Signal(signal) => json!({ "signal": signal }),
+        Ending::GoesOn => Value::Null,
+    };
+    let program = match options.pid {
+        None => options.program.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        Some(_) => parts.first().map(|part| part.thread.arguments.clone()).unwrap_or_default(),
     };
     let index = json!({
-        "program": options.program.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>(),
+        "program": program,
+        "attached_to": options.pid,
         "profile": options.profile.name,
         "cpu": options.cpu().to_string(),
         "begun": unix.as_secs_f64(),
         "limit": options.limit,
+        "start": options.start.as_ref().map(ToString::to_string),
+        "stop": options.stop.as_ref().map(ToString::to_string),
         "ended": cause.to_string(),
-        "ending": { how: number },
+        "ending": ending,
         "parts": parts.iter().map(|part| entry(&options.out, part)).collect::<Vec<_>>(),
     });
     fs::create_dir_all(&options.out)

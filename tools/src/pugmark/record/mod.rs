@@ -25,6 +25,9 @@
 //! - Time is not real time, because that would include the stepping: it advances by a tick of the TSC for each
 //!   instruction and by a thousand for each visit to the kernel. So a program that does the same in each run makes the
 //!   same trace. Addresses are not randomised unless the options say so.
+//! - Where the options start and stop tracing ([`Trigger`]), an interrupt takes the program to the kernel, which turns
+//!   packet generation on or off; the program takes no notice, and the interrupt takes no time. Each task has a switch
+//!   of its own; a task that it starts begins as it is. A task that is never traced has no part.
 //!
 //! # Parts
 //! A trace and an image fit together as long as no executed code changes. If it changes (the process executes another
@@ -39,19 +42,23 @@
 //! - `truth.json`: `count` and `hash` of the traced instructions, and what a decoder may need to know of the processor.
 //!
 //! Beside the files of the first part is `recording.json`: whose each part is (thread, process, name, program, time),
-//! how the program ended, and why the recording ended.
+//! how the program ended (`null` for a process that was let go on), and why the recording ended.
 //!
 //! # Engines
-//! Stepping makes some 30 000 instructions a second, the emulator some 10 million. What a deterministic program
-//! executes is the same with both, and so is its trace, as long as the program does not ask which processor it is on:
-//! the emulator shows another one than this machine's (`-cpu max`). Addresses of stack and libraries differ. In the
-//! emulator threads run at the same time; the TSC of each is put forward at system calls to that of the thread that is
-//! farthest on.
+//! Stepping makes some 30 000 instructions a second, the emulator some 10 million; before tracing starts, stepping
+//! lets the program run at the processor's speed, to a breakpoint or a signal, and time stands still meanwhile. What a
+//! deterministic program executes is the same with both, and so is its trace, as long as the program does not ask
+//! which processor it is on: the emulator shows another one than this machine's (`-cpu max`). Addresses of stack and
+//! libraries differ. In the emulator threads run at the same time; the TSC of each is put forward at system calls to
+//! that of the thread that is farthest on.
 //!
 //! # What is not right
 //! If it is stepped, the program notices that in few places. It differs from a run without stepping in RDTSC and
 //! clocks, in restartable sequences and transactions, both of which stepping aborts, and if a process sends SIGTRAP.
-//! Job control does not stop a program that is recorded. The program and all that it starts share one CPU.
+//! Job control does not stop a program that is recorded. The program and all that it starts share one CPU. A process
+//! that ran before keeps its CPUs; its threads that wait in the kernel are woken when it is attached to and when it is
+//! let go. While a thread runs to where its tracing starts, what other threads replace of its code is not seen in
+//! theirs.
 
 mod block;
 mod code;
@@ -67,16 +74,21 @@ mod options;
 mod part;
 mod recorder;
 mod signals;
+mod switch;
+mod system_call;
 mod task;
 mod thread_info;
 mod tracee;
+mod trigger;
 mod truth;
 
 pub use filter::{BadRange, Range};
 pub use options::{Engine, RecordOptions};
 pub use part::Part;
+pub use switch::{Missing, Unreached};
 pub use thread_info::ThreadInfo;
 pub use tracee::Ending;
+pub use trigger::{BadTrigger, Trigger};
 
 use std::{fmt, io, path::PathBuf};
 
@@ -94,6 +106,8 @@ pub struct Recording {
     /// How many processes were forked that are not recorded, because the emulator did not report them before they
     /// ended.
     pub unreported: u32,
+    /// What was to start or to stop tracing and was not reached.
+    pub unreached: Vec<Unreached>,
 }
 
 /// Why a part of a recording, or all of it, ended.
@@ -107,18 +121,21 @@ pub enum Cause {
     Changed,
     /// The limit of traced instructions was reached; the program continued.
     Limit,
+    /// What was to stop tracing was reached, and nothing starts it again; the program continued.
+    Stop,
     /// The recording process received this signal; the program continued if the signal allowed it.
     Signal(i32),
 }
 
 impl fmt::Display for Cause {
-    /// `over`, `exec`, `changed`, `limit` or `signal N`.
+    /// `over`, `exec`, `changed`, `limit`, `stop` or `signal N`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Over => f.write_str("over"),
             Self::Exec => f.write_str("exec"),
             Self::Changed => f.write_str("changed"),
             Self::Limit => f.write_str("limit"),
+            Self::Stop => f.write_str("stop"),
             Self::Signal(signal) => write!(f, "signal {signal}"),
         }
     }
@@ -174,6 +191,13 @@ pub enum RecordError {
         /// Why.
         error: io::Error,
     },
+    /// The process that is to be recorded cannot be attached to.
+    Attach {
+        /// Its number.
+        pid: i32,
+        /// Why.
+        error: io::Error,
+    },
     /// The program cannot be stepped.
     Step {
         /// Where the program is, if that is known.
@@ -200,6 +224,8 @@ pub enum RecordError {
         /// The number of ranges that were given.
         wanted: usize,
     },
+    /// The emulator cannot do what the options ask for.
+    Emulator(&'static str),
     /// The trace cannot be written.
     Write(io::Error),
     /// A file or directory cannot be written.
@@ -218,12 +244,27 @@ impl RecordError {
     }
 }
 
+fn is_of_no_process(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT))
+}
+
 impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             // The system's message is the error's source.
             Self::Prepare(_) => f.write_str("this process cannot prepare to record"),
             Self::Start { program, .. } => write!(f, "{program} cannot be started"),
+            Self::Attach { pid, error } if error.kind() == io::ErrorKind::PermissionDenied => write!(
+                f,
+                "process {pid} cannot be attached to: it must be yours, and nobody else may trace it; \
+                 /proc/sys/kernel/yama/ptrace_scope may allow it to root only"
+            ),
+            Self::Attach { pid, error }
+                if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT)) =>
+            {
+                write!(f, "there is no process {pid}")
+            }
+            Self::Attach { pid, .. } => write!(f, "process {pid} cannot be attached to"),
             Self::Step { ip: Some(ip), .. } => write!(f, "the program cannot be stepped at {ip:#x}"),
             Self::Step { ip: None, .. } => f.write_str("the program cannot be stepped"),
             Self::NoCode { ip } => write!(f, "the code executed at {ip:#x} cannot be read"),
@@ -239,6 +280,7 @@ impl fmt::Display for RecordError {
                      profile"
                 )
             }
+            Self::Emulator(why) => write!(f, "not in the emulator: {why}; use --engine stepping"),
             Self::Write(_) => f.write_str("the trace cannot be written"),
             Self::File { path, .. } => write!(f, "{} cannot be written", path.display()),
         }
@@ -248,9 +290,13 @@ impl fmt::Display for RecordError {
 impl std::error::Error for RecordError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Start { error, .. } | Self::Step { error, .. } | Self::File { error, .. } => Some(error),
+            Self::Attach { error, .. } if is_of_no_process(error) => None,
+            Self::Start { error, .. }
+            | Self::Attach { error, .. }
+            | Self::Step { error, .. }
+            | Self::File { error, .. } => Some(error),
             Self::Prepare(error) | Self::Write(error) => Some(error),
-            Self::NoCode { .. } | Self::Refused { .. } | Self::Ranges { .. } => None,
+            Self::NoCode { .. } | Self::Refused { .. } | Self::Ranges { .. } | Self::Emulator(_) => None,
         }
     }
 }
@@ -271,6 +317,12 @@ mod tests {
                 "the program cannot be stepped at 0x1000",
                 true,
             ),
+            (RecordError::Attach { pid: 7, error: error() }, "process 7 cannot be attached to", true),
+            (
+                RecordError::Attach { pid: 7, error: io::Error::from_raw_os_error(libc::ESRCH) },
+                "there is no process 7",
+                false,
+            ),
             (RecordError::Step { ip: None, error: error() }, "the program cannot be stepped", true),
             (RecordError::NoCode { ip: 0x1000 }, "the code executed at 0x1000 cannot be read", false),
             (
@@ -282,6 +334,11 @@ mod tests {
             (
                 RecordError::Ranges { most: 2, wanted: 3 },
                 "3 ranges to trace, but the profile's processor has 2: give fewer, or choose another profile",
+                false,
+            ),
+            (
+                RecordError::Emulator("it is new"),
+                "not in the emulator: it is new; use --engine stepping",
                 false,
             ),
             (RecordError::Write(error()), "the trace cannot be written", true),

@@ -1,6 +1,6 @@
 //! What to record and how.
 
-use super::Range;
+use super::{Range, Trigger};
 use pugmark_decoder_core::errata::Cpu;
 use pugmark_model::intel::IntelProfile;
 use std::{ffi::OsString, path::PathBuf};
@@ -8,8 +8,10 @@ use std::{ffi::OsString, path::PathBuf};
 /// What to record and how.
 #[derive(Clone, Debug)]
 pub struct RecordOptions {
-    /// The program's name and its arguments.
+    /// The program's name and its arguments; none, if `pid` is given.
     pub program: Vec<OsString>,
+    /// The running process to record, instead of a program that is started. It goes on after the recording.
+    pub pid: Option<i32>,
     /// The directory for the files; it is created if it does not exist.
     pub out: PathBuf,
     /// The processor.
@@ -29,6 +31,11 @@ pub struct RecordOptions {
     pub long_tnt: bool,
     /// The addresses to trace; all, if empty.
     pub ranges: Vec<Range>,
+    /// What starts the tracing of a task; nothing is traced before. If it is `None`, all is traced from the begin.
+    pub start: Option<Trigger>,
+    /// What stops the tracing of a task, until `start` starts it again. Without `start` it ends all tracing, as `limit`
+    /// does.
+    pub stop: Option<Trigger>,
     /// Whether to trace the threads and children that the program starts as well, each by its own processor.
     pub follow: bool,
     /// The number of instructions, of all tasks together, after which tracing ends. The program continues.
@@ -59,6 +66,7 @@ impl RecordOptions {
     pub fn new<S: Into<OsString>>(program: impl IntoIterator<Item = S>) -> Self {
         Self {
             program: program.into_iter().map(Into::into).collect(),
+            pid: None,
             out: "pugmark-record".into(),
             profile: IntelProfile::by_name("skylake").unwrap_or(&IntelProfile::all()[0]),
             tsc: false,
@@ -68,6 +76,8 @@ impl RecordOptions {
             ret_compression: true,
             long_tnt: false,
             ranges: vec![],
+            start: None,
+            stop: None,
             follow: true,
             limit: None,
             aslr: false,

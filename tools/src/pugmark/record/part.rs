@@ -55,22 +55,22 @@ pub(super) struct OpenPart<T> {
 }
 
 impl<T: Truth> OpenPart<T> {
-    /// Begins a part.
+    /// Begins a part. With the clock comes whether the program is in the kernel.
     pub(super) fn begin(
         options: &RecordOptions,
         place: PartNumber,
         (program, thread): (String, ThreadInfo),
         ranges: Vec<(u64, u64)>,
-        clock: Clock,
+        time: (Clock, bool),
         truth: T,
     ) -> Result<Self, RecordError> {
         let dir = place.directory(&options.out);
         fs::create_dir_all(&dir).map_err(|error| RecordError::File { path: dir.clone(), error })?;
         let path = dir.join(TRACE);
         let file = File::create(&path).map_err(|error| RecordError::File { path, error })?;
-        let tsc_first = clock.get();
-        let hardware =
-            Hardware::start(options, &ranges, clock, BufWriter::with_capacity(WRITTEN_AT_ONCE, file), truth)?;
+        let tsc_first = time.0.get();
+        let out = BufWriter::with_capacity(WRITTEN_AT_ONCE, file);
+        let hardware = Hardware::start(options, &ranges, time, out, truth)?;
         Ok(Self { task: place.task, dir, program, thread, tsc_first, ranges, hardware })
     }
 

@@ -5,13 +5,16 @@ use super::{
     hardware::{self, Clock},
     index, part,
     signals::Signals,
+    switch::{Switch, Triggers},
     task::{Outcome, Task},
+    thread_info,
     tracee::{OneCpu, Stop, Tracee, wait_any},
 };
 use libc::pid_t;
 use std::{
     collections::{HashMap, HashSet},
     ffi::c_int,
+    io,
     rc::Rc,
     time::SystemTime,
 };
@@ -33,6 +36,7 @@ pub(super) struct Recorder<'a> {
     address_spaces: u32,
     /// Why nothing more is traced, although the program continues. Each task is then detached at its next stop.
     tracing_ended: Option<Cause>,
+    triggers: Rc<Triggers>,
     parts: Vec<Part>,
     signals: Option<Signals>,
     _cpu: OneCpu,
@@ -43,16 +47,68 @@ const PROGRESS_EVERY: u64 = 4096;
 
 impl<'a> Recorder<'a> {
     pub(super) fn start(options: &'a RecordOptions) -> Result<Self, RecordError> {
+        if let Some(pid) = options.pid {
+            return Self::attach(options, pid);
+        }
         let program =
             options.program.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let cpu = OneCpu::new().map_err(RecordError::Prepare)?;
         let tracee = Tracee::start(&options.program, options.aslr, options.follow)
             .map_err(|error| RecordError::Start { program, error })?;
         // Only now, so that the program has started with the signal actions from before.
-        let signals = options.signals.then(Signals::new).transpose().map_err(RecordError::Prepare)?;
+        let mut recorder = Self::new(options, tracee.pid, cpu)?;
+        let switch = Switch::new(recorder.triggers.clone());
+        recorder.add_task(tracee, 1, switch)?;
+        recorder.resume_task(recorder.main)?;
+        Ok(recorder)
+    }
+
+    /// Attaches to a process, with all of its threads if the options say so.
+    fn attach(options: &'a RecordOptions, pid: pid_t) -> Result<Self, RecordError> {
+        let failed = |error| RecordError::Attach { pid, error };
+        if thread_info::process_of(pid).map_err(failed)? != pid {
+            return Err(failed(io::Error::other("it is a thread of another process")));
+        }
+        let cpu = OneCpu::new().map_err(RecordError::Prepare)?;
+        let mut recorder = Self::new(options, pid, cpu)?;
+        let mut attached = vec![Tracee::attach(pid, options.follow).map_err(failed)?];
+        // Threads may begin meanwhile. Those that begin in a thread that is attached are attached by the system.
+        let mut is_new = options.follow;
+        while std::mem::take(&mut is_new) {
+            for thread in thread_info::threads_of(pid).map_err(failed)? {
+                if attached.iter().any(|tracee| tracee.pid == thread) || thread_info::is_traced_here(thread) {
+                    continue;
+                }
+                match Tracee::attach(thread, true) {
+                    Ok(tracee) => (is_new, _) = (true, attached.push(tracee)),
+                    // It has ended, or it was attached since.
+                    Err(error) if thread_info::process_of(thread).is_err() => drop(error),
+                    Err(_) if thread_info::is_traced_here(thread) => {}
+                    Err(error) => return Err(failed(error)),
+                }
+            }
+        }
+        for tracee in attached {
+            let thread = tracee.pid;
+            let stop = tracee.wait().map_err(failed)?;
+            if let Stop::Ended(ending) = stop {
+                recorder.handle_stop(thread, Stop::Ended(ending))?;
+                continue;
+            }
+            let switch = Switch::new(recorder.triggers.clone());
+            match recorder.add_task(tracee, 1, switch) {
+                Err(error) if error.is_of_a_killed_task() => {}
+                added => added.and_then(|()| recorder.handle_stop(thread, stop))?,
+            }
+        }
+        Ok(recorder)
+    }
+
+    fn new(options: &'a RecordOptions, main: pid_t, cpu: OneCpu) -> Result<Self, RecordError> {
+        let started_here = options.pid.is_none();
+        let signals = options.signals.then(|| Signals::new(started_here)).transpose();
         part::remove_parts(&options.out);
-        let main = tracee.pid;
-        let mut recorder = Self {
+        Ok(Self {
             options,
             tasks: HashMap::new(),
             early_stops: HashMap::new(),
@@ -63,22 +119,20 @@ impl<'a> Recorder<'a> {
             tasks_started: 0,
             address_spaces: 1,
             tracing_ended: None,
+            triggers: Triggers::new(options),
             parts: vec![],
-            signals,
+            signals: signals.map_err(RecordError::Prepare)?,
             _cpu: cpu,
-        };
-        recorder.add_task(tracee, 1)?;
-        Ok(recorder)
+        })
     }
 
     pub(super) fn run(mut self, progress: &mut dyn FnMut(RecordProgress)) -> Result<Recording, RecordError> {
         let mut steps = 0;
-        self.resume_task(self.main)?;
         let ending = loop {
-            if let Some(ending) = self.ending
-                && self.tasks.is_empty()
-            {
-                break ending;
+            match self.ending {
+                Some(ending) if self.tasks.is_empty() => break ending,
+                None if self.tasks.is_empty() && self.options.pid.is_some() => break Ending::GoesOn,
+                _ => {}
             }
             let stopped = wait_any().map_err(|error| RecordError::Step { ip: None, error })?;
             if let Some(signal) = self.signals.as_ref().and_then(Signals::take) {
@@ -101,6 +155,7 @@ impl<'a> Recorder<'a> {
             cause,
             not_followed: vec![],
             unreported: 0,
+            unreached: self.triggers.unreached(),
         })
     }
 
@@ -114,6 +169,14 @@ impl<'a> Recorder<'a> {
                 _ => drop(self.early_stops.insert(pid, stop)),
             }
             return Ok(());
+        }
+        if stop == Stop::Paused && thread_info::has_pending_trap(pid) {
+            // Its step is over, which it will report next. Whoever is let go before that dies by the signal.
+            return self
+                .with_task(pid, |task| {
+                    task.tracee.run(0).map_err(|error| RecordError::Step { ip: None, error })
+                })
+                .map(drop);
         }
         match stop {
             Stop::Started { task, shares_memory } => {
@@ -143,6 +206,9 @@ impl<'a> Recorder<'a> {
             if self.tracing_ended.is_none() && self.limit_reached() {
                 self.end_tracing(Cause::Limit)?;
             }
+            if self.tracing_ended.is_none() && self.triggers.ended() {
+                self.end_tracing(Cause::Stop)?;
+            }
             if self.tracing_ended.is_some() {
                 self.with_task(pid, |task| {
                     task.tracee.detach(task.signal).map_err(|error| RecordError::Step { ip: None, error })
@@ -159,7 +225,12 @@ impl<'a> Recorder<'a> {
     /// Ends all tracing.
     fn end_tracing(&mut self, cause: Cause) -> Result<(), RecordError> {
         self.tracing_ended = Some(cause);
-        self.tasks.values_mut().try_for_each(|task| task.finish(cause))
+        self.tasks.values_mut().try_for_each(|task| task.finish(cause))?;
+        if self.options.pid.is_some() {
+            // They are let go when they stop, and those that wait in the kernel would not.
+            self.tasks.values().try_for_each(|task| task.tracee.interrupt()).map_err(RecordError::Prepare)?;
+        }
+        Ok(())
     }
 
     /// Handles a signal that asks this process to end: ends the recording and passes the signal to the program.
@@ -170,6 +241,9 @@ impl<'a> Recorder<'a> {
         }
         if self.tracing_ended.is_none() {
             self.end_tracing(Cause::Signal(signal))?;
+        }
+        if self.options.pid.is_some() {
+            return Ok(());
         }
         for process in processes {
             // SAFETY: it takes numbers. The process was not yet waited for to its end, so the number is still its own.
@@ -208,7 +282,9 @@ impl<'a> Recorder<'a> {
                 self.address_spaces
             }
         };
-        match self.add_task(tracee, space) {
+        let switch = self.tasks.get(&parent).map(|parent| parent.switch.clone());
+        let switch = switch.unwrap_or_else(|| Switch::new(self.triggers.clone()));
+        match self.add_task(tracee, space, switch) {
             Err(error) if error.is_of_a_killed_task() => return Ok(()),
             added => added?,
         }
@@ -247,10 +323,11 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    fn add_task(&mut self, tracee: Tracee, space: u32) -> Result<(), RecordError> {
+    fn add_task(&mut self, tracee: Tracee, space: u32, switch: Switch) -> Result<(), RecordError> {
         self.tasks_started += 1;
         let pid = tracee.pid;
-        let task = Task::new(self.options, self.tasks_started, space, self.clock.clone(), tracee)?;
+        let begin = (self.clock.clone(), switch);
+        let task = Task::new(self.options, self.tasks_started, space, begin, tracee)?;
         self.tasks.insert(pid, task);
         Ok(())
     }
@@ -275,9 +352,43 @@ impl<'a> Recorder<'a> {
     }
 }
 
+impl Recorder<'_> {
+    /// Lets the tasks that are left go on without being traced, after an error.
+    fn let_go(&mut self) {
+        let mut left: HashSet<pid_t> = self.tasks.keys().chain(self.early_stops.keys()).copied().collect();
+        self.tasks.values().for_each(|task| drop(task.tracee.interrupt()));
+        // Who has stopped and was waited for is not reported once more.
+        left.retain(|task| !let_go(*task, 0));
+        while !left.is_empty() {
+            match wait_any() {
+                Ok(Some((task, Stop::Signal(signal)))) if let_go(task, signal) => drop(left.remove(&task)),
+                Ok(Some((task, Stop::Ended(_)))) => drop(left.remove(&task)),
+                Ok(Some((task, _))) if let_go(task, 0) => drop(left.remove(&task)),
+                Ok(_) => {}
+                // There are none left.
+                Err(_) => break,
+            }
+        }
+    }
+}
+
+/// Lets a task go if it has stopped, and says whether it has. Whose step is over and not reported goes on to report it.
+fn let_go(task: pid_t, signal: c_int) -> bool {
+    let Ok(tracee) = Tracee::of_traced_thread(task) else { return true };
+    let _ = tracee.set_breakpoint(None);
+    if thread_info::has_pending_trap(task) {
+        let _ = tracee.run(0);
+        return false;
+    }
+    tracee.try_detach(signal)
+}
+
 impl Drop for Recorder<'_> {
-    /// Kills the tasks that are left.
+    /// Kills the tasks that are left, or lets them go if they were there before.
     fn drop(&mut self) {
+        if self.options.pid.is_some() {
+            return self.let_go();
+        }
         let mut left: HashSet<pid_t> = self.tasks.keys().chain(self.early_stops.keys()).copied().collect();
         if self.ending.is_none() {
             left.insert(self.main);

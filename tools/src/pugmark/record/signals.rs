@@ -4,7 +4,7 @@ use std::{
     ffi::{c_int, c_void},
     io,
     mem::MaybeUninit,
-    sync::atomic::{AtomicI32, Ordering},
+    sync::atomic::{AtomicBool, AtomicI32, Ordering},
 };
 
 /// The signals that by default end a process and that people send for this purpose.
@@ -16,6 +16,9 @@ const SI_KERNEL: c_int = 0x80;
 /// The last signal that was not taken yet; 0 if there is none.
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
 
+/// The program gets the signals of this process's terminal, too.
+static SHARES_TERMINAL: AtomicBool = AtomicBool::new(true);
+
 /// As long as this exists, signals to the process are noted instead of ending it.
 #[derive(Debug)]
 pub(super) struct Signals {
@@ -23,8 +26,10 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    pub(super) fn new() -> io::Result<Self> {
+    /// A program that was started here shares the terminal with this process.
+    pub(super) fn new(shares_terminal: bool) -> io::Result<Self> {
         RECEIVED.store(0, Ordering::Relaxed);
+        SHARES_TERMINAL.store(shares_terminal, Ordering::Relaxed);
         let mut signals = Self { before: vec![] };
         for signal in ENDING {
             // A signal that is ignored, for example because of nohup, stays ignored.
@@ -85,7 +90,8 @@ extern "C" fn note(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     let code = unsafe { (*info).si_code };
     // A key at the terminal sends the signal to the program as well, and how the program reacts is part of the
     // recording.
-    if code == SI_KERNEL && matches!(signal, libc::SIGINT | libc::SIGQUIT) {
+    let from_key = code == SI_KERNEL && matches!(signal, libc::SIGINT | libc::SIGQUIT);
+    if from_key && SHARES_TERMINAL.load(Ordering::Relaxed) {
         return;
     }
     RECEIVED.store(signal, Ordering::Relaxed);
@@ -128,6 +134,13 @@ mod tests {
         drop(signals);
         // A signal that came before is not one of this recording.
         RECEIVED.store(libc::SIGTERM, Ordering::Relaxed);
-        assert_eq!(Signals::new().expect("handlers are set").take(), None);
+        let signals = Signals::new(false).expect("handlers are set");
+        assert_eq!(signals.take(), None);
+        // A process that ran before has a terminal of its own.
+        // SAFETY: zeros are valid, because all fields are numbers.
+        let mut info: libc::siginfo_t = unsafe { MaybeUninit::zeroed().assume_init() };
+        info.si_code = SI_KERNEL;
+        note(libc::SIGINT, &raw mut info, std::ptr::null_mut());
+        assert_eq!(signals.take(), Some(libc::SIGINT));
     }
 }

@@ -9,6 +9,8 @@ use super::{
     instruction::Special,
     maps::{TaskMapping, VSYSCALL},
     part::{OpenPart, PartNumber},
+    switch::{Switch, Turn, Untraced},
+    system_call::{SI_KERNEL, SYSTEM_CALL_LEN, USER32_CS, can_map_code, can_rename, fault, must_restart},
     thread_info::{self, ThreadInfo},
     tracee::{Registers, Stop, Tracee},
 };
@@ -33,6 +35,11 @@ pub(super) struct Task<'a> {
     /// Another task has changed what is mapped.
     pub(super) mappings_outdated: bool,
     part: Option<OpenPart<AddressHash>>,
+    /// Whether the task is traced now. Without a part it is not, even if the switch is on.
+    pub(super) switch: Switch,
+    /// The switch was asked about the next instruction.
+    is_switched: bool,
+    untraced: Untraced,
     pub(super) parts: Vec<Part>,
     /// Nothing more is to be traced.
     finished: bool,
@@ -45,8 +52,13 @@ pub(super) struct Task<'a> {
     restart: bool,
     /// The step in progress.
     step: Step,
+    /// When it began.
+    step_begun: u64,
     /// The SIGSTOP with which a task begins is still to come.
     pub(super) begins_with_stop: bool,
+    /// It runs at the processor's speed to where tracing starts, instead of being stepped.
+    runs: bool,
+    has_breakpoint: bool,
 }
 
 /// What must be known of a step when it ends.
@@ -71,16 +83,13 @@ pub(super) enum Outcome {
     Over(Ending),
 }
 
-/// The segment of 32-bit user code.
-const USER32_CS: u64 = 0x23;
-
 impl<'a> Task<'a> {
-    /// Makes a task that has just begun and is stopped before its first instruction.
+    /// Makes a task that is stopped before its first instruction, or wherever it is.
     pub(super) fn new(
         options: &'a RecordOptions,
         number: u32,
         space: u32,
-        clock: Clock,
+        (clock, switch): (Clock, Switch),
         tracee: Tracee,
     ) -> Result<Self, RecordError> {
         let mut task = Self {
@@ -89,10 +98,13 @@ impl<'a> Task<'a> {
             space,
             process: tracee.pid,
             tracee,
+            untraced: Untraced::new(clock.clone()),
             clock,
             code: CodeSnapshots::default(),
             mappings_outdated: false,
             part: None,
+            switch,
+            is_switched: false,
             parts: vec![],
             finished: false,
             ip: 0,
@@ -100,10 +112,15 @@ impl<'a> Task<'a> {
             signal: 0,
             restart: false,
             step: Step::default(),
+            step_begun: 0,
             begins_with_stop: false,
+            runs: false,
+            has_breakpoint: false,
         };
         let registers = task.registers()?;
         task.set_position(&registers);
+        // Who waits in the kernel makes the system call once more.
+        task.restart = must_restart(&registers);
         task.process = task.or_step_error(thread_info::process_of(task.tracee.pid))?;
         task.refresh()?;
         Ok(task)
@@ -126,6 +143,12 @@ impl<'a> Task<'a> {
             self.refresh()?;
         }
         let at = self.ip;
+        if self.signal == 0 && !self.restart && !std::mem::replace(&mut self.is_switched, true) {
+            self.turn()?;
+        }
+        if self.run()? {
+            return Ok(true);
+        }
         let bytes = self.fetch(at)?;
         let special = Special::of(bytes.as_slice(), self.mode);
         if let Some(pop @ Special::PopFlags { .. }) = special
@@ -140,16 +163,67 @@ impl<'a> Task<'a> {
         let vsyscall_return = if VSYSCALL.contains(&at) { Some(self.return_address()?) } else { None };
         let delivered = std::mem::take(&mut self.signal);
         self.step = Step { special, bytes, vsyscall_return, delivered };
+        self.step_begun = self.clock.get();
         self.or_step_error(self.tracee.step(delivered)).map(|()| true)
     }
 
     /// Continues the step in progress, which the start of another task interrupted.
     pub(super) fn continue_step(&self) -> Result<(), RecordError> {
-        self.or_step_error(self.tracee.step(0))
+        self.or_step_error(if self.runs { self.tracee.run(0) } else { self.tracee.step(0) })
+    }
+
+    /// Lets the task run to where its tracing starts, if that is known and what is executed before does not matter.
+    /// Returns false otherwise.
+    fn run(&mut self) -> Result<bool, RecordError> {
+        if !self.switch.can_run() || self.restart {
+            return Ok(false);
+        }
+        let place = self.switch.place();
+        // The processor would stop at once where it is, and a system that has no breakpoints must step.
+        if place == Some(self.ip) || place.is_some() && self.tracee.set_breakpoint(place).is_err() {
+            return Ok(false);
+        }
+        (self.runs, self.has_breakpoint) = (true, place.is_some());
+        let signal = std::mem::take(&mut self.signal);
+        self.or_step_error(self.tracee.run(signal)).map(|()| true)
+    }
+
+    /// Handles a stop of a task that ran.
+    fn handle_stop_of_run(&mut self, stop: Stop) -> Result<Outcome, RecordError> {
+        self.runs = false;
+        match stop {
+            Stop::Started { .. } => self.runs = true,
+            Stop::Ended(ending) => {
+                self.finish(Cause::Over)?;
+                return Ok(Outcome::Over(ending));
+            }
+            Stop::Exec => return self.exec(),
+            Stop::Trap | Stop::Signal(_) | Stop::Paused => {
+                if std::mem::take(&mut self.has_breakpoint) {
+                    self.or_step_error(self.tracee.set_breakpoint(None))?;
+                }
+                let registers = self.registers()?;
+                self.set_position(&registers);
+                self.restart = must_restart(&registers);
+                self.untraced.in_kernel = true;
+                let at_breakpoint = stop == Stop::Trap && self.signal_code()? == Some(libc::TRAP_HWBKPT);
+                match stop {
+                    Stop::Trap if !at_breakpoint => self.handle_signal(libc::SIGTRAP)?,
+                    Stop::Signal(signal) => self.handle_signal(signal)?,
+                    _ => {}
+                }
+                self.refresh()?;
+                return Ok(Outcome::Mapped);
+            }
+        }
+        Ok(Outcome::Stepped)
     }
 
     /// Handles the stop at which the step in progress has ended.
     pub(super) fn handle_stop(&mut self, stop: Stop) -> Result<Outcome, RecordError> {
+        if self.runs {
+            return self.handle_stop_of_run(stop);
+        }
         let Step { special, bytes, vsyscall_return, delivered } = std::mem::take(&mut self.step);
         match stop {
             Stop::Ended(ending) => {
@@ -164,7 +238,7 @@ impl<'a> Task<'a> {
                 return self.exec();
             }
             // The start of another task does not end this task's step.
-            Stop::Started { .. } => {}
+            Stop::Started { .. } | Stop::Paused => {}
             Stop::Signal(libc::SIGSTOP) if std::mem::take(&mut self.begins_with_stop) => {}
             Stop::Signal(signal) => self.handle_signal(signal)?,
             Stop::Trap if delivered != 0 && self.signal_code()? == Some(libc::SIGTRAP) => {
@@ -230,6 +304,7 @@ impl<'a> Task<'a> {
             Some(Special::LoadsSs) => {
                 self.retire(at + self.len(bytes), bytes)?;
                 if self.ip != next {
+                    self.turn()?;
                     let bytes = self.fetch(self.ip)?;
                     self.retire(next, bytes)?;
                 }
@@ -237,10 +312,7 @@ impl<'a> Task<'a> {
             Some(Special::Far) => {
                 let (before, registers) = (self.mode, self.registers()?);
                 self.set_position(&registers);
-                let after = Next::User(self.ip, self.mode);
-                if let Some(part) = &mut self.part {
-                    part.hardware.retire((at, before), after, bytes.as_slice())?;
-                }
+                self.executed((at, before), Next::User(self.ip, self.mode), bytes)?;
             }
             Some(Special::PushFlags) => {
                 self.or_step_error(flags::clear_pushed_trap_flag(&self.tracee))?;
@@ -256,23 +328,69 @@ impl<'a> Task<'a> {
         if bytes.as_slice().is_empty() {
             return Err(RecordError::NoCode { ip: self.ip });
         }
-        if let Some(part) = &mut self.part {
-            part.hardware.retire((self.ip, self.mode), Next::User(next, self.mode), bytes.as_slice())?;
-        }
+        self.executed((self.ip, self.mode), Next::User(next, self.mode), bytes)?;
         self.ip = next;
         Ok(())
     }
 
-    /// Reports that the instruction took the program to the kernel, if it is of a kind that does.
-    fn enter_kernel(&mut self, special: Option<Special>, bytes: FetchedBytes) -> Result<(), RecordError> {
-        let (Some(part), at) = (&mut self.part, (self.ip, self.mode)) else { return Ok(()) };
-        match special {
-            Some(Special::SystemCall) => part.hardware.retire(at, Next::Kernel, bytes.as_slice()),
-            Some(Special::Interrupt { vector }) => {
-                part.hardware.deliver(DeliveryKind::SoftwareInterrupt, vector, at)
+    /// Reports an instruction that was executed to the hardware, if the task is traced.
+    fn executed(&mut self, at: (u64, ExecMode), next: Next, bytes: FetchedBytes) -> Result<(), RecordError> {
+        match &mut self.part {
+            Some(part) if self.switch.is_on() => part.hardware.retire(at, next, bytes.as_slice())?,
+            _ => self.untraced.pass(1, next == Next::Kernel),
+        }
+        self.switch.pass(1);
+        self.is_switched = false;
+        Ok(())
+    }
+
+    /// Reports an interrupt or exception to the hardware, if the task is traced.
+    fn interrupted(&mut self, kind: DeliveryKind, vector: u8) -> Result<(), RecordError> {
+        self.is_switched = false;
+        match &mut self.part {
+            Some(part) if self.switch.is_on() => part.hardware.deliver(kind, vector, (self.ip, self.mode)),
+            _ => {
+                self.untraced.pass(1, true);
+                Ok(())
+            }
+        }
+    }
+
+    fn in_kernel(&self) -> bool {
+        match &self.part {
+            Some(part) if self.switch.is_on() => part.hardware.in_kernel(),
+            _ => self.untraced.in_kernel,
+        }
+    }
+
+    /// Starts or stops tracing before the instruction at `self.ip`, if that is where.
+    fn turn(&mut self) -> Result<(), RecordError> {
+        match (self.switch.turn_before(self.ip), &mut self.part) {
+            (Some(Turn::On), Some(part)) => part.hardware.turn_on(self.untraced.in_kernel),
+            (Some(Turn::On), None) if !self.finished => {
+                let mappings = self.mappings()?;
+                self.begin_part(&mappings)
+            }
+            (Some(Turn::Off), Some(part)) => {
+                self.untraced.in_kernel = part.hardware.turn_off((self.ip, self.mode))?;
+                Ok(())
             }
             _ => Ok(()),
         }
+    }
+
+    /// Reports that the instruction took the program to the kernel, if it is of a kind that does.
+    fn enter_kernel(&mut self, special: Option<Special>, bytes: FetchedBytes) -> Result<(), RecordError> {
+        // A step that leads to the kernel ends when the program returns. Other tasks have gone on meanwhile.
+        let waited = self.clock.get() - self.step_begun;
+        self.clock.set(self.step_begun);
+        let entered = match special {
+            Some(Special::SystemCall) => self.executed((self.ip, self.mode), Next::Kernel, bytes),
+            Some(Special::Interrupt { vector }) => self.interrupted(DeliveryKind::SoftwareInterrupt, vector),
+            _ => Ok(()),
+        };
+        self.clock.set(self.clock.get() + waited);
+        entered
     }
 
     /// Handles that a signal is about to be delivered. The instruction at `self.ip` was not executed.
@@ -280,13 +398,12 @@ impl<'a> Task<'a> {
         // A stop without signal information is a group stop, caused by a signal like SIGSTOP. It is not a signal.
         let Some(code) = self.signal_code()? else { return Ok(()) };
         self.signal = signal;
-        let Some(part) = &mut self.part else { return Ok(()) };
-        let at = (self.ip, self.mode);
+        self.switch.receive(signal);
         if let Some(vector) = fault(signal, code) {
             self.restart = false;
-            part.hardware.deliver(DeliveryKind::Fault, vector, at)?;
-        } else if !part.hardware.in_kernel() {
-            part.hardware.deliver(DeliveryKind::Interrupt, TIMER_VECTOR, at)?;
+            self.interrupted(DeliveryKind::Fault, vector)?;
+        } else if !self.in_kernel() {
+            self.interrupted(DeliveryKind::Interrupt, TIMER_VECTOR)?;
         }
         Ok(())
     }
@@ -294,10 +411,9 @@ impl<'a> Task<'a> {
     /// Handles a call into the vsyscall page: the fetch faults, the kernel does what the call requests and returns to
     /// the caller, and the step ends there.
     fn finish_vsyscall(&mut self, back: u64) -> Result<Outcome, RecordError> {
-        if let Some(part) = &mut self.part {
-            part.hardware.deliver(DeliveryKind::Fault, PAGE_FAULT, (self.ip, self.mode))?;
-        }
+        self.interrupted(DeliveryKind::Fault, PAGE_FAULT)?;
         self.ip = back;
+        self.turn()?;
         let bytes = self.fetch(back)?;
         self.finish_step(Special::of(bytes.as_slice(), self.mode), bytes)
     }
@@ -313,7 +429,7 @@ impl<'a> Task<'a> {
             // The signal is handled before the first instruction.
             Stop::Signal(signal) => self.signal = self.signal_code()?.map_or(0, |_| signal),
             Stop::Ended(ending) => return self.finish(Cause::Over).map(|()| Outcome::Over(ending)),
-            Stop::Exec | Stop::Started { .. } => {
+            Stop::Exec | Stop::Started { .. } | Stop::Paused => {
                 return Err(error(io::Error::other("it did not stop where it begins")));
             }
         }
@@ -328,7 +444,12 @@ impl<'a> Task<'a> {
     fn fetch(&mut self, ip: u64) -> Result<FetchedBytes, RecordError> {
         for _ in 0..2 {
             let (code, tracee) = (&mut self.code, &self.tracee);
-            match code.fetch(ip, self.mode, &|address, out| tracee.read(address, out)) {
+            let read = |address: u64, out: &mut [u8]| tracee.read(address, out);
+            let fetched = match &self.part {
+                Some(_) if self.switch.is_on() => code.fetch(ip, self.mode, &read),
+                _ => Ok(code.look(ip, &read)),
+            };
+            match fetched {
                 Ok(bytes) if !bytes.as_slice().is_empty() => return Ok(bytes),
                 // Another thread has mapped it, or it is not mapped.
                 Ok(_) => self.refresh()?,
@@ -341,9 +462,15 @@ impl<'a> Task<'a> {
     /// Reads what is mapped now.
     fn refresh(&mut self) -> Result<(), RecordError> {
         let mappings = self.mappings()?;
+        if !self.switch.finds_by_address() {
+            let program = self.or_step_error(self.tracee.executable())?;
+            self.switch.find_places(&mappings, &program);
+        }
         let (code, tracee) = (&mut self.code, &self.tracee);
         match code.refresh(&mappings, &|address, out| tracee.read(address, out)) {
-            Ok(()) if self.part.is_none() && !self.finished => self.begin_part(&mappings),
+            Ok(()) if self.part.is_none() && !self.finished && self.switch.is_on() => {
+                self.begin_part(&mappings)
+            }
             Ok(()) => Ok(()),
             Err(Changed) => self.begin_next_part(),
         }
@@ -366,14 +493,8 @@ impl<'a> Task<'a> {
             let number = self.parts.len() + 1;
             let place = PartNumber { task: self.number, number };
             let thread = self.or_step_error(ThreadInfo::read(self.tracee.pid))?;
-            self.part = Some(OpenPart::begin(
-                self.options,
-                place,
-                (program, thread),
-                ranges,
-                self.clock.clone(),
-                AddressHash::new(),
-            )?);
+            let (who, time) = ((program, thread), (self.clock.clone(), self.untraced.in_kernel));
+            self.part = Some(OpenPart::begin(self.options, place, who, ranges, time, AddressHash::new())?);
         }
         Ok(())
     }
@@ -392,6 +513,7 @@ impl<'a> Task<'a> {
         self.ip = registers.rip;
         self.mode = if registers.cs == USER32_CS { ExecMode::Bits32 } else { ExecMode::Bits64 };
         self.restart = false;
+        self.is_switched = false;
     }
 
     /// Returns the length of the instruction at `self.ip`.
@@ -423,145 +545,5 @@ impl<'a> Task<'a> {
 
     fn or_step_error<T>(&self, result: io::Result<T>) -> Result<T, RecordError> {
         result.map_err(|error| RecordError::Step { ip: Some(self.ip), error })
-    }
-}
-
-/// The length of SYSCALL, SYSENTER and INT 80H.
-const SYSTEM_CALL_LEN: u64 = 2;
-/// `si_code` of a signal that the kernel sends for an exception.
-const SI_KERNEL: c_int = 0x80;
-
-/// Returns the vector of the exception that caused the signal with this `si_code`; `None` if the signal was sent.
-fn fault(signal: c_int, code: c_int) -> Option<u8> {
-    let vector = match signal {
-        libc::SIGSEGV | libc::SIGBUS => PAGE_FAULT,
-        libc::SIGILL => 6,
-        libc::SIGFPE => 0,
-        _ => return None,
-    };
-    // Signals sent by processes have a code of 0 or less.
-    (code > 0).then_some(vector)
-}
-
-/// Returns whether the system call was interrupted before it did its work. The program never sees these results:
-/// ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK.
-fn must_restart(registers: &Registers) -> bool {
-    registers.orig_rax as i64 >= 0 && matches!(-(registers.rax as i64), 512 | 513 | 514 | 516)
-}
-
-/// Returns whether the system call can have renamed the thread: prctl.
-fn can_rename(registers: &Registers) -> bool {
-    const PR_SET_NAME: u64 = 15;
-    match registers.cs {
-        USER32_CS => registers.orig_rax == 172 && registers.rbx == PR_SET_NAME,
-        _ => registers.orig_rax == 157 && registers.rdi == PR_SET_NAME,
-    }
-}
-
-/// Returns whether the system call can have changed which memory is executable.
-fn can_map_code(registers: &Registers) -> bool {
-    if registers.cs == USER32_CS {
-        // mmap, mprotect, mremap, mmap2, ipc (shmat), pkey_mprotect, shmat.
-        return matches!(registers.orig_rax, 90 | 125 | 163 | 192 | 117 | 380 | 397);
-    }
-    const PROT_EXEC: u64 = 4;
-    const MAP_FIXED: u64 = 0x10;
-    match registers.orig_rax {
-        // mmap.
-        9 => registers.rdx & PROT_EXEC != 0 || registers.r10 & MAP_FIXED != 0,
-        // mprotect, mremap, shmat, pkey_mprotect.
-        10 | 25 | 30 | 329 => true,
-        _ => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_some_system_calls_can_map_code() {
-        // The system call's number, and its third and fourth argument.
-        for (call, rdx, r10, expected) in [
-            (9, 4, 0, true),
-            (9, 7, 2, true),
-            (9, 3, 0x22, false),
-            (9, 3, 0x10, true),
-            (9, 0, 0x32, true),
-            (10, 1, 0, true),
-            (25, 0, 0, true),
-            (30, 0, 0, true),
-            (329, 0, 0, true),
-            (11, 4, 0x10, false),
-            (0, 4, 0x10, false),
-            (90, 4, 0x10, false),
-        ] {
-            // SAFETY: zeros are valid, because all fields are numbers.
-            let mut registers: Registers = unsafe { std::mem::zeroed() };
-            (registers.orig_rax, registers.rdx, registers.r10, registers.cs) = (call, rdx, r10, 0x33);
-            assert_eq!(can_map_code(&registers), expected, "{call} {rdx:x} {r10:x}");
-            registers.cs = USER32_CS;
-            assert_eq!(can_map_code(&registers), call == 90, "{call} of a 32-bit program");
-        }
-    }
-
-    #[test]
-    fn a_signal_for_an_exception_differs_from_one_that_was_sent() {
-        // The codes are SEGV_MAPERR and BUS_ADRERR, ILL_ILLOPN, FPE_INTDIV; SI_USER, SI_TKILL, SI_KERNEL.
-        for (signal, code, expected) in [
-            (libc::SIGSEGV, 1, Some(14)),
-            (libc::SIGSEGV, SI_KERNEL, Some(14)),
-            (libc::SIGBUS, 2, Some(14)),
-            (libc::SIGILL, 2, Some(6)),
-            (libc::SIGFPE, 1, Some(0)),
-            (libc::SIGSEGV, 0, None),
-            (libc::SIGILL, -6, None),
-            (libc::SIGALRM, SI_KERNEL, None),
-            (libc::SIGCHLD, 1, None),
-        ] {
-            assert_eq!(fault(signal, code), expected, "signal {signal}, code {code}");
-        }
-    }
-
-    fn registers(call: u64, result: i64, cs: u64) -> Registers {
-        // SAFETY: zeros are valid, because all fields are numbers.
-        let registers: Registers = unsafe { std::mem::zeroed() };
-        Registers { orig_rax: call, rax: result as u64, cs, ..registers }
-    }
-
-    #[test]
-    fn a_system_call_is_restarted_that_has_not_done_its_work() {
-        for (result, expected) in [
-            (512, true),
-            (513, true),
-            (514, true),
-            (515, false),
-            (516, true),
-            (511, false),
-            (4, false),
-            (0, false),
-        ] {
-            for call in [0, 35, u64::from(u32::MAX)] {
-                assert_eq!(must_restart(&registers(call, -result, 0x33)), expected, "{call}: {result}");
-            }
-            // There was no system call, or its result is no error.
-            assert!(!must_restart(&registers(u64::MAX, -result, 0x33)), "{result}");
-            assert!(!must_restart(&registers(0, result, 0x33)), "{result}");
-        }
-    }
-
-    #[test]
-    fn a_thread_gets_another_name_by_prctl_alone() {
-        // The system call, the first argument of a 64-bit and of a 32-bit program, and what is expected of each.
-        for (call, rdi, rbx, expected) in [
-            (157, 15, 0, [true, false]),
-            (157, 16, 15, [false, false]),
-            (172, 0, 15, [false, true]),
-            (172, 15, 16, [false, false]),
-            (1, 15, 15, [false, false]),
-        ] {
-            let of = |cs| can_rename(&Registers { rdi, rbx, ..registers(call, 0, cs) });
-            assert_eq!([0x33, USER32_CS].map(of), expected, "{call} {rdi} {rbx}");
-        }
     }
 }

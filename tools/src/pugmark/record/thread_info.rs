@@ -39,9 +39,41 @@ impl ThreadInfo {
 
 /// Returns the process of a thread that has not ended.
 pub(super) fn process_of(thread: pid_t) -> io::Result<pid_t> {
+    number(thread, "Tgid:")?
+        .ok_or_else(|| io::Error::other("the status of the thread does not name its process"))
+}
+
+/// Whether this process traces a thread.
+pub(super) fn is_traced_here(thread: pid_t) -> bool {
+    let tracer = number(thread, "TracerPid:").ok().flatten();
+    tracer == Some(std::process::id().cast_signed())
+}
+
+/// Whether a SIGTRAP has yet to be delivered to a thread.
+pub(super) fn has_pending_trap(thread: pid_t) -> bool {
+    let signals = status(thread, "SigPnd:").ok().flatten();
+    signals
+        .and_then(|set| u64::from_str_radix(&set, 16).ok())
+        .is_some_and(|set| set >> (libc::SIGTRAP - 1) & 1 != 0)
+}
+
+fn number(thread: pid_t, name: &str) -> io::Result<Option<pid_t>> {
+    Ok(status(thread, name)?.and_then(|number| number.parse().ok()))
+}
+
+/// Returns a line of the status of a thread.
+fn status(thread: pid_t, name: &str) -> io::Result<Option<String>> {
     let status = fs::read_to_string(format!("/proc/{thread}/status"))?;
-    let number = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
-    number.ok_or_else(|| io::Error::other("the status of the thread does not name its process"))
+    Ok(status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim().into())))
+}
+
+/// Returns the threads of a process that has not ended, the first one first.
+pub(super) fn threads_of(process: pid_t) -> io::Result<Vec<pid_t>> {
+    let names = fs::read_dir(format!("/proc/{process}/task"))?.map(|entry| Ok(entry?.file_name()));
+    let names = names.collect::<io::Result<Vec<_>>>()?;
+    let mut threads: Vec<pid_t> = names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
+    threads.sort_by_key(|thread| (*thread != process, *thread));
+    Ok(threads)
 }
 
 fn comm(thread: pid_t) -> io::Result<String> {

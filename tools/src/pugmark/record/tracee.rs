@@ -38,6 +38,8 @@ pub(super) enum Stop {
         /// Whether the new one sees the same memory.
         shares_memory: bool,
     },
+    /// It was told to stop, or a signal has stopped its whole process.
+    Paused,
     /// The thread has ended.
     Ended(Ending),
 }
@@ -49,6 +51,8 @@ pub enum Ending {
     Exit(i32),
     /// By this signal.
     Signal(i32),
+    /// It has not: the recording of a process that ran before ended first.
+    GoesOn,
 }
 
 impl Tracee {
@@ -76,10 +80,7 @@ impl Tracee {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             tracee.reopen_memory()?;
-            let mut options = libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACEEXEC;
-            if follow {
-                options |= libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
-            }
+            let options = libc::PTRACE_O_EXITKILL | events(follow);
             tracee.request(libc::PTRACE_SETOPTIONS, null_mut(), options as usize as *mut c_void)?;
             Ok(tracee)
         };
@@ -89,6 +90,19 @@ impl Tracee {
             unsafe { libc::kill(pid, libc::SIGKILL) };
             while wait(pid).is_ok_and(|(_, stop)| !matches!(stop, Stop::Ended(_))) {}
         })
+    }
+
+    /// Begins to trace a thread that runs, and tells it to stop. With `follow`, what it starts is stepped as well.
+    pub(super) fn attach(thread: pid_t, follow: bool) -> io::Result<Self> {
+        let tracee = Self::of_traced_thread(thread)?;
+        tracee.request(libc::PTRACE_SEIZE, null_mut(), events(follow) as usize as *mut c_void)?;
+        tracee.interrupt()?;
+        Ok(tracee)
+    }
+
+    /// Tells a thread to stop that this process has attached to.
+    pub(super) fn interrupt(&self) -> io::Result<()> {
+        self.resume(libc::PTRACE_INTERRUPT, 0)
     }
 
     /// Returns the thread with this number, which is already traced and will stop.
@@ -102,9 +116,35 @@ impl Tracee {
         self.resume(libc::PTRACE_SINGLESTEP, signal)
     }
 
+    /// Delivers `signal`, unless it is 0, and lets the thread run, at the processor's speed: to its next stop, which
+    /// may be at the breakpoint.
+    pub(super) fn run(&self, signal: c_int) -> io::Result<()> {
+        self.resume(libc::PTRACE_CONT, signal)
+    }
+
+    /// Sets the breakpoint before the instruction at an address, or removes it. Source: SDM vol. 3, "Debug Registers".
+    pub(super) fn set_breakpoint(&self, address: Option<u64>) -> io::Result<()> {
+        /// DR7: the breakpoint of DR0 is on; it is for instructions, as all its other bits are zero.
+        const ON: u64 = 1;
+        let set = |register: usize, value: u64| {
+            let offset = offset_of!(libc::user, u_debugreg) + register * size_of::<u64>();
+            self.request(libc::PTRACE_POKEUSER, offset as *mut c_void, value as *mut c_void).map(drop)
+        };
+        set(7, 0)?;
+        match address {
+            Some(address) => set(0, address).and_then(|()| set(7, ON)),
+            None => Ok(()),
+        }
+    }
+
     /// Delivers `signal`, unless it is 0, and lets the thread run without tracing it any more.
     pub(super) fn detach(&self, signal: c_int) -> io::Result<()> {
         self.resume(libc::PTRACE_DETACH, signal)
+    }
+
+    /// Delivers `signal`, unless it is 0, and lets the thread go if it has stopped; says whether it has.
+    pub(super) fn try_detach(&self, signal: c_int) -> bool {
+        self.request(libc::PTRACE_DETACH, null_mut(), signal as usize as *mut c_void).is_ok()
     }
 
     fn resume(&self, how: libc::c_uint, signal: c_int) -> io::Result<()> {
@@ -200,6 +240,12 @@ impl Tracee {
     }
 }
 
+/// The events at which a thread stops.
+fn events(follow: bool) -> c_int {
+    let started = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
+    libc::PTRACE_O_TRACEEXEC | if follow { started } else { 0 }
+}
+
 /// Waits for the next stop of any child of the calling thread, and returns the child's number with it; `None` if a
 /// signal to this process came first.
 pub(super) fn wait_any() -> io::Result<Option<(pid_t, Stop)>> {
@@ -236,6 +282,7 @@ fn wait_once(pid: pid_t) -> io::Result<(pid_t, Stop)> {
         (libc::SIGTRAP, libc::PTRACE_EVENT_EXEC) => Stop::Exec,
         (libc::SIGTRAP, libc::PTRACE_EVENT_FORK) => started(false)?,
         (libc::SIGTRAP, libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_VFORK) => started(true)?,
+        (_, libc::PTRACE_EVENT_STOP) => Stop::Paused,
         (libc::SIGTRAP, _) => Stop::Trap,
         (signal, _) => Stop::Signal(signal),
     };

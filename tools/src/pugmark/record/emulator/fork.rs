@@ -1,6 +1,6 @@
 //! What the plugin does when the program makes another process.
 
-use super::{IS_OFF, MAIN_ONLY, PluginProcess, THREADS, lock, ring_path, wire::Kind};
+use super::{IS_OFF, MAIN_ONLY, PluginProcess, THREADS, lock, ring_path, starter, wire::Kind};
 use std::{cell::Cell, ptr::null_mut, sync::atomic::Ordering::Relaxed};
 
 thread_local! {
@@ -32,6 +32,7 @@ pub(super) fn after_call(result: i64) {
 /// In a forked process: it needs rings of its own.
 pub(super) extern "C" fn forked() {
     FORKING.set(false);
+    starter::forked();
     let mut process = lock();
     // What is left of the other process's threads would write into its rings.
     THREADS.iter().for_each(|thread| thread.store(null_mut(), Relaxed));

@@ -24,7 +24,9 @@ mod tests;
 mod thread;
 
 use super::{
-    Cause, Ending, Part, RecordError, RecordOptions, RecordProgress, Recording, index, part, signals::Signals,
+    Cause, Ending, Part, RecordError, RecordOptions, RecordProgress, Recording, Trigger, index, part,
+    signals::Signals,
+    switch::{Switch, Triggers},
 };
 use hash_thread::HashThread;
 use plugin::wire::Ring;
@@ -66,6 +68,7 @@ struct Emulation<'a> {
     /// How many more instructions are to be traced.
     budget: Rc<Cell<u64>>,
     tracing_ended: Option<Cause>,
+    triggers: Rc<Triggers>,
     signals: Option<Signals>,
     started_at: SystemTime,
     /// Since when all that is known has ended.
@@ -119,9 +122,16 @@ pub(super) fn is_installed() -> bool {
     version.is_some_and(|version| (5..9).contains(&version))
 }
 
-/// Whether the emulator is installed and can execute the program.
+fn waits_for_signal(options: &RecordOptions) -> bool {
+    [&options.start, &options.stop].into_iter().any(|trigger| matches!(trigger, Some(Trigger::Signal(_))))
+}
+
+/// Whether the emulator is installed and can execute the program as the options ask for.
 pub(super) fn can_execute(options: &RecordOptions) -> bool {
-    is_installed() && command_line(Path::new("/"), options).is_ok()
+    options.pid.is_none()
+        && !waits_for_signal(options)
+        && is_installed()
+        && command_line(Path::new("/"), options).is_ok()
 }
 
 /// Returns the command line by which the emulator executes the program.
@@ -150,6 +160,12 @@ pub(super) fn record(
     options: &RecordOptions,
     progress: &mut dyn FnMut(RecordProgress),
 ) -> Result<Recording, RecordError> {
+    if options.pid.is_some() {
+        return Err(RecordError::Emulator("it starts programs, and cannot take over one that runs"));
+    }
+    if waits_for_signal(options) {
+        return Err(RecordError::Emulator("it does not report signals, which --start or --stop asks for"));
+    }
     let folder = Folder::new().map_err(RecordError::Prepare)?;
     let prepare =
         |name: &str, bytes: &[u8]| fs::write(folder.0.join(name), bytes).map_err(RecordError::Prepare);
@@ -169,7 +185,7 @@ pub(super) fn record(
     // SAFETY: between fork and exec it only makes a system call, which is allowed there.
     unsafe { command.pre_exec(before_exec) };
     let child = command.spawn().map_err(|error| RecordError::Start { program: EMULATOR.into(), error })?;
-    let signals = options.signals.then(Signals::new).transpose().map_err(RecordError::Prepare)?;
+    let signals = options.signals.then(|| Signals::new(true)).transpose().map_err(RecordError::Prepare)?;
     part::remove_parts(&options.out);
     Emulation::new(options, folder, child, signals).run(progress)
 }
@@ -196,6 +212,7 @@ impl<'a> Emulation<'a> {
             hash_thread: HashThread::new(),
             budget: Rc::new(options.limit.unwrap_or(u64::MAX).into()),
             tracing_ended: None,
+            triggers: Triggers::new(options),
             signals,
             started_at: SystemTime::now(),
             over_since: None,
@@ -220,7 +237,7 @@ impl<'a> Emulation<'a> {
             }
             any |= self.read_threads()?;
             if self.limit_reached() {
-                self.end_tracing(Cause::Limit)?;
+                self.end_tracing(if self.triggers.ended() { Cause::Stop } else { Cause::Limit })?;
             }
             let steps = self.count();
             let tasks = self.threads.iter().filter(|thread| !thread.over).count();
@@ -253,7 +270,8 @@ impl<'a> Emulation<'a> {
         let not_followed =
             self.threads.iter_mut().flat_map(|thread| std::mem::take(&mut thread.not_followed)).collect();
         let unreported = self.unreported();
-        Ok(Recording { parts, ending, cause, not_followed, unreported })
+        let unreached = self.triggers.unreached();
+        Ok(Recording { parts, ending, cause, not_followed, unreported, unreached })
     }
 
     fn count(&self) -> u64 {
@@ -333,13 +351,30 @@ impl<'a> Emulation<'a> {
                 self.threads_started
             }
         };
-        let mut thread = {
-            let truth = self.hash_thread.stream(self.threads.len());
-            Thread::new(self.options, number, ring, self.budget.clone(), truth)
-        };
+        let switch = self.switch_of_starter(&ring)?;
+        let truth = self.hash_thread.stream(self.threads.len());
+        let mut thread = Thread::new(self.options, number, ring, (self.budget.clone(), switch), truth);
         thread.over = self.tracing_ended.is_some();
         self.threads.push(thread);
         Ok(())
+    }
+
+    /// Returns the switch that a new thread begins with: as it was in the thread that has started it.
+    fn switch_of_starter(&mut self, ring: &Ring) -> Result<Switch, RecordError> {
+        let header = ring.header();
+        let (tid, start) = (header.starter.load(Relaxed), header.start.load(Relaxed));
+        // The number of a thread that has ended can be another one's.
+        let is_it = |thread: &Thread<'_>| {
+            let own = thread.ring.header();
+            own.tid.load(Relaxed) == tid && own.made.load(Relaxed) < header.made.load(Relaxed)
+        };
+        let Some(starter) = self.threads.iter().rposition(is_it).filter(|_| !self.triggers.is_empty()) else {
+            return Ok(Switch::new(self.triggers.clone()));
+        };
+        // It has written what leads there before it started this one.
+        while self.threads[starter].switch_at_start(start).is_none() && self.read_thread(starter)? {}
+        let starter = &self.threads[starter];
+        Ok(starter.switch_at_start(start).unwrap_or_else(|| starter.switch()).clone())
     }
 
     fn process_of(&self, pid: u32, generation: u32) -> Option<usize> {

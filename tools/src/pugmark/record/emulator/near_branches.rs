@@ -48,6 +48,12 @@ impl NotedBlocks {
 }
 
 impl NotedBlock {
+    /// Whether an address is in the block.
+    #[inline]
+    pub(super) fn contains(&self, address: u64) -> bool {
+        address.wrapping_sub(self.start) < self.end - self.start
+    }
+
     /// Whether all of the block is executed, and nothing but its end is the reason that the program continues at
     /// `next`.
     #[inline]

@@ -15,22 +15,29 @@
 
 #[path = "api.rs"]
 mod api;
+#[path = "exec.rs"]
+mod exec;
 #[path = "fork.rs"]
 mod fork;
+#[path = "mapped.rs"]
+mod mapped;
 #[path = "meeting.rs"]
 mod meeting;
+#[path = "starter.rs"]
+mod starter;
 #[path = "wire.rs"]
 pub mod wire;
 
 use api::{Api, Opaque, PluginId};
+pub use exec::command;
 use meeting::meets_threads;
 use std::{
     collections::HashMap,
-    ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void},
+    ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void},
     fs,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
-    ptr::{self, null_mut},
+    ptr::null_mut,
     sync::{
         Mutex, OnceLock, PoisonError,
         atomic::{
@@ -59,11 +66,15 @@ mod call {
     pub(super) const RT_SIGRETURN: i64 = 15;
     pub(super) const MREMAP: i64 = 25;
     pub(super) const SHMAT: i64 = 30;
+    pub(super) const CLONE: i64 = 56;
+    pub(super) const FORK: i64 = 57;
+    pub(super) const VFORK: i64 = 58;
     pub(super) const EXECVE: i64 = 59;
     pub(super) const EXIT: i64 = 60;
     pub(super) const PRCTL: i64 = 157;
     pub(super) const EXIT_GROUP: i64 = 231;
     pub(super) const PKEY_MPROTECT: i64 = 329;
+    pub(super) const CLONE3: i64 = 435;
 }
 
 unsafe extern "C" {
@@ -72,12 +83,6 @@ unsafe extern "C" {
         parent: Option<extern "C" fn()>,
         child: Option<extern "C" fn()>,
     ) -> c_int;
-    fn execve(
-        path: *const c_char,
-        arguments: *const *const c_char,
-        environment: *const *const c_char,
-    ) -> c_int;
-    fn access(path: *const c_char, mode: c_int) -> c_int;
     fn gettid() -> c_int;
     fn clock_gettime(clock: c_int, time: *mut [i64; 2]) -> c_int;
 }
@@ -137,6 +142,8 @@ struct PluginThread {
     waited: u64,
     /// The arguments of the system call in progress.
     arguments: [u64; 4],
+    /// How many threads and processes it has started, or tried to.
+    starts: u32,
 }
 
 /// A process that has no rings reports nothing more.
@@ -226,9 +233,11 @@ impl PluginThread {
             header.tid.store(tid, Relaxed);
             header.generation.store(generation, Relaxed);
             header.made.store(monotonic(), Relaxed);
+            starter::fill_in(index, header);
         });
         let first = !HAS_THREADS.load(Relaxed) || index == 0;
-        let mut thread = Self { ring: ring.ok()?, first, expected: 0, waited: 0, arguments: [0; 4] };
+        let ring = ring.ok()?;
+        let mut thread = Self { ring, first, expected: 0, waited: 0, arguments: [0; 4], starts: 0 };
         let counted = thread.counted();
         thread.ring.header().counted_before.store(counted, Relaxed);
         thread.ring.write(Kind::Program, &[&process.program]);
@@ -259,7 +268,7 @@ impl PluginThread {
     }
 
     fn report_maps(&mut self) {
-        if let Ok(maps) = fs::read("/proc/self/maps") {
+        if let Some(maps) = mapped::by_program() {
             self.ring.write(Kind::Maps, &[&maps]);
         }
     }
@@ -374,7 +383,8 @@ extern "C" fn translates(_: PluginId, block: Opaque) {
 }
 
 /// A virtual processor is made. Before the second one, the emulator forgets all blocks that it has translated.
-extern "C" fn vcpu_begins(_: PluginId, _: c_uint) {
+extern "C" fn vcpu_begins(_: PluginId, index: c_uint) {
+    starter::begins(index);
     if VCPUS_MADE.fetch_add(1, Relaxed) > 0 {
         HAS_THREADS.store(true, Relaxed);
     }
@@ -419,7 +429,8 @@ extern "C" fn before_call(
             }
             call::RT_SIGRETURN => drop(thread.ring.write(Kind::SignalReturn, &[])),
             call::EXIT | call::EXIT_GROUP => drop(thread.ring.write(Kind::Exit, &[])),
-            call::EXECVE => follow_exec(thread, a1, a2, a3),
+            call::EXECVE => exec::follow_exec(thread, a1, a2, a3),
+            call::CLONE | call::CLONE3 | call::FORK | call::VFORK => starter::starts(thread, index),
             _ => {}
         }
     });
@@ -451,105 +462,10 @@ extern "C" fn after_call(_: PluginId, index: c_uint, number: i64, result: i64) {
     });
 }
 
-/// Executes another program under the emulator instead of beside it. If that is not possible, the emulator executes it
-/// as it does without a plugin, or reports to the program what is wrong.
-fn follow_exec(thread: &mut PluginThread, path: u64, arguments: u64, environment: u64) {
-    let base = GUEST_BASE.load(Relaxed);
-    let Some(folder) = lock().as_ref().map(|process| process.folder.clone()) else { return };
-    thread.ring.write(Kind::Exec, &[]);
-    // SAFETY: the program gives the system the address of a text that ends with a zero.
-    let text = |address: u64| unsafe { CStr::from_ptr((address + base) as *const c_char) }.to_owned();
-    let list = |mut address: u64| {
-        let mut texts = vec![];
-        while address != 0 {
-            // SAFETY: the program gives the system the address of a list of texts that ends with a null.
-            let next = unsafe { ((address + base) as *const u64).read_unaligned() };
-            if next == 0 {
-                break;
-            }
-            texts.push(text(next));
-            address += 8;
-        }
-        texts
-    };
-    if path == 0 || MAIN_ONLY.load(Relaxed) {
-        return;
-    }
-    let (path, given, environment) = (text(path), list(arguments), list(environment));
-    let Some(command) = command(&folder, true, &path, &given) else {
-        thread.ring.write(Kind::NotFollowed, &[path.as_bytes()]);
-        return;
-    };
-    let pointers = |texts: &[CString]| -> Vec<*const c_char> {
-        texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
-    };
-    // SAFETY: both lists end with a null, and live until the call returns, if it does.
-    unsafe {
-        execve(c"/proc/self/exe".as_ptr(), pointers(&command).as_ptr(), pointers(&environment).as_ptr())
-    };
-}
-
-/// The command line by which the emulator executes a program with this plugin; `None` if it cannot: the file is no
-/// 64-bit program for this processor, or a script of one.
-pub fn command(folder: &Path, follow: bool, path: &CStr, arguments: &[CString]) -> Option<Vec<CString>> {
-    let (mut path, mut arguments) = (path.to_owned(), arguments.to_vec());
-    // A script names the program that it is executed by, which may be a script again.
-    for _ in 0..4 {
-        const EXECUTE: c_int = 1;
-        // SAFETY: takes a text and a number.
-        if unsafe { access(path.as_ptr(), EXECUTE) } != 0 {
-            return None;
-        }
-        let mut begin = [0; 256];
-        let read = fs::File::open(OsStr::from_bytes(path.as_bytes()))
-            .and_then(|mut file| std::io::Read::read(&mut file, &mut begin))
-            .ok()?;
-        let begin = &begin[..read];
-        if let Some(line) = begin.strip_prefix(b"#!") {
-            let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii();
-            let (program, argument) = match line.iter().position(|byte| matches!(byte, b' ' | b'\t')) {
-                Some(at) => (&line[..at], line[at..].trim_ascii_start()),
-                None => (line, &[][..]),
-            };
-            let program = CString::new(program).ok()?;
-            let own = [program.clone()].into_iter();
-            let argument = (!argument.is_empty()).then(|| CString::new(argument)).transpose().ok()?;
-            let rest = arguments.iter().skip(1).cloned();
-            arguments = own.chain(argument).chain([path]).chain(rest).collect();
-            path = program;
-            continue;
-        }
-        // ELF, 64 bits, and the machine.
-        let machine = begin.get(18..20).map(|bytes| [bytes[0], bytes[1]]);
-        if !begin.starts_with(b"\x7fELF\x02") || machine != Some([62, 0]) {
-            return None;
-        }
-        let plugin = format!(
-            "{},folder={},follow={}",
-            folder.join(PLUGIN).display(),
-            folder.display(),
-            u8::from(follow)
-        );
-        let name = arguments.first().cloned().unwrap_or_else(|| path.clone());
-        let leading = ["qemu-x86_64", "-cpu", "max", "-plugin", &plugin, "-0"];
-        let leading = leading.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>().ok()?;
-        return Some(leading.into_iter().chain([name, path]).chain(arguments.into_iter().skip(1)).collect());
-    }
-    None
-}
-
 /// The plugin's file, beside the rings.
 pub const PLUGIN: &str = "plugin.so";
 /// The file with the time of all threads.
 pub const CLOCK_FILE: &str = "clock";
-
-/// The path of a file from the root and without links, as the system names the file where it is mapped: the recording
-/// is looked at in other folders. Both texts end with a zero.
-fn whole_path(path: &[u8]) -> Vec<u8> {
-    let named = path.strip_suffix(b"\0").unwrap_or(path);
-    fs::canonicalize(OsStr::from_bytes(named))
-        .map_or_else(|_| path.to_vec(), |whole| [whole.as_os_str().as_bytes(), b"\0"].concat())
-}
 
 /// Called by the emulator before the program begins.
 ///
@@ -574,6 +490,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
             MAIN_ONLY.store(flag == b"0", Relaxed);
         }
     }
+    mapped::note_own();
     let begin = || {
         let folder = folder?;
         let clock = fs::OpenOptions::new().read(true).write(true).open(folder.join(CLOCK_FILE)).ok()?;
@@ -582,7 +499,8 @@ pub unsafe extern "C" fn qemu_plugin_install(
         let mut words = line.split_inclusive(|byte| *byte == 0).skip(LEADING_ARGUMENTS);
         // The file comes after the first argument in the emulator's command line, and before it here.
         let (name, path) = (words.next()?, words.next()?);
-        let program = [&*whole_path(path), path, name].into_iter().chain(words).flatten().copied().collect();
+        let program =
+            [&*exec::whole_path(path), path, name].into_iter().chain(words).flatten().copied().collect();
         let api = API.get_or_init(|| Api::find().unwrap_or_else(|| std::process::abort()));
         *lock() = Some(PluginProcess::begin(folder, program)?);
         // SAFETY: registers a function.

@@ -6,9 +6,10 @@ use super::{
         block::{Block, Exit},
         code::{Changed, CodeSnapshots},
         filter::Symbols,
-        hardware::{Clock, FETCH_EVERY, FIRST_TSC, Next, PAGE_FAULT, TIMER_VECTOR},
+        hardware::{Clock, FIRST_TSC, PAGE_FAULT, TIMER_VECTOR},
         maps::TaskMapping,
         part::{OpenPart, PartNumber},
+        switch::{Switch, Untraced},
     },
     hash_thread::BlockTruth,
     near_branches::NotedBlocks,
@@ -17,6 +18,8 @@ use super::{
 };
 use pugmark_model::{DeliveryKind, ExecMode};
 use std::{cell::Cell, collections::VecDeque, rc::Rc, sync::atomic::Ordering::Relaxed};
+
+mod executed;
 
 const MODE: ExecMode = ExecMode::Bits64;
 /// How many words are read before it is another thread's turn.
@@ -36,6 +39,13 @@ pub(super) struct Thread<'a> {
     code: CodeSnapshots,
     /// The blocks that are in `code`, by their numbers.
     noted: NotedBlocks,
+    /// The blocks that were executed while nothing was traced.
+    passed: NotedBlocks,
+    /// Whether the thread is traced now. Without a part it is not, even if the switch is on.
+    switch: Switch,
+    /// Its switch as it was each time when it started a thread or a process.
+    switch_at_starts: Vec<Switch>,
+    untraced: Untraced,
     /// Blocks that were executed, and are not in the truth yet.
     executed_blocks: Vec<u32>,
     mappings: Vec<TaskMapping>,
@@ -82,9 +92,10 @@ impl<'a> Thread<'a> {
         options: &'a RecordOptions,
         number: u32,
         ring: Ring,
-        budget: Rc<Cell<u64>>,
+        (budget, switch): (Rc<Cell<u64>>, Switch),
         truth: BlockTruth,
     ) -> Self {
+        let clock: Clock = Rc::new(FIRST_TSC.into());
         let (pid, tid) = (ring.header().pid.load(Relaxed), ring.header().tid.load(Relaxed));
         Self {
             options,
@@ -92,9 +103,13 @@ impl<'a> Thread<'a> {
             number,
             info: ThreadInfo { pid: pid.cast_signed(), tid: tid.cast_signed(), ..ThreadInfo::default() },
             program: String::new(),
-            clock: Rc::new(FIRST_TSC.into()),
+            untraced: Untraced::new(clock.clone()),
+            clock,
             code: CodeSnapshots::default(),
             noted: NotedBlocks::default(),
+            passed: NotedBlocks::default(),
+            switch,
+            switch_at_starts: vec![],
             executed_blocks: vec![],
             mappings: vec![],
             lacks_functions: false,
@@ -141,7 +156,18 @@ impl<'a> Thread<'a> {
     pub(super) fn follow(&mut self, before: &mut Self) {
         self.parts = std::mem::take(&mut before.parts);
         self.clock.set(before.clock.get());
+        self.switch = before.switch.clone();
         self.followed = true;
+    }
+
+    /// Returns the switch as it was when the thread started its thread or process with this number, from 1; `None` if
+    /// that was not read yet.
+    pub(super) fn switch_at_start(&self, number: u32) -> Option<&Switch> {
+        self.switch_at_starts.get((number as usize).checked_sub(1)?)
+    }
+
+    pub(super) fn switch(&self) -> &Switch {
+        &self.switch
     }
 
     /// Reads what the thread did, as far as it is its turn. Returns whether there was anything.
@@ -176,46 +202,6 @@ impl<'a> Thread<'a> {
         }
         self.ring.release();
         Ok(true)
-    }
-
-    /// Follows the program while it goes from a block that is known to another one, as the first one's end says.
-    /// Returns the number of words read.
-    fn follow_near_branches(&mut self, process: &Process) -> Result<usize, RecordError> {
-        if self.over || self.held.is_some() || self.partial.is_some() || self.executes {
-            return Ok(0);
-        }
-        let (Some(part), Some((number, _))) = (&mut self.part, &self.current) else { return Ok(0) };
-        let (noted, ring, executed) = (&mut self.noted, &mut self.ring, &mut self.executed_blocks);
-        let mut number = *number;
-        let budget = self.budget.get();
-        let mut left = budget;
-        executed.clear();
-        part.hardware.with_near_branches(|branches, truth, tsc| {
-            let Some(mut block) = noted.get(number) else { return };
-            for _ in 0..FETCH_EVERY {
-                let Some(word) = ring.peek().filter(|word| word & MESSAGE == 0) else { break };
-                let Some(next) = noted.get(word) else { break };
-                if !block.leads_to(next.start, process) || left <= block.count {
-                    break;
-                }
-                ring.take_word();
-                executed.push(number);
-                left -= block.count;
-                *tsc += block.count;
-                let goes_on = block.branch.is_none_or(|branch| branches.retire(&branch, next.start, *tsc));
-                (number, block) = (word, next);
-                if !goes_on {
-                    break;
-                }
-            }
-            truth.add_blocks(executed, budget - left);
-        })?;
-        let read = executed.len();
-        if read > 0 {
-            self.budget.set(left);
-            self.current = process.known_block(number).map(|block| (number, block));
-        }
-        Ok(read)
     }
 
     fn handle(&mut self, process: &mut Process, item: Item) -> Result<(), RecordError> {
@@ -276,7 +262,11 @@ impl<'a> Thread<'a> {
                 if self.budget.get() == 0 {
                     return Ok(());
                 }
-                if self.noted.get(number).is_none() {
+                if !self.switch.is_on() && self.is_quiet(&block, block.len()) {
+                    if self.passed.get(number).is_none() {
+                        self.passed.insert(number, &block);
+                    }
+                } else if self.noted.get(number).is_none() {
                     self.note(process, number, &block)?;
                 }
                 self.current = Some((number, block));
@@ -325,10 +315,14 @@ impl<'a> Thread<'a> {
                 // The emulator only reads the program's code, so it maps nothing to be executed.
                 self.mappings.iter_mut().for_each(|mapping| mapping.executable = true);
                 self.lacks_functions = false;
-                if self.part.is_none() {
+                if !self.switch.finds_by_address() {
+                    self.switch.find_places(&self.mappings, &self.program);
+                }
+                if self.part.is_none() && self.switch.is_on() {
                     self.begin_part()?;
                 }
             }
+            (Kind::Starts, [_]) => self.switch_at_starts.push(self.switch.clone()),
             (Kind::Exec, _) => self.executes = true,
             (Kind::Exit, _) => self.finish(process, Cause::Over)?,
             (Kind::Call, _) => {
@@ -409,43 +403,6 @@ impl<'a> Thread<'a> {
         Ok(true)
     }
 
-    /// Reports that the first instructions of a block retired, and that the program continued at `next`. At the limit
-    /// it is fewer.
-    fn retire(&mut self, block: &Block, count: usize, next: u64) -> Result<(), RecordError> {
-        let Some(part) = &mut self.part else { return Ok(()) };
-        let Some(last) = count.checked_sub(1) else { return Ok(()) };
-        let before = part.hardware.count();
-        let next = match block.exit {
-            Exit::SystemCall if count == block.len() => Next::Kernel,
-            _ => Next::User(next, MODE),
-        };
-        if self.budget.get() > count as u64 {
-            let straight = (0..last).map(|n| (block.ip(n), block.instruction(n)));
-            part.hardware.retire_straight(MODE, straight, block.ip(last))?;
-            part.hardware.retire((block.ip(last), MODE), next, block.instruction(last))?;
-        } else {
-            for n in 0..count {
-                let next = if n == last { next } else { Next::User(block.ip(n + 1), MODE) };
-                part.hardware.retire((block.ip(n), MODE), next, block.instruction(n))?;
-                if part.hardware.count() - before == self.budget.get() {
-                    if let Next::User(ip, _) = next {
-                        self.stopped_at = ip;
-                    }
-                    break;
-                }
-            }
-        }
-        self.budget.set(self.budget.get() - (part.hardware.count() - before));
-        Ok(())
-    }
-
-    fn deliver(&mut self, kind: DeliveryKind, vector: u8, at: u64) -> Result<(), RecordError> {
-        match &mut self.part {
-            Some(part) if self.budget.get() > 0 => part.hardware.deliver(kind, vector, (at, MODE)),
-            _ => Ok(()),
-        }
-    }
-
     /// Notes that a block is executed.
     fn note(&mut self, process: &Process, number: u32, block: &Block) -> Result<(), RecordError> {
         let page = |page| process.page(page);
@@ -461,7 +418,7 @@ impl<'a> Thread<'a> {
         }
         self.noted.insert(number, block);
         self.truth.define(number, block);
-        if self.part.is_none() && !self.lacks_functions {
+        if self.part.is_none() && !self.lacks_functions && self.switch.is_on() {
             self.begin_part()?;
         }
         Ok(())
@@ -483,14 +440,8 @@ impl<'a> Thread<'a> {
         if let Some(ranges) = ranges {
             let place = PartNumber { task: self.number, number: self.parts.len() + 1 };
             let who = (self.program.clone(), self.info.clone());
-            self.part = Some(OpenPart::begin(
-                self.options,
-                place,
-                who,
-                ranges,
-                self.clock.clone(),
-                self.truth.clone(),
-            )?);
+            let time = (self.clock.clone(), self.untraced.in_kernel);
+            self.part = Some(OpenPart::begin(self.options, place, who, ranges, time, self.truth.clone())?);
         }
         Ok(())
     }

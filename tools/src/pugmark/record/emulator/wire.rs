@@ -54,7 +54,7 @@ pub enum Kind {
     Time,
     /// The thread's name.
     Name,
-    /// The content of `/proc/PID/maps`, after a system call that can have mapped code.
+    /// The lines of `/proc/PID/maps` that are the program's, after a system call that can have mapped code.
     Maps,
     /// The thread is in the kernel, by the system call at the end of its last block.
     Call,
@@ -66,9 +66,11 @@ pub enum Kind {
     NotFollowed,
     /// The thread has ended.
     Exit,
+    /// The thread is about to start a thread or a process: how many it has started with this one.
+    Starts,
 }
 
-const KINDS: [Kind; 13] = [
+const KINDS: [Kind; 14] = [
     Kind::Block,
     Kind::Page,
     Kind::Program,
@@ -82,6 +84,7 @@ const KINDS: [Kind; 13] = [
     Kind::Exec,
     Kind::NotFollowed,
     Kind::Exit,
+    Kind::Starts,
 ];
 
 /// What stands before a ring's words.
@@ -98,6 +101,10 @@ pub struct Header {
     /// The number of the process's ring of definitions in its file's name: a process that executes another program
     /// begins another one.
     pub generation: AtomicU32,
+    /// A thread's ring: the thread that has started this one, and the number of the message that says so there; zeros
+    /// if there is none.
+    pub starter: AtomicU32,
+    pub start: AtomicU32,
     /// When the ring was made, in nanoseconds of the monotonic clock.
     pub made: AtomicU64,
     /// Definitions of a forked process: the process that it was forked from, the generation there, and the number of
