@@ -188,6 +188,19 @@ fn a_signals_handler_is_entered_from_where_it_interrupts_and_left_to_there() {
         (&[syscall(0x20), off, plain(0x22), syscall(0x24), off, plain(0x26)], "Off, On, Off, On"),
         (&[Insn(0x20, Class::NearCall), off, plain(0x22)], "Off, On"),
         (&[Insn(0x20, Class::IndirectCall), off, plain(0x700)], "Off, On, 20 enters 700"),
+        // Linux stops tracing in a function in which it starts it later, on another way there: that returns elsewhere,
+        // and what was called before must not be left by that.
+        (
+            &[
+                call(0x30, 0x100),
+                interrupt(0x104),
+                plain(0x106),
+                ret(0x108, 0x500),
+                ret(0x502, 0x600),
+                ret(0x602, 0x35),
+            ],
+            "30 enters 100, Off, On, 104 enters 106, Leave, 500, Leave, 600, Leave, Leave",
+        ),
         // Where it goes after a jump or a return is not known.
         (&[Insn(0x20, Class::NearReturn), off, plain(0x700)], "Off, On"),
         (&[Insn(0x20, Class::CondJump), off, plain(0x700)], "Off, On"),
