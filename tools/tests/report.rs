@@ -1,5 +1,6 @@
 //! `pugmark report` of programs whose calls are known: what functions took with all that they called, for how long, and
-//! rows that are looked at alone. Valgrind's callgrind, which executes the same programs in its own way, must count the same.
+//! rows that are looked at alone. Valgrind's callgrind, which executes the same programs in its own way, must count the
+//! same.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use pugmark_qemu_tests::scratch::Scratch;

@@ -35,6 +35,7 @@ struct PackageManager {
     chromium: &'static str,
     groff: &'static str,
     lcov: &'static str,
+    valgrind: &'static str,
     yasm: &'static str,
 }
 
@@ -55,6 +56,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         chromium: "chromium",
         groff: "groff",
         lcov: "lcov",
+        valgrind: "valgrind",
         yasm: "yasm",
     },
     PackageManager {
@@ -70,6 +72,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         chromium: "chromium",
         groff: "groff",
         lcov: "lcov",
+        valgrind: "valgrind",
         yasm: "yasm",
     },
     PackageManager {
@@ -85,6 +88,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         chromium: "chromium",
         groff: "groff",
         lcov: "lcov",
+        valgrind: "valgrind",
         yasm: "yasm",
     },
     PackageManager {
@@ -100,6 +104,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         chromium: "chromium",
         groff: "groff",
         lcov: "lcov",
+        valgrind: "valgrind",
         yasm: "yasm",
     },
     PackageManager {
@@ -115,6 +120,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         chromium: "chromium",
         groff: "groff",
         lcov: "lcov",
+        valgrind: "valgrind",
         yasm: "yasm",
     },
 ];
@@ -141,7 +147,7 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
 /// Something without which tests skip what they compare with it: its name, whether it is installed, and its packages.
 type Optional = (&'static str, fn(&str) -> bool, Packages);
 
-const OPTIONAL: [Optional; 8] = [
+const OPTIONAL: [Optional; 9] = [
     ("libipt.so.2", is_library, |manager| manager.ipt),
     // The library alone is there where something else needs it, such as GDB.
     ("intel-pt.h", |name| Path::new("/usr/include").join(name).exists(), |manager| manager.ipt),
@@ -151,6 +157,7 @@ const OPTIONAL: [Optional; 8] = [
     ("groff", |name| answers(name, "--version"), |manager| manager.groff),
     ("genhtml", |name| answers(name, "--version"), |manager| manager.lcov),
     ("yasm", |name| answers(name, "--version"), |manager| manager.yasm),
+    ("valgrind", |name| answers(name, "--version"), |manager| manager.valgrind),
 ];
 
 /// Calls [`prepare`], and makes sure that what tests compare with exists, and the Linux that they boot. If
@@ -361,7 +368,17 @@ mod tests {
         let names = debian.each_ref().map(|command| command.rsplit(' ').next().unwrap());
         assert_eq!(
             names,
-            ["libipt-dev", "libipt-dev", "libpfm4-dev", "qemu-user", "chromium", "groff", "lcov", "yasm"]
+            [
+                "libipt-dev",
+                "libipt-dev",
+                "libpfm4-dev",
+                "qemu-user",
+                "chromium",
+                "groff",
+                "lcov",
+                "yasm",
+                "valgrind"
+            ]
         );
         let [ipt, _, pfm, emulator, ..] = commands("ID=alpine");
         assert!(

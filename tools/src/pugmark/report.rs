@@ -89,7 +89,7 @@ enum ReportOrder {
 
 /// What was counted in all traces.
 #[derive(Clone, Debug, Default)]
-struct Counted {
+struct ReportSums {
     rows: BTreeMap<Keys, Counts>,
     /// The functions of each line, with the instructions of each.
     functions: BTreeMap<Keys, BTreeMap<String, u64>>,
@@ -119,7 +119,7 @@ fn percent_of(part: u64, all: u64) -> f64 {
 /// cannot be written.
 pub fn run(options: &ReportOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
-    let mut counted = Counted::default();
+    let mut counted = ReportSums::default();
     for traced in options.input.traces()? {
         options.add(&traced, &mut counted, &mut progress)?;
     }
@@ -188,7 +188,7 @@ impl ReportOptions {
     }
 
     /// Counts what was executed in a trace.
-    fn add(&self, traced: &Traced, counted: &mut Counted, progress: &mut Progress) -> Result<()> {
+    fn add(&self, traced: &Traced, counted: &mut ReportSums, progress: &mut Progress) -> Result<()> {
         let code = self.input.code(traced)?;
         let trace = self.input.load(traced, progress)?;
         let config = self.input.config(traced)?;
@@ -214,8 +214,8 @@ impl ReportOptions {
     }
 
     /// Sorts the rows, and leaves out those that are not wanted.
-    fn report(&self, counted: Counted) -> FunctionReport {
-        let Counted { rows, functions, instructions, branches, errors, time, unit } = counted;
+    fn report(&self, counted: ReportSums) -> FunctionReport {
+        let ReportSums { rows, functions, instructions, branches, errors, time, unit } = counted;
         let selected = rows.values().map(|counts| counts.instructions).sum();
         let (by_time, children, has_time) = (self.is_sorted_by_time(), self.has_children(), self.has_time());
         let share = |instructions_of, time_of| {
@@ -292,7 +292,7 @@ fn most(functions: Option<&BTreeMap<String, u64>>) -> String {
     }
 }
 
-impl Counted {
+impl ReportSums {
     /// Adds what was executed in a trace.
     fn add(&mut self, executed: &Executed, rows: &TraceRows<'_>) {
         self.errors += executed.errors;

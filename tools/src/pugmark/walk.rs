@@ -179,8 +179,8 @@ fn frequency(clocks: &Clocks) -> Option<TscFrequency> {
 struct Frame {
     /// The address of its call.
     from: Option<u64>,
-    /// It was entered while nothing was traced, as a signal's handler is, or it is what that returns to: code that makes
-    /// the system go back to what was interrupted.
+    /// It was entered while nothing was traced, as a signal's handler is, or it is what that returns to: code that
+    /// makes the system go back to what was interrupted.
     is_handler: bool,
     /// Where it goes on after what is not traced now: at one of these.
     left_at: Option<[u64; 2]>,
@@ -347,8 +347,8 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         was_off
     }
 
-    /// Tracing is off. What is not traced goes back to the instruction that was interrupted, to the one after a call or a
-    /// system call, or makes that again. Where it goes after other instructions is not known.
+    /// Tracing is off. What is not traced goes back to the instruction that was interrupted, to the one after a call or
+    /// a system call, or makes that again. Where it goes after other instructions is not known.
     fn off(&mut self, interrupted: Option<u64>) {
         self.off = true;
         let left_at = match (interrupted, self.last) {

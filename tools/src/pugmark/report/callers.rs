@@ -21,7 +21,8 @@ pub(super) struct Took {
 ///
 /// It keeps a stack of its own, which has more on it than calls: a function that is jumped to comes above the one that
 /// has jumped there, and both are left by one return. A jump into the middle of a function that is on the stack goes
-/// back to it: from code of its own that the compiler has put elsewhere, by `longjmp`, or to where an exception is caught.
+/// back to it: from code of its own that the compiler has put elsewhere, by `longjmp`, or to where an exception is
+/// caught.
 #[derive(Debug)]
 pub(super) struct CallerSums<'a> {
     naming: TraceRows<'a>,

@@ -11,7 +11,7 @@ fn options(words: &str) -> ReportOptions {
 }
 
 /// `a` is at 1000, `b` at 1020, both in `/x`; of 5000 nothing is known. The instruction at 1004 is a call.
-fn counted(words: &str) -> Counted {
+fn counted(words: &str) -> ReportSums {
     let symbols =
         TracedSymbols::known(&[("a", 0x1000, 0x1010), ("b", 0x1020, 0x1030)], &[("/x", 0x1000, 0x2000)]);
     let executed = Executed {
@@ -31,7 +31,7 @@ fn counted(words: &str) -> Counted {
         errors: 0,
     };
     let options = options(words);
-    let mut counted = Counted::default();
+    let mut counted = ReportSums::default();
     counted.add(&executed, &TraceRows { wanted: options.wanted(), symbols: &symbols, thread: "thread" });
     assert_eq!((counted.instructions, counted.branches), (11, 655_320), "{words}");
     counted
@@ -65,7 +65,7 @@ fn instructions_and_branches_count_where_they_are_and_calls_where_they_lead() {
     let symbols = TracedSymbols::known(&[("a", 0x1000, 0x1010)], &[]);
     let executed =
         Executed { edges: [((0x1004, 0x1000), 7)].into(), calls: [0x1004].into(), ..Executed::default() };
-    let mut found = Counted::default();
+    let mut found = ReportSums::default();
     let wanted = WantedRows { by: &[Key::Function], ..WantedRows::default() };
     found.add(&executed, &TraceRows { wanted, symbols: &symbols, thread: "" });
     assert_eq!(found.rows, [(keys(None, None, Some("a")), counts(0, 7, 7))].into());
@@ -106,7 +106,7 @@ fn names(report: &FunctionReport) -> String {
 }
 
 /// Rows with instructions, branches, calls, instructions with children, time, and time with children.
-fn table() -> Counted {
+fn table() -> ReportSums {
     let rows = [
         ("a", [30, 1, 3, 35, 5, 195]),
         ("b", [60, 2, 1, 100, 20, 30]),
@@ -122,14 +122,14 @@ fn table() -> Counted {
         };
         (keys(None, None, Some(name)), counts)
     };
-    Counted {
+    ReportSums {
         rows: rows.map(row).into(),
         instructions: 100,
         branches: 9,
         errors: 4,
         time: 200,
         unit: Some(Unit::Ticks),
-        ..Counted::default()
+        ..ReportSums::default()
     }
 }
 
@@ -162,7 +162,7 @@ fn the_largest_comes_first_and_the_smallest_may_be_left_out() {
         assert_eq!((report.instructions, report.branches, report.errors), (100, 9, 4));
     }
     let nothing =
-        Counted { rows: [(keys(None, None, Some("a")), counts(0, 0, 0))].into(), ..Counted::default() };
+        ReportSums { rows: [(keys(None, None, Some("a")), counts(0, 0, 0))].into(), ..ReportSums::default() };
     let nothing = options("--sort children-time").report(nothing);
     assert_eq!(nothing.rows[0].percent.to_bits(), 0);
     for (text, accepted) in [("0", true), ("100", true), ("-1", false), ("100.5", false), ("x", false)] {

@@ -101,7 +101,7 @@ fn events_turn_tracing_off_and_are_marks() {
 }
 
 /// What a state says of these instructions, events and returns, in short, after it was entered at 10.
-fn said_of(pieces: &[Piece]) -> String {
+fn said_of(pieces: &[WalkPiece]) -> String {
     let mut said = vec![];
     let mut visit = |_, what: Happening| {
         said.push(match what {
@@ -114,13 +114,13 @@ fn said_of(pieces: &[Piece]) -> String {
     state.insn(0x10, None);
     for piece in pieces {
         match *piece {
-            Piece::Insn(ip, class) => {
+            WalkPiece::Insn(ip, class) => {
                 state.insn(ip, None);
                 let insn = ExecutedInsn { ip, len: 2, class, mode: ExecMode::Bits64, speculative: false };
                 state.executed(&insn);
             }
-            Piece::Step(step) => state.insn(step.to, Some(step)),
-            Piece::Event(kind) => state.event(kind),
+            WalkPiece::Step(step) => state.insn(step.to, Some(step)),
+            WalkPiece::Event(kind) => state.event(kind),
         }
     }
     said[1..].join(", ")
@@ -129,7 +129,7 @@ fn said_of(pieces: &[Piece]) -> String {
 /// What happens in a trace: an instruction, which comes after what was not traced if there was an event before it, a
 /// call or a return, and an event.
 #[derive(Clone, Copy)]
-enum Piece {
+enum WalkPiece {
     Insn(u64, Class),
     Step(Step),
     Event(EventKind),
@@ -137,14 +137,14 @@ enum Piece {
 
 #[test]
 fn a_signals_handler_is_entered_from_where_it_interrupts_and_left_to_there() {
-    use Piece::{Event, Insn};
     use StepKind::{Call, Return};
+    use WalkPiece::{Event, Insn};
     let off = Event(EventKind::Disabled);
     let interrupt = |at| Event(EventKind::AsyncDisabled { at });
     let plain = |ip| Insn(ip, Class::Other);
     let syscall = |ip| Insn(ip, Class::FarCall);
-    let call = |from, to| Piece::Step(step(Call, from, to));
-    let ret = |from, to| Piece::Step(step(Return, from, to));
+    let call = |from, to| WalkPiece::Step(step(Call, from, to));
+    let ret = |from, to| WalkPiece::Step(step(Return, from, to));
     // A handler at 700 that calls 800 and returns to 900, which makes the system go back.
     let handler =
         [plain(0x700), call(0x702, 0x800), ret(0x802, 0x707), ret(0x709, 0x900), syscall(0x900), off];
@@ -188,6 +188,19 @@ fn a_signals_handler_is_entered_from_where_it_interrupts_and_left_to_there() {
         (&[syscall(0x20), off, plain(0x22), syscall(0x24), off, plain(0x26)], "Off, On, Off, On"),
         (&[Insn(0x20, Class::NearCall), off, plain(0x22)], "Off, On"),
         (&[Insn(0x20, Class::IndirectCall), off, plain(0x700)], "Off, On, 20 enters 700"),
+        // Linux stops tracing in a function in which it starts it later, on another way there: that returns elsewhere,
+        // and what was called before must not be left by that.
+        (
+            &[
+                call(0x30, 0x100),
+                interrupt(0x104),
+                plain(0x106),
+                ret(0x108, 0x500),
+                ret(0x502, 0x600),
+                ret(0x602, 0x35),
+            ],
+            "30 enters 100, Off, On, 104 enters 106, Leave, 500, Leave, 600, Leave, Leave",
+        ),
         // Where it goes after a jump or a return is not known.
         (&[Insn(0x20, Class::NearReturn), off, plain(0x700)], "Off, On"),
         (&[Insn(0x20, Class::CondJump), off, plain(0x700)], "Off, On"),

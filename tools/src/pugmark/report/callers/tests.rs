@@ -6,7 +6,7 @@ use crate::pugmark::{
 
 /// What a trace is made of here: a call of an address, a return, an instruction that takes some time, and others.
 #[derive(Clone, Copy, Debug)]
-enum Piece {
+enum CallPiece {
     Call(u64),
     Return,
     /// At this address, and so many ticks long.
@@ -17,7 +17,7 @@ enum Piece {
     /// So many ticks pass.
     Wait(u64),
 }
-use Piece::{Call, Insn, Loss, Off, On, Return, Wait};
+use CallPiece::{Call, Insn, Loss, Off, On, Return, Wait};
 
 /// Functions at 1000, 2000, and so on.
 const FUNCTIONS: [(&str, u64, u64); 4] =
@@ -25,7 +25,7 @@ const FUNCTIONS: [(&str, u64, u64); 4] =
 
 /// Follows a trace. Returns what each function took: ticks of its own and with what it called, instructions of its own
 /// and with what it called.
-fn took(pieces: &[Piece], wanted: WantedRows<'_>) -> (Vec<(String, [u64; 4])>, Time) {
+fn took(pieces: &[CallPiece], wanted: WantedRows<'_>) -> (Vec<(String, [u64; 4])>, Time) {
     let symbols = TracedSymbols::known(&FUNCTIONS, &[("/x", 0x1000, 0x2800), ("/y", 0x3000, 0x5000)]);
     let mut sums = CallerSums::new(TraceRows { wanted, symbols: &symbols, thread: "thread" });
     // It does not begin at 0.
@@ -54,21 +54,21 @@ fn took(pieces: &[Piece], wanted: WantedRows<'_>) -> (Vec<(String, [u64; 4])>, T
     (rows, all)
 }
 
-fn by_function(pieces: &[Piece]) -> Vec<(String, [u64; 4])> {
+fn by_function(pieces: &[CallPiece]) -> Vec<(String, [u64; 4])> {
     let (rows, all) = took(pieces, WantedRows { by: &[Key::Function], ..WantedRows::default() });
     let own = |number: usize| rows.iter().map(|(_, numbers)| numbers[number]).sum::<u64>();
     assert_eq!((own(0), own(2)), (all.at, all.insns), "all is somebody's: {pieces:?}");
     rows
 }
 
-fn assert_took(pieces: &[Piece], expected: &[(&str, [u64; 4])]) {
+fn assert_took(pieces: &[CallPiece], expected: &[(&str, [u64; 4])]) {
     let expected: Vec<_> = expected.iter().map(|(name, numbers)| ((*name).to_owned(), *numbers)).collect();
     assert_eq!(by_function(pieces), expected, "{pieces:?}");
 }
 
-const BEGIN: [Piece; 2] = [Call(0x1000), Insn(0x1000, 1)];
+const BEGIN: [CallPiece; 2] = [Call(0x1000), Insn(0x1000, 1)];
 
-fn after_begin(pieces: &[Piece]) -> Vec<Piece> {
+fn after_begin(pieces: &[CallPiece]) -> Vec<CallPiece> {
     [&BEGIN[..], pieces].concat()
 }
 

@@ -78,8 +78,10 @@ fn what_was_asked_for_has_columns_of_its_own_beside_what_it_is_like() {
     (report.time, report.time_unit, report.selected_instructions) = (Some(90), Some("ns"), Some(2));
     assert_eq!(
         text(&report),
-        "percent  with children    instructions   with children      branches       calls       time (ns)   with children\n  \
-         66.67         100.00               2               3             3           4              50              80  \
+        "percent  with children    instructions   with children      branches       calls       \
+         time (ns)   with children\n  \
+         66.67         100.00               2               3             3           4              \
+         50              80  \
          /a.c:4  work\n\
          selected: 2 instructions (66.67 %)\n\
          in all: 3 instructions, 7 branches, 6 errors, 90 ns\n"
