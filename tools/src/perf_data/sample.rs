@@ -5,10 +5,6 @@
 
 use std::fmt;
 
-/// `PERF_RECORD_MISC_CPUMODE_MASK` and the code of the kernel in it.
-const CPU_MODE: u16 = 7;
-const KERNEL_MODE: u16 = 1;
-
 /// Bits of `perf_event_attr.sample_type`.
 mod has {
     pub(super) const IP: u64 = 1;
@@ -72,8 +68,6 @@ pub struct PerfSample {
     pub weight: Option<u64>,
     /// `PERF_SAMPLE_DATA_SRC`: `union perf_mem_data_src`.
     pub data_src: Option<u64>,
-    /// The instruction is the kernel's.
-    pub in_kernel: bool,
 }
 
 /// A record of a sample ends before a field does.
@@ -137,14 +131,14 @@ impl<'a> SampleFields<'a> {
 }
 
 impl PerfSample {
-    /// Reads the body of a record with this `misc` in its header.
+    /// Reads the body of a record.
     ///
     /// # Errors
     /// If it ends before a field does.
-    pub fn parse(body: &[u8], misc: u16, layout: &SampleLayout) -> Result<Self, ShortSample> {
+    pub fn parse(body: &[u8], layout: &SampleLayout) -> Result<Self, ShortSample> {
         let mut fields = SampleFields { bytes: body, at: 0, field: "", begin: 0 };
         let with = |bit| layout.sample_type & bit != 0;
-        let mut sample = Self { in_kernel: misc & CPU_MODE == KERNEL_MODE, ..Self::default() };
+        let mut sample = Self::default();
         if with(has::IDENTIFIER) {
             fields.begin("IDENTIFIER").long()?;
         }
@@ -279,7 +273,6 @@ mod tests {
             raw: with(has::RAW).then(|| (1..=12).collect()),
             weight: with(has::WEIGHT).then_some(0x5_0000_0004),
             data_src: with(has::DATA_SRC).then_some(0x2908_0142),
-            in_kernel: false,
         }
     }
 
@@ -301,13 +294,9 @@ mod tests {
                     .filter(|(bit, _)| sample_type & bit != 0)
                     .flat_map(|(_, bytes)| bytes.clone())
                     .collect();
-                assert_eq!(
-                    PerfSample::parse(&body, 2, &layout),
-                    Ok(expected(sample_type)),
-                    "{sample_type:#x}"
-                );
+                assert_eq!(PerfSample::parse(&body, &layout), Ok(expected(sample_type)), "{sample_type:#x}");
                 for cut in 0..body.len() {
-                    let error = PerfSample::parse(&body[..cut], 2, &layout).unwrap_err();
+                    let error = PerfSample::parse(&body[..cut], &layout).unwrap_err();
                     assert!(error.bytes == cut && error.offset <= cut, "{error}");
                 }
             }
@@ -318,26 +307,24 @@ mod tests {
     fn a_weight_of_parts_begins_with_the_accesss_latency() {
         let layout = SampleLayout { sample_type: has::WEIGHT_STRUCT, ..SampleLayout::default() };
         let body = longs(&[0x7_0006_0000_0005]);
-        assert_eq!(PerfSample::parse(&body, 1, &layout).map(|sample| sample.weight), Ok(Some(5)));
+        assert_eq!(PerfSample::parse(&body, &layout).map(|sample| sample.weight), Ok(Some(5)));
     }
 
     #[test]
     fn a_count_that_no_record_has_is_too_long() {
         let layout = SampleLayout { sample_type: has::IP | has::CALLCHAIN, ..SampleLayout::default() };
-        let error = PerfSample::parse(&longs(&[1, u64::MAX]), 2, &layout).unwrap_err();
+        let error = PerfSample::parse(&longs(&[1, u64::MAX]), &layout).unwrap_err();
         assert_eq!(error.to_string(), "a sample of 16 bytes ends within its field CALLCHAIN at 0x8");
     }
 
     #[test]
-    fn the_header_says_whose_the_instruction_is_and_programs_without_registers_have_none() {
+    fn a_thread_of_the_kernel_has_no_registers_of_a_program() {
         let layout = SampleLayout {
             sample_type: has::REGS_USER | has::WEIGHT,
             user_registers: 9,
             ..SampleLayout::default()
         };
-        for (misc, in_kernel) in [(1, true), (2, false), (0x4001, true), (3, false)] {
-            let sample = PerfSample::parse(&longs(&[0, 8]), misc, &layout).unwrap();
-            assert_eq!((sample.in_kernel, sample.weight), (in_kernel, Some(8)), "{misc}");
-        }
+        let sample = PerfSample::parse(&longs(&[0, 8]), &layout).unwrap();
+        assert_eq!(sample.weight, Some(8));
     }
 }

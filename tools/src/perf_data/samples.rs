@@ -95,7 +95,7 @@ impl PerfSamples {
         if record.record_type == RecordType::SAMPLE {
             let layout = &self.events[event].layout;
             let number = self.samples.len();
-            let sample = PerfSample::parse(&record.data.as_slice(), record.misc, layout)
+            let sample = PerfSample::parse(&record.data.as_slice(), layout)
                 .with_context(|| format!("sample {number}"))?;
             let program = self.program(sample.ids.map_or(0, |(pid, _)| pid), running);
             self.samples.push((sample, event, program));

@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 pub(super) const COLUMNS: &str = "addr,weight,data_src";
 
 /// Accesses that have a name in common, by the name.
-type Counts = BTreeMap<String, u64>;
+type CountsByName = BTreeMap<String, u64>;
 
 /// What is compared.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Compared {
-    sources: Counts,
-    translations: Counts,
-    lines: Counts,
+    sources: CountsByName,
+    translations: CountsByName,
+    lines: CountsByName,
     locked: u64,
     latency: u64,
 }
@@ -82,15 +82,15 @@ fn by_perf(text: &str) -> Result<Compared> {
 }
 
 fn by_pugmark(report: &Value) -> Result<Compared> {
-    let counts = |table: &str, key: &str| -> Result<Counts> {
-        let mut counts = Counts::new();
+    let counts = |table: &str, key: &str| -> Result<CountsByName> {
+        let mut counts = CountsByName::new();
         for row in report[table].as_array().with_context(|| format!("no {table}"))? {
             let name = row[key].as_str().with_context(|| format!("no {key} in {table}"))?;
             *counts.entry(name.into()).or_default() += row["count"].as_u64().context("no count")?;
         }
         Ok(counts)
     };
-    let mut sources = Counts::new();
+    let mut sources = CountsByName::new();
     for (name, count) in counts("sources", "name")? {
         // Linux calls what loads and stores a load.
         *sources.entry(name.replace("load+store", "load")).or_default() += count;

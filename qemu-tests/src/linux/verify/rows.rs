@@ -30,7 +30,7 @@ pub enum Check {
     Skidding,
     /// As [`Self::Skidding`], of addresses that were fetched.
     Fetches,
-    /// As [`Self::Skidding`], with the memory accesses: what Linux and what Pugmark make of their registers is the same.
+    /// As [`Self::Skidding`], with the memory accesses: Linux and Pugmark make the same of their registers.
     Accesses,
     /// As [`Self::Samples`], of samples in a trace of Intel PT, with their period in instructions: perf's decoder and
     /// ours find all of them, and each at its instruction.

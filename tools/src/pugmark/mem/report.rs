@@ -99,7 +99,7 @@ pub(super) struct Reporter<'a> {
 impl Reporter<'_> {
     pub(super) fn report(&self) -> MemoryReport {
         let tables = self.tables;
-        let mut rows = BTreeMap::new();
+        let mut first = FirstRows { limit: self.limit, rows: BTreeMap::new() };
         let sources = tables.sources.iter().map(|((operation, source), counted)| {
             self.named(format!("{} {source}", operation.name()), counted)
         });
@@ -107,57 +107,33 @@ impl Reporter<'_> {
             self.named(translation.map_or("unknown", Translation::name).into(), counted)
         });
         let shared = tables.lines.iter().filter_map(|(address, line)| self.shared(*address, line));
-        let mut shared: Vec<SharedRow> = shared.collect();
-        // What other caches had modified has cost most; then what is written most.
-        shared.sort_by_key(|row| {
-            let RowCounts { modified, stores, count, .. } = row.place.counts;
-            (Reverse((modified, stores, count)), row.place.address.clone(), row.place.process)
-        });
         let lines = tables.lines.iter().map(|(address, line)| self.line(*address, line));
         let pages = tables.pages.iter().map(|(address, page)| PlaceRow {
             page_walks: Some(page.walks),
             ..self.place(*address, &page.counted, page.users.len())
         });
-        let functions = self.by_code(|address| Some(self.names.function(address)));
-        let source_lines = self.by_code(|address| self.names.line(address));
-        let limit = |name, count| {
-            if count > self.limit {
-                rows.insert(name, count);
-            }
+        // What other caches had modified has cost most; then what is written most.
+        let by_cost = |row: &SharedRow| {
+            let RowCounts { modified, stores, count, .. } = row.place.counts;
+            (Reverse((modified, stores, count)), row.place.address.clone(), row.place.process)
         };
-        let mut limit = limit;
-        limit("shared", shared.len());
-        shared.truncate(self.limit);
-        let mut places = |name, mut rows: Vec<PlaceRow>| {
-            rows.sort_by_key(|row| (Reverse(row.counts.count), row.address.clone(), row.process));
-            limit(name, rows.len());
-            rows.truncate(self.limit);
-            rows
-        };
-        let (lines, pages) = (places("lines", lines.collect()), places("pages", pages.collect()));
-        let mut named = |name, mut rows: Vec<NamedRow>| {
-            sort(&mut rows);
-            limit(name, rows.len());
-            rows.truncate(self.limit);
-            rows
-        };
-        let (functions, source_lines) = (named("functions", functions), named("source_lines", source_lines));
-        let mut report = MemoryReport {
+        let by_count = |row: &PlaceRow| (Reverse(row.counts.count), row.address.clone(), row.process);
+        let by_name = |row: &NamedRow| (Reverse(row.counts.count), row.name.clone());
+        MemoryReport {
             samples: tables.samples,
             accesses: tables.all.count,
             all: self.counts(&tables.all),
-            sources: sources.collect(),
-            translations: translations.collect(),
-            shared,
-            lines,
-            pages,
-            functions,
-            source_lines,
-            rows,
-        };
-        sort(&mut report.sources);
-        sort(&mut report.translations);
-        report
+            sources: sorted(sources.collect(), by_name),
+            translations: sorted(translations.collect(), by_name),
+            shared: first.of("shared", sorted(shared.collect(), by_cost)),
+            lines: first.of("lines", sorted(lines.collect(), by_count)),
+            pages: first.of("pages", sorted(pages.collect(), by_count)),
+            functions: first
+                .of("functions", sorted(self.by_code(|address| Some(self.names.function(address))), by_name)),
+            source_lines: first
+                .of("source_lines", sorted(self.by_code(|address| self.names.line(address)), by_name)),
+            rows: first.rows,
+        }
     }
 
     fn counts(&self, counted: &AccessCounts) -> RowCounts {
@@ -224,9 +200,26 @@ impl Reporter<'_> {
     }
 }
 
-/// The most first; equal ones by their names.
-fn sort(rows: &mut [NamedRow]) {
-    rows.sort_by(|one, other| (other.counts.count, &one.name).cmp(&(one.counts.count, &other.name)));
+fn sorted<T, K: Ord>(mut rows: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
+    rows.sort_by_cached_key(key);
+    rows
+}
+
+/// Leaves as many rows of each table as are wanted.
+struct FirstRows {
+    limit: usize,
+    /// How many rows a table had that has fewer now.
+    rows: BTreeMap<&'static str, usize>,
+}
+
+impl FirstRows {
+    fn of<T>(&mut self, table: &'static str, mut rows: Vec<T>) -> Vec<T> {
+        if rows.len() > self.limit {
+            self.rows.insert(table, rows.len());
+            rows.truncate(self.limit);
+        }
+        rows
+    }
 }
 
 /// The head of the columns that all tables have.

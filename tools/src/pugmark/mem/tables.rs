@@ -79,7 +79,9 @@ impl AccessCounts {
     pub(super) fn latency(&self) -> Option<Latency> {
         let mut sorted = self.latencies.clone();
         sorted.sort_unstable();
-        let (count, sum) = (sorted.len() as u64, sorted.iter().sum::<u64>());
+        // A damaged file may say anything.
+        let sum = sorted.iter().fold(0_u64, |sum, latency| sum.saturating_add(*latency));
+        let count = sorted.len() as u64;
         let most = *sorted.last()?;
         let median = sorted[(sorted.len() - 1) / 2];
         Some(Latency { count, sum, mean: sum as f64 / count as f64, median, most })
@@ -211,5 +213,18 @@ impl MemoryTables {
         if let Some(ip) = origin.ip {
             *part.code.entry((origin.program, ip)).or_default() += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_that_no_access_has_do_not_overflow() {
+        let counted = AccessCounts { latencies: vec![u64::MAX, 3, u64::MAX], ..AccessCounts::default() };
+        let Latency { count, sum, median, most, .. } = counted.latency().unwrap();
+        assert_eq!((count, sum, median, most), (3, u64::MAX, u64::MAX, u64::MAX));
+        assert_eq!(AccessCounts::default().latency(), None);
     }
 }
