@@ -147,7 +147,7 @@ fn a_process_is_recorded_with_all_of_its_threads_and_goes_on() {
         let count: u64 = parts.iter().map(|(_, count)| count).sum();
         // Who waits in the kernel may have executed the instruction that led there.
         assert!((limit..limit + 4).contains(&count), "{limit}: {parts:?}");
-        assert!(parts[1].1 > 100 && parts[2].1 > 100, "{parts:?}");
+        assert!(parts[1].1 > 0 && parts[2].1 > 0, "{parts:?}");
         let index = fs::read(running.scratch.path("out/recording.json")).expect("an index");
         let index: Value = serde_json::from_slice(&index).expect("an index");
         assert_eq!((&index["attached_to"], &index["ending"]), (&running.pid().into(), &Value::Null));

@@ -23,7 +23,7 @@ __asm__(".globl _start, caller, after, ask, work, done\n"
         "caller: call work\n"
         "after: ret\n"
         ".size caller, . - caller\n"
-        "work: mov $100, %ecx\n"
+        ".p2align 12\nwork: mov $100, %ecx\n"
         "1: dec %ecx\n jnz 1b\n"
         "xor %eax, %eax\n ret\n"
         ".size work, . - work\n"
@@ -48,7 +48,7 @@ fn tracing_starts_and_stops_where_it_is_asked_to_and_both_engines_make_the_same_
     let all_but_one = format!("count:{}", ALL - 1);
     let all = format!("count:{ALL}");
     let (work, done) = (at("work"), at("done"));
-    let rows: [(Option<&str>, Option<&str>, u64, Cause); 20] = [
+    let rows: [(Option<&str>, Option<&str>, u64, Cause); 21] = [
         (None, None, ALL, Cause::Over),
         (Some("work"), Some("after"), 4 * WORK, Cause::Over),
         (Some("work"), Some("done"), 4 * (WORK + 2), Cause::Over),
@@ -67,6 +67,8 @@ fn tracing_starts_and_stops_where_it_is_asked_to_and_both_engines_make_the_same_
         (Some("work"), Some("ask"), 3 * ROUND - 2 + 1 + WORK + 2 + 2 + 3, Cause::Over),
         (Some("count:100"), Some("count:10"), ALL / 110 * 10, Cause::Over),
         (Some("count:1"), None, ALL - 1, Cause::Over),
+        // The last instruction of `work`, of which nothing else is traced, in the second round; and one in the fourth.
+        (Some("count:417"), Some("count:1"), 2, Cause::Over),
         (Some(&all_but_one), None, 1, Cause::Over),
         (None, Some("count:7"), 7, Cause::Stop),
         // There is no instruction before which it could stop.
@@ -244,6 +246,41 @@ fn a_signal_starts_and_stops_at_its_handler() {
     let stop = record(&switched(&plain, None, Some("SIGUSR1")), &mut |_| {}).expect("it is recorded");
     assert_eq!((stop.ending, stop.cause), (Ending::Exit(4), Cause::Stop));
     assert!(!addresses(&stop.parts[0]).contains(&one));
+}
+
+/// Reads where nothing is, and goes on after it; and executes INT3.
+const FAULTS: &str = r#"
+__asm__(".globl bad, trap\n.type bad, @function\n.type trap, @function\n"
+        "bad: mov 8, %eax\n ret\n .size bad, . - bad\n"
+        "trap: int3\n ret\n .size trap, . - trap\n");
+void bad(void), trap(void);
+static sigjmp_buf back;
+__attribute__((noipa)) static void leave(int signal) { siglongjmp(back, 1); }
+__attribute__((noipa)) static void note(int signal) {}
+int main(void) {
+    signal(SIGSEGV, leave);
+    signal(SIGTRAP, note);
+    if (!sigsetjmp(back, 1)) bad();
+    trap();
+    return 0;
+}
+"#;
+
+#[test]
+fn a_place_is_reached_though_its_instruction_faults() {
+    for_each_engine(|engine| {
+        let Some(program) = compile("faults", FAULTS) else { return };
+        let plain = RecordOptions { out: program.path("out"), ..options(engine, [program.path("program")]) };
+        for (place, handler) in [("bad", "leave"), ("trap", "note")] {
+            let first = |start, stop| {
+                let recording = record(&switched(&plain, start, stop), &mut |_| {}).expect("it is recorded");
+                assert_eq!(recording.ending, Ending::Exit(0), "{engine:?} {place}");
+                addresses(&recording.parts[0])
+            };
+            assert_eq!(first(Some(place), None)[0], symbol(&program, handler), "{engine:?} {place}");
+            assert!(!first(None, Some(place)).contains(&symbol(&program, handler)), "{engine:?} {place}");
+        }
+    });
 }
 
 /// The emulator has libraries of its own in the program's process.

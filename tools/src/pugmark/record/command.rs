@@ -276,7 +276,8 @@ mod tests {
 
     #[test]
     fn what_is_not_in_a_recording_is_said() {
-        let options = RecordOptions { limit: Some(9), ..RecordOptions::new(["x"]) };
+        let stop = Some(Trigger::Count(5));
+        let options = RecordOptions { limit: Some(9), stop, ..RecordOptions::new(["x"]) };
         let plain = || Recording {
             parts: vec![],
             ending: Ending::Exit(0),
@@ -285,6 +286,7 @@ mod tests {
             unreported: 0,
             unreached: vec![],
         };
+        let unreached = |option, missing| Unreached { option, trigger: Trigger::Address(0x10), missing };
         let after = "what the program did from there on is not in the trace";
         for (recording, expected) in [
             (plain(), vec![]),
@@ -294,6 +296,27 @@ mod tests {
                 Recording { cause: Cause::Limit, ..plain() },
                 vec![format!("the limit of 9 instructions was reached: {after}")],
             ),
+            (
+                Recording { cause: Cause::Stop, ending: Ending::GoesOn, ..plain() },
+                vec![format!("--stop count:5 was reached: {after}")],
+            ),
+            (
+                Recording {
+                    unreached: vec![unreached("--start", None), unreached("--stop", None)],
+                    ..plain()
+                },
+                vec![
+                    "warning: --start 0x10 was never reached: nothing was traced".into(),
+                    "warning: --stop 0x10 was never reached: the trace goes on to the end".into(),
+                ],
+            ),
+            // Who ends a recording has not waited for that.
+            (
+                Recording { cause: Cause::Limit, unreached: vec![unreached("--stop", None)], ..plain() },
+                vec![format!("the limit of 9 instructions was reached: {after}")],
+            ),
+            // That is an error, which is said elsewhere.
+            (Recording { unreached: vec![unreached("--stop", Some(Missing::Offset))], ..plain() }, vec![]),
             (
                 Recording { cause: Cause::Signal(15), ending: Ending::Signal(15), ..plain() },
                 vec![format!("stopped by signal 15: {after}"), "the program was ended by signal 15".into()],
@@ -333,9 +356,20 @@ mod tests {
         assert_eq!((options.limit, options.aslr, options.ret_compression), (Some(5), false, true));
         assert_eq!(options.ranges, ["main".parse().expect("a range")]);
         assert_eq!(options.program, ["ls", "--aslr"]);
-        for refused in
-            ["record", "record --", "record --profile 8086 -- ls", "record --mtc=16 -- ls", "record ls"]
-        {
+        let words = "record --start work --stop count:5 -p 7";
+        let options = RecordCli::parse_from(words.split(' ')).command.options();
+        assert_eq!((options.start, options.stop), ("work".parse().ok(), Some(Trigger::Count(5))));
+        assert_eq!((options.pid, options.program), (Some(7), vec![]));
+        for refused in [
+            "record -p 7 -- ls",
+            "record -p 0",
+            "record --start count:0 -- ls",
+            "record",
+            "record --",
+            "record --profile 8086 -- ls",
+            "record --mtc=16 -- ls",
+            "record ls",
+        ] {
             assert!(RecordCli::try_parse_from(refused.split(' ')).is_err(), "{refused}");
         }
     }

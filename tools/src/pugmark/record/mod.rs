@@ -95,7 +95,8 @@ use std::{fmt, io, path::PathBuf};
 /// What was recorded.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// The parts, ordered by task. There are none if the functions to trace were never mapped.
+    /// The parts, ordered by task. There are none if the functions to trace were never mapped, or if tracing never
+    /// started.
     pub parts: Vec<Part>,
     /// How the program ended.
     pub ending: Ending,
