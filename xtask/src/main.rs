@@ -17,6 +17,7 @@ mod mutate;
 #[cfg(test)]
 mod names;
 mod oldest_toolchain;
+mod package;
 mod parallel;
 mod run;
 mod setup;
@@ -56,6 +57,8 @@ enum Command {
     Api(api::ApiOptions),
     /// Check licences, sources and known faults of the libraries that are built in, by cargo-deny
     Deny(SetupOptions),
+    /// Try to publish the crates without doing it, or make a Debian package of the programs
+    Package(package::PackageOptions),
     /// Break the code on purpose, one small mutation at a time, and see the tests notice
     Mutate(mutate::MutateOptions),
     /// Find small changes of a crate that no test notices, without a list: all of them are built in at once
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Command::Fuzz(options) => fuzz::fuzz(&options),
         Command::Api(options) => api::api(&options).map(|()| ExitCode::SUCCESS),
         Command::Deny(options) => deny::deny(options).map(|()| ExitCode::SUCCESS),
+        Command::Package(options) => package::package(&options).map(|()| ExitCode::SUCCESS),
         Command::Mutate(options) => mutate::mutate(&options),
         Command::Mutants(options) => mutants::mutants(&options),
     };

@@ -269,6 +269,11 @@ pub(crate) fn prepare_deny(no_install: bool) -> Result<()> {
     require_tool("cargo-deny", "cargo install cargo-deny --locked", no_install)
 }
 
+/// Makes sure that cargo-deb is installed.
+pub(crate) fn prepare_deb(no_install: bool) -> Result<()> {
+    require_tool("cargo-deb", "cargo install cargo-deb --locked", no_install)
+}
+
 /// Makes sure that a cargo command exists.
 fn require_tool(name: &str, command: &str, no_install: bool) -> Result<()> {
     if answers(name, "--version") {

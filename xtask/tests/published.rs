@@ -1,30 +1,97 @@
-//! The crates that other kernels depend on can be published: each is a package that builds from what is in it, with
-//! dependencies that a registry has.
+//! The crates that are published: each is a package that builds from what is in it, with dependencies that a registry
+//! has, and the programs that come out of it work.
 
-use std::path::Path;
-use std::process::Command;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
-/// Packages them as `cargo publish --dry-run` does, without asking a registry: what depends on the other takes it from
-/// a registry of its own that cargo makes for this.
+/// The crates, and the folder of each.
+const PUBLISHED: [(&str, &str); 5] = [
+    ("pugmark-decoder-core", "decoder-core"),
+    ("pugmark-kernel", "kernel"),
+    ("pugmark-model", "virt/model"),
+    ("pugmark-pfm", "pfm"),
+    ("pugmark-tools", "tools"),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().into()
+}
+
+fn text(output: Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Packages them as `cargo publish --dry-run` does, without asking a registry: what depends on another one takes it
+/// from a registry that cargo makes for this. Each is built where it was unpacked.
 #[test]
-fn kernel_and_decoder_can_be_published() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+fn programs_that_are_built_from_the_published_packages_record_and_decode() {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("published");
-    let output = Command::new(env!("CARGO"))
-        .current_dir(root)
-        .args(["package", "--locked", "--offline", "--allow-dirty", "--target-dir"])
-        .arg(&target)
-        .args(["-p", "pugmark-decoder-core", "-p", "pugmark-kernel"])
-        .output()
-        .unwrap();
+    let packages = PUBLISHED.iter().flat_map(|(name, _)| ["-p", name]);
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(root()).env("CARGO_PROFILE_DEV_DEBUG", "false").arg("package").args(packages);
+    cargo.args(["--locked", "--offline", "--allow-dirty", "--target-dir"]).arg(&target);
+    let output = cargo.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    for (package, files) in [
-        ("pugmark-decoder-core-0.1.0", &["README.md", "src/lib.rs"][..]),
-        ("pugmark-kernel-0.1.0", &["README.md", "src/lib.rs", "doc/guide.md"]),
-    ] {
-        for file in files {
-            let file = target.join("package").join(package).join(file);
-            assert!(file.is_file(), "{} is not in its package", file.display());
+    for (name, folder) in PUBLISHED {
+        let package = target.join("package").join(format!("{name}-{}", env!("CARGO_PKG_VERSION")));
+        for file in ["README.md", "LICENSE-MIT", "LICENSE-APACHE", "src/lib.rs"] {
+            let packed =
+                fs::read(package.join(file)).unwrap_or_else(|error| panic!("{name}: {file}: {error}"));
+            // The licences are links in the tree, and files in the package.
+            assert_eq!(packed, fs::read(root().join(folder).join(file)).unwrap(), "{name}: {file}");
+        }
+    }
+    // libpfm's licence asks to be wherever its tables are.
+    let tables = target.join(format!("package/pugmark-pfm-{}/events", env!("CARGO_PKG_VERSION")));
+    assert!(tables.join("NOTICE.md").is_file());
+
+    if !cfg!(target_os = "linux") || Command::new("qemu-x86_64").arg("--version").output().is_err() {
+        println!("skipped: qemu-x86_64 is not installed");
+        return;
+    }
+    let recording = target.join("recording");
+    let _ = fs::remove_dir_all(&recording);
+    let pugmark = || Command::new(target.join("debug/pugmark"));
+    // The emulator needs the plugin, which is a part of the package's sources.
+    text(
+        pugmark()
+            .args(["record", "--engine", "emulator", "-o"])
+            .arg(&recording)
+            .args(["--", "true"])
+            .output()
+            .unwrap(),
+    );
+    let decoded = text(pugmark().args(["decode", "--check"]).arg(&recording).output().unwrap());
+    assert!(decoded.contains("check         equal to "), "{decoded}");
+    let page = recording.with_extension("html");
+    text(pugmark().args(["timeline", "-o"]).arg(&page).arg(&recording).output().unwrap());
+    assert!(fs::read_to_string(page).unwrap().starts_with("<!"));
+}
+
+/// Every crate says whether it is published: those of the list and no others.
+#[test]
+fn only_these_crates_are_published_and_each_says_what_it_is() {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(root()).args(["metadata", "--no-deps", "--format-version=1", "--locked", "--offline"]);
+    let metadata: serde_json::Value = serde_json::from_str(&text(cargo.output().unwrap())).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let published: BTreeMap<&str, &serde_json::Value> = packages
+        .iter()
+        .filter(|package| package["publish"].is_null())
+        .map(|package| (package["name"].as_str().unwrap(), package))
+        .collect();
+    assert!(published.keys().copied().eq(PUBLISHED.map(|(name, _)| name)), "{:?}", published.keys());
+    for (name, package) in published {
+        // What the registry asks for or shows; it takes up to five of each.
+        for (field, most) in [("keywords", 5), ("categories", 5)] {
+            let count = package[field].as_array().unwrap().len();
+            assert!((1..=most).contains(&count), "{name}: {count} {field}");
+        }
+        for field in ["description", "license", "readme", "rust_version"] {
+            assert!(package[field].is_string(), "{name} has no {field}");
         }
     }
 }
