@@ -1,6 +1,12 @@
 //! The calls of a trace: which function is entered and left when, and what else happens.
 
-use super::progress::{Progress, Size};
+mod functions;
+
+use super::{
+    progress::{Progress, Size},
+    symbols::TracedSymbols,
+};
+use functions::WalkedFunctions;
 use pugmark_decoder_core::{
     calls::{Calls, Step, StepKind},
     config::{Clocks, Config},
@@ -179,6 +185,10 @@ fn frequency(clocks: &Clocks) -> Option<TscFrequency> {
 struct Frame {
     /// The address of its call.
     from: Option<u64>,
+    /// Where it was entered.
+    to: u64,
+    /// It was entered by a jump: what leaves the one that has jumped leaves it, too.
+    is_jumped_to: bool,
     /// It was entered while nothing was traced, as a signal's handler is, or it is what that returns to: code that
     /// makes the system go back to what was interrupted.
     is_handler: bool,
@@ -199,19 +209,20 @@ impl Frame {
     }
 }
 
-/// Decodes a trace and passes on what happens, in order. Returns when it ends.
+/// Decodes a trace and passes on what happens, in order. Returns when it ends. A jump from one of the functions to
+/// another one enters that, or goes back to it: a tail call, an entry of a linkage table, `longjmp`.
 pub(super) fn walk(
     trace: &[u8],
     image: Image<'_>,
     config: Config<'_>,
     clock: TraceClock,
     progress: &mut Progress,
-    visit: &mut dyn FnMut(Time, Happening),
+    (names, visit): (&TracedSymbols, &mut dyn FnMut(Time, Happening)),
 ) -> Time {
-    walk_with(trace, image, config, clock, progress, visit)
+    walk_among(trace, image, config, clock, progress, (WalkedFunctions::named(names), visit))
 }
 
-/// As [`walk`], for one who may look at each instruction.
+/// As [`walk`], for one who may look at each instruction, and sees to jumps itself.
 pub(super) fn walk_with(
     trace: &[u8],
     image: Image<'_>,
@@ -220,9 +231,20 @@ pub(super) fn walk_with(
     progress: &mut Progress,
     visitor: &mut (impl Visitor + ?Sized),
 ) -> Time {
+    walk_among(trace, image, config, clock, progress, (WalkedFunctions::default(), visitor))
+}
+
+fn walk_among<V: Visitor + ?Sized>(
+    trace: &[u8],
+    image: Image<'_>,
+    config: Config<'_>,
+    clock: TraceClock,
+    progress: &mut Progress,
+    (functions, visitor): (WalkedFunctions<'_>, &mut V),
+) -> Time {
     let mut timeline = Timeline::new(trace, config);
     let mut decoder = InsnDecoder::with_config(trace, image, config);
-    let mut state = State::new(visitor);
+    let mut state = State { functions, ..State::new(visitor) };
     let mut when = |span, insns| clock.time(&mut timeline, span, insns).map(|(at, _)| at);
     progress.begin("decoding", Size::Bytes(trace.len() as u64));
     let mut synchronized = false;
@@ -233,7 +255,8 @@ pub(super) fn walk_with(
         while let Ok(Some(item)) = decoder.next() {
             match &item {
                 FlowItem::Insn(insn) => {
-                    let step = state.calls.step(&item);
+                    let step =
+                        state.calls.step_with(&item, |from, to| state.functions.leads_to_another(from, to));
                     let happens = step.is_some() || state.begins || state.off;
                     if happens {
                         state.set_time(when(decoder.span(), state.time.insns));
@@ -249,7 +272,8 @@ pub(super) fn walk_with(
                     progress.step(|| decoder.held());
                 }
                 FlowItem::Event(event) => {
-                    let step = state.calls.step(&item);
+                    let step =
+                        state.calls.step_with(&item, |from, to| state.functions.leads_to_another(from, to));
                     if !event.status {
                         state.set_time(when(Span::at(event.offset), state.time.insns));
                         step.into_iter().for_each(|step| state.transfer(step));
@@ -269,6 +293,7 @@ pub(super) fn walk_with(
 
 /// What is known while the trace is walked through.
 struct State<'v, V: ?Sized> {
+    functions: WalkedFunctions<'v>,
     /// The functions that have not been left.
     frames: Vec<Frame>,
     calls: Calls,
@@ -287,6 +312,7 @@ struct State<'v, V: ?Sized> {
 impl<'v, V: Visitor + ?Sized> State<'v, V> {
     fn new(visitor: &'v mut V) -> Self {
         Self {
+            functions: WalkedFunctions::default(),
             frames: vec![],
             calls: Calls::new(),
             time: Time::default(),
@@ -313,7 +339,7 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
     }
 
     fn enter(&mut self, from: Option<u64>, to: u64) {
-        self.frames.push(Frame { from, is_handler: false, left_at: None });
+        self.frames.push(Frame { from, to, is_jumped_to: false, is_handler: false, left_at: None });
         self.say(Happening::Enter { from, to });
     }
 
@@ -389,7 +415,32 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         }
     }
 
+    /// The number of the innermost frame that was entered by a call.
+    fn innermost_call(&self) -> usize {
+        self.frames.iter().rposition(|frame| !frame.is_jumped_to).unwrap_or_default()
+    }
+
+    /// A jump from one function to another one. To the middle of one that has not been left it goes back there.
+    fn jump(&mut self, from: u64, to: u64) {
+        let Some(begin) = self.functions.begin(to) else { return };
+        // Functions that jump to one another are a loop; one that is entered anew is called.
+        let outermost = if begin == to { self.innermost_call() } else { 0 };
+        let is_it = |frame: &Frame| self.functions.begin(frame.to) == Some(begin);
+        if let Some(known) = self.frames[outermost..].iter().rposition(is_it) {
+            self.unwind(outermost + known + 1);
+        } else if begin == to {
+            self.enter(Some(from), to);
+            self.frames
+                .last_mut()
+                .into_iter()
+                .for_each(|frame| (frame.from, frame.is_jumped_to) = (None, true));
+        }
+    }
+
     fn transfer(&mut self, step: Step) {
+        if step.kind == StepKind::TailCall {
+            return self.jump(step.from, step.to);
+        }
         if step.kind.enters() {
             return self.enter(Some(step.from), step.to);
         }
@@ -398,8 +449,10 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
             StepKind::Return => self.frames.iter().rposition(|frame| frame.returns_to(step.to)),
             _ => None,
         };
-        let ends_handler = known.is_none() && self.frames.last().is_some_and(|frame| frame.is_handler);
-        self.unwind(known.unwrap_or(self.frames.len().saturating_sub(1)));
+        let innermost = self.innermost_call();
+        let ends_handler =
+            known.is_none() && self.frames.get(innermost).is_some_and(|frame| frame.is_handler);
+        self.unwind(known.unwrap_or(innermost));
         if ends_handler {
             self.enter_handler(None, step.to);
         } else if self.frames.is_empty() {

@@ -309,7 +309,8 @@ impl<'a> ScriptLines<'a> {
         let (mut depth, mut errors) = (0_usize, 0);
         let mut within = None;
         let mut progress = std::mem::replace(self.progress, Progress::hidden());
-        walk(trace, image, config, clock, &mut progress, &mut |time, what| {
+        let names = self.columns.symbols;
+        let mut visit = |time, what: Happening| {
             match what {
                 Happening::Enter { from, to } => {
                     self.executed = true;
@@ -334,7 +335,8 @@ impl<'a> ScriptLines<'a> {
                 }
                 Happening::Off | Happening::On | Happening::Mark(..) | Happening::End(_) => {}
             }
-        });
+        };
+        walk(trace, image, config, clock, &mut progress, (names, &mut visit));
         *self.progress = progress;
         errors
     }

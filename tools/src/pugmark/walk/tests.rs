@@ -261,3 +261,87 @@ fn a_trace_has_time_if_a_tsc_is_anywhere_in_it() {
     // No PSB is in front of it.
     assert_eq!(units(&[tsc, &PSB]), [Unit::Instructions; 2]);
 }
+
+/// What is said of these steps, in short, among functions that begin at each multiple of 100 and are named `100`,
+/// `200` and so on up to `500`.
+fn said_among_functions(steps: &[Step]) -> Vec<String> {
+    let functions = [0x100, 0x200, 0x300, 0x400, 0x500].map(|begin| (format!("{begin:x}"), begin));
+    let functions = functions.each_ref().map(|(name, begin)| (name.as_str(), *begin, begin + 0x100));
+    let names = TracedSymbols::known(&functions, &[]);
+    let mut said = vec![];
+    let mut visit = |_: Time, what: Happening| match what {
+        Happening::Enter { from, to } => said.push(match from {
+            Some(from) => format!("{from:x}>{to:x}"),
+            None => format!("{to:x}"),
+        }),
+        Happening::Leave => said.push("leave".into()),
+        other => panic!("{other:?}"),
+    };
+    let mut state = State { functions: WalkedFunctions::named(&names), ..State::new(&mut visit) };
+    state.insn(0x110, None);
+    for step in steps {
+        let jumps = step.kind != StepKind::TailCall || state.functions.leads_to_another(step.from, step.to);
+        state.insn(step.to, jumps.then_some(*step));
+    }
+    said
+}
+
+#[test]
+fn a_jump_to_another_function_enters_it_and_one_return_leaves_both() {
+    use StepKind::{Call, Return, TailCall};
+    let call = step(Call, 0x120, 0x200);
+    let back = step(Return, 0x3f0, 0x125);
+    for (steps, expected) in [
+        // 200 ends with a call of 300.
+        (&[call, step(TailCall, 0x210, 0x300), back][..], "110 120>200 210>300 leave leave"),
+        // It does so twice; then another one is called.
+        (
+            &[
+                call,
+                step(TailCall, 0x210, 0x300),
+                step(TailCall, 0x310, 0x400),
+                back,
+                step(Call, 0x130, 0x500),
+            ],
+            "110 120>200 210>300 310>400 leave leave leave 130>500",
+        ),
+        // What it has jumped to calls and returns in between.
+        (
+            &[call, step(TailCall, 0x210, 0x300), step(Call, 0x310, 0x400), step(Return, 0x410, 0x315), back],
+            "110 120>200 210>300 310>400 leave leave leave",
+        ),
+        // Functions that jump to one another are a loop.
+        (
+            &[
+                call,
+                step(TailCall, 0x210, 0x300),
+                step(TailCall, 0x310, 0x200),
+                step(TailCall, 0x210, 0x300),
+                back,
+            ],
+            "110 120>200 210>300 leave 210>300 leave leave",
+        ),
+        // 300 is code of 200 that the compiler has put elsewhere: it jumps back into its middle.
+        (
+            &[call, step(TailCall, 0x210, 0x300), step(TailCall, 0x310, 0x220), back],
+            "110 120>200 210>300 leave leave",
+        ),
+        // Two calls are left, as by longjmp.
+        (
+            &[call, step(Call, 0x210, 0x300), step(TailCall, 0x310, 0x130), step(Call, 0x140, 0x400)],
+            "110 120>200 210>300 leave leave 140>400",
+        ),
+        // A function that is entered anew by a jump is not the one that has called.
+        (&[call, step(TailCall, 0x210, 0x100), back], "110 120>200 210>100 leave leave"),
+        // A loop stays in its function; in the middle of one that was not entered, or of none, nobody knows what it is.
+        (&[step(TailCall, 0x150, 0x110), step(TailCall, 0x150, 0x100)], "110"),
+        (&[call, step(TailCall, 0x210, 0x450), step(TailCall, 0x210, 0x900)], "110 120>200"),
+        // Nobody has called from where it returns to.
+        (
+            &[call, step(TailCall, 0x210, 0x300), step(Return, 0x310, 0x460)],
+            "110 120>200 210>300 leave leave",
+        ),
+    ] {
+        assert_eq!(said_among_functions(steps).join(" "), expected, "{steps:?}");
+    }
+}

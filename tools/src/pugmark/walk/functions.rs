@@ -1,0 +1,72 @@
+//! Which jumps lead from one function to another.
+
+use crate::pugmark::symbols::TracedSymbols;
+
+/// The functions that are walked through, if their names are known.
+#[derive(Debug, Default)]
+pub(super) struct WalkedFunctions<'n> {
+    names: Option<&'n TracedSymbols>,
+    /// Jumps that were asked for of late, and the answers.
+    late: Vec<(u64, u64, bool)>,
+}
+
+impl<'n> WalkedFunctions<'n> {
+    /// How many answers are remembered.
+    const LATE: usize = 1 << 12;
+
+    pub(super) fn named(names: &'n TracedSymbols) -> Self {
+        // No jump is from 0 to 0.
+        Self { names: Some(names), late: vec![(0, 0, false); Self::LATE] }
+    }
+
+    /// Where the function at `ip` begins.
+    pub(super) fn begin(&self, ip: u64) -> Option<u64> {
+        self.names?.function(ip).map(|(_, offset)| ip.wrapping_sub(offset))
+    }
+
+    /// Whether a jump leads to another function than the one that it is in.
+    pub(super) fn leads_to_another(&mut self, from: u64, to: u64) -> bool {
+        if self.names.is_none() {
+            return false;
+        }
+        let place =
+            (from ^ to.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - Self::LATE.ilog2());
+        let place = place as usize;
+        if (self.late[place].0, self.late[place].1) != (from, to) {
+            let begin = self.begin(to);
+            self.late[place] = (from, to, begin.is_some() && begin != self.begin(from));
+        }
+        self.late[place].2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jump_leads_to_another_function_if_that_has_a_name() {
+        let names = TracedSymbols::known(&[("a", 0x100, 0x200), ("b", 0x200, 0x300)], &[]);
+        let mut functions = WalkedFunctions::named(&names);
+        // Twice: the second answer is remembered.
+        for _ in 0..2 {
+            for (from, to, expected) in [
+                (0x110, 0x200, true),
+                (0x110, 0x250, true),
+                (0x110, 0x100, false),
+                (0x110, 0x180, false),
+                (0x110, 0x300, false),
+                // Code without a name jumps to one that has one, and to itself.
+                (0x900, 0x100, true),
+                (0x900, 0x910, false),
+            ] {
+                assert_eq!(functions.leads_to_another(from, to), expected, "{from:#x} {to:#x}");
+            }
+        }
+        assert!(!WalkedFunctions::default().leads_to_another(0x110, 0x200), "no names");
+        // Each jump has an answer of its own, also where two share a place.
+        for from in 0x100..0x200 {
+            assert!(functions.leads_to_another(from, 0x200) && !functions.leads_to_another(from, 0x1ff));
+        }
+    }
+}
