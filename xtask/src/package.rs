@@ -1,6 +1,9 @@
 //! `cargo xtask package`: what others install, the crates for a registry and a Debian package of the programs.
 
+mod cargo_home;
+
 use anyhow::{Context, Result, ensure};
+use cargo_home::fresh_cargo_home;
 use clap::Args;
 use pugmark_qemu_tests::images::{target_folder, workspace};
 use serde_json::Value;
@@ -34,7 +37,8 @@ pub(crate) fn package(options: &PackageOptions) -> Result<()> {
     let target = target_folder().join("published").display().to_string();
     let publish =
         ["publish", "--dry-run", "--workspace", "--locked", "--allow-dirty", "--target-dir", &target];
-    cargo(&publish, &[])?;
+    let home = fresh_cargo_home(target_folder().join("published-cargo-home"))?.display().to_string();
+    cargo(&publish, &[("CARGO_HOME", &home)])?;
     println!("{target}/package has what each crate would contain; nothing was uploaded");
     Ok(())
 }

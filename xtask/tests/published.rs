@@ -1,6 +1,10 @@
 //! The crates that are published: each is a package that builds from what is in it, with dependencies that a registry
 //! has, and the programs that come out of it work.
 
+#[path = "../src/package/cargo_home.rs"]
+mod cargo_home;
+
+use cargo_home::fresh_cargo_home;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,8 +34,14 @@ fn text(output: Output) -> String {
 fn programs_that_are_built_from_the_published_packages_record_and_decode() {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("published");
     let packages = PUBLISHED.iter().flat_map(|(name, _)| ["-p", name]);
+    let home = fresh_cargo_home(target.with_extension("cargo-home")).unwrap();
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(root()).env("CARGO_PROFILE_DEV_DEBUG", "false").arg("package").args(packages);
+    cargo
+        .current_dir(root())
+        .env("CARGO_HOME", home)
+        .env("CARGO_PROFILE_DEV_DEBUG", "false")
+        .arg("package")
+        .args(packages);
     cargo.args(["--locked", "--offline", "--allow-dirty", "--target-dir"]).arg(&target);
     let output = cargo.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -1,0 +1,41 @@
+//! A home for cargo in which no package was unpacked yet.
+//!
+//! To build a package that depends on another one of the workspace, cargo puts that one into a registry in the target
+//! folder. It unpacks it from there into its home, once for each version: another time it would build against what the
+//! package was then.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+/// Makes it in a folder, with all that the user's own has but what came from such registries. Returns the folder.
+pub(crate) fn fresh_cargo_home(folder: PathBuf) -> io::Result<PathBuf> {
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    let own = std::env::var_os("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(std::env::home_dir()?.join(".cargo")));
+    let own = own.ok_or_else(|| io::Error::other("neither CARGO_HOME nor HOME is set"))?;
+    // A registry without a host is a folder.
+    link(&own, &folder, &|name| name != "registry")?;
+    link(&own.join("registry"), &folder.join("registry"), &|name| name != "src")?;
+    link(&own.join("registry/src"), &folder.join("registry/src"), &|name| !name.starts_with('-'))?;
+    Ok(folder)
+}
+
+/// Links what is in a folder into a new one.
+fn link(from: &Path, to: &Path, is_wanted: &dyn Fn(&str) -> bool) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    if !from.is_dir() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        if is_wanted(&entry.file_name().to_string_lossy()) {
+            symlink(std::path::absolute(entry.path())?, to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
