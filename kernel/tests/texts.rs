@@ -115,7 +115,8 @@ fn of_starting_pt_and_of_its_slot() {
         pointers: OutputMaskPtrs::topa(3, 0x40),
         entry: Some(0x20_0006),
     };
-    let text = "operational error: status 0x10, output base 0x100000, offset 0x40, entry 3, which is 0x200006 in the table";
+    let text = "operational error: status 0x10, output base 0x100000, offset 0x40, entry 3, \
+                which is 0x200006 in the table";
     let range =
         OperationalError { pointers: OutputMaskPtrs::single_range(0xfff, 0x40), entry: None, ..error };
     let of_a_range = "operational error: status 0x10, output base 0x100000, offset 0x40, entry 31";

@@ -118,8 +118,8 @@ impl Shown<'_> {
         ensure!(cpus == [0, 1, 2, 3], "these processors have traced: {cpus:?}");
         ensure!(panicked == 1, "{panicked} processors have panicked by themselves");
         Ok(format!(
-            "the last 100 functions on each of {PROCESSORS} processors are the truth's last of {total}, and the last 32 \
-             branches are too"
+            "the last 100 functions on each of {PROCESSORS} processors are the truth's last of {total}, and so \
+             are the last 32 branches"
         ))
     }
 

@@ -103,24 +103,12 @@ impl PerfSamples {
         }
         match record.parse()? {
             EventRecord::Mmap2(map) => {
-                let mapping = ProgramMapping {
-                    address: map.address,
-                    len: map.length,
-                    offset: map.page_offset,
-                    path: super::path_of(map.path),
-                };
-                let program = self.program(map.pid, running);
-                self.programs[program].mappings.push(mapping);
+                let place = (map.address, map.length, map.page_offset);
+                self.map(map.pid, place, super::path_of(map.path), running);
             }
             EventRecord::Mmap(map) => {
-                let mapping = ProgramMapping {
-                    address: map.address,
-                    len: map.length,
-                    offset: map.page_offset,
-                    path: super::path_of(map.path),
-                };
-                let program = self.program(map.pid, running);
-                self.programs[program].mappings.push(mapping);
+                let place = (map.address, map.length, map.page_offset);
+                self.map(map.pid, place, super::path_of(map.path), running);
             }
             EventRecord::Comm(comm) => {
                 let name = String::from_utf8_lossy(&comm.name.as_slice()).into_owned();
@@ -145,6 +133,18 @@ impl PerfSamples {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Notes what a process has mapped: from an address on, so many bytes, from this offset of the file on.
+    fn map(
+        &mut self,
+        process: i32,
+        (address, len, offset): (u64, u64, u64),
+        path: PathBuf,
+        running: &mut HashMap<i32, usize>,
+    ) {
+        let program = self.program(process, running);
+        self.programs[program].mappings.push(ProgramMapping { address, len, offset, path });
     }
 
     /// The number of the program that a process runs.

@@ -43,6 +43,6 @@ impl NamedTrace {
     /// Follows the calls, as [`walk`] does. Returns when the trace ends.
     pub(super) fn walk(&self, progress: &mut Progress, visit: &mut dyn FnMut(Time, Happening)) -> Time {
         let sections = self.code.sections();
-        walk(&self.trace, Image::new(&sections), self.config, self.clock, progress, (&self.names, visit))
+        walk(&self.trace, Image::new(&sections), self.config, self.clock, Some(&self.names), progress, visit)
     }
 }

@@ -11,7 +11,7 @@ use super::{
     progress::Progress,
     recording::Traced,
     symbols::TracedSymbols,
-    walk::{Time, TraceClock, Unit, walk_with},
+    walk::{Time, TraceClock, Unit, walk},
 };
 use crate::output::{self, tell};
 use anyhow::{Result, ensure};
@@ -209,7 +209,7 @@ impl ReportOptions {
         );
         let mut sums = CallerSums::new(rows);
         let sections = code.sections();
-        let end = walk_with(&trace, Image::new(&sections), config, clock, progress, &mut sums);
+        let end = walk(&trace, Image::new(&sections), config, clock, None, progress, &mut sums);
         counted.add_sums(sums, end, self.has_time().then_some(clock.unit))
     }
 

@@ -209,39 +209,21 @@ impl Frame {
     }
 }
 
-/// Decodes a trace and passes on what happens, in order. Returns when it ends. A jump from one of the functions to
-/// another one enters that, or goes back to it: a tail call, an entry of a linkage table, `longjmp`.
+/// Decodes a trace and tells the visitor what happens, in order. Returns the time at the trace's end.
+///
+/// With the names of functions, a jump from one function to another is followed like a call, or like a return to a
+/// function that has not been left: a tail call, an entry of a linkage table, `longjmp`. Without names, a jump stays in
+/// its function, for a visitor that deals with jumps itself.
 pub(super) fn walk(
     trace: &[u8],
     image: Image<'_>,
     config: Config<'_>,
     clock: TraceClock,
-    progress: &mut Progress,
-    (names, visit): (&TracedSymbols, &mut dyn FnMut(Time, Happening)),
-) -> Time {
-    walk_among(trace, image, config, clock, progress, (WalkedFunctions::named(names), visit))
-}
-
-/// As [`walk`], for one who may look at each instruction, and sees to jumps itself.
-pub(super) fn walk_with(
-    trace: &[u8],
-    image: Image<'_>,
-    config: Config<'_>,
-    clock: TraceClock,
+    names: Option<&TracedSymbols>,
     progress: &mut Progress,
     visitor: &mut (impl Visitor + ?Sized),
 ) -> Time {
-    walk_among(trace, image, config, clock, progress, (WalkedFunctions::default(), visitor))
-}
-
-fn walk_among<V: Visitor + ?Sized>(
-    trace: &[u8],
-    image: Image<'_>,
-    config: Config<'_>,
-    clock: TraceClock,
-    progress: &mut Progress,
-    (functions, visitor): (WalkedFunctions<'_>, &mut V),
-) -> Time {
+    let functions = names.map(WalkedFunctions::named).unwrap_or_default();
     let mut timeline = Timeline::new(trace, config);
     let mut decoder = InsnDecoder::with_config(trace, image, config);
     let mut state = State { functions, ..State::new(visitor) };

@@ -21,7 +21,7 @@ pub(super) enum Level {
     Memory,
     RemoteMemory,
     Persistent,
-    /// CXL or other memory behind a bus.
+    /// Memory on an extension bus, such as CXL.
     Extension,
     Io,
     Uncached,

@@ -36,7 +36,7 @@ Examples:
 pub struct MemOptions {
     /// A file of `perf record`, or its folder, or raw samples of IBS as `pugmark ibs` reads them
     file: PathBuf,
-    /// Print at most so many rows of a table; 0 for all
+    /// The largest number of rows to print of each table; 0 prints all rows
     #[arg(long, value_name = "N", default_value_t = 10)]
     limit: usize,
     /// Look below this folder for the programs and libraries that the file names

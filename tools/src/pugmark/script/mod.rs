@@ -336,7 +336,7 @@ impl<'a> ScriptLines<'a> {
                 Happening::Off | Happening::On | Happening::Mark(..) | Happening::End(_) => {}
             }
         };
-        walk(trace, image, config, clock, &mut progress, (names, &mut visit));
+        walk(trace, image, config, clock, Some(names), &mut progress, &mut visit);
         *self.progress = progress;
         errors
     }

@@ -64,9 +64,11 @@ mod tests {
             }
         }
         assert!(!WalkedFunctions::default().leads_to_another(0x110, 0x200), "no names");
-        // Each jump has an answer of its own, also where two share a place.
-        for from in 0x100..0x200 {
-            assert!(functions.leads_to_another(from, 0x200) && !functions.leads_to_another(from, 0x1ff));
+        // More jumps from one place than answers are remembered, and each has an answer of its own.
+        let names = TracedSymbols::known(&[("a", 0x10_0000, 0x20_0000), ("b", 0x20_0000, 0x30_0000)], &[]);
+        let mut functions = WalkedFunctions::named(&names);
+        for to in (0x10_0000..0x30_0000).step_by(16) {
+            assert_eq!(functions.leads_to_another(0x10_0010, to), to >= 0x20_0000, "{to:#x}");
         }
     }
 }

@@ -18,7 +18,7 @@ use std::{
 
 /// How many words are passed on at once, or a few more.
 const WORDS: usize = 1 << 14;
-/// How many times that may wait.
+/// How many such messages may wait for the thread.
 const WAITING: usize = 16;
 
 /// A word that is no block's number: the address of one instruction follows, its lower half first.
@@ -29,7 +29,7 @@ const DEFINITION: u32 = MESSAGE + 1;
 /// How many blocks after one are hashed together with it.
 const AHEAD: usize = 3;
 
-/// The thread that hashes. It ends when this and all that it gave out is gone.
+/// The thread that hashes. It ends when this value and all streams are dropped.
 #[derive(Clone)]
 pub(super) struct HashThread(SyncSender<Work>);
 
@@ -37,7 +37,8 @@ pub(super) struct HashThread(SyncSender<Work>);
 struct Work {
     stream: usize,
     words: Vec<u32>,
-    /// Where the hash of all that came so far is wanted, if it is; it begins anew then.
+    /// If somebody waits for the hash of the stream up to here: where to send it. What comes later is hashed from the
+    /// beginning.
     wanted: Option<SyncSender<AddressHash>>,
 }
 
