@@ -46,7 +46,9 @@ impl Vcpu {
             | exit_code::IRET
             | exit_code::SWINT
             | exit_code::HLT
-            | exit_code::ICEBP => self.with_instruction(instruction, Self::emulate),
+            | exit_code::ICEBP => {
+                self.with_instruction(instruction, |vcpu, at| vcpu.emulate_at_exit(code, at))
+            }
             exit_code::CPUID => self.with_instruction(instruction, Self::cpuid),
             exit_code::MSR => {
                 let write = info1 != 0;
@@ -149,6 +151,15 @@ impl Vcpu {
     fn mwait(&mut self, instruction: &Instruction) {
         let [hints, extensions] = [self.cpu.gpr[0], self.cpu.gpr[1]];
         self.finish(instruction, hints & 0xffff_ffff | extensions << 32);
+    }
+
+    /// Executes by hand the instruction at which the processor below has exited. If it is none that exits so, another
+    /// processor has written other code there meanwhile, as Linux does where it replaces an instruction by way of INT3.
+    /// The instruction that exited has had no effect, so the guest executes what is there now.
+    fn emulate_at_exit(&mut self, code: u64, instruction: &Instruction) {
+        if instruction.emulation().is_some_and(|emulation| emulation.exits_with(code)) {
+            self.emulate(instruction);
+        }
     }
 
     fn with_instruction(
