@@ -97,9 +97,9 @@ pub fn workspace() -> PathBuf {
     workspace_of(std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from))
 }
 
-/// The workspace of the package that cargo runs, which is in the folder `running`; otherwise the workspace in which this
-/// program was built. The two differ if somebody copies a tree with its target folder: cargo does not build the copy
-/// again, so the program still has the path of the original in it.
+/// The workspace of the package that cargo runs, which is in the folder `running`; otherwise the workspace in which
+/// this program was built. The two differ if somebody copies a tree with its target folder: cargo does not build the
+/// copy again, so the program still has the path of the original in it.
 fn workspace_of(running: Option<PathBuf>) -> PathBuf {
     let root = |package: &Path| package.parent().map(Path::to_path_buf);
     let runs = running.and_then(|package| root(&package));
