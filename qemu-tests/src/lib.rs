@@ -36,6 +36,7 @@ pub mod libipt;
 pub mod libipt_speed;
 pub mod linux;
 pub mod machine;
+pub mod qemu;
 
 pub mod report;
 pub mod scratch;

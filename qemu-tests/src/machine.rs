@@ -10,13 +10,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Instant;
 
 use crate::images::Images;
+use crate::qemu::QEMU;
 use crate::report::Transcript;
 use crate::scratch::Scratch;
 use crate::time_limits::{ProgressWatch, TimeLimits, TimedOut};
 use crate::truth::{self, LogPlace, Truth};
-
-/// The name of QEMU's program.
-pub const QEMU: &str = "qemu-system-x86_64";
 
 /// QEMU's exit status after the guest has written 0x10 to the debug-exit port: everything passed.
 const EXIT_PASSED: i32 = (0x10 << 1) | 1;

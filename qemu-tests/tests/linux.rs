@@ -119,3 +119,37 @@ fn a_probe_traces_the_boot_of_linux_from_the_first_instruction_as_the_log_has_it
 
 /// How many instructions the probe traces.
 const INSTRUCTIONS: u64 = 500_000;
+
+/// With `PUGMARK_LONG=1`, fifteen times as often.
+const REWRITES: u32 = 100;
+
+/// Linux replaces the first byte of an instruction by an INT3 while it changes the rest, and the other processors
+/// execute that INT3 meanwhile.
+#[test]
+fn linux_rewrites_its_code_on_two_processors() -> Result<()> {
+    let Some([kernel, busybox]) = debian() else { return Ok(()) };
+    let scratch = Scratch::new()?;
+    let rewrites = if std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1") {
+        15 * REWRITES
+    } else {
+        REWRITES
+    };
+    let file = "/proc/sys/kernel/sched_schedstats";
+    let script = format!(
+        "while :; do :; done & i=0; while [ $i -lt {rewrites} ]; do echo 1 >{file}; echo 0 >{file}; i=$((i + 1)); done; \
+         kill $!; cat {file}; nproc; echo $i"
+    );
+    let mut guest = Guest::new(&busybox);
+    guest.command(&["sh".into(), "-c".into(), script]);
+    let monitor = Monitor { image: Images::build()?.monitor, options: "profile=skylake".into() };
+    let machine =
+        LinuxMachine { monitor: Some(monitor), processors: 2, ..machine(&scratch, kernel, &guest)? };
+    let mut output = Vec::new();
+    let outcome = machine.run(|event| {
+        if let Event::Output(bytes) = event {
+            output.extend_from_slice(bytes);
+        }
+    })?;
+    assert_eq!((outcome.status, String::from_utf8(output)?), (0, format!("0\n2\n{rewrites}\n")));
+    Ok(())
+}

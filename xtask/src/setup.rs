@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use pugmark_qemu_tests::images::target_folder;
 use pugmark_qemu_tests::linux::packages;
-use pugmark_qemu_tests::machine::QEMU;
+use pugmark_qemu_tests::qemu::{self, QEMU};
 use std::path::Path;
 use std::process::Command;
 
@@ -132,7 +132,7 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
         "there is no linker: install a C compiler driver (`cc`), on Debian with `apt-get install gcc libc6-dev`"
     );
     require(QEMU, |manager| manager.qemu, no_install)?;
-    let version = qemu_version()?;
+    let version = qemu::version()?;
     ensure!(
         version >= OLDEST_QEMU,
         "{QEMU} is version {}.{}, but version {}.{} or newer is needed",
@@ -334,19 +334,6 @@ fn is_root() -> Result<bool> {
     Ok(output.stdout.trim_ascii() == b"0")
 }
 
-fn qemu_version() -> Result<(u32, u32)> {
-    let output = Command::new(QEMU).arg("--version").output()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    parse_version(&text)
-        .with_context(|| format!("cannot find the version in what `{QEMU} --version` prints: {text:?}"))
-}
-
-/// The version in `QEMU emulator version 7.2.22 (…)`.
-fn parse_version(text: &str) -> Option<(u32, u32)> {
-    let mut numbers = text.split_once("version ")?.1.split(|letter: char| !letter.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -398,13 +385,5 @@ mod tests {
         let command = install_command("ID=debian", |manager| manager.grub, false).unwrap();
         assert!(command.starts_with("sudo sh -c 'apt-get update && "), "{command}");
         assert!(command.ends_with(" xorriso mtools'"), "{command}");
-    }
-
-    #[test]
-    fn reads_qemus_version() {
-        let debian = "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)\nCopyright";
-        assert_eq!(parse_version(debian), Some((7, 2)));
-        assert_eq!(parse_version("QEMU emulator version 10.0.2"), Some((10, 0)));
-        assert_eq!(parse_version("something else"), None);
     }
 }

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use super::channel::{Sent, check, receive};
 use super::{pages, probe::ProbeTrace};
-use crate::machine::{QEMU, Running};
+use crate::machine::Running;
+use crate::qemu::{self, QEMU};
 use crate::scratch::Scratch;
 use crate::time_limits::{ProgressWatch, TimeLimits};
 use crate::truth::{self, LogPlace, Truth};
@@ -249,7 +250,8 @@ impl LinuxMachine {
             text
         };
         let mut command = Command::new(QEMU);
-        command.args(["-accel", "tcg", "-cpu", "max", "-smp", &self.processors.to_string()]);
+        let accelerator = qemu::accelerator(qemu::version()?, self.processors);
+        command.args(["-accel", accelerator, "-cpu", "max", "-smp", &self.processors.to_string()]);
         command.args(["-display", "none", "-monitor", "none", "-nic", "none", "-no-reboot"]);
         // A processor that maps the display's memory while others execute has been seen to end QEMU with a signal.
         command.args(["-vga", "none"]);

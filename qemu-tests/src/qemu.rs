@@ -1,0 +1,69 @@
+//! The QEMU of this machine: its program, its version, and how it emulates several processors.
+
+use anyhow::{Context, Result};
+use std::process::Command;
+
+/// The name of QEMU's program.
+pub const QEMU: &str = "qemu-system-x86_64";
+
+/// The first version that never goes on with an old translation of code that another processor changes: by its commit
+/// deba78709ae8, "Always lock pages before translation".
+const TRANSLATES_SAFELY: (u32, u32) = (8, 1);
+
+/// QEMU's version: its first two numbers.
+///
+/// # Errors
+/// QEMU cannot be started, or does not print a version.
+pub fn version() -> Result<(u32, u32)> {
+    let output =
+        Command::new(QEMU).arg("--version").output().with_context(|| format!("cannot start {QEMU}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    parse_version(&text)
+        .with_context(|| format!("cannot find the version in what `{QEMU} --version` prints: {text:?}"))
+}
+
+/// The version in `QEMU emulator version 7.2.22 (…)`.
+fn parse_version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split_once("version ")?.1.split(|letter: char| !letter.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// The value of `-accel` for a guest with so many processors that may change its own code, in this version of QEMU.
+///
+/// Before 8.1, a processor may translate code while another one writes to it, and the old translation is kept: Linux,
+/// which replaces the first byte of an instruction by an INT3 and then by another byte, executes that INT3 for ever. On
+/// one thread the processors take turns, and no translation meets a write.
+pub(crate) const fn accelerator(version: (u32, u32), processors: u16) -> &'static str {
+    let (major, minor) = TRANSLATES_SAFELY;
+    if processors > 1 && (version.0 < major || version.0 == major && version.1 < minor) {
+        "tcg,thread=single"
+    } else {
+        "tcg"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_qemus_version() {
+        let debian = "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)\nCopyright";
+        assert_eq!(parse_version(debian), Some((7, 2)));
+        assert_eq!(parse_version("QEMU emulator version 10.0.2"), Some((10, 0)));
+        assert_eq!(parse_version("something else"), None);
+    }
+
+    #[test]
+    fn several_processors_take_turns_in_an_old_qemu() {
+        for (version, processors, expected) in [
+            ((7, 2), 1, "tcg"),
+            ((7, 2), 2, "tcg,thread=single"),
+            ((8, 0), 2, "tcg,thread=single"),
+            ((8, 1), 2, "tcg"),
+            ((9, 0), 4, "tcg"),
+        ] {
+            assert_eq!(accelerator(version, processors), expected, "{version:?}, {processors} processors");
+        }
+    }
+}
