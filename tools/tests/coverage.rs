@@ -183,6 +183,58 @@ fn the_blocks_of_a_program_are_hit_as_often_as_it_says() {
     assert_eq!((read, drcov.basic_blocks.len() as u64), (hit, number(&ten, "blocks_hit")));
 }
 
+/// Of traces of different builds, or at different addresses, there is no difference: an address means two things.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[test]
+fn traces_of_different_code_are_not_compared() {
+    let folder = Scratch::new("builds");
+    let source = folder.0.join("program.c");
+    let build = |text: &str| -> bool {
+        fs::write(&source, text).unwrap();
+        let mut cc = Command::new("cc");
+        cc.args(["-O1", "-pie", "-fPIE", "-o", "program", "program.c"]).current_dir(&folder.0);
+        cc.output().is_ok_and(|output| output.status.success())
+    };
+    let record = |recording: &str, options: &[&str]| {
+        folder.pugmark(&[&["record", "-o", recording], options, &["--", "./program", "10"]].concat());
+    };
+    let refusal = |options: &[&str]| -> String {
+        let output = folder.pugmark(&[&["coverage"], options].concat());
+        assert_eq!(output.status.code(), Some(1), "{options:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    if !build(PROGRAM) {
+        return println!("skipped: a compiler is not installed");
+    }
+    record("old", &[]);
+    record("elsewhere", &["--engine", "stepping", "--aslr"]);
+    folder.text(&["coverage", "--diff", "old", "old"]);
+    let said = refusal(&["--diff", "elsewhere", "old"]);
+    assert!(said.contains("in old and at 0x") && said.contains("without --aslr"), "{said}");
+    // Another constant in a function, and everything else where it was.
+    assert!(build(&PROGRAM.replace("x / 7", "x / 9")));
+    record("new", &[]);
+    let said = refusal(&["--diff", "old", "new"]);
+    assert!(said.contains("program has changed since old was recorded, and not since new was"), "{said}");
+    let said = refusal(&["old"]);
+    assert!(said.contains("either the file has changed since it was recorded"), "{said}");
+    // With pages that are the same, the functions are compared.
+    let large = |number: u32| {
+        // Four pages of instructions, each of them another one.
+        let filler = ".set i, 0\\n.rept 3000\\naddl $i, %%eax\\n.set i, i + 1\\n.endr";
+        let filler = format!(
+            "__attribute__((constructor)) void filler(void) {{ __asm__(\"{filler}\" ::: \"eax\"); }}"
+        );
+        format!("{filler}\n{}", PROGRAM.replace("x / 7", &format!("x / {number}")))
+    };
+    assert!(build(&large(7)));
+    record("first", &[]);
+    assert!(build(&large(9)));
+    record("second", &[]);
+    let said = refusal(&["--diff", "first", "second"]);
+    assert!(said.contains(" is not the same code in both traces: compare traces of one build"), "{said}");
+}
+
 /// One statement a line. `hit` runs seven times, `never` does not.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 const LINES: &str = "int hit(int x) {

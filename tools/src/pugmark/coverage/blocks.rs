@@ -1,6 +1,6 @@
 //! The basic blocks of an ELF file, and where it was loaded.
 //!
-//! FileBlocks are found by a linear sweep: each function of the symbol table from its first instruction to its last,
+//! Blocks are found by a linear sweep: each function of the symbol table from its first instruction to its last,
 //! and each executable section without functions from its beginning to its end. A block ends after a branch or a call,
 //! and where a direct branch of the same piece leads to. What is reached by indirect branches alone is not known before
 //! it is executed: [`FileBlocks::split`] cuts blocks there.

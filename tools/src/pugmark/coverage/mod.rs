@@ -4,6 +4,7 @@ mod blocks;
 mod executed;
 mod formats;
 mod lcov;
+mod same_code;
 
 use super::{
     code::TracedCode,
@@ -19,6 +20,7 @@ use clap::{Args, ValueEnum};
 pub(crate) use executed::Executed;
 use formats::Report;
 use pugmark_decoder_core::graph::edges::EDGES;
+use same_code::CodeOf;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -80,10 +82,14 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
     if options.format == CoverageFormat::Afl {
         return options.map(&mut progress);
     }
-    let (executed, mut code) = executed(&options.input, &options.input.trace, &mut progress)?;
+    let trace = &options.input.trace;
+    let (executed, mut code) = executed(&options.input, trace, &mut progress)?;
     let of = options.file()?.map(|of| Of::load(&of, &code)).transpose()?;
     let other = options.diff.as_ref().map(|other| {
         let (executed, others) = self::executed(&options.input, other, &mut progress)?;
+        if let Some(of) = &of {
+            same_code::check(of, &CodeOf { trace, parts: &code }, &CodeOf { trace: other, parts: &others })?;
+        }
         code.extend(others);
         anyhow::Ok(executed)
     });
@@ -237,8 +243,8 @@ impl Of {
             Some(base) => base.wrapping_sub(lowest),
             None => codes.iter().find_map(|(_, code)| symbols::moved(&file, code)).with_context(|| {
                 format!(
-                    "--of {argument}: no page of its code is in the code that was traced; if it is the right file, \
-                     say where it was loaded: --of {path}:0x400000"
+                    "--of {argument}: no page of its code is in the code that was traced: either the file has changed \
+                     since it was recorded, or say where it was loaded: --of {path}:0x400000"
                 )
             })?,
         };

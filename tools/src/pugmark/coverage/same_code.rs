@@ -1,0 +1,76 @@
+//! Whether two traces are of the same code: otherwise one address means two things, and their difference nothing.
+
+use super::{Of, blocks::Piece};
+use crate::pugmark::{code::TracedCode, recording::Traced, symbols};
+use anyhow::{Context, Result, bail, ensure};
+use pugmark_decoder_core::image::Section;
+use std::path::Path;
+
+/// The code that came with a trace.
+pub(super) struct CodeOf<'a> {
+    /// The trace, as the user has named it.
+    pub(super) trace: &'a Path,
+    pub(super) parts: &'a [(Traced, TracedCode)],
+}
+
+impl CodeOf<'_> {
+    fn sections(&self) -> Vec<Section<'_>> {
+        self.parts.iter().flat_map(|(_, code)| code.sections()).collect()
+    }
+
+    /// Whether this is the program that was recorded.
+    fn is_program(&self, of: &Path) -> bool {
+        let exe = |(traced, _): &(Traced, _)| Some(Path::new(traced.part.as_ref()?.exe.as_ref()?) == of);
+        self.parts.iter().filter_map(exe).any(|same| same)
+    }
+}
+
+/// Checks that the code of a file is the same in both traces, and at the same addresses. A trace without any of it has
+/// executed none of it.
+///
+/// # Errors
+/// If it is not.
+pub(super) fn check(of: &Of, new: &CodeOf<'_>, old: &CodeOf<'_>) -> Result<()> {
+    let bytes = std::fs::read(&of.path).with_context(|| of.path.display().to_string())?;
+    let file = object::File::parse(&*bytes).with_context(|| of.path.display().to_string())?;
+    let moved = old.parts.iter().find_map(|(_, code)| symbols::moved(&file, code));
+    let (of_path, of_old) = (of.path.display(), old.trace.display());
+    match moved {
+        None => ensure!(
+            !old.is_program(&of.path),
+            "--diff: {of_path} has changed since {of_old} was recorded, and not since {} was: \
+             compare traces of one build",
+            new.trace.display()
+        ),
+        Some(moved) => ensure!(
+            moved == of.moved,
+            "--diff: {of_path} is loaded at {:#x} in {} and at {moved:#x} in {of_old}: record it at one address, as \
+             `pugmark record` does without --aslr, or `setarch -R perf record`",
+            of.moved,
+            new.trace.display()
+        ),
+    }
+    let (new_sections, old_sections) = (new.sections(), old.sections());
+    for piece in &of.blocks.pieces {
+        if let (Some(new), Some(old)) = (bytes_of(&new_sections, piece), bytes_of(&old_sections, piece))
+            && new != old
+        {
+            bail!(
+                "--diff: {} at {:#x} is not the same code in both traces: compare traces of one build",
+                piece.name,
+                piece.addresses.start
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The bytes at the addresses of a piece, if one section has them all.
+fn bytes_of<'a>(sections: &[Section<'a>], piece: &Piece) -> Option<&'a [u8]> {
+    // A later section hides an earlier one.
+    sections.iter().rev().find_map(|section| {
+        let from = usize::try_from(piece.addresses.start.checked_sub(section.base)?).ok()?;
+        let len = usize::try_from(piece.addresses.end - piece.addresses.start).ok()?;
+        section.bytes.get(from..from.checked_add(len)?)
+    })
+}
