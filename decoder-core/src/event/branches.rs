@@ -1,39 +1,37 @@
-//! BranchSink: reads outcomes, targets and timing packets in one loop, which are most of a trace.
+//! Branches: reads outcomes, targets and timing packets in one loop, which are most of a trace.
 //!
 //! The loop ends before any other packet, and reads nothing while an event is incomplete. So it decides nothing that
 //! [`EventDecoder::next`] would decide differently.
 
-use super::{Counters, EventDecoder, Stamp, clock::Clock, decoder::State};
+use super::{
+    Counters, EventDecoder, Stamp,
+    branch_place::{BranchPlace, is_short, is_timing},
+    clock::Clock,
+    decoder::State,
+};
 use crate::{
     error::Error,
     last_ip::LastIp,
     packet::{Input, Tnt},
+    time::CycSums,
 };
 
 /// Receives the branches of a trace in order.
 pub(crate) trait BranchSink {
-    /// The outcomes of the short TNT packet at `offset`, which is this byte.
-    fn short(&mut self, offset: u64, packet: u8);
+    /// Whether [`ReadAhead`]'s offsets are wanted.
+    const PLACES: bool;
 
-    /// Other outcomes: those of the long TNT packet at `offset`, or what is left of one.
-    fn long(&mut self, offset: u64, outcomes: Tnt);
+    /// The outcomes of the short TNT packet that is this byte.
+    fn short(&mut self, packet: u8);
 
-    /// The target of an indirect branch, from the TIP packet at `offset`.
-    fn target(&mut self, offset: u64, ip: u64);
+    /// Other outcomes: those of a long TNT packet, or what is left of one.
+    fn long(&mut self, outcomes: Tnt);
+
+    /// The target of an indirect branch.
+    fn target(&mut self, ip: u64);
 
     /// Whether there is no room for the outcomes of a packet, or for a target.
     fn is_full(&self) -> bool;
-}
-
-/// The outcomes of a long TNT packet with this payload of 48 bits; `None` without a stop bit.
-#[inline(always)]
-const fn long(payload: u64) -> Option<Tnt> {
-    if payload < 2 {
-        return None;
-    }
-    // The highest set bit ends the outcomes.
-    let len = 63 - payload.leading_zeros() as u8;
-    Some(Tnt { bits: payload ^ 1 << len, len })
 }
 
 /// The part of an event decoder that reading branches changes, to read them again.
@@ -87,121 +85,101 @@ impl EventDecoder<'_> {
         if !self.has_nothing_open() || self.packets.peek_plain().is_none() {
             return;
         }
-        let long_cycs = !self.config().errata.skd007;
         let input @ Input { base, .. } = self.packets.input();
         let trace = input.readable();
-        let mut at = (self.packets.offset() - base) as usize;
-        let (mut ip, mut packets) = (self.last_ip.base(), 0);
-        let (mut located, mut outcomes_at) = (read.located, read.outcomes_at);
-        // The end of the last branch's packet.
-        let (mut branch_end, mut target_at) = (usize::MAX, None);
-        // CYCs, and the time of the last branch that one came after.
-        let (mut cycs, mut when) = (self.clock.cycs(), None);
-        while !into.is_full() {
-            let Some(&byte) = trace.get(at) else { break };
-            if byte & 1 == 0 && byte > 2 {
-                located = located.max(outcomes_at);
-                outcomes_at = base + at as u64;
-                into.short(outcomes_at, byte);
-                at += 1;
-                packets += 1;
-                branch_end = at;
-                continue;
-            }
-            let Some(&[first, second, ..]) = input.bytes.get(at..).and_then(<[u8]>::first_chunk::<9>) else {
+        let mut place = BranchPlace::new((self.packets.offset() - base) as usize, self.last_ip.base());
+        // Up to the first timing packet, the time stays as it is.
+        loop {
+            place.short_run(trace, into);
+            let Some(&byte) = trace.get(place.at) else { break };
+            if into.is_full() || place.other(&input, byte, into).is_none() {
                 break;
-            };
-            match first {
-                // TIP, where IPBytes is neither 0, which is no target, nor 5 or 7, which are reserved.
-                0x2d | 0x4d | 0x6d | 0x8d | 0xcd => {
-                    let Some((form, payload, size)) = self.packets.target_at(at) else { break };
-                    ip = LastIp::updated(ip, form, payload);
-                    located = base + at as u64;
-                    target_at = Some(located);
-                    into.target(located, ip);
-                    at += size;
-                    packets += 1;
-                    branch_end = at;
-                }
-                // CYC of one byte, or of two: then the Exp bit of the second ends it.
-                _ if first & 0b111 == 0b011 && long_cycs && cycs.are_plain() => {
-                    if branch_end == at {
-                        when = Some(cycs.now());
-                    }
-                    cycs.add(u64::from(first >> 3));
-                    at += 1;
-                    packets += 1;
-                }
-                _ if first & 0b111 == 0b111 && second & 1 == 0 && long_cycs && cycs.are_plain() => {
-                    if branch_end == at {
-                        when = Some(cycs.now());
-                    }
-                    cycs.add(u64::from(first >> 3) | u64::from(second >> 1) << 5);
-                    at += 2;
-                    packets += 1;
-                }
-                // Another CYC, or MTC.
-                _ if first & 0b11 == 0b11 || first == 0x59 => {
-                    if branch_end == at {
-                        when = Some(cycs.now());
-                        branch_end = usize::MAX;
-                    }
-                    if let Some(when) = when.take() {
-                        read.when = self.clock.at(when);
-                    }
-                    self.clock.set_cycs(&cycs);
-                    self.rewind(base + at as u64);
-                    let next = self.packets.next_plain();
-                    let tracked = next.map(|(offset, packet)| {
-                        self.track_time(packet).map_err(|kind| Error { offset, kind })
-                    });
-                    cycs = self.clock.cycs();
-                    let Some(tracked) = tracked else { break };
-                    packets += 1;
-                    at = (self.packets.offset() - base) as usize;
-                    if let Err(error) = tracked {
-                        self.state = State::Failing(error);
-                        break;
-                    }
-                }
-                // PAD.
-                0x00 => {
-                    at += 1;
-                    packets += 1;
-                    if branch_end == at - 1 {
-                        branch_end = at;
-                    }
-                }
-                // Long TNT.
-                0x02 if second == 0xa3 => {
-                    let Some(&payload) = input.bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) else {
-                        break;
-                    };
-                    let Some(tnt) = long(u64::from_le_bytes(payload) >> 16) else { break };
-                    located = located.max(outcomes_at);
-                    outcomes_at = base + at as u64;
-                    into.long(outcomes_at, tnt);
-                    at += 8;
-                    packets += 1;
-                    branch_end = at;
-                }
-                _ => break,
             }
         }
-        self.rewind(base + at as u64);
-        self.counters.packets += packets;
-        if branch_end == at {
-            when = Some(cycs.now());
+        if trace.get(place.at).copied().is_some_and(is_timing) {
+            self.read_timed_branches(into, &input, &mut place, read);
+        } else if place.has_branch() {
+            read.when = self.clock.now();
         }
-        if let Some(when) = when {
-            read.when = self.clock.at(when);
+        self.rewind(base + place.at as u64);
+        self.counters.packets += place.packets;
+        if B::PLACES {
+            place.tell(base, read);
         }
-        self.clock.set_cycs(&cycs);
-        (read.located, read.outcomes_at) = (located, outcomes_at);
-        if let Some(at) = target_at {
+        if let Some((ip, at)) = place.last_target() {
             self.last_ip.set(ip);
-            self.held = at;
+            self.held = base + at as u64;
         }
+    }
+
+    /// Goes on with timing packets between the branches.
+    #[inline(always)]
+    fn read_timed_branches<B: BranchSink>(
+        &mut self,
+        into: &mut B,
+        input: &Input<'_>,
+        place: &mut BranchPlace,
+        read: &mut ReadAhead,
+    ) {
+        let trace = input.readable();
+        let long_cycs = !self.config().errata.skd007;
+        let mut cycs = self.clock.cycs();
+        let mut plain = long_cycs && cycs.are_plain();
+        // The sums of CYCs, and what they were at the last branch.
+        let (mut sums, mut at_branch) = (CycSums::default(), CycSums::default());
+        let mut branch = place.has_branch();
+        while !into.is_full()
+            && let Some(&byte) = trace.get(place.at)
+        {
+            if is_short(byte) {
+                place.short::<B>();
+                into.short(byte);
+            } else if let Some(is_branch) = place.other(input, byte, into) {
+                if !is_branch {
+                    continue;
+                }
+            } else if is_timing(byte) {
+                if branch {
+                    read.when = self.clock.after_cycs(&cycs, at_branch);
+                    branch = false;
+                }
+                self.clock.apply_cycs(&cycs, sums);
+                sums = CycSums::default();
+                self.rewind(input.base + place.at as u64);
+                let Some((offset, packet)) = self.packets.next_plain() else { break };
+                let tracked = self.track_time(packet);
+                cycs = self.clock.cycs();
+                plain = long_cycs && cycs.are_plain();
+                place.skip((self.packets.offset() - offset) as usize);
+                if let Err(kind) = tracked {
+                    self.state = State::Failing(Error { offset, kind });
+                    break;
+                }
+                continue;
+            } else {
+                break;
+            }
+            (branch, at_branch) = (true, sums);
+            // A CYC of one byte or of two comes after most branches.
+            if plain
+                && let Some(&first) = trace.get(place.at)
+                && first & 0b11 == 0b11
+            {
+                if first & 0b100 == 0 {
+                    cycs.add(&mut sums, u64::from(first >> 3));
+                    place.skip(1);
+                } else if let Some(&second) = trace.get(place.at + 1)
+                    && second & 1 == 0
+                {
+                    cycs.add(&mut sums, u64::from(first >> 3) | u64::from(second >> 1) << 5);
+                    place.skip(2);
+                }
+            }
+        }
+        if branch {
+            read.when = self.clock.after_cycs(&cycs, at_branch);
+        }
+        self.clock.apply_cycs(&cycs, sums);
     }
 
     /// Whether no event waits or is queued, so that the next packet alone decides what comes next.

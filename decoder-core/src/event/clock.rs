@@ -5,7 +5,7 @@ use crate::{
     config::Config,
     error::ErrorKind,
     packet::{Cyc, Packet},
-    time::{Calibration, CycTime, Cycs, Estimate, TimeError},
+    time::{Calibration, CycSums, Cycs, Estimate, TimeError},
 };
 
 /// The current time, and how long a core cycle takes.
@@ -31,25 +31,23 @@ impl Clock {
         self.in_psb = false;
     }
 
-    /// The CYCs that come next, to apply one after the other.
+    /// How the CYCs that come next are added up.
     #[inline(always)]
     pub(super) fn cycs(&self) -> Cycs {
         self.estimate.cycs(self.calibration.ratio().unwrap_or(0))
     }
 
-    /// Applies them all.
-    #[inline(always)]
-    pub(super) fn set_cycs(&mut self, cycs: &Cycs) {
-        self.estimate.set_cycs(cycs);
-        self.calibration.cyc(Cyc { cycles: cycs.cycles() });
+    /// Applies CYCs.
+    #[inline]
+    pub(super) fn apply_cycs(&mut self, cycs: &Cycs, sums: CycSums) {
+        self.estimate = self.estimate.after_cycs(cycs, sums);
+        self.calibration.cyc(Cyc { cycles: sums.cycles() });
     }
 
-    /// What was the time, when since then there were only CYCs.
+    /// The time after these CYCs.
     #[inline]
-    pub(super) fn at(&self, time: CycTime) -> Stamp {
-        let CycTime { time, lost_cyc } = time;
-        let now = self.now();
-        Stamp { tsc: now.tsc.and(Some(time)), time, lost_cyc, ..now }
+    pub(super) fn after_cycs(&self, cycs: &Cycs, sums: CycSums) -> Stamp {
+        Self { estimate: self.estimate.after_cycs(cycs, sums), ..*self }.now()
     }
 
     #[inline]

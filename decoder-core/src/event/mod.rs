@@ -28,6 +28,7 @@
 //! ```
 
 mod branch;
+mod branch_place;
 mod branches;
 mod clock;
 mod control;

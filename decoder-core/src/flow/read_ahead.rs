@@ -62,7 +62,7 @@ impl Walker<'_> {
         let mut read =
             ReadAhead { when: self.at.when, outcomes_at: self.ahead.outcomes_at, located: self.at.located };
         if !self.ahead.tnt.is_empty() {
-            into.long(self.ahead.outcomes_at, self.ahead.tnt.left());
+            into.long(self.ahead.tnt.left());
         }
         self.events.read_branches(into, &mut read);
         if read.outcomes_at != self.ahead.outcomes_at || !self.ahead.tnt.is_empty() {

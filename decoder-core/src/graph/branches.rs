@@ -22,7 +22,7 @@ pub(super) struct Target {
     pub(super) block: u32,
 }
 
-/// BranchSink that were read ahead.
+/// Branches that were read ahead.
 #[derive(Debug)]
 pub(super) struct BranchesAhead {
     /// One byte for each outcome: 1 is taken.
@@ -154,8 +154,10 @@ impl BranchesAhead {
 }
 
 impl BranchSink for BranchWriter<'_> {
+    const PLACES: bool = true;
+
     #[inline(always)]
-    fn short(&mut self, _: u64, packet: u8) {
+    fn short(&mut self, packet: u8) {
         let outcomes = SHORT[usize::from(packet)];
         if let Some(place) = self.outcomes.get_mut(self.end.outcomes..).and_then(<[u8]>::first_chunk_mut) {
             *place = outcomes.to_le_bytes();
@@ -163,19 +165,19 @@ impl BranchSink for BranchWriter<'_> {
         self.end.outcomes += (outcomes >> 56) as usize;
     }
 
-    fn long(&mut self, offset: u64, outcomes: Tnt) {
+    fn long(&mut self, outcomes: Tnt) {
         let mut left = outcomes.len.min(63);
         while left > 0 {
             // As short packets.
             let most = left.min(Tnt::SHORT);
             left -= most;
             let bits = (outcomes.bits >> left) as u8 & !(0xff << most);
-            self.short(offset, (1 << most | bits) << 1);
+            self.short((1 << most | bits) << 1);
         }
     }
 
     #[inline(always)]
-    fn target(&mut self, _: u64, ip: u64) {
+    fn target(&mut self, ip: u64) {
         if let Some(target) = self.targets.get_mut(self.end.targets) {
             *target = Target { ip, at: self.end.outcomes as u32, block: 0 };
             self.end.targets += 1;
@@ -224,9 +226,9 @@ mod tests {
                     match tnt.packet() {
                         Packet::TntShort(_) => {
                             Encoder::new(&mut memory).emit(&tnt.packet()).expect("there is room");
-                            writer.short(0, memory[0]);
+                            writer.short(memory[0]);
                         }
-                        _ => writer.long(0, tnt),
+                        _ => writer.long(tnt),
                     }
                 }
             });
@@ -259,7 +261,7 @@ mod tests {
         ahead.fill(|writer| {
             for number in 0..OUTCOMES {
                 assert!(!writer.is_full(), "{number}");
-                writer.short(0, 0b100);
+                writer.short(0b100);
             }
             assert!(writer.is_full());
         });
@@ -270,9 +272,9 @@ mod tests {
     fn a_target_comes_after_the_outcomes_before_it() {
         let mut ahead = BranchesAhead::new();
         ahead.fill(|writer| {
-            writer.target(0, 0x1000);
-            writer.long(0, Tnt { bits: 0b101, len: 3 });
-            writer.target(0, 0x2000);
+            writer.target(0x1000);
+            writer.long(Tnt { bits: 0b101, len: 3 });
+            writer.target(0x2000);
         });
         let mut left = ahead.left(BranchCursor::default());
         for (target, outcomes) in
@@ -305,14 +307,14 @@ mod tests {
             let mut written = 0;
             ahead.fill(|writer| {
                 while !writer.is_full() {
-                    writer.long(0, Tnt { bits: (1 << len) - 1, len });
+                    writer.long(Tnt { bits: (1 << len) - 1, len });
                     written += usize::from(len);
                 }
             });
             assert_eq!(outcomes(&ahead), [true].repeat(written), "{len}");
             ahead.fill(|writer| {
                 while !writer.is_full() {
-                    writer.target(0, 1)
+                    writer.target(1)
                 }
             });
             assert_eq!(ahead.end.targets, TARGETS);

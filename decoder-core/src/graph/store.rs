@@ -2,7 +2,7 @@
 
 use super::{
     context::{CodeContext, CodeContexts},
-    node::{BlockEnd, Body, Node, NodeMut, Words, halves, whole},
+    node::{BlockEnd, Body, NO_PAIR, Node, NodeMut, Words, halves, whole},
 };
 use crate::image::Image;
 
@@ -84,7 +84,8 @@ impl<'m> Graph<'m> {
         let targets = if fits < TARGETS_FOR { 0 } else { (fits / TARGETS_FOR).next_power_of_two().max(2) };
         let (targets, memory) = memory.split_at_mut(4 * targets);
         let targets = targets.as_chunks_mut().0;
-        let room = memory.len() / (WORDS_PER_BLOCK - 2);
+        // No block has the number NO_PAIR.
+        let room = (memory.len() / (WORDS_PER_BLOCK - 2)).min(NO_PAIR as usize);
         let (nodes, memory) = memory.split_at_mut(8 * room);
         let (bodies, segments) = memory.split_at_mut(Body::WORDS * room);
         let mut graph = Self {

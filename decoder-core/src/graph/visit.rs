@@ -373,19 +373,20 @@ impl GraphWalk {
         let Self { mut block, mut before, mut top, .. } = *self;
         let mut left = ahead.left(self.cursor);
         let miss = loop {
-            let Some(node) = view.get(block) else { break Miss::Stop(Stop::Misfit) };
+            let Some(mut node) = view.get(block) else { break Miss::Stop(Stop::Misfit) };
             // Two outcomes at a time: the processor waits for half as many reads, each of which needs the one before.
-            if !S::FILLS
-                && let &[first, second, ref rest @ ..] = left.outcomes
-                && let after = node.pair(first, second)
-                && after != 0
-                && after != NO_PAIR
-                && let Some(between) = view.get(node.next(first))
-            {
-                pass_on(view, sink, node, block, &mut before, like);
-                pass_on(view, sink, between, node.next(first), &mut before, like);
-                (block, left.outcomes) = (after, rest);
-                continue;
+            if !S::FILLS {
+                while let &[first, second, ref rest @ ..] = left.outcomes
+                    && let after = node.pair(first, second)
+                    && after != 0
+                    // There is no block NO_PAIR.
+                    && let Some(after_node) = view.get(after)
+                    && let Some(between) = view.get(node.next(first))
+                {
+                    pass_on(view, sink, node, block, &mut before, like);
+                    pass_on(view, sink, between, node.next(first), &mut before, like);
+                    (block, node, left.outcomes) = (after, after_node, rest);
+                }
             }
             if S::FILLS && sink.is_full() {
                 break Miss::Stop(Stop::SinkFull);

@@ -199,13 +199,6 @@ impl Packets<'_> {
         Some((offset, packet))
     }
 
-    /// The IPBytes field, the payload and the size of the packet at `at` in the input, if it is a TIP with an IP that
-    /// the fast parser can read.
-    #[inline(always)]
-    pub(crate) fn target_at(&self, at: usize) -> Option<(u8, u64, usize)> {
-        fast::target(self.input.bytes.get(at..)?.first_chunk()?)
-    }
-
     #[inline(always)]
     fn plain_window(&self) -> Option<&[u8; fast::WINDOW]> {
         let rest = self.input.bytes.get(self.at..)?;

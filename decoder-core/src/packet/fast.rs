@@ -117,7 +117,7 @@ pub(super) fn parse(window: &[u8; WINDOW], sizes: &[u8; 256]) -> Option<(Packet,
 /// Parses the TIP at the start of `window`, outside any block. Returns the IPBytes field, the payload and the
 /// packet's size, or `None` for other packets and for a TIP without an IP.
 #[inline(always)]
-pub(super) fn target(window: &[u8; WINDOW]) -> Option<(u8, u64, usize)> {
+pub(crate) fn target(window: &[u8; WINDOW]) -> Option<(u8, u64, usize)> {
     let [first, payload @ ..] = *window;
     let form = first >> 5;
     let mask = IP_MASKS[usize::from(form)];

@@ -53,8 +53,9 @@ impl Tnt {
     /// The outcomes, oldest first; `true` is taken.
     ///
     /// `for_each`, and what else folds, is faster than a `for` loop.
+    #[inline(always)]
     pub fn outcomes(self) -> impl Iterator<Item = bool> {
-        Outcomes(Self { len: self.len.min(64), ..self })
+        Outcomes(self)
     }
 
     /// The outcome in that bit; bits above 63 wrap around.
@@ -99,21 +100,27 @@ impl Tnt {
     }
 }
 
-/// Outcomes that were not taken yet.
+/// Outcomes that were not taken yet. Above 64, `len` means 64.
 struct Outcomes(Tnt);
+
+impl Outcomes {
+    const fn len(&self) -> u8 {
+        if self.0.len > 64 { 64 } else { self.0.len }
+    }
+}
 
 impl Iterator for Outcomes {
     type Item = bool;
 
     #[inline(always)]
     fn next(&mut self) -> Option<bool> {
-        self.0.len = self.0.len.checked_sub(1)?;
+        self.0.len = self.len().checked_sub(1)?;
         Some(self.0.outcome(self.0.len))
     }
 
     #[inline]
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.0.len.into(), Some(self.0.len.into()))
+        (self.len().into(), Some(self.len().into()))
     }
 
     #[inline(always)]
@@ -128,9 +135,12 @@ impl Iterator for Outcomes {
             let folded = add(folded, tnt.outcome(1));
             return add(folded, tnt.outcome(0));
         }
-        let mut folded = init;
-        for taken in self {
-            folded = add(folded, taken);
+        let len = self.len();
+        // The oldest becomes the highest bit, whose value is the number's sign.
+        let (mut folded, mut left) = (init, tnt.bits.wrapping_shl(64 - u32::from(len)).cast_signed());
+        for _ in 0..len {
+            folded = add(folded, left < 0);
+            left <<= 1;
         }
         folded
     }

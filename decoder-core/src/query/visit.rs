@@ -36,18 +36,20 @@ pub trait AnswerSink {
 struct Passing<'a, A>(&'a mut A);
 
 impl<A: AnswerSink> BranchSink for Passing<'_, A> {
+    const PLACES: bool = false;
+
     #[inline(always)]
-    fn short(&mut self, _: u64, packet: u8) {
+    fn short(&mut self, packet: u8) {
         self.0.outcomes(Tnt::of_short(packet));
     }
 
     #[inline(always)]
-    fn long(&mut self, _: u64, outcomes: Tnt) {
+    fn long(&mut self, outcomes: Tnt) {
         self.0.outcomes(outcomes);
     }
 
     #[inline(always)]
-    fn target(&mut self, _: u64, ip: u64) {
+    fn target(&mut self, ip: u64) {
         self.0.target(Some(ip));
     }
 

@@ -144,24 +144,27 @@ impl Estimate {
         Ok(())
     }
 
-    /// The CYCs that come next, with `ratio` as in [`cyc`](Self::cyc).
+    /// How the CYCs that come next are applied, with `ratio` as in [`cyc`](Self::cyc).
     #[inline(always)]
     pub(crate) const fn cycs(&self, ratio: u64) -> Cycs {
-        Cycs {
-            plain: ratio == 0 || self.ctc == self.ctc_cyc,
-            ratio,
-            base: self.base,
-            fast_counter: self.fast_counter,
-            now: CycTime { time: self.tsc, lost_cyc: self.lost_cyc },
-            cycles: 0,
-        }
+        Cycs { plain: ratio == 0 || self.ctc == self.ctc_cyc, ratio }
     }
 
-    /// Applies CYCs that are [plain](Cycs::are_plain).
-    #[inline(always)]
-    pub(crate) const fn set_cycs(&mut self, cycs: &Cycs) {
-        self.fast_counter = cycs.fast_counter;
-        (self.tsc, self.lost_cyc) = (cycs.now.time, cycs.now.lost_cyc);
+    /// The estimate after these CYCs, which were [plain](Cycs::are_plain).
+    #[inline]
+    pub(crate) const fn after_cycs(mut self, cycs: &Cycs, sums: CycSums) -> Self {
+        if sums.packets == 0 {
+            return self;
+        }
+        if cycs.ratio == 0 {
+            let lost = self.lost_cyc as u64;
+            let lost = lost.saturating_add(sums.packets);
+            self.lost_cyc = if lost > u32::MAX as u64 { u32::MAX } else { lost as u32 };
+        } else {
+            self.fast_counter = self.fast_counter.wrapping_add(sums.ticks);
+            self.tsc = self.base.wrapping_add(self.fast_counter);
+        }
+        self
     }
 
     /// Applies a CYC with `ratio` TSC ticks per cycle, a fixed point number with eight fraction bits; 0 if it is not
@@ -170,36 +173,34 @@ impl Estimate {
     /// # Errors
     /// [`TimeError::UnknownRatio`] and [`TimeError::OutOfRange`].
     pub fn cyc(&mut self, packet: Cyc, ratio: u64, clocks: &Clocks) -> Result<(), TimeError> {
-        let (mut cycles, mut cycs) = (packet.cycles, self.cycs(ratio));
+        let mut cycles = packet.cycles;
         // These are cycles since the last CYC. The time of the last MTC already includes those before it.
         if ratio != 0 && self.fast_counter == 0 && self.ctc != self.ctc_cyc {
             let ticks = clocks.ticks_between(self.ctc_cyc, self.ctc)?;
             let before = (clocks.tsc_of(ticks)? << 8) / ratio;
             cycles = cycles.saturating_sub(before);
         }
-        cycs.add(cycles);
-        self.set_cycs(&cycs);
+        let (cycs, mut sums) = (self.cycs(ratio), CycSums::default());
+        cycs.add(&mut sums, cycles);
+        *self = self.after_cycs(&cycs, sums);
         Ok(())
     }
 }
 
-/// CYCs, which are applied one after the other outside of the estimate, so that the sums can be in registers.
+/// How CYCs are added up outside of the estimate, so that the sums can be in registers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cycs {
     plain: bool,
     ratio: u64,
-    base: u64,
-    fast_counter: u64,
-    now: CycTime,
-    cycles: u64,
 }
 
-/// What CYCs change of the time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CycTime {
-    /// The time at the last timing packet, as [`Estimate::relative`] gives it.
-    pub(crate) time: u64,
-    pub(crate) lost_cyc: u32,
+/// The sums of CYCs that come one after the other.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CycSums {
+    packets: u64,
+    cycles: u64,
+    /// Each packet's cycles in TSC ticks, rounded down.
+    ticks: u64,
 }
 
 impl Cycs {
@@ -209,26 +210,19 @@ impl Cycs {
         self.plain
     }
 
-    /// Applies a CYC of so many cycles: the same as [`Estimate::cyc`].
+    /// Adds a CYC of so many cycles.
     #[inline(always)]
-    pub(crate) const fn add(&mut self, cycles: u64) {
-        self.cycles = self.cycles.wrapping_add(cycles);
-        if self.ratio == 0 {
-            self.now.lost_cyc = self.now.lost_cyc.saturating_add(1);
-        } else {
-            self.fast_counter = self.fast_counter.wrapping_add(cycles.wrapping_mul(self.ratio) >> 8);
-            self.now.time = self.base.wrapping_add(self.fast_counter);
-        }
+    pub(crate) const fn add(&self, sums: &mut CycSums, cycles: u64) {
+        sums.packets += 1;
+        sums.cycles = sums.cycles.wrapping_add(cycles);
+        sums.ticks = sums.ticks.wrapping_add(cycles.wrapping_mul(self.ratio) >> 8);
     }
+}
 
+impl CycSums {
+    /// The cycles of all packets.
     #[inline(always)]
-    pub(crate) const fn now(&self) -> CycTime {
-        self.now
-    }
-
-    /// The cycles of all of them.
-    #[inline(always)]
-    pub(crate) const fn cycles(&self) -> u64 {
+    pub(crate) const fn cycles(self) -> u64 {
         self.cycles
     }
 }

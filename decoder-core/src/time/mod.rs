@@ -154,7 +154,7 @@ mod timeline;
 
 pub use calibrate::Calibration;
 pub use estimate::Estimate;
-pub(crate) use estimate::{CycTime, Cycs};
+pub(crate) use estimate::{CycSums, Cycs};
 pub use frequency::TscFrequency;
 pub use merge::{Merge, Merged, ProcessorItems};
 pub use timeline::{ClockChange, CoreSpeed, Doubt, Moment, Span, Timeline};

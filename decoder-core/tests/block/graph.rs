@@ -268,6 +268,33 @@ fn after_a_visit_the_decoder_says_where_the_last_block_was() {
 }
 
 #[test]
+fn after_a_visit_the_time_is_that_of_the_last_branch() {
+    // A CYC after each branch but the last one, and another number of branches than is read at once.
+    let code = [0x90, 0xff, 0xe0];
+    let sections = [section(&code)];
+    let cyc = &[0x0b];
+    for branches in 1..200 {
+        for after_last in [&[][..], cyc, b"\x0b\x0b"] {
+            let timed = [TIP_1000, cyc].concat().repeat(branches);
+            let trace = [PSB, STATE, &timed, TIP_1000, after_last, TAIL].concat();
+            let mut plain = BlockDecoder::new(&trace, Image::new(&sections));
+            plain.sync_forward();
+            while plain.next().expect("the trace fits the code").is_some() {}
+            let mut memory = vec![0; 5000];
+            let mut quick = BlockDecoder::new(&trace, Image::new(&sections));
+            quick.sync_forward();
+            quick.visit(&mut Graph::new(&mut memory), &mut Count(0)).expect("the trace fits the code");
+            // Without a ratio, CYCs are counted.
+            assert_eq!(
+                (quick.lost_cyc(), quick.lost_cyc()),
+                (plain.lost_cyc(), branches as u32),
+                "{after_last:x?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn contexts_and_blocks_come_and_go() {
     // More address spaces than a graph tells apart, each with code of its own.
     let codes: Vec<Vec<u8>> = (0..50).map(|at| [vec![0x90; at % 8], vec![0xff, 0xe0]].concat()).collect();

@@ -1,0 +1,163 @@
+//! The innermost part of reading branches: packet by packet, with all counts in registers.
+
+use super::{BranchSink, ReadAhead};
+use crate::{
+    last_ip::LastIp,
+    packet::{Input, Tnt, target},
+};
+
+/// The outcomes of a long TNT packet with this payload of 48 bits; `None` without a stop bit.
+#[inline(always)]
+const fn long(payload: u64) -> Option<Tnt> {
+    if payload < 2 {
+        return None;
+    }
+    // The highest set bit ends the outcomes.
+    let len = 63 - payload.leading_zeros() as u8;
+    Some(Tnt { bits: payload ^ 1 << len, len })
+}
+
+/// Whether this is a short TNT packet: an even byte above 2. The rotation makes odd ones the highest, so that one
+/// comparison is enough.
+#[inline(always)]
+pub(super) const fn is_short(byte: u8) -> bool {
+    byte.rotate_right(1).wrapping_sub(2) < 126
+}
+
+/// Whether a packet with this first byte is a CYC or an MTC.
+#[inline(always)]
+pub(super) const fn is_timing(first: u8) -> bool {
+    first & 0b11 == 0b11 || first == 0x59
+}
+
+/// Where reading branches has come to. Places are counted from the start of the input.
+///
+/// All its methods are inlined, or it would be in memory and not in registers.
+pub(super) struct BranchPlace {
+    pub(super) at: usize,
+    pub(super) packets: u64,
+    pads: u64,
+    ip: u64,
+    /// The last TIP packet, the last TNT packet, and the one before that; or [`NOWHERE`].
+    target_at: usize,
+    outcomes_at: usize,
+    before_outcomes: usize,
+}
+
+/// In place of a packet that there is none of.
+const NOWHERE: usize = usize::MAX;
+
+impl BranchPlace {
+    #[inline(always)]
+    pub(super) const fn new(at: usize, ip: u64) -> Self {
+        Self {
+            at,
+            packets: 0,
+            pads: 0,
+            ip,
+            target_at: NOWHERE,
+            outcomes_at: NOWHERE,
+            before_outcomes: NOWHERE,
+        }
+    }
+
+    /// Whether there was a branch. Only where there was no timing packet.
+    #[inline(always)]
+    pub(super) const fn has_branch(&self) -> bool {
+        self.packets > self.pads
+    }
+
+    /// Goes past a packet of so many bytes.
+    #[inline(always)]
+    pub(super) const fn skip(&mut self, size: usize) {
+        self.at += size;
+        self.packets += 1;
+    }
+
+    /// Notes a TNT packet.
+    #[inline(always)]
+    const fn outcomes<B: BranchSink>(&mut self) {
+        if B::PLACES {
+            self.before_outcomes = self.outcomes_at;
+            self.outcomes_at = self.at;
+        }
+    }
+
+    /// Goes past a short TNT packet.
+    #[inline(always)]
+    pub(super) const fn short<B: BranchSink>(&mut self) {
+        self.outcomes::<B>();
+        self.skip(1);
+    }
+
+    /// Goes past short TNT packets.
+    #[inline(always)]
+    pub(super) fn short_run<B: BranchSink>(&mut self, trace: &[u8], into: &mut B) {
+        while !into.is_full()
+            && let Some(&byte) = trace.get(self.at)
+            && is_short(byte)
+        {
+            self.short::<B>();
+            into.short(byte);
+        }
+    }
+
+    /// Goes past a packet that has nothing to do with time and is no short TNT: returns whether it is a branch, or
+    /// `None` if it ends the reading.
+    #[inline(always)]
+    pub(super) fn other<B: BranchSink>(
+        &mut self,
+        input: &Input<'_>,
+        first: u8,
+        into: &mut B,
+    ) -> Option<bool> {
+        match first {
+            // TIP, where IPBytes is neither 0, which is no target, nor 5 or 7, which are reserved.
+            0x2d | 0x4d | 0x6d | 0x8d | 0xcd => {
+                let (form, payload, size) = target(input.bytes.get(self.at..)?.first_chunk()?)?;
+                self.ip = LastIp::updated(self.ip, form, payload);
+                self.target_at = self.at;
+                self.skip(size);
+                into.target(self.ip);
+                Some(true)
+            }
+            // PAD.
+            0x00 => {
+                self.pads += 1;
+                self.skip(1);
+                Some(false)
+            }
+            // Long TNT.
+            0x02 => {
+                let packet = u64::from_le_bytes(*input.bytes.get(self.at..)?.first_chunk()?);
+                let outcomes = long(packet >> 16).filter(|_| packet >> 8 & 0xff == 0xa3)?;
+                self.outcomes::<B>();
+                self.skip(8);
+                into.long(outcomes);
+                Some(true)
+            }
+            _ => None,
+        }
+    }
+
+    /// The last target, and the place of its packet.
+    #[inline(always)]
+    pub(super) const fn last_target(&self) -> Option<(u64, usize)> {
+        if self.target_at == NOWHERE { None } else { Some((self.ip, self.target_at)) }
+    }
+
+    /// Tells the offsets of the last packets, in an input that begins at `base`.
+    #[inline(always)]
+    pub(super) fn tell(&self, base: u64, read: &mut ReadAhead) {
+        let offset = |at: usize| base + at as u64;
+        if self.outcomes_at != NOWHERE {
+            let before =
+                if self.before_outcomes == NOWHERE { read.outcomes_at } else { offset(self.before_outcomes) };
+            read.located = read.located.max(before);
+            read.outcomes_at = offset(self.outcomes_at);
+        }
+        if self.target_at != NOWHERE {
+            read.located = read.located.max(offset(self.target_at));
+        }
+    }
+}
