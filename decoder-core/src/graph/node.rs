@@ -8,7 +8,8 @@ use crate::block::Block;
 /// |---|---|---|
 /// | 0 | 31:0 | the block that follows when the conditional branch is not taken, or if there is no branch |
 /// | 1 | 31:0 | the block that follows when the conditional branch is taken |
-/// | 2 | 31:0 | the block at the return address of the last call in this block |
+/// | 2 | 31:0 | with calls: the block at the return address of the last one |
+/// | 2 | 15:0, 31:16 | of a plain block: the places in a map of edges of the blocks that follow when not taken and when taken |
 /// | 3 | 15:0 | the block's place in a map of edges |
 /// | 3 | 18:16 | how it ends, an [`BlockEnd`] |
 /// | 3 | 19 | there are calls in it |
@@ -112,6 +113,12 @@ impl Node<'_> {
         self.0[pair_word(first, second)]
     }
 
+    /// The next block's place in a map of edges, where the block after it is known by [`pair`](Self::pair).
+    #[inline(always)]
+    pub(super) const fn next_edge(self, taken: u8) -> u16 {
+        (self.0[2] >> (16 * (taken as u32 & 1))) as u16
+    }
+
     /// The block that the last call returns to; 0 if it is not known.
     #[inline(always)]
     pub(super) const fn site(self) -> u32 {
@@ -145,8 +152,11 @@ impl NodeMut<'_> {
         self.0[taken as usize & 1] = next;
     }
 
-    pub(super) const fn set_pair(&mut self, first: u8, second: u8, after: u32) {
+    /// Sets the block after the next one, whose place in a map of edges is `next_edge`.
+    pub(super) const fn set_pair(&mut self, first: u8, second: u8, after: u32, next_edge: u16) {
         self.0[pair_word(first, second)] = after;
+        let at = 16 * (first as u32 & 1);
+        self.0[2] = self.0[2] & !(0xffff << at) | (next_edge as u32) << at;
     }
 
     pub(super) const fn set_site(&mut self, site: u32) {
@@ -227,16 +237,22 @@ mod tests {
         node.set_closed();
         node.set_next(1, 0x1234_5678);
         node.set_next(0, 0x9abc_def0);
-        node.set_site(0x1357_9bdf);
         for (first, second) in PAIRS {
-            node.set_pair(first, second, (0x10 * first + second).into());
+            node.set_pair(first, second, (0x10 * first + second).into(), 0x1111 << first);
         }
         let node = Node(&words);
         assert_eq!((node.edge(), node.context()), (0xabcd, 0x7f));
         assert_eq!(node.ends(), BlockEnd::Indirect as u32);
         assert!(node.has_calls() && node.has_several_calls() && node.is_closed());
-        assert_eq!((node.next(0), node.next(1), node.site()), (0x9abc_def0, 0x1234_5678, 0x1357_9bdf));
+        assert_eq!((node.next(0), node.next(1)), (0x9abc_def0, 0x1234_5678));
         assert_eq!(PAIRS.map(|(first, second)| node.pair(first, second)), [0, 1, 0x10, 0x11]);
+        assert_eq!([node.next_edge(0), node.next_edge(1)], [0x1111, 0x2222]);
+        let before = words;
+        NodeMut(&mut words).set_site(0x1357_9bdf);
+        assert_eq!(Node(&words).site(), 0x1357_9bdf);
+        // That is in the same word as the edges: a plain block has no calls.
+        words[2] = before[2];
+        assert_eq!(words, before);
     }
 
     #[test]

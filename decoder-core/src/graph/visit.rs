@@ -10,7 +10,7 @@ use super::{
     calls::{GraphCalls, Top},
     context::CodeContext,
     edges,
-    node::{BlockEnd, NO_PAIR, Node, whole},
+    node::{BlockEnd, NO_PAIR, whole},
     store::View,
 };
 use crate::{
@@ -270,13 +270,13 @@ fn find_targets(graph: &mut Graph<'_>, ahead: &mut BranchesAhead, from: usize) {
     }
 }
 
-/// Passes a block on to the sink.
+/// Passes a block on to the sink, with its place in a map of edges.
 #[inline(always)]
 fn pass_on<S: ExecutionSink>(
     view: &View<'_>,
     sink: &mut S,
-    node: Node<'_>,
     block: u32,
+    place: u16,
     before: &mut u16,
     like: &Block,
 ) {
@@ -293,7 +293,7 @@ fn pass_on<S: ExecutionSink>(
     }
     if S::EDGES {
         let edge;
-        (edge, *before) = edges::edge(*before, node.edge());
+        (edge, *before) = edges::edge(*before, place);
         sink.edge(edge);
     }
 }
@@ -322,7 +322,8 @@ impl GraphWalk {
                     let next = graph.view().node(self.block).next(first);
                     let between = graph.view().node(next);
                     let after = if between.is_plain() { between.next(second) } else { NO_PAIR };
-                    graph.change(self.block, |node| node.set_pair(first, second, after));
+                    let edge = between.edge();
+                    graph.change(self.block, |node| node.set_pair(first, second, after, edge));
                     self.block = next;
                     continue;
                 }
@@ -381,10 +382,9 @@ impl GraphWalk {
                     && after != 0
                     // There is no block NO_PAIR.
                     && let Some(after_node) = view.get(after)
-                    && let Some(between) = view.get(node.next(first))
                 {
-                    pass_on(view, sink, node, block, &mut before, like);
-                    pass_on(view, sink, between, node.next(first), &mut before, like);
+                    pass_on(view, sink, block, node.edge(), &mut before, like);
+                    pass_on(view, sink, node.next(first), node.next_edge(first), &mut before, like);
                     (block, node, left.outcomes) = (after, after_node, rest);
                 }
             }
@@ -402,7 +402,7 @@ impl GraphWalk {
                 self.before_last = ahead.cursor(&left);
                 self.executed = true;
             }
-            pass_on(view, sink, node, block, &mut before, like);
+            pass_on(view, sink, block, node.edge(), &mut before, like);
             if node.has_calls() {
                 calls.push(&mut top, view, block, node, ends != CALL || left.outcomes.is_empty());
             }

@@ -4,9 +4,9 @@ use pugmark_decoder_core::{
     Error,
     block::{self, BlockDecoder},
     config::{Config, Flags},
-    event::{Counters, Event},
+    event::{Counters, Event, EventKind},
     flow::{self, InsnDecoder},
-    graph::{ExecutionSink, Graph, Straight},
+    graph::{ExecutionSink, Graph, Straight, edges},
     hash::AddressHash,
     image::Image,
     insn::Class,
@@ -128,6 +128,7 @@ fn visits_in_parts<const FILLS: bool>(
     let mut sink = Steps::<FILLS> { most, ..Steps::default() };
     while let Some(psb) = decoder.resync() {
         sink.steps.push(Step::Sync(psb));
+        sink.before = 0;
         let end = loop {
             sink.items = 0;
             match decoder.visit(graph, &mut sink) {
@@ -152,6 +153,9 @@ struct Steps<const FILLS: bool> {
     steps: Vec<Step>,
     /// Instructions whose block has not come yet.
     open: Vec<u64>,
+    /// The edge to the last block, if it has not come yet, and half the place of that block.
+    edge: Option<u16>,
+    before: u16,
     items: usize,
     most: usize,
 }
@@ -159,6 +163,7 @@ struct Steps<const FILLS: bool> {
 impl<const FILLS: bool> ExecutionSink for Steps<FILLS> {
     const INSNS: bool = true;
     const BLOCKS: bool = true;
+    const EDGES: bool = true;
     const FILLS: bool = FILLS;
 
     fn insns(&mut self, insns: Straight) {
@@ -168,13 +173,26 @@ impl<const FILLS: bool> ExecutionSink for Steps<FILLS> {
     fn block(&mut self, block: &block::Block) {
         assert_eq!(self.open.len(), block.insns as usize, "{block:x?}: {:x?}", self.open);
         assert_eq!(self.open.last(), Some(&block.end_ip));
+        let place = edges::place(block.ip);
+        assert_eq!(self.edge.replace(place ^ self.before), None, "{block:x?}");
+        self.before = place >> 1;
         let block::Block { mode, speculative, .. } = *block;
         self.steps.extend(self.open.drain(..).map(|ip| Step::Insn { ip, mode, speculative }));
         self.items += 1;
         assert!(self.steps.len() < 10_000_000, "endless: {:x?}", &self.steps[self.steps.len() - 30..]);
     }
 
+    fn edge(&mut self, edge: u16) {
+        assert_eq!(self.edge.take(), Some(edge), "after {:x?}", self.steps.last());
+    }
+
     fn event(&mut self, event: &Event) {
+        if matches!(
+            event.kind,
+            EventKind::Enabled { .. } | EventKind::Overflow | EventKind::AsyncBranch { .. }
+        ) {
+            self.before = 0;
+        }
         self.steps.push(Step::Event(*event));
         self.items += 1;
     }

@@ -62,7 +62,7 @@ pub struct RecordCommand {
     /// Stop tracing after N instructions; the program continues
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
-    /// Let the system randomise the program's addresses
+    /// Let the system randomise the program's addresses, when stepping: the emulator does not
     #[arg(long)]
     aslr: bool,
     /// Who executes it: emulator (QEMU, fast), stepping (ptrace, slow) or auto

@@ -40,7 +40,7 @@ pub struct RecordOptions {
     pub follow: bool,
     /// The number of instructions, of all tasks together, after which tracing ends. The program continues.
     pub limit: Option<u64>,
-    /// Whether the system randomises the program's addresses.
+    /// Whether the system randomises the program's addresses. The emulator never does.
     pub aslr: bool,
     /// Who executes the program.
     pub engine: Engine,
