@@ -21,29 +21,39 @@ __asm__(".globl _start, waits, waited\n"
         "mov $231, %eax\n xor %edi, %edi\n syscall\n");
 "#;
 
+/// How often the program is recorded, at most. Where the child is done before its parent begins to wait, there is no wait.
+const ATTEMPTS: usize = 10;
+
 #[test]
 fn a_system_call_that_waits_begins_before_the_wait() {
     for_each_engine(|engine| {
         let Some(program) = compile_bare("waiting", WAITS) else { return };
         let plain = RecordOptions { out: program.path("out"), ..options(engine, [program.path("program")]) };
         let options = RecordOptions { tsc: true, mtc: Some(0), cyc: Some(0), ..plain };
-        let recording = record(&options, &mut |_| {}).expect("it is recorded");
-        assert_eq!((recording.ending, recording.parts.len()), (Ending::Exit(0), 2), "{engine:?}");
-        assert_eq!(recording.parts.iter().map(check).collect::<Vec<_>>(), [13, 40_006], "{engine:?}");
-        let script = Command::new(env!("CARGO_BIN_EXE_pugmark"))
-            .args(["script", "-F", "tsc,ip"])
-            .arg(program.path("out"))
-            .output()
-            .expect("it runs");
-        let text = String::from_utf8(script.stdout).expect("text");
-        let time = |ip: u64| -> u64 {
-            let line = text.lines().find(|line| line.ends_with(&format!(" {ip:x}"))).expect(&text);
-            let time = line.split_whitespace().find_map(|word| word.strip_prefix("0x")).expect(line);
-            u64::from_str_radix(time, 16).expect(line)
+        let mut times = vec![];
+        let waits = |_| {
+            let recording = record(&options, &mut |_| {}).expect("it is recorded");
+            assert_eq!((recording.ending, recording.parts.len()), (Ending::Exit(0), 2), "{engine:?}");
+            assert_eq!(recording.parts.iter().map(check).collect::<Vec<_>>(), [13, 40_006], "{engine:?}");
+            let script = Command::new(env!("CARGO_BIN_EXE_pugmark"))
+                .args(["script", "-F", "tsc,ip"])
+                .arg(program.path("out"))
+                .output()
+                .expect("it runs");
+            let text = String::from_utf8(script.stdout).expect("text");
+            let time = |ip: u64| -> u64 {
+                let line = text.lines().find(|line| line.ends_with(&format!(" {ip:x}"))).expect(&text);
+                let time = line.split_whitespace().find_map(|word| word.strip_prefix("0x")).expect(line);
+                u64::from_str_radix(time, 16).expect(line)
+            };
+            let [begin, waits, waited] =
+                ["_start", "waits", "waited"].map(|name| time(symbol(&program, name)));
+            times.push([begin, waits, waited]);
+            std::fs::remove_dir_all(program.path("out")).expect("it was recorded");
+            assert!(waited - begin > 20_000, "{engine:?}: {times:?}");
+            // Before it there is one other system call.
+            waits - begin < 3000 && waited - waits > 20_000
         };
-        let [begin, waits, waited] = ["_start", "waits", "waited"].map(|name| time(symbol(&program, name)));
-        // Before it there is one other system call.
-        assert!(waits - begin < 3000, "{engine:?}: {begin} {waits}");
-        assert!(waited - waits > 20_000, "{engine:?}: {waits} {waited}");
+        assert!((0..ATTEMPTS).any(waits), "{engine:?}: {times:?}");
     });
 }
