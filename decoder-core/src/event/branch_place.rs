@@ -90,18 +90,6 @@ impl BranchPlace {
         self.skip(1);
     }
 
-    /// Goes past short TNT packets.
-    #[inline(always)]
-    pub(super) fn short_run<B: BranchSink>(&mut self, trace: &[u8], into: &mut B) {
-        while !into.is_full()
-            && let Some(&byte) = trace.get(self.at)
-            && is_short(byte)
-        {
-            self.short::<B>();
-            into.short(byte);
-        }
-    }
-
     /// Goes past a packet that has nothing to do with time and is no short TNT: returns whether it is a branch, or
     /// `None` if it ends the reading.
     #[inline(always)]

@@ -89,10 +89,13 @@ impl EventDecoder<'_> {
         let trace = input.readable();
         let mut place = BranchPlace::new((self.packets.offset() - base) as usize, self.last_ip.base());
         // Up to the first timing packet, the time stays as it is.
-        loop {
-            place.short_run(trace, into);
-            let Some(&byte) = trace.get(place.at) else { break };
-            if into.is_full() || place.other(&input, byte, into).is_none() {
+        while !into.is_full()
+            && let Some(&byte) = trace.get(place.at)
+        {
+            if is_short(byte) {
+                place.short::<B>();
+                into.short(byte);
+            } else if place.other(&input, byte, into).is_none() {
                 break;
             }
         }

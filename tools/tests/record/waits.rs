@@ -21,7 +21,8 @@ __asm__(".globl _start, waits, waited\n"
         "mov $231, %eax\n xor %edi, %edi\n syscall\n");
 "#;
 
-/// How often the program is recorded, at most. Where the child is done before its parent begins to wait, there is no wait.
+/// How often the program is recorded, at most. Where the child is done before its parent begins to wait, there is no
+/// wait.
 const ATTEMPTS: usize = 10;
 
 #[test]
