@@ -85,4 +85,55 @@ impl Iterator for Straight {
         self.lengths >>= 4;
         Some(ip)
     }
+
+    // Four at a time while there are as many: fewer ends of the loop for the processor to predict.
+    #[inline(always)]
+    fn fold<B, F: FnMut(B, u64) -> B>(self, init: B, mut add: F) -> B {
+        let Self { mut ip, mut lengths } = self;
+        let mut folded = init;
+        while lengths >> 12 != 0 {
+            let second = ip.wrapping_add(lengths & 15);
+            let third = second.wrapping_add(lengths >> 4 & 15);
+            let fourth = third.wrapping_add(lengths >> 8 & 15);
+            folded = add(folded, ip);
+            folded = add(folded, second);
+            folded = add(folded, third);
+            folded = add(folded, fourth);
+            ip = fourth.wrapping_add(lengths >> 12 & 15);
+            lengths >>= 16;
+        }
+        while lengths != 0 {
+            folded = add(folded, ip);
+            ip = ip.wrapping_add(lengths & 15);
+            lengths >>= 4;
+        }
+        folded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    extern crate std;
+    use std::vec::Vec;
+
+    #[test]
+    fn folding_gives_the_addresses_that_come_one_by_one() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        for round in 0..1_000 {
+            let ip = rng.u64(..);
+            let lengths: Vec<u64> = (0..round % 17).map(|_| rng.u64(1..16)).collect();
+            let packed = lengths.iter().rev().fold(0, |packed, length| packed << 4 | length);
+            let insns = Straight { ip, lengths: packed };
+            let mut folded = Vec::new();
+            insns.for_each(|ip| folded.push(ip));
+            let mut one_by_one = Vec::new();
+            for ip in insns {
+                one_by_one.push(ip);
+            }
+            assert_eq!(folded, one_by_one, "{insns:x?}");
+            assert_eq!(folded.len(), lengths.len(), "{insns:x?}");
+        }
+    }
 }
