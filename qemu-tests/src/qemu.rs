@@ -28,7 +28,7 @@ fn parse_version(text: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// The value of `-accel` for a guest with so many processors that may change its own code, in this version of QEMU.
+/// The value of `-accel` for a guest that may change its own code, by the version of QEMU and the guest's processors.
 ///
 /// Before 8.1, a processor may translate code while another one writes to it, and the old translation is kept: Linux,
 /// which replaces the first byte of an instruction by an INT3 and then by another byte, executes that INT3 for ever. On

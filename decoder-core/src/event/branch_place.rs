@@ -44,7 +44,7 @@ pub(super) struct BranchPlace {
     before_outcomes: usize,
 }
 
-/// In place of a packet that there is none of.
+/// Stands for a packet that has not come yet.
 const NOWHERE: usize = usize::MAX;
 
 impl BranchPlace {
@@ -67,7 +67,7 @@ impl BranchPlace {
         self.packets > self.pads
     }
 
-    /// Goes past a packet of so many bytes.
+    /// Goes past a packet; `size` is in bytes.
     #[inline(always)]
     pub(super) const fn skip(&mut self, size: usize) {
         self.at += size;

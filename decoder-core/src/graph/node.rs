@@ -9,7 +9,7 @@ use crate::block::Block;
 /// | 0 | 31:0 | the block that follows when the conditional branch is not taken, or if there is no branch |
 /// | 1 | 31:0 | the block that follows when the conditional branch is taken |
 /// | 2 | 31:0 | with calls: the block at the return address of the last one |
-/// | 2 | 15:0, 31:16 | of a plain block: the places in a map of edges of the blocks that follow when not taken and when taken |
+/// | 2 | 15:0, 31:16 | if plain: the edge-map places of the blocks that follow, not taken and taken |
 /// | 3 | 15:0 | the block's place in a map of edges |
 /// | 3 | 18:16 | how it ends, an [`BlockEnd`] |
 /// | 3 | 19 | there are calls in it |

@@ -210,7 +210,7 @@ impl Cycs {
         self.plain
     }
 
-    /// Adds a CYC of so many cycles.
+    /// Adds a CYC packet with this number of cycles to the sums.
     #[inline(always)]
     pub(crate) const fn add(&self, sums: &mut CycSums, cycles: u64) {
         sums.packets += 1;

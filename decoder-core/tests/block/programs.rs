@@ -81,7 +81,7 @@ impl ExecutionSink for Items {
 /// How many traces there are is the number in `PUGMARK_TRACES`, or ten million. A hundred are of the same program, and
 /// have one graph.
 #[test]
-#[ignore = "ten million traces take hours; PUGMARK_TRACES sets the number"]
+#[ignore = "ten million traces take minutes with --release; a smaller number is in every run"]
 fn a_visit_gives_the_same_blocks_of_millions_of_damaged_traces() {
     let traces: u64 =
         std::env::var("PUGMARK_TRACES").map_or(10_000_000, |number| number.parse().expect("a number"));

@@ -130,7 +130,7 @@ fn damaged(trace: &[u8], rng: &mut fastrand::Rng) -> Vec<u8> {
 
 /// How many traces there are is the number in `PUGMARK_TRACES`, or ten million.
 #[test]
-#[ignore = "ten million traces take hours; PUGMARK_TRACES sets the number"]
+#[ignore = "ten million traces take minutes with --release; a smaller number is in every run"]
 fn a_visit_gives_the_same_answers_of_millions_of_damaged_traces() {
     let traces =
         std::env::var("PUGMARK_TRACES").map_or(10_000_000, |number| number.parse().expect("a number"));

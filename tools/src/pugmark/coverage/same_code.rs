@@ -25,8 +25,8 @@ impl CodeOf<'_> {
     }
 }
 
-/// Checks that the code of a file is the same in both traces, and at the same addresses. A trace without any of it has
-/// executed none of it.
+/// Checks that the code of a file is the same in both traces, and at the same addresses. A trace whose code has no part
+/// of the file passes: it did not execute the file.
 ///
 /// # Errors
 /// If it is not.
