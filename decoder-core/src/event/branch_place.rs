@@ -6,24 +6,6 @@ use crate::{
     packet::{Input, Tnt, target},
 };
 
-/// The outcomes of a long TNT packet with this payload of 48 bits; `None` without a stop bit.
-#[inline(always)]
-const fn long(payload: u64) -> Option<Tnt> {
-    if payload < 2 {
-        return None;
-    }
-    // The highest set bit ends the outcomes.
-    let len = 63 - payload.leading_zeros() as u8;
-    Some(Tnt { bits: payload ^ 1 << len, len })
-}
-
-/// Whether this is a short TNT packet: an even byte above 2. The rotation makes odd ones the highest, so that one
-/// comparison is enough.
-#[inline(always)]
-pub(super) const fn is_short(byte: u8) -> bool {
-    byte.rotate_right(1).wrapping_sub(2) < 126
-}
-
 /// Whether a packet with this first byte is a CYC or an MTC.
 #[inline(always)]
 pub(super) const fn is_timing(first: u8) -> bool {
@@ -118,7 +100,7 @@ impl BranchPlace {
             // Long TNT.
             0x02 => {
                 let packet = u64::from_le_bytes(*input.bytes.get(self.at..)?.first_chunk()?);
-                let outcomes = long(packet >> 16).filter(|_| packet >> 8 & 0xff == 0xa3)?;
+                let outcomes = Tnt::from_payload(packet >> 16).ok().filter(|_| packet >> 8 & 0xff == 0xa3)?;
                 self.outcomes::<B>();
                 self.skip(8);
                 into.long(outcomes);

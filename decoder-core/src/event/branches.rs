@@ -5,14 +5,14 @@
 
 use super::{
     Counters, EventDecoder, Stamp,
-    branch_place::{BranchPlace, is_short, is_timing},
+    branch_place::{BranchPlace, is_timing},
     clock::Clock,
     decoder::State,
 };
 use crate::{
     error::Error,
     last_ip::LastIp,
-    packet::{Input, Tnt},
+    packet::{Input, Tnt, is_short_tnt},
     time::CycSums,
 };
 
@@ -92,7 +92,7 @@ impl EventDecoder<'_> {
         while !into.is_full()
             && let Some(&byte) = trace.get(place.at)
         {
-            if is_short(byte) {
+            if is_short_tnt(byte) {
                 place.short::<B>();
                 into.short(byte);
             } else if place.other(&input, byte, into).is_none() {
@@ -134,7 +134,7 @@ impl EventDecoder<'_> {
         while !into.is_full()
             && let Some(&byte) = trace.get(place.at)
         {
-            if is_short(byte) {
+            if is_short_tnt(byte) {
                 place.short::<B>();
                 into.short(byte);
             } else if let Some(is_branch) = place.other(input, byte, into) {

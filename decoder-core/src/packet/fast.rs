@@ -49,13 +49,17 @@ const fn sizes(long_cycs: bool) -> [u8; 256] {
 /// How many bytes [`parse`] needs: the size of its longest packet.
 pub(super) const WINDOW: usize = 9;
 
+/// Whether this byte is a short TNT outside any block: it is even and above 2. The rotation makes odd bytes the
+/// highest, so that one comparison is enough.
+#[inline(always)]
+pub(crate) const fn is_short_tnt(byte: u8) -> bool {
+    byte.rotate_right(1).wrapping_sub(2) < 126
+}
+
 /// Parses this byte as a short TNT outside any block; `None` if it is another packet.
 #[inline(always)]
 pub(super) fn tnt(byte: u8) -> Option<Packet> {
-    if byte & 1 != 0 || byte <= 2 {
-        return None;
-    }
-    Some(Packet::TntShort(Tnt::of_short(byte)))
+    is_short_tnt(byte).then(|| Packet::TntShort(Tnt::of_short(byte)))
 }
 
 impl Tnt {

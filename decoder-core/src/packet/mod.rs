@@ -59,7 +59,7 @@ pub use trig::Trig;
 pub use unknown::Unknown;
 pub use visit::{IpPacket, PacketSink};
 
-pub(crate) use fast::target;
+pub(crate) use fast::{is_short_tnt, target};
 pub(crate) use input::{Input, LONGEST, before_psb};
 
 use crate::error::ErrorKind;

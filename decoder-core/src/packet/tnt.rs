@@ -65,7 +65,7 @@ impl Tnt {
     }
 
     /// Splits the stop bit from the outcomes below it.
-    fn from_payload(payload: u64) -> Result<Self, ErrorKind> {
+    pub(crate) fn from_payload(payload: u64) -> Result<Self, ErrorKind> {
         match payload.checked_ilog2() {
             None | Some(0) => Err(ErrorKind::MalformedPacket { packet: "TNT", value: payload }),
             // A payload has at most 48 bits, so the stop bit's number fits.

@@ -227,6 +227,7 @@ fn executed(
 /// The file whose blocks are counted.
 struct Of {
     path: PathBuf,
+    bytes: Vec<u8>,
     moved: u64,
     blocks: FileBlocks,
 }
@@ -248,6 +249,7 @@ impl Of {
                 )
             })?,
         };
-        Ok(Self { path: path.into(), moved, blocks: FileBlocks::of(&file, moved).with_context(what)? })
+        let blocks = FileBlocks::of(&file, moved).with_context(what)?;
+        Ok(Self { path: path.into(), bytes, moved, blocks })
     }
 }

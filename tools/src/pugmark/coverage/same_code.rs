@@ -31,8 +31,7 @@ impl CodeOf<'_> {
 /// # Errors
 /// If it is not.
 pub(super) fn check(of: &Of, new: &CodeOf<'_>, old: &CodeOf<'_>) -> Result<()> {
-    let bytes = std::fs::read(&of.path).with_context(|| of.path.display().to_string())?;
-    let file = object::File::parse(&*bytes).with_context(|| of.path.display().to_string())?;
+    let file = object::File::parse(&*of.bytes).with_context(|| of.path.display().to_string())?;
     let moved = old.parts.iter().find_map(|(_, code)| symbols::moved(&file, code));
     let (of_path, of_old) = (of.path.display(), old.trace.display());
     match moved {
