@@ -18,17 +18,22 @@ mod report;
 mod scaling;
 mod synthetic;
 
+use crate::{
+    cargo,
+    setup::{self, SetupOptions},
+};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use layers::{LAYERS, Setup};
 use load::{Load, recorded_load};
 use peers::Peers;
 use pugmark_decoder_core::image::Image;
-use pugmark_qemu_tests::libipt_speed::Libipt;
+use pugmark_qemu_tests::{images::workspace, libipt_speed::Libipt};
 use report::{Report, Row};
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::ExitCode,
     time::Duration,
 };
 
@@ -77,10 +82,26 @@ pub(crate) struct BenchOptions {
     /// Write plots into a folder, and measure what the cost depends on
     #[arg(long, value_name = "FOLDER")]
     plots: Option<PathBuf>,
+    #[command(flatten)]
+    setup: SetupOptions,
 }
 
-/// Runs `cargo xtask bench`.
-pub(crate) fn bench(options: &BenchOptions) -> Result<()> {
+/// Runs `cargo xtask bench`. A build that is not optimised builds and runs an optimised one: the decoder that is measured
+/// is part of this program.
+pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
+    if cfg!(debug_assertions) {
+        let mut optimised = cargo::command(&["run", "--release", "--quiet", "--locked", "--manifest-path"]);
+        optimised.arg(workspace().join("Cargo.toml")).args(["--package", "pugmark-xtask", "--"]);
+        // Paths among the options are relative to where the caller is.
+        optimised.args(std::env::args_os().skip(1)).current_dir(std::env::current_dir()?);
+        let passed = optimised.status().context("cannot start cargo")?.success();
+        return Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    setup::prepare_bench(options.setup.no_install)?;
+    measure(options).map(|()| ExitCode::SUCCESS)
+}
+
+fn measure(options: &BenchOptions) -> Result<()> {
     if options.recorder {
         return recorder::measure();
     }

@@ -47,7 +47,7 @@ enum Command {
     Ci(SetupOptions),
     /// Make a disk image for a USB stick or a CD: the kernel alone, for a machine that has the tracing hardware
     Iso(iso::IsoOptions),
-    /// Measure the decoder's layers beside libipt's; build with --release
+    /// Measure the decoder's layers beside libipt's
     Bench(bench::BenchOptions),
     /// Install our libipt.so.2 beside the system's, remove it, or make a Debian package of it
     Capi(capi::CapiOptions),
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
         Command::Test(options) => test::test(&options).map(|_| ExitCode::SUCCESS),
         Command::Ci(options) => ci::ci(options).map(|()| ExitCode::SUCCESS),
         Command::Iso(options) => iso::iso(&options).map(|()| ExitCode::SUCCESS),
-        Command::Bench(options) => bench::bench(&options).map(|()| ExitCode::SUCCESS),
+        Command::Bench(options) => bench::bench(&options),
         Command::Capi(options) => capi::capi(&options).map(|()| ExitCode::SUCCESS),
         Command::Fuzz(options) => fuzz::fuzz(&options),
         Command::Api(options) => api::api(&options).map(|()| ExitCode::SUCCESS),

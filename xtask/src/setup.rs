@@ -164,7 +164,23 @@ const OPTIONAL: [Optional; 9] = [
 /// they are missing, the tests report what they skip.
 pub(crate) fn prepare_tests(no_install: bool) -> Result<()> {
     prepare(no_install)?;
-    for (name, is_installed, packages) in OPTIONAL {
+    install_optional(OPTIONAL, no_install)?;
+    if let Err(error) = require("perf", |manager| manager.perf, no_install) {
+        println!("{error:#}");
+    }
+    if let Err(error) = libipt_sources(no_install) {
+        println!("{error:#}");
+    }
+    let mut packages = packages::Packages { no_install, tell: &mut |command| println!("{command}") };
+    if let Err(error) = packages.kernel().and_then(|_| packages.busybox()) {
+        println!("Linux is missing as a guest: {error:#}");
+    }
+    Ok(())
+}
+
+/// Installs what is missing of these; says what cannot be installed, or may not.
+fn install_optional(optional: impl IntoIterator<Item = Optional>, no_install: bool) -> Result<()> {
+    for (name, is_installed, packages) in optional {
         if is_installed(name) {
             continue;
         }
@@ -179,16 +195,6 @@ pub(crate) fn prepare_tests(no_install: bool) -> Result<()> {
                 }
             }
         }
-    }
-    if let Err(error) = require("perf", |manager| manager.perf, no_install) {
-        println!("{error:#}");
-    }
-    if let Err(error) = libipt_sources(no_install) {
-        println!("{error:#}");
-    }
-    let mut packages = packages::Packages { no_install, tell: &mut |command| println!("{command}") };
-    if let Err(error) = packages.kernel().and_then(|_| packages.busybox()) {
-        println!("Linux is missing as a guest: {error:#}");
     }
     Ok(())
 }
@@ -243,6 +249,13 @@ fn is_library(name: &str) -> bool {
 pub(crate) fn prepare_linux(no_install: bool) -> Result<()> {
     prepare(no_install)?;
     require("perf", |manager| manager.perf, no_install)
+}
+
+/// Makes sure that the benchmark has libipt beside ours, and QEMU's user-mode emulator, in which a program is recorded in
+/// seconds instead of minutes. If they are missing, the benchmark reports what it does without them.
+pub(crate) fn prepare_bench(no_install: bool) -> Result<()> {
+    let needed = OPTIONAL.into_iter().filter(|(name, ..)| ["libipt.so.2", "qemu-x86_64"].contains(name));
+    install_optional(needed, no_install)
 }
 
 /// Makes sure that GRUB can make a disk image.
