@@ -89,9 +89,7 @@ impl Graph<'_> {
         for (to, segment) in calls.zip(self.segments.iter_mut().skip(first + segments)) {
             *segment = segment_of(*to, 0);
         }
-        if let Some(words) = self.bodies.get_mut(number as usize) {
-            *words = body.words();
-        }
+        self.set_body(number, &body);
         self.change(number, |node| {
             node.end_with(end);
             node.set_calls(body.calls);

@@ -138,7 +138,7 @@ mod tests {
                 graph.segments[segment as usize] = [low, high, 0, 0];
                 segment += 1;
             }
-            graph.bodies[number as usize] = body.words();
+            graph.set_body(number, &body);
             graph.change(number, |node| node.set_calls(calls));
             number
         };

@@ -20,10 +20,14 @@ use crate::block::Block;
 ///
 /// Words 4 to 7 are set only where this block is plain and its link is known: where the next one is plain, too, and its
 /// link is known, or else to [`NO_PAIR`].
-pub(super) type Words = [u32; 8];
+pub(super) type Words = [u32; BLOCK_WORDS];
 
-/// Instead of the block after the next one, where the next one is not plain.
-pub(super) const NO_PAIR: u32 = u32::MAX;
+/// How many words a node has, and a body.
+pub(super) const BLOCK_WORDS: usize = 8;
+
+/// Instead of the block after the next one, where the next one is not plain. The numbers of blocks are below it, and where
+/// `usize` has 32 bits, the place after its words can be computed.
+pub(super) const NO_PAIR: u32 = u32::MAX - 15;
 
 /// A block to read, where it is in memory: a copy of it would have to be written before it is read.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +61,7 @@ const CLOSED: u32 = 1 << 21;
 
 /// The word with the block after these two outcomes.
 #[inline(always)]
-const fn pair_word(first: u8, second: u8) -> usize {
+pub(super) const fn pair_word(first: u8, second: u8) -> usize {
     4 + 2 * (first as usize & 1) + (second as usize & 1)
 }
 
@@ -182,18 +186,15 @@ pub(super) struct Body {
 }
 
 impl Body {
-    /// How many words a body has.
-    pub(super) const WORDS: usize = 8;
-
     #[inline(always)]
-    pub(super) const fn words(self) -> [u32; Self::WORDS] {
+    pub(super) const fn words(self) -> Words {
         let Self { ip, end_ip, insns, section, segment, segments, calls, size } = self;
         let ([a, b], [c, d]) = (halves(ip), halves(end_ip));
         [a, b, c, d, insns, section, segment, u32::from_le_bytes([segments, calls, size, 0])]
     }
 
     #[inline(always)]
-    pub(super) const fn of([a, b, c, d, insns, section, segment, counts]: [u32; Self::WORDS]) -> Self {
+    pub(super) const fn of(&[a, b, c, d, insns, section, segment, counts]: &Words) -> Self {
         let [segments, calls, size, _] = counts.to_le_bytes();
         Self { ip: whole([a, b]), end_ip: whole([c, d]), insns, section, segment, segments, calls, size }
     }
@@ -288,7 +289,7 @@ mod tests {
             calls: 10,
             size: 15,
         };
-        let Body { ip, end_ip, insns, section, segment, segments, calls, size } = Body::of(body.words());
+        let Body { ip, end_ip, insns, section, segment, segments, calls, size } = Body::of(&body.words());
         assert_eq!((ip, end_ip, insns, section), (body.ip, body.end_ip, body.insns, body.section));
         assert_eq!((segment, segments, calls, size), (body.segment, 9, 10, 15));
     }

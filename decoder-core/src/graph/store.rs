@@ -2,7 +2,7 @@
 
 use super::{
     context::{CodeContext, CodeContexts},
-    node::{BlockEnd, Body, NO_PAIR, Node, NodeMut, Words, halves, whole},
+    node::{BLOCK_WORDS, BlockEnd, Body, NO_PAIR, Node, NodeMut, Words, halves, pair_word, whole},
 };
 use crate::image::Image;
 
@@ -36,8 +36,10 @@ pub(super) type Segment = [u32; 4];
 /// ```
 #[derive(Debug)]
 pub struct Graph<'m> {
-    pub(super) nodes: &'m mut [Words],
-    pub(super) bodies: &'m mut [[u32; Body::WORDS]],
+    /// A block's number is where its words begin here, and its body's in `bodies`: so the processor reads a node as soon as
+    /// it has read the number.
+    pub(super) nodes: &'m mut [u32],
+    pub(super) bodies: &'m mut [u32],
     pub(super) segments: &'m mut [Segment],
     /// Blocks by the hashes of their addresses. 0 is free.
     index: &'m mut [u32],
@@ -46,7 +48,7 @@ pub struct Graph<'m> {
     /// and the high half of the address, the block, and the context. Without a block a place is free.
     targets: &'m mut [[u32; 4]],
     target_shift: u32,
-    /// How many blocks there are; block 0 stands for none.
+    /// The number of the next block; block 0 stands for none.
     pub(super) used: usize,
     pub(super) used_segments: usize,
     pub(super) contexts: CodeContexts,
@@ -84,19 +86,19 @@ impl<'m> Graph<'m> {
         let targets = if fits < TARGETS_FOR { 0 } else { (fits / TARGETS_FOR).next_power_of_two().max(2) };
         let (targets, memory) = memory.split_at_mut(4 * targets);
         let targets = targets.as_chunks_mut().0;
-        // No block has the number NO_PAIR.
-        let room = (memory.len() / (WORDS_PER_BLOCK - 2)).min(NO_PAIR as usize);
-        let (nodes, memory) = memory.split_at_mut(8 * room);
-        let (bodies, segments) = memory.split_at_mut(Body::WORDS * room);
+        // The numbers of blocks are below NO_PAIR.
+        let room = (memory.len() / (WORDS_PER_BLOCK - 2)).min(NO_PAIR as usize / BLOCK_WORDS);
+        let (nodes, memory) = memory.split_at_mut(BLOCK_WORDS * room);
+        let (bodies, segments) = memory.split_at_mut(BLOCK_WORDS * room);
         let mut graph = Self {
-            nodes: nodes.as_chunks_mut().0,
-            bodies: bodies.as_chunks_mut().0,
+            nodes,
+            bodies,
             segments: segments.as_chunks_mut().0,
             shift: 64 - index.len().checked_ilog2().unwrap_or(1),
             index,
             target_shift: 64 - targets.len().checked_ilog2().unwrap_or(1),
             targets,
-            used: 1,
+            used: BLOCK_WORDS,
             used_segments: 0,
             contexts: CodeContexts::NONE,
             context: 0,
@@ -117,17 +119,17 @@ impl<'m> Graph<'m> {
     fn clear(&mut self) {
         self.index.fill(0);
         self.targets.fill([0; 4]);
-        (self.used, self.used_segments) = (1, 0);
+        (self.used, self.used_segments) = (BLOCK_WORDS, 0);
         // Block 0 stands for none, and leads nowhere.
-        if let (Some(node), Some(body)) = (self.nodes.first_mut(), self.bodies.first_mut()) {
-            (*node, *body) = ([0; 8], [0; Body::WORDS]);
+        for words in [&mut *self.nodes, &mut *self.bodies] {
+            words.iter_mut().take(BLOCK_WORDS).for_each(|word| *word = 0);
         }
     }
 
     /// What the graph holds and has done.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        Statistics { blocks: self.used - 1, ..self.statistics }
+        Statistics { blocks: self.used / BLOCK_WORDS - 1, ..self.statistics }
     }
 
     /// Turns to the code of `image`, which `key` tells from others.
@@ -202,18 +204,24 @@ impl<'m> Graph<'m> {
     pub(super) fn add(&mut self, place: IndexSlot, ip: u64) -> Option<u32> {
         let at = self.used;
         let number = u32::try_from(at).ok()?;
-        *self.bodies.get_mut(at)?.first_chunk_mut()? = halves(ip);
-        NodeMut(self.nodes.get_mut(at)?).begin(super::edges::place(ip), self.context);
+        *self.bodies.get_mut(at..)?.first_chunk_mut()? = halves(ip);
+        NodeMut(self.nodes.get_mut(at..)?.first_chunk_mut()?).begin(super::edges::place(ip), self.context);
         let IndexSlot(slot) = place;
         *self.index.get_mut(slot)? = number;
-        self.used += 1;
+        self.used += BLOCK_WORDS;
         self.statistics.built += 1;
         Some(number)
     }
 
     pub(super) fn change(&mut self, number: u32, change: impl FnOnce(&mut NodeMut<'_>)) {
-        if let Some(words) = self.nodes.get_mut(number as usize) {
+        if let Some(words) = words_of_mut(self.nodes, number) {
             change(&mut NodeMut(words));
+        }
+    }
+
+    pub(super) fn set_body(&mut self, number: u32, body: &Body) {
+        if let Some(words) = words_of_mut(self.bodies, number) {
+            *words = body.words();
         }
     }
 
@@ -225,18 +233,45 @@ impl<'m> Graph<'m> {
     }
 }
 
+/// The words of the block with that number.
+#[inline(always)]
+fn words_of(all: &[u32], number: u32) -> Option<&Words> {
+    let at = number as usize;
+    all.get(at..at + BLOCK_WORDS)?.first_chunk()
+}
+
+fn words_of_mut(all: &mut [u32], number: u32) -> Option<&mut Words> {
+    let at = number as usize;
+    all.get_mut(at..at + BLOCK_WORDS)?.first_chunk_mut()
+}
+
+/// Instead of the words of a block that is not there, which never happens. As a call of its own it costs the others
+/// one branch that is predicted; as a value it would cost each of them the choice between two addresses.
+#[cold]
+#[inline(never)]
+fn no_words() -> &'static Words {
+    &[0; BLOCK_WORDS]
+}
+
 /// The blocks of a graph, to read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'g> {
-    nodes: &'g [Words],
-    bodies: &'g [[u32; Body::WORDS]],
+    nodes: &'g [u32],
+    bodies: &'g [u32],
     segments: &'g [Segment],
 }
 
 impl<'g> View<'g> {
     #[inline(always)]
     pub(super) fn get(&self, number: u32) -> Option<Node<'g>> {
-        self.nodes.get(number as usize).map(Node)
+        words_of(self.nodes, number).map(Node)
+    }
+
+    /// The block after the next one, as [`Node::pair`] says.
+    #[inline(always)]
+    pub(super) fn pair(&self, number: u32, first: u8, second: u8) -> u32 {
+        let from = pair_word(first, second);
+        self.nodes.get(from..).and_then(|words| words.get(number as usize)).copied().unwrap_or(0)
     }
 
     pub(super) fn node(&self, number: u32) -> Node<'g> {
@@ -245,7 +280,7 @@ impl<'g> View<'g> {
 
     #[inline(always)]
     pub(super) fn body(&self, number: u32) -> Body {
-        Body::of(self.bodies.get(number as usize).copied().unwrap_or_default())
+        Body::of(words_of(self.bodies, number).unwrap_or_else(|| no_words()))
     }
 
     #[inline(always)]
@@ -282,13 +317,13 @@ mod tests {
             let mut memory = vec![u32::MAX; words];
             let graph = Graph::new(&mut memory);
             let Graph { nodes, bodies, segments, index, targets, .. } = &graph;
-            let room = nodes.len();
+            let room = nodes.len() / BLOCK_WORDS;
             let what = std::format!("{words} words, {room} blocks");
-            assert_eq!(bodies.len(), room, "{what}");
+            assert_eq!((nodes.len(), bodies.len()), (BLOCK_WORDS * room, BLOCK_WORDS * room), "{what}");
             assert_eq!(graph.statistics(), Statistics { room: room.saturating_sub(1), ..Default::default() });
             // No more than a segment's words, and those that a block too few could have had, are left over.
             let rest = 4 * (segments.len() + targets.len());
-            let taken = index.len() + 8 * (nodes.len() + bodies.len()) + rest;
+            let taken = index.len() + nodes.len() + bodies.len() + rest;
             assert!(taken <= words && words - taken < 4, "{what}: {taken}");
             if index.is_empty() {
                 assert!(words < 2 * WORDS_PER_BLOCK, "{what}");
@@ -305,7 +340,7 @@ mod tests {
             // There is no room for one more block with its two segments.
             assert!(index.len() + 4 * targets.len() + (room + 1) * (WORDS_PER_BLOCK - 2) > words, "{what}");
             assert!(index.iter().all(|place| *place == 0), "{what}");
-            assert_eq!((nodes[0], bodies[0]), ([0; 8], [0; Body::WORDS]), "{what}");
+            assert_eq!((words_of(nodes, 0), words_of(bodies, 0)), (Some(&[0; 8]), Some(&[0; 8])), "{what}");
         }
     }
 
@@ -315,11 +350,13 @@ mod tests {
         let mut graph = Graph::new(&mut memory);
         let room = graph.statistics().room;
         for round in 0..3 {
-            for number in 0..room as u64 {
-                let ip = 0xffff_8000_0000_0000 + 16 * number;
+            for block in 0..room as u64 {
+                let ip = 0xffff_8000_0000_0000 + 16 * block;
                 let place = graph.find(ip).expect_err("it was not added");
-                assert_eq!(graph.add(place, ip), Some(number as u32 + 1));
-                assert_eq!(graph.find(ip).ok(), Some(number as u32 + 1));
+                // A block's number is the place of its words.
+                let number = 8 * (block as u32 + 1);
+                assert_eq!(graph.add(place, ip), Some(number));
+                assert_eq!(graph.find(ip).ok(), Some(number));
             }
             let place = graph.find(1).expect_err("it was not added");
             assert_eq!(graph.add(place, 1), None);
@@ -352,7 +389,7 @@ mod tests {
                 graph.change(number, |node| node.end_with(BlockEnd::Cond));
             }
             for _ in 0..2 {
-                assert_eq!(ips.map(|ip| graph.find_target(ip)), [1, 2, 3], "round {round}");
+                assert_eq!(ips.map(|ip| graph.find_target(ip)), [8, 16, 24], "round {round}");
             }
             graph.enter(context(0x2000));
             assert_eq!(graph.find_target(ips[2]), 0, "another address space");

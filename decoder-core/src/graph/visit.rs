@@ -10,7 +10,7 @@ use super::{
     calls::{GraphCalls, Top},
     context::CodeContext,
     edges,
-    node::{BlockEnd, NO_PAIR, whole},
+    node::{BlockEnd, NO_PAIR, Node, whole},
     store::View,
 };
 use crate::{
@@ -270,6 +270,16 @@ fn find_targets(graph: &mut Graph<'_>, ahead: &mut BranchesAhead, from: usize) {
     }
 }
 
+/// The block after the next one, if both are plain; 0 or [`NO_PAIR`] as [`Node::pair`] says.
+///
+/// A sink that takes blocks or instructions works while the processor waits for the read, and with the node's address at
+/// hand the code has fewer instructions. Any other walk is as fast as each number leads to the next one: it does without
+/// the address.
+#[inline(always)]
+fn next_but_one<S: ExecutionSink>(view: &View<'_>, block: u32, node: Node<'_>, first: u8, second: u8) -> u32 {
+    if S::INSNS || S::BLOCKS { node.pair(first, second) } else { view.pair(block, first, second) }
+}
+
 /// Passes a block on to the sink, with its place in a map of edges.
 #[inline(always)]
 fn pass_on<S: ExecutionSink>(
@@ -378,7 +388,7 @@ impl GraphWalk {
             // Two outcomes at a time: the processor waits for half as many reads, each of which needs the one before.
             if !S::FILLS {
                 while let &[first, second, ref rest @ ..] = left.outcomes
-                    && let after = node.pair(first, second)
+                    && let after = next_but_one::<S>(view, block, node, first, second)
                     && after != 0
                     // There is no block NO_PAIR.
                     && let Some(after_node) = view.get(after)
