@@ -86,8 +86,8 @@ pub(crate) struct BenchOptions {
     setup: SetupOptions,
 }
 
-/// Runs `cargo xtask bench`. A build that is not optimised builds and runs an optimised one: the decoder that is measured
-/// is part of this program.
+/// Runs `cargo xtask bench`. A build that is not optimised builds and runs an optimised one: the decoder that is
+/// measured is part of this program.
 pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
     if cfg!(debug_assertions) {
         let mut optimised = cargo::command(&["run", "--release", "--quiet", "--locked", "--manifest-path"]);

@@ -251,8 +251,8 @@ pub(crate) fn prepare_linux(no_install: bool) -> Result<()> {
     require("perf", |manager| manager.perf, no_install)
 }
 
-/// Makes sure that the benchmark has libipt beside ours, and QEMU's user-mode emulator, in which a program is recorded in
-/// seconds instead of minutes. If they are missing, the benchmark reports what it does without them.
+/// Makes sure that the benchmark has libipt beside ours, and QEMU's user-mode emulator, in which a program is recorded
+/// in seconds instead of minutes. If they are missing, the benchmark reports what it does without them.
 pub(crate) fn prepare_bench(no_install: bool) -> Result<()> {
     let needed = OPTIONAL.into_iter().filter(|(name, ..)| ["libipt.so.2", "qemu-x86_64"].contains(name));
     install_optional(needed, no_install)

@@ -25,8 +25,8 @@ pub(super) type Words = [u32; BLOCK_WORDS];
 /// How many words a node has, and a body.
 pub(super) const BLOCK_WORDS: usize = 8;
 
-/// Instead of the block after the next one, where the next one is not plain. The numbers of blocks are below it, and where
-/// `usize` has 32 bits, the place after its words can be computed.
+/// Instead of the block after the next one, where the next one is not plain. The numbers of blocks are below it, and
+/// where `usize` has 32 bits, the place after its words can be computed.
 pub(super) const NO_PAIR: u32 = u32::MAX - 15;
 
 /// A block to read, where it is in memory: a copy of it would have to be written before it is read.

@@ -36,8 +36,8 @@ pub(super) type Segment = [u32; 4];
 /// ```
 #[derive(Debug)]
 pub struct Graph<'m> {
-    /// A block's number is where its words begin here, and its body's in `bodies`: so the processor reads a node as soon as
-    /// it has read the number.
+    /// A block's number is where its words begin here, and its body's in `bodies`: so the processor reads a node as
+    /// soon as it has read the number.
     pub(super) nodes: &'m mut [u32],
     pub(super) bodies: &'m mut [u32],
     pub(super) segments: &'m mut [Segment],

@@ -272,9 +272,9 @@ fn find_targets(graph: &mut Graph<'_>, ahead: &mut BranchesAhead, from: usize) {
 
 /// The block after the next one, if both are plain; 0 or [`NO_PAIR`] as [`Node::pair`] says.
 ///
-/// A sink that takes blocks or instructions works while the processor waits for the read, and with the node's address at
-/// hand the code has fewer instructions. Any other walk is as fast as each number leads to the next one: it does without
-/// the address.
+/// A sink that takes blocks or instructions works while the processor waits for the read, and with the node's address
+/// at hand the code has fewer instructions. Any other walk is as fast as each number leads to the next one: it does
+/// without the address.
 #[inline(always)]
 fn next_but_one<S: ExecutionSink>(view: &View<'_>, block: u32, node: Node<'_>, first: u8, second: u8) -> u32 {
     if S::INSNS || S::BLOCKS { node.pair(first, second) } else { view.pair(block, first, second) }
