@@ -204,9 +204,11 @@ impl Body {
         self.end_ip.wrapping_add(self.size as u64)
     }
 
+    /// Makes `block` this one, which has the same mode and so on.
     #[inline(always)]
-    pub(super) const fn block(&self, like: &Block) -> Block {
-        Block { ip: self.ip, end_ip: self.end_ip, insns: self.insns, section: self.section, ..*like }
+    pub(super) const fn show(&self, block: &mut Block) {
+        (block.ip, block.end_ip) = (self.ip, self.end_ip);
+        (block.insns, block.section) = (self.insns, self.section);
     }
 }
 

@@ -288,7 +288,7 @@ fn pass_on<S: ExecutionSink>(
     block: u32,
     place: u16,
     before: &mut u16,
-    like: &Block,
+    shown: &mut Block,
 ) {
     if S::INSNS || S::BLOCKS {
         let body = view.body(block);
@@ -298,7 +298,8 @@ fn pass_on<S: ExecutionSink>(
             }
         }
         if S::BLOCKS {
-            sink.block(&body.block(like));
+            body.show(shown);
+            sink.block(shown);
         }
     }
     if S::EDGES {
@@ -383,6 +384,8 @@ impl GraphWalk {
     ) -> Miss {
         let Self { mut block, mut before, mut top, .. } = *self;
         let mut left = ahead.left(self.cursor);
+        // What all blocks have in common is written once.
+        let mut shown = *like;
         let miss = loop {
             let Some(mut node) = view.get(block) else { break Miss::Stop(Stop::Misfit) };
             // Two outcomes at a time: the processor waits for half as many reads, each of which needs the one before.
@@ -393,8 +396,8 @@ impl GraphWalk {
                     // There is no block NO_PAIR.
                     && let Some(after_node) = view.get(after)
                 {
-                    pass_on(view, sink, block, node.edge(), &mut before, like);
-                    pass_on(view, sink, node.next(first), node.next_edge(first), &mut before, like);
+                    pass_on(view, sink, block, node.edge(), &mut before, &mut shown);
+                    pass_on(view, sink, node.next(first), node.next_edge(first), &mut before, &mut shown);
                     (block, node, left.outcomes) = (after, after_node, rest);
                 }
             }
@@ -412,7 +415,7 @@ impl GraphWalk {
                 self.before_last = ahead.cursor(&left);
                 self.executed = true;
             }
-            pass_on(view, sink, block, node.edge(), &mut before, like);
+            pass_on(view, sink, block, node.edge(), &mut before, &mut shown);
             if node.has_calls() {
                 calls.push(&mut top, view, block, node, ends != CALL || left.outcomes.is_empty());
             }
