@@ -12,7 +12,7 @@ use std::process::Stdio;
 use super::packages::MutatedPackages;
 use super::rewrite::{Rewritten, rewrite};
 use super::sites::Site;
-use crate::cargo::FOR_TESTS;
+use crate::cargo::{self, FOR_TESTS};
 use crate::mutate::copy::WorkspaceCopy;
 use crate::test::binaries::{TestBinary, binary};
 
@@ -154,6 +154,8 @@ fn texts(
 
 /// Cargo's messages, one per line.
 fn cargo(copy: &WorkspaceCopy, subject: &MutatedPackages, wrapper: &Path) -> Result<String> {
+    // Offline, cargo downloads no library that no build has needed before.
+    cargo::cargo(&["fetch", "--locked"], &[])?;
     let mut command = copy.command();
     // Not `--locked`, because the support crate is new.
     command.args(["test", "--no-run", "--offline", "--message-format=json", "--lib"]);
