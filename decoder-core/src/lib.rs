@@ -163,10 +163,11 @@ pub mod hash;
 pub mod ibs;
 pub mod image;
 pub mod insn;
-pub mod last_ip;
+mod lost;
 pub mod mode;
 pub mod packet;
 pub mod pebs;
+mod psb;
 pub mod query;
 pub mod resume;
 mod ret_stack;
@@ -175,3 +176,10 @@ pub mod time;
 
 pub use error::{Error, ErrorKind};
 pub use packet::Packet;
+
+pub mod last_ip {
+    //! The last IP: packets hold only the low bits of an address, and take the rest from the last IP sent. See
+    //! [`LastIp`].
+
+    pub use crate::packet::last_ip::{LastIp, NoIp};
+}

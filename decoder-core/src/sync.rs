@@ -15,7 +15,7 @@
 //! assert_eq!(sync::backward(&trace, trace.len()), Some(0x11));
 //! ```
 
-use crate::packet::PSB;
+use crate::psb::PSB;
 
 /// Every eight consecutive bytes in a run of PSBs are one of these two words.
 const WORDS: [[u8; 8]; 2] = [*b"\x02\x82\x02\x82\x02\x82\x02\x82", *b"\x82\x02\x82\x02\x82\x02\x82\x02"];

@@ -59,7 +59,6 @@ mod levels;
 mod number;
 mod pmu;
 mod table;
-mod text;
 
 pub use cpu::Cpu;
 pub use dispatch::{DispatchError, FindError};

@@ -1,6 +1,8 @@
 //! Events, their unit masks, and the tables that hold them.
 
-use crate::text::Text;
+mod text;
+
+use text::Text;
 use bitflags::bitflags;
 use core::{cmp::Ordering, fmt, iter};
 

@@ -5,6 +5,8 @@ mod bench;
 mod capi;
 mod cargo;
 mod ci;
+#[cfg(test)]
+mod circles;
 mod deny;
 mod fuzz;
 mod headline;
@@ -22,6 +24,7 @@ mod parallel;
 mod run;
 mod setup;
 mod test;
+mod workspace_copy;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

@@ -52,7 +52,7 @@ pub(crate) struct MutantsOptions {
     /// Only functions whose name contains this, such as `Decoder::next`
     #[arg(long, default_value = "", value_name = "PART")]
     function: String,
-    /// Try so many, chosen at random
+    /// Try NUMBER mutants, chosen at random
     #[arg(long, value_name = "NUMBER")]
     sample: Option<usize>,
     /// Choose others at random
@@ -61,19 +61,19 @@ pub(crate) struct MutantsOptions {
     /// Print the mutants, and do nothing
     #[arg(long)]
     list: bool,
-    /// So many tests at a time
+    /// Run NUMBER tests at a time
     #[arg(long, default_value_t = 2, value_name = "NUMBER")]
     jobs: usize,
     /// Only the crate's own tests, not those of the crates that use it
     #[arg(long)]
     own_tests: bool,
-    /// Leave out tests that take more of the processor than so many seconds
+    /// Leave out tests that take more than SECONDS seconds of processor time
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     longest: u64,
-    /// Try no more tests with a mutant that survived so many seconds of them
+    /// Try no more tests with a mutant that survived SECONDS seconds of them
     #[arg(long, default_value_t = 10, value_name = "SECONDS")]
     enough: u64,
-    /// Begin no mutant after so many minutes of trying, and say how many are left
+    /// Begin no mutant after MINUTES minutes of trying, and say how many are left
     #[arg(long, value_name = "MINUTES")]
     within: Option<u64>,
     /// Write the survivors into this file too
@@ -97,7 +97,7 @@ pub(crate) fn mutants(options: &MutantsOptions) -> Result<ExitCode> {
     let places = sources.iter().map(|source| source.sites.len()).sum();
     println!("{}: {} mutants in {places} places", subject.name, all.len());
     let folder = target_folder().join("mutants");
-    let _alone = crate::mutate::lock(&folder)?;
+    let _alone = crate::workspace_copy::lock(&folder)?;
     let begin = Instant::now();
     let (binaries, dropped) = build(&folder, &subject, &sources)?;
     println!(

@@ -6,7 +6,6 @@
 //! mutation, because a test that fails anyway notices nothing.
 
 mod changed;
-pub(crate) mod copy;
 mod list;
 mod together;
 
@@ -14,14 +13,13 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use pugmark_qemu_tests::images::target_folder;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::parallel::run_in_parallel;
-use copy::{TestRun, WorkspaceCopy};
+use crate::workspace_copy::{TestRun, WorkspaceCopy, lock};
 use list::Mutation;
 
 pub(crate) use changed::commit_before;
@@ -47,7 +45,7 @@ pub(crate) struct MutateOptions {
     /// Only mutations whose file or test differs from this commit, without one from where the branch left origin/main
     #[arg(long, value_name = "COMMIT", num_args = 0..=1, require_equals = true)]
     pub(crate) changed: Option<Option<String>>,
-    /// Begin no mutation after so many minutes, and say how many are left
+    /// Begin no mutation after MINUTES minutes, and say how many are left
     #[arg(long, value_name = "MINUTES")]
     pub(crate) within: Option<u64>,
     /// Print the names and what they break, and do nothing
@@ -165,17 +163,6 @@ fn summary(chosen: &[&Mutation], fates: &[MutationFate]) -> ExitCode {
     if fates.iter().any(MutationFate::is_wrong) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Locks the copies until the file is dropped.
-pub(crate) fn lock(folder: &Path) -> Result<File> {
-    std::fs::create_dir_all(folder)?;
-    let file = File::create(folder.join("lock"))?;
-    if file.try_lock().is_err() {
-        println!("waiting for another `cargo xtask` that breaks copies there");
-        file.lock()?;
-    }
-    Ok(file)
-}
-
 /// How long tests take without a mutation, or why they fail.
 type Baseline = Result<Duration, String>;
 
@@ -210,9 +197,11 @@ impl<'a> MutationTrial<'a> {
             Ok(time) => *time,
             Err(reason) => return Ok(MutationFate::Untried(reason.clone())),
         };
-        let ran = copy.with(mutation, || {
-            copy.test(&mutation.test, DEADLINE.max(time.saturating_mul(SLOWDOWN_ALLOWED)))
-        })?;
+        let ran = copy.with(
+            &mutation.file,
+            |text| mutation.apply(text),
+            || copy.test(&mutation.test, DEADLINE.max(time.saturating_mul(SLOWDOWN_ALLOWED))),
+        )?;
         Ok(match ran {
             TestRun::Green { .. } => MutationFate::Survived,
             TestRun::Red(test) => MutationFate::Killed(test),

@@ -24,7 +24,7 @@
 mod clocks;
 mod dialect;
 mod filter;
-mod unknown;
+pub(crate) mod unknown;
 
 pub use clocks::Clocks;
 pub use dialect::Dialect;

@@ -20,11 +20,33 @@
 //! ```
 
 use super::Config;
-use crate::{
-    error::ErrorKind,
-    packet::{Context, Unknown},
-};
+use crate::error::ErrorKind;
 use core::fmt;
+
+/// What the packets before a packet decide about how it is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Context {
+    /// Between BBP and BEP: the items' size. Bytes with bits 2:0 = 100 begin a BIP there.
+    pub block: Option<BlockItemSize>,
+}
+
+/// The size of a block item's payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BlockItemSize {
+    /// BBP.SZ = 1.
+    Four,
+    /// BBP.SZ = 0.
+    Eight,
+}
+
+/// A packet whose opcode this library does not know but [`Config::unknown`](crate::config::Config::unknown) does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Unknown {
+    /// The packet's size in bytes, including its opcode; not zero.
+    pub size: u8,
+    /// A value of the reader's choice. This library does not use it.
+    pub value: u64,
+}
 
 /// Gives the size and meaning of packets whose opcode is unknown.
 ///

@@ -1,4 +1,4 @@
-//! A part of a trace, read ahead: its outcomes in one row, and its targets, each with its place in the row.
+//! A part of a trace, read ahead: its outcomes in one array, and its targets, each with its place in the array.
 //!
 //! Reading first and walking afterwards keeps two loops apart whose branches have nothing to do with each other: the
 //! processor predicts each better alone. And the blocks at all targets can be looked up before the walk needs them, so

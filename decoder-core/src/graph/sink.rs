@@ -1,6 +1,6 @@
 //! What is done with what was executed.
 
-use crate::{block::Block, event::Event, resume::Lost};
+use crate::{block::Block, event::Event, lost::Lost};
 
 /// Receives what a trace says was executed, in order.
 ///

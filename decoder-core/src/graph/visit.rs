@@ -34,7 +34,7 @@ enum Stop {
     SinkFull,
     /// The walk is at this address, where no block is in the graph.
     NoBlock(u64),
-    /// The block was executed, but the branch at its end does not fit the trace, or not simply.
+    /// The block was executed, but the branch at its end does not match the trace, or needs the exact decoder.
     Misfit,
 }
 
@@ -69,7 +69,7 @@ struct GraphWalk {
     pops: bool,
 }
 
-/// A part of the branches of which all were used: where it began, and its ends without and with the last branch.
+/// A batch of branches that was used up: where it began, and its ends without and with the last branch.
 struct LastPart {
     start: Start,
     before_last: BranchCursor,

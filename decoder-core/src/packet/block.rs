@@ -15,7 +15,7 @@
 //! assert_eq!(item, (3, Packet::Bip(Bip { id: 2, value: BipValue::Four(0xdead_beef) })));
 //! ```
 
-use super::{EmitError, Parsed, emit::put};
+use super::{BlockItemSize, EmitError, Parsed, emit::put};
 
 /// The start of a group of block items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,15 +24,6 @@ pub struct Bbp {
     pub size: BlockItemSize,
     /// What the group holds, 5 bits; emitted modulo 32.
     pub kind: u8,
-}
-
-/// The size of a block item's payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum BlockItemSize {
-    /// BBP.SZ = 1.
-    Four,
-    /// BBP.SZ = 0.
-    Eight,
 }
 
 impl Bbp {

@@ -11,14 +11,7 @@
 //! assert!(matches!(Packet::parse(&bytes), Ok(Some((Packet::TntShort(_), 1)))));
 //! ```
 
-use super::{BlockItemSize, Packet};
-
-/// What the packets before a packet decide about how it is read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Context {
-    /// Between BBP and BEP: the items' size. Bytes with bits 2:0 = 100 begin a BIP there.
-    pub block: Option<BlockItemSize>,
-}
+use super::{Context, Packet};
 
 impl Context {
     /// Outside any block.

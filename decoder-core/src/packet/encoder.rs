@@ -22,8 +22,9 @@
 //! # Ok::<(), EmitError>(())
 //! ```
 
+use super::last_ip::LastIp;
 use super::{Bip, BipValue, BlockItemSize, Context, Cyc, EmitError, Ip, Packet, timing};
-use crate::{config::Config, last_ip::LastIp};
+use crate::config::Config;
 
 /// Writes packets one after the other into the caller's memory.
 ///

@@ -28,6 +28,7 @@ mod event_trace;
 mod fast;
 mod input;
 mod ip;
+pub(crate) mod last_ip;
 mod mode;
 mod parse;
 mod power;
@@ -38,11 +39,13 @@ mod tests;
 mod timing;
 mod tnt;
 mod trig;
-mod unknown;
 mod visit;
 
-pub use block::{Bbp, Bep, Bip, BipValue, BlockItemSize};
-pub use context::Context;
+pub use crate::{
+    config::unknown::{BlockItemSize, Context, Unknown},
+    psb::PSB,
+};
+pub use block::{Bbp, Bep, Bip, BipValue};
 pub use context_state::{Pip, Vmcs};
 pub use cursor::Packets;
 pub use emit::EmitError;
@@ -52,11 +55,10 @@ pub use ip::Ip;
 pub use mode::{ModeExec, ModeTsx};
 pub use power::{Exstop, Mwait, Pwre, Pwrx};
 pub use ptw::{Ptw, PtwPayload};
-pub use stream::{Mnt, PSB};
+pub use stream::Mnt;
 pub use timing::{Cbr, Cyc, Mtc, Tma, Tsc};
 pub use tnt::Tnt;
 pub use trig::Trig;
-pub use unknown::Unknown;
 pub use visit::{IpPacket, PacketSink};
 
 pub(crate) use fast::{is_short_tnt, target};

@@ -11,11 +11,8 @@
 //! assert_eq!(packet, Packet::Mnt(Mnt { payload: 0x0102_0304_0506_0708 }));
 //! ```
 
-use super::{EmitError, Parsed, emit::put};
+use super::{EmitError, PSB, Parsed, emit::put};
 use crate::error::ErrorKind;
-
-/// A PSB packet's bytes.
-pub const PSB: [u8; 16] = *b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82";
 
 /// Parses a PSB. The error's value is the first byte that differs from a PSB's.
 pub(super) fn parse_psb(bytes: &[u8]) -> Parsed<()> {

@@ -26,8 +26,9 @@
 //! assert_eq!(targets.0, [0x1234_5678, 0x1234_abcd]);
 //! ```
 
+use super::last_ip::LastIp;
 use super::{Cyc, Ip, Mtc, Packet, Packets, Tnt, Tsc, fast, input::Input};
-use crate::{error::Error, last_ip::LastIp, resume::Lost};
+use crate::{error::Error, lost::Lost};
 
 /// Which of the packets with an IP a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

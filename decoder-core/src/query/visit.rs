@@ -4,8 +4,8 @@ use super::{Answer, QueryDecoder};
 use crate::{
     error::Error,
     event::{BranchSink, Event, ReadAhead},
+    lost::Lost,
     packet::Tnt,
-    resume::Lost,
 };
 
 /// Receives the answers of a trace in order.

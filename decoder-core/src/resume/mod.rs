@@ -128,28 +128,13 @@ pub use answers::AnswerStream;
 pub use blocks::BlockStream;
 pub use packets::PacketStream;
 
-use crate::{
-    config::{Config, Dialect},
-    error::Error,
-};
+pub use crate::lost::Lost;
+
+use crate::config::{Config, Dialect};
 
 /// How much memory is enough for what is kept of a slice, in bytes, where packets are not lost while much else is
 /// recorded: see the [module's documentation](self).
 pub const KEPT: usize = 4096;
-
-/// Why something is missing in what a stream passes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lost {
-    /// The trace could not be decoded here. Decoding goes on at the next PSB.
-    Error(Error),
-    /// The caller said that bytes are missing here. Decoding goes on at the next PSB.
-    Gap {
-        /// The offset of the first one in the stream.
-        offset: u64,
-        /// How many; 0 if that is unknown.
-        bytes: u64,
-    },
-}
 
 /// What streams make of a configuration.
 fn by_the_manual(config: Config<'_>) -> Config<'_> {

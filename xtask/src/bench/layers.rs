@@ -355,7 +355,7 @@ fn query_slices(trace: &[u8]) -> TimedDecode {
     answers.0
 }
 
-/// The same as [`query`] from slices of so many bytes.
+/// The same as [`query`] from slices of `slice` bytes.
 pub(super) fn query_of_slices(trace: &[u8], slice: usize) -> TimedDecode {
     let (mut answers, mut kept) = (EachAnswer::default(), [0; KEPT]);
     let mut stream = AnswerStream::new(Config::new(), &mut kept);
@@ -413,7 +413,7 @@ pub(super) fn blocks(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> T
     blocks.0
 }
 
-/// The same from slices of so many bytes.
+/// The same from slices of `slice` bytes.
 pub(super) fn blocks_of_slices(
     trace: &[u8],
     image: Image<'_>,

@@ -13,8 +13,8 @@ use super::packages::MutatedPackages;
 use super::rewrite::{Rewritten, rewrite};
 use super::sites::Site;
 use crate::cargo::{self, FOR_TESTS};
-use crate::mutate::copy::WorkspaceCopy;
 use crate::test::binaries::{TestBinary, binary};
+use crate::workspace_copy::WorkspaceCopy;
 
 /// The source of the crate that instrumented code asks which mutant is chosen.
 pub(super) const SUPPORT: &str = include_str!("support.rs");

@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::changed::folder_of;
-use super::copy;
 use super::list::Mutation;
 use crate::mutants::bodies::bodies;
 use crate::mutants::build::{SourceFile, build};
@@ -26,6 +25,7 @@ use crate::mutants::run::{REAL_TIME_FACTOR, SLOWDOWN_ALLOWED, first_red};
 use crate::mutants::sites::{Change, Site};
 use crate::parallel::run_with_workers;
 use crate::test::binaries::TestBinary;
+use crate::workspace_copy;
 
 /// How long tests may take without a mutation, in seconds.
 const LONGEST: u64 = 600;
@@ -269,7 +269,7 @@ impl TestRuns<'_> {
 
     fn baseline(&self, binary: &TestBinary, tests: &MutationTests) -> Result<Option<Duration>> {
         let (end, took, log) = self.run(binary, tests, None, LONGEST)?;
-        Ok((end == TestEnd::Green && copy::tests(&log) > 0).then_some(took))
+        Ok((end == TestEnd::Green && workspace_copy::tests(&log) > 0).then_some(took))
     }
 
     /// Runs a binary, with a mutation or without one. Returns how it ended, the processor time it took, and its

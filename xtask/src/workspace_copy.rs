@@ -1,4 +1,4 @@
-//! A copy of the tree, in which mutations are tried.
+//! A copy of the tree, in which `mutate` and `mutants` try what they break.
 
 use anyhow::{Context, Result, ensure};
 use pugmark_qemu_tests::images::{target_folder, workspace};
@@ -9,8 +9,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant, SystemTime};
-
-use super::list::Mutation;
 
 /// The parts of the target folder that a copy starts with. The parts for incremental compilation are useless in
 /// another folder.
@@ -92,12 +90,17 @@ impl WorkspaceCopy {
         command
     }
 
-    /// Runs `work` while the mutation is applied to the copy.
-    pub(crate) fn with<T>(&self, mutation: &Mutation, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let file = self.tree.join(&mutation.file);
-        let text = std::fs::read_to_string(&file)
-            .with_context(|| format!("cannot read {}", mutation.file.display()))?;
-        std::fs::write(&file, mutation.apply(&text)?)?;
+    /// Runs `work` while a file of the copy is as `change` makes it.
+    pub(crate) fn with<T>(
+        &self,
+        changed: &Path,
+        change: impl FnOnce(&str) -> Result<String>,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let file = self.tree.join(changed);
+        let text =
+            std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", changed.display()))?;
+        std::fs::write(&file, change(&text)?)?;
         let result = work();
         std::fs::write(&file, text)?;
         result
@@ -141,6 +144,17 @@ impl WorkspaceCopy {
     }
 }
 
+/// Locks the copies until the file is dropped.
+pub(crate) fn lock(folder: &Path) -> Result<File> {
+    std::fs::create_dir_all(folder)?;
+    let file = File::create(folder.join("lock"))?;
+    if file.try_lock().is_err() {
+        println!("waiting for another `cargo xtask` that breaks copies there");
+        file.lock()?;
+    }
+    Ok(file)
+}
+
 /// Returns whether the child, which leads a process group, succeeds; `None` if the group was killed because it took
 /// too long.
 fn ends_within(mut child: Child, deadline: Duration) -> Result<Option<bool>> {
@@ -167,7 +181,7 @@ fn error(output: &str) -> &str {
 }
 
 /// How many tests ran, by the lines `running 3 tests` of their binaries.
-pub(super) fn tests(output: &str) -> u64 {
+pub(crate) fn tests(output: &str) -> u64 {
     let number = |line: &str| line.strip_prefix("running ")?.split(' ').next()?.parse::<u64>().ok();
     output.lines().filter_map(number).sum()
 }

@@ -13,7 +13,7 @@
 //! assert_eq!(packets.map(|ip| decoder.update(ip)), [Some(0xffff_8000_0000_1000), Some(0xffff_8000_0000_2000)]);
 //! ```
 
-use crate::packet::Ip;
+use super::Ip;
 
 /// The IP of the last packet that had one. The processor and the decoder each keep a copy.
 ///

@@ -1,6 +1,6 @@
 //! Names and descriptions, stored in one pool for all tables.
 
-use crate::table::POOL;
+use super::POOL;
 
 /// A text in the pool: its begin in the upper bits, its length in the low eight bits.
 ///
