@@ -1,4 +1,4 @@
-//! Code that a trace is of, as it is reported.
+//! The code that was traced, in the form in which it is reported.
 
 use pugmark_decoder_core::image::Section;
 use pugmark_protocol::CodeSection;

@@ -34,7 +34,7 @@ pub(crate) struct Runner<'s> {
 
 /// Why a workload failed.
 pub(crate) enum RunError {
-    /// Its own result is wrong.
+    /// The workload's own result is wrong.
     Workload(Mismatch),
     Source(SourceError),
     Interrupt(GeneralProtection),

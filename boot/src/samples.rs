@@ -43,7 +43,7 @@ impl<T> SampleMemory<T> {
     }
 }
 
-/// A sample of which the instruction is known that caused the event.
+/// A sample whose instruction, the one that caused the event, is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PreciseSample {
     /// Samples are missing before this one.

@@ -39,7 +39,7 @@ pub(crate) trait Workload {
     }
 }
 
-/// A result that is not the expected one.
+/// A result that differs from the expected one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mismatch {
     pub(crate) what: &'static str,

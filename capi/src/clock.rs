@@ -55,7 +55,7 @@ impl Clock {
         answer(self.time.cyc(packet, ratio, clocks))
     }
 
-    /// Applies a packet outside a PSB+ if it is one of time.
+    /// Applies a packet outside a PSB+ if it is a timing packet.
     pub(crate) fn apply(&mut self, packet: &PtPacket, clocks: &Clocks) -> Result<(), c_int> {
         // Each field is as wide as the type.
         match packet.kind {

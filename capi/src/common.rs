@@ -1,9 +1,9 @@
-//! The packets that traces are mostly made of, read without the decoder's way to all of them.
+//! The most common packets, read faster than by the decoder's code for all packets.
 
 use crate::packet::{PtPacket, field, kind};
 use pugmark_decoder_core::packet::{Cyc, Ip};
 
-/// How many bytes the address of a packet has, by the three bits that say so; `None` where the decoder has to look.
+/// How many bytes the address of a packet has, by its three bits for that; `None` where the decoder has to look.
 const SIZES: [Option<u8>; 8] = [Some(0), Some(2), Some(4), Some(6), Some(6), None, Some(8), None];
 
 /// A packet with an address: the three bits, the address's bytes as a number, and its own size.
@@ -55,7 +55,7 @@ pub(crate) const TNT_LEN: [u8; 256] = {
 #[inline(always)]
 pub(crate) const fn outcomes_of(byte: u8) -> (u64, u8) {
     let len = TNT_LEN[byte as usize];
-    // The highest set bit ends them.
+    // The highest set bit marks the end of the outcomes.
     ((byte >> 1) as u64 ^ 1 << len, len)
 }
 
@@ -63,7 +63,7 @@ pub(crate) const fn outcomes_of(byte: u8) -> (u64, u8) {
 #[inline]
 fn cycles(first: u8, second: u8) -> Option<(u64, u32)> {
     let low = u64::from(first >> 3);
-    // Bit 2 says that there is another byte, of which bit 0 says that again.
+    // Bit 2 says that another byte follows; bit 0 of that byte says the same of the next one.
     match (first & 4, second & 1) {
         (0, _) => Some((low, 1)),
         (_, 0) => Some((low | u64::from(second >> 1) << 5, 2)),

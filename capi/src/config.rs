@@ -133,8 +133,8 @@ impl PtConfig {
         filter: PtFilter { config: 0, ranges: [[0; 2]; 4], reserved: [0; 8] },
     };
 
-    /// Copies the caller's configuration. What an older caller does not know is zero; what a newer caller has after the
-    /// end of our structure is ignored. `None`: it is too short, or has no buffer.
+    /// Copies the caller's configuration. Fields that an older caller does not know are zero; fields of a newer
+    /// caller after the end of our structure are ignored. `None`: it is too short, or has no buffer.
     ///
     /// # Safety
     /// `user` is null or points to as many readable bytes as its field `size` says, and at least to that field.
@@ -178,8 +178,8 @@ impl PtConfig {
     }
 }
 
-/// Models that have erratum SKL014 in libipt 2.0.5, but not in later versions. Its callers' traces may be of that time,
-/// and for those without the erratum it changes nothing.
+/// Models that have erratum SKL014 in libipt 2.0.5, but not in later versions. The callers' traces may be of that
+/// time; traces without the erratum are not changed by it.
 const WITH_SKL014: [u8; 4] = [0x8f, 0x97, 0x9a, 0xbf];
 
 /// Writes the errata of a processor.

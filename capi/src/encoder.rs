@@ -179,7 +179,7 @@ fn encode(packet: &PtPacket, out: &mut PacketBytes) -> (usize, Result<(), Code>)
     }
 }
 
-/// A CYC of more cycles than one that is read back can have: ten bytes, which libipt writes nevertheless.
+/// A CYC of more cycles than can be read back: ten bytes, which libipt writes nevertheless.
 fn long_cyc(cycles: u64, out: &mut PacketBytes) -> (usize, Result<(), Code>) {
     // The casts keep the bits of that byte only.
     out[0] = (cycles << 3) as u8 | 0b111;

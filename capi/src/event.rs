@@ -12,7 +12,7 @@ pub struct PtEvent {
     pub(crate) lost_mtc: u32,
     pub(crate) lost_cyc: u32,
     pub(crate) reserved: [u64; 2],
-    /// The union. Which of its words holds which field, the tests of the layout say.
+    /// The union. The tests of the layout say which of its words holds which field.
     pub(crate) variant: [u64; 3],
 }
 
@@ -65,7 +65,7 @@ impl PtEvent {
         Self { kind, variant, ..Self::EMPTY }
     }
 
-    /// In which word of the union the address is at which the event takes effect, if it has one and packets give it.
+    /// The word of the union with the address at which the event takes effect, if it has one and packets give it.
     pub(crate) const fn ip_word(&self) -> Option<usize> {
         match self.kind {
             kind::ENABLED

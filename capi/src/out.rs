@@ -3,7 +3,7 @@
 use crate::error::Code;
 use std::{ffi::c_int, ptr};
 
-/// Writes a structure as far as the caller's has room for it; what the caller's has in addition becomes zero.
+/// Writes as much of a structure as the caller's has room for; further bytes of the caller's structure become zero.
 ///
 /// # Safety
 /// `out` points to `size` writable bytes.
@@ -21,12 +21,12 @@ pub(crate) unsafe fn write_out<T: Copy>(value: &T, out: *mut T, size: usize) {
     if size > own {
         // SAFETY: the caller's structure is longer than ours.
         let rest = unsafe { out.add(own) };
-        // SAFETY: the rest of the caller's structure.
+        // SAFETY: these bytes are the rest of the caller's structure.
         unsafe { rest.write_bytes(0, size - own) };
     }
 }
 
-/// Writes a structure as far as the caller's has room for it, and nothing after it.
+/// Writes as much of a structure as the caller's has room for, and nothing after it.
 ///
 /// # Safety
 /// `out` points to `size` writable bytes.

@@ -14,8 +14,8 @@ use std::ffi::c_int;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PtPacket {
     pub(crate) kind: c_int,
-    /// The size, and three bytes that no field has; zero. As one number it is written and read back in one piece, which
-    /// a processor does several times as fast.
+    /// The size, and three bytes that belong to no field and are zero. One number is written and read back in one
+    /// piece, which is several times as fast.
     pub(crate) size: u32,
     pub(crate) payload: [u64; 2],
 }

@@ -91,7 +91,7 @@ impl BranchLevel {
 /// When an instruction retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Time {
-    /// Its index among its session's instructions.
+    /// The instruction's number within its session, from 0 on.
     pub index: usize,
     /// The time-stamp counter that the tracing hardware was given for it.
     pub tsc: u64,

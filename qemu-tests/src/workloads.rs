@@ -71,8 +71,8 @@ const ON_ALL: [&str; 11] = [
     "small-buffers", "circular", "nmi", "stop", "ring",
 ];
 
-/// The names of a workload's runs on a machine with so many processors: what runs on the others has their numbers
-/// after the name, as `sort@1`.
+/// The names of a workload's runs on a machine with this many processors: a run on another than the first has its
+/// processor's number after the name, as `sort@1`.
 pub fn runs_of(workload: &str, processors: u16) -> impl Iterator<Item = String> {
     let last = if ON_ALL.contains(&workload) { processors } else { 1 };
     (0..last).map(move |number| match number {

@@ -28,7 +28,7 @@ const LONG: u64 = 10_000;
 fn dense_pmis_on_four_processors_lose_no_byte_and_double_none() {
     let long = std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1");
     let pmis = if long { LONG } else { PMIS };
-    // So many instructions that only their sums are kept.
+    // There are too many instructions to log each: only their sums are kept.
     let outcome = boot("log-mode=hash times=0", &format!("only=dense pmis={pmis}"));
     let runs = &outcome.transcript.runs;
     assert_eq!(runs.len(), usize::from(PROCESSORS));

@@ -41,7 +41,7 @@ fn named(result: io::Result<()>) -> anyhow::Result<()> {
 }
 
 /// Writes all of the output to standard output, through a pager if that is a terminal: `$PUGMARK_PAGER`, `$PAGER` or
-/// `less`. One that is empty or `cat` is none.
+/// `less`. An empty name or `cat` means no pager.
 ///
 /// # Errors
 /// As [`print()`].

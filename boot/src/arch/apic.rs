@@ -92,8 +92,8 @@ pub(crate) fn end_of_interrupt() {
 pub(crate) fn send_nmi() {
     /// Physical destination mode, an NMI, level asserted.
     const NMI: u32 = 0b100 << 8 | 1 << 14;
-    // The destination is in another register, which is 0 after a reset: the first processor, which alone sends NMIs.
-    // The shorthand for "self" cannot be used, because not every processor can send itself an NMI that way.
+    // The destination is in another register, which is 0 after a reset: the first processor, the only one that sends
+    // NMIs. The shorthand for "self" cannot be used, because not every processor can send itself an NMI that way.
     write(COMMAND, NMI);
 }
 

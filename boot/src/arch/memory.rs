@@ -33,7 +33,7 @@ pub(crate) fn init(free: Regions, end: u64) {
     unsafe { HEAP.lock().init(start as *mut u8, HEAP_SIZE as usize) };
 }
 
-/// Takes `size` free bytes at a multiple of `align`; `None` if there are none.
+/// Takes `size` free bytes at a multiple of `align`; `None` if there is no room.
 pub(crate) fn take(size: u64, align: u64) -> Option<u64> {
     FREE.lock().take(size, align)
 }

@@ -58,7 +58,7 @@ impl Workload for Dense {
     }
 
     fn check(&self) -> Result<(), Mismatch> {
-        // There may be more: the last PMI comes when it comes.
+        // There may be one more: it is not known when the last PMI comes.
         expect("whether there were enough PMIs", u64::from(self.served >= WANTED.load(Relaxed)), 1)?;
         self.churn.check()
     }

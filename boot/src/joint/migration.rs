@@ -40,13 +40,13 @@ pub(super) fn run(joint: &Joint<'_>) {
             Mutex::new(Thread { trace: Some(task), churn: Churn::default(), session })
         })
         .collect();
-    // How often each thread was continued: its next processor waits for that.
+    // How often each thread was continued: its next processor waits for this count.
     let turns: Vec<AtomicUsize> = threads.iter().map(|_| AtomicUsize::new(0)).collect();
     processors::together(&|processor| {
         let unit = PtUnit::with_capabilities(capabilities, registers::msr()).expect("a unit");
         let buffer = buffer(&capabilities, Layout::topa(RegionSize::K4, 4));
         let Ok(mut here) = unit.start(&config, buffer) else { panic!("the trace does not start") };
-        // Nothing is traced but the threads.
+        // Only the threads are traced.
         here.suspend().expect("no fault");
         for turn in 0..ROUNDS {
             let number = (processor + turn) % threads.len();

@@ -12,18 +12,18 @@ use pugmark_boot::symbols::Symbols;
 
 use crate::runner::RunError;
 
-/// What a joint workload is given.
+/// The arguments of a joint workload.
 pub(crate) struct Joint<'a> {
     pub(crate) symbols: &'a Symbols<'a>,
     pub(crate) command_line: &'a CommandLine<'a>,
-    /// Told the name of each run, and how it ended.
+    /// Called with the name of each run and how it ended.
     pub(crate) report: &'a (dyn Fn(&str, Result<(), RunError>) + Sync),
 }
 
-/// Runs one of them.
+/// The function that runs a joint workload.
 type Run = fn(&Joint<'_>);
 
-/// All of them, with their names.
+/// All joint workloads, with their names.
 pub(crate) const ALL: [(&str, Run); 4] = [
     ("dense", dense::run),
     ("migration", migration::run),

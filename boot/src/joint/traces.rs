@@ -1,4 +1,4 @@
-//! Traces that were read when they had ended: what was taken out of them, and the lines that say so.
+//! Traces that have ended: their bytes are copied and decoded, and lines report what came of that.
 
 use alloc::vec::Vec;
 use pugmark_boot::archive::Archive;
@@ -37,13 +37,13 @@ impl Ended {
         Self { session, archive, loss }
     }
 
-    /// The bytes.
+    /// The bytes that were copied.
     pub(super) fn bytes(&self) -> &[u8] {
         self.archive.trace()
     }
 
-    /// Reports the run `name`: what was decoded, of which nothing may be missing. `worked` says whether the work has
-    /// the right result.
+    /// Reports the run `name`: what was decoded. Nothing may be missing. `worked` says whether the work has the right
+    /// result.
     pub(super) fn report(&self, joint: &Joint<'_>, name: &str, worked: Result<(), Mismatch>) {
         let Self { session, archive, loss } = self;
         say(Line::Run(name));

@@ -1,4 +1,4 @@
-//! A session of which is reported.
+//! The session that is being reported.
 
 use alloc::vec::Vec;
 use pugmark_boot::code_section::code_section;
@@ -16,14 +16,14 @@ use crate::workload::Workload;
 
 /// What a session has recorded, whatever the source.
 pub(crate) trait Recorded {
-    /// Reports it.
+    /// Reports what was recorded.
     ///
     /// # Errors
-    /// It is not what the plan asks for.
+    /// What was recorded is not what the plan asks for.
     fn report(&self, session: &SessionReport<'_>) -> Result<(), RecordingError>;
 }
 
-/// A session of which is reported.
+/// The session that is being reported.
 pub(crate) struct SessionReport<'a> {
     /// The workload's name.
     pub(crate) name: &'a str,
@@ -37,7 +37,7 @@ pub(crate) struct SessionReport<'a> {
     pub(crate) options: ReportOptions,
 }
 
-/// What the command line requests of reports.
+/// The options of the command line for reports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReportOptions {
     /// Send the trace bytes to the debug console, and report which code was traced.

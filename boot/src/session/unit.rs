@@ -28,7 +28,7 @@ impl Prepared {
         Self::with_handler(Handler::new(delivery), delivery == Delivery::Nmi, start)
     }
 
-    /// As [`Prepared::new`], for a unit whose interrupts are always NMIs and have a handler of their own.
+    /// Like [`Prepared::new`], for a unit whose interrupts are always NMIs and have a handler of their own.
     pub(crate) fn by_nmi<R: Running + 'static>(
         handler: Handler,
         start: impl FnOnce() -> Result<R, SourceError> + 'static,
@@ -71,8 +71,8 @@ impl<R: Running + 'static, F: FnOnce() -> Result<R, SourceError>> Start for Star
 /// A unit that records. Its methods but [`Running::stop`] are called in interrupt handlers too: they must neither wait
 /// nor allocate.
 pub(crate) trait Running {
-    /// Passes the unit to `serve` as a source of PMIs; none if it requests none. `interrupted` is the RIP of the
-    /// interrupted code, if known.
+    /// Passes the unit to `serve` as a source of PMIs, or no source if the unit requests no PMIs. `interrupted` is
+    /// the RIP of the interrupted code, if known.
     fn serve(&mut self, interrupted: Option<u64>, serve: Serve<'_>) -> Result<Pmi, GeneralProtection>;
 
     /// Resumes the unit after [`super::pause`].

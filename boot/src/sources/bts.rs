@@ -24,8 +24,8 @@ use crate::session::{Prepared, Running, Serve, SourceError, Stopped};
 const ARCHIVE_SIZE: usize = 4 << 20;
 /// The length of a branch record in bytes.
 const RECORD: u64 = 24;
-/// How many times larger than Intel PT's a buffer is that is not drained: a record takes 24 bytes, where PT needs a
-/// bit.
+/// How many times as large as Intel PT's buffer a buffer must be that is not drained: a record takes 24 bytes where
+/// PT needs one bit.
 const UNDRAINED: u64 = 8;
 
 /// The Branch Trace Store.
@@ -68,7 +68,7 @@ struct RunningBts {
 impl Running for RunningBts {
     fn serve(&mut self, _: Option<u64>, serve: Serve<'_>) -> Result<Pmi, GeneralProtection> {
         self.archive.enter(PageTableRoot::current().cr3());
-        // This source has no samples.
+        // The Branch Trace Store takes no samples.
         serve(&mut [&mut self.running.source(&mut self.archive, &mut KeepAll)])
     }
 

@@ -144,7 +144,7 @@ impl Running for RunningPebs {
 
 struct PreciseRecording {
     kept: PreciseSamples,
-    /// What became of the others.
+    /// The event and its period, and what became of the other samples.
     samples: Samples,
 }
 

@@ -73,7 +73,7 @@ pub(crate) const ALL: [(&str, Make); 33] = [
     ("overflow", || Box::new(overflow::Overflows::new())),
 ];
 
-/// Those that use nothing of the kernel that several processors cannot use at the same time.
+/// The workloads that use no part of the kernel that only one processor can use at a time.
 const ON_ALL: [&str; 11] = [
     "recursion",
     "sort",

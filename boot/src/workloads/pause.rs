@@ -8,12 +8,12 @@ use pugmark_kernel::lapic::Delivery;
 
 const ROUNDS: u64 = 40;
 
-/// Makes many branches. The buffer has room for all of the trace, so that PMIs are the counter's alone: one that the
+/// Makes many branches. The buffer has room for all of the trace, so that all PMIs are the counter's: one that the
 /// trace requests while the other is served would be dropped, which the driver notices, but which here counts as a
 /// mistake.
 pub(super) struct Pauses {
     churn: Churn,
-    /// How often it was paused before.
+    /// How often the trace had been paused before.
     before: u64,
     faults: u64,
 }

@@ -6,7 +6,7 @@ use core::arch::global_asm;
 /// A stack of return addresses, prepared in advance.
 pub(crate) struct Returns {
     stack: Vec<u64>,
-    /// How often it was gone through to its end.
+    /// How often the stack was run through to its end.
     finished: u64,
 }
 
@@ -18,13 +18,13 @@ unsafe extern "sysv64" {
 }
 
 impl Returns {
-    /// A stack of `count` returns, which are all of the same instruction.
+    /// A stack of `count` returns, all made by the same instruction.
     pub(crate) fn new(count: usize) -> Self {
         Self::through(count, 1)
     }
 
-    /// A stack of `count` returns, by one instruction after the other: a monitor that looks ahead runs through all of
-    /// them at once.
+    /// A stack of `count` returns, made by one instruction after the other: a monitor that looks ahead runs through
+    /// all of them at once.
     pub(crate) fn spread(count: usize) -> Self {
         Self::through(count, LINKS)
     }
@@ -44,7 +44,7 @@ impl Returns {
         self.finished += 1;
     }
 
-    /// How often the stack was gone through.
+    /// How often the stack was run through.
     pub(crate) fn finished(&self) -> u64 {
         self.finished
     }

@@ -1,4 +1,4 @@
-//! All packets of time are on: TSC, TMA, MTC and CYC.
+//! All timing packets are on: TSC, TMA, MTC and CYC.
 
 use super::churn::Churn;
 use crate::plan::Plan;
@@ -6,7 +6,7 @@ use crate::workload::{Mismatch, Workload, expect};
 use pugmark_decoder_core::packet::{Packet, Packets};
 use pugmark_kernel::intel::pt::PtConfig;
 
-/// Some churn with packets of time.
+/// Some churn with timing packets.
 #[derive(Default)]
 pub(super) struct Timing {
     churn: Churn,

@@ -15,7 +15,8 @@ use crate::{
 };
 use std::{ffi::c_int, ptr};
 
-/// An instruction that events bind to and that the decoder has not gone past yet, and which events that were.
+/// An instruction that events bind to and that the decoder has not gone past yet, and which events were
+/// bound to it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Postponed {
     pub(super) insn: Option<(PtInsn, Extra)>,
@@ -117,7 +118,7 @@ impl Flow {
         Some((self.kept.window(image.version())?, &mut self.returns))
     }
 
-    /// Ends a call: what it returns, after the image was told.
+    /// Ends a call: tells the image, and returns what the call returns.
     #[inline]
     pub(super) fn done(&mut self, answer: Answer<c_int>) -> c_int {
         self.with_image(|image, _, _| image.release());
@@ -144,7 +145,7 @@ impl Flow {
         self.enabled = status & status::IP_SUPPRESSED == 0;
     }
 
-    /// Makes an event of the time if it has changed.
+    /// Makes an event if the time has changed.
     fn tick(&mut self, ip: u64) -> Answer<()> {
         if !self.ticks {
             return Ok(());

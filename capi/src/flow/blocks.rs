@@ -17,7 +17,7 @@ use crate::{
 };
 use std::ffi::c_int;
 
-/// Trace is needed to go on.
+/// The trace is needed to go on.
 const NEEDS_TRACE: c_int = Code::BadQuery.status();
 
 impl BlockDecoder {
@@ -106,7 +106,7 @@ impl BlockDecoder {
         if config.filter.config == 0 || !config.errata.has(PtErrata::SKL014) {
             return self.go_to_insn(block, last, is_mov_cr3);
         }
-        // Erratum SKL014: it can be a direct branch out of a range.
+        // Erratum SKL014: the instruction can be a direct branch out of a range.
         let filter = config.filter;
         loop {
             let is_direct = |(insn, extra): &DecodedInsn| {
@@ -129,7 +129,7 @@ impl BlockDecoder {
         }
     }
 
-    /// Goes to an address, with trace if it is needed, which ends the block.
+    /// Goes to an address. If the trace is needed for that, it is used, and the block ends.
     fn go_to_ip_with_trace(&mut self, block: &mut PtBlock, word: usize) -> Answer<bool> {
         if self.flow.event.flags & flag::IP_SUPPRESSED != 0 {
             return Ok(true);

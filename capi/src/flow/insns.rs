@@ -34,8 +34,8 @@ impl Head {
         PtInsn { ip, isid, mode, class: shape.class(), raw: *bytes, size: shape.size(), flags }
     }
 
-    /// Writes the instruction, part by part: the processor waits where a structure is read as a whole that was just put
-    /// together.
+    /// Writes the instruction, part by part: the processor would wait if a structure were read as a whole just after
+    /// it was put together.
     ///
     /// # Safety
     /// `out` is writable.
@@ -71,7 +71,7 @@ impl Flow {
         }
     }
 
-    /// Goes where a branch goes, after the address is that of its end.
+    /// Goes to a branch's target; the current address is already that of the branch's end.
     #[inline(always)]
     fn branch(&mut self, class: c_int, displacement: Option<i32>) -> Answer<()> {
         match class {
@@ -248,7 +248,7 @@ impl InsnDecoder {
         (true, extra)
     }
 
-    /// Decodes it from the mapped section, or else from the image.
+    /// Decodes the instruction from the mapped section, or else from the image.
     fn decode(&mut self, insn: &mut PtInsn, has_kept: bool) -> Answer<Extra> {
         if has_kept {
             match self.flow.kept.read(&mut insn.raw, insn.ip) {
@@ -295,7 +295,7 @@ impl InsnDecoder {
         self.flow.pending()
     }
 
-    /// Looks for an event that binds to an instruction. Returns the status; zero if there is none.
+    /// Looks for an event that binds to an instruction. Returns the status; zero if there is no such event.
     #[inline]
     fn check_insn(&mut self, insn: &PtInsn, extra: &Extra) -> Answer<c_int> {
         if !self.flow.has_event()? {

@@ -1,5 +1,5 @@
-//! Blocks that were made before. The way over the code of a block is a row of readings that wait for each other; a
-//! block that is remembered as a whole is one.
+//! Blocks that were made before. Walking over the code of a block takes a chain of reads, each waiting for the one
+//! before; a block that is remembered as a whole takes one read.
 
 /// A block over known code without calls, which ends with a conditional branch.
 #[derive(Clone, Copy, Debug)]
@@ -9,7 +9,7 @@ pub(super) struct Node {
     pub(super) target: u64,
     /// The number of the window that it is in; zero for no node.
     pub(super) window: u64,
-    /// How far after the address the branch is.
+    /// How far after the block's address the branch is.
     pub(super) branch: i32,
     pub(super) insns: u16,
     pub(super) mode: u8,
@@ -17,7 +17,7 @@ pub(super) struct Node {
     pub(super) size: u8,
 }
 
-/// How many there are: half a megabyte.
+/// How many nodes there are: half a megabyte.
 const COUNT: usize = 1 << 14;
 
 /// Some blocks, by their addresses. Empty before the first one.

@@ -14,8 +14,8 @@ use crate::{
 };
 use std::ffi::c_int;
 
-/// How far the conditional branch goes that a way ends with, if that is easy to say. Which of both sizes it has is no
-/// branch, because the processor could not predict it.
+/// The displacement of the conditional branch at the end of a way, if it is easy to find. The code does not branch on
+/// which of the two sizes it has, because the processor could not predict that.
 #[inline(always)]
 fn displacement(code: &KnownCode, at: u64, size: u64) -> Option<i64> {
     let [first] = *code.bytes(at)?;

@@ -3,7 +3,7 @@
 /// How many calls the processor remembers.
 const DEPTH: usize = 64;
 
-/// The last calls that have not returned; when it is full, the oldest one falls out.
+/// The last calls that have not returned; when there is no room, the oldest one is dropped.
 #[derive(Clone, Debug)]
 pub(super) struct Returns {
     addresses: [u64; DEPTH],

@@ -19,7 +19,7 @@ use crate::{
 };
 use std::ffi::c_int;
 
-/// As in an instruction.
+/// The same layout as in `pt_insn`.
 const TRUNCATED: u16 = flag::TRUNCATED as u16;
 
 /// How many ways are found at most in one go.
@@ -55,12 +55,12 @@ impl MappedCode<'_> {
         self.ways.set(offset, way).ok_or(Code::Internal.status())
     }
 
-    /// The way ends at once, at an instruction that has to be decoded.
+    /// Remembers a way of length 0: the instruction at `offset` has to be decoded.
     fn set_decode(&self, offset: u64, mode: u8) -> Answer<()> {
         self.set(offset, Way { displacement: 0, insns: 1, mode, decision: Decision::Decode, size: 0 })
     }
 
-    /// The way leads to the next instruction, from where another one leads on.
+    /// Remembers that the way leads to the next instruction, and that another way leads on from there.
     fn set_again(&self, offset: u64, next: u64, mode: u8) -> Answer<()> {
         match i16::try_from(next.wrapping_sub(offset).cast_signed()) {
             Ok(displacement) => {
@@ -70,7 +70,7 @@ impl MappedCode<'_> {
         }
     }
 
-    /// How far the conditional branch goes that a way ends with.
+    /// The displacement of the conditional branch at the end of a way.
     #[inline]
     fn displacement(&self, ip: u64, way: Way) -> Answer<i64> {
         // Of two bytes, the second is the distance. Of six, if none is a prefix, the last four are.
@@ -84,7 +84,7 @@ impl MappedCode<'_> {
         }
     }
 
-    /// Decodes an instruction in it.
+    /// Decodes an instruction in the section.
     fn decode(&self, ip: u64, mode: u8) -> Result<DecodedInsn, Code> {
         let mut insn = PtInsn { ip, mode: mode.into(), ..PtInsn::EMPTY };
         // At most 15.
@@ -106,7 +106,7 @@ impl BlockDecoder {
         }
     }
 
-    /// Whether the caller wants blocks to end with such an instruction.
+    /// Whether the caller wants blocks to end with an instruction of this one's class.
     pub(super) fn ends(&self, insn: &PtInsn) -> bool {
         self.ends_with(insn.class)
     }
@@ -116,7 +116,7 @@ impl BlockDecoder {
         self.end_on_call && class == class::CALL || self.end_on_jump && class == class::JUMP
     }
 
-    /// Remembers where a near call returns to.
+    /// Remembers where a near call will return to.
     fn log_call(&mut self, (insn, extra): &DecodedInsn) {
         if insn.class == class::CALL && extra.displacement != Some(0) {
             self.flow.returns.push(insn.end());
@@ -176,7 +176,7 @@ impl BlockDecoder {
         Ok(Some(decoded))
     }
 
-    /// Gives the caller the bytes of an instruction that no section has as a whole.
+    /// Gives the caller the bytes of an instruction that is not in one section as a whole.
     fn provide(block: &mut PtBlock, insn: &PtInsn) {
         let size = usize::from(insn.size);
         block.raw[..size].copy_from_slice(&insn.raw[..size]);
@@ -184,8 +184,8 @@ impl BlockDecoder {
         block.flags |= TRUNCATED;
     }
 
-    /// Goes to an instruction of a kind, or to where trace is needed, which is the error `BadQuery`. `false`: the block
-    /// ends before that. `last` is the last instruction.
+    /// Goes to an instruction of a kind, or to where the trace is needed, which is the error `BadQuery`. `false`: the
+    /// block ends before that. `last` is the last instruction.
     pub(super) fn go_to_insn(
         &mut self,
         block: &mut PtBlock,
@@ -224,7 +224,7 @@ impl BlockDecoder {
     pub(super) fn no_event(&mut self, block: &mut PtBlock) -> Answer<()> {
         let ip = self.flow.ip;
         match self.flow.with_image(|image, kept, asid| kept.update(image, asid, ip)) {
-            // The caller's reader may still have it.
+            // The caller's callback may still have the code.
             Err(Code::NotMapped) => return self.uncached(block),
             Err(error) => return Err(error.status()),
             Ok(isid) if isid != block.isid => {
@@ -318,7 +318,7 @@ impl BlockDecoder {
         }
     }
 
-    /// Goes past an instruction. `false`: trace was needed, so the block ends.
+    /// Goes past an instruction. `false`: the trace was needed, so the block ends.
     fn past(&mut self, decoded: &DecodedInsn) -> Answer<bool> {
         match decoded.0.next_ip(&decoded.1) {
             Ok(ip) => {

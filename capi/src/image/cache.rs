@@ -45,7 +45,7 @@ impl Inner {
         Some(exact.unwrap_or(first))
     }
 
-    /// Keeps a mapping that takes so much memory as the one used last.
+    /// Keeps a mapping, which takes `memory` bytes, as the one used last.
     pub(crate) fn keep(&mut self, mapping: &Arc<Mapping>, memory: u64) {
         match self.kept.iter().position(|(kept, _)| Arc::ptr_eq(kept, mapping)) {
             Some(known) => {
@@ -58,7 +58,7 @@ impl Inner {
         self.prune();
     }
 
-    /// Forgets the first mapping that is too much, and all that were used before it.
+    /// Forgets the first mapping that exceeds the limit, and all that were used before it.
     fn prune(&mut self) {
         let mut used = 0_u64;
         let fits = |(_, memory): &&(Arc<Mapping>, u64)| {
@@ -84,7 +84,7 @@ impl Cache {
         if found.is_none() {
             let section =
                 Section::new(file, offset, size, Arc::downgrade(&self.inner)).ok_or(Code::Invalid)?;
-            // It may be shorter than asked for, and known by its real size.
+            // The section may be shorter than asked for, and already known by its real size.
             found = inner.find(file, offset, section.size, address);
             new = Some(section);
         }
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn pt_iscache_alloc(name: *const c_char) -> *mut Cache {
     Box::into_raw(Box::new(Cache { name, inner }))
 }
 
-/// Frees the cache. Images keep the sections that they have of it.
+/// Frees the cache. Images keep the sections that they took from it.
 ///
 /// # Safety
 /// `cache` is null or from [`pt_iscache_alloc`], and is not used any more.

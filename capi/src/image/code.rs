@@ -1,7 +1,8 @@
 //! Instructions as libipt 2.0.5 sees them: how long they are, and where they branch to.
 //!
-//! The decoder's own reader of instructions refuses what is none and knows what is newer. libipt refuses almost
-//! nothing: it gives every opcode a length. Callers see that where damaged traces lead into the middle of instructions.
+//! The decoder's own reader of instructions refuses bytes that are no instruction, and knows newer instructions.
+//! libipt refuses almost nothing: it gives every opcode a length. Callers see that where damaged traces lead into the
+//! middle of instructions.
 
 use super::insn::{PtInsn, class};
 use crate::error::Code;
@@ -24,7 +25,7 @@ pub(crate) struct Extra {
     pub(crate) detail: Detail,
     /// How far after the end of the instruction a direct branch goes.
     pub(crate) displacement: Option<i32>,
-    /// How many of the instruction's last bytes say that: 1, 2 or 4.
+    /// How many of the instruction's last bytes hold this displacement: 1, 2 or 4.
     pub(crate) width: u8,
 }
 
@@ -42,7 +43,7 @@ const MAP_3: u8 = 3;
 const MAP_3DNOW: u8 = 4;
 const MAP_NONE: u8 = 5;
 
-/// An instruction on the way.
+/// An instruction that is being decoded.
 struct Reader<'a> {
     bytes: &'a [u8],
     mode: c_int,
@@ -289,7 +290,7 @@ impl Reader<'_> {
         self.needs(at + size)
     }
 
-    /// Its class, and what else it is.
+    /// The class of the instruction, and what else is known of it.
     fn classify(&self) -> (c_int, Detail) {
         let other = (class::OTHER, Detail::Other);
         if self.map > 1 || self.vex {
@@ -341,7 +342,7 @@ impl Reader<'_> {
     }
 }
 
-/// Decodes the instruction in `insn.raw`, of which `insn.size` bytes are there. Sets its size and class.
+/// Decodes the instruction in `insn.raw`, which holds `insn.size` bytes. Sets its size and class.
 pub(crate) fn decode(insn: &mut PtInsn) -> Result<Extra, Code> {
     if !(BITS_16..=BITS_64).contains(&insn.mode) {
         return Err(Code::BadInstruction);

@@ -86,7 +86,7 @@ impl PtInsn {
         }
     }
 
-    /// Reads it from an image and decodes it. Its address and mode are set.
+    /// Reads the instruction from an image and decodes it. Its address and mode are already set.
     pub(crate) fn read(&mut self, image: &mut Image, asid: &PtAsid) -> Result<Extra, c_int> {
         let (status, isid) = image.read(&mut self.raw, asid, self.ip);
         if let Some(isid) = isid {
@@ -95,14 +95,14 @@ impl PtInsn {
         if status < 0 {
             return Err(status);
         }
-        // A reader of the caller's may return anything.
+        // The caller's callback may return anything.
         self.size = status as u8;
         let bad = Code::BadInstruction.status();
         loop {
             if let Ok(extra) = decode(self) {
                 return Ok(extra);
             }
-            // Its end may be in another section.
+            // The end of the instruction may be in another section.
             let size = usize::from(self.size);
             let Some(rest) = self.raw.get_mut(size..).filter(|rest| !rest.is_empty()) else {
                 return Err(bad);

@@ -1,4 +1,4 @@
-//! Code of which more is known than its bytes.
+//! A part of a mapped section, with its cached instruction shapes and routes to the next decision.
 
 use super::{
     shape::{LONGEST, Shape},
@@ -10,13 +10,14 @@ use std::{
     sync::atomic::{AtomicU16, AtomicU32, Ordering},
 };
 
-/// A part of a mapped section, and what is known of it, by the number of bytes from its first address on.
+/// A part of a mapped section, and what is known of its code. An offset from the part's first address finds each
+/// entry.
 #[derive(Debug)]
 pub(crate) struct KnownCode {
     bytes: *const u8,
     len: u64,
     shapes: *const AtomicU16,
-    /// How many addresses may have a shape: those from which on there are as many bytes as the longest instruction has.
+    /// How many addresses may have a shape: those with enough bytes after them for the longest instruction.
     shaped: u64,
     ways: *const AtomicU32,
     /// How many addresses may have a way.
@@ -27,10 +28,10 @@ impl KnownCode {
     pub(crate) const NONE: Self =
         Self { bytes: ptr::null(), len: 0, shapes: ptr::null(), shaped: 0, ways: ptr::null(), with_way: 0 };
 
-    /// Of bytes, shapes and ways.
+    /// Makes it from the section's bytes and its two caches.
     ///
     /// # Safety
-    /// They live as long as this.
+    /// The bytes and both caches live as long as this value.
     pub(crate) unsafe fn new(bytes: &[u8], shapes: &[AtomicU16], ways: &[AtomicU32]) -> Self {
         Self {
             bytes: bytes.as_ptr(),
@@ -53,13 +54,13 @@ impl KnownCode {
             return None;
         }
         let at = at as usize;
-        // SAFETY: there is one for each address.
+        // SAFETY: there is a shape for each address below `shaped`.
         let place = unsafe { self.shapes.add(at) };
-        // SAFETY: it is there as long as this.
+        // SAFETY: it lives as long as this value.
         let shape = Shape::in_mode(unsafe { &*place }.load(Ordering::Relaxed), mode)?;
-        // SAFETY: so many bytes follow each address that may have a shape.
+        // SAFETY: at least `LONGEST` bytes are there from each address on that may have a shape.
         let bytes = unsafe { self.bytes.add(at) }.cast();
-        // SAFETY: they are there as long as this.
+        // SAFETY: they live as long as this value.
         Some((shape, unsafe { &*bytes }))
     }
 
@@ -69,9 +70,9 @@ impl KnownCode {
         if at >= self.with_way {
             return WayWord(0);
         }
-        // SAFETY: there is one for each address.
+        // SAFETY: there is a way for each address below `with_way`.
         let place = unsafe { self.ways.add(at as usize) };
-        // SAFETY: it is there as long as this.
+        // SAFETY: it lives as long as this value.
         WayWord(unsafe { &*place }.load(Ordering::Relaxed))
     }
 
@@ -81,9 +82,9 @@ impl KnownCode {
         if at >= self.len || self.len - at < N as u64 {
             return None;
         }
-        // SAFETY: the address and so many more are there.
+        // SAFETY: N bytes from this address on are inside the part.
         let bytes = unsafe { self.bytes.add(at as usize) }.cast();
-        // SAFETY: they are there as long as this.
+        // SAFETY: they live as long as this value.
         Some(unsafe { &*bytes })
     }
 }

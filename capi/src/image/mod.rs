@@ -38,11 +38,11 @@ pub struct PtAsid {
 }
 
 impl PtAsid {
-    /// What stands for "not known" in each field.
+    /// The value that stands for "not known" in each field.
     const UNKNOWN: u64 = u64::MAX;
     pub(crate) const ANY: Self = Self { size: size_of::<Self>(), cr3: Self::UNKNOWN, vmcs: Self::UNKNOWN };
 
-    /// Copies the caller's; what it does not have is not known.
+    /// Copies the caller's structure; fields that it does not have are not known.
     ///
     /// # Safety
     /// `user` is null or points to as many bytes as its field `size` says, and at least to that field.
@@ -75,7 +75,7 @@ pub(crate) struct Mapped {
     /// Where in the section it begins.
     offset: u64,
     size: u64,
-    /// The identifier in the cache that it came from; zero if from none.
+    /// The identifier in the cache that the section came from; zero if it came from no cache.
     isid: c_int,
 }
 
@@ -93,7 +93,7 @@ impl Mapped {
         self.offset.wrapping_add(ip.wrapping_sub(self.address))
     }
 
-    /// What it has from an address on; nothing if the file cannot be mapped.
+    /// The bytes from an address on; none if the file cannot be mapped.
     #[inline]
     pub(crate) fn bytes<'a>(&self, mapping: &'a Mapping, ip: u64) -> &'a [u8] {
         let bytes = mapping.memory();
@@ -106,7 +106,7 @@ impl Mapped {
         (mapping.number, self.address, self.size, self.offset, self.isid)
     }
 
-    /// Its code, and what is known of it.
+    /// The code of the part, and what is known of it.
     ///
     /// # Safety
     /// The mapping lives as long as the result.
@@ -122,7 +122,7 @@ impl Mapped {
         self.section.ways(mapping)
     }
 
-    /// Reads as many bytes as it has from an address on.
+    /// Reads as many bytes as the section has from an address on.
     pub(crate) fn read(&self, mapping: &Mapping, out: &mut [u8], ip: u64) -> Result<usize, Code> {
         if !self.has(ip) {
             return Err(Code::NotMapped);
@@ -147,12 +147,12 @@ pub struct Image {
     name: Option<CString>,
     /// In the order in which libipt looks for an address.
     sections: Vec<Mapped>,
-    /// The caller's reader of what is in no section.
+    /// The caller's callback, which reads memory outside all sections.
     callback: Option<ReadMemory>,
     context: *mut c_void,
-    /// What a decoder reads during one call, so that not every instruction maps its section anew.
+    /// What a decoder reads during one call, so that its section is not mapped again for every instruction.
     held: Option<Arc<Mapping>>,
-    /// Another one after each change of the sections or their order; no other image ever has it.
+    /// A new version after each change of the sections or their order; no other image ever has the same version.
     version: u64,
 }
 
@@ -181,14 +181,14 @@ type Part = (u64, u64, u64, u64, c_int);
 #[derive(Debug, Default)]
 struct Parts {
     last: Vec<Part>,
-    /// How many there were before those.
+    /// How many parts there were before those.
     before: u64,
 }
 
 impl Parts {
     /// The number of a part; never zero.
     fn number(&mut self, part: Part) -> u64 {
-        /// How many to look at is quick.
+        /// How many parts can be searched quickly.
         const MOST: usize = 64;
         let at = self.last.iter().position(|known| *known == part).unwrap_or_else(|| {
             if self.last.len() == MOST {
@@ -202,19 +202,19 @@ impl Parts {
     }
 }
 
-/// What of a kept section is needed for each instruction.
+/// The part of a kept section that is needed for each instruction.
 #[derive(Debug)]
 pub(crate) struct Window {
-    /// The image's, with which the section is the first one of it.
+    /// The image's version while the section was its first one.
     version: u64,
     /// The first address.
     pub(crate) begin: u64,
     /// Zero if there is no section.
     size: u64,
     pub(crate) isid: c_int,
-    /// The number of the part of the mapping; zero if there is none.
+    /// The number of the mapping's part; zero if there is no part.
     pub(crate) number: u64,
-    /// Its code, by the distance from the first address.
+    /// The code, by the distance from the first address.
     pub(crate) code: KnownCode,
 }
 
@@ -235,7 +235,7 @@ impl Default for Window {
 }
 
 impl Kept {
-    /// Forgets it.
+    /// Forgets the kept section.
     pub(crate) fn forget(&mut self) {
         self.section = None;
         self.window = Window::default();
@@ -282,7 +282,7 @@ impl Kept {
     /// The window, if the section is still the first one of an image of this version.
     #[inline(always)]
     pub(crate) fn window(&self, version: u64) -> Option<&Window> {
-        // Where the section is given away nobody asks.
+        // Nobody asks while the section is given away.
         (version == self.window.version).then_some(&self.window)
     }
 
@@ -305,7 +305,7 @@ impl Kept {
         self.section = Some(section);
     }
 
-    /// Reads from it.
+    /// Reads from the kept section.
     #[inline]
     pub(crate) fn read(&self, out: &mut [u8], ip: u64) -> Result<usize, Code> {
         let (mapped, mapping) = self.section.as_deref().ok_or(Code::NotMapped)?;
@@ -314,7 +314,7 @@ impl Kept {
 }
 
 impl Image {
-    /// Adds a whole section. What it hides of others is cut away.
+    /// Adds a whole section. The parts of other sections that it hides are cut away.
     fn add(&mut self, section: Arc<Section>, asid: PtAsid, address: u64, isid: c_int) {
         let size = section.size;
         let new = Mapped { section, asid, address, offset: 0, size, isid };
@@ -338,7 +338,7 @@ impl Image {
         self.version = next_version();
     }
 
-    /// An image without anything.
+    /// An empty image.
     pub(crate) const fn new(name: Option<CString>) -> Self {
         Self { name, sections: vec![], callback: None, context: ptr::null_mut(), held: None, version: 0 }
     }
@@ -363,7 +363,7 @@ impl Image {
         self.held = None;
     }
 
-    /// Reads as many bytes as one section has, or asks the caller's reader. Returns how many or an error, and the
+    /// Reads as many bytes as one section has, or asks the caller's callback. Returns how many or an error, and the
     /// identifier of the section if it is known.
     pub(crate) fn read(&mut self, out: &mut [u8], asid: &PtAsid, ip: u64) -> (c_int, Option<c_int>) {
         let mut known = None;
@@ -506,7 +506,7 @@ pub unsafe extern "C" fn pt_image_copy(image: *mut Image, source: *const Image) 
     0
 }
 
-/// Removes what came from a file, in an address space, and returns how many sections that were.
+/// Removes the sections of an address space that came from a file, and returns how many they were.
 ///
 /// # Safety
 /// As for [`pt_image_add_file`].
@@ -528,7 +528,7 @@ pub unsafe extern "C" fn pt_image_remove_by_filename(
     image.remove(&asid, |section| section.file.as_c_str() == file)
 }
 
-/// Removes all of an address space, and returns how many sections that were.
+/// Removes all sections of an address space, and returns how many they were.
 ///
 /// # Safety
 /// As for [`pt_image_add_file`].
@@ -541,7 +541,7 @@ pub unsafe extern "C" fn pt_image_remove_by_asid(image: *mut Image, asid: *const
     image.remove(&asid, |_| true)
 }
 
-/// Sets the caller's reader of what is in no section; null is none.
+/// Sets the callback that reads memory outside all sections; null removes it.
 ///
 /// # Safety
 /// `image` is null or from [`pt_image_alloc`], and nobody else uses it now. `callback` is null or a function of the

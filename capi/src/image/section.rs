@@ -23,14 +23,14 @@ pub(crate) struct Section {
     pub(crate) file: CString,
     pub(crate) offset: u64,
     pub(crate) size: u64,
-    /// By which libipt sees that the file is another one: its size, and when it was changed, in seconds.
+    /// What libipt recognises a changed file by: its size, and when it was changed, in seconds.
     state: (u64, i64),
     mapping: Mutex<Weak<Mapping>>,
-    /// The cache that keeps it mapped, if it is of one.
+    /// The cache that keeps the section mapped, if it belongs to one.
     cache: Weak<Mutex<Inner>>,
 }
 
-/// A section that somebody reads.
+/// A section that is mapped because somebody reads it.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     bytes: Bytes,
@@ -38,7 +38,7 @@ pub(crate) struct Mapping {
     shapes: OnceLock<Shapes>,
     /// How many instructions were decoded.
     decoded: AtomicUsize,
-    /// No other mapping ever has it.
+    /// A number that no other mapping ever has.
     pub(crate) number: u64,
 }
 
@@ -109,14 +109,14 @@ impl Section {
         }))
     }
 
-    /// The bytes. The file is mapped anew unless somebody has the mapping.
+    /// The bytes. The file is mapped again unless somebody still has the mapping.
     pub(crate) fn map(&self) -> Result<Arc<Mapping>, Code> {
         let mapping = self.map_shared()?;
         self.keep(&mapping);
         Ok(mapping)
     }
 
-    /// Lets the cache keep it mapped.
+    /// Lets the cache keep the section mapped.
     fn keep(&self, mapping: &Arc<Mapping>) {
         if let Some(cache) = self.cache.upgrade() {
             locked(&cache).keep(mapping, self.memory(mapping));
@@ -195,7 +195,7 @@ fn state(metadata: &Metadata) -> (u64, i64) {
     (metadata.len(), metadata.mtime())
 }
 
-/// Locks it. Nobody panics while holding a lock, because a panic ends the process.
+/// Locks the mutex. Nobody panics while holding a lock, because a panic ends the process.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

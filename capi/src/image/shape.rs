@@ -1,5 +1,5 @@
-//! What is remembered of each instruction of a section, so that it is decoded once: a small number for each byte of the
-//! code. The rest of an instruction is in the code itself.
+//! What is remembered about each instruction of a section, so that it is decoded only once: a small number for each
+//! byte of the code. The rest of an instruction is in the code itself.
 
 use super::{
     code::{Detail, Extra},
@@ -24,9 +24,9 @@ impl Shape {
         (shape.mode() == mode && word != 0).then_some(shape)
     }
 
-    /// Of an instruction that was decoded.
+    /// The shape of an instruction that was decoded.
     fn new(insn: &PtInsn, extra: &Extra) -> Self {
-        // Each has a value of so many bits: 4 for the size and the class, 2 for the mode and the detail.
+        // Widths: 4 bits each for the size and the class, 2 each for the mode, the width and the detail.
         let width = extra.displacement.map_or(0, |_| (extra.width as u16).ilog2() + 1) as u16;
         let (class, mode) = (insn.class as u16, insn.mode as u16);
         Self(u16::from(insn.size) | class << 4 | mode << 8 | width << 10 | (extra.detail as u16) << 12)
@@ -48,14 +48,14 @@ impl Shape {
         (self.0 >> 8 & 3) as c_int
     }
 
-    /// How many bytes the displacement has, as their logarithm plus one; zero if there is none.
+    /// The binary logarithm of the displacement's size in bytes, plus one; zero if there is no displacement.
     #[inline(always)]
     const fn width(self) -> u32 {
         (self.0 >> 10 & 3) as u32
     }
 
-    /// The displacement of an instruction whose first bytes are `bytes`: the last bytes of the instruction. How many
-    /// these are is no branch, because the processor could not predict it.
+    /// The displacement of an instruction whose first bytes are `bytes`: the last bytes of the instruction. The code
+    /// does not branch on how many these are, because the processor could not predict that.
     #[inline(always)]
     pub(crate) fn displacement(self, bytes: &[u8; LONGEST]) -> Option<i32> {
         let width = self.width().checked_sub(1)?;
@@ -111,7 +111,7 @@ impl Shapes {
         }
     }
 
-    /// Those from an offset on.
+    /// The shapes from an offset on.
     pub(crate) fn from(&self, offset: usize) -> &[AtomicU16] {
         self.0.get(offset..).unwrap_or_default()
     }

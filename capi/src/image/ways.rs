@@ -8,7 +8,7 @@ use std::{
 /// What is to be done at a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Nothing: it was too far away to be said, and this is a place on the way.
+    /// Nothing yet: the decision is too far away for one way, and this is a place on the route to it.
     Again,
     Conditional,
     IndirectCall,
@@ -22,7 +22,7 @@ pub(crate) enum Decision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Way {
     pub(crate) displacement: i16,
-    /// How many instructions, with the one that decides.
+    /// The number of instructions, including the one that decides.
     pub(crate) insns: u8,
     /// The execution mode, at least 1 and at most 3.
     pub(crate) mode: u8,
@@ -123,7 +123,7 @@ impl Ways {
         Some(Way::unpack(word.load(Ordering::Relaxed)))
     }
 
-    /// The words of those from an offset on.
+    /// The words of the ways from an offset on.
     pub(crate) fn from(&self, offset: usize) -> &[AtomicU32] {
         self.0.get(offset..).unwrap_or_default()
     }

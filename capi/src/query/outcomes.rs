@@ -10,14 +10,14 @@ use crate::common::{TNT_LEN, outcomes_of};
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Outcomes {
     bits: u64,
-    /// The bit of the next one; zero if there is none.
+    /// The bit of the next outcome; zero if no outcome is left.
     next: u64,
-    /// How many packets after the first they are of: short ones, one directly after the other, before the position. To
-    /// the caller, those of which no outcome was taken are still to be read.
+    /// How many packets after the first one they come from: short ones, directly after one another, before the
+    /// position. For the caller, those whose outcomes are all still unused are yet to be read.
     more: usize,
 }
 
-/// How many short packets are read at once: the outcomes of so many always fit.
+/// How many short packets are read at once: the outcomes of this many always fit.
 const MOST: usize = 10;
 
 impl Outcomes {
@@ -29,13 +29,13 @@ impl Outcomes {
         self.next == 0
     }
 
-    /// Takes the next one unless it is the last.
+    /// Takes the next outcome unless it is the last one.
     #[inline(always)]
     pub(super) const fn take_before_last(&mut self) -> Option<bool> {
         if self.next > 1 { Some(self.take()) } else { None }
     }
 
-    /// Takes the next one.
+    /// Takes the next outcome.
     #[inline(always)]
     pub(super) const fn take(&mut self) -> bool {
         let is_taken = self.bits & self.next != 0;
@@ -43,7 +43,7 @@ impl Outcomes {
         is_taken
     }
 
-    /// Of the packets before a position, those of which no outcome was taken: how many packets, and how many outcomes.
+    /// Counts the packets before a position whose outcomes are all still unused, and those outcomes.
     fn untouched(self, before: &[u8]) -> (usize, u32) {
         let left = self.next.checked_ilog2().map_or(0, |bit| bit + 1);
         let (mut packets, mut outcomes) = (0, 0);
@@ -90,7 +90,7 @@ impl QueryDecoder {
         Ok(())
     }
 
-    /// The packets before the position of which no outcome was taken, and how many outcomes they have.
+    /// The number of packets before the position whose outcomes are all still unused, and of those outcomes.
     fn untouched(&self) -> (usize, u32) {
         if self.outcomes.more == 0 || self.outcomes.is_empty() {
             return (0, 0);
@@ -99,7 +99,7 @@ impl QueryDecoder {
         self.outcomes.untouched(before.unwrap_or_default())
     }
 
-    /// Goes back to the first packet of which no outcome was taken.
+    /// Goes back to the first packet whose outcomes are all still unused.
     pub(super) fn settle(&mut self) {
         let (packets, outcomes) = self.untouched();
         if packets > 0 {

@@ -1,4 +1,4 @@
-//! Overflows: whether tracing is enabled after one, and the errata that make that hard to say.
+//! Overflows: whether tracing is enabled after an overflow, and the errata that make that hard to find out.
 
 use super::decoder::{Answer, QueryDecoder};
 use crate::{
@@ -27,7 +27,7 @@ fn next(packets: &mut PacketDecoder) -> Answer<Option<(PtPacket, u64)>> {
     }
 }
 
-/// Looks for the FUP of a PSB+. `None`: the trace ends before that; `Some(None)`: there is none.
+/// Looks for the FUP of a PSB+. `None`: the trace ends before that; `Some(None)`: the PSB+ has no FUP.
 fn header_fup(packets: &mut PacketDecoder) -> Answer<Option<Option<PtPacket>>> {
     loop {
         let Some((packet, _)) = next(packets)? else { return Ok(None) };

@@ -50,7 +50,7 @@ pub(crate) fn padded(code: &[u8]) -> Vec<u8> {
     [code, &[0x90; 32]].concat()
 }
 
-/// Both answers to so many calls, which must be equal: the items with their statuses.
+/// Calls both decoders `calls` times; both answers must be equal. Returns the items with their statuses.
 fn items(decoders: &Decoders, of: Of, mut next: Call, calls: usize) -> Vec<(i32, [u64; 8])> {
     let mut items = vec![];
     for _ in 0..calls {

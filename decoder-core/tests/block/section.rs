@@ -15,8 +15,8 @@ const fn section(base: u64, bytes: &[u8]) -> Section<'_> {
     Section { base, bytes, space: AddressSpace::Any }
 }
 
-/// The first and last address, number of instructions, section of each block, and whether it is truncated. Another
-/// image is set after so many blocks.
+/// The first and last address, number of instructions, section of each block, and whether it is truncated. `then`:
+/// the number of blocks after which another image is set, and that image.
 fn blocks(
     image: Image<'_>,
     words: usize,

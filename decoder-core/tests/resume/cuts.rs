@@ -5,7 +5,7 @@
 pub(crate) enum Cuts {
     /// At these offsets, in order.
     At(Vec<usize>),
-    /// After each so many bytes.
+    /// Into slices of this many bytes.
     Each(usize),
 }
 

@@ -34,8 +34,8 @@ impl AnswerSink for Count {
     }
 }
 
-/// The times that a decoder of the whole trace says after so many answers and errors: there are two where it
-/// synchronises.
+/// For each number of answers and errors, the times that a decoder of the whole trace says after that many: there are
+/// two where it synchronises.
 fn times(trace: &[u8], config: Config<'_>) -> Vec<Vec<Option<u64>>> {
     let mut query = QueryDecoder::with_config(trace, config);
     let mut all = vec![vec![query.time()]];

@@ -36,7 +36,7 @@ pub(crate) type Seen = (Vec<Step>, Counters);
 pub(crate) enum Layer {
     Packets,
     Answers,
-    /// With a graph of so many words.
+    /// With a graph of this many words.
     Blocks(usize),
 }
 

@@ -104,7 +104,7 @@ fn parse(line: &str, from: &mut impl Read) -> Result<Sent> {
     })
 }
 
-/// Reads so many bytes.
+/// Reads `size` bytes.
 fn exactly(size: u64, from: &mut impl Read) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(size).read_to_end(&mut bytes)?;

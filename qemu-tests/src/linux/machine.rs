@@ -90,9 +90,9 @@ pub enum Event<'a> {
     Output(&'a [u8]),
     /// The command has ended with this status, this many seconds after Linux began by the guest's clock.
     Exit(i32, &'a str),
-    /// A file has come, of so many bytes.
+    /// A file with this name has come, of this many bytes.
     File(&'a str, usize),
-    /// So many instructions have retired under tracing.
+    /// This many instructions have retired under tracing.
     Traced(u64),
 }
 
@@ -314,7 +314,7 @@ struct Places {
 }
 
 impl Places {
-    /// Puts everything above the guest's memory, which is so many MiB, and above the monitor.
+    /// Puts everything above the guest's memory, which is `memory` MiB, and above the monitor.
     fn new(memory: u64, kernel: u64, initramfs: u64, probe: Option<u64>) -> Result<Self> {
         let too_much =
             || format!("a guest of the monitor cannot have {memory} MiB of memory: that is too much");

@@ -54,12 +54,12 @@ pub(super) const CODE: &[u8] = &[
     b'p', 0, // name
 ];
 
-/// How many bytes of entries a file of so many bytes has.
+/// How many bytes of entries a file of `size` bytes has.
 pub(super) const fn entries_len(size: u64) -> u64 {
     size.div_ceil(PAGE as u64) * 8
 }
 
-/// Reads a file of so many bytes out of the machine's memory, by its entries of the pagemap.
+/// Reads a file of `size` bytes out of the machine's memory, by its entries of the pagemap.
 pub(super) fn read(memory: &Path, entries: &[u8], size: u64) -> Result<Vec<u8>> {
     const PRESENT: u64 = 1 << 63;
     const NUMBER: u64 = (1 << 55) - 1;

@@ -1,5 +1,5 @@
 //! Reads the file that `perf record` writes: the traces of Intel PT in it, the code that was mapped while they were
-//! taken, and what it says of the processor; and the samples of other files.
+//! taken, and what the file says about the processor; and the samples of other files.
 //!
 //! Source: Linux, tools/perf/Documentation/perf.data-file-format.txt, include/uapi/linux/perf_event.h; the fields of
 //! the AUXTRACE_INFO record of Intel PT: tools/perf/util/intel-pt.h.
@@ -20,7 +20,7 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
-/// What the file begins with.
+/// The bytes that the file begins with.
 const MAGIC: &[u8] = b"PERFILE2";
 /// What perf calls the code that the kernel gives every program.
 pub const VDSO: &str = "[vdso]";
@@ -49,7 +49,7 @@ pub struct AuxTrace {
     pub cpu: Option<u32>,
     /// The thread, if a thread was traced.
     pub thread: Option<u32>,
-    /// Where the piece begins in all that was traced there.
+    /// Where the piece begins in everything that was traced for this CPU or thread.
     pub offset: u64,
     /// The packets.
     pub bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! One sample of perf, as far as it tells of a memory access.
+//! One sample of perf, as far as it describes a memory access.
 //!
 //! Source: Linux, include/uapi/linux/perf_event.h, `PERF_RECORD_SAMPLE` and kernel/events/core.c, `perf_output_sample`,
 //! which has the fields that the former leaves out.
@@ -90,7 +90,7 @@ impl fmt::Display for ShortSample {
 
 impl std::error::Error for ShortSample {}
 
-/// What has not been read of a record.
+/// The part of a record that has not been read.
 struct SampleFields<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -283,7 +283,7 @@ mod tests {
         {
             let layout = SampleLayout { sample_type: 0, read_format, branch_sample_type, user_registers: 2 };
             let all = fields(&layout);
-            // All fields, each alone with the last one, and all but each.
+            // All fields; each field together with the last one only; and all fields except one, for each.
             let every: u64 = all.iter().map(|(bit, _)| bit).sum();
             let alone = all.iter().map(|(bit, _)| bit | has::DATA_SRC);
             let without = all.iter().map(|(bit, _)| every & !bit);

@@ -31,7 +31,7 @@ pub struct PerfSamples {
 pub struct SampledEvent {
     /// Its name as it was given to perf.
     pub name: String,
-    /// Its raw samples are those of IBS for ops.
+    /// Whether its raw samples are those of IBS for ops.
     pub is_ibs_op: bool,
     layout: SampleLayout,
 }
@@ -45,7 +45,7 @@ pub struct Program {
     pub mappings: Vec<ProgramMapping>,
 }
 
-/// A mapping of a file, or of what perf has a name for.
+/// A mapping of a file, or of other memory that perf has a name for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramMapping {
     /// The first address.
@@ -135,7 +135,7 @@ impl PerfSamples {
         Ok(())
     }
 
-    /// Notes what a process has mapped: from an address on, so many bytes, from this offset of the file on.
+    /// Notes what a process has mapped: `len` bytes of a file from `offset` on, at `address`.
     fn map(
         &mut self,
         process: i32,

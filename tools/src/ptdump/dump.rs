@@ -144,7 +144,7 @@ fn is_timing(packet: &Packet) -> bool {
     matches!(packet, Packet::Tsc(_) | Packet::Cbr(_) | Packet::Tma(_) | Packet::Mtc(_) | Packet::Cyc(_))
 }
 
-/// An OVF damaged by erratum SKD007 takes three bytes, of which only the two of an OVF are shown.
+/// An OVF damaged by erratum SKD007 takes three bytes; only the two bytes of the OVF are shown.
 fn raw_len(packet: &Packet, taken: usize) -> usize {
     match packet {
         Packet::Ovf => packet.len(),

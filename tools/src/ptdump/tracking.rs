@@ -7,7 +7,7 @@ use pugmark_decoder_core::last_ip::{LastIp, NoIp};
 use pugmark_decoder_core::packet::{Cyc, Ip, Packet};
 use pugmark_decoder_core::time::{Calibration, Estimate, TimeError};
 
-/// A message, and the text of the error if there is one.
+/// A message, with the text of its error if there is one.
 pub(super) type Diagnostic = (&'static str, Option<&'static str>);
 
 /// A column's name and value.

@@ -173,7 +173,7 @@ fn is_plain_nop(insn: &Instruction) -> bool {
     matches!(insn.code(), Code::Nopw | Code::Nopq)
 }
 
-/// XED writes a blank for operands that it does not show, but not if there are none.
+/// XED writes a blank for operands that it does not show, but not if there are no operands.
 fn has_hidden_operands(insn: &Instruction) -> bool {
     match insn.mnemonic() {
         Mnemonic::Swapgs | Mnemonic::Int3 | Mnemonic::Int1 => return true,

@@ -66,7 +66,7 @@ impl IcedReading {
         let len = bytes.len().min(MAX_LEN);
         padded[..len].copy_from_slice(&bytes[..len]);
         Self::Refused(match decode(&padded, DecoderOptions::NONE) {
-            // The bytes alone are none, so the added ones belong to it.
+            // The bytes alone are no instruction, so the added bytes belong to it.
             (_, DecoderError::None) => Refusal::TooShort,
             _ => match decode(&padded, DecoderOptions::NO_INVALID_CHECK) {
                 (insn, DecoderError::None) if insn.has_lock_prefix() => Refusal::Lock,

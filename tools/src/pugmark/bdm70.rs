@@ -23,9 +23,9 @@ pub(super) fn mark(trace: &[u8], config: Config<'_>, problems: &mut [TraceError]
     }
 }
 
-/// Returns whether the error at this offset fits BDM70: a PSB+ (the packets from PSB to PSBEND) has a FUP that says
-/// where the processor is, and the TIP.PGE after it says that tracing was off. The error must be between that PSB and
-/// that TIP.PGE.
+/// Returns whether BDM70 explains the error at this offset: a PSB+ (the packets from PSB to PSBEND) has a FUP that
+/// says where the processor is, and the TIP.PGE after it says that tracing was off. The error must be between that
+/// PSB and that TIP.PGE.
 fn explains(trace: &[u8], config: Config<'_>, offset: u64) -> bool {
     let Some(psb) = usize::try_from(offset).ok().and_then(|at| sync::backward(trace, at.saturating_add(1)))
     else {

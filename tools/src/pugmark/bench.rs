@@ -43,7 +43,7 @@ use std::{
 Example:
   pugmark bench --layer insns --seconds 10 --threads 4 ls.rec")]
 pub struct BenchOptions {
-    /// Measure for at least so long
+    /// Measure for at least SECONDS seconds
     #[arg(long, default_value_t = 3.0, value_parser = parse_seconds, allow_negative_numbers = true)]
     seconds: f64,
     /// Print one JSON object
@@ -197,7 +197,7 @@ impl<'m> Worker<'m> {
     }
 }
 
-/// Takes the edges of all workers together.
+/// Adds up the edges of all workers.
 fn merged(workers: &mut [Worker<'_>]) -> Vec<u8> {
     let mut all = vec![0_u8; EDGES];
     for worker in workers {

@@ -41,7 +41,7 @@ pub struct CallsOptions {
 /// A call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct MadeCall {
-    /// How many instructions came before, those of earlier parts of the same task among them.
+    /// How many instructions came before, including those of earlier parts of the same task.
     at: u64,
     /// The name of the function that was called.
     name: String,

@@ -10,9 +10,9 @@ use std::{fmt, path::PathBuf};
 pub struct Check {
     /// The file of the truth.
     pub truth: PathBuf,
-    /// Whether all values are as they should be.
+    /// Whether all values equal the truth.
     pub equal: bool,
-    /// The values that are not.
+    /// The values that differ.
     pub differences: Vec<Difference>,
 }
 

@@ -42,7 +42,7 @@ pub struct DiffOptions {
     /// The other run: with the same code at the same addresses
     #[arg(index = 2)]
     other: PathBuf,
-    /// Compare the instructions of this object file alone, such as a.out or libc.so.6
+    /// Compare only the instructions of this object file, such as a.out or libc.so.6
     #[arg(long, value_name = "FILE")]
     object: Option<String>,
     /// List at most N functions
@@ -55,14 +55,14 @@ pub struct DiffOptions {
     input: Input,
 }
 
-/// What two runs have that are compared.
+/// The result of comparing two runs.
 #[derive(Clone, Debug, Default, Serialize)]
 struct RunsDiffer {
     same: bool,
     traces: Vec<Parting>,
     /// The functions whose instructions were not executed equally often.
     functions: Vec<FunctionDiffers>,
-    /// How many instructions were executed in each.
+    /// How many instructions were executed in each run.
     instructions: [u64; 2],
 }
 
@@ -72,11 +72,11 @@ struct Parting {
     title: String,
     /// How many instructions are the same.
     common: u64,
-    /// The last one that is the same.
+    /// The last instruction that is the same in both.
     after: Option<String>,
-    /// Which one follows in each; `None` where the trace ends. Two that end here are the same.
+    /// The instruction that follows in each; `None` where the trace ends. If both end here, the traces are the same.
     next: [Option<String>; 2],
-    /// The functions that it is in, the innermost first: each with the place of its call.
+    /// The functions that are open at this point, the innermost first: each with the place of its call.
     callers: Vec<String>,
 }
 
@@ -88,13 +88,13 @@ struct FunctionDiffers {
     instructions: [u64; 2],
 }
 
-/// What has no name.
+/// The name shown for code without a symbol.
 const UNKNOWN: &str = "[unknown]";
 
 /// Runs `pugmark diff`.
 ///
 /// # Errors
-/// If there is no trace or no code, the runs have not as many traces, or the output cannot be written.
+/// If there is no trace or no code, the runs have different numbers of traces, or the output cannot be written.
 pub fn run(options: &DiffOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let mut inputs = [options.input.clone(), options.input.clone()];
@@ -192,14 +192,14 @@ impl LoadedRun {
     }
 }
 
-/// The instructions of a trace, one after the other; an error is none, and decoding goes on after it.
+/// The instructions of a trace, one after the other. Errors are skipped; decoding continues after them.
 struct Insns<'a> {
     decoder: InsnDecoder<'a>,
     synchronized: bool,
     symbols: &'a TracedSymbols,
-    /// The object file whose instructions are wanted alone.
+    /// If set, only instructions of this object file are returned.
     object: Option<&'a str>,
-    /// How many were executed, wanted or not.
+    /// How many instructions were executed, returned or not.
     executed: u64,
 }
 

@@ -92,7 +92,7 @@ fn print(bytes: &[u8], cpu: Option<(u8, u8)>, as_json: bool, to: &mut dyn Write)
     }
 }
 
-/// Writes the fields in a row: a flag as its name if it is set, all others with their values.
+/// Writes the fields on one line: a flag as its name if it is set, all others with their values.
 pub(super) fn text(fields: &Map<String, Value>) -> String {
     let mut text = String::new();
     for (name, value) in fields {

@@ -26,7 +26,7 @@ Examples:
   pugmark last -n 50 --before abort a.rec             what ran before abort was last entered"
 )]
 pub struct LastOptions {
-    /// Show so many calls, returns and other happenings of each trace
+    /// Show the last N calls, returns and other events of each trace
     #[arg(short, default_value = "200")]
     n: NonZeroUsize,
     /// Stop where this function was entered last
@@ -42,16 +42,16 @@ pub struct LastOptions {
     input: Input,
 }
 
-/// The last happenings of a trace, each with its depth.
+/// The last events of a trace, each with its depth.
 #[derive(Debug)]
 struct Last {
     most: usize,
     depth: usize,
-    /// The functions that have not been left: the call of each, and where it went.
+    /// The functions that have not been left: for each, its call and where that went.
     frames: Vec<(Option<u64>, u64)>,
     /// Where the trace ended.
     end: Option<u64>,
-    /// Nothing more counts: the trace has ended.
+    /// Whether the trace has ended, so that nothing more counts.
     is_over: bool,
     kept: VecDeque<(Time, usize, Happening)>,
     /// What was kept when the function was entered last.

@@ -18,7 +18,7 @@ use std::{
 Example:
   pugmark man ~/.local/share/man/man1             then: man pugmark-decode")]
 pub struct ManOptions {
-    /// The folder; it is made if there is none
+    /// The folder; it is created if it does not exist
     folder: PathBuf,
 }
 

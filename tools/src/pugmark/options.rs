@@ -21,7 +21,7 @@ pub struct Input {
     /// How far to decode: packets, events, query, insns, blocks; edges for `bench`
     #[arg(long, value_enum, default_value_t = Layer::Blocks, hide_possible_values = true)]
     pub layer: Layer,
-    /// Decode on so many threads; addresses are hashed on one
+    /// Decode on N threads; addresses are hashed on one
     #[arg(long, value_name = "N", default_value = "1")]
     pub threads: NonZeroUsize,
     /// A list of files and addresses, as `pugmark record` writes it; repeatable

@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(bar.position(), 0);
         progress.reached(stride);
         assert_eq!(bar.position(), stride);
-        // Of steps the first is as far from the begin as each from the one before.
+        // Steps are evenly spaced; the first one comes one step after the start.
         for (steps, position) in [(stride - 1, stride), (1, 7), (stride - 1, 7), (1, 8)] {
             (0..steps).for_each(|_| progress.step(|| if steps == 1 { position } else { 0 }));
             assert_eq!(bar.position(), position);

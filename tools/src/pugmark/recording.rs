@@ -16,7 +16,7 @@ use std::{
 
 /// Where `perf record --kcore` puts a copy of the kernel's code, beside its file.
 const KCORE: &str = "kcore_dir/kcore";
-/// Where it puts a copy of the kernel's symbols then.
+/// Where `perf record --kcore` puts a copy of the kernel's symbols.
 const KALLSYMS: &str = "kcore_dir/kallsyms";
 
 /// A trace and what the files beside it say of it.

@@ -63,7 +63,7 @@ pub struct ReportOptions {
     /// Only rows of this function
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
-    /// Leave out rows with less than so many percent; with children, if they come first
+    /// Leave out rows with less than N percent; with children, if they come first
     #[arg(long, value_name = "N", default_value = "0", value_parser = percent)]
     percent_limit: f64,
     /// Print one JSON object
@@ -97,7 +97,7 @@ struct ReportSums {
     branches: u64,
     errors: usize,
     time: u64,
-    /// What time is counted in, if it is.
+    /// The unit of time, if time is counted.
     unit: Option<Unit>,
 }
 
@@ -115,7 +115,7 @@ fn percent_of(part: u64, all: u64) -> f64 {
 /// Runs `pugmark report`. The exit status is 1 if a trace has errors or nothing in it was executed.
 ///
 /// # Errors
-/// If there is no trace or no code, time is asked for and a trace has none, nothing is what is wanted, or the output
+/// If there is no trace or no code, time is asked for and a trace has none, no row is wanted, or the output
 /// cannot be written.
 pub fn run(options: &ReportOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
@@ -328,7 +328,7 @@ impl ReportSums {
         }
     }
 
-    /// Adds what rows took in a trace. `unit` is what time is counted in, if it is.
+    /// Adds what rows took in a trace. `unit` is the unit of time, if time is counted.
     fn add_sums(&mut self, sums: CallerSums<'_>, end: Time, unit: Option<Unit>) -> Result<()> {
         ensure!(
             self.unit.is_none() || self.unit == unit,

@@ -28,7 +28,7 @@ use std::{
 /// How many packets with branches are in a lead.
 const BRANCHES: usize = 8;
 
-/// The least bytes of a segment. Leads have some hundred.
+/// The minimum size of a segment, in bytes. A lead has some hundred bytes.
 const LEAST: usize = 1 << 16;
 
 /// How many segments there should be for each thread, so that none waits long for the others at the end.

@@ -159,7 +159,7 @@ impl TracedSymbols {
         self.source(ip).first().and_then(|place| place.line.clone())
     }
 
-    /// Adds the functions of a file of which a part is mapped.
+    /// Adds the functions of a file that is mapped at least in part.
     fn add_mapping(
         &mut self,
         path: &Path,
@@ -201,7 +201,7 @@ impl TracedSymbols {
             let KernelSymbol { place, name, .. } = symbol;
             (place.start, self.code(&readable(name), place.start, place.end))
         });
-        // Many that are sorted are sooner a map of their own than added to another.
+        // Making a new map of many sorted entries is faster than adding them to another one.
         let mut functions: BTreeMap<_, _> = functions.collect();
         self.functions.append(&mut functions);
     }
@@ -257,7 +257,7 @@ impl TracedSymbols {
     }
 }
 
-/// How far a file was moved of which the part at `offset` is mapped at `address`.
+/// How far a file was moved, if its part at `offset` is mapped at `address`.
 fn mapping_moved(file: &object::File<'_>, offset: u64, address: u64) -> Option<u64> {
     let segment = file.segments().find(|segment| {
         let (from, size) = segment.file_range();
@@ -287,8 +287,8 @@ fn debug_file(id: &[u8]) -> PathBuf {
 /// The size of a page.
 const PAGE: u64 = 0x1000;
 
-/// Finds where the code of a file was loaded: by how much most of its pages were moved that are in the traced code with
-/// the same bytes. `None` if no page is.
+/// Finds where the code of a file was loaded, as a distance: of the file's pages that are in the traced code with the
+/// same bytes, most were moved by it. `None` if there is no such page.
 pub(super) fn moved(file: &object::File<'_>, code: &TracedCode) -> Option<u64> {
     let mut pages: HashMap<&[u8], u64> = HashMap::new();
     let executable = |flags| matches!(flags, SegmentFlags::Elf { p_flags, .. } if p_flags.0 & PF_X.0 != 0);

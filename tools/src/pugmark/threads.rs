@@ -117,7 +117,7 @@ impl Found {
     }
 }
 
-/// The sums of two parts of a trace, of which `next` is the later one.
+/// The sums of two parts of a trace; `next` is the later part.
 fn joined(sum: &Totals, next: &Totals) -> Totals {
     Totals {
         bytes: sum.bytes + next.bytes,
@@ -199,8 +199,8 @@ mod tests {
         let good = [part(0x1000, ROUND), part(0x1002, ROUND).repeat(10)].concat();
         // A TIP where an outcome is needed.
         let damaged = [&good[..], ROUND, &ROUND[1..], &[0; 20]].concat();
-        // A loop that is the same at 1000 and at 1006; the second PSB+ says that it is the second one. At 100c no code
-        // is known.
+        // The same loop is at 1000 and at 1006; the second PSB+ says that the one at 1006 is executed. At 100c no
+        // code is known.
         let two = [[0x31, 0xc0, 0x74, 0xfc, 0xeb, 0xfa]; 2].concat();
         let moved = [part(0x1000, b"\x12"), part(0x1006, b"\x12").repeat(40)].concat();
         // 1000: call 1008; 1005: jmp rax; 1008: ret. The PSB is in the call, whose return is compressed nevertheless:

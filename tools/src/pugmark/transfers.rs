@@ -15,7 +15,7 @@ pub(super) struct Transfer {
     pub(super) from: Option<u64>,
     /// The instruction after it; `None` where tracing ends.
     pub(super) to: Option<u64>,
-    /// What it is, in perf's words.
+    /// What the step is, in perf's words.
     pub(super) flags: &'static str,
     /// A function, a handler or the kernel is entered or left, or tracing begins or ends.
     pub(super) is_call_or_return: bool,
@@ -30,10 +30,10 @@ pub(super) struct Transfers {
 /// What the next instruction completes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Waiting {
-    /// Tracing has begun.
+    /// Tracing begins at it.
     #[default]
     Begin,
-    /// Nothing but the next instruction follows.
+    /// Nothing: the next instruction simply follows.
     Next,
     Branch(ExecutedInsn),
     Interrupt {
@@ -91,7 +91,7 @@ impl Transfers {
         }
     }
 
-    /// The trace goes on somewhere else.
+    /// Notes that the trace goes on somewhere else.
     pub(super) fn forget(&mut self) {
         self.waiting = Waiting::Begin;
     }
@@ -202,7 +202,7 @@ mod tests {
             insn(0x1000, 2, Class::CondJump),
             insn(0x1002, 2, Class::Other),
             insn(0x1004, 2, Class::NearJump),
-            // A jump to the next instruction is one nevertheless.
+            // A jump to the next instruction is a transfer nevertheless.
             insn(0x1006, 5, Class::NearCall),
             insn(0x1020, 1, Class::NearReturn),
             insn(0x100b, 2, Class::IndirectJump),

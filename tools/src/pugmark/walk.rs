@@ -46,7 +46,7 @@ pub(super) enum Happening {
     End(Option<u64>),
 }
 
-/// What a mark is of.
+/// What a mark notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MarkKind {
     /// What the program has written by PTWRITE.
@@ -81,7 +81,7 @@ impl Time {
 
 /// Who is told what happens in a trace.
 pub(super) trait Visitor {
-    /// Something happens.
+    /// Called when something happens.
     fn happens(&mut self, time: Time, what: Happening);
 
     /// The instruction at `ip` comes next. Returns whether [`at`](Self::at) is to be called, with its time.
@@ -129,7 +129,7 @@ pub(super) struct TraceClock {
 }
 
 impl TraceClock {
-    /// It counts instructions, whatever the trace has.
+    /// A clock that counts instructions, whatever the trace has.
     pub(super) const INSTRUCTIONS: Self = Self { unit: Unit::Instructions, frequency: None };
 
     /// Finds the clock of a trace.
@@ -187,12 +187,12 @@ struct Frame {
     from: Option<u64>,
     /// Where it was entered.
     to: u64,
-    /// It was entered by a jump: what leaves the one that has jumped leaves it, too.
+    /// Whether it was entered by a jump: what leaves the function that has jumped leaves it, too.
     is_jumped_to: bool,
     /// It was entered while nothing was traced, as a signal's handler is, or it is what that returns to: code that
     /// makes the system go back to what was interrupted.
     is_handler: bool,
-    /// Where it goes on after what is not traced now: at one of these.
+    /// The addresses at which it may go on after what is not traced now.
     left_at: Option<[u64; 2]>,
 }
 
@@ -284,9 +284,9 @@ struct State<'v, V: ?Sized> {
     at: Option<u64>,
     /// The last instruction.
     last: Option<ExecutedInsn>,
-    /// Nothing is traced now.
+    /// Whether nothing is traced now.
     off: bool,
-    /// The next instruction is the first one, or the first one after a loss.
+    /// Whether the next instruction is the first one, or the first one after a loss.
     begins: bool,
     visitor: &'v mut V,
 }
@@ -402,10 +402,11 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         self.frames.iter().rposition(|frame| !frame.is_jumped_to).unwrap_or_default()
     }
 
-    /// A jump from one function to another one. To the middle of one that has not been left it goes back there.
+    /// A jump from one function to another one. A jump into the middle of a function that has not been left goes back
+    /// to that function.
     fn jump(&mut self, from: u64, to: u64) {
         let Some(begin) = self.functions.begin(to) else { return };
-        // Functions that jump to one another are a loop; one that is entered anew is called.
+        // Functions that jump to one another are a loop; one that is entered again is called.
         let outermost = if begin == to { self.innermost_call() } else { 0 };
         let is_it = |frame: &Frame| self.functions.begin(frame.to) == Some(begin);
         if let Some(known) = self.frames[outermost..].iter().rposition(is_it) {

@@ -206,7 +206,7 @@ impl ImagePlanner<'_> {
         self.replace(fork.pid, parent).map(drop)
     }
 
-    /// Returns the process with this number, a new one if there is none.
+    /// Returns the process with this number; it is created if it does not exist.
     fn context_of(&mut self, pid: u32) -> Result<usize, RecordProblem> {
         match self.by_pid.get(&pid) {
             Some(&context) => Ok(context),

@@ -9,13 +9,13 @@ use std::io::{self, Write};
 pub struct ShowOptions {
     /// The layout; without one, records are not shown.
     pub layout: Option<RecordLayout>,
-    /// Whether to show their file.
+    /// Whether to show the file of each record.
     pub filename: bool,
-    /// Whether to show their offset in the file.
+    /// Whether to show the offset of each record in the file.
     pub offset: bool,
-    /// Whether to show their time as TSC.
+    /// Whether to show the time of each record as TSC.
     pub time: bool,
-    /// Whether to show warnings of what was lost.
+    /// Whether to show warnings about losses.
     pub warn: bool,
 }
 

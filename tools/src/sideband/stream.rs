@@ -9,7 +9,7 @@ use crate::file::{FileError, FileRange};
 pub struct Stream {
     /// The file.
     pub name: String,
-    /// Whether it is of the traced processor.
+    /// Whether it belongs to the traced processor.
     pub primary: bool,
     config: StreamConfig,
     bytes: Vec<u8>,

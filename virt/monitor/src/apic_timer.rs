@@ -25,7 +25,7 @@ pub struct ApicTimer {
     entry: u32,
     divide: u32,
     initial: u32,
-    /// When the count is 0; `None` if it does not count.
+    /// The time at which the count is 0; `None` if the timer does not count.
     deadline: Option<u64>,
 }
 
@@ -85,8 +85,8 @@ impl ApicTimer {
         true
     }
 
-    /// Returns the vector of the interrupt that is due, and counts on if the timer is periodic. Of several periods that
-    /// have passed, one interrupt comes.
+    /// Returns the vector of the interrupt that is due, and counts on if the timer is periodic. If several periods
+    /// have passed, only one interrupt comes.
     pub fn take_due(&mut self, now: u64) -> Option<u8> {
         let deadline = self.deadline.filter(|&deadline| deadline <= now)?;
         self.deadline = None;

@@ -38,7 +38,7 @@ pub struct MonitorOptions<'a> {
     /// `timer-apart=N`: while the guest is stepped, at least N instructions retire between two interrupts of its local
     /// APIC's timer. Default: 0.
     pub timer_apart: u32,
-    /// `clock=TICKS`: the guest has a clock of its own, in which each instruction of a stepped processor takes so many
+    /// `clock=TICKS`: the guest has a clock of its own, in which each instruction of a stepped processor takes TICKS
     /// ticks of the time-stamp counter. Default: 0, the guest's clock is the machine's.
     pub clock: u32,
     /// `kernel=ADDRESS+BYTES`: the place in memory where the guest's kernel lies, which is a file that QEMU was told to

@@ -31,8 +31,8 @@ const SVM: u32 = 1 << 2;
 /// CPUID.80000001H:ECX.
 const SKINIT: u32 = 1 << 12;
 
-/// Changes what a leaf says about frequencies into what a guest with a clock of its own measures: its time-stamp
-/// counter has `frequency`. The ratio of the counter to the crystal stays.
+/// Changes the frequencies in a leaf to those that a guest with a clock of its own measures: its time-stamp counter
+/// has `frequency`. The ratio of the counter to the crystal stays.
 ///
 /// Source: SDM vol. 2, CPUID, "Time Stamp Counter and Nominal Core Crystal Clock Information Leaf", "Processor
 /// Frequency Information Leaf".
@@ -87,7 +87,7 @@ mod tests {
             [changed.eax, changed.ebx, changed.ecx, changed.edx]
         };
         assert_eq!(leaf(0x15, [2, 208, 25_000_000, 0]), [2, 208, 25_000_003, 0]);
-        // The crystal's frequency is not told.
+        // The leaf does not give the crystal's frequency.
         assert_eq!(leaf(0x15, [2, 250, 0, 0]), [2, 250, 0, 0]);
         assert_eq!(leaf(0x15, [0; 4]), [0; 4]);
         assert_eq!(leaf(0x16, [3000, 3600, 100, 0]), [2600, 3600, 100, 0]);

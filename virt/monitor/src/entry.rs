@@ -22,8 +22,8 @@ pub const fn execute_breakpoints(count: usize) -> u64 {
 pub enum EntryMode {
     /// Until something exits.
     Free,
-    /// Until something exits, in a kernel of which the tracing hardware sees nothing: also where it returns to a
-    /// program by SYSRET, which raises #UD. IRET has an intercept.
+    /// Until something exits, in a kernel that the tracing hardware does not see. A return to a program exits, too:
+    /// SYSRET raises #UD, and IRET has an intercept.
     FreeInKernel,
     /// Until execution reaches a breakpoint in one of the first debug registers.
     Stretch {

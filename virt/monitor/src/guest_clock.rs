@@ -36,19 +36,19 @@ impl GuestClock {
         if self.stepped == 0 { below.wrapping_add(self.value) } else { self.value }
     }
 
-    /// Returns what the guest's counter is ahead of the one below, while no processor is stepped.
+    /// Returns how far the guest's counter is ahead of the one below, while no processor is stepped.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.value
     }
 
-    /// One more processor is stepped.
+    /// Notes that one more processor is stepped.
     pub const fn begin(&mut self, below: u64) {
         self.value = self.now(below);
         self.stepped += 1;
     }
 
-    /// One processor less is stepped.
+    /// Notes that one processor fewer is stepped.
     pub const fn end(&mut self, below: u64) {
         self.stepped -= 1;
         if self.stepped == 0 {
@@ -56,12 +56,12 @@ impl GuestClock {
         }
     }
 
-    /// An instruction retires on a processor that is stepped.
+    /// Notes that an instruction retires on a processor that is stepped.
     pub const fn retired(&mut self) {
         self.value = self.value.wrapping_add(self.per_instruction);
     }
 
-    /// An instruction retires on a processor that is not stepped, and has executed others unseen before.
+    /// Notes that an instruction retires on a processor that is not stepped and has executed others unseen before.
     pub const fn retired_after_unseen(&mut self) {
         if self.stepped > 0 {
             self.value = self.value.wrapping_add(UNSEEN * self.per_instruction);

@@ -18,7 +18,7 @@ pub struct GuestRam {
 }
 
 impl GuestRam {
-    /// All that is below the monitor.
+    /// All the memory below the monitor.
     pub const BELOW_MONITOR: Self = Self { end: MONITOR.start };
     /// The highest end of RAM: devices are above it.
     pub const MAX_END: u64 = 0xc000_0000;
@@ -186,7 +186,7 @@ mod tests {
 
     const HOLE: u64 = 0x5_0000_0000;
 
-    /// Returns the address to which the guest's is translated; `None` if nothing is mapped, or the hole page for
+    /// Returns the address to which a guest address is translated; `None` if nothing is mapped, or the hole page for
     /// reading.
     fn translate(root: u64, tables: &[(u64, &'static mut PageTable)], address: u64) -> Option<u64> {
         let find =

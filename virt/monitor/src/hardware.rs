@@ -55,7 +55,7 @@ pub enum Hardware {
     Amd(AmdProcessor<'static>),
 }
 
-/// The violations that were added between two looks at one processor: ` name=count` for each kind that was.
+/// The violations that were added between two looks at one processor: ` name=count` for each kind that occurred.
 #[derive(Clone, Copy, Debug)]
 pub struct NewViolations {
     /// The counts at the first look.

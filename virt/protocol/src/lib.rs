@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `run NAME` | a workload begins |
 //! | `session NAME N` | its records in the truth log carry the marker N |
-//! | `filter NAME cpl=any\|0\|3 cr3=any\|0x… range=any\|SYMBOL..SYMBOL stop=none\|SYMBOL..SYMBOL` | what of it is to be traced; a key that is absent does not filter |
+//! | `filter NAME cpl=any\|0\|3 cr3=any\|0x… range=any\|SYMBOL..SYMBOL stop=none\|SYMBOL..SYMBOL` | which part of the workload is to be traced; a key that is absent does not filter |
 //! | `stat NAME instructions=N bytes=N bpi=F pmis=N loss=N [decode_us=N] count=N hash=0x… [branches=N]` | what the driver and the decoder measured; `instructions` and `bpi` follow from the others, and are not read |
 //! | `top NAME RANK SYMBOL COUNT` | a function and the instructions it ran |
 //! | `piece NAME INDEX count=N hash=0x… first=0x… last=0x… after=start\|psb\|ovf\|stop\|wrap\|full\|error\|off` | a contiguous part of the decode |

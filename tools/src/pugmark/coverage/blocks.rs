@@ -2,7 +2,7 @@
 //!
 //! Blocks are found by a linear sweep: each function of the symbol table from its first instruction to its last,
 //! and each executable section without functions from its beginning to its end. A block ends after a branch or a call,
-//! and where a direct branch of the same piece leads to. What is reached by indirect branches alone is not known before
+//! and where a direct branch of the same piece leads to. What only indirect branches reach is not known before
 //! it is executed: [`FileBlocks::split`] cuts blocks there.
 
 use crate::pugmark::symbols::functions;
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_instruction_are_in_no_block() {
-        // 06 is no instruction in 64-bit mode; a JMP that is cut off is none.
+        // 06 is not an instruction in 64-bit mode, and neither is a JMP that is cut off.
         assert_eq!(ranges(&swept(0, &[0x90, 0x06, 0x90, 0x90, 0xe9])), [(0, 1), (2, 4)]);
         assert_eq!(ranges(&swept(0, &[])), []);
     }

@@ -117,7 +117,7 @@ struct BlockCounter<'a> {
     known: KnownBlocks,
     /// The instructions of the block that comes next.
     insns: Vec<Straight>,
-    /// The block before the next one, if the next one comes after a branch or without one.
+    /// The block before the next one, if the next one was reached from it, by a branch or without one.
     before: Option<usize>,
 }
 

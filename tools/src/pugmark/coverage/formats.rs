@@ -72,7 +72,7 @@ impl Report<'_> {
         }
     }
 
-    /// A line for each function of which something was executed, or of which the runs have executed different parts.
+    /// A line for each function that was executed in part or whole, or whose executed parts differ between the runs.
     pub(super) fn functions(&self, out: &mut dyn Write) -> io::Result<()> {
         let (all, pieces) = self.shares();
         let Some(blocks) = self.blocks else { return Ok(()) };
@@ -132,7 +132,7 @@ impl Report<'_> {
         Ok(())
     }
 
-    /// A line for each branch: where it is, where it went, how often; and of which functions that is, if that is
+    /// A line for each branch: where it is, where it went, how often; and the functions of both places, if they are
     /// known.
     pub(super) fn edges(&self, out: &mut dyn Write) -> io::Result<()> {
         let none = BTreeMap::new();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     impl<'a> Report<'a> {
-        /// A run alone.
+        /// A run without another one to compare with.
         fn of(executed: &'a Executed) -> Self {
             Self { executed, other: None, blocks: None, source: None, names: &[] }
         }
@@ -288,7 +288,7 @@ mod tests {
 
     type Print = fn(&Report<'_>, &mut dyn Write) -> io::Result<()>;
 
-    /// What is printed of the first run alone, and of both.
+    /// What is printed for the first run alone, and for the comparison of both.
     fn printed(print: Print) -> [String; 2] {
         let ([one, other], blocks) = (runs(), file_blocks(0));
         [None, Some(&other)].map(|other| {

@@ -44,7 +44,7 @@ pub struct CoverageOptions {
     /// functions, blocks, lines, edges, drcov, lcov, or afl: 65536 counts
     #[arg(short, long, value_enum, default_value_t = CoverageFormat::Functions, hide_possible_values = true)]
     format: CoverageFormat,
-    /// Of this ELF file, not of the recorded program; its bytes tell its place, unless BASE does
+    /// Of this ELF file, not of the recorded program; its address is found by comparing bytes, unless BASE gives it
     #[arg(long, value_name = "FILE[:BASE]")]
     of: Option<String>,
     /// Compare with this trace: + is what only it has executed, - what only the last argument has
@@ -161,7 +161,7 @@ impl CoverageOptions {
         Ok(())
     }
 
-    /// The file whose blocks are counted, if any are: the recorded program's, unless it is named.
+    /// The file whose blocks are counted, if blocks are counted: the recorded program, unless another file is named.
     fn file(&self) -> Result<Option<String>> {
         if self.of.is_some() {
             return Ok(self.of.clone());

@@ -1,4 +1,5 @@
-//! Whether two traces are of the same code: otherwise one address means two things, and their difference nothing.
+//! Whether two traces are of the same code: otherwise one address means two things, and comparing the traces is
+//! meaningless.
 
 use super::{Of, blocks::Piece};
 use crate::pugmark::{code::TracedCode, recording::Traced, symbols};
@@ -29,7 +30,7 @@ impl CodeOf<'_> {
 /// of the file passes: it did not execute the file.
 ///
 /// # Errors
-/// If it is not.
+/// If the code is not the same.
 pub(super) fn check(of: &Of, new: &CodeOf<'_>, old: &CodeOf<'_>) -> Result<()> {
     let file = object::File::parse(&*of.bytes).with_context(|| of.path.display().to_string())?;
     let moved = old.parts.iter().find_map(|(_, code)| symbols::moved(&file, code));
@@ -64,7 +65,7 @@ pub(super) fn check(of: &Of, new: &CodeOf<'_>, old: &CodeOf<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The bytes at the addresses of a piece, if one section has them all.
+/// The bytes at the addresses of a piece, if a single section has all of them.
 fn bytes_of<'a>(sections: &[Section<'a>], piece: &Piece) -> Option<&'a [u8]> {
     // A later section hides an earlier one.
     sections.iter().rev().find_map(|section| {

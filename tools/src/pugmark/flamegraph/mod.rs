@@ -16,7 +16,8 @@ use clap::{Args, ValueEnum};
 use std::{fs, io::Write, path::PathBuf, process::ExitCode};
 use tree::FlameTree;
 
-/// What nothing is known of, and what was executed elsewhere: the kernel's part of a program's time, for example.
+/// The names of missing parts, and of what was executed elsewhere: the kernel's part of a program's time, for
+/// example.
 const LOST: &str = "[lost]";
 const NOT_TRACED: &str = "[not traced]";
 

@@ -9,7 +9,7 @@ const MARGIN: f64 = 10.0;
 const HEIGHT: usize = 17;
 /// Room for the title.
 const TITLE: usize = 40;
-/// What is narrower is not drawn: nobody sees it.
+/// Functions narrower than this are not drawn: nobody would see them.
 const NARROWEST: f64 = 0.1;
 /// The width of a letter.
 const LETTER: f64 = 7.0;
@@ -18,7 +18,7 @@ const LETTER: f64 = 7.0;
 struct DrawnFunction {
     node: usize,
     depth: usize,
-    /// Where it begins, in what is counted.
+    /// Where it begins, in the unit that is counted.
     from: u64,
 }
 
@@ -84,7 +84,8 @@ fn label(name: &str, width: f64) -> Option<String> {
     }
 }
 
-/// A warm colour, the same for each function of a name. What is missing is red, and what is not the program's is grey.
+/// A warm colour, the same for all functions of one name. Missing parts are red, and what is not the program's is
+/// grey.
 fn color(name: &str) -> String {
     match name {
         LOST => return "#e00000".into(),

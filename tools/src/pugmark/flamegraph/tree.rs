@@ -5,7 +5,7 @@ use std::{
     io::{self, Write},
 };
 
-/// Functions by their callers. The root has no name.
+/// Functions, each below its caller. The root has no name.
 #[derive(Clone, Debug)]
 pub(super) struct FlameTree {
     nodes: Vec<FlameNode>,
@@ -51,7 +51,7 @@ impl FlameTree {
         self.nodes[node].own
     }
 
-    /// What all took.
+    /// What all functions took together.
     pub(super) fn total(&self) -> u64 {
         self.nodes.iter().map(|node| node.own).sum()
     }

@@ -1,4 +1,4 @@
-//! A sampled memory access: of IBS, or as Linux tells it of any processor.
+//! A sampled memory access: from IBS, or as Linux reports it for any processor.
 //!
 //! Source: Linux, include/uapi/linux/perf_event.h, `union perf_mem_data_src`.
 
@@ -10,7 +10,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Level {
     L1,
-    /// A line that was on its way already.
+    /// A line that was already on its way to the cache.
     LineBuffer,
     L2,
     L3,
@@ -54,9 +54,9 @@ impl Level {
 pub(super) struct AccessSource {
     /// The level.
     pub(super) level: Option<Level>,
-    /// It was not there.
+    /// Whether the access missed at this level.
     pub(super) missed: bool,
-    /// Another cache had the line, and had modified it.
+    /// Whether another cache had the line, and had modified it.
     pub(super) modified: bool,
 }
 
@@ -148,7 +148,7 @@ const LEVELS: [(u64, Level); 11] = [
 ];
 
 impl MemoryAccess {
-    /// What Linux says of a sample: `PERF_SAMPLE_DATA_SRC`, `ADDR` and `WEIGHT`. `None` if it is no access.
+    /// What Linux reports about a sample: `PERF_SAMPLE_DATA_SRC`, `ADDR` and `WEIGHT`. `None` if it is no access.
     pub(super) fn of_linux(data_src: u64, address: Option<u64>, weight: Option<u64>) -> Option<Self> {
         let of = |at, bits| field(data_src, at, bits);
         let operation = of(0, 5);
@@ -158,7 +158,7 @@ impl MemoryAccess {
             return None;
         }
         let (level, number, remote) = (of(5, 14), of(33, 4), of(37, 1) != 0);
-        // Two bits are set where the processor does not tell which of two it was.
+        // Two bits are set where the processor does not tell which of the two levels it was.
         let by_bits =
             LEVELS.into_iter().filter(|(bit, _)| level & bit != 0).map(|(_, level)| level).next_back();
         let by_number = match (number, remote) {
@@ -182,7 +182,7 @@ impl MemoryAccess {
         let (hit, missed) = (level & 2 != 0, level & 4 != 0);
         let tlb = of(26, 7);
         let translation = match (tlb & 2 != 0, tlb & 4 != 0, tlb & 8 != 0, tlb & 0x10 != 0) {
-            // Linux sets the miss of the last level alone where IBS says that there was a page walk.
+            // Where IBS says that there was a page walk, Linux sets only the miss of the last level.
             (false, true, ..) => Some(Translation::Walk),
             _ if tlb & 0x60 != 0 && tlb & 0x18 == 0 => Some(Translation::Walk),
             (true, _, true, false) => Some(Translation::L1),
@@ -205,7 +205,7 @@ impl MemoryAccess {
         })
     }
 
-    /// What IBS says of an op.
+    /// What IBS reports about an op.
     pub(super) fn of_ibs(access: Access<'_>) -> Self {
         let (load, store) = (access.is_load(), access.is_store());
         let prefetch = access.software_prefetch() == Some(true);
@@ -216,7 +216,7 @@ impl MemoryAccess {
             (None, None, _) => access.uncacheable().then_some(Level::Uncached),
             (None, Some(false), _) => Some(Level::L1),
             (None, Some(true), Some(false)) => Some(Level::L2),
-            // Of others than loads the source is not told.
+            // IBS reports the data source for loads only.
             (None, Some(true), _) => {
                 let requested = access.miss_without_mab() == Some(true) || access.mab_hit() == Some(true);
                 requested.then_some(Level::LineBuffer)
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(of_ibs(0, 1 | VALID | 0b1100).translation, walked);
         assert_eq!(of_ibs(0, 1 | VALID | 0b0100).translation, Some(Translation::L2));
         assert_eq!(of_ibs(0, 1 | 1 << 15 | 4 << 22), MemoryAccess { locked: true, bytes: Some(8), ..load });
-        // A latency is told of misses, and 0 is none.
+        // Only misses have a latency, and a latency of 0 means that none is known.
         assert_eq!(of_ibs(0, 1 | 77 << 32).latency, None);
         assert_eq!(of_ibs(0, 1 | 1 << 7 | 77 << 32).latency, Some(77));
         assert_eq!(of_ibs(0, 1 | 1 << 7).latency, None);

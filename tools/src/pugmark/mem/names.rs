@@ -16,7 +16,7 @@ use std::{
     rc::Rc,
 };
 
-/// What has no name.
+/// The name shown for code without a symbol.
 pub(super) const UNKNOWN: &str = "[unknown]";
 
 /// The names of a program.
@@ -98,7 +98,7 @@ impl<'a> MemoryNames<'a> {
         names
     }
 
-    /// Tells of files that were asked for and are not there.
+    /// Reports the files that were asked for and are not there.
     pub(super) fn tell_missing(&self) {
         let missing = self.missing.borrow();
         if let Some(first) = missing.first() {

@@ -84,7 +84,7 @@ pub(super) struct MemoryReport {
     pages: Vec<PlaceRow>,
     functions: Vec<NamedRow>,
     source_lines: Vec<NamedRow>,
-    /// How many rows a table had, where there are more than are wanted.
+    /// How many rows each table had, for tables that were cut to the wanted number.
     rows: BTreeMap<&'static str, usize>,
 }
 
@@ -112,7 +112,7 @@ impl Reporter<'_> {
             page_walks: Some(page.walks),
             ..self.place(*address, &page.counted, page.users.len())
         });
-        // What other caches had modified has cost most; then what is written most.
+        // Lines that other caches had modified cost most; then come those that are written most.
         let by_cost = |row: &SharedRow| {
             let RowCounts { modified, stores, count, .. } = row.place.counts;
             (Reverse((modified, stores, count)), row.place.address.clone(), row.place.process)
@@ -188,7 +188,7 @@ impl Reporter<'_> {
         Some(SharedRow { place, sharing, parts: parts.collect() })
     }
 
-    /// Adds up what instructions do that have the same name.
+    /// Adds up the accesses of instructions with the same name.
     fn by_code(&self, name: impl Fn(Address) -> Option<String>) -> Vec<NamedRow> {
         let mut sums: BTreeMap<String, AccessCounts> = BTreeMap::new();
         for (address, counted) in &self.tables.code {
@@ -208,7 +208,7 @@ fn sorted<T, K: Ord>(mut rows: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
 /// Leaves as many rows of each table as are wanted.
 struct FirstRows {
     limit: usize,
-    /// How many rows a table had that has fewer now.
+    /// How many rows a table had, if it has fewer now.
     rows: BTreeMap<&'static str, usize>,
 }
 

@@ -52,7 +52,7 @@ pub(super) struct AccessCounts {
     pub(super) locked: u64,
     /// Where another cache had modified the line.
     pub(super) modified: u64,
-    /// Those that are known.
+    /// The latencies that are known.
     pub(super) latencies: Vec<u64>,
 }
 
@@ -91,7 +91,7 @@ impl AccessCounts {
 /// How long accesses took, in cycles.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Latency {
-    /// Of how many it is known.
+    /// How many accesses have a known latency.
     pub(super) count: u64,
     pub(super) sum: u64,
     pub(super) mean: f64,
@@ -113,7 +113,7 @@ pub(super) struct MemoryPage {
 pub(super) struct CacheLine {
     pub(super) counted: AccessCounts,
     pub(super) cpus: BTreeSet<u32>,
-    /// What each did, by where in the line.
+    /// What each thread did, by offset in the line.
     pub(super) parts: BTreeMap<(u64, Option<Who>), LinePart>,
 }
 
@@ -124,11 +124,11 @@ pub(super) struct LinePart {
     /// The widest access, as far as it is known.
     pub(super) bytes: Option<u32>,
     pub(super) cpus: BTreeSet<u32>,
-    /// How often which instruction of which program did it.
+    /// How often each instruction of each program made such an access.
     pub(super) code: BTreeMap<(usize, u64), u64>,
 }
 
-/// Whether threads that share a line share the data in it.
+/// Whether threads that share a line also share the data in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Sharing {
@@ -143,7 +143,7 @@ impl CacheLine {
         self.parts.keys().filter_map(|(_, who)| *who).collect()
     }
 
-    /// Where in the line it is accessed most.
+    /// The offset in the line that is accessed most.
     pub(super) fn most(&self) -> u64 {
         let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
         for ((offset, _), part) in &self.parts {

@@ -33,7 +33,8 @@ pub(super) enum Exit {
     Interrupt(u8),
     /// At the next instruction, or at the same one, which repeats itself.
     Repeated,
-    /// Where it came from: this is the page with system calls from before the vDSO, which is not executed.
+    /// Where the call came from: the block is in the old page with system calls (before the vDSO), which is not
+    /// executed.
     OldCall,
 }
 

@@ -14,7 +14,7 @@ const PAGE_BYTES: usize = PAGE as usize;
 /// image can explain the trace.
 #[derive(Debug, Default)]
 pub(super) struct CodeSnapshots {
-    /// By page number.
+    /// The snapshots, by page number.
     pages: HashMap<u64, Box<Page>>,
     /// The executable mappings at the last refresh.
     mappings: HashSet<TaskMapping>,
@@ -29,7 +29,7 @@ struct Page {
     executed: [u64; PAGE_BYTES / 64],
 }
 
-/// The error for executed code that has changed.
+/// The error: executed code has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Changed;
 
@@ -352,11 +352,12 @@ mod tests {
     fn a_block_is_noted_with_the_rest_of_its_pages_unless_it_was_other_code() {
         let block = |start, bytes: &[u8]| Block::read(start, &vec![1; bytes.len()], bytes).unwrap();
         let mut code = CodeSnapshots::default();
-        // It ends with its page, of which nothing else is known.
+        // The block ends with its page; nothing else is known of that page.
         code.note(&block(0x1ffe, &[0x90, 0x91]), &|_| None).unwrap();
         let alone = [vec![0; 0xffe], vec![0x90, 0x91]].concat();
         assert_eq!(code.sections(), [(0x1000, alone.clone())]);
-        // It reaches into a page that is known. What the page has where it was executed is older than the block.
+        // The block reaches into a page that is known. Where the page was executed, its bytes are older than the
+        // block.
         let page = [0xcc; PAGE_BYTES];
         let known = |number| (number == 4).then_some(&page[..]);
         code.note(&block(0x3fff, &[0x92, 0x93]), &known).unwrap();
@@ -366,7 +367,7 @@ mod tests {
         both[0x1005] = 0x94;
         let expected = [(0x1000, alone), (0x3000, both)];
         assert_eq!(code.sections(), expected);
-        // The same code again changes nothing, other code is refused. So is what overlaps it.
+        // The same code again changes nothing; other code is refused, and so is code that overlaps it.
         assert_eq!(code.note(&block(0x3fff, &[0x92, 0x93]), &known), Ok(()));
         for (start, bytes) in [(0x3fff, &[0x92, 0x95][..]), (0x3ffe, &[0x90, 0x90]), (0x4000, &[0x92])] {
             assert_eq!(code.note(&block(start, bytes), &known), Err(Changed), "{start:x}");

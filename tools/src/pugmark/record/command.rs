@@ -123,7 +123,7 @@ pub fn run(command: &RecordCommand) -> Result<u8> {
     Ok(status(recording.ending))
 }
 
-/// Returns what is said of a function to start or stop at that no file has.
+/// Returns the message about a function to start or stop at that no file has.
 fn not_found(Unreached { option, trigger, .. }: &Unreached, missing: &Missing) -> String {
     let what = match missing {
         Missing::Object(files) => {
@@ -141,7 +141,7 @@ fn not_found(Unreached { option, trigger, .. }: &Unreached, missing: &Missing) -
     format!("{option} {trigger}: {what}")
 }
 
-/// Returns what is said of a recording: its parts, what is not in it, and how it ended.
+/// Returns the messages about a recording: its parts, what is not in it, and how it ended.
 fn messages(recording: &Recording, options: &RecordOptions) -> Vec<String> {
     let mut messages = vec![];
     for part in &recording.parts {
@@ -175,7 +175,7 @@ fn messages(recording: &Recording, options: &RecordOptions) -> Vec<String> {
         )),
         Cause::Over | Cause::Exec | Cause::Changed => None,
     });
-    // Who ends the recording by a limit or a signal does not wait for the stop.
+    // A user who ends the recording by a limit or a signal does not expect the stop to be reached.
     let whole = matches!(recording.cause, Cause::Over | Cause::Exec | Cause::Changed);
     let unreached = recording.unreached.iter().filter(|unreached| unreached.missing.is_none());
     messages.extend(unreached.filter_map(|Unreached { option, trigger, .. }| match *option {
@@ -310,12 +310,12 @@ mod tests {
                     "warning: --stop 0x10 was never reached: the trace goes on to the end".into(),
                 ],
             ),
-            // Who ends a recording has not waited for that.
+            // A user who ends a recording does not expect the stop to be reached.
             (
                 Recording { cause: Cause::Limit, unreached: vec![unreached("--stop", None)], ..plain() },
                 vec![format!("the limit of 9 instructions was reached: {after}")],
             ),
-            // That is an error, which is said elsewhere.
+            // That is an error, which is reported elsewhere.
             (Recording { unreached: vec![unreached("--stop", Some(Missing::Offset))], ..plain() }, vec![]),
             (
                 Recording { cause: Cause::Signal(15), ending: Ending::Signal(15), ..plain() },

@@ -107,8 +107,8 @@ impl Symbols {
         self.files.iter().map(|(path, _)| &**path)
     }
 
-    /// Returns the first and the last address of code that has a name, in a file that is named `object`, if that is
-    /// given. Labels of assembly language, which have no size, are code as well.
+    /// Returns the first and the last address of the code with this name; if `object` is given, only in a file of
+    /// that name. Labels of assembly language, which have no size, are code as well.
     pub(super) fn find_code(&self, object: Option<&str>, name: &str) -> Option<(u64, u64)> {
         let files = self.files.iter().filter(|(path, _)| object.is_none_or(|object| is_named(path, object)));
         files.into_iter().find_map(|(path, moved)| {
@@ -271,7 +271,7 @@ mod tests {
         // Each file is there once, the program's own first, whatever its place in memory.
         assert_eq!(symbols.files[0].0, own);
         assert!(symbols.files.len() > 1, "{symbols:?}");
-        // Where a file is mapped only to be read says nothing of its code.
+        // A mapping that is only readable does not tell where the file's code is.
         let read_only = TaskMapping::parse(&format!("10000000-10001000 r--p 0 fe:00 7 {own}"));
         assert_eq!(Symbols::new(&[&read_only[..], &maps].concat(), own).files, symbols.files);
         let at = pugmark_filter_first as *const () as u64;

@@ -58,7 +58,7 @@ const KERNEL: Context =
 const SYSRET: &[u8] = &[0x48, 0x0f, 0x07];
 const WRMSR: &[u8] = &[0x0f, 0x30];
 
-/// The hardware of one trace that is being made.
+/// The hardware that makes one trace.
 pub(super) struct Hardware<W, T> {
     processor: Box<IntelProcessor>,
     ram: Vec<u8>,
@@ -69,14 +69,14 @@ pub(super) struct Hardware<W, T> {
     bytes: u64,
     clock: Clock,
     in_kernel: bool,
-    /// How long the visit to the kernel takes in which the program is.
+    /// How long the present visit to the kernel takes.
     visit: u64,
     /// The value of IA32_RTIT_CTL while tracing is on.
     ctl: u64,
     is_on: bool,
     /// The bits that IA32_RTIT_STATUS has while instructions are traced.
     enables: u64,
-    /// All code is traced, and without timing packets: what is no branch leaves nothing in the trace.
+    /// Whether all code is traced, without timing packets: then only branches leave anything in the trace.
     straight_is_unseen: bool,
     truth: T,
 }
@@ -197,7 +197,7 @@ impl<W: Write, T: Truth> Hardware<W, T> {
         self.instruction(user(before.0, before.1), after, bytes)
     }
 
-    /// Reports that instructions retired of which none is a branch, and that the program continued at `next`.
+    /// Reports that instructions retired, none of them a branch, and that the program continued at `next`.
     pub(super) fn retire_straight<'i>(
         &mut self,
         mode: ExecMode,
@@ -429,7 +429,8 @@ mod tests {
             hardware.retire((AT + 3, MODE), next(AT + 4), NOP).unwrap();
             hardware.deliver(DeliveryKind::Interrupt, 0x20, (AT + 4, MODE)).unwrap();
             assert_eq!((hardware.tsc(), hardware.in_kernel()), (3004, true));
-            // A fault when in the kernel: back to the program first, and then to the kernel again.
+            // A fault while the program is in the kernel: it returns to the program first, and then enters the kernel
+            // again.
             hardware.deliver(DeliveryKind::Fault, 14, (AT + 4, MODE)).unwrap();
             assert_eq!((hardware.tsc(), hardware.in_kernel(), hardware.unexplained()), (4005, true, 0));
             assert_eq!(hardware.count(), 3);
@@ -457,7 +458,8 @@ mod tests {
         }
     }
 
-    /// Straight code is not reported to the model where that makes no difference: here it is seen to make none.
+    /// Straight code is not reported to the model where that makes no difference: this test checks that it makes
+    /// none.
     #[test]
     fn straight_code_makes_the_same_trace_in_one_go_and_one_by_one() {
         let plain = options("skylake");

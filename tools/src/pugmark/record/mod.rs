@@ -107,7 +107,7 @@ pub struct Recording {
     /// How many processes were forked that are not recorded, because the emulator did not report them before they
     /// ended.
     pub unreported: u32,
-    /// What was to start or to stop tracing and was not reached.
+    /// The triggers to start or stop tracing that were not reached.
     pub unreached: Vec<Unreached>,
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Recorder<'a> {
     started_at: SystemTime,
     /// The clock of all processors.
     clock: Clock,
-    /// The number of tasks and of address address_spaces so far.
+    /// The number of tasks and of address spaces so far.
     tasks_started: u32,
     address_spaces: u32,
     /// Why nothing more is traced, although the program continues. Each task is then detached at its next stop.
@@ -171,7 +171,8 @@ impl<'a> Recorder<'a> {
             return Ok(());
         }
         if stop == Stop::Paused && thread_info::has_pending_trap(pid) {
-            // Its step is over, which it will report next. Whoever is let go before that dies by the signal.
+            // Its step is over, which it will report next. A task that is let go before that report dies by the
+            // signal.
             return self
                 .with_task(pid, |task| {
                     task.tracee.run(0).map_err(|error| RecordError::Step { ip: None, error })
@@ -227,7 +228,7 @@ impl<'a> Recorder<'a> {
         self.tracing_ended = Some(cause);
         self.tasks.values_mut().try_for_each(|task| task.finish(cause))?;
         if self.options.pid.is_some() {
-            // They are let go when they stop, and those that wait in the kernel would not.
+            // They are let go when they stop; those that wait in the kernel would not stop by themselves.
             self.tasks.values().try_for_each(|task| task.tracee.interrupt()).map_err(RecordError::Prepare)?;
         }
         Ok(())
@@ -357,7 +358,7 @@ impl Recorder<'_> {
     fn let_go(&mut self) {
         let mut left: HashSet<pid_t> = self.tasks.keys().chain(self.early_stops.keys()).copied().collect();
         self.tasks.values().for_each(|task| drop(task.tracee.interrupt()));
-        // Who has stopped and was waited for is not reported once more.
+        // A task that has stopped and was waited for is not reported again.
         left.retain(|task| !let_go(*task, 0));
         while !left.is_empty() {
             match wait_any() {
@@ -365,14 +366,15 @@ impl Recorder<'_> {
                 Ok(Some((task, Stop::Ended(_)))) => drop(left.remove(&task)),
                 Ok(Some((task, _))) if let_go(task, 0) => drop(left.remove(&task)),
                 Ok(_) => {}
-                // There are none left.
+                // No tasks are left.
                 Err(_) => break,
             }
         }
     }
 }
 
-/// Lets a task go if it has stopped, and says whether it has. Whose step is over and not reported goes on to report it.
+/// Lets a task go if it has stopped, and says whether it has. A task whose step is over but not reported goes on to
+/// report it.
 fn let_go(task: pid_t, signal: c_int) -> bool {
     let Ok(tracee) = Tracee::of_traced_thread(task) else { return true };
     let _ = tracee.set_breakpoint(None);

@@ -18,7 +18,7 @@ use std::{
     rc::Rc,
 };
 
-/// What starts and stops tracing, and what has become of it in all tasks.
+/// What starts and stops tracing, and whether each was reached, over all tasks.
 #[derive(Debug, Default)]
 pub(super) struct Triggers {
     start: Watched,
@@ -28,32 +28,32 @@ pub(super) struct Triggers {
 #[derive(Debug, Default)]
 struct Watched {
     trigger: Option<Trigger>,
-    /// Its place was mapped at some time.
+    /// Whether its place was mapped at some time.
     found: Cell<bool>,
     reached: Cell<bool>,
-    /// The files that do not have its function.
+    /// The mapped files that do not have its function.
     files: RefCell<BTreeSet<String>>,
 }
 
-/// A trigger that nothing has met.
+/// A trigger that was not reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreached {
     /// `--start` or `--stop`.
     pub option: &'static str,
     /// What was asked for.
     pub trigger: Trigger,
-    /// What no file that was mapped has of a function.
+    /// Why a trigger's function was not found in any mapped file.
     pub missing: Option<Missing>,
 }
 
-/// What no file that was mapped has.
+/// Why a trigger's function was not found in any mapped file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// The file's name; these are its files.
+    /// No mapped file has the name that was asked for; these are the names of the mapped files.
     Object(Vec<String>),
-    /// The function; these have similar names.
+    /// No such file has the function; these have similar names.
     Function(Vec<String>),
-    /// So much code in the function.
+    /// The function is shorter than the offset.
     Offset,
 }
 
@@ -63,7 +63,7 @@ impl Triggers {
         Rc::new(Self { start: watched(&options.start), stop: watched(&options.stop) })
     }
 
-    /// Whether there are none: everything is traced.
+    /// Whether there are no triggers: everything is traced.
     pub(super) fn is_empty(&self) -> bool {
         self.start.trigger.is_none() && self.stop.trigger.is_none()
     }
@@ -126,18 +126,18 @@ impl Watched {
 pub(super) struct Switch {
     triggers: Rc<Triggers>,
     on: bool,
-    /// How many instructions were executed since it was turned.
+    /// How many instructions were executed since it was turned on or off.
     count: u64,
-    /// The signal was received that turns it.
+    /// Whether the signal was received that turns it on or off.
     signalled: bool,
-    /// Where the places of both triggers are.
+    /// The addresses of both triggers, if they are known.
     start_at: Option<u64>,
     stop_at: Option<u64>,
-    /// The files with which these were found, and where they are mapped.
+    /// The mapped files when the addresses were last looked up, and where each begins.
     files: Vec<(String, u64)>,
 }
 
-/// What a switch does before an instruction.
+/// How a switch turns before an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     On,
@@ -160,7 +160,7 @@ impl Switch {
         self.on
     }
 
-    /// Whether tracing has stopped, of all tasks.
+    /// Whether tracing has stopped for good, for all tasks.
     pub(super) fn has_ended(&self) -> bool {
         self.triggers.ended()
     }
@@ -234,7 +234,7 @@ impl Switch {
     }
 }
 
-/// A task while nothing of it is traced: only time passes, as much as if it were traced.
+/// A task while it is not traced: only time passes, as much as if it were traced.
 #[derive(Debug)]
 pub(super) struct Untraced {
     clock: Clock,
@@ -247,7 +247,7 @@ impl Untraced {
         Self { clock, in_kernel: true }
     }
 
-    /// Instructions were executed, of which the last one may lead into the kernel.
+    /// Notes that instructions were executed; the last one may lead into the kernel.
     pub(super) fn pass(&mut self, instructions: u64, into_kernel: bool) {
         let visit = if self.in_kernel { KERNEL_TICKS } else { 0 };
         self.clock.set(self.clock.get() + visit + instructions);

@@ -28,11 +28,11 @@ pub(super) struct Task<'a> {
     /// The number of its address space. Tasks with the same number see the same memory.
     pub(super) space: u32,
     pub(super) tracee: Tracee,
-    /// The process that it is a thread of.
+    /// The process that the thread belongs to.
     pub(super) process: libc::pid_t,
     clock: Clock,
     code: CodeSnapshots,
-    /// Another task has changed what is mapped.
+    /// Whether another task has changed what is mapped.
     pub(super) mappings_outdated: bool,
     part: Option<OpenPart<AddressHash>>,
     /// Whether the task is traced now. Without a part it is not, even if the switch is on.
@@ -41,7 +41,7 @@ pub(super) struct Task<'a> {
     is_switched: bool,
     untraced: Untraced,
     pub(super) parts: Vec<Part>,
-    /// Nothing more is to be traced.
+    /// Whether nothing more is to be traced.
     finished: bool,
     /// The address of the next instruction, unless a signal handler or the restart of a system call comes first.
     ip: u64,
@@ -119,7 +119,7 @@ impl<'a> Task<'a> {
         };
         let registers = task.registers()?;
         task.set_position(&registers);
-        // Who waits in the kernel makes the system call once more.
+        // A task that waits in the kernel makes the system call once more.
         task.restart = must_restart(&registers);
         task.process = task.or_step_error(thread_info::process_of(task.tracee.pid))?;
         task.refresh()?;

@@ -7,7 +7,7 @@ use std::{fmt, str::FromStr};
 /// What starts or stops tracing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trigger {
-    /// The instruction at a distance from where a function begins is reached.
+    /// The instruction at a distance from the begin of a function is reached.
     Function {
         /// The file that has the function: its name, its path, or its name up to `.so`. Any file, if `None`.
         object: Option<String>,
@@ -65,7 +65,7 @@ fn hexadecimal(digits: &str) -> Option<u64> {
     u64::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))
 }
 
-/// Where the first colon is that stands alone: two of them are part of a name.
+/// Where the first single colon is: two colons are part of a name.
 fn single_colon(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let is_colon = |at: Option<usize>| at.and_then(|at| bytes.get(at)) == Some(&b':');
@@ -73,7 +73,7 @@ fn single_colon(text: &str) -> Option<usize> {
 }
 
 impl fmt::Display for Trigger {
-    /// As [`from_str`](Self::from_str) reads it.
+    /// Writes the form that [`from_str`](Self::from_str) reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Function { object, name, offset } => {
@@ -152,7 +152,7 @@ impl Trigger {
         match self {
             Self::Function { object, name, offset } => {
                 let (first, last) = symbols.find_code(object.as_deref(), name)?;
-                // A symbol without a size has an end that nobody knows.
+                // The end of a symbol without a size is not known.
                 (last == first || *offset <= last - first).then(|| first.wrapping_add(*offset))
             }
             Self::Address(address) => Some(*address),

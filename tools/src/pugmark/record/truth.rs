@@ -1,16 +1,16 @@
-//! What is kept of the instructions that were traced, so that what is decoded can be compared with it.
+//! What is kept about the traced instructions, to compare what is decoded with it.
 
 use pugmark_decoder_core::hash::AddressHash;
 
 /// Keeps the number and the hash of traced instructions.
 pub(super) trait Truth {
-    /// An instruction was traced.
+    /// Counts an instruction that was traced.
     fn add(&mut self, address: u64);
 
     /// How many were traced.
     fn count(&self) -> u64;
 
-    /// Returns what is kept, and begins anew.
+    /// Returns what is kept, and starts over.
     fn take(&mut self) -> AddressHash;
 }
 

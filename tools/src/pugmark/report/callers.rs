@@ -4,7 +4,8 @@ use super::naming::{Keys, TraceRows};
 use crate::pugmark::walk::{Happening, Time, Visitor};
 use std::{collections::HashMap, rc::Rc};
 
-/// What nothing is known of, and what was executed elsewhere: the kernel's part of a program's time, for example.
+/// The names of missing parts, and of what was executed elsewhere: the kernel's part of a program's time, for
+/// example.
 const LOST: &str = "[lost]";
 const NOT_TRACED: &str = "[not traced]";
 
@@ -34,25 +35,25 @@ pub(super) struct CallerSums<'a> {
     stack: Vec<StackedFunction>,
     /// How many functions the walk has entered and not left.
     depth: usize,
-    /// Nothing is known since a loss.
+    /// Whether a loss came, and nothing is known since.
     lost: bool,
     /// The number of the place of the instruction before, if nothing has happened after it.
     here: Option<usize>,
-    /// Up to when all is added up; unknown before anything has happened.
+    /// The time up to which all is added up; unknown before anything has happened.
     before: Option<Time>,
     total: Time,
 }
 
-/// What addresses have in common that are counted in the same rows.
+/// What those addresses have in common that are counted in the same rows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct CountedPlace {
     /// Where their function begins.
     function: Option<u64>,
-    /// They are where it begins.
+    /// Whether they are at its begin.
     begins: bool,
     /// The row that they are counted in.
     own: Option<usize>,
-    /// That row, and those of the functions that they were put into.
+    /// That row, and the rows of the functions that their function was inlined into.
     rows: Rc<[usize]>,
 }
 
@@ -63,7 +64,7 @@ struct CalledRow {
     took: Took,
     /// How many times it is on the stack.
     open: usize,
-    /// Since when.
+    /// Since when it is on the stack.
     since: Time,
 }
 
@@ -76,7 +77,7 @@ struct StackedFunction {
     place: usize,
 }
 
-/// The number of the place of each address. Those that were asked for of late are found without searching.
+/// The number of the place of each address. Recently used addresses are found without searching.
 #[derive(Debug)]
 struct KnownAddresses {
     all: HashMap<u64, usize>,
@@ -166,7 +167,7 @@ impl<'a> CallerSums<'a> {
         self.open(place, now);
     }
 
-    /// Leaves all functions but so many.
+    /// Leaves functions until `count` are left on the stack.
     fn leave_all_but(&mut self, count: usize, now: Time) {
         while self.stack.len() > count {
             let left = self.stack.pop();

@@ -6,7 +6,7 @@ use crate::pugmark::{
 };
 use clap::ValueEnum;
 
-/// What has no name.
+/// The name shown for code without a symbol.
 pub(super) const UNKNOWN: &str = "[unknown]";
 
 /// What is counted together.
@@ -31,7 +31,7 @@ pub(super) const KEYS: [(Key, &str); 5] = [
 /// The column of functions.
 pub(super) const FUNCTION: &str = "function";
 
-/// What a row is for, as far as it is wanted.
+/// What a row counts together, for each key that is wanted.
 pub(super) type Keys = [Option<String>; KEYS.len()];
 
 /// Which rows there are.
@@ -39,9 +39,9 @@ pub(super) type Keys = [Option<String>; KEYS.len()];
 pub(super) struct WantedRows<'a> {
     /// What is counted together.
     pub(super) by: &'a [Key],
-    /// The object file that is wanted alone.
+    /// If set, only this object file is shown.
     pub(super) object: Option<&'a str>,
-    /// The function that is wanted alone.
+    /// If set, only this function is shown.
     pub(super) function: Option<&'a str>,
 }
 
@@ -76,7 +76,7 @@ impl TraceRows<'_> {
         self.row(ip, &self.symbols.find(ip), 0)
     }
 
-    /// The rows of the functions that the compiler has put the instruction's into, if rows are by them.
+    /// The rows of the functions that the instruction's function was inlined into, if rows are by inlined functions.
     pub(super) fn outer(&self, ip: u64) -> Vec<Keys> {
         if !self.wanted.is_by(Key::Inlined) {
             return vec![];
@@ -134,7 +134,7 @@ fn name(source: &[SourcePlace], level: usize) -> Option<&str> {
     source.get(level)?.function.as_deref()
 }
 
-/// The name, and whether the compiler has put the function into another.
+/// The name, and whether the function was inlined into another one.
 fn inlined(source: &[SourcePlace], level: usize) -> Option<String> {
     let name = name(source, level)?;
     Some(if source.len() > level + 1 { format!("{name} (inlined)") } else { name.into() })

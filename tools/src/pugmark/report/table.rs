@@ -43,12 +43,12 @@ pub(super) struct Row {
 pub(super) struct FunctionReport {
     pub(super) instructions: u64,
     pub(super) branches: u64,
-    /// Those of the object file and the function that are wanted alone.
+    /// The instructions of the object file and the function that are selected; `None` if all are shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) selected_instructions: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) time: Option<u64>,
-    /// What time is counted in.
+    /// The unit of time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) time_unit: Option<&'static str>,
     pub(super) errors: usize,

@@ -21,7 +21,7 @@ fn counted(words: &str) -> ReportSums {
             // A branch that is not taken or leads into the function is no call.
             ((0x1008, 0x100a), 300),
             ((0x1008, 0x1024), 1000),
-            // A loop to where the function begins is none; a jump to another function is one.
+            // A loop to the begin of the function is not a call; a jump to another function is one.
             ((0x1028, 0x1020), 4000),
             ((0x102a, 0x1000), 50_000),
             ((0x5000, 0x1000), 600_000),

@@ -13,7 +13,7 @@ use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
 use pugmark_decoder_core::image::{Asid, Image};
 use std::fmt::{self, Write};
 
-/// What has no name.
+/// The name shown for code without a symbol.
 const UNKNOWN: &str = "[unknown]";
 /// The size of the longest instruction.
 const MAX_LEN: usize = pugmark_decoder_core::insn::MAX_LEN;

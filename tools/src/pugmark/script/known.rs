@@ -1,14 +1,14 @@
-//! Text that was written before, so that what is executed again and again is not put into words again and again.
+//! Text that was written before, so that the text of what is executed repeatedly is made only once.
 
 use std::ops::Range;
 
 /// 2 to this power is how many texts can be remembered: more than the hot code of a large program has blocks.
 const PLACES: u32 = 16;
 
-/// How many bytes of text are remembered, at least. Then all is forgotten.
+/// At least this many bytes of text are remembered; then all are forgotten.
 const MOST_BYTES: usize = 32 << 20;
 
-/// Texts by what they are about. One that has the place of another takes it.
+/// Texts by what they are about. A new text replaces one that has the same place.
 pub(super) struct KnownText<K> {
     text: String,
     places: Vec<Option<(K, u32, u32)>>,

@@ -67,13 +67,13 @@ pub struct ScriptOptions {
 #[derive(Args, Clone, Copy, Debug)]
 #[group(multiple = false)]
 struct ScriptKind {
-    /// Print instructions; that is what is printed without this, too
+    /// Print instructions, which is the default
     #[arg(long)]
     insns: bool,
     /// Print branches that were taken, interrupts, and where tracing began and ended
     #[arg(long)]
     branches: bool,
-    /// Print calls and returns alone
+    /// Print only calls and returns
     #[arg(long)]
     calls: bool,
     /// Print the functions that were called, indented
@@ -280,7 +280,7 @@ struct KnownLines {
     /// What follows the time in the line of an instruction, and of a transfer.
     places: KnownText<u64>,
     transfers: KnownText<Transfer>,
-    /// What comes before, of the line that is being written.
+    /// The first part of the line that is being written.
     begin: String,
 }
 
@@ -315,7 +315,7 @@ impl<'a> ScriptLines<'a> {
                 Happening::Enter { from, to } => {
                     self.executed = true;
                     let place = self.options.place(&self.columns, to);
-                    // Of one function all that it calls is shown, too.
+                    // If one function was asked for, all that it calls is shown, too.
                     if within.is_none() && self.options.is_wanted(to, &place) {
                         within = Some(depth);
                     }

@@ -11,7 +11,7 @@ use std::{
     ops::Range,
 };
 
-/// A function, or the part of it that another function within it leaves.
+/// A function, or a part of it: another function may lie within it and cut it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FunctionPart {
     /// The addresses of the part.

@@ -1,7 +1,7 @@
 //! The functions of a Linux kernel, from the text of its /proc/kallsyms.
 //!
 //! Source: Linux, kernel/kallsyms.c, for the lines; tools/perf/util/symbol.c, for which of several names of an address
-//! is taken, and where a symbol ends, of which the text says nothing.
+//! is taken, and for where a symbol ends, because the text does not say that.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ pub(super) struct KernelSymbol<'t> {
     /// Its addresses.
     pub(super) place: Range<u64>,
     pub(super) name: &'t str,
-    /// The module that it is of; `None` for the kernel itself.
+    /// The module that it belongs to; `None` for the kernel itself.
     pub(super) module: Option<&'t str>,
 }
 

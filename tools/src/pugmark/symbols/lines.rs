@@ -42,8 +42,8 @@ impl fmt::Display for SourceLine {
     }
 }
 
-/// A function of the source at an address, and the line there. Of one that was put into another the other's line is
-/// that of the call.
+/// A function of the source at an address, and the line there. For a function that another one was inlined into, the
+/// line is that of the call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SourcePlace {
     /// The function's name, if it is known.
@@ -57,7 +57,7 @@ pub(crate) struct SourceLines {
     path: PathBuf,
     root: PathBuf,
     context: OnceCell<Option<Context<Bytes>>>,
-    /// What was found, by address.
+    /// The lines that were found, by address.
     known: RefCell<HashMap<u64, Rc<[SourcePlace]>>>,
 }
 
@@ -89,8 +89,8 @@ impl SourceLines {
         self.context.get_or_init(|| load(&self.path, &self.root)).as_ref()
     }
 
-    /// The functions of the source at an address in the file: the innermost first, then those that it was put into.
-    /// Empty if nothing is known.
+    /// The functions of the source at an address in the file: the innermost first, then those that it was inlined
+    /// into. Empty if nothing is known.
     pub(crate) fn find(&self, address: u64) -> Rc<[SourcePlace]> {
         if let Some(known) = self.known.borrow().get(&address) {
             return known.clone();
@@ -158,7 +158,7 @@ fn separate(path: &Path, file: &object::File<'_>, root: &Path) -> Vec<PathBuf> {
 
 fn context(path: &Path, file: &object::File<'_>, root: &Path) -> Option<Context<Bytes>> {
     let mut dwarf = dwarf(file)?;
-    // What several files have in common may be in a file of its own.
+    // Debug information that several files share may be in a file of its own.
     if let Ok(Some((name, id))) = file.gnu_debugaltlink() {
         let beside = std::str::from_utf8(name).ok().and_then(|name| Some(path.parent()?.join(name)));
         let bytes = [Some(root.join(super::debug_file(id))), beside].into_iter().flatten();

@@ -1,7 +1,8 @@
 //! A profile for the Firefox profiler.
 //!
-//! Its stack chart is made of samples, each of which holds until the next one: there is one wherever the stack changes,
-//! so that the chart shows each call from its begin to its end. A sample weighs as much as it lasts, for the call tree.
+//! Its stack chart is made of samples. A sample holds until the next one, and there is one wherever the stack
+//! changes, so that the chart shows each call from its begin to its end. A sample weighs as much as it lasts, for the
+//! call tree.
 //!
 //! Source: Firefox Profiler, docs-developer/processed-profile-format.md and src/profile-logic/stack-timing.ts.
 
@@ -244,7 +245,7 @@ mod tests {
             (MarkRow::Of(MarkKind::Written), "PTWRITE", 0),
             (MarkRow::Of(MarkKind::Power), "power", 0),
             (MarkRow::Of(MarkKind::Frequency), "frequency", 0),
-            // What is not traced is one marker, from its begin to its end.
+            // A stretch that is not traced is one marker, from its begin to its end.
             (MarkRow::Off, "not traced", 2),
             (MarkRow::On, "not traced", 3),
         ];

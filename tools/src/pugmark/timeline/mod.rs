@@ -36,7 +36,7 @@ pub struct TimelineOptions {
     /// Write to this file
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
-    /// Draw at most so many calls; the first ones count
+    /// Draw at most N calls, the first ones
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     calls: usize,
     /// Take the names of functions from this file, too; repeatable
@@ -82,7 +82,7 @@ struct TrackMark {
     text: String,
 }
 
-/// What stands in one row, in a chart of marks.
+/// The marks that share one row in a chart of marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MarkRow {
     Of(MarkKind),
@@ -104,7 +104,7 @@ struct Slice {
     name: usize,
     /// The number of the place of its call, if that is known.
     call: Option<usize>,
-    /// How many instructions were executed in it and what it called.
+    /// How many instructions were executed in it and in what it called.
     insns: u64,
 }
 
@@ -168,7 +168,7 @@ enum Change<'a> {
 }
 
 impl Track {
-    /// When something is in it first.
+    /// The time of the first thing in it.
     fn begin(&self) -> Option<u64> {
         self.slices.iter().map(|slice| slice.from).min()
     }
@@ -238,7 +238,7 @@ impl TimelineOptions {
     }
 }
 
-/// Makes slices of what happens.
+/// Turns what happens into slices.
 #[derive(Default)]
 struct Drawer {
     track: Track,

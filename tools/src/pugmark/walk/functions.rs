@@ -6,7 +6,7 @@ use crate::pugmark::symbols::TracedSymbols;
 #[derive(Debug, Default)]
 pub(super) struct WalkedFunctions<'n> {
     names: Option<&'n TracedSymbols>,
-    /// Jumps that were asked for of late, and the answers.
+    /// The jumps that were asked for most recently, and the answers.
     late: Vec<(u64, u64, bool)>,
 }
 
@@ -24,7 +24,7 @@ impl<'n> WalkedFunctions<'n> {
         self.names?.function(ip).map(|(_, offset)| ip.wrapping_sub(offset))
     }
 
-    /// Whether a jump leads to another function than the one that it is in.
+    /// Whether a jump leads to another function than its own.
     pub(super) fn leads_to_another(&mut self, from: u64, to: u64) -> bool {
         if self.names.is_none() {
             return false;

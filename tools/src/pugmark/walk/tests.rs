@@ -331,7 +331,7 @@ fn a_jump_to_another_function_enters_it_and_one_return_leaves_both() {
             &[call, step(Call, 0x210, 0x300), step(TailCall, 0x310, 0x130), step(Call, 0x140, 0x400)],
             "110 120>200 210>300 leave leave 140>400",
         ),
-        // A function that is entered anew by a jump is not the one that has called.
+        // A function that is entered again by a jump is not the one that has made the call.
         (&[call, step(TailCall, 0x210, 0x100), back], "110 120>200 210>100 leave leave"),
         // A loop stays in its function; in the middle of one that was not entered, or of none, nobody knows what it is.
         (&[step(TailCall, 0x150, 0x110), step(TailCall, 0x150, 0x100)], "110"),

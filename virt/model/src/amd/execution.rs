@@ -94,7 +94,7 @@ pub(super) struct Fetcher {
 }
 
 impl Fetcher {
-    /// Fetches blocks of so many bytes, which is a power of two.
+    /// Fetches blocks of `bytes` bytes, a power of two.
     pub(super) const fn new(bytes: u64) -> Self {
         Self { size_log2: bytes.trailing_zeros(), last: None }
     }

@@ -17,7 +17,7 @@ const BY_ONE: u32 = 0b1011;
 /// What the processors' clocks have in common.
 pub(crate) struct SharedClock {
     time: Mutex<GuestClock>,
-    /// The machine has one processor only.
+    /// Whether the machine has only one processor.
     alone: bool,
     /// The rate of the timer below.
     below: TimerRate,
@@ -51,10 +51,10 @@ impl SharedClock {
 /// One processor's clock.
 pub(crate) struct OwnClock {
     shared: &'static SharedClock,
-    /// This processor is stepped.
+    /// Whether this processor is stepped.
     stepped: bool,
     timer: ApicTimer,
-    /// The timer's interrupt was raised and has not been taken yet. The timer below raises the same vector.
+    /// Whether the timer's interrupt was raised and has not been taken yet. The timer below raises the same vector.
     raised: bool,
     /// The deadline that the timer below was set for, and the clock's offset then.
     armed: Option<(u64, u64)>,
@@ -81,7 +81,7 @@ impl OwnClock {
         self.shared.alone.then(|| self.shared.time.lock().offset())
     }
 
-    /// This processor is stepped from now on, or is not.
+    /// Notes whether this processor is stepped from now on.
     pub(crate) fn set_stepped(&mut self, stepped: bool) {
         if stepped != self.stepped {
             self.stepped = stepped;
@@ -90,7 +90,7 @@ impl OwnClock {
         }
     }
 
-    /// An instruction retires. Returns the time after it.
+    /// Notes that an instruction retires. Returns the time after it.
     pub(crate) fn retired(&mut self) -> u64 {
         let mut time = self.shared.time.lock();
         if self.stepped {
@@ -109,7 +109,8 @@ impl OwnClock {
         Some(vector)
     }
 
-    /// An interrupt was taken. Returns whether it came from the timer below, whose interrupts the guest does not see.
+    /// Notes that an interrupt was taken. Returns whether it came from the timer below, whose interrupts the guest
+    /// does not see.
     pub(crate) fn is_timers_below(&mut self, vector: u8) -> bool {
         if vector != self.timer.vector() {
             return false;
@@ -120,7 +121,7 @@ impl OwnClock {
 
     /// Lets the timer below interrupt this processor when the guest's timer is due.
     pub(crate) fn arm(&mut self) {
-        /// The least time to the next interrupt while the clock may stand still.
+        /// The minimum time to the next interrupt while the clock may stand still.
         const LEAST: u64 = 200_000;
         let Some(deadline) = self.timer.deadline() else {
             if self.armed.take().is_some() {

@@ -14,7 +14,7 @@ use crate::image::vcpu::Vcpu;
 pub(crate) const NPF_WRITE: u64 = 1 << 1;
 
 impl Vcpu {
-    /// Runs the guest at full speed until it exits, and handles the exit. `mode` is one of the two that are free.
+    /// Runs the guest at full speed until it exits, and handles the exit. `mode` is one of the two free modes.
     pub(crate) fn run_freely(&mut self, mode: EntryMode) {
         self.enter(mode);
         // The guest may have changed translations that the lookahead has cached.
@@ -90,7 +90,7 @@ impl Vcpu {
         exit(FAILED)
     }
 
-    /// An interrupt is pending, and the guest can take it.
+    /// Handles the exit for an interrupt that is pending and that the guest can take.
     fn interrupted(&mut self, instruction: Option<&Instruction>) {
         let taken = interrupts::take();
         self.record_nmi(taken.nmi);
@@ -153,9 +153,9 @@ impl Vcpu {
         self.finish(instruction, hints & 0xffff_ffff | extensions << 32);
     }
 
-    /// Executes by hand the instruction at which the processor below has exited. If it is none that exits so, another
-    /// processor has written other code there meanwhile, as Linux does where it replaces an instruction by way of INT3.
-    /// The instruction that exited has had no effect, so the guest executes what is there now.
+    /// Executes by hand the instruction at which the processor below has exited. If it is not one that exits so,
+    /// another processor has written other code there meanwhile, as Linux does where it replaces an instruction by
+    /// way of INT3. The instruction that exited has had no effect, so the guest executes what is there now.
     fn emulate_at_exit(&mut self, code: u64, instruction: &Instruction) {
         if instruction.emulation().is_some_and(|emulation| emulation.exits_with(code)) {
             self.emulate(instruction);

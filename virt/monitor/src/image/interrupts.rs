@@ -40,7 +40,7 @@ pub(crate) fn wait_for_nmi() -> bool {
 
 #[repr(C)]
 struct WindowResult {
-    /// The vector; all ones if there is none.
+    /// The vector; all ones if no interrupt arrived.
     rax: u64,
     /// Not 0 if an NMI arrived.
     rdx: u64,

@@ -90,7 +90,9 @@ impl Vcpu {
         }
     }
 
-    /// Says how many instructions an entry into the stepped guest executed on average: entries are what stepping costs.
+    /// Prints how many instructions an entry into the stepped guest executed on average: stepping costs what its
+    /// entries
+/// cost.
     fn report_steps(&self) {
         let Self { stepped, stepping_entries, .. } = *self;
         let Some(tenths) = (stepped * 10).checked_div(stepping_entries) else { return };

@@ -34,9 +34,9 @@ pub(crate) struct LocalApic {
     command: u32,
     /// Bits 63:32 of ICR that the guest wrote last in x2APIC mode.
     destination: u32,
-    /// The guest may use x2APIC mode.
+    /// Whether the guest may use x2APIC mode.
     offered: bool,
-    /// It does.
+    /// Whether the guest uses x2APIC mode now.
     extended: bool,
     peers: Peers,
 }
@@ -146,7 +146,7 @@ impl LocalApic {
 
     /// Resets the registers as INIT does, and discards interrupts that are pending or in service.
     pub(crate) fn init(&mut self) {
-        /// More than one for each vector.
+        /// More turns than there are vectors.
         const MAX_INTERRUPTS: usize = 512;
         for (register, value) in local_apic::VALUES_AFTER_INIT {
             // In x2APIC mode, which INIT leaves on, the logical ID stays what it is.
@@ -162,7 +162,8 @@ impl LocalApic {
         for _ in 0..MAX_INTERRUPTS {
             let taken = interrupts::take();
             if taken.nmi {
-                // A call of another processor is answered soon anyway; an NMI of the guest's is discarded, too.
+                // An NMI by which another processor calls is answered soon anyway; an NMI of the guest is discarded,
+                // too.
                 let _ = self.peers.take_call();
             }
             if taken.vector.is_none() && !in_service() {

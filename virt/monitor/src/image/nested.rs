@@ -11,7 +11,7 @@ use pugmark_monitor::guest_map::{
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
 
-/// A page in whose place there is no memory: all ones.
+/// The content of a page where there is no memory: all ones.
 #[repr(C, align(4096))]
 pub(crate) struct HolePage([u8; PAGE as usize]);
 

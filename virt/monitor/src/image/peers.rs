@@ -17,7 +17,7 @@ use crate::image::tsc::tsc;
 /// How many cycles of the time-stamp counter a processor is given to end: a second or more.
 const END_TIMEOUT: u64 = 4_000_000_000;
 
-/// The guest ends, and every processor must end.
+/// Whether the guest ends, so that every processor must end.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
 /// What other processors may know about a processor.
@@ -26,7 +26,7 @@ struct Peer {
     ldr: AtomicU32,
     dfr: AtomicU32,
     startup: StartupState,
-    /// The next NMI that arrives is a call.
+    /// Whether the next NMI that arrives is a call from another processor.
     called: AtomicBool,
     ended: AtomicBool,
 }

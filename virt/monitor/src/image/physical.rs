@@ -10,10 +10,10 @@ use pugmark_truth::probe::REGION_BYTES;
 /// pointer must not be null; therefore the accesses are in assembly.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Physical {
-    /// All below this address.
+    /// All memory below this address.
     Below(u64),
-    /// The guest's, which leaves out the monitor, and what its processors' hardware may also write: from an address on
-    /// this many bytes.
+    /// The guest's memory, which leaves out the monitor, and a region that its processors' hardware may also write:
+    /// its address and its number of bytes.
     Guest(GuestRam, u64, u64),
 }
 

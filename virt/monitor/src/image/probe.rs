@@ -1,7 +1,8 @@
 //! A probe on the board: the monitor itself traces the guest from its first instruction on, by Intel PT.
 //!
-//! The guest sees the unit's registers as they are, on. If it switches the unit off, or when as many instructions have
-//! been traced as were asked for, the probe ends, and the unit is the guest's.
+//! The guest sees that the unit is on, because it reads the unit's real registers. The probe ends when the guest
+//! switches the unit off, or when as many instructions have been traced as were asked for; then the unit is the
+//! guest's.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Configuration and Programming Guideline" and "Table of Physical
 //! Addresses (ToPA)".
@@ -25,7 +26,7 @@ const CONTROL: u64 = 1 << 0 | 1 << 2 | 1 << 3 | 1 << 8 | 1 << 13;
 /// An entry of a ToPA table: it leads to a table, the last one; tracing stops when its region is full.
 const END: u64 = 1 << 0;
 const STOP: u64 = 1 << 4;
-/// How many addresses with code can be told apart.
+/// How many different addresses with code can be recorded.
 const SLOTS: usize = 1 << 19;
 /// WRMSR.
 const WRMSR: &[u8] = &[0x0f, 0x30];
@@ -63,7 +64,7 @@ impl Vcpu {
         written && begun
     }
 
-    /// The instruction with these bytes is about to be accounted for, which executed in the state `before`.
+    /// Notes the instruction with these bytes, which executed in the state `before` and is about to be accounted for.
     #[inline]
     pub(crate) fn probe(&mut self, before: Context, bytes: &[u8]) {
         if self.probe.is_some() {

@@ -2,11 +2,11 @@
 
 use pugmark_model::Violations;
 
-/// What has been reported of one processor.
+/// The violations that have been reported for one processor.
 #[derive(Debug)]
 pub(crate) struct ReportedViolations {
     pub(crate) violations: Violations,
-    /// Whether some were reported since the session began.
+    /// Whether any were reported since the session began.
     pub(crate) in_session: bool,
 }
 

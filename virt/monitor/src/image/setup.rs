@@ -324,7 +324,7 @@ fn truth_log(place: Module, mode: LogMode) -> Result<LogWriter<'static>, pugmark
     LogWriter::with_mode(words, mode)
 }
 
-/// What the guest reads where there is no memory.
+/// The page that the guest reads where there is no memory.
 static HOLE: HolePage = HolePage::NEW;
 
 /// Builds the nested tables. Returns the root's address, and the table whose first entry is the local APIC's page.

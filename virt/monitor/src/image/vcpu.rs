@@ -25,7 +25,7 @@ use crate::image::reported::ReportedViolations;
 use crate::image::tsc::tsc;
 use crate::image::vmrun::{Sse, vmrun};
 
-/// One of the guest's processors, with everything that belongs to it alone.
+/// One of the guest's processors, with everything that no other processor uses.
 pub(crate) struct Vcpu {
     /// All processors of the machine, seen by this one.
     pub(crate) peers: Peers,

@@ -57,8 +57,8 @@ pub(super) fn follow_exec(thread: &mut PluginThread, path: u64, arguments: u64, 
     };
 }
 
-/// The command line by which the emulator executes a program with this plugin; `None` if it cannot: the file is no
-/// 64-bit program for this processor, or a script of one.
+/// The command line by which the emulator executes a program with this plugin; `None` if it cannot: the file is
+/// neither a 64-bit program for this processor nor a script for such a program.
 pub fn command(folder: &Path, follow: bool, path: &CStr, arguments: &[CString]) -> Option<Vec<CString>> {
     let (mut path, mut arguments) = (path.to_owned(), arguments.to_vec());
     // A script names the program that it is executed by, which may be a script again.

@@ -34,7 +34,7 @@ pub(super) extern "C" fn forked() {
     FORKING.set(false);
     starter::forked();
     let mut process = lock();
-    // What is left of the other process's threads would write into its rings.
+    // The copies of the other process's threads would write into that process's rings.
     THREADS.iter().for_each(|thread| thread.store(null_mut(), Relaxed));
     let Some(own) = process.as_mut() else { return };
     if MAIN_ONLY.load(Relaxed) {

@@ -16,7 +16,7 @@ use std::{
     thread,
 };
 
-/// How many words are passed on at once, or a few more.
+/// How many words are passed on at once; it may be a few more.
 const WORDS: usize = 1 << 14;
 /// How many such messages may wait for the thread.
 const WAITING: usize = 16;
@@ -68,8 +68,9 @@ impl HashThread {
 }
 
 impl BlockTruth {
-    /// Says what a block's number stands for from now on. Where a number gets another meaning, all do before any of
-    /// them is executed again: what was learned of the blocks that follow one another is forgotten with each.
+    /// Says what a block's number stands for from now on. Where one number gets another meaning, all numbers do
+    /// before any of them is executed again: each call forgets what was learned about which blocks follow one
+    /// another.
     pub(super) fn define(&self, number: u32, block: &Block) {
         let mut outgoing = self.0.borrow_mut();
         outgoing.words.extend([DEFINITION, number, block.len() as u32]);
@@ -156,7 +157,8 @@ struct HashedStream {
 /// A block, with what is known of the blocks that are executed after it.
 #[derive(Default)]
 struct HashedBlock {
-    /// The block alone, once it was executed often; and it with those in `ahead`, once they came often after it.
+    /// The hash run of the block alone, once it was executed often; and of the block with those in `ahead`, once
+    /// those came often after it.
     run: Option<Box<Run>>,
     path: Option<Box<Run>>,
     ahead: [u32; AHEAD],

@@ -1,4 +1,4 @@
-//! What the program has mapped: all that the process has, but for what is the emulator's own.
+//! What the program has mapped: all mappings of the process except the emulator's own.
 
 use std::{collections::HashSet, fs, sync::OnceLock};
 

@@ -1,7 +1,8 @@
 //! Instructions at which the clocks of threads meet.
 
-/// Whether threads hand something over by this instruction, or wait for it: a locked one, XCHG with memory, PAUSE. What
-/// comes after it in one thread is later than what came before it in another: the clocks of threads meet here.
+/// Whether threads hand something over by this instruction, or wait for it: a locked instruction, XCHG with memory,
+/// PAUSE. What comes after it in one thread is later than what came before it in another: the clocks of threads meet
+/// here.
 pub(super) fn meets_threads(instruction: &[u8]) -> bool {
     const LOCK: u8 = 0xf0;
     const REPEAT: u8 = 0xf3;

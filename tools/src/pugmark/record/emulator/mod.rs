@@ -71,15 +71,15 @@ struct Emulation<'a> {
     triggers: Rc<Triggers>,
     signals: Option<Signals>,
     started_at: SystemTime,
-    /// Since when all that is known has ended.
+    /// Since when all known processes and threads have ended.
     over_since: Option<Instant>,
 }
 
-/// A folder for the rings, which is removed in the end.
+/// A folder for the rings, which is removed at the end.
 struct Folder(PathBuf);
 
 impl Folder {
-    /// Its name was never used before: what is left of another recording's program must not report here.
+    /// Makes a folder whose name was never used before: a leftover program of another recording must not report here.
     fn new() -> io::Result<Self> {
         let memory = Path::new("/dev/shm");
         let base = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };
@@ -339,7 +339,8 @@ impl<'a> Emulation<'a> {
     fn add_thread(&mut self, ring: Ring) -> Result<(), RecordError> {
         let (pid, generation) = (ring.header().pid.load(Relaxed), ring.header().generation.load(Relaxed));
         let former = |thread: &Thread<'_>| thread.pid() == pid && thread.generation() != generation;
-        // If a thread of the process has executed this program, it has said so. What it was before that comes first.
+        // If a thread of the process has executed this program, it has reported that. What it was before that comes
+        // first.
         for number in 0..self.threads.len() {
             while former(&self.threads[number]) && self.read_thread(number)? {}
         }
@@ -363,7 +364,7 @@ impl<'a> Emulation<'a> {
     fn switch_of_starter(&mut self, ring: &Ring) -> Result<Switch, RecordError> {
         let header = ring.header();
         let (tid, start) = (header.starter.load(Relaxed), header.start.load(Relaxed));
-        // The number of a thread that has ended can be another one's.
+        // Another thread can have the number of a thread that has ended.
         let is_it = |thread: &Thread<'_>| {
             let own = thread.ring.header();
             own.tid.load(Relaxed) == tid && own.made.load(Relaxed) < header.made.load(Relaxed)
@@ -410,7 +411,7 @@ impl<'a> Emulation<'a> {
         Ok(read || ends)
     }
 
-    /// The thread that this one was before it executed the program that it is in.
+    /// The thread that this one was before it executed its present program.
     fn before(&self, number: usize) -> Option<usize> {
         let thread = &self.threads[number];
         (0..number).rev().find(|before| self.threads[*before].number() == thread.number())
@@ -492,7 +493,7 @@ impl<'a> Emulation<'a> {
 }
 
 impl Drop for Emulation<'_> {
-    /// Kills what is left.
+    /// Kills all processes that are left.
     fn drop(&mut self) {
         self.processes.iter().for_each(|process| process.ring.close());
         if self.ending.is_none() {

@@ -51,7 +51,7 @@ use wire::{Kind, Ring};
 /// How many arguments the recorder puts between the emulator and the program.
 pub const LEADING_ARGUMENTS: usize = 6;
 
-/// How long a visit to the kernel takes in ticks, as the recorder's hardware has it.
+/// How long a visit to the kernel takes in ticks; the same as in the recorder's model of the hardware.
 const KERNEL_TICKS: u64 = 1000;
 
 const PAGE: u64 = 4096;
@@ -279,7 +279,7 @@ impl PluginThread {
         unsafe { &*CLOCK.load(Relaxed) }.fetch_max(self.counted() + self.waited, Release);
     }
 
-    /// Puts the time forward to that of the thread that is farthest on.
+    /// Advances the time to that of the thread that is farthest ahead.
     fn follow_clock(&mut self) {
         // SAFETY: the file stays mapped.
         let latest = unsafe { &*CLOCK.load(Relaxed) }.load(Acquire);

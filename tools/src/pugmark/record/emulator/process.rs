@@ -15,14 +15,14 @@ pub(super) struct Process {
     pages: HashMap<u64, Rc<[u8]>>,
     /// The handlers of signals by the signal's number.
     handlers: HashMap<u32, u64>,
-    /// It has ended or executes another program: nothing more will be written.
+    /// Whether it has ended or executes another program: nothing more will be written.
     pub(super) over: bool,
     /// How many of the processes that it has forked were found.
     pub(super) children: u32,
 }
 
 impl Process {
-    /// `parent` is the process that it was forked from.
+    /// Makes a process; `parent` is the one that it was forked from.
     pub(super) fn new(ring: Ring, parent: Option<&Self>) -> Self {
         let inherited = ring.header().inherited.load(Relaxed) as usize;
         let (blocks, pages) = parent.map_or_else(Default::default, |parent| {

@@ -61,7 +61,7 @@ pub(super) struct Thread<'a> {
     held: Option<Held>,
     /// It will execute another program, unless something more comes.
     pub(super) executes: bool,
-    /// What it did before it executed its program has been added.
+    /// Whether what it did before it executed its program has been added.
     pub(super) followed: bool,
     /// How many more instructions are to be traced, of all threads together.
     budget: Rc<Cell<u64>>,
@@ -72,13 +72,13 @@ pub(super) struct Thread<'a> {
     pub(super) not_followed: Vec<String>,
 }
 
-/// What a thread did since a signal of which it is unknown where it has interrupted the program: after the last
-/// block, but that can lead to several places. The return from the handler tells.
+/// What a thread did since a signal, while it is unknown where the signal has interrupted the program: it was after
+/// the last block, but that block can lead to several places. The return from the handler tells.
 struct Held {
     items: VecDeque<Item>,
     /// How many handlers have not returned.
     depth: u32,
-    /// All have returned.
+    /// Whether all handlers have returned.
     returned: bool,
 }
 
@@ -354,7 +354,7 @@ impl<'a> Thread<'a> {
             }
             let at = block.ip(last);
             self.retire(&block, last, at)?;
-            // The emulator begins an instruction anew that it has to execute in another way.
+            // The emulator begins an instruction again that it has to execute in another way.
             if place != at {
                 self.deliver(DeliveryKind::Fault, PAGE_FAULT, at)?;
             }

@@ -45,7 +45,7 @@ pub enum Kind {
     Page,
     /// The program's file, what it was called when it was executed, and its arguments, each ended by a zero byte.
     Program,
-    /// Of the last block only this number of instructions began.
+    /// Only this number of instructions of the last block began.
     Partial,
     /// A signal's number, and the address of its handler (2 words), or 0. Definitions: one that a forked process
     /// inherited.
@@ -299,7 +299,7 @@ impl Ring {
         self.own
     }
 
-    /// Gives the room of what was taken back to the writer.
+    /// Returns to the writer the room of the words that were taken.
     pub fn release(&self) {
         self.header().tail.store(self.own, Release);
     }

@@ -9,12 +9,12 @@ use crate::pugmark::{
 enum CallPiece {
     Call(u64),
     Return,
-    /// At this address, and so many ticks long.
+    /// At this address, and this many ticks long.
     Insn(u64, u64),
     Off,
     On,
     Loss,
-    /// So many ticks pass.
+    /// This many ticks pass.
     Wait(u64),
 }
 use CallPiece::{Call, Insn, Loss, Off, On, Return, Wait};

@@ -138,7 +138,7 @@ fn a_counter_is_reloaded_from_its_register_and_the_next_record_follows() {
         m.write(RELOAD0, before(reload));
         m.write(SELECT0, INSTRUCTIONS);
         m.at.ip = 0x40_0000;
-        // So many events until the overflow, and one that is sampled.
+        // `period` events until the first overflow, `reload` until each later one, and one that is sampled each time.
         let expected: Vec<_> = (0..4).map(|n| 0x40_0000 + period + n * (reload + 1)).collect();
         for _ in 0..=expected[3] - 0x40_0000 {
             m.next(NOP);

@@ -88,7 +88,8 @@ pub fn execute<M: GuestMemory + ?Sized>(
     done?;
 
     if emulation == Emulation::MovSs || matches!(emulation, Emulation::PopSs(_)) {
-        // The second of two in a row opens no shadow, so that a guest cannot hold off interrupts with them forever.
+        // The second of two such instructions in a row opens no shadow, so that a guest cannot hold off interrupts
+        // with them forever.
         after.shadow = if cpu.shadow.is_none() { instruction.shadow() } else { None };
     } else if emulation == Emulation::Sti {
         after.shadow = instruction.shadow();

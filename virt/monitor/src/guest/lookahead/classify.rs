@@ -24,7 +24,7 @@ pub(super) struct Classification {
     pub(super) successors: Option<Successors>,
     /// Where an indirect branch of 64-bit code takes its target from, if that is known.
     pub(super) source: Option<Source>,
-    /// What it changes, in 64-bit code.
+    /// What the instruction changes, in 64-bit code.
     pub(super) effects: Effects,
     /// The kind of branch, if it is a branch.
     pub(super) branch: Option<BranchKind>,
@@ -193,7 +193,7 @@ impl ClassificationCache {
         Self { entries: vec![None; Self::ENTRIES].into() }
     }
 
-    /// Returns the class of the instruction at the start of `bytes`, of which `available` bytes have been read.
+    /// Returns the class of the instruction at the start of `bytes`; only the first `available` bytes have been read.
     pub(super) fn find(
         &self,
         rip: u64,

@@ -79,7 +79,7 @@ impl Effects {
         let mut stores = info.used_memory().iter().filter(|used| writes(used.access()));
         let store = match (stores.next(), stores.next()) {
             (None, _) => Store::None,
-            // What a string instruction writes that repeats has no size.
+            // The memory that a repeating string instruction writes has no fixed size.
             (Some(used), None) => store(used, instruction),
             _ => Store::Unknown,
         };

@@ -13,14 +13,14 @@ use crate::guest::cpu::Cpu;
 use crate::guest::memory::GuestMemory;
 use crate::guest::paging::Tlb;
 
-/// Stretches by the address that they begin at. Two that share a slot are found anew each time.
+/// Stretches by the address that they begin at. Two stretches that share a slot are searched again each time.
 pub(super) struct KnownStretches {
     /// [`Self::SLOTS`] slots.
     slots: Box<[Option<Box<Stretch>>]>,
 }
 
 impl KnownStretches {
-    /// Some kilobytes each.
+    /// The number of slots. A stretch takes some kilobytes.
     const SLOTS: usize = 512;
 
     pub(super) fn new() -> Self {
@@ -33,7 +33,7 @@ impl KnownStretches {
 }
 
 impl Lookahead {
-    /// Takes out the stretch that was kept for an address; any other one, if there is none. Pass it to
+    /// Takes out the stretch that was kept for an address, or any other stretch if none was kept. Pass it to
     /// [`Lookahead::stretch`].
     pub fn take_stretch(&mut self, rip: u64) -> Box<Stretch> {
         self.known.slot(rip).take().unwrap_or_default()

@@ -23,9 +23,9 @@ pub(super) struct Prediction {
     rsp: Option<u64>,
     writes: [Write; Self::MAX],
     count: usize,
-    /// Memory may have been written anywhere before `writes`.
+    /// Whether memory may have been written anywhere before `writes`.
     is_blind: bool,
-    /// Nobody else writes memory.
+    /// Whether nobody else writes memory.
     alone: bool,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Prediction {
 struct Write {
     address: u64,
     len: u8,
-    /// The value, if it is a return address.
+    /// The value that was written, if it is a return address.
     value: Option<u64>,
 }
 
@@ -42,7 +42,7 @@ impl Prediction {
     /// Maximum number of writes that are remembered.
     const MAX: usize = 32;
 
-    /// Nothing has executed. `alone`: nobody else writes memory meanwhile.
+    /// The state before anything has executed. `alone`: nobody else writes memory meanwhile.
     pub(super) const fn new(cpu: &Cpu, alone: bool) -> Self {
         let nothing = Write { address: 0, len: 0, value: None };
         let rsp = Some(cpu.gpr[Gpr::Rsp as usize]);
@@ -80,7 +80,7 @@ impl Prediction {
         match instruction.classification.source? {
             Source::Register(number) => self.register(cpu, number),
             Source::Memory(address) => {
-                // Only a stack belongs to one processor alone.
+                // Only a stack is private to one processor.
                 let is_shared = address.base != Base::Register(RSP) && !self.alone;
                 let address = (!is_shared).then(|| self.address(cpu, instruction.rip(), address))??;
                 self.read(cpu, memory, address)

@@ -21,9 +21,9 @@ pub struct Stretch {
     run_count: usize,
     /// The limits that it was found under, at most [`Self::MAX`] instructions.
     pub(super) limits: StretchLimits,
-    /// One of the instructions is an indirect branch, whose target was predicted.
+    /// Whether one of the instructions is an indirect branch, whose target was predicted.
     pub(super) is_predicted: bool,
-    /// Where execution goes after the last instruction, if it did not leave before.
+    /// Where execution goes after the last instruction, if it did not leave the stretch before.
     pub(super) end: u64,
     /// One bit for some of the bits of each instruction's RIP: most addresses are seen at once not to be in the
     /// stretch.
@@ -105,8 +105,9 @@ impl Stretch {
         self.instructions().iter().map(|instruction| instruction.address)
     }
 
-    /// Returns the index of the first instruction of which it is unknown whether it executed as it was found, and that
-    /// of the next one to execute if it is no longer in memory as it was found. `executed` instructions have executed.
+    /// Returns the index of the first instruction that is no longer in memory as it was found. Only the first
+    /// `executed` instructions, which have executed, and the next one to execute count. Whether the instruction at
+    /// the index executed as it was found is not known.
     ///
     /// If another processor has put an INT3 in an instruction's place, the instruction executed before that: INT3 would
     /// have ended the stretch.
@@ -199,7 +200,8 @@ pub struct StretchLimits {
     pub instructions: usize,
     /// It may continue after a branch.
     pub through_branches: bool,
-    /// Nobody else writes memory meanwhile, so that what is in memory before the stretch is there when it is read.
+    /// Whether nobody else writes memory meanwhile, so that what is in memory before the stretch is there when it is
+    /// read.
     pub alone: bool,
 }
 
@@ -207,7 +209,8 @@ impl Lookahead {
     /// Fills `stretch` with instructions that execute one after the other, beginning with `first`, which
     /// [`Lookahead::next`] has just returned.
     ///
-    /// If `stretch` is that stretch already, it is only looked at whether it still is.
+    /// If `stretch` already begins there, its code and its predictions are only checked, and it is found again if
+    /// they have changed.
     ///
     /// Returns false if nothing would be gained, or if the guest would notice: it steps itself, uses breakpoints, or
     /// has just returned to an instruction with RF set. The content of `stretch` has no meaning then.

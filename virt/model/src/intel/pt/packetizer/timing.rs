@@ -77,7 +77,7 @@ impl PacketClock {
         Some(Packet::Mtc(Mtc { ctc: ctc as u8 }))
     }
 
-    /// Whether so many MTCs in a row were dropped that their eight bits, in the next one, no longer say how many.
+    /// Whether too many MTCs in a row were dropped for the eight bits of the next one to say how many.
     ///
     /// Source: SDM vol. 3, Intel Processor Trace, "Mini Time Counter (MTC) Packet": a decoder finds out from the next
     /// MTC how many were dropped, and more than 256 in a row are not to be expected.

@@ -183,7 +183,7 @@ fn nothing_but_the_stack_is_read_ahead_where_others_write_memory() {
 
 #[test]
 fn after_more_writes_than_are_remembered_memory_is_unknown() {
-    // PUSH RAX so often, then ADD RSP.
+    // PUSH RAX this many times, then ADD RSP.
     for (pushes, is_known) in [(31_u8, true), (32, true), (33, false)] {
         let mut code = std::vec![0x50; usize::from(pushes)];
         let bytes = u32::from(pushes) * 8;

@@ -177,7 +177,7 @@ fn goes_through_direct_branches_and_leaves_at_exits() {
 
 #[test]
 fn what_repeats_is_the_first_or_not_there() {
-    // REP MOVSB alone, before other instructions, twice, in a loop; MOVSB; REP OUTSB.
+    // REP MOVSB: alone, before other instructions, twice, in a loop. Then MOVSB, and REP OUTSB.
     let rows: [(&[u8], &[u8]); 6] = [
         (&[0xf3, 0xa4], &[2]),
         (&[0xf3, 0xa4, 0x90], &[2, 1]),
