@@ -172,8 +172,8 @@
 //!     // still on its way.
 //!     let (stopped, log) = SLOT.stop(|tracer, _| tracer.stop())??;
 //!     assert!(stopped.loss.is_none() && log.gaps == 0, "{}", stopped.loss);
-//!     // What the sink has not taken would still be in the buffer: here nothing. `stretches` has it as a decoder
-//!     // takes it.
+//!     // Bytes that the sink had not taken would still be in the buffer; here there are none. `stretches` returns
+//!     // them in the order in which a decoder reads them.
 //!     // A sink that decodes is `PtDecoder`; `config.for_decoder(capabilities)` configures its decoder.
 //!     assert!(stopped.trace.is_empty() && stopped.trace.stretches().next().is_none());
 //!     Ok(())

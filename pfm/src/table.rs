@@ -2,9 +2,9 @@
 
 mod text;
 
-use text::Text;
 use bitflags::bitflags;
 use core::{cmp::Ordering, fmt, iter};
+use text::Text;
 
 include!(concat!(env!("OUT_DIR"), "/tables.rs"));
 

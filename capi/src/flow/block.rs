@@ -14,7 +14,7 @@ pub struct PtBlock {
     pub(crate) insns: u16,
     pub(crate) raw: [u8; 15],
     pub(crate) size: u8,
-    /// As those of an instruction.
+    /// The same flags as those of an instruction.
     pub(crate) flags: u16,
 }
 

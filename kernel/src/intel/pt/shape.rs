@@ -16,7 +16,7 @@ impl Shape {
     /// No region yet.
     pub(crate) const EMPTY: Self = Self { first: 0, counts: [0; SIZES] };
 
-    /// So many regions of one size, which may be any.
+    /// `regions` regions of one size, which may be any.
     pub(crate) const fn equal(bytes: u64, regions: u32) -> Self {
         let mut counts = [0; SIZES];
         counts[0] = regions;

@@ -267,7 +267,7 @@ impl Verify {
     }
 }
 
-/// A row in which so much was right.
+/// The result of a row that was right, with what was `compared` in it.
 fn verified(
     row: &Row,
     compared: u64,

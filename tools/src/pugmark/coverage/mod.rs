@@ -44,7 +44,7 @@ pub struct CoverageOptions {
     /// functions, blocks, lines, edges, drcov, lcov, or afl: 65536 counts
     #[arg(short, long, value_enum, default_value_t = CoverageFormat::Functions, hide_possible_values = true)]
     format: CoverageFormat,
-    /// Of this ELF file, not of the recorded program; its address is found by comparing bytes, unless BASE gives it
+    /// Of this ELF file, not the recorded program; its address is found from its bytes, or is BASE
     #[arg(long, value_name = "FILE[:BASE]")]
     of: Option<String>,
     /// Compare with this trace: + is what only it has executed, - what only the last argument has

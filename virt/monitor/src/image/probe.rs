@@ -26,7 +26,7 @@ const CONTROL: u64 = 1 << 0 | 1 << 2 | 1 << 3 | 1 << 8 | 1 << 13;
 /// An entry of a ToPA table: it leads to a table, the last one; tracing stops when its region is full.
 const END: u64 = 1 << 0;
 const STOP: u64 = 1 << 4;
-/// How many different addresses with code can be recorded.
+/// The number of slots in the table of addresses with recorded code.
 const SLOTS: usize = 1 << 19;
 /// WRMSR.
 const WRMSR: &[u8] = &[0x0f, 0x30];
