@@ -42,7 +42,7 @@ pub(crate) fn api(options: &ApiOptions) -> Result<()> {
         }
     }
     println!("{} lists, in {:.1} s", LIBRARIES.len(), begin.elapsed().as_secs_f64());
-    ensure!(wrong.is_empty(), "{wrong}`cargo xtask api --write` writes the lists anew");
+    ensure!(wrong.is_empty(), "{wrong}`cargo xtask api --write` rewrites the lists");
     Ok(())
 }
 
@@ -146,7 +146,7 @@ mod tests {
                 Made::No(reason) => return eprintln!("skipped: {reason}"),
             }
         }
-        assert!(wrong.is_empty(), "{wrong}`cargo xtask api --write` writes the lists anew");
+        assert!(wrong.is_empty(), "{wrong}`cargo xtask api --write` rewrites the lists");
     }
 
     #[test]

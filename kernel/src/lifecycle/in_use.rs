@@ -1,8 +1,7 @@
 //! Other owners of a unit, and other units that exclude it.
 
-use crate::intel::pebs::Counter;
-use crate::msr::RtitCtl;
 use crate::msr::amd::{IbsFetchCtl, IbsOpCtl};
+use crate::msr::{Counter, RtitCtl};
 use core::fmt;
 
 /// Another owner uses the unit, or a unit that excludes it.

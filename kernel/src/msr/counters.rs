@@ -4,6 +4,25 @@
 //! Architectural MSRs". Scope: logical processor.
 
 use bitflags::bitflags;
+use core::fmt;
+
+/// A counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counter {
+    /// IA32_PMCx.
+    General(u8),
+    /// IA32_FIXED_CTRx.
+    Fixed(u8),
+}
+
+impl fmt::Display for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::General(n) => write!(f, "general-purpose counter {n}"),
+            Self::Fixed(n) => write!(f, "fixed-function counter {n}"),
+        }
+    }
+}
 
 bitflags! {
     /// IA32_PERF_CAPABILITIES (`0x345`): exists with `CPUID.1:ECX[15]` (PDCM). Read only.

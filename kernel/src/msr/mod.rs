@@ -35,7 +35,7 @@ macro_rules! values {
 }
 
 pub mod amd;
-mod counters;
+pub(crate) mod counters;
 mod debug;
 mod ds;
 mod lbr;
@@ -48,8 +48,8 @@ mod vmx;
 use core::fmt;
 
 pub(crate) use counters::{
-    FixedCtrCtrl, GlobalCtrl, Ia32PerfEvtSel, PebsDataCfg, PebsEnable, PerfCapabilities, fixed_counter,
-    full_width_pmc, pmc, reload_fixed_counter, reload_pmc,
+    Counter, FixedCtrCtrl, GlobalCtrl, Ia32PerfEvtSel, PebsDataCfg, PebsEnable, PerfCapabilities,
+    fixed_counter, full_width_pmc, pmc, reload_fixed_counter, reload_pmc,
 };
 pub(crate) use debug::{DebugCtl, DebugCtlLayout, DebugFlags};
 pub(crate) use ds::DsAreaBase;

@@ -1,6 +1,5 @@
 //! Which branches are recorded, checked before any register is written.
 
-use crate::intel::ds::{BufferMode, DsCapabilities};
 use crate::msr::DebugFlags;
 use core::fmt;
 
@@ -32,15 +31,15 @@ impl BtsConfig {
         Self { user, ..self }
     }
 
-    /// Returns the bits of the control register for a buffer of this mode.
+    /// Returns the bits of the control register; `interrupts`: the buffer requests PMIs.
     ///
     /// # Errors
     ///
     /// This processor does not support the configuration.
     pub(crate) fn check(
         &self,
-        capabilities: &DsCapabilities,
-        mode: BufferMode,
+        capabilities: BtsCapabilities,
+        interrupts: bool,
     ) -> Result<DebugFlags, BtsRefusal> {
         if !capabilities.bts {
             return Err(BtsRefusal::Unavailable);
@@ -56,7 +55,7 @@ impl BtsConfig {
         if !all_levels && !capabilities.cpl_qualified {
             return Err(BtsRefusal::CplQualified);
         }
-        if let BufferMode::Interrupt { .. } = mode {
+        if interrupts {
             control |= DebugFlags::BTINT;
         }
         Ok(control)
@@ -67,6 +66,15 @@ impl Default for BtsConfig {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// What the processor can record of branches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BtsCapabilities {
+    /// Branches can be stored.
+    pub(crate) bts: bool,
+    /// Privilege levels can be excluded: `CPUID.1:ECX[4]`.
+    pub(crate) cpl_qualified: bool,
 }
 
 /// Why branches cannot be recorded as requested.
@@ -92,55 +100,42 @@ impl core::error::Error for BtsRefusal {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::intel::ds::DsLayout;
-    use crate::lifecycle::Missing;
     use crate::msr::DebugCtlLayout;
 
-    fn capabilities() -> DsCapabilities {
-        DsCapabilities {
-            control: DebugCtlLayout::Ia32,
-            layout: DsLayout::Bits64,
-            cpl_qualified: true,
-            bts: true,
-            pebs: Err(Missing::PerfCapabilities),
-            processor_trace: false,
-            global_status: true,
-            linear_address_bits: 48,
-        }
-    }
+    const CAPABILITIES: BtsCapabilities = BtsCapabilities { bts: true, cpl_qualified: true };
 
     #[test]
     fn the_flags_are_the_manuals_table() {
         let all = BtsConfig::new();
-        // (configuration, mode, IA32_DEBUGCTL)
+        // (configuration, interrupts, IA32_DEBUGCTL)
         let table = [
-            (all, BufferMode::Circular, 0xc0),
-            (all, BufferMode::INTERRUPT, 0x1c0),
-            (all.user(false), BufferMode::Circular, 0x4c0),
-            (all.user(false), BufferMode::INTERRUPT, 0x5c0),
-            (all.os(false), BufferMode::Circular, 0x2c0),
-            (all.os(false), BufferMode::INTERRUPT, 0x3c0),
-            (all.os(false).user(false), BufferMode::Circular, 0x6c0),
-            (all.os(false).user(false), BufferMode::INTERRUPT, 0x7c0),
+            (all, false, 0xc0),
+            (all, true, 0x1c0),
+            (all.user(false), false, 0x4c0),
+            (all.user(false), true, 0x5c0),
+            (all.os(false), false, 0x2c0),
+            (all.os(false), true, 0x3c0),
+            (all.os(false).user(false), false, 0x6c0),
+            (all.os(false).user(false), true, 0x7c0),
         ];
-        for (config, mode, bits) in table {
-            let control = config.check(&capabilities(), mode).unwrap();
-            assert_eq!(DebugCtlLayout::Ia32.bits(control), bits, "{config:?} {mode:?}");
+        for (config, interrupts, bits) in table {
+            let control = config.check(CAPABILITIES, interrupts).unwrap();
+            assert_eq!(DebugCtlLayout::Ia32.bits(control), bits, "{config:?} {interrupts}");
         }
     }
 
     #[test]
     fn refuses_what_is_not_there() {
         let all = BtsConfig::new();
-        let plain = DsCapabilities { cpl_qualified: false, ..capabilities() };
-        let absent = DsCapabilities { bts: false, ..capabilities() };
+        let plain = BtsCapabilities { cpl_qualified: false, ..CAPABILITIES };
+        let absent = BtsCapabilities { bts: false, ..CAPABILITIES };
         let table = [
-            (all, absent, BufferMode::Circular, BtsRefusal::Unavailable),
-            (all.os(false), plain, BufferMode::Circular, BtsRefusal::CplQualified),
-            (all.user(false), plain, BufferMode::Circular, BtsRefusal::CplQualified),
+            (all, absent, BtsRefusal::Unavailable),
+            (all.os(false), plain, BtsRefusal::CplQualified),
+            (all.user(false), plain, BtsRefusal::CplQualified),
         ];
-        for (config, capabilities, mode, refusal) in table {
-            assert_eq!(config.check(&capabilities, mode), Err(refusal));
+        for (config, capabilities, refusal) in table {
+            assert_eq!(config.check(capabilities, false), Err(refusal));
         }
     }
 }

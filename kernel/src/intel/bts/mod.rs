@@ -1,8 +1,7 @@
 //! Intel's branch trace store (BTS): which branches are recorded, and the register that enables the recording. The
-//! records go into a DS save area, see [`ds`](crate::intel::ds).
+//! records go into a DS save area, see [`ds`](crate::intel::ds), which can also send branches as messages instead.
 
 mod config;
-mod messages;
 
+pub(crate) use config::BtsCapabilities;
 pub use config::{BtsConfig, BtsRefusal};
-pub use messages::{MessageSession, Messages};

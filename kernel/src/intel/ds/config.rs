@@ -1,7 +1,7 @@
 //! What the debug store records, checked before any register is written.
 
 use super::{AreaError, BufferMode, DsArea, DsCapabilities, Half, LinearMemory};
-use crate::intel::bts::{BtsConfig, BtsRefusal};
+use crate::intel::bts::{BtsCapabilities, BtsConfig, BtsRefusal};
 use crate::intel::pebs::{PebsConfig, PebsRefusal, Program};
 use crate::lifecycle::Missing;
 use crate::msr::{ApicBase, DebugFlags};
@@ -52,8 +52,10 @@ impl DsConfig {
         let mut recording = CheckedDs { control: None, program: None };
         if let Some(bts) = &self.bts {
             let mode = mode(Half::Bts)?;
-            interrupts |= mode != BufferMode::Circular;
-            recording.control = Some(bts.check(capabilities, mode).map_err(DsRefusal::Bts)?);
+            interrupts = mode != BufferMode::Circular;
+            let &DsCapabilities { bts: available, cpl_qualified, .. } = capabilities;
+            let able = BtsCapabilities { bts: available, cpl_qualified };
+            recording.control = Some(bts.check(able, interrupts).map_err(DsRefusal::Bts)?);
         }
         if let Some(pebs) = &self.pebs {
             let capabilities = capabilities.pebs.map_err(DsRefusal::NoPebs)?;

@@ -61,7 +61,7 @@ impl DsCapabilities {
             true => DsLayout::Bits64,
             false => DsLayout::Bits32,
         };
-        let pebs = PebsCapabilities::detect(&id, off, layout, msr)?;
+        let pebs = PebsCapabilities::detect(&id, off, layout == DsLayout::Bits64, msr)?;
         if !bts && let Err(pebs) = pebs {
             return Err(Absent::NothingToStore { misc_enable: off, pebs });
         }

@@ -1,7 +1,7 @@
 //! The sizes of the DS save area's buffers, and their division into records: arithmetic only.
 
 use super::DsCapabilities;
-use crate::intel::pebs::Groups;
+use crate::intel::pebs::{Groups, NoSuchRecord};
 use crate::lifecycle::Missing;
 use core::fmt;
 
@@ -45,7 +45,7 @@ impl AreaPlan {
             if plan.mode == BufferMode::Circular {
                 return Err(PlanError::PebsIsNotCircular);
             }
-            Ok((plan, Division::of(&plan, groups.record_bytes(format)?)?))
+            Ok((plan, Division::of(&plan, groups.record_bytes(format).map_err(PlanError::of)?)?))
         });
         match (bts, pebs.transpose()?) {
             (None, None) => Err(PlanError::NoBuffer),
@@ -168,6 +168,16 @@ pub enum PlanError {
     },
     /// No buffer was requested.
     NoBuffer,
+}
+
+impl PlanError {
+    /// Why a buffer cannot be divided into such records.
+    const fn of(record: NoSuchRecord) -> Self {
+        match record {
+            NoSuchRecord::FixedFormat => Self::FixedFormat,
+            NoSuchRecord::Branches(branches) => Self::Branches { branches },
+        }
+    }
 }
 
 impl fmt::Display for PlanError {

@@ -3,9 +3,8 @@
 use super::config::CheckedDs;
 use super::running::DsRunning;
 use super::session::DsSession;
-use super::{DsArea, DsCapabilities, DsConfig, DsRefusal, LinearMemory};
+use super::{DsArea, DsCapabilities, DsConfig, DsRefusal, LinearMemory, MessageSession, Messages};
 use crate::cpuid::CpuIdReader;
-use crate::intel::bts::{MessageSession, Messages};
 use crate::intel::pebs::Program;
 use crate::lifecycle::{Absent, InUse, NotStarted, StartError};
 use crate::msr::{

@@ -1,7 +1,6 @@
 //! Detects PEBS and what it can do.
 
 use super::{GENERAL, PreciseEvent, PreciseEvents};
-use crate::intel::ds::DsLayout;
 use crate::lifecycle::Missing;
 use crate::msr::{FixedCtrCtrl, GeneralProtection, MiscEnable, Msr, PerfCapabilities, TypedMsr};
 use pugmark_decoder_core::pebs::Format;
@@ -42,11 +41,12 @@ impl PebsCapabilities {
         self.precise.counters(event) & there
     }
 
-    /// Detects PEBS; returns `Ok(Err(_))` if there is none. Reads only registers that CPUID announces.
+    /// Detects PEBS; returns `Ok(Err(_))` if there is none. Reads only registers that CPUID announces. `wide_fields`:
+    /// the DS save area has fields of 8 bytes.
     pub(crate) fn detect<R: CpuIdReader>(
         id: &CpuId<R>,
         misc_enable: MiscEnable,
-        layout: DsLayout,
+        wide_fields: bool,
         msr: &mut impl Msr,
     ) -> Result<Result<Self, Missing>, GeneralProtection> {
         if misc_enable.contains(MiscEnable::PEBS_UNAVAILABLE) {
@@ -59,7 +59,7 @@ impl PebsCapabilities {
         if !features.has_pdcm() {
             return Ok(Err(Missing::PerfCapabilities));
         }
-        if layout == DsLayout::Bits32 {
+        if !wide_fields {
             return Ok(Err(Missing::WideRecords));
         }
         let info = id.get_performance_monitoring_info();
@@ -150,9 +150,9 @@ mod tests {
         let mut msr = FakeMsr::new();
         msr.set(0x345, row.capabilities);
         let misc_enable = MiscEnable::from_bits_retain(row.misc_enable);
-        let layout = if row.ecx & 1 << 2 != 0 { DsLayout::Bits64 } else { DsLayout::Bits32 };
+        let wide_fields = row.ecx & 1 << 2 != 0;
         let id = CpuId::with_cpuid_reader(cpuid);
-        let found = PebsCapabilities::detect(&id, misc_enable, layout, &mut msr);
+        let found = PebsCapabilities::detect(&id, misc_enable, wide_fields, &mut msr);
         let reads: &[u32] = if row.ecx >> 15 & 1 == 1 { &[0x345] } else { &[] };
         assert!(reads.starts_with(&msr.reads), "only registers that are there are read");
         found.unwrap()

@@ -1,6 +1,6 @@
 //! Which counters sample, and how often.
 
-use super::{FIXED, GENERAL, PebsCapabilities};
+use super::{Counter, FIXED, GENERAL, PebsCapabilities};
 use crate::msr::Ia32PerfEvtSel;
 use core::fmt;
 
@@ -35,15 +35,6 @@ impl PreciseEvent {
     pub const BR_INST_RETIRED: Self = Self { select: 0xc4, umask: 0 };
     /// BR_INST_RETIRED.ALL_BRANCHES_PEBS: retired branches, as they sample from Sandy Bridge to Skylake.
     pub const BR_INST_RETIRED_PEBS: Self = Self { select: 0xc4, umask: 4 };
-}
-
-/// A counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counter {
-    /// IA32_PMCx.
-    General(u8),
-    /// IA32_FIXED_CTRx.
-    Fixed(u8),
 }
 
 impl PebsConfig {
@@ -216,15 +207,6 @@ pub enum PebsRefusal {
         /// The number of records that may be stored.
         needed: u64,
     },
-}
-
-impl fmt::Display for Counter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::General(n) => write!(f, "general-purpose counter {n}"),
-            Self::Fixed(n) => write!(f, "fixed-function counter {n}"),
-        }
-    }
 }
 
 impl fmt::Display for PebsRefusal {

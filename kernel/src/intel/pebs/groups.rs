@@ -1,6 +1,5 @@
 //! The groups of fields in an adaptive PEBS record.
 
-use crate::intel::ds::PlanError;
 use crate::msr::PebsDataCfg;
 use pugmark_decoder_core::pebs::{Format, SampledBranch};
 
@@ -44,13 +43,17 @@ impl Groups {
     }
 
     /// Returns the size of a record in `format`.
-    pub(crate) fn record_bytes(self, format: Format) -> Result<u64, PlanError> {
+    ///
+    /// # Errors
+    ///
+    /// There is no such record.
+    pub(crate) fn record_bytes(self, format: Format) -> Result<u64, NoSuchRecord> {
         let least = format.least_bytes() as u64;
         if format != Format::Adaptive && self != Self::BASIC {
-            return Err(PlanError::FixedFormat);
+            return Err(NoSuchRecord::FixedFormat);
         }
         if self.branches > MOST_BRANCHES {
-            return Err(PlanError::Branches { branches: self.branches });
+            return Err(NoSuchRecord::Branches(self.branches));
         }
         let groups = [(self.memory, MEMORY_BYTES), (self.registers, REGISTERS_BYTES), (self.xmm, XMM_BYTES)];
         let sizes = groups.into_iter().filter(|(there, _)| *there).map(|(_, bytes)| bytes);
@@ -67,6 +70,15 @@ impl Groups {
         let entries = u64::from(self.branches.saturating_sub(1)) << 24;
         cfg.union(PebsDataCfg::from_bits_retain(entries))
     }
+}
+
+/// Why a record cannot have these groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoSuchRecord {
+    /// The format has no selectable groups.
+    FixedFormat,
+    /// No processor has this many last branch records.
+    Branches(u8),
 }
 
 /// The maximum number of last branch records that a processor has.
@@ -127,9 +139,9 @@ mod tests {
             (Format::Time, 200),
         ] {
             assert_eq!(Groups::BASIC.record_bytes(format), Ok(bytes));
-            assert_eq!(memory.record_bytes(format), Err(PlanError::FixedFormat));
+            assert_eq!(memory.record_bytes(format), Err(NoSuchRecord::FixedFormat));
         }
         let many = Groups::BASIC.branches(33);
-        assert_eq!(many.record_bytes(Format::Adaptive), Err(PlanError::Branches { branches: 33 }));
+        assert_eq!(many.record_bytes(Format::Adaptive), Err(NoSuchRecord::Branches(33)));
     }
 }

@@ -12,9 +12,11 @@ mod program;
 mod samples;
 mod traced;
 
+pub use crate::msr::counters::Counter;
 pub use capabilities::PebsCapabilities;
-pub use config::{Counter, PebsConfig, PebsRefusal, PreciseEvent};
+pub use config::{PebsConfig, PebsRefusal, PreciseEvent};
 pub use groups::Groups;
+pub(crate) use groups::NoSuchRecord;
 pub(crate) use precise::PreciseEvents;
 pub use samples::{Item, Samples};
 pub use traced::{TracedPebsConfig, TracedPebsRefusal, TracedPebsRunning, TracedPebsSession, TracedPebsUnit};

@@ -12,7 +12,6 @@
 
 use super::{Groups, PebsCapabilities, PebsConfig, PebsRefusal, Program};
 use crate::cpuid::CpuIdReader;
-use crate::intel::ds::DsLayout;
 use crate::lifecycle::{
     self, Absent, Halted, Missing, NotBacked, NotStarted, Recording, Sealed, Serve, Source, StartError,
 };
@@ -50,7 +49,7 @@ impl<M: Msr> TracedPebsUnit<M> {
         }
         let misc_enable: MiscEnable = msr.read()?;
         // The layout is that of records in memory, which are not used.
-        let capabilities = PebsCapabilities::detect(&id, misc_enable, DsLayout::Bits64, &mut msr)??;
+        let capabilities = PebsCapabilities::detect(&id, misc_enable, true, &mut msr)??;
         if !id.get_extended_feature_info().is_some_and(|features| features.has_processor_trace()) {
             return Err(Missing::ProcessorTrace.into());
         }

@@ -91,8 +91,7 @@ impl Vcpu {
     }
 
     /// Prints how many instructions an entry into the stepped guest executed on average: stepping costs what its
-    /// entries
-    /// cost.
+    /// entries cost.
     fn report_steps(&self) {
         let Self { stepped, stepping_entries, .. } = *self;
         let Some(tenths) = (stepped * 10).checked_div(stepping_entries) else { return };

@@ -1,6 +1,6 @@
 //! Branch trace messages on the bus, without memory.
 
-use crate::intel::ds::{DsRefusal, DsUnit};
+use super::{DsRefusal, DsUnit};
 use crate::lifecycle::{Recording, Running, Sealed, StartError};
 use crate::msr::{DebugFlags, GeneralProtection, Msr};
 
