@@ -110,6 +110,12 @@ fn visits(
                 return Err(format!("graph of {words} words, {what}: {seen:?} instead of {counters:?}"));
             }
         }
+        // A sink that takes no blocks has a walk of its own.
+        if edges_of::<false>(trace, image, config, &mut graph)
+            != edges_of::<true>(trace, image, config, &mut graph)
+        {
+            return Err(format!("graph of {words} words: other edges without blocks"));
+        }
     }
     Ok(())
 }
@@ -145,6 +151,36 @@ fn visits_in_parts<const FILLS: bool>(
         }
     }
     Ok((sink.steps, decoder.counters()))
+}
+
+/// The edges of a trace, for a sink that takes blocks as well or does not.
+fn edges_of<const BLOCKS: bool>(
+    trace: &[u8],
+    image: Image<'_>,
+    config: Config<'_>,
+    graph: &mut Graph<'_>,
+) -> Vec<u16> {
+    let mut decoder = BlockDecoder::with_config(trace, image, config);
+    let mut sink = Edges::<BLOCKS>(vec![]);
+    while decoder.resync().is_some() {
+        // Errors are compared elsewhere.
+        let _: Result<(), Error> = decoder.visit(graph, &mut sink);
+    }
+    sink.0
+}
+
+/// Collects edges.
+struct Edges<const BLOCKS: bool>(Vec<u16>);
+
+impl<const BLOCKS: bool> ExecutionSink for Edges<BLOCKS> {
+    const BLOCKS: bool = BLOCKS;
+    const EDGES: bool = true;
+
+    fn edge(&mut self, edge: u16) {
+        self.0.push(edge);
+    }
+
+    fn event(&mut self, _: &Event) {}
 }
 
 /// Collects the steps of a visit.
