@@ -220,7 +220,8 @@ impl<'a> Comparison<'a> {
             }
             ensure!(
                 is_before(self),
-                "instruction {} of the truth, at {:#x}, was executed by the monitor, and the guest was elsewhere: {:x?}",
+                "instruction {} of the truth, at {:#x}, was executed by the monitor, and the guest was \
+                 elsewhere: {:x?}",
                 self.index,
                 record.rip,
                 self.place
