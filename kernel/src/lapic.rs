@@ -3,7 +3,7 @@
 //! Source: SDM vol. 3, Advanced Programmable Interrupt Controller, "Local Vector Table" and "x2APIC Register Address
 //! Space".
 
-use crate::msr::{GeneralProtection, Msr, Register, TypedMsr};
+use crate::msr::{GeneralProtection, Msr, Register, RegisterValue, TypedMsr};
 use core::ptr::NonNull;
 
 /// The local APIC of one logical processor, reduced to what the driver uses: the LVT Performance Monitoring entry, and
@@ -232,9 +232,21 @@ impl SpuriousVector {
     }
 }
 
+impl RegisterValue for SpuriousVector {
+    fn from_bits(bits: u64) -> Self {
+        Self(bits as u32)
+    }
+
+    fn to_bits(self) -> u64 {
+        u64::from(self.0)
+    }
+}
+
 impl Register for SpuriousVector {
     const ADDRESS: u32 = 0x80f;
+}
 
+impl RegisterValue for LvtPc {
     fn from_bits(bits: u64) -> Self {
         Self(bits as u32)
     }
@@ -246,14 +258,6 @@ impl Register for SpuriousVector {
 
 impl Register for LvtPc {
     const ADDRESS: u32 = 0x834;
-
-    fn from_bits(bits: u64) -> Self {
-        Self(bits as u32)
-    }
-
-    fn to_bits(self) -> u64 {
-        u64::from(self.0)
-    }
 }
 
 #[cfg(test)]

@@ -183,7 +183,7 @@ fn nothing_is_sampled_while_no_trace_runs_or_as_the_processor_cannot() {
     // Whether a trace runs, the configuration, the refusal.
     let four = PebsConfig::new().general(4, PreciseEvent::INST_RETIRED, 100);
     for (traced, config, refusal) in [
-        (false, TracedPebsConfig::new(each(100)), TracedPebsRefusal::TraceOff(RtitCtl::empty())),
+        (false, TracedPebsConfig::new(each(100)), TracedPebsRefusal::NotTraced(RtitCtl::empty())),
         (
             true,
             TracedPebsConfig::new(PebsConfig::new()),

@@ -4,7 +4,7 @@
 //! x2APIC "x2APIC Register Address Space".
 
 use crate::lapic::{X2Apic, XApic};
-use crate::msr::{GeneralProtection, Msr};
+use crate::msr::{GeneralProtection, Msr, RegisterAt, TypedMsr};
 use core::fmt;
 
 /// The extended local vector table of one logical processor.
@@ -178,19 +178,25 @@ unsafe impl ExtendedLvt for XApic {
     }
 }
 
+/// The extended APIC feature register in x2APIC mode. Source: APM vol. 2, Advanced Programmable Interrupt Controller
+/// (APIC), "x2APIC Register Address Space".
+const FEATURE: RegisterAt = RegisterAt::new(0x840);
+/// The first entry of the extended LVT in x2APIC mode. Source: as [`FEATURE`].
+const ENTRIES: RegisterAt = RegisterAt::new(0x850);
+
 // SAFETY: the MSRs are the feature register and the extended LVT of the processor whose MSRs these are.
 unsafe impl<M: Msr> ExtendedLvt for X2Apic<M> {
     fn count(&mut self) -> Result<u8, GeneralProtection> {
-        Ok((self.msr.rdmsr(0x840)? >> 16) as u8)
+        Ok((self.msr.read_at(FEATURE)? >> 16) as u8)
     }
 
     fn entry(&mut self, n: u8) -> Result<LvtEntry, GeneralProtection> {
-        Ok(LvtEntry(self.msr.rdmsr(0x850 + u32::from(n))? as u32))
+        Ok(LvtEntry(self.msr.read_at(ENTRIES.plus(n.into()))? as u32))
     }
 
     unsafe fn set_entry(&mut self, n: u8, entry: LvtEntry) -> Result<(), GeneralProtection> {
         // SAFETY: the caller promises a legal routing; the processor writes to no memory but the handler's stack.
-        unsafe { self.msr.wrmsr(0x850 + u32::from(n), u64::from(entry.0)) }
+        unsafe { self.msr.write_at(ENTRIES.plus(n.into()), u64::from(entry.0)) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A test whether a register that the processor announces really exists.
 
 use super::Absent;
-use crate::msr::Msr;
+use crate::msr::{Msr, RegisterAt, RegisterValue, TypedMsr};
 use core::fmt;
 
 /// Checks that a register keeps the value written to it. A register that is not implemented raises #GP, or, on some
@@ -13,22 +13,23 @@ use core::fmt;
 /// # Safety
 ///
 /// The test value must not make the processor write to memory, and nothing else may use the register meanwhile.
-pub(crate) unsafe fn probe(
+pub(crate) unsafe fn probe<R: RegisterValue>(
     msr: &mut impl Msr,
-    address: u32,
-    changed: impl FnOnce(u64) -> u64,
+    register: RegisterAt<R>,
+    changed: impl FnOnce(R) -> R,
     mask: u64,
 ) -> Result<(), Absent> {
-    let before = msr.rdmsr(address)?;
+    let before = msr.read_at(register)?;
     let written = changed(before);
     // SAFETY: the caller promises this.
-    unsafe { msr.wrmsr(address, written) }?;
-    let read = msr.rdmsr(address)?;
+    unsafe { msr.write_at(register, written) }?;
+    let read = msr.read_at(register)?;
     // SAFETY: this is the value that the register had before.
-    unsafe { msr.wrmsr(address, before) }?;
+    unsafe { msr.write_at(register, before) }?;
+    let (written, read) = (written.to_bits(), read.to_bits());
     match (written ^ read) & mask {
         0 => Ok(()),
-        _ => Err(NotBacked { address, written, read }.into()),
+        _ => Err(NotBacked { address: register.address(), written, read }.into()),
     }
 }
 

@@ -73,7 +73,8 @@ impl<'a, S: Serve<K>, K> Source<'a, S, K> {
         Self { session, sinks, halted: None }
     }
 
-    /// Returns the proof that the unit is halted; halts it if needed.
+    /// Returns the proof that the unit is halted. A handler has called [`PmiSource::quiesce`] before; other callers of
+    /// this safe trait may not have, and then the unit is halted here: memory is never read or armed while it records.
     fn take_halted(&mut self) -> Result<Halted, GeneralProtection> {
         match self.halted.take() {
             Some(halted) => Ok(halted),

@@ -3,6 +3,7 @@
 mod ibs;
 mod select;
 
+use super::RegisterAt;
 use bitflags::bitflags;
 
 pub use ibs::{IbsFetchCtl, IbsOpCtl};
@@ -164,16 +165,17 @@ bitflags! {
 }
 
 /// Returns the address of SAMP_BR_FROM or LBR_FROM, entry `n`.
-pub(crate) const fn branch_from(n: u8) -> u32 {
-    0xc001_0300 + 2 * n as u32
+pub(crate) const fn branch_from(n: u8) -> RegisterAt {
+    RegisterAt::new(0xc001_0300 + 2 * n as u32)
 }
 
 /// Returns the address of SAMP_BR_TO or LBR_TO, entry `n`.
-pub(crate) const fn branch_to(n: u8) -> u32 {
-    0xc001_0301 + 2 * n as u32
+pub(crate) const fn branch_to(n: u8) -> RegisterAt {
+    RegisterAt::new(0xc001_0301 + 2 * n as u32)
 }
 
 flags! {
+    PerfEvtSel,
     IbsFetchCtl = 0xc001_1030,
     IbsOpCtl = 0xc001_1033,
     IbsOpCtl2 = 0xc001_103e,

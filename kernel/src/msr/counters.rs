@@ -3,6 +3,7 @@
 //! Source for all of them: SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring"; vol. 4, "IA-32
 //! Architectural MSRs". Scope: logical processor.
 
+use super::RegisterAt;
 use bitflags::bitflags;
 use core::fmt;
 
@@ -146,8 +147,8 @@ bitflags! {
 
 impl Ia32PerfEvtSel {
     /// Returns the address of IA32_PERFEVTSELx.
-    pub(crate) const fn address(counter: u8) -> u32 {
-        0x186 + counter as u32
+    pub(crate) const fn at(counter: u8) -> RegisterAt<Self> {
+        RegisterAt::new(0x186 + counter as u32)
     }
 
     /// Returns the value that selects this event.
@@ -157,33 +158,34 @@ impl Ia32PerfEvtSel {
 }
 
 /// Returns the address of IA32_PMCx. A write sets bits 31:0 and sign-extends them.
-pub(crate) const fn pmc(counter: u8) -> u32 {
-    0xc1 + counter as u32
+pub(crate) const fn pmc(counter: u8) -> RegisterAt {
+    RegisterAt::new(0xc1 + counter as u32)
 }
 
 /// Returns the address of IA32_A_PMCx, by which all bits of IA32_PMCx are written: exists with
 /// [`PerfCapabilities::FW_WRITE`].
-pub(crate) const fn full_width_pmc(counter: u8) -> u32 {
-    0x4c1 + counter as u32
+pub(crate) const fn full_width_pmc(counter: u8) -> RegisterAt {
+    RegisterAt::new(0x4c1 + counter as u32)
 }
 
 /// Returns the address of IA32_FIXED_CTRx.
-pub(crate) const fn fixed_counter(counter: u8) -> u32 {
-    0x309 + counter as u32
+pub(crate) const fn fixed_counter(counter: u8) -> RegisterAt {
+    RegisterAt::new(0x309 + counter as u32)
 }
 
 /// Returns the address of MSR_RELOAD_PMCx: what IA32_PMCx is set to after a record that went to Intel PT. Exists with
 /// [`PerfCapabilities::PEBS_OUTPUT_PT_AVAIL`]. Source: Linux, `arch/x86/include/asm/msr-index.h`.
-pub(crate) const fn reload_pmc(counter: u8) -> u32 {
-    0x14c1 + counter as u32
+pub(crate) const fn reload_pmc(counter: u8) -> RegisterAt {
+    RegisterAt::new(0x14c1 + counter as u32)
 }
 
 /// Returns the address of MSR_RELOAD_FIXED_CTRx, as [`reload_pmc`] for IA32_FIXED_CTRx.
-pub(crate) const fn reload_fixed_counter(counter: u8) -> u32 {
-    0x1309 + counter as u32
+pub(crate) const fn reload_fixed_counter(counter: u8) -> RegisterAt {
+    RegisterAt::new(0x1309 + counter as u32)
 }
 
 flags! {
+    Ia32PerfEvtSel,
     PerfCapabilities = 0x345,
     PebsDataCfg = 0x3f2,
 }

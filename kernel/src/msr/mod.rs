@@ -1,11 +1,9 @@
 //! Model-specific registers (MSRs): the trait by which the driver accesses the processor, and a type for each register.
 
-/// Implements `Register` for registers that are sets of flags, with their addresses.
+/// Implements `RegisterValue` for registers that are sets of flags, and `Register` for those with one address.
 macro_rules! flags {
-    ($($name:ty = $address:expr),* $(,)?) => {$(
-        impl $crate::msr::Register for $name {
-            const ADDRESS: u32 = $address;
-
+    ($($name:ty $(= $address:expr)?),* $(,)?) => {$(
+        impl $crate::msr::RegisterValue for $name {
             fn from_bits(bits: u64) -> Self {
                 Self::from_bits_retain(bits)
             }
@@ -14,15 +12,17 @@ macro_rules! flags {
                 self.bits()
             }
         }
+
+        $(impl $crate::msr::Register for $name {
+            const ADDRESS: u32 = $address;
+        })?
     )*};
 }
 
 /// Implements `Register` for registers that are one value, with their addresses.
 macro_rules! values {
     ($($name:ty = $address:expr),* $(,)?) => {$(
-        impl $crate::msr::Register for $name {
-            const ADDRESS: u32 = $address;
-
+        impl $crate::msr::RegisterValue for $name {
             fn from_bits(bits: u64) -> Self {
                 Self(bits)
             }
@@ -30,6 +30,10 @@ macro_rules! values {
             fn to_bits(self) -> u64 {
                 self.0
             }
+        }
+
+        impl $crate::msr::Register for $name {
+            const ADDRESS: u32 = $address;
         }
     )*};
 }
@@ -40,6 +44,7 @@ mod debug;
 mod ds;
 mod lbr;
 mod perfmon;
+mod register;
 mod rtit;
 #[cfg(test)]
 mod tests;
@@ -56,7 +61,8 @@ pub(crate) use ds::DsAreaBase;
 pub use ds::{ApicBase, MiscEnable};
 pub(crate) use lbr::{LbrCtl, LbrDepth, LbrSelect};
 pub(crate) use perfmon::{GlobalStatus, GlobalStatusReset};
-pub(crate) use rtit::{AddrA, AddrB, AddrCfg, Cr3Match, Xss};
+pub(crate) use register::{Register, RegisterAt, RegisterValue, TypedMsr};
+pub(crate) use rtit::{AddrCfg, Cr3Match, Xss, addr_a, addr_b, clear_trace_en};
 pub use rtit::{OutputBase, OutputMaskPtrs, RtitCtl, RtitStatus};
 pub(crate) use vmx::VmxMisc;
 
@@ -88,49 +94,6 @@ pub unsafe trait Msr {
     unsafe fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection>;
 }
 
-/// Access to registers that are given by their types.
-pub(crate) trait TypedMsr: Msr {
-    /// Reads a register, given by its type.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Msr::rdmsr`].
-    fn read<R: Register>(&mut self) -> Result<R, GeneralProtection> {
-        Ok(R::from_bits(self.rdmsr(R::ADDRESS)?))
-    }
-
-    /// Reads a register, given by its type, and writes the value that `change` returns.
-    ///
-    /// # Safety
-    ///
-    /// That of [`Msr::wrmsr`], for the written value.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Msr::wrmsr`], for either access.
-    unsafe fn change<R: Register>(&mut self, change: impl FnOnce(R) -> R) -> Result<(), GeneralProtection> {
-        let changed = change(self.read()?);
-        // SAFETY: the caller promises this.
-        unsafe { self.write(changed) }
-    }
-
-    /// Writes a register, given by its type.
-    ///
-    /// # Safety
-    ///
-    /// That of [`Msr::wrmsr`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Msr::wrmsr`].
-    unsafe fn write<R: Register>(&mut self, value: R) -> Result<(), GeneralProtection> {
-        // SAFETY: the caller promises the same for `value`.
-        unsafe { self.wrmsr(R::ADDRESS, value.to_bits()) }
-    }
-}
-
-impl<M: Msr + ?Sized> TypedMsr for M {}
-
 // SAFETY: the reference forwards every call to the implementation that it refers to.
 unsafe impl<M: Msr> Msr for &mut M {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
@@ -141,18 +104,6 @@ unsafe impl<M: Msr> Msr for &mut M {
         // SAFETY: the caller promises the same.
         unsafe { (**self).wrmsr(address, value) }
     }
-}
-
-/// A register with one address.
-pub(crate) trait Register: Copy {
-    /// The register's number, for ECX.
-    const ADDRESS: u32;
-
-    /// Returns the register with these bits; reserved bits are kept.
-    fn from_bits(bits: u64) -> Self;
-
-    /// Returns the value for EDX:EAX.
-    fn to_bits(self) -> u64;
 }
 
 /// A #GP(0) raised by an access to a model-specific register.

@@ -1,6 +1,6 @@
 //! The performance-monitoring registers that a PMI handler needs.
 
-use super::Register;
+use super::{Register, RegisterValue};
 use bitflags::bitflags;
 
 bitflags! {
@@ -40,9 +40,7 @@ bitflags! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GlobalStatusReset(pub GlobalStatus);
 
-impl Register for GlobalStatusReset {
-    const ADDRESS: u32 = 0x390;
-
+impl RegisterValue for GlobalStatusReset {
     fn from_bits(bits: u64) -> Self {
         Self(GlobalStatus::from_bits_retain(bits))
     }
@@ -50,6 +48,10 @@ impl Register for GlobalStatusReset {
     fn to_bits(self) -> u64 {
         self.0.bits()
     }
+}
+
+impl Register for GlobalStatusReset {
+    const ADDRESS: u32 = 0x390;
 }
 
 flags! {

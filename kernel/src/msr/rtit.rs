@@ -3,7 +3,7 @@
 //! Source for all of them: SDM vol. 3, Intel Processor Trace, "Configuration MSRs"; vol. 4, "IA-32 Architectural MSRs".
 //! Scope: logical processor.
 
-use super::Register;
+use super::{GeneralProtection, Msr, RegisterAt, TypedMsr};
 use bitflags::bitflags;
 
 bitflags! {
@@ -200,38 +200,25 @@ impl OutputMaskPtrs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cr3Match(pub u64);
 
-/// IA32_RTIT_ADDRn_A (`0x580 + 2n`): the first linear address of range `N`; canonical.
+/// IA32_RTIT_ADDRn_A (`0x580 + 2n`): the first linear address of range `n`; canonical.
 /// Source: "IA32_RTIT_ADDRn_A and IA32_RTIT_ADDRn_B MSRs".
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AddrA<const N: u32>(pub u64);
-
-/// IA32_RTIT_ADDRn_B (`0x581 + 2n`): the last linear address of range `N`; canonical.
-/// Source: "IA32_RTIT_ADDRn_A and IA32_RTIT_ADDRn_B MSRs".
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AddrB<const N: u32>(pub u64);
-
-impl<const N: u32> Register for AddrA<N> {
-    const ADDRESS: u32 = 0x580 + 2 * N;
-
-    fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    fn to_bits(self) -> u64 {
-        self.0
-    }
+pub(crate) const fn addr_a(n: u32) -> RegisterAt {
+    RegisterAt::new(0x580 + 2 * n)
 }
 
-impl<const N: u32> Register for AddrB<N> {
-    const ADDRESS: u32 = 0x581 + 2 * N;
+/// IA32_RTIT_ADDRn_B (`0x581 + 2n`): the last linear address of range `n`; canonical. Source: as [`addr_a`].
+pub(crate) const fn addr_b(n: u32) -> RegisterAt {
+    RegisterAt::new(0x581 + 2 * n)
+}
 
-    fn from_bits(bits: u64) -> Self {
-        Self(bits)
+/// Clears TraceEn if it is set. Returns IA32_RTIT_CTL as it was.
+pub(crate) fn clear_trace_en(msr: &mut impl Msr) -> Result<RtitCtl, GeneralProtection> {
+    let ctl: RtitCtl = msr.read()?;
+    if ctl.contains(RtitCtl::TRACE_EN) {
+        // SAFETY: clearing TraceEn only ends writes to memory.
+        unsafe { msr.write(ctl.difference(RtitCtl::TRACE_EN)) }?;
     }
-
-    fn to_bits(self) -> u64 {
-        self.0
-    }
+    Ok(ctl)
 }
 
 flags! {

@@ -108,14 +108,14 @@ fn registers_are_at_the_manuals_addresses() {
         (RtitCtl::ADDRESS, 0x570),
         (RtitStatus::ADDRESS, 0x571),
         (Cr3Match::ADDRESS, 0x572),
-        (AddrA::<0>::ADDRESS, 0x580),
-        (AddrB::<0>::ADDRESS, 0x581),
-        (AddrA::<1>::ADDRESS, 0x582),
-        (AddrB::<1>::ADDRESS, 0x583),
-        (AddrA::<2>::ADDRESS, 0x584),
-        (AddrB::<2>::ADDRESS, 0x585),
-        (AddrA::<3>::ADDRESS, 0x586),
-        (AddrB::<3>::ADDRESS, 0x587),
+        (addr_a(0).address(), 0x580),
+        (addr_b(0).address(), 0x581),
+        (addr_a(1).address(), 0x582),
+        (addr_b(1).address(), 0x583),
+        (addr_a(2).address(), 0x584),
+        (addr_b(2).address(), 0x585),
+        (addr_a(3).address(), 0x586),
+        (addr_b(3).address(), 0x587),
         (GlobalStatus::ADDRESS, 0x38e),
         (GlobalStatusReset::ADDRESS, 0x390),
         (DebugCtl::ADDRESS, 0x1d9),
@@ -128,15 +128,15 @@ fn registers_are_at_the_manuals_addresses() {
         (GlobalCtrl::ADDRESS, 0x38f),
         (PebsEnable::ADDRESS, 0x3f1),
         (PebsDataCfg::ADDRESS, 0x3f2),
-        (Ia32PerfEvtSel::address(0), 0x186),
-        (Ia32PerfEvtSel::address(7), 0x18d),
-        (pmc(7), 0xc8),
-        (full_width_pmc(7), 0x4c8),
-        (fixed_counter(2), 0x30b),
-        (reload_pmc(0), 0x14c1),
-        (reload_pmc(7), 0x14c8),
-        (reload_fixed_counter(0), 0x1309),
-        (reload_fixed_counter(3), 0x130c),
+        (Ia32PerfEvtSel::at(0).address(), 0x186),
+        (Ia32PerfEvtSel::at(7).address(), 0x18d),
+        (pmc(7).address(), 0xc8),
+        (full_width_pmc(7).address(), 0x4c8),
+        (fixed_counter(2).address(), 0x30b),
+        (reload_pmc(0).address(), 0x14c1),
+        (reload_pmc(7).address(), 0x14c8),
+        (reload_fixed_counter(0).address(), 0x1309),
+        (reload_fixed_counter(3).address(), 0x130c),
     ];
     for (is, should) in table {
         assert_eq!(is, should);
@@ -155,8 +155,6 @@ fn registers_are_written_as_they_were_read() {
         both_ways::<RtitCtl>(bits);
         both_ways::<RtitStatus>(bits);
         both_ways::<Cr3Match>(bits);
-        both_ways::<AddrA<0>>(bits);
-        both_ways::<AddrB<0>>(bits);
         both_ways::<GlobalStatus>(bits);
         both_ways::<GlobalStatusReset>(bits);
         both_ways::<DebugCtl>(bits);

@@ -1,6 +1,6 @@
 //! Whether a processor traces at the moment: what pauses and resumes a trace from any handler.
 
-use crate::msr::{GeneralProtection, Msr, RtitCtl, TypedMsr};
+use crate::msr::{GeneralProtection, Msr, clear_trace_en};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Says whether the Intel PT unit of a processor may trace. Each [`Slot`](super::Slot) has one, which
@@ -50,11 +50,6 @@ impl PauseGate {
         if !self.on.load(Ordering::SeqCst) {
             return Ok(());
         }
-        let ctl: RtitCtl = msr.read()?;
-        if !ctl.contains(RtitCtl::TRACE_EN) {
-            return Ok(());
-        }
-        // SAFETY: clearing TraceEn only ends writes to memory.
-        unsafe { msr.write(ctl.difference(RtitCtl::TRACE_EN)) }
+        clear_trace_en(msr).map(|_| ())
     }
 }

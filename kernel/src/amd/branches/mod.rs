@@ -16,6 +16,6 @@ mod tests;
 mod unit;
 
 pub use config::{BranchConfig, BranchRefusal};
-pub use recorded::{Path, Recorded};
+pub use recorded::{Recorded, Speculation};
 pub use running::{BranchRunning, BranchSession};
 pub use unit::{BranchUnit, Recorder};

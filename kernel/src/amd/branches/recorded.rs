@@ -9,21 +9,21 @@ pub struct Recorded {
     /// Source, target, and whether it was mispredicted.
     pub branch: Branch,
     /// Whether the processor really executed the branch.
-    pub path: Path,
+    pub speculation: Speculation,
 }
 
 /// When a branch was recorded, and whether it retired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Path {
+pub enum Speculation {
     /// Unknown: branch sampling records branches that retire.
     #[default]
-    NotTold,
+    Unknown,
     /// It was recorded when it retired.
     Retired,
     /// It was recorded before it retired.
     Speculated,
     /// It was recorded, but did not retire.
-    Wrong,
+    WrongPath,
 }
 
 /// The addresses of LBR version 2 have 57 bits; the bits above are reserved.
@@ -35,20 +35,23 @@ impl Recorded {
         let flag = |bits: u64, bit: u32| bits >> bit & 1 == 1;
         match recorder {
             Recorder::LbrV2 { .. } => {
-                let path = match (flag(to, 63), flag(to, 62)) {
+                let speculation = match (flag(to, 63), flag(to, 62)) {
                     (false, false) => return None,
-                    (true, false) => Path::Retired,
-                    (true, true) => Path::Speculated,
-                    (false, true) => Path::Wrong,
+                    (true, false) => Speculation::Retired,
+                    (true, true) => Speculation::Speculated,
+                    (false, true) => Speculation::WrongPath,
                 };
                 let (from, to, mispredicted) =
                     (extend(from, LBR_ADDRESS), extend(to, LBR_ADDRESS), flag(from, 63));
                 let branch = Branch { from, to, mispredicted: Some(mispredicted), ..Branch::default() };
-                Some(Self { branch, path })
+                Some(Self { branch, speculation })
             }
             Recorder::Sampling { linear_address_bits } => {
                 let to = extend(to, linear_address_bits.into());
-                Some(Self { branch: Branch { from, to, ..Branch::default() }, path: Path::NotTold })
+                Some(Self {
+                    branch: Branch { from, to, ..Branch::default() },
+                    speculation: Speculation::Unknown,
+                })
             }
         }
     }

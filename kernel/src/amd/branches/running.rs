@@ -4,7 +4,7 @@ use super::unit::POISON;
 use super::{BranchConfig, BranchRefusal, BranchUnit, Recorded, Recorder};
 use crate::lifecycle::{self, Halted, Recording, Sealed, StartError};
 use crate::msr::amd::{DbgExtnCfg, branch_from, branch_to};
-use crate::msr::{GeneralProtection, Msr};
+use crate::msr::{GeneralProtection, Msr, TypedMsr};
 
 /// A recorder that is on. A stop returns the unit; the records stay readable until the next start.
 pub type BranchRunning<M> = lifecycle::Running<BranchSession<M>>;
@@ -39,13 +39,13 @@ impl<M: Msr> BranchRunning<M> {
         match session.unit.recorder {
             Recorder::LbrV2 { depth, .. } => {
                 for n in 0..depth {
-                    session.unit.wrmsr(branch_to(n), 0)?;
+                    session.unit.write_at(branch_to(n), 0)?;
                 }
             }
             // Branch sampling delays a counter's interrupt until it is full, and must not restart because of this.
             Recorder::Sampling { .. } => {
                 if let Some(newest) = session.found.recorded().checked_sub(1) {
-                    session.unit.wrmsr(branch_to(newest), POISON)?;
+                    session.unit.write_at(branch_to(newest), POISON)?;
                 }
             }
         }
@@ -106,11 +106,11 @@ impl<M: Msr> BranchSession<M> {
         let mut count = 0;
         while let Some(place) = out.get_mut(count) {
             let Some(n) = entries.next() else { break };
-            let to = self.unit.msr.rdmsr(branch_to(n))?;
+            let to = self.unit.msr.read_at(branch_to(n))?;
             if to == POISON {
                 break;
             }
-            let from = self.unit.msr.rdmsr(branch_from(n))?;
+            let from = self.unit.msr.read_at(branch_from(n))?;
             if let Some(recorded) = Recorded::of(self.unit.recorder, from, to) {
                 *place = recorded;
                 count += 1;

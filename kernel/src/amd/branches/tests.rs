@@ -58,19 +58,22 @@ fn lbr_version_2_has_the_newest_first_and_skips_what_is_empty() {
 fn flags_of_lbr_version_2_are_above_the_addresses() {
     let kernel = 0xffff_ffff_8123_4567;
     let ip = kernel & ((1 << 57) - 1);
-    // (from, to, mispredicted, path)
+    // (from, to, mispredicted, speculation)
     let table = [
-        (ip, VALID | 0x40_1000, false, Some(Path::Retired)),
-        (1 << 63 | ip, VALID | 0x40_1000, true, Some(Path::Retired)),
-        (ip, VALID | SPECULATIVE | 0x40_1000, false, Some(Path::Speculated)),
-        (ip, SPECULATIVE | 0x40_1000, false, Some(Path::Wrong)),
+        (ip, VALID | 0x40_1000, false, Some(Speculation::Retired)),
+        (1 << 63 | ip, VALID | 0x40_1000, true, Some(Speculation::Retired)),
+        (ip, VALID | SPECULATIVE | 0x40_1000, false, Some(Speculation::Speculated)),
+        (ip, SPECULATIVE | 0x40_1000, false, Some(Speculation::WrongPath)),
         (ip, 0x40_1000, false, None),
     ];
     let recorder = Recorder::LbrV2 { depth: 16, freezes: true };
-    for (from, to, mispredicted, path) in table {
+    for (from, to, mispredicted, speculation) in table {
         let branch =
             Branch { from: kernel, to: 0x40_1000, mispredicted: Some(mispredicted), ..Branch::default() };
-        assert_eq!(Recorded::of(recorder, from, to), path.map(|path| Recorded { branch, path }));
+        assert_eq!(
+            Recorded::of(recorder, from, to),
+            speculation.map(|speculation| Recorded { branch, speculation })
+        );
     }
 }
 

@@ -5,7 +5,7 @@ use crate::amd::AmdCapabilities;
 use crate::cpuid::CpuIdReader;
 use crate::lifecycle::{self, Absent, InUse, Missing, NotStarted, StartError};
 use crate::msr::amd::{DbgExtnCfg, PerfCntrGlobalStatusClr, branch_from, branch_to};
-use crate::msr::{DebugCtl, GeneralProtection, Msr, Register, TypedMsr};
+use crate::msr::{DebugCtl, GeneralProtection, Msr, Register, RegisterAt, RegisterValue, TypedMsr};
 use core::marker::PhantomData;
 
 /// The hardware that records branches.
@@ -119,8 +119,8 @@ impl<M: Msr> BranchUnit<M> {
         if let Recorder::LbrV2 { depth, .. } = self.recorder {
             self.write(config.select())?;
             for n in 0..depth {
-                self.wrmsr(branch_from(n), 0)?;
-                self.wrmsr(branch_to(n), 0)?;
+                self.write_at(branch_from(n), 0)?;
+                self.write_at(branch_to(n), 0)?;
             }
             if config.freeze_on_pmi {
                 self.change_debugctl(FREEZE, 0)?;
@@ -163,17 +163,20 @@ impl<M: Msr> BranchUnit<M> {
 
     fn change_debugctl(&mut self, set: u64, clear: u64) -> Result<(), GeneralProtection> {
         // SAFETY: this sets whether a PMI freezes records that nothing else uses: it writes to no memory.
-        unsafe { self.msr.change(|DebugCtl(bits)| DebugCtl(bits & !clear | set)) }
+        unsafe { self.msr.change_bits(DebugCtl::AT, set, clear) }.map(|_| ())
     }
 
-    pub(super) fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection> {
+    fn write<R: Register>(&mut self, value: R) -> Result<(), GeneralProtection> {
+        self.write_at(R::AT, value)
+    }
+
+    pub(super) fn write_at<R: RegisterValue>(
+        &mut self,
+        register: RegisterAt<R>,
+        value: R,
+    ) -> Result<(), GeneralProtection> {
         // SAFETY: registers of a recorder that nothing else uses: it writes to no memory.
-        unsafe { self.msr.wrmsr(address, value) }
-    }
-
-    fn write<R: crate::msr::Register>(&mut self, register: R) -> Result<(), GeneralProtection> {
-        // SAFETY: as above.
-        unsafe { self.msr.write(register) }
+        unsafe { self.msr.write_at(register, value) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The addresses of the counters' registers.
 
 use crate::amd::AmdCapabilities;
+use crate::msr::{RegisterAt, amd::PerfEvtSel};
 
 /// The addresses of the counters' registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,18 +18,18 @@ impl Bank {
     }
 
     /// Returns the address of the register that selects what counter `n` counts.
-    pub(super) const fn select(self, n: u8) -> u32 {
-        match self {
+    pub(super) const fn select(self, n: u8) -> RegisterAt<PerfEvtSel> {
+        RegisterAt::new(match self {
             Self::Legacy => 0xc001_0000 + n as u32,
             Self::Extended => 0xc001_0200 + 2 * n as u32,
-        }
+        })
     }
 
     /// Returns the address of counter `n`.
-    pub(super) const fn counter(self, n: u8) -> u32 {
-        match self {
+    pub(super) const fn counter(self, n: u8) -> RegisterAt {
+        RegisterAt::new(match self {
             Self::Legacy => 0xc001_0004 + n as u32,
             Self::Extended => 0xc001_0201 + 2 * n as u32,
-        }
+        })
     }
 }

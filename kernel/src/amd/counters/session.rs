@@ -6,7 +6,7 @@ use super::{CounterStopped, CounterUnit, LONGEST, MASK, MAX_COUNTERS, Rdpmc, WID
 use crate::lifecycle::{Halted, LateNmis, Recording, Sealed, Serve, StartError};
 use crate::msr::amd::PerfEvtSel;
 use crate::msr::amd::{PerfCntrGlobalCtl, PerfCntrGlobalStatus, PerfCntrGlobalStatusClr};
-use crate::msr::{GeneralProtection, Msr, TypedMsr};
+use crate::msr::{GeneralProtection, Msr, Register, RegisterAt, RegisterValue, TypedMsr};
 use crate::pmi::{Abandoned, Requests};
 
 /// Receives overflows in the handler: it must not wait, allocate or format.
@@ -135,7 +135,7 @@ impl<M: Msr> CounterSession<M> {
         let Some(slot) = self.slot(event) else { return Ok(None) };
         match slot.state {
             CounterState::Armed => {
-                let counter = self.unit.msr.rdmsr(self.bank.counter(slot.counter))?;
+                let counter = self.unit.msr.read_at(self.bank.counter(slot.counter))?;
                 Ok(Some(slot.total.wrapping_add(slot.since_begin(counter))))
             }
             CounterState::Off | CounterState::Taken(_) | CounterState::Read => Ok(Some(slot.total)),
@@ -228,7 +228,7 @@ impl<M: Msr> CounterSession<M> {
         if self.version_2() && status >> slot.counter & 1 == 0 {
             return Ok(None);
         }
-        let counter = self.unit.msr.rdmsr(self.bank.counter(slot.counter))?;
+        let counter = self.unit.msr.read_at(self.bank.counter(slot.counter))?;
         // A period is so short that the sign bit shows an overflow; the status adds nothing to that.
         Ok((counter >> (WIDTH - 1) & 1 == 0).then_some(counter))
     }
@@ -253,7 +253,7 @@ impl<M: Msr> CounterSession<M> {
 
     fn read_last(&mut self, n: usize, slot: CounterSlot, status: u64) -> Result<(), GeneralProtection> {
         let unseen = slot.event.period.is_some() && self.overflowed(&slot, status)?.is_some();
-        let counter = self.unit.msr.rdmsr(self.bank.counter(slot.counter))?;
+        let counter = self.unit.msr.read_at(self.bank.counter(slot.counter))?;
         if let Some(slot) = self.slot_mut(n) {
             slot.total = slot.total.wrapping_add(slot.since_begin(counter));
             slot.state = CounterState::Read;
@@ -266,9 +266,9 @@ impl<M: Msr> CounterSession<M> {
         self.select(slot.counter, PerfEvtSel::empty())?;
         if slot.pair {
             self.select(slot.counter + 1, PerfEvtSel::empty())?;
-            self.wrmsr(self.bank.counter(slot.counter + 1), 0)?;
+            self.write_at(self.bank.counter(slot.counter + 1), 0)?;
         }
-        self.wrmsr(self.bank.counter(slot.counter), 0)?;
+        self.write_at(self.bank.counter(slot.counter), 0)?;
         match self.version_2() {
             true => self.write(PerfCntrGlobalStatusClr(1 << slot.counter)),
             false => Ok(()),
@@ -277,9 +277,9 @@ impl<M: Msr> CounterSession<M> {
 
     fn load(&mut self, slot: CounterSlot, begin: u64) -> Result<(), GeneralProtection> {
         if slot.pair {
-            self.wrmsr(self.bank.counter(slot.counter + 1), MERGE_BEGIN)?;
+            self.write_at(self.bank.counter(slot.counter + 1), MERGE_BEGIN)?;
         }
-        self.wrmsr(self.bank.counter(slot.counter), begin)
+        self.write_at(self.bank.counter(slot.counter), begin)
     }
 
     /// Returns PerfCntrGlobalStatus; 0 if it does not exist.
@@ -339,17 +339,20 @@ impl<M: Msr> CounterSession<M> {
     }
 
     fn select(&mut self, n: u8, select: PerfEvtSel) -> Result<(), GeneralProtection> {
-        self.wrmsr(self.bank.select(n), select.bits())
+        self.write_at(self.bank.select(n), select)
     }
 
-    fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection> {
-        // SAFETY: registers of counters that nothing else uses: they write to no memory.
-        unsafe { self.unit.msr.wrmsr(address, value) }
+    fn write<R: Register>(&mut self, value: R) -> Result<(), GeneralProtection> {
+        self.write_at(R::AT, value)
     }
 
-    fn write<R: crate::msr::Register>(&mut self, register: R) -> Result<(), GeneralProtection> {
-        // SAFETY: bits of counters that nothing else uses: they write to no memory.
-        unsafe { self.unit.msr.write(register) }
+    fn write_at<R: RegisterValue>(
+        &mut self,
+        register: RegisterAt<R>,
+        value: R,
+    ) -> Result<(), GeneralProtection> {
+        // SAFETY: registers and bits of counters that nothing else uses: they write to no memory.
+        unsafe { self.unit.msr.write_at(register, value) }
     }
 }
 

@@ -69,7 +69,7 @@ impl<M: Msr> CounterUnit<M> {
         let bank = Bank::of(&self.capabilities);
         let mut free = 0;
         for n in 0..self.capabilities.counters {
-            let select = PerfEvtSel::from_bits_retain(self.msr.rdmsr(bank.select(n))?);
+            let select = self.msr.read_at(bank.select(n))?;
             free |= u16::from(!select.contains(PerfEvtSel::EN)) << n;
         }
         Ok(free & !self.reserved)

@@ -110,7 +110,7 @@ fn probe(msr: &mut impl Msr) -> Result<(), Absent> {
         return Err(InUse::Ibs { fetch, op }.into());
     }
     // SAFETY: this writes a period to a unit that is off.
-    unsafe { lifecycle::probe(msr, IbsOpCtl::ADDRESS, |_| PATTERN.bits(), IbsOpCtl::MAX_CNT.bits()) }
+    unsafe { lifecycle::probe(msr, IbsOpCtl::AT, |_| PATTERN, IbsOpCtl::MAX_CNT.bits()) }
 }
 
 /// An arbitrary period.

@@ -5,18 +5,18 @@
 use crate::amd::AmdCapabilities;
 use crate::cpuid::CpuIdReader;
 use crate::lifecycle::Missing;
-use crate::msr::{GeneralProtection, Msr};
+use crate::msr::{GeneralProtection, Msr, RegisterAt, TypedMsr};
 use core::fmt;
 use pugmark_decoder_core::ibs::IbsErrata;
 
 /// CPUID_ExtFeatures: bits that CPUID reports. Scope: logical processor.
-const EXT_FEATURES: (u32, u64) = (0xc001_1005, 1 << 42);
+const EXT_FEATURES: (RegisterAt, u64) = (RegisterAt::new(0xc001_1005), 1 << 42);
 /// A register without a name. Scope: core.
-const UNLOCK: (u32, u64) = (0xc001_1029, 1 << 19);
+const UNLOCK: (RegisterAt, u64) = (RegisterAt::new(0xc001_1029), 1 << 19);
 /// LS_CFG. Scope: core.
-const LS_CFG: (u32, u64) = (0xc001_1020, 1 << 54);
+const LS_CFG: (RegisterAt, u64) = (RegisterAt::new(0xc001_1020), 1 << 54);
 /// CSTATE_CONFIG: the core may enter CC6. Scope: core.
-const CC6: (u32, u64) = (0xc001_0296, 0x40_4040);
+const CC6: (RegisterAt, u64) = (RegisterAt::new(0xc001_0296), 0x40_4040);
 
 /// Unlocks the units of family 17h models 00h to 1Fh, and makes CPUID announce them. Returns whether that was needed.
 /// Call it on each logical processor, before [`IbsUnit::detect`](super::IbsUnit::detect).
@@ -89,11 +89,9 @@ impl<M: Msr> AwakeCore<M> {
 }
 
 /// Sets and clears bits; returns the old value.
-fn change(msr: &mut impl Msr, address: u32, set: u64, clear: u64) -> Result<u64, GeneralProtection> {
-    let old = msr.rdmsr(address)?;
+fn change(msr: &mut impl Msr, register: RegisterAt, set: u64, clear: u64) -> Result<u64, GeneralProtection> {
     // SAFETY: the callers promise that this is legal; no memory is written.
-    unsafe { msr.wrmsr(address, old & !clear | set) }?;
-    Ok(old)
+    unsafe { msr.change_bits(register, set, clear) }
 }
 
 /// Why nothing was unlocked.

@@ -100,7 +100,7 @@ fn probe(msr: &mut impl Msr, control: DebugCtlLayout) -> Result<(), Absent> {
         return Err(InUse::DebugStore { area }.into());
     }
     // SAFETY: branch trace messages are off, so nothing is written there.
-    unsafe { lifecycle::probe(msr, DsAreaBase::ADDRESS, |_| PATTERN.0, u64::MAX) }
+    unsafe { lifecycle::probe(msr, DsAreaBase::AT, |_| PATTERN, u64::MAX) }
 }
 
 /// An address that is canonical with any width, and aligned to a cache line.

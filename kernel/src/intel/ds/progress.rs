@@ -137,9 +137,9 @@ impl Progress {
         }
         match buffer.mode() {
             BufferMode::Circular => {
-                let told = buffer.went_round().then(|| self.overwritten(buffer));
-                self.loss.perhaps_wrapped = u64::from(told == Some(Overwritten::Perhaps));
-                self.loss.wrap = u64::from(told.is_some()) - self.loss.perhaps_wrapped;
+                let lost = buffer.went_round().then(|| self.overwritten(buffer));
+                self.loss.perhaps_wrapped = u64::from(lost == Some(Overwritten::Perhaps));
+                self.loss.wrap = u64::from(lost.is_some()) - self.loss.perhaps_wrapped;
             }
             BufferMode::Interrupt { .. } if buffer.is_full() => {
                 self.loss.stop += 1;

@@ -177,7 +177,7 @@ mod tests {
         let hit = Branch { mispredicted: Some(false), ..plain };
         let missed = Branch { mispredicted: Some(true), ..plain };
         let info = 1 << 63 | 1 << 62 | 1 << 61 | 1 << 60 | 5 << 56 | 0x1234;
-        let told = Branch { in_tsx: true, tsx_abort: true, cycles: Some(0x1234), ..missed };
+        let full = Branch { in_tsx: true, tsx_abort: true, cycles: Some(0x1234), ..missed };
         // (format, from, to, info, branch)
         let table = [
             (0, 0x1_0000_1000, 0x2000, 0, Branch { from: 0x1000, to: 0x2000, ..Branch::default() }),
@@ -192,9 +192,9 @@ mod tests {
             (4, KERNEL & !(5 << 61), 0x40_1000, 0, Branch { in_tsx: true, ..hit }),
             (4, KERNEL & !(6 << 61), 0x40_1000, 0, Branch { tsx_abort: true, ..hit }),
             (4, KERNEL, 0x40_1000, 0, Branch { in_tsx: true, tsx_abort: true, ..missed }),
-            (5, KERNEL, 0x40_1000, info, told),
+            (5, KERNEL, 0x40_1000, info, full),
             (6, KERNEL & !(1 << 63), 0x77 << 48 | 0x40_1000, 0, Branch { cycles: Some(0x77), ..hit }),
-            (7, KERNEL, 0x40_1000, info, told),
+            (7, KERNEL, 0x40_1000, info, full),
         ];
         for (format, from, to, info, branch) in table {
             assert_eq!(
@@ -204,9 +204,9 @@ mod tests {
             );
         }
         let kind = Some(BranchType::NearReturn);
-        assert_eq!(ALL.branch(KERNEL, 0x40_1000, info), Some(Branch { kind, ..told }));
+        assert_eq!(ALL.branch(KERNEL, 0x40_1000, info), Some(Branch { kind, ..full }));
         // CYC_CNT means nothing without its valid bit.
-        let untimed = Branch { cycles: None, kind, ..told };
+        let untimed = Branch { cycles: None, kind, ..full };
         assert_eq!(ALL.branch(KERNEL, 0x40_1000, info & !(1 << 60)), Some(untimed));
         assert_eq!(LbrFormat::of(8), None);
     }

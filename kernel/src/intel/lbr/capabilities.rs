@@ -5,7 +5,7 @@ use crate::intel::errata::Errata;
 use crate::lifecycle::{self, Absent, Missing};
 use crate::msr::{
     DebugCtl, DebugCtlLayout, DebugFlags, GeneralProtection, LbrCtl, Msr, PerfCapabilities, Register,
-    RtitCtl, TypedMsr,
+    RegisterAt, RtitCtl, TypedMsr,
 };
 use raw_cpuid::{CpuId, CpuIdReader};
 
@@ -103,14 +103,14 @@ impl LbrCapabilities {
 
     /// Checks that the register that turns them on works, unless that would disturb another owner.
     fn probe(&self, msr: &mut impl Msr) -> Result<(), Absent> {
-        let address = self.enable_address();
-        let before = msr.rdmsr(address)?;
+        let register = self.enabling();
+        let before = msr.read_at(register)?;
         if before & LBR != 0 || self.is_excluded(msr)? {
             // Either the bit is set, so the register works, or the start refuses.
             return Ok(());
         }
         // SAFETY: branches go into registers that nothing else uses now; no memory is written.
-        unsafe { lifecycle::probe(msr, address, |before| before | LBR, LBR) }
+        unsafe { lifecycle::probe(msr, register, |before| before | LBR, LBR) }
     }
 
     /// Returns whether BTS is on, or PT traces on a model where it excludes last branch records.
@@ -121,12 +121,12 @@ impl LbrCapabilities {
         Ok(self.processor_trace && msr.read::<RtitCtl>()?.contains(RtitCtl::TRACE_EN))
     }
 
-    /// Returns the address of the register whose bit 0 turns them on.
-    pub(super) const fn enable_address(&self) -> u32 {
-        match self.is_architectural() {
+    /// Returns the register whose bit 0 turns them on.
+    pub(super) const fn enabling(&self) -> RegisterAt {
+        RegisterAt::new(match self.is_architectural() {
             true => <LbrCtl as Register>::ADDRESS,
             false => DebugCtl::ADDRESS,
-        }
+        })
     }
 }
 

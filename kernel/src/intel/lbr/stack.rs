@@ -1,5 +1,7 @@
 //! The addresses of the LBR stack's registers, by family and model.
 
+use crate::msr::RegisterAt;
+
 /// The registers of an LBR stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stack {
@@ -8,7 +10,7 @@ pub(super) struct Stack {
     /// The arrangement of branches in registers.
     pub(super) entries: Entries,
     /// MSR_LASTBRANCH_TOS, which gives the newest entry; without it, entry 0 is the newest.
-    pub(super) top: Option<u32>,
+    pub(super) top: Option<RegisterAt>,
     /// The processor has MSR_LBR_SELECT.
     pub(super) select: bool,
     /// MSR_LBR_SELECT has EN_CALLSTACK.
@@ -23,32 +25,47 @@ pub(super) enum Entries {
     /// One register for each branch: the source in bits 31:0, the target in bits 63:32.
     One {
         /// The first register.
-        first: u32,
+        first: RegisterAt,
     },
     /// One register for the source and one for the target.
     Two {
         /// The first register of each.
-        from: u32,
-        to: u32,
+        from: RegisterAt,
+        to: RegisterAt,
     },
     /// Another register for further information.
-    Three { from: u32, to: u32, info: u32 },
+    Three { from: RegisterAt, to: RegisterAt, info: RegisterAt },
+}
+
+/// One register for each branch, from this address on.
+const fn one(first: u32) -> Entries {
+    Entries::One { first: RegisterAt::new(first) }
+}
+
+/// The registers of the sources, and those of the targets, from these addresses on.
+const fn two(from: u32, to: u32) -> Entries {
+    Entries::Two { from: RegisterAt::new(from), to: RegisterAt::new(to) }
+}
+
+/// The registers of the sources, the targets, and further information, from these addresses on.
+const fn three(from: u32, to: u32, info: u32) -> Entries {
+    Entries::Three { from: RegisterAt::new(from), to: RegisterAt::new(to), info: RegisterAt::new(info) }
 }
 
 /// MSR_LASTBRANCH_TOS.
-const TOS: u32 = 0x1c9;
+const TOS: RegisterAt = RegisterAt::new(0x1c9);
 /// MSR_LASTBRANCH_TOS on NetBurst.
-const TOS_NETBURST: u32 = 0x1da;
+const TOS_NETBURST: RegisterAt = RegisterAt::new(0x1da);
 
 impl Stack {
     /// Returns the stack of a processor with this family and model, as CPUID.1 reports them, with the extended fields
     /// added; `None` if it is unknown.
     pub(super) const fn of(family: u8, model: u8) -> Option<Self> {
         Some(match (family, model) {
-            (0x0f, 0..=2) => Self::netburst(4, Entries::One { first: 0x1db }),
+            (0x0f, 0..=2) => Self::netburst(4, one(0x1db)),
             (0x0f, _) => Self::netburst(16, WIDE),
             // Pentium M, Core Solo and Duo.
-            (0x06, 0x09 | 0x0d | 0x0e) => Self::plain(8, Entries::One { first: 0x40 }, TOS),
+            (0x06, 0x09 | 0x0d | 0x0e) => Self::plain(8, one(0x40), TOS),
             // Core 2.
             (0x06, 0x0f | 0x16 | 0x17 | 0x1d) => Self::plain(4, LOW, TOS),
             // Atoms: 45 and 32 nm; Silvermont and Airmont; Knights Landing and Mill; Goldmont.
@@ -74,7 +91,7 @@ impl Stack {
 
     /// Returns the architectural stack.
     pub(super) const fn architectural(depth: u8) -> Self {
-        let entries = Entries::Three { from: 0x1500, to: 0x1600, info: 0x1200 };
+        let entries = three(0x1500, 0x1600, 0x1200);
         Self { depth, entries, top: None, select: false, call_stack: false, writable: true }
     }
 
@@ -82,7 +99,7 @@ impl Stack {
         Self { writable: false, ..Self::plain(depth, entries, TOS_NETBURST) }
     }
 
-    const fn plain(depth: u8, entries: Entries, top: u32) -> Self {
+    const fn plain(depth: u8, entries: Entries, top: RegisterAt) -> Self {
         Self { depth, entries, top: Some(top), select: false, call_stack: false, writable: true }
     }
 
@@ -91,6 +108,6 @@ impl Stack {
     }
 }
 
-const LOW: Entries = Entries::Two { from: 0x40, to: 0x60 };
-const WIDE: Entries = Entries::Two { from: 0x680, to: 0x6c0 };
-const WIDE_INFO: Entries = Entries::Three { from: 0x680, to: 0x6c0, info: 0xdc0 };
+const LOW: Entries = two(0x40, 0x60);
+const WIDE: Entries = two(0x680, 0x6c0);
+const WIDE_INFO: Entries = three(0x680, 0x6c0, 0xdc0);

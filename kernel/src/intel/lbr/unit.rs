@@ -6,7 +6,8 @@ use super::{Branch, LbrCapabilities, LbrConfig, LbrRefusal, LbrRunning, LbrSessi
 use crate::cpuid::CpuIdReader;
 use crate::lifecycle::{Absent, InUse, NotStarted, StartError};
 use crate::msr::{
-    DebugCtl, DebugFlags, GeneralProtection, LbrDepth, LbrSelect, Msr, Register, RtitCtl, TypedMsr,
+    DebugCtl, DebugFlags, GeneralProtection, LbrDepth, LbrSelect, Msr, Register, RegisterAt, RegisterValue,
+    RtitCtl, TypedMsr,
 };
 use core::marker::PhantomData;
 
@@ -71,7 +72,7 @@ impl<M: Msr> LbrUnit<M> {
         let depth = u32::from(stack.depth);
         let top = match stack.top {
             // The bits above the index are reserved.
-            Some(register) => self.msr.rdmsr(register)? as u32 % depth,
+            Some(register) => self.msr.read_at(register)? as u32 % depth,
             None => 0,
         };
         let mut count = 0;
@@ -98,26 +99,26 @@ impl<M: Msr> LbrUnit<M> {
         let msr = &mut self.msr;
         match entries {
             Entries::One { first } => {
-                let both = msr.rdmsr(first + n)?;
+                let both = msr.read_at(first.plus(n))?;
                 Ok((u64::from(both as u32), both >> 32, 0))
             }
-            Entries::Two { from, to } => Ok((msr.rdmsr(from + n)?, msr.rdmsr(to + n)?, 0)),
+            Entries::Two { from, to } => Ok((msr.read_at(from.plus(n))?, msr.read_at(to.plus(n))?, 0)),
             Entries::Three { from, to, info } => {
-                let info = if with_info { msr.rdmsr(info + n)? } else { 0 };
-                Ok((msr.rdmsr(from + n)?, msr.rdmsr(to + n)?, info))
+                let info = if with_info { msr.read_at(info.plus(n))? } else { 0 };
+                Ok((msr.read_at(from.plus(n))?, msr.read_at(to.plus(n))?, info))
             }
         }
     }
 
     /// Turns recording on, and sets whether a PMI freezes the records.
     pub(super) fn turn_on(&mut self, freezes: bool) -> Result<(), GeneralProtection> {
-        self.change(DebugCtl::ADDRESS, self.freeze_bit(freezes), 0)?;
-        self.change(self.capabilities.enable_address(), LBR, 0)
+        self.change(DebugCtl::AT, self.freeze_bit(freezes), 0)?;
+        self.change(self.capabilities.enabling(), LBR, 0)
     }
 
     /// Clears the bit that lets a PMI freeze the records, if they were started with it.
     pub(super) fn freeze_no_more(&mut self, freezes: bool) -> Result<(), GeneralProtection> {
-        self.change(DebugCtl::ADDRESS, 0, self.freeze_bit(freezes))
+        self.change(DebugCtl::AT, 0, self.freeze_bit(freezes))
     }
 
     /// Returns whether another owner uses what excludes these records. They must be off.
@@ -127,7 +128,7 @@ impl<M: Msr> LbrUnit<M> {
 
     /// Turns recording off.
     pub(super) fn pause(&mut self) -> Result<(), GeneralProtection> {
-        self.change(self.capabilities.enable_address(), 0, LBR)
+        self.change(self.capabilities.enabling(), 0, LBR)
     }
 
     fn freeze_bit(&self, freezes: bool) -> u64 {
@@ -144,11 +145,11 @@ impl<M: Msr> LbrUnit<M> {
             return Err(InUse::BranchRecorder { address: DebugCtl::ADDRESS, control: bits }.into());
         }
         if self.capabilities.is_architectural() {
-            let address = self.capabilities.enable_address();
-            let control = self.msr.rdmsr(address)?;
+            let register = self.capabilities.enabling();
+            let control = self.msr.read_at(register)?;
             return match control & LBR {
                 0 => Ok(()),
-                _ => Err(InUse::BranchRecorder { address, control }.into()),
+                _ => Err(InUse::BranchRecorder { address: register.address(), control }.into()),
             };
         }
         if self.capabilities.processor_trace {
@@ -192,18 +193,22 @@ impl<M: Msr> LbrUnit<M> {
             };
             for register in registers.into_iter().flatten() {
                 // SAFETY: a record that nothing else uses; no memory is written.
-                unsafe { self.msr.wrmsr(register + n, 0) }?;
+                unsafe { self.msr.write_at(register.plus(n), 0) }?;
             }
         }
         Ok(())
     }
 
-    fn change(&mut self, address: u32, set: u64, clear: u64) -> Result<(), GeneralProtection> {
+    fn change<R: RegisterValue>(
+        &mut self,
+        register: RegisterAt<R>,
+        set: u64,
+        clear: u64,
+    ) -> Result<(), GeneralProtection> {
         if set | clear == 0 {
             return Ok(());
         }
-        let bits = self.msr.rdmsr(address)?;
         // SAFETY: branches go into registers of this unit; no memory is written.
-        unsafe { self.msr.wrmsr(address, bits & !clear | set) }
+        unsafe { self.msr.change_bits(register, set, clear) }.map(|_| ())
     }
 }

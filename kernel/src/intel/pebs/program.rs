@@ -4,7 +4,8 @@ use super::{Counter, PebsCapabilities, PebsConfig};
 use crate::lifecycle::InUse;
 use crate::msr::{
     FixedCtrCtrl, GeneralProtection, GlobalCtrl, GlobalStatus, Ia32PerfEvtSel, Msr, PebsDataCfg, PebsEnable,
-    TypedMsr, fixed_counter, full_width_pmc, pmc, reload_fixed_counter, reload_pmc,
+    Register, RegisterAt, RegisterValue, TypedMsr, fixed_counter, full_width_pmc, pmc, reload_fixed_counter,
+    reload_pmc,
 };
 use pugmark_decoder_core::pebs::Format;
 
@@ -85,8 +86,9 @@ impl Program {
         for (counter, _) in self.config.counters() {
             let (control, used) = match counter {
                 Counter::General(n) => {
-                    let control = msr.rdmsr(Ia32PerfEvtSel::address(n))?;
-                    (control, control & Ia32PerfEvtSel::EVENT.union(Ia32PerfEvtSel::EN).bits())
+                    let control = msr.read_at(Ia32PerfEvtSel::at(n))?;
+                    let used = control & Ia32PerfEvtSel::EVENT.union(Ia32PerfEvtSel::EN);
+                    (control.bits(), used.bits())
                 }
                 Counter::Fixed(n) => {
                     let FixedCtrCtrl(control) = msr.read()?;
@@ -116,7 +118,7 @@ impl Program {
             self.set_reload(counter, period, msr)?;
             match counter {
                 Counter::General(n) => {
-                    wrmsr(msr, Ia32PerfEvtSel::address(n), self.config.select(n, adaptive).bits())?;
+                    write_at(msr, Ia32PerfEvtSel::at(n), self.config.select(n, adaptive))?;
                 }
                 Counter::Fixed(n) => {
                     let FixedCtrCtrl(control) = msr.read()?;
@@ -163,11 +165,11 @@ impl Program {
     /// until the next overflow.
     fn load_again(&self, msr: &mut impl Msr, lost: &mut u64) -> Result<(), GeneralProtection> {
         for (counter, period) in self.config.counters() {
-            let (address, bits) = match counter {
+            let (register, bits) = match counter {
                 Counter::General(n) => (pmc(n), self.capabilities.general_bits),
                 Counter::Fixed(n) => (fixed_counter(n), self.capabilities.fixed_bits),
             };
-            if msr.rdmsr(address)? & width(bits) < first_value(period, bits) {
+            if msr.read_at(register)? & width(bits) < first_value(period, bits) {
                 self.load(counter, period, msr)?;
                 *lost += 1;
             }
@@ -177,7 +179,7 @@ impl Program {
 
     /// Makes a counter overflow after `period` events. It must be stopped.
     fn load(&self, counter: Counter, period: u64, msr: &mut impl Msr) -> Result<(), GeneralProtection> {
-        let (address, value) = match counter {
+        let (register, value) = match counter {
             Counter::General(n) if self.capabilities.full_width => {
                 (full_width_pmc(n), first_value(period, self.capabilities.general_bits))
             }
@@ -185,7 +187,7 @@ impl Program {
             Counter::General(n) => (pmc(n), first_value(period, 32)),
             Counter::Fixed(n) => (fixed_counter(n), first_value(period, self.capabilities.fixed_bits)),
         };
-        wrmsr(msr, address, value)
+        write_at(msr, register, value)
     }
 
     /// Sets what a counter begins with after a record that went into a trace. For others the management area has it.
@@ -195,10 +197,10 @@ impl Program {
         }
         match counter {
             Counter::General(n) => {
-                wrmsr(msr, reload_pmc(n), first_value(period, self.capabilities.general_bits))
+                write_at(msr, reload_pmc(n), first_value(period, self.capabilities.general_bits))
             }
             Counter::Fixed(n) => {
-                wrmsr(msr, reload_fixed_counter(n), first_value(period, self.capabilities.fixed_bits))
+                write_at(msr, reload_fixed_counter(n), first_value(period, self.capabilities.fixed_bits))
             }
         }
     }
@@ -222,7 +224,7 @@ impl Program {
         let Some(before) = self.before else { return Ok(()) };
         for (counter, _) in self.config.counters() {
             match counter {
-                Counter::General(n) => wrmsr(msr, Ia32PerfEvtSel::address(n), 0)?,
+                Counter::General(n) => write_at(msr, Ia32PerfEvtSel::at(n), Ia32PerfEvtSel::empty())?,
                 Counter::Fixed(n) => {
                     let FixedCtrCtrl(control) = msr.read()?;
                     write(msr, FixedCtrCtrl(control & !FixedCtrCtrl::mask(n)))?;
@@ -261,12 +263,16 @@ const fn width(bits: u8) -> u64 {
 }
 
 /// Writes a register that does not enable records.
-fn write<R: crate::msr::Register>(msr: &mut impl Msr, value: R) -> Result<(), GeneralProtection> {
-    wrmsr(msr, R::ADDRESS, value.to_bits())
+fn write<R: Register>(msr: &mut impl Msr, value: R) -> Result<(), GeneralProtection> {
+    write_at(msr, R::AT, value)
 }
 
-fn wrmsr(msr: &mut impl Msr, address: u32, value: u64) -> Result<(), GeneralProtection> {
+fn write_at<R: RegisterValue>(
+    msr: &mut impl Msr,
+    register: RegisterAt<R>,
+    value: R,
+) -> Result<(), GeneralProtection> {
     // SAFETY: this is a register of a stopped counter, or it stops counters: it makes the processor write nothing to
     // memory, and no other owner uses the counter.
-    unsafe { msr.wrmsr(address, value) }
+    unsafe { msr.write_at(register, value) }
 }

@@ -135,7 +135,7 @@ pub enum TracedPebsRefusal {
     /// A record cannot have these groups: more than 32 branches.
     Groups(Groups),
     /// No trace runs, so the processor would drop all records.
-    TraceOff(RtitCtl),
+    NotTraced(RtitCtl),
 }
 
 impl fmt::Display for TracedPebsRefusal {
@@ -143,7 +143,7 @@ impl fmt::Display for TracedPebsRefusal {
         match self {
             Self::Counters(refusal) => refusal.fmt(f),
             Self::Groups(_) => f.write_str("a record has 32 last branches at most"),
-            Self::TraceOff(ctl) => {
+            Self::NotTraced(ctl) => {
                 write!(f, "IA32_RTIT_CTL is {:#x}: no trace runs that samples could go into", ctl.bits())
             }
         }
@@ -211,7 +211,7 @@ impl<M: Msr> Recording for TracedPebsSession<M> {
         let msr = &mut self.unit.msr;
         let ctl: RtitCtl = msr.read()?;
         if !ctl.contains(RtitCtl::TRACE_EN) {
-            return Err(StartError::Refused(TracedPebsRefusal::TraceOff(ctl)));
+            return Err(StartError::Refused(TracedPebsRefusal::NotTraced(ctl)));
         }
         if let Some(in_use) = self.program.in_use(msr)? {
             return Err(in_use.into());

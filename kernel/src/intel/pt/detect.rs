@@ -26,7 +26,7 @@ pub(super) fn probe(msr: &mut impl Msr, capabilities: &PtCapabilities) -> Result
         return Err(InUse::ProcessorTrace { ctl }.into());
     }
     // SAFETY: without TraceEn this register makes the processor write to no memory.
-    unsafe { lifecycle::probe(msr, OutputMaskPtrs::ADDRESS, |_| PATTERN.to_bits(), u64::MAX) }
+    unsafe { lifecycle::probe(msr, OutputMaskPtrs::AT, |_| PATTERN, u64::MAX) }
 }
 
 /// What VMX does to a trace on this processor.

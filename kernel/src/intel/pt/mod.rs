@@ -46,7 +46,7 @@ pub use tracer::PtTracer;
 pub use unit::{LeftOn, PtRefusal, PtUnit};
 pub use xsave::{NoPtState, PtStateArea, PtStateInstructions, XsavedMsr};
 
-use crate::msr::{GeneralProtection, Msr, RtitCtl, TypedMsr};
+use crate::msr::{GeneralProtection, Msr, clear_trace_en};
 
 /// Stops this processor's unit, whatever code started it: for a kernel that panics and wants to keep what was traced.
 ///
@@ -57,10 +57,5 @@ use crate::msr::{GeneralProtection, Msr, RtitCtl, TypedMsr};
 ///
 /// The processor has no PT unit, or the unit cannot be stopped.
 pub fn emergency_stop(msr: &mut impl Msr) -> Result<(), GeneralProtection> {
-    let ctl: RtitCtl = msr.read()?;
-    match ctl.contains(RtitCtl::TRACE_EN) {
-        // SAFETY: clearing TraceEn only ends writes to memory.
-        true => unsafe { msr.write(ctl.difference(RtitCtl::TRACE_EN)) },
-        false => Ok(()),
-    }
+    clear_trace_en(msr).map(|_| ())
 }

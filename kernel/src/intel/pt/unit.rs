@@ -11,8 +11,8 @@ use crate::intel::pt::config::{Checked, PtConfig, PtConfigRefusal};
 use crate::lifecycle::{Absent, InUse, NotStarted, StartError};
 use crate::memory::Frames;
 use crate::msr::{
-    AddrA, AddrB, Cr3Match, GeneralProtection, Msr, OutputBase, OutputMaskPtrs, Register, RtitCtl,
-    RtitStatus, TypedMsr,
+    Cr3Match, GeneralProtection, Msr, OutputBase, OutputMaskPtrs, Register, RegisterAt, RegisterValue,
+    RtitCtl, RtitStatus, TypedMsr, addr_a, addr_b, clear_trace_en,
 };
 use crate::slot::PauseGate;
 use core::fmt;
@@ -70,12 +70,10 @@ impl<M: Msr> PtUnit<M> {
     ///
     /// The unit is absent, or it stays on: below this kernel another owner uses it.
     pub fn take_over(capabilities: PtCapabilities, mut msr: M) -> Result<(Self, Option<LeftOn>), Absent> {
-        let ctl: RtitCtl = msr.read()?;
+        let ctl = clear_trace_en(&mut msr)?;
         if !ctl.contains(RtitCtl::TRACE_EN) {
             return Ok((Self::with_capabilities(capabilities, msr)?, None));
         }
-        // SAFETY: clearing TraceEn only ends writes to memory.
-        unsafe { msr.write(ctl.difference(RtitCtl::TRACE_EN)) }?;
         let left_on = LeftOn { ctl, status: msr.read()?, base: msr.read()?, pointers: msr.read()? };
         Ok((Self::with_capabilities(capabilities, msr)?, Some(left_on)))
     }
@@ -180,22 +178,11 @@ impl<M: Msr> PtUnit<M> {
         if let Some(cr3) = checked.cr3 {
             self.write(Cr3Match(cr3))?;
         }
-        let [zero, one, two, three] = checked.ranges;
-        if let Some(range) = zero {
-            self.write(AddrA::<0>(range.first))?;
-            self.write(AddrB::<0>(range.last))?;
-        }
-        if let Some(range) = one {
-            self.write(AddrA::<1>(range.first))?;
-            self.write(AddrB::<1>(range.last))?;
-        }
-        if let Some(range) = two {
-            self.write(AddrA::<2>(range.first))?;
-            self.write(AddrB::<2>(range.last))?;
-        }
-        if let Some(range) = three {
-            self.write(AddrA::<3>(range.first))?;
-            self.write(AddrB::<3>(range.last))?;
+        for (n, range) in (0..).zip(checked.ranges) {
+            if let Some(range) = range {
+                self.write_at(addr_a(n), range.first)?;
+                self.write_at(addr_b(n), range.last)?;
+            }
         }
         Ok(())
     }
@@ -214,9 +201,17 @@ impl<M: Msr> PtUnit<M> {
 
     /// Writes a register of the unit.
     pub(super) fn write<R: Register>(&mut self, value: R) -> Result<(), GeneralProtection> {
+        self.write_at(R::AT, value)
+    }
+
+    fn write_at<R: RegisterValue>(
+        &mut self,
+        register: RegisterAt<R>,
+        value: R,
+    ) -> Result<(), GeneralProtection> {
         // SAFETY: this is a register of the PT unit. The processor writes only to memory that OUTPUT_BASE and the
         // tables name, which belongs to the buffer. The session owns the buffer with this unit until TraceEn is 0.
-        unsafe { self.msr.write(value) }
+        unsafe { self.msr.write_at(register, value) }
     }
 }
 

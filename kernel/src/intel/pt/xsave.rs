@@ -8,8 +8,8 @@ mod tests;
 
 use crate::cpuid::CpuIdReader;
 use crate::msr::{
-    AddrA, AddrB, Cr3Match, GeneralProtection, Msr, OutputBase, OutputMaskPtrs, Register, RtitCtl,
-    RtitStatus, TypedMsr, Xss,
+    Cr3Match, GeneralProtection, Msr, OutputBase, OutputMaskPtrs, Register, RtitCtl, RtitStatus, TypedMsr,
+    Xss, addr_a, addr_b,
 };
 use core::fmt;
 
@@ -217,10 +217,10 @@ const REGISTERS: [u32; 9] = [
     OutputMaskPtrs::ADDRESS,
     RtitStatus::ADDRESS,
     Cr3Match::ADDRESS,
-    AddrA::<0>::ADDRESS,
-    AddrB::<0>::ADDRESS,
-    AddrA::<1>::ADDRESS,
-    AddrB::<1>::ADDRESS,
+    addr_a(0).address(),
+    addr_b(0).address(),
+    addr_a(1).address(),
+    addr_b(1).address(),
 ];
 
 /// Returns where the area has a register; `None` if the register is not part of PT state.

@@ -7,7 +7,7 @@ use crate::pmi::{Abandoned, Handler, Pmi, PmiSource, Requests, Route};
 
 const FAULT: GeneralProtection = GeneralProtection { address: 0x570, written: None };
 
-/// Answers each question with something that no other implementation says by default, and logs what it is told.
+/// Answers each question with something that no other implementation says by default, and logs how it is called.
 #[derive(Default)]
 struct Talkative(Vec<String>);
 
@@ -70,13 +70,13 @@ fn answers(source: &mut impl PmiSource) -> String {
 }
 
 #[test]
-fn a_source_that_is_there_is_asked_and_told_everything() {
+fn a_source_that_is_there_is_called_for_everything() {
     let mut source = Talkative::default();
     let mut optional = Some(Talkative::default());
     assert_eq!(answers(&mut optional), answers(&mut source));
-    let told = optional.unwrap().0;
-    assert_eq!(told, source.0);
-    assert_eq!(told.len(), 6);
+    let called = optional.unwrap().0;
+    assert_eq!(called, source.0);
+    assert_eq!(called.len(), 6);
 }
 
 #[test]

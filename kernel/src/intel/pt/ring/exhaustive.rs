@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 /// A processor that writes one unit after the other into regions that tables list.
 #[derive(Clone, Copy)]
-struct Walker {
+struct Writer {
     regions: u32,
     region_units: u64,
     laps: u32,
@@ -16,7 +16,7 @@ struct Walker {
     offset: u64,
 }
 
-impl Walker {
+impl Writer {
     fn write(&mut self) {
         self.settle();
         self.offset += 1;
@@ -42,9 +42,9 @@ impl Walker {
     }
 }
 
-/// Returns whether the report `told` is right if `lost` bytes were overwritten.
-fn is_sound(told: Option<Overwritten>, lost: u64) -> bool {
-    match told {
+/// Returns whether the report `reported` is right if `lost` bytes were overwritten.
+fn is_sound(reported: Option<Overwritten>, lost: u64) -> bool {
+    match reported {
         None => lost == 0,
         Some(Overwritten::Exactly(bytes)) => bytes == lost && lost > 0,
         Some(Overwritten::AtLeast(bytes)) => bytes > 0 && bytes <= lost,
@@ -54,8 +54,8 @@ fn is_sound(told: Option<Overwritten>, lost: u64) -> bool {
 
 fn is_true(written: Written, bytes: u64, capacity: u64) -> bool {
     match written {
-        Written::Exactly(told) => told == bytes,
-        Written::AtLeast(told) => told <= bytes && (bytes - told).is_multiple_of(capacity),
+        Written::Exactly(reported) => reported == bytes,
+        Written::AtLeast(reported) => reported <= bytes && (bytes - reported).is_multiple_of(capacity),
     }
 }
 
@@ -71,24 +71,24 @@ fn laps_of_tables_tell_what_was_written_and_what_is_overwritten() {
         {
             let before = Ring::at(UNITS, regions, head - undrained, head);
             let (region, offset) = before.place(head);
-            let mut walker = Walker { regions, region_units: UNITS, laps: LAPS, lap: 0, region, offset };
+            let mut writer = Writer { regions, region_units: UNITS, laps: LAPS, lap: 0, region, offset };
             for bytes in 0..=4 * capacity {
                 let known = head % capacity + bytes < 2 * capacity;
-                for (lap, region, offset) in walker.places() {
+                for (lap, region, offset) in writer.places() {
                     let what = format!("{before:?} {bytes}: {lap} {region} {offset}");
                     let written = before.counted(lap, LAPS, region, offset).expect(&what);
                     assert!(is_true(written, bytes, capacity), "{what}: {written:?}");
                     assert!(!known || written == Written::Exactly(bytes), "{what}: {written:?}");
                     let mut ring = before;
-                    let told = ring.written(written);
+                    let reported = ring.written(written);
                     let lost = (undrained + bytes).saturating_sub(capacity);
-                    assert!(is_sound(told, lost), "{what}: {told:?} of {lost}");
-                    assert_ne!(told, Some(Overwritten::Perhaps), "{what}");
+                    assert!(is_sound(reported, lost), "{what}: {reported:?} of {lost}");
+                    assert_ne!(reported, Some(Overwritten::Perhaps), "{what}");
                     assert_eq!(ring.undrained(), (undrained + bytes - lost).min(capacity), "{what}");
                     assert_eq!(ring.head() % capacity, (head + bytes) % capacity, "{what}");
                     checked += 1;
                 }
-                walker.write();
+                writer.write();
             }
             // The processor cannot be at a place before the one where it continued.
             if head % capacity > 0 {
@@ -186,8 +186,8 @@ fn guarded_run(capacity: u64, head: u64, undrained: u64, looks_like_it: impl Fn(
             assert_eq!(written, Written::Exactly(bytes), "{}", what());
         }
         let mut ring = before;
-        let told = ring.written(written);
-        assert!(is_sound(told, (undrained + bytes).saturating_sub(capacity)), "{}: {told:?}", what());
+        let reported = ring.written(written);
+        assert!(is_sound(reported, (undrained + bytes).saturating_sub(capacity)), "{}: {reported:?}", what());
         // The remaining bytes are the newest ones written, without a hole.
         let left: Vec<_> =
             (ring.tail()..ring.head()).map(|at| memory.bytes[(at % capacity) as usize].0).collect();
