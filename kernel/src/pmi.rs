@@ -160,7 +160,7 @@ impl Handler {
 
     /// Expects up to `nmis` NMIs from a source that was stopped while they may still be on their way. This number of
     /// NMIs that no source has requested, at most four, will be [`Pmi::Unknown`].
-    pub fn expect_late(&mut self, nmis: u8) {
+    pub(crate) fn expect_late(&mut self, nmis: u8) {
         self.late = self.late.saturating_add(nmis).min(LATE);
     }
 

@@ -81,8 +81,7 @@ impl AmdCapabilities {
     }
 
     /// Returns the processor's description that decodes IBS samples.
-    #[must_use]
-    pub fn ibs_part(&self) -> Option<Part> {
+    pub(crate) fn ibs_part(&self) -> Option<Part> {
         self.ibs.map(|caps| Part { family: self.family, model: self.model, caps })
     }
 }

@@ -46,8 +46,7 @@ impl IbsFetchCtl {
     }
 
     /// Sets the period to bits 19:4 of `count`. Its low four bits are always zero in the unit.
-    #[must_use]
-    pub const fn with_max_count(self, count: u32) -> Self {
+    pub(crate) const fn with_max_count(self, count: u32) -> Self {
         Self::from_bits_retain(self.difference(Self::MAX_CNT).bits() | (count >> 4 & 0xffff) as u64)
     }
 }
@@ -88,20 +87,17 @@ impl IbsOpCtl {
     }
 
     /// Sets the period to bits 19:4 of `count`. Its low four bits are always zero in the unit.
-    #[must_use]
-    pub const fn with_max_count(self, count: u32) -> Self {
+    pub(crate) const fn with_max_count(self, count: u32) -> Self {
         Self::from_bits_retain(self.difference(Self::MAX_CNT).bits() | (count >> 4 & 0xffff) as u64)
     }
 
     /// Returns all 27 bits of the period. On a processor without OpCntExt bits 26:20 are 0.
-    #[must_use]
-    pub const fn extended_max_count(self) -> u32 {
+    pub(crate) const fn extended_max_count(self) -> u32 {
         self.max_count() | (self.bits() as u32 & 0x7f << 20)
     }
 
     /// Sets the period to bits 26:4 of `count`, for a processor with OpCntExt.
-    #[must_use]
-    pub const fn with_extended_max_count(self, count: u32) -> Self {
+    pub(crate) const fn with_extended_max_count(self, count: u32) -> Self {
         let rest = self.difference(Self::MAX_CNT_EXT).with_max_count(count);
         Self::from_bits_retain(rest.bits() | (count & 0x7f << 20) as u64)
     }

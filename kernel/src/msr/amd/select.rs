@@ -61,22 +61,19 @@ impl PerfEvtSel {
     }
 
     /// Sets the event select to the low 12 bits of `event`.
-    #[must_use]
-    pub const fn with_event(self, event: u16) -> Self {
+    pub(crate) const fn with_event(self, event: u16) -> Self {
         let rest = self.difference(Self::EVENT_LOW.union(Self::EVENT_HIGH));
         let event = event as u64;
         Self::from_bits_retain(rest.bits() | event & 0xff | (event & 0xf00) << 24)
     }
 
     /// Sets the unit mask.
-    #[must_use]
-    pub const fn with_unit_mask(self, mask: u8) -> Self {
+    pub(crate) const fn with_unit_mask(self, mask: u8) -> Self {
         Self::from_bits_retain(self.difference(Self::UNIT_MASK).bits() | (mask as u64) << 8)
     }
 
     /// Sets the counter mask.
-    #[must_use]
-    pub const fn with_counter_mask(self, mask: u8) -> Self {
+    pub(crate) const fn with_counter_mask(self, mask: u8) -> Self {
         Self::from_bits_retain(self.difference(Self::CNT_MASK).bits() | (mask as u64) << 24)
     }
 }
