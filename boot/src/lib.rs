@@ -1,4 +1,76 @@
-//! The parts of the bootable kernel that need no machine: boot information, memory, symbols, what a trace says.
+//! The bootable kernel that traces its own workloads: the parts that need no machine.
+//!
+//! The kernel boots in QEMU on the monitor, in KVM, or on a real processor. It runs real code, records it with the
+//! driver, decodes the recording in place and prints what it found, so that the harness can hold it against the truth.
+//! What needs a machine is in the image (`src/main.rs`): entry, paging, traps, the serial port, the driver's sessions.
+//! What does not is in this library, and its tests run on the host.
+//!
+//! # How the parts hang together
+//!
+//! ```text
+//!  what the boot loader left
+//!    └─▶ boot_info ─▶ regions        free physical memory; the image allocates from it
+//!                  ├▶ command_line   which workloads, which source, how
+//!                  └▶ symbols        the kernel's own functions, from its ELF file
+//!
+//!  the image's PMI handler, and its drain after a stop
+//!    ├─▶ archive   trace bytes and the gaps between them     ┐  memory that was set aside before:
+//!    └─▶ samples   typed values                              ┘  nothing is allocated while a unit runs
+//!          │
+//!          ▼   the code that was traced: code_section
+//!    decode      a trace of Intel PT: pieces without a gap, their count and hash
+//!    branches    branch records: the branches, and the instructions between them
+//!    tally       samples by address
+//!    histogram   which functions ran most
+//!          │
+//!          ▼
+//!    expectation   what a workload is meant to lose ─▶ the image prints lines of pugmark-protocol
+//!
+//!  sinks        what each use of a trace costs
+//!  last_words   the message of a kernel that panics
+//! ```
+//!
+//! # Example
+//!
+//! What becomes of a trace with a gap. The bytes are given by hand here; in the image the driver gives them to the same
+//! archive.
+//!
+//! ```
+//! use pugmark_boot::archive::Archive;
+//! use pugmark_boot::decode::decode;
+//! use pugmark_boot::histogram::Histogram;
+//! use pugmark_boot::symbols::{Function, Symbols};
+//! use pugmark_decoder_core::image::{AddressSpace, Section};
+//! use pugmark_kernel::drain::Sink;
+//! use pugmark_kernel::loss::Gap;
+//! use pugmark_protocol::{After, Line};
+//!
+//! // PSB; MODE.Exec: 64-bit code; FUP: tracing is on at 1000h; PSBEND; FUP and TIP.PGD: it ends before 1003h.
+//! let psb = [0x02, 0x82].repeat(8);
+//! let rest = [0x99, 0x01, 0x7d, 0, 0x10, 0, 0, 0, 0, 0x02, 0x23, 0x3d, 0x03, 0x10, 0x01];
+//! let trace = [&psb[..], &rest].concat();
+//!
+//! let mut archive = Archive::with_room(4096);
+//! archive.bytes(&trace);
+//! archive.gap(Gap::Stop);
+//! archive.bytes(&trace);
+//!
+//! // The code: sixteen NOPs.
+//! let code = [Section { base: 0x1000, bytes: &[0x90; 16], space: AddressSpace::Any }];
+//! let symbols = Symbols::from_functions([Function { address: 0x1000, size: 16, name: "nops" }]);
+//! let mut histogram = Histogram::new(&symbols);
+//! let decoded = decode(&archive, &code, &mut histogram);
+//!
+//! let pieces: Vec<_> = decoded.pieces.iter().map(|piece| (piece.after, piece.count)).collect();
+//! assert_eq!(pieces, [(After::Start, 3), (After::Stop, 3)]);
+//! let [(function, count)] = histogram.top(1)[..] else { panic!("no function ran") };
+//! assert_eq!((function.name, count), ("nops", 6));
+//!
+//! // The line in which the kernel reports the second piece.
+//! let line: Line = Line::Piece("nops", 1, decoded.pieces[1]);
+//! assert!(line.to_string().starts_with("piece nops 1 count=3 hash=0x"));
+//! assert!(line.to_string().ends_with("first=0x1000 last=0x1002 after=stop"));
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Checks that the encoder and the packet layer undo each other.
 
 use crate::{
-    asked,
+    decoder_config,
     wire::{self, Places},
 };
 use arbitrary::{Result, Unstructured};
@@ -22,7 +22,7 @@ pub fn check(data: &[u8]) {
 }
 
 fn write(u: &mut Unstructured<'_>) -> Result<()> {
-    let config = asked::config(u)?;
+    let config = decoder_config::config(u)?;
     let mut memory = vec![FREE; u.arbitrary::<u16>()?.min(4096).into()];
     let mut encoder = Encoder::with_config(&mut memory, config);
     let mut written = vec![];

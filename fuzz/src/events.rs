@@ -1,6 +1,6 @@
 //! Checks the event layer.
 
-use crate::{asked, reference, trace, wire::Places};
+use crate::{decoder_config, reference, trace, wire::Places};
 use arbitrary::{Result, Unstructured};
 use pugmark_decoder_core::{
     Error, ErrorKind,
@@ -16,7 +16,7 @@ pub const PLACES: Places = Places { base: 0x1000, len: 0x100 };
 /// # Errors
 /// If there are not enough bytes to choose with.
 pub fn subject(u: &mut Unstructured<'_>) -> Result<(Config<'static>, Vec<u8>)> {
-    let config = asked::config(u)?;
+    let config = decoder_config::config(u)?;
     Ok((config, trace::made(u, PLACES)?))
 }
 

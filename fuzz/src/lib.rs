@@ -9,9 +9,9 @@
 //! pugmark_fuzz::encoder::check(b"any bytes");
 //! ```
 
-pub mod asked;
 pub mod blocks;
 pub mod code;
+pub mod decoder_config;
 pub mod elf;
 pub mod encoder;
 pub mod events;

@@ -1,6 +1,6 @@
 //! Checks the packet layer on arbitrary bytes.
 
-use crate::{asked, reference};
+use crate::{decoder_config, reference};
 use arbitrary::Unstructured;
 use pugmark_decoder_core::{
     config::{Config, Dialect},
@@ -14,7 +14,7 @@ use pugmark_decoder_core::{
 /// If any of this is wrong.
 pub fn check(data: &[u8]) {
     let mut u = Unstructured::new(data);
-    if let Ok(config) = asked::config(&mut u) {
+    if let Ok(config) = decoder_config::config(&mut u) {
         walk(u.take_rest(), config);
     }
 }

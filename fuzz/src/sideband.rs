@@ -22,7 +22,7 @@ use std::{
 /// If any of this is wrong.
 pub fn check(data: &[u8]) {
     let mut u = Unstructured::new(data);
-    let Ok((config, show, split)) = asked(&mut u) else { return };
+    let Ok((config, show, split)) = settings(&mut u) else { return };
     let bytes = u.take_rest();
     let (first, second) = bytes.split_at(split.min(bytes.len()));
     let count = records(first, &config) + records(second, &config);
@@ -43,7 +43,7 @@ pub fn check(data: &[u8]) {
     }
 }
 
-fn asked(u: &mut Unstructured<'_>) -> Result<(StreamConfig, ShowOptions, usize)> {
+fn settings(u: &mut Unstructured<'_>) -> Result<(StreamConfig, ShowOptions, usize)> {
     let config = StreamConfig {
         sample_type: u.arbitrary()?,
         sample_configs: vec![(u.arbitrary()?, u.arbitrary()?)],

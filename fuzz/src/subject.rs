@@ -1,6 +1,6 @@
 //! The input for the decoders of instructions: code, and a trace that may or may not belong to it.
 
-use crate::{asked, code, trace, wire::Places};
+use crate::{code, decoder_config, trace, wire::Places};
 use arbitrary::{Result, Unstructured};
 use pugmark_decoder_core::{
     config::Config,
@@ -31,8 +31,8 @@ impl Subject {
     /// # Errors
     /// If there are not enough bytes to choose with.
     pub fn made(u: &mut Unstructured<'_>) -> Result<Self> {
-        let asked = asked::config(u)?;
-        if u.arbitrary()? { Self::of_program(u, asked) } else { Self::of_packets(u, asked) }
+        let config = decoder_config::config(u)?;
+        if u.arbitrary()? { Self::of_program(u, config) } else { Self::of_packets(u, config) }
     }
 
     fn of_packets(u: &mut Unstructured<'_>, config: Config<'static>) -> Result<Self> {
@@ -47,7 +47,7 @@ impl Subject {
         Ok(Self { code, trace: trace::made(u, places)?, config })
     }
 
-    fn of_program(u: &mut Unstructured<'_>, asked: Config<'static>) -> Result<Self> {
+    fn of_program(u: &mut Unstructured<'_>, decoder_config: Config<'static>) -> Result<Self> {
         let seed = u64::from(u.arbitrary::<u16>()?);
         let (program, config) = traced::TraceConfig::random_small(*u.choose(&TOPICS)?, seed);
         let mut trace = run(&program, &config, seed).trace;
@@ -56,7 +56,7 @@ impl Subject {
         let _ = trace::damage(u, &mut trace, Places { base: first.0, len: first.1.len() as u16 });
         let section =
             |section: &pugmark_program::Section| (section.base, section.bytes.clone(), AddressSpace::Any);
-        Ok(Self { code: program.sections().iter().map(section).collect(), trace, config: asked })
+        Ok(Self { code: program.sections().iter().map(section).collect(), trace, config: decoder_config })
     }
 
     /// Returns the code, from which an image can be made.

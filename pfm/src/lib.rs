@@ -1,10 +1,40 @@
 //! libpfm's names for the performance counters of AMD processors, and the register values that they stand for.
 //!
-//! The crate uses no heap and no I/O, so a kernel that programs its own counters can accept event strings. The tables
-//! are data in `events/*.tsv`, compiled in.
+//! A counter counts one kind of event, such as a miss in a cache, that a number in its event select register chooses.
+//! libpfm gives these numbers names, which PAPI takes, and perf with `--pfm-events`. Here they are, from K7 to family
+//! 1Ah, without libpfm: the results are the same, errors included. What comes out are plain numbers, to be written by a
+//! driver.
 //!
-//! **The part of libpfm4**: a [`Pmu`] has events, events have unit masks and modifiers, and [`encode()`] makes the
-//! value of a PERFEVTSEL register from them.
+//! The crate uses no heap and no I/O, so a kernel that programs its own counters can accept event strings.
+//!
+//! # How the parts hang together
+//!
+//! ```text
+//!            events/*.tsv, the tables as data; build/ compiles them in
+//!                                   │
+//!                                 table         an event: its name, number, unit masks and text
+//!                                   │
+//!                                 family        the processors with one table: modifiers, number of counters
+//!                 ┌─────────────────┴────────────────┐
+//!                pmu       by libpfm4's names       cpu        by libpfm3's revisions
+//!                 │                                  │
+//!  "EVENT:MASK:u"─┤                    "EVENT:MASK" ─┤
+//!                 ▼                                  ▼
+//!               encode                            dispatch     find: what the strings select
+//!                 │ attribute: masks, modifiers      │         assign: a counter for each event
+//!                 │ choice: the masks together       │         ibs: the units of IBS
+//!                 ├─────────▶ event_select ◀─────────┤
+//!                 ▼         the register's bits      ▼
+//!             Encoding                            Dispatch     registers to write (PMCs) and to read (PMDs)
+//! ```
+//!
+//! Which of the two to use: [`encode()`] for one event, and where counters are assigned by somebody else, such as
+//! Linux; [`Cpu::dispatch`] for a kernel that owns the counters, or IBS.
+//!
+//! # Examples
+//!
+//! **An event string**, as libpfm4 reads it. A [`Pmu`] has events, events have unit masks and modifiers, and
+//! [`encode()`] makes the value of a PERFEVTSEL register from them.
 //!
 //! ```
 //! use pugmark_pfm::{Levels, Pmu, encode};
@@ -19,8 +49,8 @@
 //! # Ok::<(), pugmark_pfm::EncodeError<'_>>(())
 //! ```
 //!
-//! **The part of libpfm3**: a [`Cpu`] selects events, assigns them to available counters, and also sets up the units of
-//! Instruction Based Sampling (IBS).
+//! **Several events at once**, as libpfm3 programs them. A [`Cpu`] selects events, assigns them to available counters,
+//! and also sets up the units of Instruction Based Sampling (IBS).
 //!
 //! ```
 //! use pugmark_pfm::{Cpu, dispatch::{Features, IbsOp, Request}};
@@ -41,8 +71,10 @@
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 //!
-//! The results are libpfm's, including errors. Where libpfm does something odd, a comment says so. The northbridge and
-//! L3 units of newer families, which are separate PMUs in libpfm4, are missing.
+//! # What is missing
+//!
+//! The northbridge and L3 units of newer families, which are separate PMUs in libpfm4. Where libpfm does something odd,
+//! this crate does the same, and a comment says so.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -333,7 +333,8 @@ impl<'a> Comparison<'a> {
         while let Some(exit) = self.exit() {
             ensure!(
                 self.passes(exit),
-                "the guest was at {:x?} and then at {:#x}; what ran in between, before instruction {}, is not in the truth",
+                "the guest was at {:x?} and then at {:#x}; what ran in between, before instruction {}, is not \
+                 in the truth",
                 self.place,
                 exit.rip,
                 self.index
@@ -341,7 +342,8 @@ impl<'a> Comparison<'a> {
         }
         ensure!(
             self.may_be(entry),
-            "the guest was at {:x?} and goes on at {entry:#x}; what ran in between, before instruction {}, is not in the truth",
+            "the guest was at {:x?} and goes on at {entry:#x}; what ran in between, before instruction {}, is \
+             not in the truth",
             self.place,
             self.index
         );

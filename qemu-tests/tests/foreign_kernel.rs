@@ -49,9 +49,11 @@ fn a_guest_with_a_clock_of_its_own_measures_what_the_clock_is_told_to_take() {
     let images = Images::build().unwrap();
     let kernel = build_foreign_kernel().unwrap();
     let options = "profile=icelake step=always clock=100";
-    let run = |told| Machine::kernel_on_monitor(&images, &kernel, options, told).run(|_| {}).unwrap();
-    let end = |told| {
-        let runs = run(told).transcript.runs;
+    let run = |command_line| {
+        Machine::kernel_on_monitor(&images, &kernel, options, command_line).run(|_| {}).unwrap()
+    };
+    let end = |command_line| {
+        let runs = run(command_line).transcript.runs;
         runs.iter().find(|run| run.name == "foreign-clock").map(|run| run.end.clone())
     };
     assert_eq!(end("clock=100"), Some(Some(End::Ok)));

@@ -136,8 +136,8 @@ fn linux_rewrites_its_code_on_two_processors() -> Result<()> {
     };
     let file = "/proc/sys/kernel/sched_schedstats";
     let script = format!(
-        "while :; do :; done & i=0; while [ $i -lt {rewrites} ]; do echo 1 >{file}; echo 0 >{file}; i=$((i + 1)); done; \
-         kill $!; cat {file}; nproc; echo $i"
+        "while :; do :; done & i=0; while [ $i -lt {rewrites} ]; do echo 1 >{file}; echo 0 >{file}; \
+         i=$((i + 1)); done; kill $!; cat {file}; nproc; echo $i"
     );
     let mut guest = Guest::new(&busybox);
     guest.command(&["sh".into(), "-c".into(), script]);

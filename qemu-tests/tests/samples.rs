@@ -39,11 +39,12 @@ fn sampled(profile: &str, seed: u64, only: Option<&str>, rounds: u32) -> Fit {
 /// all parts.
 fn as_the_truth_is(profile: &str, seed: u64, part: usize) {
     let long = std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1");
-    let (parts, due) = if long { (&PARTS[..], SAMPLES) } else { (&PARTS[part..=part], SAMPLES.div_ceil(3)) };
+    let (parts, least) =
+        if long { (&PARTS[..], SAMPLES) } else { (&PARTS[part..=part], SAMPLES.div_ceil(3)) };
     let fit: Fit = parts.iter().map(|&(only, rounds)| sampled(profile, seed, Some(only), rounds)).sum();
     println!("{profile} seed={seed}: {fit}");
     assert!(fit.p_value() > LEAST, "{profile} seed={seed}: {fit}");
-    assert!(fit.samples >= due, "{profile} seed={seed}: {fit}");
+    assert!(fit.samples >= least, "{profile} seed={seed}: {fit}");
 }
 
 #[test]

@@ -1,77 +1,119 @@
-//! What can be read at a glance: no comment is wider than a screen, no file longer than a reader's patience.
+//! What can be read at a glance: no line is wider than a screen, no file longer than a reader's patience.
 
 use pugmark_qemu_tests::images::workspace;
 use std::fs;
 
-use crate::names::{CRATES, sources};
+use crate::names::files;
 
-/// Where the other sources are.
-const OTHERS: [&str; 14] = [
-    "capi/tests",
-    "decoder-core/tests",
-    "examples/fuzz-target/src",
-    "examples/lossless/src",
-    "examples/machine/src",
-    "examples/panic/src",
-    "examples/snapshot/src",
-    "fuzz/tests",
-    "kernel/tests",
-    "pfm/tests",
-    "qemu-tests/foreign-kernel/src",
-    "qemu-tests/tests",
-    "tools/tests",
-    "virt/program/tests",
-];
-
-/// In columns; rustfmt holds code itself, but neither comments nor texts.
+/// In columns. rustfmt breaks most code before; it leaves comments, texts and what it does not understand.
 const WIDEST: usize = 120;
 /// In lines.
 const LONGEST: usize = 600;
 
-/// Whether a line is a comment that could be broken: no row of a table, and no code in documentation.
-fn is_breakable_comment(line: &str) -> bool {
-    let Some(text) = line.trim_start().strip_prefix("//") else { return false };
-    let text = text.trim_start_matches(['/', '!']).trim_start();
-    !text.starts_with('|') && !text.starts_with("//")
+/// A line's columns, without what cannot be broken: addresses of pages, and where a document's links lead.
+fn width(line: &str) -> usize {
+    let words = line.split(' ').map(|word| if word.contains("://") { 0 } else { word.chars().count() });
+    let spaces = line.matches(' ').count();
+    let links = line.split("](").skip(1).filter(|rest| !rest.contains("://"));
+    let targets = links.filter_map(|rest| rest.find(')')).sum::<usize>();
+    (words.sum::<usize>() + spaces).saturating_sub(targets)
 }
 
-/// The numbers of the comment lines that are too wide.
-fn too_wide(text: &str) -> Vec<usize> {
-    let lines = (1..).zip(text.lines());
-    lines
-        .filter(|(_, line)| line.chars().count() > WIDEST && is_breakable_comment(line))
-        .map(|(number, _)| number)
-        .collect()
+/// The numbers of the lines of a source that are too wide: of its code, its texts and its comments, but for rows of
+/// tables.
+fn too_wide(source: &str) -> Vec<usize> {
+    let is_row = |line: &str| {
+        let comment = line.trim_start().strip_prefix("//");
+        comment.is_some_and(|text| text.trim_start_matches(['/', '!']).trim_start().starts_with('|'))
+    };
+    let lines = (1..).zip(source.lines());
+    lines.filter(|(_, line)| !is_row(line) && width(line) > WIDEST).map(|(number, _)| number).collect()
+}
+
+/// The numbers of the lines of a document's text that are too wide. Tables and blocks of code are as wide as they are.
+fn too_wide_text(document: &str) -> Vec<usize> {
+    let mut is_code = false;
+    let mut found = vec![];
+    for (number, line) in (1..).zip(document.lines()) {
+        let text = line.trim_start();
+        if text.starts_with("```") {
+            is_code = !is_code;
+        } else if !is_code && !text.starts_with('|') && width(line) > WIDEST {
+            found.push(number);
+        }
+    }
+    found
 }
 
 #[test]
-fn no_comment_is_too_wide_and_no_file_too_long() {
+fn no_line_is_too_wide_and_no_file_too_long() {
     let mut found = vec![];
-    for path in CRATES.iter().chain(&OTHERS).flat_map(|folder| sources(&workspace().join(folder))) {
-        let text = fs::read_to_string(&path).expect("a source");
-        let name = path.strip_prefix(workspace()).expect("in the workspace").display();
-        found.extend(too_wide(&text).iter().map(|line| format!("{name}:{line} is too wide")));
-        if text.lines().count() > LONGEST {
-            found.push(format!("{name} is too long"));
+    let mut check = |extension, too_wide: fn(&str) -> Vec<usize>, longest| {
+        let paths = files(&workspace(), extension);
+        assert!(paths.len() > 10, "only {} files end with .{extension}", paths.len());
+        for path in paths {
+            let text = fs::read_to_string(&path).expect("a file of text");
+            let name = path.strip_prefix(workspace()).expect("in the workspace").display();
+            found.extend(too_wide(&text).iter().map(|line| format!("{name}:{line} is too wide")));
+            if text.lines().count() > longest {
+                found.push(format!("{name} is too long"));
+            }
         }
-    }
+    };
+    check("rs", too_wide, LONGEST);
+    check("md", too_wide_text, usize::MAX);
     assert!(found.is_empty(), "{found:#?}");
 }
 
+/// A file of a scenario begins with what happens in it.
 #[test]
-fn wide_comments_are_found_and_wide_tables_are_not() {
+fn no_title_of_a_scenario_is_too_wide() {
+    let folder = workspace().join("decoder-core/tests/scenarios");
+    let titles = files(&folder, "txt").into_iter().map(|path| {
+        let text = fs::read_to_string(&path).expect("a scenario");
+        (path, text.lines().next().unwrap_or_default().chars().count())
+    });
+    let titles: Vec<_> = titles.collect();
+    assert!(titles.len() > 10, "only {} scenarios", titles.len());
+    let wide: Vec<_> = titles.into_iter().filter(|(_, columns)| *columns > WIDEST).collect();
+    assert!(wide.is_empty(), "{wide:#?}");
+}
+
+#[test]
+fn wide_lines_are_found_and_wide_tables_are_not() {
     let wide = "x ".repeat(60);
+    let page = format!("https://example.com/{}", "x".repeat(90));
     for (line, is_found) in [
         (format!("// {wide}"), true),
         (format!("    /// {wide}"), true),
         (format!("//! {wide}"), true),
         (format!("/// | {wide} |"), false),
-        (format!("//! // {wide}"), false),
-        (format!("let x = \"{wide}\";"), false),
+        (format!("//! // {wide}"), true),
+        (format!("let x = \"{wide}\";"), true),
         (format!("// {}", &wide[..117]), false),
-        (format!("// {}", &wide[..116]), false),
         (format!("// {}x", &wide[..117]), true),
+        (format!("let x = {};", "é".repeat(111)), false),
+        (format!("let x = {};", "é".repeat(112)), true),
+        (format!("// a page that is far away: {page}"), false),
+        (format!("// {} {page}", &wide[..117]), true),
     ] {
         assert_eq!(!too_wide(&line).is_empty(), is_found, "{line}");
+    }
+}
+
+#[test]
+fn wide_text_is_found_and_wide_code_is_not() {
+    let wide = "x ".repeat(60) + "x";
+    let link = format!("[here]({}.md)", "x".repeat(110));
+    for (document, lines) in [
+        (format!("# A heading\n\n{wide}\n"), &[3][..]),
+        (format!("- {}\n  {wide}", &wide[..118]), &[2]),
+        (format!("| {wide} |\n|---|\n"), &[]),
+        (format!("```text\n{wide}\n```\n{wide}\n"), &[4]),
+        (format!("1. A list\n\n   ```\n   {wide}\n   ```\n"), &[]),
+        (format!("It is {link}, and {link}.\n"), &[]),
+        (format!("{wide} {link}\n"), &[1]),
+    ] {
+        assert_eq!(too_wide_text(&document), lines, "{document}");
     }
 }

@@ -7,7 +7,7 @@
 
 mod changed;
 mod list;
-mod together;
+mod shared_build;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -108,10 +108,16 @@ pub(crate) fn mutate(options: &MutateOptions) -> Result<ExitCode> {
     let mut noticed = HashMap::new();
     if chosen.len() >= FEWEST_TOGETHER {
         let mut count = 0;
-        noticed = together::noticed_together(&folder.join("together"), &chosen, end, |mutation, test| {
-            count += 1;
-            println!("[{count}/{}] {}: {:?}", chosen.len(), mutation.name, MutationFate::Killed(test.into()));
-        })?;
+        noticed =
+            shared_build::noticed_together(&folder.join("shared-build"), &chosen, end, |mutation, test| {
+                count += 1;
+                println!(
+                    "[{count}/{}] {}: {:?}",
+                    chosen.len(),
+                    mutation.name,
+                    MutationFate::Killed(test.into())
+                );
+            })?;
     }
     let rest: Vec<_> = chosen.iter().filter(|mutation| !noticed.contains_key(&mutation.name)).collect();
     let trial = MutationTrial::new(&folder, &chosen, end);

@@ -58,18 +58,27 @@ pub(crate) fn is_test(attributes: &[Attribute]) -> bool {
 
 /// The Rust files in a folder and in the folders in it.
 pub(crate) fn sources(folder: &Path) -> Vec<PathBuf> {
+    files(folder, "rs")
+}
+
+/// The files with this extension in a folder and in the folders in it, except what was built there and what is hidden.
+pub(crate) fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let mut files = vec![];
+    let mut found = vec![];
     for entry in entries {
-        let path = entry.expect("an entry").path();
+        let entry = entry.expect("an entry");
+        let (path, name) = (entry.path(), entry.file_name());
+        if name == "target" || name.as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
         if path.is_dir() {
-            files.extend(sources(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
+            found.extend(files(&path, extension));
+        } else if path.extension().is_some_and(|is| is == extension) {
+            found.push(path);
         }
     }
-    files.sort();
-    files
+    found.sort();
+    found
 }
 
 /// The names that these files give to two types, with the files.
@@ -105,7 +114,8 @@ fn no_crate_gives_two_types_the_same_name() {
 #[test]
 fn types_of_modules_and_of_tests_are_found_and_other_names_are_not() {
     let one = "struct Walk; mod inner { pub enum Walk {} } impl Trait for Walk { type Row = u8; }";
-    let two = "type Row = u8; trait Walk {} fn walk() { struct Row; } #[cfg(test)] mod tests { type Row = u8; struct Leg; }";
+    let two = "type Row = u8; trait Walk {} fn walk() { struct Row; } \
+               #[cfg(test)] mod tests { type Row = u8; struct Leg; }";
     /// Files with their text, and the names that two types have.
     type Row<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str]);
     let rows: [Row<'_>; 5] = [

@@ -35,7 +35,8 @@ pub(crate) struct RunOptions {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["source", "only"])]
     kernel: Option<PathBuf>,
     /// Boot one of the example kernels in place of ours
-    #[arg(long, value_name = "NAME", value_parser = EXAMPLES, conflicts_with_all = ["kernel", "source", "only", "profile"])]
+    #[arg(long, value_name = "NAME", value_parser = EXAMPLES)]
+    #[arg(conflicts_with_all = ["kernel", "source", "only", "profile"])]
     example: Option<String>,
     /// How many processors the machine has; our kernel traces on all of them at the same time
     #[arg(long, value_name = "N", default_value_t = 1)]

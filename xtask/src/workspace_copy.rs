@@ -287,8 +287,8 @@ mod tests {
     fn what_the_binaries_say_is_read() {
         let green = "\nrunning 3 tests\n...\ntest result: ok.\n\n\nrunning 1 test\n.\n";
         assert_eq!((tests(green), failure(green)), (4, None));
-        let red = "\nrunning 2 tests\n.F\nfailures:\n\n---- a::notices stdout ----\nrunning late\n\n\nfailures:\n    a::notices\n    b\n\n\
-                   test result: FAILED. 1 passed\n";
+        let red = "\nrunning 2 tests\n.F\nfailures:\n\n---- a::notices stdout ----\nrunning late\n\n\n\
+                   failures:\n    a::notices\n    b\n\ntest result: FAILED. 1 passed\n";
         assert_eq!((tests(red), failure(red)), (2, Some("a::notices")));
         assert_eq!(tests("running 0 tests\n"), 0);
     }

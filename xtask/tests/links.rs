@@ -95,8 +95,8 @@ fn each_link_of_each_document_leads_to_a_file_and_a_heading() {
 
 #[test]
 fn links_that_lead_nowhere_are_found() {
-    let text = "# One `two`, three\n\n## Again\n## Again\n\n[a](#again-1) ![b](x.png)\n\n| t |\n|---|\n| [c](y.md) |\n\n\
-                `[no](link.md)`\n";
+    let text = "# One `two`, three\n\n## Again\n## Again\n\n[a](#again-1) ![b](x.png)\n\n\
+                | t |\n|---|\n| [c](y.md) |\n\n`[no](link.md)`\n";
     let own = Document::read(text);
     assert!(own.anchors.iter().eq(["again", "again-1", "one-two-three"]), "{:?}", own.anchors);
     let links: Vec<_> = own.links.iter().map(|(line, link)| (*line, link.as_str())).collect();

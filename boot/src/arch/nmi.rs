@@ -31,11 +31,11 @@ pub(crate) struct NmiCounts {
     pub(crate) faults: u64,
 }
 
-/// Returns what became of the NMIs so far. NMIs that are still due will not come any more.
+/// Returns what became of the NMIs so far. NMIs that are still outstanding will not come any more.
 pub(crate) fn counts() -> NmiCounts {
-    let due = OUTSTANDING.swap(0, Relaxed);
+    let outstanding = OUTSTANDING.swap(0, Relaxed);
     if MAY_HAVE_MERGED.swap(false, Relaxed) {
-        MERGED.fetch_add(due, Relaxed);
+        MERGED.fetch_add(outstanding, Relaxed);
     }
     NmiCounts {
         taken: TAKEN.load(Relaxed),
@@ -72,14 +72,14 @@ pub(super) fn note_served_pmi() {
 /// # Panics
 /// If it came while another one was handled: its frame has overwritten that one's.
 pub(super) fn handle_sent() -> bool {
-    let due = OUTSTANDING.load(Relaxed);
-    if due == 0 {
+    let outstanding = OUTSTANDING.load(Relaxed);
+    if outstanding == 0 {
         return false;
     }
     assert!(!HANDLING.swap(true, Relaxed), "an NMI in an NMI");
-    OUTSTANDING.store(due - 1, Relaxed);
+    OUTSTANDING.store(outstanding - 1, Relaxed);
     TAKEN.fetch_add(1, Relaxed);
-    if due > 1 {
+    if outstanding > 1 {
         apic::send_nmi();
         // If the #GP handler returned with IRET, the second NMI would come here.
         ACCESSES.fetch_add(1, Relaxed);

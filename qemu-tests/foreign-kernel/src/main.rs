@@ -54,7 +54,7 @@ extern "C" fn kernel_main(magic: u32, information: u32) -> ! {
         ("foreign-patches", &|| patching(0)),
         ("foreign-patches-in-session", &|| patching(4)),
         ("foreign-clock", &|| clock(command_line(information))),
-        ("foreign-processors", &|| processors::run(processors_told(information), work_result())),
+        ("foreign-processors", &|| processors::run(processor_count(information), work_result())),
     ];
     let amds: &[(&str, Test<'_>)] = &[
         ("foreign-boot", &|| boot(magic, information)),
@@ -150,7 +150,7 @@ fn work_result() -> u64 {
 }
 
 /// How many processors the machine has by `processors=N` on the command line; the default is one.
-fn processors_told(information: u32) -> usize {
+fn processor_count(information: u32) -> usize {
     let number = command_line(information).strip_prefix(b"processors=");
     let number = number.and_then(|digits| core::str::from_utf8(digits).ok());
     number.and_then(|digits| digits.parse().ok()).unwrap_or(1)

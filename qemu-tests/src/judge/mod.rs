@@ -25,7 +25,7 @@ pub mod pt;
 mod samples;
 pub(crate) mod stubs;
 #[cfg(test)]
-mod texts;
+mod verdict_texts;
 
 /// Makes [`Source`] and [`Verdict`] from a list of the sources, each with the type that is its verdict.
 macro_rules! sources {

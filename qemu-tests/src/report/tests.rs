@@ -158,13 +158,13 @@ fn what_each_of_several_processors_breaks_belongs_to_its_own_run() {
     let lost = |name: &str| format!("lost {name} stop=1");
     let (lost_0, lost_1) = (lost("a"), lost("a@1"));
     // Before and among the lines of the runs; each has lost records and says so.
-    let told =
+    let reported =
         ["run b", "ok b", &first, &second, "run a", &lost_0, "ok a", &second, "run a@1", &lost_1, "ok a@1"];
-    assert_eq!(runs(&told), (vec![false; 3], 0));
-    let untold = ["run b", "ok b", &first, "run a", "ok a", &second, "run a@1", &lost_1, "ok a@1"];
-    assert_eq!(runs(&untold), (vec![false, true, false], 0));
-    let untold = ["run a", &second, &lost_0, "ok a", "run a@1", "ok a@1"];
-    assert_eq!(runs(&untold), (vec![false, true], 0));
+    assert_eq!(runs(&reported), (vec![false; 3], 0));
+    let unreported = ["run b", "ok b", &first, "run a", "ok a", &second, "run a@1", &lost_1, "ok a@1"];
+    assert_eq!(runs(&unreported), (vec![false, true, false], 0));
+    let unreported = ["run a", &second, &lost_0, "ok a", "run a@1", "ok a@1"];
+    assert_eq!(runs(&unreported), (vec![false, true], 0));
     // One that no run is of, and one after the last.
     let outside = ["run a", &lost_0, "ok a", &third, "run a@1", &lost_1, "ok a@1", &second];
     assert_eq!(runs(&outside), (vec![false, false], 2));

@@ -4,7 +4,7 @@
 //! for indirect ones. "The walk" below is that.
 
 use crate::{
-    own::{Own, Placed},
+    own_decoder::{OwnResult, Placed},
     stream::Stream,
     subject::Code,
 };
@@ -48,7 +48,7 @@ pub(crate) enum Verdict {
 }
 
 /// Compares what the decoder reports in its two dialects with what libipt reports.
-pub(crate) fn judge(trace: &[u8], code: &Code<'_>, own: &[Own; 2], theirs: &Decoded) -> Verdict {
+pub(crate) fn judge(trace: &[u8], code: &Code<'_>, own: &[OwnResult; 2], theirs: &Decoded) -> Verdict {
     let said = theirs.errors.first().map(|error| (error.text, error.offset));
     if let Some(dialect) = own.iter().position(|own| own.said() == said && own.addresses == theirs.addresses)
     {
@@ -71,7 +71,7 @@ pub(crate) fn shares(found: &BTreeMap<Class, u64>, all: u64, most: [u64; 5]) {
 
 /// Returns the class of a difference; `None` if it is unknown, or if nothing at its place shows that this decoder is
 /// right.
-pub(crate) fn explain(trace: &[u8], code: &Code<'_>, own: &Own, theirs: &Decoded) -> Option<Class> {
+pub(crate) fn explain(trace: &[u8], code: &Code<'_>, own: &OwnResult, theirs: &Decoded) -> Option<Class> {
     let stream = Stream::of(trace);
     let difference = Difference { stream: &stream, code, own, theirs };
     let is = |class: &Class| match class {
@@ -92,7 +92,7 @@ impl Class {
 struct Difference<'a> {
     stream: &'a Stream,
     code: &'a Code<'a>,
-    own: &'a Own,
+    own: &'a OwnResult,
     theirs: &'a Decoded,
 }
 
@@ -235,7 +235,7 @@ impl Difference<'_> {
 
     fn event_place(&self) -> bool {
         let same = self.same();
-        let Own { error, events, addresses } = self.own;
+        let OwnResult { error, events, addresses } = self.own;
         let passes = matches!(error.map(|error| error.kind), Some(ErrorKind::TraceMismatch { .. }));
         let at = |after: usize| after.checked_sub(1).map_or(&[][..], |last| self.code.at(addresses[last]));
         let elsewhere = |event: &Placed| match event.kind {

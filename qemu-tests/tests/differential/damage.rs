@@ -4,7 +4,7 @@
 use crate::{
     cases,
     classes::{Class, Verdict, judge, shares},
-    own::{LIBIPT, MANUAL, Own},
+    own_decoder::{LIBIPT, MANUAL, OwnResult},
     skipped,
     stream::Stream,
     subject::Subject,
@@ -63,7 +63,7 @@ fn damaged_traces_have_the_same_first_error() {
             return skipped();
         };
         let said = theirs.errors.first().map(|error| (error.text, error.offset));
-        let own = [LIBIPT, MANUAL].map(|config| Own::of(&trace, &code.own, config));
+        let own = [LIBIPT, MANUAL].map(|config| OwnResult::of(&trace, &code.own, config));
         match judge(&trace, &code, &own, &theirs) {
             Verdict::Same(dialect) => same[dialect] += 1,
             Verdict::Differs(class) => *differ.entry(class).or_default() += 1,

@@ -2,7 +2,7 @@
 
 use crate::{
     cases,
-    own::{LIBIPT, MANUAL, Own},
+    own_decoder::{LIBIPT, MANUAL, OwnResult},
     skipped,
     subject::Subject,
 };
@@ -19,10 +19,10 @@ fn random_graphs_decode_to_the_same_addresses() {
             return skipped();
         };
         let what = format!("{:?} {seed}", subject.topic);
-        let own = Own::of(trace, &code.own, LIBIPT);
+        let own = OwnResult::of(trace, &code.own, LIBIPT);
         assert_eq!((own.error, theirs.errors), (None, vec![]), "{what}");
         assert!(own.addresses == theirs.addresses, "{what}: not libipt's instructions");
-        let own = Own::of(trace, &code.own, MANUAL);
+        let own = OwnResult::of(trace, &code.own, MANUAL);
         assert_eq!(own.error, None, "{what}");
         // Overflows lose some instructions.
         let executed = &subject.run.truth;

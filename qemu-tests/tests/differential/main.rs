@@ -11,7 +11,7 @@ mod classes;
 mod damage;
 mod graphs;
 mod minimal;
-mod own;
+mod own_decoder;
 mod short;
 mod stream;
 mod subject;

@@ -2,15 +2,15 @@
 
 use crate::{
     classes::{Class, explain},
-    own::{LIBIPT, MANUAL, Own},
+    own_decoder::{LIBIPT, MANUAL, OwnResult},
     skipped,
     subject::{Code, START},
 };
 use pugmark_qemu_tests::libipt;
 
 /// The class, a name, the packets after [`START`], the code at 1000, and what each decoder reports first.
-type Case = (Class, &'static str, &'static [u8], &'static [u8], Said, Said);
-type Said = Option<(&'static str, u64)>;
+type Case = (Class, &'static str, &'static [u8], &'static [u8], FirstReport, FirstReport);
+type FirstReport = Option<(&'static str, u64)>;
 
 const NOP: &[u8] = b"\x90\x90\x90";
 const JNZ: &[u8] = b"\x75\xfe";
@@ -95,9 +95,9 @@ fn each_named_difference_has_a_minimal_case() {
         let Some(libipt) = libipt::decode_to_error(&trace, &code.theirs, 16) else { return skipped() };
         let said = libipt.errors.first().map(|error| (error.text, error.offset));
         assert_eq!(said, theirs, "libipt: {what}");
-        let decoded = Own::of(&trace, &code.own, MANUAL);
+        let decoded = OwnResult::of(&trace, &code.own, MANUAL);
         assert_eq!(decoded.said(), own, "{what}");
-        assert_ne!(Own::of(&trace, &code.own, LIBIPT).said(), theirs, "{what}");
+        assert_ne!(OwnResult::of(&trace, &code.own, LIBIPT).said(), theirs, "{what}");
         assert_eq!(explain(&trace, &code, &decoded, &libipt), Some(class), "{what}");
     }
     let has_case = |class| CASES.iter().any(|case| case.0 == class);

@@ -2,7 +2,7 @@
 
 use crate::{
     classes::{Class, Verdict, judge, shares},
-    own::{LIBIPT, MANUAL, Own},
+    own_decoder::{LIBIPT, MANUAL, OwnResult},
     skipped,
     subject::{Code, START},
 };
@@ -62,7 +62,7 @@ fn the_differences_of_short_traces_have_names() {
         for number in 0..PACKETS.len().pow(LONGEST) {
             let trace = trace(number);
             let Some(theirs) = libipt::decode_to_error(&trace, &code.theirs, 1000) else { return skipped() };
-            let own = [LIBIPT, MANUAL].map(|config| Own::of(&trace, &code.own, config));
+            let own = [LIBIPT, MANUAL].map(|config| OwnResult::of(&trace, &code.own, config));
             match judge(&trace, &code, &own, &theirs) {
                 Verdict::Same(_) => same += 1,
                 Verdict::Differs(class) => *differ.entry(class).or_default() += 1,

@@ -1,6 +1,6 @@
 //! The packets of a damaged trace that can be read, from its first PSB on.
 
-use crate::own::MANUAL;
+use crate::own_decoder::MANUAL;
 use pugmark_decoder_core::{
     event::EventDecoder,
     packet::{Ip, Packet, Packets},

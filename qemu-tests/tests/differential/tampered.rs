@@ -3,7 +3,7 @@
 use crate::{
     classes::{Verdict, judge},
     damage::{MOST_INSTRUCTIONS, damaged_traces},
-    own::{LIBIPT, MANUAL, Own},
+    own_decoder::{LIBIPT, MANUAL, OwnResult},
     skipped,
     stream::Stream,
 };
@@ -12,7 +12,7 @@ use pugmark_decoder_core::{Error, ErrorKind};
 use pugmark_qemu_tests::libipt;
 
 /// A change to the decoder's result at a random place.
-type Change = fn(&mut Own, &Stream, &mut Rng);
+type Change = fn(&mut OwnResult, &Stream, &mut Rng);
 
 /// Changes, and how many of a hundred must be noticed. A change to what libipt would report too does not count.
 const CHANGES: [(&str, u64, Change); 10] = [
@@ -68,7 +68,7 @@ const CHANGES: [(&str, u64, Change); 10] = [
 ];
 
 /// Inserts an error that does not exist, at any packet before the end.
-fn stop(own: &mut Own, stream: &Stream, rng: &mut Rng, kind: fn(u64) -> ErrorKind) {
+fn stop(own: &mut OwnResult, stream: &Stream, rng: &mut Rng, kind: fn(u64) -> ErrorKind) {
     let share = rng.f64();
     let Some(offset) = stream.offset(share, own.error.map_or(u64::MAX, |error| error.offset)) else { return };
     let keep = (own.addresses.len() as f64 * share) as usize;
@@ -87,7 +87,7 @@ fn a_wrong_decode_is_not_explained() {
         let Some(theirs) = libipt::decode_to_error(&trace, &code.theirs, MOST_INSTRUCTIONS) else {
             return skipped();
         };
-        let own = [LIBIPT, MANUAL].map(|config| Own::of(&trace, &code.own, config));
+        let own = [LIBIPT, MANUAL].map(|config| OwnResult::of(&trace, &code.own, config));
         let Verdict::Same(_) = judge(&trace, &code, &own, &theirs) else { continue };
         let stream = Stream::of(&trace);
         for ((_, _, change), (all, noticed)) in CHANGES.iter().zip(&mut found) {
@@ -97,7 +97,9 @@ fn a_wrong_decode_is_not_explained() {
                 change(&mut own, &stream, &mut Rng::with_seed(seed));
                 own
             });
-            let is = |one: &Own, other: &Own| one.said() == other.said() && one.addresses == other.addresses;
+            let is = |one: &OwnResult, other: &OwnResult| {
+                one.said() == other.said() && one.addresses == other.addresses
+            };
             if own.iter().any(|own| changed.iter().any(|changed| is(own, changed))) {
                 continue;
             }

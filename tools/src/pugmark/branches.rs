@@ -18,9 +18,9 @@ use pugmark_decoder_core::{
 };
 use std::ops::RangeInclusive;
 
-/// Where a trace comes from.
+/// What a trace consists of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Source {
+pub enum TraceContents {
     /// Packets of Intel Processor Trace.
     #[default]
     Pt,
@@ -38,7 +38,7 @@ pub enum Source {
 pub struct BranchOptions {
     /// Contents: pt, bts (24-byte records), bts32 (12-byte), perf-bts (samples)
     #[arg(long, value_enum, default_value_t, help_heading = None, hide_possible_values = true)]
-    pub source: Source,
+    pub source: TraceContents,
     /// The buffer is circular, and its next record would be written at OFFSET
     #[arg(long, value_name = "OFFSET", value_parser = values::number::<u64>)]
     pub next: Option<u64>,
@@ -59,9 +59,9 @@ pub struct BranchOptions {
 impl BranchOptions {
     fn layout(&self) -> Layout {
         match self.source {
-            Source::Pt | Source::Bts => Layout::Bits64,
-            Source::Bts32 => Layout::Bits32,
-            Source::PerfBts => Layout::PerfSample,
+            TraceContents::Pt | TraceContents::Bts => Layout::Bits64,
+            TraceContents::Bts32 => Layout::Bits32,
+            TraceContents::PerfBts => Layout::PerfSample,
         }
     }
 

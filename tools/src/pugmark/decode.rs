@@ -1,7 +1,7 @@
 //! `pugmark decode`: prints a trace's totals.
 
 use super::{
-    branches::{self, BranchOptions, Source},
+    branches::{self, BranchOptions, TraceContents},
     check::Check,
     code::TracedCode,
     layers,
@@ -86,7 +86,7 @@ pub fn run(options: &DecodeOptions) -> Result<ExitCode> {
     options.can_check()?;
     ensure!(options.input.layer != Layer::Edges, "edges are for `pugmark bench`: use --layer blocks");
     ensure!(
-        options.input.threads.get() == 1 || options.branches.source == Source::Pt,
+        options.input.threads.get() == 1 || options.branches.source == TraceContents::Pt,
         "--threads needs an Intel PT trace: branch records are decoded on one thread"
     );
     let traces = options.input.traces()?;
@@ -141,7 +141,8 @@ impl DecodeOptions {
     /// Checks that the requested layer and source have a truth to compare with.
     fn can_check(&self) -> Result<()> {
         let layer = self.input.layer;
-        let has_insns = matches!(layer, Layer::Insns | Layer::Blocks) && self.branches.source == Source::Pt;
+        let has_insns =
+            matches!(layer, Layer::Insns | Layer::Blocks) && self.branches.source == TraceContents::Pt;
         ensure!(
             !self.check || has_insns,
             "--check needs the instructions of an Intel PT trace: use --layer insns or blocks, and no other --source"
@@ -157,7 +158,7 @@ impl DecodeOptions {
         let (layer, hash) = (self.input.layer, self.hash || self.json || self.check);
         let threads = self.input.threads;
         let totals = match self.branches.source {
-            Source::Pt => {
+            TraceContents::Pt => {
                 // The hash is of all addresses in order.
                 let alone = threads.get() == 1 || hash && layer.needs_code();
                 let mut totals = if alone {
@@ -229,7 +230,7 @@ impl DecodeOptions {
         if totals.bytes == 0 {
             return Some(format!("{trace} is empty: there is nothing to decode"));
         }
-        if branches.source == Source::Pt && totals.packets == 0 && totals.errors.is_empty() {
+        if branches.source == TraceContents::Pt && totals.packets == 0 && totals.errors.is_empty() {
             return Some(format!(
                 "no PSB in the {} bytes of {trace}: is it an Intel PT trace? If not, use --source",
                 totals.bytes

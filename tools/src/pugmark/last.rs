@@ -135,10 +135,13 @@ pub fn run(options: &LastOptions) -> Result<ExitCode> {
         for (number, place) in end.iter().enumerate() {
             text += &format!("{}{place}\n", if number == 0 { "it ended at " } else { "  called at " });
         }
-        let entry = |(time, depth, what): &(Time, usize, Happening)| json!({ "at": time.at, "instructions": time.insns, "depth": depth, "what": line(&names, what) });
+        let entry = |(time, depth, what): &(Time, usize, Happening)| {
+            let what = line(&names, what);
+            json!({ "at": time.at, "instructions": time.insns, "depth": depth, "what": what })
+        };
         let title = traced.part.as_ref().map(super::recording::IndexedPart::title);
-        parts
-            .push(json!({ "part": title, "unit": unit, "last": kept.iter().map(entry).collect::<Vec<_>>(), "end": end }));
+        let last: Vec<_> = kept.iter().map(entry).collect();
+        parts.push(json!({ "part": title, "unit": unit, "last": last, "end": end }));
     }
     if !found {
         let function = options.before.as_deref().unwrap_or_default();

@@ -239,7 +239,8 @@ fn collect(folder: &Path, name: &str, dirs: &mut Vec<String>) {
 fn warnings(data: &PerfData) -> impl Iterator<Item = String> {
     let lost = (data.losses > 0).then(|| format!("perf lost some of the trace, {} times", data.losses));
     let several = (data.processes().len() > 1).then(|| {
-        "several processes were traced; where they have different code at the same address, that of the last one is used"
+        "several processes were traced; where they have different code at the same address, that of the \
+         last one is used"
             .into()
     });
     lost.into_iter().chain(several)

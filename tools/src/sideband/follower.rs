@@ -87,7 +87,7 @@ impl<'s> Follower<'s> {
     /// Those of `out`. Errors in the records are written as lines.
     pub fn event(&mut self, event: &Event, out: &mut dyn Write) -> io::Result<Option<Image<'s>>> {
         let mut changed = false;
-        while let Some((record, cursor)) = self.merged.next_due(event.when.time) {
+        while let Some((record, cursor)) = self.merged.next_until(event.when.time) {
             self.show.event(&record, &cursor, out)?;
             let effect = self.images.effect(self.applied);
             self.applied += 1;

@@ -105,7 +105,7 @@ impl ImagePlan {
         let mut planner = ImagePlanner { cache, kernel, plan, by_pid: HashMap::new(), left: MOST_PARTS };
         // Writing to a sink cannot fail.
         if let Ok(mut merged) = MergedStreams::new(streams, &mut io::sink()) {
-            while let Some((event, cursor)) = merged.next_due(u64::MAX) {
+            while let Some((event, cursor)) = merged.next_until(u64::MAX) {
                 let effect = planner.effect(&event, cursor.stream).unwrap_or_else(Effect::Fail);
                 planner.plan.effects.push(effect);
                 if merged.advance(cursor, &mut io::sink()).is_err() {

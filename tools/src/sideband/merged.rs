@@ -14,7 +14,7 @@ pub struct MergedStreams<'s> {
 }
 
 impl<'s> MergedStreams<'s> {
-    /// Goes to the first record of each stream. Streams with records due at the same time stay in their order. Records
+    /// Goes to the first record of each stream. Streams with records of the same time stay in their order. Records
     /// that cannot be read are reported as lines of `out`.
     ///
     /// # Errors
@@ -29,9 +29,9 @@ impl<'s> MergedStreams<'s> {
         Ok(merged)
     }
 
-    /// Takes the earliest record if it is due.
-    pub fn next_due(&mut self, tsc: u64) -> Option<(TimedRecord<'s>, Cursor<'s>)> {
-        self.waiting.front().filter(|(event, _)| event.due <= tsc)?;
+    /// Takes the earliest record if its time is not after `tsc`.
+    pub fn next_until(&mut self, tsc: u64) -> Option<(TimedRecord<'s>, Cursor<'s>)> {
+        self.waiting.front().filter(|(event, _)| event.tsc <= tsc)?;
         self.waiting.pop_front()
     }
 
@@ -43,7 +43,7 @@ impl<'s> MergedStreams<'s> {
     pub fn advance(&mut self, mut cursor: Cursor<'s>, out: &mut dyn Write) -> io::Result<()> {
         match cursor.advance() {
             Ok(event) => {
-                let place = self.waiting.partition_point(|(other, _)| other.due < event.due);
+                let place = self.waiting.partition_point(|(other, _)| other.tsc < event.tsc);
                 self.waiting.insert(place, (event, cursor));
             }
             Err(NoRecord::Problem(problem)) => report(out, &cursor, "error", &problem)?,
@@ -63,7 +63,7 @@ impl<'s> MergedStreams<'s> {
     /// # Errors
     /// Those of `out`. Errors in the records are written as lines.
     pub fn show(&mut self, tsc: u64, show: &ShowOptions, out: &mut dyn Write) -> io::Result<()> {
-        while let Some((event, cursor)) = self.next_due(tsc) {
+        while let Some((event, cursor)) = self.next_until(tsc) {
             show.event(&event, &cursor, out)?;
             self.advance(cursor, out)?;
         }

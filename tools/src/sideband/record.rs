@@ -10,8 +10,8 @@ pub struct TimedRecord<'a> {
     pub record: Record<'a>,
     /// When and to whom.
     pub sample: Sample,
-    /// The TSC at which it is due; 0, which is at once, if it has no time.
-    pub due: u64,
+    /// The TSC of its time; 0, which is at once, if it has no time.
+    pub tsc: u64,
     /// Whether it happened in kernel mode.
     pub kernel: bool,
 }
@@ -187,13 +187,13 @@ impl<'a> TimedRecord<'a> {
         let body = bytes.get(8..size).filter(|_| kind != 0).ok_or(NoRecord::End)?;
         let mut fields = Fields(body);
         let record = Record::parse(kind, misc, &mut fields)?;
-        let (sample, due) = match record {
+        let (sample, tsc) = match record {
             // The fields of an unknown record have an unknown size, so its sample cannot be found.
             Record::Unknown { .. } => (Sample::default(), 0),
             _ => Sample::parse(fields.0, config)?,
         };
         let kernel = misc & MISC_CPUMODE == MISC_KERNEL;
-        Ok((Self { record, sample, due, kernel }, size))
+        Ok((Self { record, sample, tsc, kernel }, size))
     }
 }
 
@@ -343,7 +343,7 @@ mod tests {
             (99, 3, &[1], Record::Unknown { kind: 99, misc: 3 }),
         ] {
             let bytes = bytes(kind, misc, words);
-            let event = TimedRecord { record, sample: Sample::default(), due: 0, kernel: misc & 7 == 1 };
+            let event = TimedRecord { record, sample: Sample::default(), tsc: 0, kernel: misc & 7 == 1 };
             assert_eq!(
                 TimedRecord::parse(&bytes, &StreamConfig::default()),
                 Ok((event, bytes.len())),
@@ -398,11 +398,11 @@ mod tests {
         let switch = bytes(14, 0, &[pair(7, 8), 40]);
         let (event, size) = TimedRecord::parse(&switch, &config).unwrap();
         let sample = Sample { tid: Some((7, 8)), time: Some(40), ..Sample::default() };
-        assert_eq!((event.sample, event.due, size), (sample, 20, 24));
+        assert_eq!((event.sample, event.tsc, size), (sample, 20, 24));
         // An unknown record's fields have an unknown size, so no sample is read after them.
         let unknown = bytes(99, 0, &[pair(7, 8), 40]);
         let (event, _) = TimedRecord::parse(&unknown, &config).unwrap();
-        assert_eq!((event.sample, event.due), (Sample::default(), 0));
+        assert_eq!((event.sample, event.tsc), (Sample::default(), 0));
     }
 
     #[test]

@@ -27,7 +27,7 @@ const STREAM_ID: u64 = 1 << 9;
 const IDENTIFIER: u64 = 1 << 16;
 
 impl Sample {
-    /// Reads the sample after a record's fields. Also returns the TSC at which the record is due, 0 if it has no time.
+    /// Reads the sample after a record's fields. Also returns the TSC of the record's time, 0 if it has no time.
     ///
     /// # Errors
     /// [`RecordProblem::Size`] if the sample is not the configured one; [`RecordProblem::Configuration`] if a sample
@@ -47,7 +47,7 @@ impl Sample {
         let half = |word: u64| word as u32;
         let tid = next(TID)?.map(|tid| (half(tid), half(tid >> 32)));
         let time = next(TIME)?;
-        let due = time.map_or(Some(0), |time| config.tsc_of(time)).ok_or(RecordProblem::Configuration)?;
+        let tsc = time.map_or(Some(0), |time| config.tsc_of(time)).ok_or(RecordProblem::Configuration)?;
         let sample = Self {
             tid,
             time,
@@ -56,7 +56,7 @@ impl Sample {
             cpu: next(CPU)?.map(half),
             identifier: next(IDENTIFIER)?,
         };
-        if rest.is_empty() { Ok((sample, due)) } else { Err(RecordProblem::Size) }
+        if rest.is_empty() { Ok((sample, tsc)) } else { Err(RecordProblem::Size) }
     }
 }
 

@@ -45,7 +45,7 @@ impl ShowOptions {
             (false, false) => {}
         }
         if self.time && event.sample.time.is_some() {
-            write!(out, "{:016x}  ", event.due)?;
+            write!(out, "{:016x}  ", event.tsc)?;
         }
         match self.layout {
             Some(RecordLayout::Compact) => {
@@ -205,7 +205,7 @@ mod tests {
     fn shown(show: &ShowOptions, record: &Record<'_>, sample: &Sample) -> String {
         let stream = Stream::new("s".into(), vec![], true, StreamConfig::default());
         let cursor = Cursor::new(&stream, 0);
-        let event = TimedRecord { record: record.clone(), sample: *sample, due: 0x2a, kernel: false };
+        let event = TimedRecord { record: record.clone(), sample: *sample, tsc: 0x2a, kernel: false };
         let mut out = vec![];
         show.event(&event, &cursor, &mut out).unwrap();
         String::from_utf8(out).unwrap()
@@ -316,7 +316,8 @@ mod tests {
         let show = |layout| shown(&ShowOptions { layout, ..ShowOptions::default() }, &record, &sample);
         let compact = "PERF_RECORD_SWITCH.IN  { a1/a2 a3 a4 cpu-a5 a6 a7 }\n";
         assert_eq!(show(Some(RecordLayout::Compact)), compact);
-        let verbose = "PERF_RECORD_SWITCH.IN\n  pid: a1\n  tid: a2\n  time: a3\n  id: a4\n  cpu: a5\n  stream id: a6\n  identifier: a7\n";
+        let verbose = "PERF_RECORD_SWITCH.IN\n  pid: a1\n  tid: a2\n  time: a3\n  id: a4\n\
+                       \x20 cpu: a5\n  stream id: a6\n  identifier: a7\n";
         assert_eq!(show(Some(RecordLayout::Verbose)), verbose);
     }
 }

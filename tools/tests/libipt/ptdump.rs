@@ -87,7 +87,8 @@ fn errors_of_the_command_line_have_libipts_texts() {
 }
 
 /// PSB, PSBEND, PAD, TSC, TMA, CBR, MTC, CYC, MTC, MODE.Exec, TIP, TIP.
-const ALL: &[u8] = b"\x02\x23\0\x19\0\x10\0\0\0\0\0\x02\x73\x10\0\0\x02\0\x02\x03\x02\0\x59\x03\x83\x59\x05\x99\x01\x2d\x34\x12\x0d";
+const ALL: &[u8] = b"\x02\x23\0\x19\0\x10\0\0\0\0\0\
+    \x02\x73\x10\0\0\x02\0\x02\x03\x02\0\x59\x03\x83\x59\x05\x99\x01\x2d\x34\x12\x0d";
 
 #[test]
 fn options_choose_lines() {

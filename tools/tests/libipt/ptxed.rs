@@ -347,7 +347,8 @@ fn options_choose_columns_and_details() {
         (
             &["--event:ip"],
             format!(
-                "[cbr: 5]|{first}|[interrupt, from: 0000000000001001, to: {first}]|{first}|[disabled, at: 0000000000001001]"
+                "[cbr: 5]|{first}|[interrupt, from: 0000000000001001, to: {first}]|{first}|\
+                 [disabled, at: 0000000000001001]"
             ),
         ),
         (

@@ -93,7 +93,10 @@ int main(void) {
     if (counted != 2) return 1;
     if (!sigsetjmp(back, 1)) { *(volatile int *)8 = 1; return 2; }
     if (!sigsetjmp(back, 1)) { __asm__ volatile("ud2"); return 3; }
-    if (!sigsetjmp(back, 1)) { __asm__ volatile("xor %%ecx, %%ecx; cltd; idivl %%ecx" ::: "rax", "rcx", "rdx"); return 4; }
+    if (!sigsetjmp(back, 1)) {
+        __asm__ volatile("xor %%ecx, %%ecx; cltd; idivl %%ecx" ::: "rax", "rcx", "rdx");
+        return 4;
+    }
 
     /* A signal into running code, and one into a system call that is not restarted. */
     struct itimerval soon = {{0, 0}, {0, 5000}};

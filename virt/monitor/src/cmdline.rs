@@ -374,8 +374,8 @@ mod tests {
     #[test]
     fn options_reach_the_model() {
         let line = "profile=broadwell pmi-skid=7 visibility=0 ovf=128:3 long-tnt=off deferred-tips=on \
-                    psb-before-pge=off ret-elsewhere=pops compress-after-ovf=on core-ratio=9 branch-level=from bts-sets-status=off \
-                    seed=9 rip-invalid=4 truth=off x2apic=on times=5 step=always stretch=3";
+                    psb-before-pge=off ret-elsewhere=pops compress-after-ovf=on core-ratio=9 branch-level=from \
+                    bts-sets-status=off seed=9 rip-invalid=4 truth=off x2apic=on times=5 step=always stretch=3";
         let options = MonitorOptions::parse(line).unwrap();
         assert!(matches!(options.profile, Profile::Intel(profile) if profile.name == "broadwell"));
         let expected = IntelSettings {

@@ -1,13 +1,100 @@
-//! The monitor's logic, without the parts that touch hardware.
+//! A bare-metal monitor that puts the model of the tracing hardware below an unmodified kernel: the parts that touch no
+//! hardware.
 //!
-//! The monitor is a small hypervisor (AMD SVM) that puts the model of the tracing hardware below an unmodified kernel.
-//! It steps the guest instruction by instruction while the model traces. The code here is pure and tested on the host:
-//! what to load where ([`loader`]), which memory, MSRs and ports the guest may reach ([`guest_map`],
-//! [`permission_map`]), the layout of the control block ([`vmcb`]), and the guest's processor as far as the monitor
-//! must emulate it ([`guest`]). The image (`src/main.rs`) adds what only runs on bare metal.
+//! The monitor is a small hypervisor (AMD SVM). While the model traces, it steps the guest instruction by instruction,
+//! tells the model what retired, and writes the same to a log, the truth that traces are judged by. The guest finds a
+//! processor with the model's CPUID, MSRs and interrupts. What only runs on bare metal is in the image (`src/main.rs`,
+//! `src/image/`); the code here is called by it, and its tests run on the host.
 //!
 //! Two terms in the comments: "the processor below" is the one that the monitor runs on, usually QEMU's. An instruction
 //! executed "by hand" is emulated by the monitor instead of being executed by the processor below.
+//!
+//! # How the parts hang together
+//!
+//! ```text
+//!  start     pvh (what QEMU left), boot_info, acpi     memory, modules, the processors of the machine
+//!            cmdline                                   the options: which profile, what is stepped, the guest's words
+//!            loader (elf, multiboot2, pvh)             where the guest kernel goes, and how it starts
+//!            guest_map, permission_map                 which memory, MSRs and ports the guest reaches by itself
+//!
+//!  a step    guest::Lookahead    the next instruction, or several that must follow one another
+//!              │
+//!              ├─▶ by hand: guest::execute, guest::deliver     what would show the monitor's own stepping
+//!              └─▶ entry ─▶ vmcb ─▶ VMRUN, in the image: the processor below executes ─▶ an exit
+//!                                                      │
+//!                 a debug exit: single_step            what has executed?
+//!                 RDMSR, WRMSR, CPUID: hardware,       the model's registers, and those around them
+//!                   msr, cpuid, x2apic, local_apic
+//!              │
+//!              ▼
+//!            hardware    pugmark-model: Intel's processor or AMD's; tracing gives it the guest's memory and registers
+//!              │ interrupts and page faults ─▶ guest::deliver
+//!              ▼
+//!            branches, and pugmark-truth in the image     the log of what retired
+//!
+//!  time      clock, guest_clock, apic_timer, timer_limit     a clock of the guest's own; its timer while it is stepped
+//!  others    startup: how one processor starts another;  translation: when cached translations may be wrong
+//!            probe: the monitor itself traces the guest
+//! ```
+//!
+//! # Example
+//!
+//! One step of a guest, by hand. The monitor steps it by RFLAGS.TF, so PUSHF must not be executed by the processor
+//! below: the guest would see the flag. Meanwhile a counter of the model counts the guest's instructions.
+//!
+//! ```
+//! use pugmark_model::amd::{AmdSettings, Northbridge};
+//! use pugmark_model::intel::IntelSettings;
+//! use pugmark_model::{Context, ExecMode, Processor, Retired};
+//! use pugmark_monitor::guest::{
+//!     Cpu, ExecutionOutcome, GuestMemory, Gpr, Lookahead, Segment, cr0, execute, rflags,
+//! };
+//! use pugmark_monitor::hardware::{Hardware, Profile};
+//! use pugmark_monitor::memory::SliceMemory;
+//! use pugmark_monitor::tracing::TracingMemory;
+//!
+//! const IA32_FIXED_CTR0: u32 = 0x309;
+//! const IA32_FIXED_CTR_CTRL: u32 = 0x38d;
+//! const IA32_PERF_GLOBAL_CTRL: u32 = 0x38f;
+//!
+//! // The guest: PUSHFD at 1000h, in protected mode without paging.
+//! let mut ram = [0; 0x1000];
+//! ram[0] = 0x9c;
+//! let mut memory = SliceMemory { base: 0x1000, bytes: &mut ram };
+//! let segment = |attributes| Segment { selector: 8, attributes, limit: u32::MAX, base: 0 };
+//! let (cs, ss) = (segment(0xc9b), segment(0xc93));
+//! let mut cpu = Cpu { rip: 0x1000, rflags: 2, cr0: cr0::PE, cs, ss, ..Cpu::default() };
+//! cpu.set(Gpr::Rsp, 0x2000);
+//!
+//! // Its hardware, with the counter of retired instructions on: the guest has executed two WRMSRs.
+//! static NORTHBRIDGE: Northbridge = Northbridge::absent();
+//! let profile = Profile::by_name("skylake").expect("a profile");
+//! let mut hardware =
+//!     Hardware::new(profile, IntelSettings::default(), AmdSettings::default(), &NORTHBRIDGE);
+//! let at = |ip| Context { ip, cs_base: 0, cr3: 0, cpl: 0, mode: ExecMode::Bits32, iflag: false };
+//! let wrmsr = Retired { before: at(0xffe), after: at(0x1000), bytes: &[0x0f, 0x30], tsc: 0, operand: 0 };
+//! for (msr, value) in [(IA32_FIXED_CTR_CTRL, 0b11), (IA32_PERF_GLOBAL_CTRL, 1 << 32)] {
+//!     let mut seen = TracingMemory { cpu: &cpu, memory: &mut memory };
+//!     hardware.write_msr(msr, value, &wrmsr, &mut seen).expect("no #GP");
+//! }
+//!
+//! // The step. On the processor below the guest would run with TF set.
+//! assert!(hardware.needs_each_instruction());
+//! assert_eq!(cpu.rflags_for_stepping() & rflags::TF, rflags::TF);
+//! let instruction = Lookahead::new().next(&cpu, &mut memory).expect("no fault");
+//! assert!(instruction.emulation().is_some_and(|emulation| emulation.when_stepping()));
+//! let done = execute(&mut cpu, &mut memory, &instruction).expect("no fault");
+//! assert_eq!(done, ExecutionOutcome::Retired { single_step: false });
+//!
+//! // The model is told, and the guest sees what it would see without a monitor.
+//! let bytes = instruction.bytes();
+//! let retired = Retired { before: at(0x1000), after: at(cpu.rip), bytes, tsc: 0, operand: 0 };
+//! hardware.retire(&retired, &mut TracingMemory { cpu: &cpu, memory: &mut memory });
+//! assert_eq!(hardware.read_msr(IA32_FIXED_CTR0), Ok(1));
+//! let mut pushed = [0; 4];
+//! assert!(memory.read(0x1ffc, &mut pushed));
+//! assert_eq!((u32::from_le_bytes(pushed), cpu.rip), (2, 0x1001));
+//! ```
 #![no_std]
 
 extern crate alloc;

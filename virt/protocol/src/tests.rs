@@ -35,7 +35,8 @@ const EXAMPLES: [(Line<'_>, &str); 23] = [
     ),
     (
         Line::Stat("sort", STAT),
-        "stat sort instructions=3 bytes=9 bpi=24.00 pmis=4 loss=5 decode_us=6 count=3 hash=0x0000000000000010 branches=7",
+        "stat sort instructions=3 bytes=9 bpi=24.00 pmis=4 loss=5 decode_us=6 count=3 \
+         hash=0x0000000000000010 branches=7",
     ),
     (Line::Top("sort", Top { rank: 1, symbol: "main", count: 5 }), "top sort 1 main 5"),
     (

@@ -125,7 +125,12 @@ impl Report {
     pub(super) fn json(&self) -> Result<String> {
         let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
         let rows: Vec<_> = self.rows.iter().map(|entry| &entry.json).collect();
-        let report = json!({ "unix": unix, "processor": processor(), "bytes_per_block": BYTES_PER_BLOCK, "rows": rows });
+        let report = json!({
+            "unix": unix,
+            "processor": processor(),
+            "bytes_per_block": BYTES_PER_BLOCK,
+            "rows": rows,
+        });
         Ok(serde_json::to_string_pretty(&report)? + "\n")
     }
 

@@ -73,9 +73,9 @@ mod tests {
     #[test]
     fn test_binaries_are_told_from_what_else_is_built() {
         let line = |kind: &str, test: bool, executable: &str| {
-            format!(
-                r#"{{"reason":"compiler-artifact","manifest_path":"/w/virt/model/Cargo.toml","target":{{"kind":["{kind}"],"name":"psb"}},"profile":{{"test":{test}}},"executable":{executable}}}"#
-            )
+            let target = format!(r#""target":{{"kind":["{kind}"],"name":"psb"}}"#);
+            let artifact = r#""reason":"compiler-artifact","manifest_path":"/w/virt/model/Cargo.toml""#;
+            format!(r#"{{{artifact},{target},"profile":{{"test":{test}}},"executable":{executable}}}"#)
         };
         let name = |line: &str| binary(line, Path::new("/w")).map(|binary| binary.name);
         assert_eq!(name(&line("test", true, r#""/t/psb-1""#)).as_deref(), Some("virt/model tests/psb"));

@@ -84,7 +84,7 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
     }
     let trace = &options.input.trace;
     let (executed, mut code) = executed(&options.input, trace, &mut progress)?;
-    let of = options.file()?.map(|of| Of::load(&of, &code)).transpose()?;
+    let of = options.file()?.map(|of| CountedFile::load(&of, &code)).transpose()?;
     let other = options.diff.as_ref().map(|other| {
         let (executed, others) = self::executed(&options.input, other, &mut progress)?;
         if let Some(of) = &of {
@@ -225,14 +225,14 @@ fn executed(
 }
 
 /// The file whose blocks are counted.
-struct Of {
+struct CountedFile {
     path: PathBuf,
     bytes: Vec<u8>,
     moved: u64,
     blocks: FileBlocks,
 }
 
-impl Of {
+impl CountedFile {
     fn load(argument: &str, codes: &[(Traced, TracedCode)]) -> Result<Self> {
         use object::{Object, ObjectSegment};
         let (path, base) = super::options::split_base(argument);

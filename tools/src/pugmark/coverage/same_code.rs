@@ -1,7 +1,7 @@
 //! Whether two traces are of the same code: otherwise one address means two things, and comparing the traces is
 //! meaningless.
 
-use super::{Of, blocks::Piece};
+use super::{CountedFile, blocks::Piece};
 use crate::pugmark::{code::TracedCode, recording::Traced, symbols};
 use anyhow::{Context, Result, bail, ensure};
 use pugmark_decoder_core::image::Section;
@@ -31,7 +31,7 @@ impl CodeOf<'_> {
 ///
 /// # Errors
 /// If the code is not the same.
-pub(super) fn check(of: &Of, new: &CodeOf<'_>, old: &CodeOf<'_>) -> Result<()> {
+pub(super) fn check(of: &CountedFile, new: &CodeOf<'_>, old: &CodeOf<'_>) -> Result<()> {
     let file = object::File::parse(&*of.bytes).with_context(|| of.path.display().to_string())?;
     let moved = old.parts.iter().find_map(|(_, code)| symbols::moved(&file, code));
     let (of_path, of_old) = (of.path.display(), old.trace.display());

@@ -44,8 +44,8 @@ pub(super) fn svg(tree: &FlameTree, unit: &str) -> String {
     let height = TITLE + (deepest + 1) * HEIGHT + MARGIN as usize;
     let mut svg = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
-         <svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\" \
-         font-family=\"monospace\" font-size=\"12\">\n\
+         <svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
+         viewBox=\"0 0 {WIDTH} {height}\" font-family=\"monospace\" font-size=\"12\">\n\
          <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>\n\
          <text x=\"{}\" y=\"25\" text-anchor=\"middle\" font-size=\"16\">{all} {unit}</text>\n",
         WIDTH / 2.0

@@ -90,19 +90,19 @@ pub fn run(options: &MemOptions) -> Result<ExitCode> {
 fn of_perf(samples: &PerfSamples, cpu: Option<(u8, u8)>) -> Result<MemoryTables> {
     let mut tables = MemoryTables::default();
     ensure!(!samples.samples.is_empty(), "there is no sample in it");
-    let mut told = false;
+    let mut any_has_access = false;
     for (number, (sample, event, program)) in samples.samples.iter().enumerate() {
         tables.samples += 1;
         let event = &samples.events[*event];
-        let tells = sample.data_src.is_some() || event.is_ibs_op && sample.raw.is_some();
-        told |= tells;
+        let has_access = sample.data_src.is_some() || event.is_ibs_op && sample.raw.is_some();
+        any_has_access |= has_access;
         let access =
             access(sample, event, cpu.or(samples.amd)).with_context(|| format!("sample {number}"))?;
         let Some(access) = access else { continue };
         let thread = sample.ids.map(|(_, tid)| tid);
         tables.add(&access, Origin { program: *program, thread, cpu: sample.cpu, ip: sample.ip });
     }
-    if !told {
+    if !any_has_access {
         let events: Vec<&str> = samples.events.iter().map(|event| &*event.name).collect();
         bail!(
             "no sample of {} says what it accesses: `perf mem record`, or -d -W for `perf record`",

@@ -107,8 +107,8 @@ impl Write for Flushes {
 
 #[test]
 fn answers_are_flushed_before_there_is_anything_to_wait_for() {
-    struct Talk(Vec<&'static [u8]>);
-    impl std::io::Read for Talk {
+    struct Chunks(Vec<&'static [u8]>);
+    impl std::io::Read for Chunks {
         fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
             let Some(words) = self.0.pop() else { return Ok(0) };
             to[..words.len()].copy_from_slice(words);
@@ -116,7 +116,7 @@ fn answers_are_flushed_before_there_is_anything_to_wait_for() {
         }
     }
     let flushes = Rc::new(RefCell::new((0, Vec::new())));
-    answer_lines(Talk(vec![b"c\n", b"a\nb\n"]), Flushes(flushes.clone()), |_, line| line.to_owned())
+    answer_lines(Chunks(vec![b"c\n", b"a\nb\n"]), Flushes(flushes.clone()), |_, line| line.to_owned())
         .expect("answers");
     assert_eq!(flushes.borrow().1, [4, 6, 6]);
 }

@@ -11,7 +11,7 @@ const NOT_TRACED: &str = "[not traced]";
 
 /// What a row took: [`Time::at`] and instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Took {
+pub(super) struct RowCost {
     /// Itself.
     pub(super) own: Time,
     /// With all that it called.
@@ -61,7 +61,7 @@ struct CountedPlace {
 #[derive(Debug)]
 struct CalledRow {
     keys: Keys,
-    took: Took,
+    took: RowCost,
     /// How many times it is on the stack.
     open: usize,
     /// Since when it is on the stack.
@@ -124,12 +124,12 @@ impl<'a> CallerSums<'a> {
     }
 
     /// Ends the trace. Returns what each row took, and what all took.
-    pub(super) fn finish(mut self, end: Time) -> (Vec<(Keys, Took)>, Time) {
+    pub(super) fn finish(mut self, end: Time) -> (Vec<(Keys, RowCost)>, Time) {
         self.add_up_to(end);
         self.leave_all_but(0, end);
         let rows = self.rows.into_iter().map(|row| (row.keys, row.took));
         // No time passes where instructions are counted.
-        (rows.filter(|(_, took)| *took != Took::default()).collect(), self.total)
+        (rows.filter(|(_, took)| *took != RowCost::default()).collect(), self.total)
     }
 
     /// Adds what has passed to the innermost function.
@@ -208,7 +208,7 @@ impl<'a> CallerSums<'a> {
         let new = self.rows.len();
         let number = *self.row_numbers.entry(keys.clone()).or_insert(new);
         if number == new {
-            self.rows.push(CalledRow { keys, took: Took::default(), open: 0, since: Time::default() });
+            self.rows.push(CalledRow { keys, took: RowCost::default(), open: 0, since: Time::default() });
         }
         number
     }

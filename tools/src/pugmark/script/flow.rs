@@ -3,7 +3,7 @@
 use super::{
     ScriptLines,
     columns::{ScriptColumns, When},
-    known::TextKey,
+    known_text::TextKey,
 };
 use crate::pugmark::{
     progress::Size,

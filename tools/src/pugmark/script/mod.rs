@@ -2,7 +2,7 @@
 
 mod columns;
 mod flow;
-mod known;
+mod known_text;
 mod straight;
 
 use super::{
@@ -20,7 +20,7 @@ use crate::{
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use columns::{ScriptColumns, ScriptField, When};
-use known::KnownText;
+use known_text::KnownText;
 use pugmark_decoder_core::{config::Config, graph::Straight, image::Image};
 use std::{
     io::{self, Write},

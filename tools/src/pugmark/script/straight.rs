@@ -1,6 +1,6 @@
 //! Instructions without their times, from the graph of blocks.
 
-use super::{ScriptLines, When, known::TextKey};
+use super::{ScriptLines, When, known_text::TextKey};
 use crate::pugmark::{layers::GRAPH_WORDS, progress::Size};
 use pugmark_decoder_core::{
     block::BlockDecoder,

@@ -3,7 +3,7 @@
 mod classify;
 mod effects;
 mod emulation;
-mod known;
+mod known_stretches;
 mod next;
 mod prediction;
 mod stretch;

@@ -15,9 +15,9 @@ fn hardware(name: &str) -> Hardware {
 }
 
 /// A memory without any bytes, in which all addresses are mapped to themselves.
-struct Nothing;
+struct EmptyMemory;
 
-impl PhysMemory for Nothing {
+impl PhysMemory for EmptyMemory {
     fn read(&self, _: u64, _: &mut [u8]) -> bool {
         false
     }
@@ -34,7 +34,7 @@ fn step(ip: u64, bytes: &[u8]) -> Retired<'_> {
 
 fn write(hardware: &mut Hardware, msr: u32, value: u64) {
     assert!(hardware.owns_msr(msr), "{msr:#x}");
-    hardware.write_msr(msr, value, &step(0x1000, &[0x0f, 0x30]), &mut Nothing).expect("WRMSR");
+    hardware.write_msr(msr, value, &step(0x1000, &[0x0f, 0x30]), &mut EmptyMemory).expect("WRMSR");
 }
 
 #[test]
@@ -179,12 +179,12 @@ fn what_is_on_is_logged_and_an_interrupt_on_its_way_is_only_stepped() {
     write(&mut hardware, 0xc001_0201, !0);
     write(&mut hardware, 0xc001_0200, 0x53_00c0);
     assert!(hardware.needs_each_instruction() && hardware.is_on() && hardware.max_unreported() > 32);
-    hardware.retire(&step(0x1000, &[0x90]), &mut Nothing);
+    hardware.retire(&step(0x1000, &[0x90]), &mut EmptyMemory);
     assert_eq!(hardware.max_unreported(), 2);
     write(&mut hardware, 0xc001_0200, 0);
     assert!(hardware.needs_each_instruction() && !hardware.is_on());
     assert_eq!(hardware.max_unreported(), 1);
-    hardware.retire(&step(0x1000, &[0x90]), &mut Nothing);
+    hardware.retire(&step(0x1000, &[0x90]), &mut EmptyMemory);
     assert_eq!((hardware.take_interrupt(), hardware.take_interrupt()), (Some(Pmi::Nmi), None));
     assert!(!hardware.needs_each_instruction());
 }
@@ -200,7 +200,7 @@ fn the_registers_before_an_instruction_tell_what_it_accesses() {
     cpu.gpr[3] = 0x234;
     hardware.set_registers_before(&cpu);
     // MOV RAX, GS:[RBX].
-    hardware.retire(&step(0x1000, &[0x65, 0x48, 0x8b, 0x03]), &mut Nothing);
+    hardware.retire(&step(0x1000, &[0x65, 0x48, 0x8b, 0x03]), &mut EmptyMemory);
     assert_eq!(hardware.read_msr(0xc001_1038), Ok(0x7234));
 }
 

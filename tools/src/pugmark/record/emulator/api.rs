@@ -10,20 +10,20 @@ use std::{
 pub type PluginId = u64;
 /// A block or an instruction while it is translated.
 pub type Opaque = *const c_void;
-pub type WhenTranslated = extern "C" fn(PluginId, Opaque);
-pub type WhenExecuted = extern "C" fn(c_uint, *mut c_void);
-pub type OfVcpu = extern "C" fn(PluginId, c_uint);
+pub type TranslationCallback = extern "C" fn(PluginId, Opaque);
+pub type ExecutionCallback = extern "C" fn(c_uint, *mut c_void);
+pub type VcpuCallback = extern "C" fn(PluginId, c_uint);
 pub type BeforeCall = extern "C" fn(PluginId, c_uint, i64, u64, u64, u64, u64, u64, u64, u64, u64);
 pub type AfterCall = extern "C" fn(PluginId, c_uint, i64, i64);
 
 /// The functions of the emulator, found by name, so that this file can also be part of a program that has none.
 pub struct Api {
-    pub on_translation: extern "C" fn(PluginId, WhenTranslated),
-    pub on_block: extern "C" fn(Opaque, WhenExecuted, c_int, *mut c_void),
-    pub on_instruction: extern "C" fn(Opaque, WhenExecuted, c_int, *mut c_void),
+    pub on_translation: extern "C" fn(PluginId, TranslationCallback),
+    pub on_block: extern "C" fn(Opaque, ExecutionCallback, c_int, *mut c_void),
+    pub on_instruction: extern "C" fn(Opaque, ExecutionCallback, c_int, *mut c_void),
     pub on_instruction_add: extern "C" fn(Opaque, c_int, *mut c_void, u64),
-    pub on_vcpu: extern "C" fn(PluginId, OfVcpu),
-    pub on_vcpu_exit: extern "C" fn(PluginId, OfVcpu),
+    pub on_vcpu: extern "C" fn(PluginId, VcpuCallback),
+    pub on_vcpu_exit: extern "C" fn(PluginId, VcpuCallback),
     pub on_call: extern "C" fn(PluginId, BeforeCall),
     pub on_return: extern "C" fn(PluginId, AfterCall),
     pub block_length: extern "C" fn(Opaque) -> usize,

@@ -6,8 +6,9 @@
 pub(super) fn meets_threads(instruction: &[u8]) -> bool {
     const LOCK: u8 = 0xf0;
     const REPEAT: u8 = 0xf3;
-    let is_prefix = |byte: &u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
-    let prefixes = instruction.iter().take_while(|byte| is_prefix(byte)).count();
+    let is_prefix =
+        |byte: u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
+    let prefixes = instruction.iter().take_while(|byte| is_prefix(**byte)).count();
     let (prefixes, opcode) = instruction.split_at(prefixes);
     match opcode {
         [0x86 | 0x87, modrm, ..] if modrm >> 6 != 3 => true,

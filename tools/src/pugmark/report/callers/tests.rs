@@ -48,7 +48,7 @@ fn took(pieces: &[CallPiece], wanted: WantedRows<'_>) -> (Vec<(String, [u64; 4])
     }
     let (rows, all) = sums.finish(now);
     let name = |keys: Keys| keys.into_iter().flatten().collect::<Vec<_>>().join(" ");
-    let numbers = |took: Took| [took.own.at, took.whole.at, took.own.insns, took.whole.insns];
+    let numbers = |took: RowCost| [took.own.at, took.whole.at, took.own.insns, took.whole.insns];
     let mut rows: Vec<_> = rows.into_iter().map(|(keys, took)| (name(keys), numbers(took))).collect();
     rows.sort();
     (rows, all)

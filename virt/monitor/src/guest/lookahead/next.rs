@@ -4,7 +4,7 @@ use pugmark_truth::BranchKind;
 
 use super::classify::{Classification, ClassificationCache, classify};
 use super::emulation::{Emulation, MAX_LEN};
-use super::known::KnownStretches;
+use super::known_stretches::KnownStretches;
 use crate::guest::cpu::{Cpu, Mode, Shadow, rflags};
 use crate::guest::exception::{Exception, GuestError, Unsupported};
 use crate::guest::linear::within_limit;

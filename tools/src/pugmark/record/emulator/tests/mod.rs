@@ -51,19 +51,19 @@ const BLOCKS: [(u64, &[&[u8]]); 16] = [
     (0x3030, &[&[0x90], &[0xe8, 0xca, 0xff, 0xff, 0xff]]),
 ];
 
-/// What a thread writes.
+/// What a thread writes into its ring.
 #[derive(Clone, Copy, Debug)]
-enum Told<'a> {
+enum RingEntry<'a> {
     /// The number of a block.
     Run(u32),
-    Says(Kind, &'a [u32]),
+    Message(Kind, &'a [u32]),
 }
 
-use Told::{Run, Says};
+use RingEntry::{Message, Run};
 
-const CALL: Told<'_> = Says(Kind::Call, &[]);
-const RETURN: [Told<'_>; 3] = [Run(11), CALL, Says(Kind::SignalReturn, &[])];
-const EXIT: Told<'_> = Says(Kind::Exit, &[]);
+const CALL: RingEntry<'_> = Message(Kind::Call, &[]);
+const RETURN: [RingEntry<'_>; 3] = [Run(11), CALL, Message(Kind::SignalReturn, &[])];
+const EXIT: RingEntry<'_> = Message(Kind::Exit, &[]);
 
 struct Script {
     scratch: PathBuf,
@@ -124,7 +124,7 @@ fn thread_ring(
     emulation: &Emulation<'_>,
     (pid, generation): (u32, u32),
     tid: u32,
-    told: &[Told<'_>],
+    entries: &[RingEntry<'_>],
 ) -> Ring {
     let path = emulation.folder.0.join(format!("t-{tid}-{generation}"));
     let mut ring = Ring::create(&path, ptr::null_mut(), |header| {
@@ -134,15 +134,15 @@ fn thread_ring(
         header.made.store(u64::from(10 * generation + 1 + (tid - pid)), Relaxed);
     })
     .unwrap();
-    tell(&mut ring, told);
+    write_entries(&mut ring, entries);
     ring
 }
 
-fn tell(ring: &mut Ring, told: &[Told<'_>]) {
-    for told in told {
-        match *told {
+fn write_entries(ring: &mut Ring, entries: &[RingEntry<'_>]) {
+    for entry in entries {
+        match *entry {
             Run(block) => assert!(ring.write_word(block)),
-            Says(kind, words) => assert!(ring.write(kind, &[&bytes_of(words)])),
+            Message(kind, words) => assert!(ring.write(kind, &[&bytes_of(words)])),
         }
     }
 }
@@ -191,29 +191,29 @@ fn bases(part: &Part) -> Vec<(u64, usize)> {
 }
 
 /// The addresses of the handlers of SIGSEGV, SIGTRAP, SIGUSR1, SIGUSR2 and SIGHUP.
-const HANDLERS: [Told<'_>; 5] = [
-    Says(Kind::Handler, &[11, 0x2000, 0]),
-    Says(Kind::Handler, &[5, 0x2000, 0]),
-    Says(Kind::Handler, &[10, 0x3000, 0]),
-    Says(Kind::Handler, &[12, 0x3020, 0]),
-    Says(Kind::Handler, &[1, 0x3030, 0]),
+const HANDLERS: [RingEntry<'_>; 5] = [
+    Message(Kind::Handler, &[11, 0x2000, 0]),
+    Message(Kind::Handler, &[5, 0x2000, 0]),
+    Message(Kind::Handler, &[10, 0x3000, 0]),
+    Message(Kind::Handler, &[12, 0x3020, 0]),
+    Message(Kind::Handler, &[1, 0x3030, 0]),
 ];
 
 /// Records one thread that writes this, and returns its part.
-fn one_thread(script: &Script, told: &[Told<'_>]) -> Part {
+fn one_thread(script: &Script, entries: &[RingEntry<'_>]) -> Part {
     let emulation = script.emulation();
     let _process = process_ring(&emulation, (PID, 0), 0..BLOCKS.len(), |_| ());
-    let _thread = thread_ring(&emulation, (PID, 0), PID, &[&HANDLERS, told].concat());
+    let _thread = thread_ring(&emulation, (PID, 0), PID, &[&HANDLERS, entries].concat());
     let mut recording = emulation.run(&mut |_| {}).unwrap();
-    assert_eq!((recording.parts.len(), recording.ending), (1, Ending::Exit(0)), "{told:?}");
+    assert_eq!((recording.parts.len(), recording.ending), (1, Ending::Exit(0)), "{entries:?}");
     recording.parts.remove(0)
 }
 
 #[test]
 fn blocks_system_calls_and_signals_are_the_flow_that_they_stand_for() {
     let [r, c, s] = RETURN;
-    let partial = |count: &'static [u32]| Says(Kind::Partial, count);
-    let rows: [(&[Told<'_>], &str); 23] = [
+    let partial = |count: &'static [u32]| Message(Kind::Partial, count);
+    let rows: [(&[RingEntry<'_>], &str); 23] = [
         // A jump that is not taken, a system call, a jump to where it began, one that is taken.
         (
             &[Run(0), Run(1), CALL, Run(2), Run(3), Run(0), Run(4)],
@@ -279,37 +279,37 @@ fn blocks_system_calls_and_signals_are_the_flow_that_they_stand_for() {
         // The page with system calls of old is not executed.
         (&[Run(7), Run(14), CALL, Run(8), Run(1)], "+ 1025 1026 -ffffffffff600400 + 1028 -1029"),
         // No signal has a handler there any more, so the return leads there.
-        (&[Says(Kind::Handler, &[10, 1, 0]), Run(4), Run(12), Run(1)], "+ 1014 1015 3000 3001 -1003"),
+        (&[Message(Kind::Handler, &[10, 1, 0]), Run(4), Run(12), Run(1)], "+ 1014 1015 3000 3001 -1003"),
     ];
     let script = Script::new("flow");
-    for (told, expected) in rows {
-        let part = one_thread(&script, &[told, &[EXIT]].concat());
-        assert_eq!(flow(&part), expected, "{told:?}");
+    for (entries, expected) in rows {
+        let part = one_thread(&script, &[entries, &[EXIT]].concat());
+        assert_eq!(flow(&part), expected, "{entries:?}");
         assert_eq!(part.cause, Cause::Over);
         // A tick for each instruction and for each fault or interrupt, a thousand for each way back from the kernel.
         let events = expected.split(' ').filter(|word| word.len() > 1).count() as u64;
         let back = expected.matches('+').count() as u64;
-        assert_eq!(part.tsc, (1000, 1000 + events + 1000 * back), "{told:?}");
-        assert!(bases(&part).iter().all(|(base, _)| *base < 0x4000), "{told:?}");
+        assert_eq!(part.tsc, (1000, 1000 + events + 1000 * back), "{entries:?}");
+        assert!(bases(&part).iter().all(|(base, _)| *base < 0x4000), "{entries:?}");
     }
 }
 
 #[test]
 fn the_limit_ends_the_flow_at_any_instruction() {
     let [r, c, s] = RETURN;
-    let told =
+    let entries =
         [Run(0), Run(1), CALL, Run(2), Run(12), r, c, s, Run(3), Run(0), Run(12), r, c, s, Run(4), EXIT];
     let all = "+ 1000 1001 1003 1004 - + 1006 1008 1009 -100a + 3000 3001 2010 2011 - + 100a 1000 1001 -1014 + 3000 \
                3001 2010 2011 -";
     let mut script = Script::new("limit");
-    assert_eq!(flow(&one_thread(&script, &told)), all);
+    assert_eq!(flow(&one_thread(&script, &entries)), all);
     let words: Vec<&str> = all.split(' ').collect();
     let executed: Vec<usize> = (0..words.len())
         .filter(|at| words[*at].parse::<u32>().is_ok() && !words[*at].contains('-') || words[*at] == "100a")
         .collect();
     for limit in 1..executed.len() {
         script.options.limit = Some(limit as u64);
-        let part = one_thread(&script, &told);
+        let part = one_thread(&script, &entries);
         // After the last instruction there is its end in the kernel, or the address of the one that is next.
         let mut expected = words[..=executed[limit - 1]].join(" ");
         let next = words[executed[limit - 1] + 1];
@@ -345,9 +345,9 @@ fn a_thread_says_what_it_is_called_and_what_it_executed() {
         bytes.chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect::<Vec<_>>()
     };
     let program = padded("/usr/bin/a\0./a-program-with-a-name\0a\0--\0");
-    let time = [Says(Kind::Time, &[5, 1]), Says(Kind::Time, &[7, 0])];
-    let told = [&[Says(Kind::Program, &program), Run(2)][..], &time, &[Run(3), EXIT, Run(99)]].concat();
-    let part = one_thread(&script, &told);
+    let time = [Message(Kind::Time, &[5, 1]), Message(Kind::Time, &[7, 0])];
+    let entries = [&[Message(Kind::Program, &program), Run(2)][..], &time, &[Run(3), EXIT, Run(99)]].concat();
+    let part = one_thread(&script, &entries);
     assert_eq!((&*part.program, &*part.thread.comm), ("/usr/bin/a", "a-program-with-"));
     assert_eq!((part.thread.arguments.join(" "), part.thread.tid), ("a --".into(), PID as i32));
     // Both files say the same of it.
@@ -374,13 +374,13 @@ fn a_thread_says_what_it_is_called_and_what_it_executed() {
     assert_eq!(part.tsc, (1000, 1000 + 0x1_0000_0005 + 1000 + 3 + 1));
     // The name is that which it had last.
     let worker = padded("worker");
-    let told = [&told[..2], &[Says(Kind::Name, &worker), EXIT]].concat();
-    assert_eq!(one_thread(&script, &told).thread.comm, "worker");
+    let entries = [&entries[..2], &[Message(Kind::Name, &worker), EXIT]].concat();
+    assert_eq!(one_thread(&script, &entries).thread.comm, "worker");
     let old = padded("/bin/old");
-    let told = [Says(Kind::NotFollowed, &old), EXIT];
+    let entries = [Message(Kind::NotFollowed, &old), EXIT];
     let emulation = script.emulation();
     let _process = process_ring(&emulation, (PID, 0), 0..BLOCKS.len(), |_| ());
-    let _thread = thread_ring(&emulation, (PID, 0), PID, &told);
+    let _thread = thread_ring(&emulation, (PID, 0), PID, &entries);
     let recording = emulation.run(&mut |_| {}).unwrap();
     assert_eq!((recording.parts.len(), recording.not_followed), (0, vec!["/bin/old".into()]));
 }
@@ -388,15 +388,15 @@ fn a_thread_says_what_it_is_called_and_what_it_executed() {
 #[test]
 fn what_cannot_be_read_is_said() {
     let script = Script::new("damaged");
-    for (told, text) in [
+    for (entry, text) in [
         (Run(99), "block 99 is not defined"),
         (Run(MESSAGE | 0x7f << 24), "message 0xff000000 is of no known kind"),
-        (Says(Kind::Partial, &[1, 2]), "a message Partial of 2 words"),
-        (Says(Kind::Page, &[0, 0]), "a message Page of 2 words"),
+        (Message(Kind::Partial, &[1, 2]), "a message Partial of 2 words"),
+        (Message(Kind::Page, &[0, 0]), "a message Page of 2 words"),
     ] {
         let emulation = script.emulation();
         let _process = process_ring(&emulation, (PID, 0), 0..BLOCKS.len(), |_| ());
-        let _thread = thread_ring(&emulation, (PID, 0), PID, &[told]);
+        let _thread = thread_ring(&emulation, (PID, 0), PID, &[entry]);
         let error = emulation.run(&mut |_| {}).unwrap_err();
         let text = format!("the program cannot be stepped: what the emulator reports cannot be read: {text}");
         assert_eq!(format!("{:#}", anyhow::Error::from(error)), text);
@@ -441,7 +441,7 @@ fn the_room_of_what_was_read_is_written_again() {
         assert!(emulation.read_threads().unwrap());
         assert!(!emulation.read_threads().unwrap());
     }
-    tell(&mut thread, &[Run(2), Run(3)]);
+    write_entries(&mut thread, &[Run(2), Run(3)]);
     drop(done);
     watcher.join().unwrap();
     assert_eq!(flow(&emulation.run(&mut |_| {}).unwrap().parts[0]), "+ 1006 1008 1009 -100a");
@@ -453,8 +453,8 @@ fn progress_is_reported_after_so_many_instructions() {
     let emulation = script.emulation();
     let _process = process_ring(&emulation, (PID, 0), 0..BLOCKS.len(), |_| ());
     // Eight instructions each time.
-    let told = [[Run(2), Run(3), Run(0), Run(4)].repeat(1200), vec![EXIT]].concat();
-    let _thread = thread_ring(&emulation, (PID, 0), PID, &told);
+    let entries = [[Run(2), Run(3), Run(0), Run(4)].repeat(1200), vec![EXIT]].concat();
+    let _thread = thread_ring(&emulation, (PID, 0), PID, &entries);
     let mut seen = vec![];
     let recording = emulation.run(&mut |progress| seen.push(progress)).unwrap();
     let part = &recording.parts[0];

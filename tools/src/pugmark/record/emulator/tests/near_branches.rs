@@ -3,10 +3,10 @@
 
 use super::*;
 
-const FAULT: Told<'_> = Says(Kind::Partial, &[1]);
+const FAULT: RingEntry<'_> = Message(Kind::Partial, &[1]);
 
 /// What the program can do after a return.
-const FRAGMENTS: [&[Told<'_>]; 7] = [
+const FRAGMENTS: [&[RingEntry<'_>]; 7] = [
     // je 1014, taken; ret
     &[Run(0), Run(4)],
     // jmp 1000 before the same
@@ -21,7 +21,7 @@ const FRAGMENTS: [&[Told<'_>]; 7] = [
     &[Run(12), RETURN[0], RETURN[1], RETURN[2], Run(0), Run(4)],
     // The time goes on, and rep movsb repeats.
     &[
-        Says(Kind::Time, &[1 << 20, 0]),
+        Message(Kind::Time, &[1 << 20, 0]),
         Run(5),
         Run(5),
         Run(6),
@@ -35,20 +35,20 @@ const FRAGMENTS: [&[Told<'_>]; 7] = [
 ];
 
 /// A program that does some of this, most often what it did before.
-fn script(seed: u64, most: usize) -> Vec<Told<'static>> {
+fn script(seed: u64, most: usize) -> Vec<RingEntry<'static>> {
     let mut random = seed;
     let mut next = |below: usize| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) as usize % below
     };
-    let mut told = vec![];
+    let mut entries = vec![];
     for _ in 0..most {
         let fragment = next(FRAGMENTS.len());
         for _ in 0..1 + next(20) {
-            told.extend_from_slice(FRAGMENTS[fragment]);
+            entries.extend_from_slice(FRAGMENTS[fragment]);
         }
     }
-    told
+    entries
 }
 
 #[test]
@@ -60,11 +60,11 @@ fn what_is_executed_often_is_the_flow_that_it_stands_for() {
         script
     };
     for seed in 0..4 {
-        let told = script(seed, 60);
+        let entries = script(seed, 60);
         for limit in [None, Some(1), Some(777), Some(1000 + 333 * seed)] {
             let [quick, slow] = [false, true].map(|clocks| {
                 let script = script_of(if clocks { "clocks" } else { "near" }, clocks, limit);
-                let part = one_thread(&script, &told);
+                let part = one_thread(&script, &entries);
                 (part.truth, part.tsc, flow(&part))
             });
             assert!(quick == slow, "{seed} {limit:?}:\n{}\n{}", quick.2, slow.2);

@@ -16,7 +16,7 @@ fn a_forked_process_has_the_code_and_the_handlers_of_its_parent() {
         header.inherited.store(12, Relaxed);
         header.made.store(5, Relaxed);
     });
-    tell(&mut child, &HANDLERS[..1]);
+    write_entries(&mut child, &HANDLERS[..1]);
     let _second = thread_ring(&emulation, (PID + 1, 1), PID + 1, &[Run(2), Run(10), Run(12), Run(1), EXIT]);
     let recording = emulation.run(&mut |_| {}).unwrap();
     assert_eq!(recording.unreported, 0);
@@ -34,13 +34,14 @@ fn executed_by(script: &Script, tid: u32) -> Recording {
         process_ring(emulation, id, 0..BLOCKS.len(), |header| header.made.store(made, Relaxed))
     };
     // The other process is about to execute a program, too.
-    let exec = Says(Kind::Exec, &[]);
-    let told =
-        |own: u32, told: &[Told<'static>]| if own == tid { [told, &[exec]].concat() } else { told.to_vec() };
+    let exec = Message(Kind::Exec, &[]);
+    let with_exec = |own: u32, entries: &[RingEntry<'static>]| {
+        if own == tid { [entries, &[exec]].concat() } else { entries.to_vec() }
+    };
     let mut rings = vec![
         process(&emulation, first, 0),
-        thread_ring(&emulation, first, PID, &told(PID, &[Run(2), Run(3)])),
-        thread_ring(&emulation, first, PID + 1, &told(PID + 1, &[Run(4), Run(2)])),
+        thread_ring(&emulation, first, PID, &with_exec(PID, &[Run(2), Run(3)])),
+        thread_ring(&emulation, first, PID + 1, &with_exec(PID + 1, &[Run(4), Run(2)])),
         process(&emulation, other, 10),
         thread_ring(&emulation, other, PID + 9, &[Run(3), Run(0), exec]),
     ];

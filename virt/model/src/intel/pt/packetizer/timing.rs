@@ -83,8 +83,8 @@ impl PacketClock {
     /// MTC how many were dropped, and more than 256 in a row are not to be expected.
     pub(crate) fn lost_count_of_mtcs(&self) -> bool {
         let freq = ctl::mtc_freq(self.ctl);
-        let due = self.crystal_at(self.next_mtc) >> freq;
-        self.ctl & ctl::MTC_EN != 0 && self.tsc >= self.next_mtc && (self.crystal() >> freq) - due >= 255
+        let next = self.crystal_at(self.next_mtc) >> freq;
+        self.ctl & ctl::MTC_EN != 0 && self.tsc >= self.next_mtc && (self.crystal() >> freq) - next >= 255
     }
 
     /// The MTCs that are due were dropped: the next one is that of the crystal clock's next edge.

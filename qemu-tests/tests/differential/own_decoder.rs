@@ -10,7 +10,7 @@ use pugmark_decoder_core::{
 
 /// The result, from the first PSB to the first error.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Own {
+pub(crate) struct OwnResult {
     pub(crate) addresses: Vec<u64>,
     pub(crate) error: Option<Error>,
     pub(crate) events: Vec<Placed>,
@@ -34,7 +34,7 @@ pub(crate) const MANUAL: Config<'static> = Config { dialect: Dialect::Manual, ..
 /// libipt's reading of packets, likewise.
 pub(crate) const LIBIPT: Config<'static> = Config { dialect: Dialect::Libipt, ..Config::new() };
 
-impl Own {
+impl OwnResult {
     pub(crate) fn of(trace: &[u8], sections: &[Section<'_>], config: Config<'static>) -> Self {
         let mut decoder = InsnDecoder::with_config(trace, Image::new(sections), config);
         let mut own = Self::default();
