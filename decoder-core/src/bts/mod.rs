@@ -52,9 +52,9 @@ mod block;
 mod bridge;
 mod flow;
 mod options;
-mod path;
 mod record;
 mod records;
+mod straight_line;
 #[cfg(test)]
 mod tests;
 

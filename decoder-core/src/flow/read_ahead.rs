@@ -113,7 +113,7 @@ impl Walker<'_> {
     pub(crate) fn has_walked(&mut self, used: bool) {
         self.at.psb = None;
         if used {
-            self.at.walk.anchor();
+            self.at.loops.anchor();
         }
     }
 

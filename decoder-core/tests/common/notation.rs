@@ -160,7 +160,7 @@ impl Scenario {
     }
 }
 
-/// What is told at a place of a file.
+/// The part of a scenario file that a line is in.
 #[derive(Clone, Copy)]
 enum Heading {
     None,
