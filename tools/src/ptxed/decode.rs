@@ -6,12 +6,12 @@ use super::diagnose::{LastInsn, is_fetch_error};
 use super::lines::{Lines, ShownBytes};
 use crate::code;
 use crate::sideband::{Follower, ImagePlan, ProcessImages};
-use pugmark_decoder_core::error::{Error, ErrorKind};
 use pugmark_decoder_core::event::{Event, EventKind};
 use pugmark_decoder_core::flow::{ExecutedInsn, FlowItem, InsnDecoder, Placed, Recovered};
 use pugmark_decoder_core::image::{Image, Window};
 use pugmark_decoder_core::insn::{self, MAX_LEN};
 use pugmark_decoder_core::packet::PSB;
+use pugmark_decoder_core::{Error, ErrorKind};
 use std::io::{self, Write};
 
 /// Writes a line for each instruction and event of the trace to `out`.
