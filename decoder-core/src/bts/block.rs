@@ -93,12 +93,6 @@ impl<'a> BtsBlockDecoder<'a> {
         }
     }
 
-    /// The image.
-    #[must_use]
-    pub fn image(&self) -> Image<'a> {
-        self.code.image()
-    }
-
     /// The offset of the next record, in bytes from the first one.
     #[must_use]
     pub fn offset(&self) -> u64 {

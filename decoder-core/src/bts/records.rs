@@ -65,12 +65,6 @@ impl<'a> BranchRecords<'a> {
         Self { bytes, then, layout, offset: 0, skips_empty: !bytes.is_empty() }
     }
 
-    /// The layout of the records.
-    #[must_use]
-    pub const fn layout(&self) -> Layout {
-        self.layout
-    }
-
     /// The offset of the next record, in bytes from the oldest one.
     #[must_use]
     pub const fn offset(&self) -> u64 {

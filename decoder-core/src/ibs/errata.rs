@@ -13,7 +13,7 @@ impl IbsErrata {
     /// 717, family 15h models 00h-0Fh: IbsDcMabHit may be set without IbsDcMiss, and IbsBrTarget may be wrong.
     ///
     /// Source: Revision Guide for AMD Family 15h Models 00h-0Fh Processors, 717.
-    pub const INACCURATE_MAB_AND_TARGET: Self = Self(1 << 1);
+    pub(super) const INACCURATE_MAB_AND_TARGET: Self = Self(1 << 1);
     /// 718, family 15h models 00h-1Fh: IbsDcL2TlbMiss, IbsDcL2tlbHit2M and IbsDcL2tlbHit1G stay set. A driver writes
     /// 0 to IbsOpData3 before it lets the unit continue.
     ///
@@ -36,20 +36,20 @@ impl IbsErrata {
     /// 1197, family 19h models 00h-0Fh: IbsFetchLinAd may be 0.
     ///
     /// Source: Revision Guide for AMD Family 19h Models 00h-0Fh Processors, 1197.
-    pub const FETCH_ADDRESS_ZERO: Self = Self(1 << 6);
+    pub(super) const FETCH_ADDRESS_ZERO: Self = Self(1 << 6);
     /// 1238, family 19h models 00h-0Fh: IbsIcMiss is invalid.
     ///
     /// Source: as 1197.
-    pub const IC_MISS_INVALID: Self = Self(1 << 7);
+    pub(super) const IC_MISS_INVALID: Self = Self(1 << 7);
     /// 1293, family 19h models 00h-0Fh: for a software prefetch, and for a miss without a miss address buffer,
     /// IbsOpData2, IbsL2Miss and IbsOpDcMissOpenMemReqs are invalid.
     ///
     /// Source: as 1197.
-    pub const DATA2_INVALID: Self = Self(1 << 8);
+    pub(super) const DATA2_INVALID: Self = Self(1 << 8);
     /// 1347, family 19h models 00h-0Fh: IbsL1TlbPgSz is 0 for 4 KiB, 1 for 16 KiB, 2 for 2 MiB, 3 for 1 GiB.
     ///
     /// Source: as 1197.
-    pub const L1_TLB_PAGE_SIZES: Self = Self(1 << 9);
+    pub(super) const L1_TLB_PAGE_SIZES: Self = Self(1 << 9);
     /// 1606, Zen 5: the load latency filter lets other samples through unless the L3 miss filter is enabled too. A
     /// driver sets IbsOpL3MissOnly with it.
     ///

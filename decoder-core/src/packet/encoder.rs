@@ -54,12 +54,6 @@ impl<'a> Encoder<'a> {
         Self { memory, offset: 0, context: Context::OUTSIDE, last_ip: LastIp::new(), last_cyc: None, config }
     }
 
-    /// The configuration of the reader that the packets are written for.
-    #[must_use]
-    pub fn config(&self) -> &Config<'a> {
-        &self.config
-    }
-
     /// The bytes written so far: the memory before the next packet.
     #[must_use]
     pub fn trace(&self) -> &[u8] {

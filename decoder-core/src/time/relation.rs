@@ -1,4 +1,4 @@
-//! The formulas that relate the three clocks.
+//! The formula that relates the crystal clock to the TSC.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Time Domain Relationships"; vol. 3, "Invariant Time-Keeping".
 
@@ -9,60 +9,20 @@ use crate::config::Clocks;
 ///
 /// P is CPUID.15H:EBX / EAX and Software_Offset is [`tsc_adjust`](Clocks::tsc_adjust), what software added to the TSC.
 /// All values are modulo 2^64, as the TSC is.
-///
-/// ```
-/// use pugmark_decoder_core::config::Clocks;
-///
-/// let clocks = Clocks { cpuid_15h_eax: 2, cpuid_15h_ebx: 250, nom_freq: 30, tsc_adjust: -1_000, ..Clocks::default() };
-/// // 125 TSC ticks for each tick of the crystal, and 30 core cycles since its last edge, at 15 cycles a bus clock.
-/// let adjusted = clocks.adjusted_cycles(30, 15)?;
-/// assert_eq!(adjusted, 60);
-/// assert_eq!(clocks.timestamp(80, adjusted)?, 80 * 125 + 60 - 1_000);
-/// assert_eq!(clocks.crystal(9_060)?, (80, 60));
-/// # Ok::<(), pugmark_decoder_core::time::TimeError>(())
-/// ```
 impl Clocks {
-    /// The TSC at `adjusted_cycles` TSC ticks after the edge at which the crystal clock became `crystal`.
-    ///
-    /// # Errors
-    /// [`TimeError::UnknownRatio`] without CPUID.15H.
-    pub fn timestamp(&self, crystal: u64, adjusted_cycles: u64) -> Result<u64, TimeError> {
-        let (numerator, denominator) = self.crystal_ratio()?;
-        // An edge is seen at the first whole tick after it.
-        let edge = (u128::from(crystal) * u128::from(numerator)).div_ceil(denominator.into());
-        Ok((edge as u64).wrapping_add(adjusted_cycles).wrapping_add_signed(self.tsc_adjust))
-    }
-
     /// The crystal clock at a TSC value, and the TSC ticks since its edge: AdjustedProcessorCycles.
     ///
     /// A TMA packet at that TSC has the low 16 bits of the first and the low 9 bits of the second.
     ///
     /// # Errors
     /// [`TimeError::UnknownRatio`] without CPUID.15H.
-    pub fn crystal(&self, timestamp: u64) -> Result<(u64, u64), TimeError> {
+    pub(super) fn crystal(&self, timestamp: u64) -> Result<(u64, u64), TimeError> {
         let (numerator, denominator) = self.crystal_ratio()?;
         let (numerator, denominator) = (u128::from(numerator), u128::from(denominator));
         let ticks = u128::from(timestamp.wrapping_sub(self.tsc_adjust as u64));
         let crystal = ticks * denominator / numerator;
         let edge = (crystal * numerator).div_ceil(denominator);
         Ok((crystal as u64, (ticks - edge) as u64))
-    }
-
-    /// Converts core cycles at the ratio of a CBR packet to TSC ticks: cycles · P1 / CBR, rounded down.
-    ///
-    /// P1 is the maximum non-turbo ratio, [`nom_freq`](Clocks::nom_freq). The bus clock is not exactly the crystal's:
-    /// expect half a percent of error.
-    ///
-    /// # Errors
-    /// [`TimeError::UnknownRatio`] without a `nom_freq`, [`TimeError::OutOfRange`] for a ratio of zero or for cycles
-    /// that take more than 2^64 ticks.
-    pub fn adjusted_cycles(&self, core_cycles: u64, core_bus_ratio: u8) -> Result<u64, TimeError> {
-        if self.nom_freq == 0 {
-            return Err(TimeError::UnknownRatio);
-        }
-        let ticks = u128::from(core_cycles) * u128::from(self.nom_freq);
-        let ticks = ticks.checked_div(core_bus_ratio.into()).ok_or(TimeError::OutOfRange)?;
-        u64::try_from(ticks).map_err(|_| TimeError::OutOfRange)
     }
 
     /// P as a fraction, neither part zero.
@@ -80,6 +40,14 @@ mod tests {
 
     const fn clocks(eax: u32, ebx: u32, tsc_adjust: i64) -> Clocks {
         Clocks { cpuid_15h_eax: eax, cpuid_15h_ebx: ebx, tsc_adjust, ..Clocks::UNKNOWN }
+    }
+
+    /// The TSC at `adjusted` TSC ticks after the edge at which the crystal clock became `crystal`.
+    fn timestamp(clocks: &Clocks, crystal: u64, adjusted: u64) -> u64 {
+        let (numerator, denominator) = clocks.crystal_ratio().unwrap();
+        // An edge is seen at the first whole tick after it.
+        let edge = (u128::from(crystal) * u128::from(numerator)).div_ceil(denominator.into());
+        (edge as u64).wrapping_add(adjusted).wrapping_add_signed(clocks.tsc_adjust)
     }
 
     #[test]
@@ -120,7 +88,7 @@ mod tests {
             let (crystal, adjusted) = clocks.crystal(tsc).unwrap();
             // Real crystals are not faster than the TSC.
             if clocks.cpuid_15h_ebx >= clocks.cpuid_15h_eax {
-                assert_eq!(clocks.timestamp(crystal, adjusted), Ok(tsc), "{clocks:?} {crystal} {adjusted}");
+                assert_eq!(timestamp(&clocks, crystal, adjusted), tsc, "{clocks:?} {crystal} {adjusted}");
             }
         }
     }
@@ -129,13 +97,7 @@ mod tests {
     fn what_is_not_known_is_an_error() {
         for (eax, ebx) in [(0, 0), (0, 250), (2, 0)] {
             let clocks = clocks(eax, ebx, 0);
-            assert_eq!(clocks.timestamp(1, 0), Err(TimeError::UnknownRatio));
             assert_eq!(clocks.crystal(1), Err(TimeError::UnknownRatio));
         }
-        let clocks = Clocks { nom_freq: 30, ..Clocks::UNKNOWN };
-        assert_eq!(Clocks::UNKNOWN.adjusted_cycles(1, 10), Err(TimeError::UnknownRatio));
-        assert_eq!(clocks.adjusted_cycles(1, 0), Err(TimeError::OutOfRange));
-        assert_eq!(clocks.adjusted_cycles(u64::MAX, 29), Err(TimeError::OutOfRange));
-        assert_eq!(clocks.adjusted_cycles(u64::MAX, 30), Ok(u64::MAX));
     }
 }
