@@ -1,4 +1,5 @@
-//! libipt.so.2 with Pugmark's decoder: the functions and structures that Debian's `intel-pt.h` (libipt 2.0.5) declares.
+//! libipt.so.2 with Pugmark's decoder: the functions and structures that Debian's `intel-pt.h` (libipt 2.0.5)
+//! declares.
 //!
 //! Programs that are linked with libipt run on it without being rebuilt. `README.md` lists the functions and their
 //! tests.
@@ -7,9 +8,9 @@
 //! the function. What it cannot check is the `# Safety` of each function. Pointers to decoders must come from the
 //! function that allocates them, and a decoder is used by one thread at a time.
 //!
-//! A panic never leaves a function: a panic that would leave an `extern "C"` function ends the process, and the release
-//! profile ends it where it happens. Catching it instead would let a decoder be used whose state is not known any
-//! more. The decoder returns errors for whatever is in the trace and panics nowhere on purpose.
+//! A panic never leaves a function: a panic that would leave an `extern "C"` function ends the process, and the
+//! release profile ends it where it happens. Catching it instead would let a decoder be used whose state is not known
+//! any more. The decoder returns errors for whatever is in the trace and panics nowhere on purpose.
 
 #[cfg(not(all(target_endian = "little", target_pointer_width = "64")))]
 compile_error!(

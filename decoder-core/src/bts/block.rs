@@ -12,9 +12,10 @@ use crate::{
 
 /// Returns the blocks that branch records describe and the events between them, in order.
 ///
-/// An [`Enabled`](EventKind::Enabled) event reports where a run without gaps begins. A block ends with the branch of a
-/// record, or before an interrupt or exception: then [`AsyncBranch`](EventKind::AsyncBranch) follows. INT n, INT3, INT1
-/// and INTO count as interrupts, as in the flow of Intel PT. After an error, the next call continues with what follows.
+/// An [`Enabled`](EventKind::Enabled) event reports where a run without gaps begins. A block ends with the branch of
+/// a record, or before an interrupt or exception: then [`AsyncBranch`](EventKind::AsyncBranch) follows. INT n, INT3,
+/// INT1 and INTO count as interrupts, as in the flow of Intel PT. After an error, the next call continues with what
+/// follows.
 #[derive(Clone, Debug)]
 pub struct BtsBlockDecoder<'a> {
     records: BranchRecords<'a>,

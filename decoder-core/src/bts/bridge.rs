@@ -22,8 +22,8 @@ impl BtsBlockDecoder<'_> {
             self.enter(offset, record, from);
             return true;
         }
-        // There is no record of the way out of the traced level, and this record leads back into it: to the place of an
-        // interrupt, or after a far transfer.
+        // There is no record of the way out of the traced level, and this record leads back into it: to the place of
+        // an interrupt, or after a far transfer.
         let (kind, goes_on) = if let Ok(first) = self.code.reach(at, to) {
             self.rest = Some(StraightRun { at, goal: to, with_goal: false, first: Some(first) });
             (EventKind::AsyncDisabled { at: to }, to)

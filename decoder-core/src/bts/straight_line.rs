@@ -45,9 +45,10 @@ pub(super) struct EarlyEnd {
 pub(super) enum EndCause {
     /// At an instruction that always branches.
     Branch(Insn),
-    /// The goal is at a lower address, within an instruction, or too far away.
+    /// No instruction of the straight-line code begins at the goal: the goal is at a lower address, within an
+    /// instruction, or too far away.
     Missed,
-    /// There is no code, or it is not an instruction.
+    /// The image has no code there, or the bytes are no instruction.
     Code(ErrorKind),
 }
 

@@ -25,7 +25,7 @@ pub(crate) enum Continuation {
 }
 
 impl Continuation {
-    /// The way after `insn`, where `next` is the address after it.
+    /// How a walk continues after `insn`; `next` is the address after it.
     #[inline]
     pub(crate) fn after(insn: &Insn, next: u64) -> Self {
         match insn.class {
@@ -106,7 +106,8 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// Whether the trace gives the number of instructions to the next event: then a loop on the way is not endless.
+    /// Whether the trace gives the number of instructions to the next event: then a loop before that event is not
+    /// endless.
     #[cold]
     fn counts_to_event(&self) -> bool {
         match self.event_if_next().map(|event| event.kind) {

@@ -1,8 +1,8 @@
 //! Finds endless loops in the code, and counts instructions since the last place that the trace gave.
 //!
-//! Between two packets the code alone decides where the walk goes, so if it comes to an address a second time it never
-//! ends. Brent's method detects that with one remembered address, which is compared with each jump's target and
-//! replaced after 1, 2, 4, 8 … jumps.
+//! Between two packets the code alone decides where the walk goes, so if it comes to an address a second time it
+//! never ends. Brent's method detects that with one remembered address, which is compared with each jump's target
+//! and replaced after 1, 2, 4, 8 … jumps.
 
 /// Finds endless loops, and counts instructions.
 #[derive(Clone, Copy, Debug)]

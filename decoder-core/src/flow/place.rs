@@ -178,8 +178,8 @@ impl Walker<'_> {
 
     /// Whether a MOV to CR3 that was executed may be what disabled packet generation.
     ///
-    /// A MOV that does has no PIP (cases 5c and 5d of the table "Packet Generation under Different Enable
-    /// Conditions"). So a TIP.PGD without an IP after a MOV's PIP belongs to a later instruction.
+    /// A MOV that disables packet generation has no PIP (cases 5c and 5d of the table "Packet Generation under
+    /// Different Enable Conditions"). So a TIP.PGD without an IP after a MOV's PIP belongs to a later instruction.
     fn may_disable(&self) -> bool {
         self.config().dialect.disabling_follows_paging() || self.at.bound & PAGING == 0
     }

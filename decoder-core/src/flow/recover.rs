@@ -16,7 +16,7 @@ pub enum Recovered {
     Place,
     /// The end of the trace.
     End,
-    /// An event on the way whose place is unknown. The next call continues the search.
+    /// An event whose place is unknown, before such a place. The next call continues the search.
     Event(Event),
 }
 

@@ -338,7 +338,7 @@ impl<'a> Walker<'a> {
             self.at.psb = Some(offset);
         }
         self.at.failed = true;
-        // Of a trace that comes in slices, no more is kept to go back to.
+        // Of a trace that comes in slices, only so many bytes are kept to go back to.
         let reach = self.events.reach();
         self.at.psb = self.at.psb.filter(|psb| error.offset.saturating_sub(*psb) <= reach);
     }
