@@ -15,9 +15,7 @@
 //! > TimeStampValue = CoreCrystalClockValue · P + AdjustedProcessorCycles + Software_Offset
 //!
 //! P is CPUID.15H:EBX / EAX. AdjustedProcessorCycles are the TSC ticks since the crystal's last edge, less than P.
-//! Software_Offset is what software has added, IA32_TSC_ADJUST. [`Clocks::timestamp`] and [`Clocks::crystal`] are this
-//! formula in both directions, [`Clocks::adjusted_cycles`] converts core cycles to TSC ticks, and [`TscFrequency`]
-//! converts TSC ticks to seconds.
+//! Software_Offset is what software has added, IA32_TSC_ADJUST. [`TscFrequency`] converts TSC ticks to seconds.
 //!
 //! - A **TSC** packet is exact, and rare: it is in each PSB+ (the status packets after a synchronization packet, PSB),
 //!   and wherever a clock had stopped or tracing was off.
