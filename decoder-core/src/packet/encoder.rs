@@ -89,10 +89,11 @@ impl<'a> Encoder<'a> {
     ///
     /// # Errors
     /// When the packet does not fit or cannot be written; then nothing is written. [`EmitError::Unreadable`]: the
-    /// reader of [`config`](Self::config) does not know the packet (a block packet in libipt's dialect; a damaged TMA
-    /// without erratum SKZ84 or with another packet's bytes), or would read it as another one (a block item outside a
-    /// block or of another size than the block's; a short TNT inside a block; with erratum SKD007 a CYC of 30 cycles
-    /// directly after one of 32 to 63, which together look like that erratum's OVF: put a PAD between them).
+    /// reader of the [configuration](Self::with_config) does not know the packet (a block packet in libipt's dialect;
+    /// a damaged TMA without erratum SKZ84 or with another packet's bytes), or would read it as another one (a block
+    /// item outside a block or of another size than the block's; a short TNT inside a block; with erratum SKD007 a
+    /// CYC of 30 cycles directly after one of 32 to 63, which together look like that erratum's OVF: put a PAD
+    /// between them).
     pub fn emit(&mut self, packet: &Packet) -> Result<usize, EmitError> {
         if let Some(name) = self.unreadable(packet) {
             return Err(EmitError::Unreadable(name));
