@@ -1,6 +1,6 @@
 //! Error codes and their texts.
 
-use pugmark_decoder_core::error::ErrorKind;
+use pugmark_decoder_core::ErrorKind;
 use std::ffi::{CStr, c_char, c_int};
 
 /// `enum pt_error_code`. Functions return it negated.

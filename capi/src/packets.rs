@@ -8,8 +8,8 @@ use crate::{
     packet::{PtPacket, field, kind},
 };
 use pugmark_decoder_core::{
+    ErrorKind,
     config::{Config, Dialect},
-    error::ErrorKind,
     packet::{PSB, Packets},
     sync,
 };

@@ -155,7 +155,7 @@ pub mod calls;
 pub mod config;
 pub mod ds;
 pub mod errata;
-pub mod error;
+mod error;
 pub mod event;
 pub mod flow;
 pub mod graph;
@@ -175,7 +175,6 @@ pub mod sync;
 pub mod time;
 
 pub use error::{Error, ErrorKind};
-pub use packet::Packet;
 
 pub mod last_ip {
     //! The last IP: packets hold only the low bits of an address, and take the rest from the last IP sent. See

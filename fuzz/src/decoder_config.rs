@@ -2,11 +2,11 @@
 
 use arbitrary::{Result, Unstructured};
 use pugmark_decoder_core::{
+    ErrorKind,
     config::{
         AddressFilter, AddressRange, Clocks, Config, Dialect, Flags, Position, RangeKind, UnknownPackets,
     },
     errata::Errata,
-    error::ErrorKind,
     packet::{Context, Unknown},
 };
 

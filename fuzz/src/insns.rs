@@ -102,7 +102,7 @@ fn count(subject: &Subject, steps: &mut usize) {
 /// Checks that the code has this instruction at its address, and returns the instruction's target.
 fn in_the_code(decoder: &InsnDecoder<'_>, found: &ExecutedInsn) -> Option<u64> {
     let mut bytes = [0; MAX_LEN];
-    let len = decoder.image().read(found.ip, decoder.cr3(), &mut bytes);
+    let len = decoder.image().read(found.ip, decoder.asid().cr3, &mut bytes);
     let insn = insn::decode(&bytes[..len], found.mode, found.ip);
     let insn = insn.unwrap_or_else(|error| panic!("{found:x?}: {error:?} in {:02x?}", &bytes[..len]));
     assert_eq!((insn.len, insn.class), (found.len, found.class), "{found:x?} in {:02x?}", &bytes[..len]);

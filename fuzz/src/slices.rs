@@ -3,14 +3,14 @@
 use crate::subject::Subject;
 use arbitrary::{Result, Unstructured};
 use pugmark_decoder_core::{
-    Error, ErrorKind, Packet,
+    Error, ErrorKind,
     block::{Block, BlockDecoder},
     config::Dialect,
     event::Event,
     graph::{ExecutionSink, Graph, Straight},
     image::Image,
     last_ip::LastIp,
-    packet::{Ip, IpPacket, PacketSink, Packets, Tnt, Unknown},
+    packet::{Ip, IpPacket, Packet, PacketSink, Packets, Tnt, Unknown},
     query::{AnswerSink, QueryDecoder},
     resume::{AnswerStream, BlockStream, Lost, PacketStream},
 };

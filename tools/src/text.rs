@@ -1,7 +1,7 @@
 //! The texts that libipt's programs print for errors.
 
 use crate::code::CacheError;
-use pugmark_decoder_core::error::ErrorKind;
+use pugmark_decoder_core::ErrorKind;
 use pugmark_decoder_core::last_ip::NoIp;
 use pugmark_decoder_core::time::TimeError;
 use std::io;

@@ -211,7 +211,7 @@ impl InsnDecoder {
         self.after(&insn, &extra?)
     }
 
-    /// What comes after an instruction: events that bind to it, the way to the next one, and events there.
+    /// What comes after an instruction: events that bind to it, the step to the next one, and events there.
     #[inline(never)]
     fn after(&mut self, insn: &PtInsn, extra: &Extra) -> Answer<c_int> {
         let status = self.check_insn(insn, extra)?;

@@ -1,20 +1,20 @@
 //! Blocks over known code where no event is pending: most of them.
 //!
-//! It does what `walk` does on known ways, one step after the other. Where anything else is to be done it stops before
-//! that step, and the walk goes on from there.
+//! It does what `walk` does where the block cache has entries, one step after the other. Where anything else is to be
+//! done it stops before that step, and the walk goes on from there.
 
 use super::{block::PtBlock, node::Node, walk::BlockDecoder};
 use crate::{
     image::{
+        block_cache::Decision,
         insn::{class, flag},
-        known::KnownCode,
-        ways::Decision,
+        known_code::KnownCode,
     },
     query::decoder::Answer,
 };
 use std::ffi::c_int;
 
-/// The displacement of the conditional branch at the end of a way, if it is easy to find. The code does not branch on
+/// The displacement of the conditional branch that decides, if it is easy to find. The code does not branch on
 /// which of the two sizes it has, because the processor could not predict that.
 #[inline(always)]
 fn displacement(code: &KnownCode, at: u64, size: u64) -> Option<i64> {
@@ -88,23 +88,25 @@ impl BlockDecoder {
         let mut at = ip.wrapping_sub(begin);
         let (mut last, mut insns, mut mode, mut class) = (0, 0_u16, 0, class::ERROR);
         let end = loop {
-            let way = code.way(at);
-            let to = at.wrapping_add_signed(way.displacement());
-            let Some(more) = insns.checked_add(way.insns()) else { break End::Open };
-            if !way.is_known() || !code.has(to) {
+            let entry = code.entry(at);
+            let to = at.wrapping_add_signed(entry.displacement());
+            let Some(more) = insns.checked_add(entry.insns()) else { break End::Open };
+            if !entry.is_known() || !code.has(to) {
                 break End::Open;
             }
-            let after = to.wrapping_add(way.size());
-            let end = match way.decision() {
+            let after = to.wrapping_add(entry.size());
+            let end = match entry.decision() {
                 Some(Decision::Conditional) => {
-                    let Some(by) = displacement(code, to, way.size()) else { break End::Open };
+                    let Some(by) = displacement(code, to, entry.size()) else { break End::Open };
                     class = class::COND_JUMP;
                     End::Conditional { end: after, target: after.wrapping_add_signed(by) }
                 }
                 Some(Decision::Decode) => {
-                    let Some((which, after, target)) = direct(code, to, way.mode()) else { break End::Open };
+                    let Some((which, after, target)) = direct(code, to, entry.mode()) else {
+                        break End::Open;
+                    };
                     class = which;
-                    (at, last, insns, mode) = (target, to, more, way.mode());
+                    (at, last, insns, mode) = (target, to, more, entry.mode());
                     has_calls |= which == class::CALL;
                     if which == class::CALL && target != after {
                         returns.push(begin.wrapping_add(after));
@@ -117,10 +119,10 @@ impl BlockDecoder {
                 }
                 Some(Decision::Again) => {
                     class = class::ERROR;
-                    (at, last, insns, mode) = (to, to, more, way.mode());
+                    (at, last, insns, mode) = (to, to, more, entry.mode());
                     continue;
                 }
-                Some(Decision::IndirectCall) if way.size() != 0 => {
+                Some(Decision::IndirectCall) if entry.size() != 0 => {
                     class = class::CALL;
                     End::IndirectCall { end: after }
                 }
@@ -134,7 +136,7 @@ impl BlockDecoder {
                 }
                 _ => break End::Open,
             };
-            (at, last, insns, mode) = (to, to, more, way.mode());
+            (at, last, insns, mode) = (to, to, more, entry.mode());
             break end;
         };
         if insns == 0 {

@@ -1,8 +1,8 @@
-//! Walking over code to the end of a block, and remembering the way.
+//! Walking over code to the end of a block, and remembering in the block cache where the next decision is.
 //!
-//! What a block says depends on what is remembered: the class of its last instruction is not known where a known way
-//! ends with an indirect branch, and the way may stop where another one does not. So libipt's rules for what it
-//! remembers are rules for the answers, too.
+//! What a block says depends on what is remembered: the class of its last instruction is not known where a cache
+//! entry leads to an indirect branch, and a block may stop at one entry and not at another one for the same code. So
+//! libipt's rules for what it remembers are rules for the answers, too.
 
 use super::{base::Flow, block::PtBlock, node::Nodes};
 use crate::{
@@ -10,10 +10,10 @@ use crate::{
     error::Code,
     image::{
         Mapped,
+        block_cache::{BlockCache, BlockCacheEntry, Decision},
         code::{Extra, decode},
         insn::{PtInsn, class, flag},
         section::Mapping,
-        ways::{Decision, Way, Ways},
     },
     query::decoder::{Answer, status},
 };
@@ -22,7 +22,7 @@ use std::ffi::c_int;
 /// The same layout as in `pt_insn`.
 const TRUNCATED: u16 = flag::TRUNCATED as u16;
 
-/// How many ways are found at most in one go.
+/// How many cache entries are made at most in one go.
 const STEPS: usize = 0x400;
 
 /// `struct pt_block_decoder`.
@@ -39,46 +39,50 @@ pub(super) type DecodedInsn = (PtInsn, Extra);
 
 pub(super) const NOTHING: DecodedInsn = (PtInsn::EMPTY, Extra::NONE);
 
-/// A mapped section, and the ways in it.
+/// A mapped section, and the block cache of its code.
 struct MappedCode<'a> {
     mapped: &'a Mapped,
     mapping: &'a Mapping,
-    ways: &'a Ways,
+    block_cache: &'a BlockCache,
 }
 
 impl MappedCode<'_> {
-    fn get(&self, offset: u64) -> Answer<Option<Way>> {
-        self.ways.get(offset).ok_or(Code::Internal.status())
+    fn get(&self, offset: u64) -> Answer<Option<BlockCacheEntry>> {
+        self.block_cache.get(offset).ok_or(Code::Internal.status())
     }
 
-    fn set(&self, offset: u64, way: Way) -> Answer<()> {
-        self.ways.set(offset, way).ok_or(Code::Internal.status())
+    fn set(&self, offset: u64, entry: BlockCacheEntry) -> Answer<()> {
+        self.block_cache.set(offset, entry).ok_or(Code::Internal.status())
     }
 
-    /// Remembers a way of length 0: the instruction at `offset` has to be decoded.
+    /// Adds an entry of length 0: the instruction at `offset` has to be decoded.
     fn set_decode(&self, offset: u64, mode: u8) -> Answer<()> {
-        self.set(offset, Way { displacement: 0, insns: 1, mode, decision: Decision::Decode, size: 0 })
+        self.set(
+            offset,
+            BlockCacheEntry { displacement: 0, insns: 1, mode, decision: Decision::Decode, size: 0 },
+        )
     }
 
-    /// Remembers that the way leads to the next instruction, and that another way leads on from there.
+    /// Adds an entry that leads to the next instruction only; the entry there leads on.
     fn set_again(&self, offset: u64, next: u64, mode: u8) -> Answer<()> {
         match i16::try_from(next.wrapping_sub(offset).cast_signed()) {
-            Ok(displacement) => {
-                self.set(offset, Way { displacement, insns: 1, mode, decision: Decision::Again, size: 0 })
-            }
+            Ok(displacement) => self.set(
+                offset,
+                BlockCacheEntry { displacement, insns: 1, mode, decision: Decision::Again, size: 0 },
+            ),
             Err(_) => self.set_decode(offset, mode),
         }
     }
 
-    /// The displacement of the conditional branch at the end of a way.
+    /// The displacement of the conditional branch that an entry leads to.
     #[inline]
-    fn displacement(&self, ip: u64, way: Way) -> Answer<i64> {
+    fn displacement(&self, ip: u64, entry: BlockCacheEntry) -> Answer<i64> {
         // Of two bytes, the second is the distance. Of six, if none is a prefix, the last four are.
-        match (way.size, self.mapped.bytes(self.mapping, ip)) {
+        match (entry.size, self.mapped.bytes(self.mapping, ip)) {
             (2, [_, by, ..]) => Ok(by.cast_signed().into()),
             (6, &[0x0f, _, a, b, c, d, ..]) => Ok(i32::from_le_bytes([a, b, c, d]).into()),
             _ => {
-                let (_, extra) = self.decode(ip, way.mode).map_err(Code::status)?;
+                let (_, extra) = self.decode(ip, entry.mode).map_err(Code::status)?;
                 Ok(extra.displacement.unwrap_or(0).into())
             }
         }
@@ -237,8 +241,8 @@ impl BlockDecoder {
         }
         let kept = self.flow.kept.take().ok_or(Code::Internal.status())?;
         let (mapped, mapping) = &*kept;
-        let answer = match mapped.ways(mapping) {
-            Some(ways) => self.cached(block, &MappedCode { mapped, mapping, ways }),
+        let answer = match mapped.block_cache(mapping) {
+            Some(block_cache) => self.cached(block, &MappedCode { mapped, mapping, block_cache }),
             None => Err(Code::NotSupported.status()),
         };
         self.flow.kept.put_back(kept);
@@ -253,37 +257,37 @@ impl BlockDecoder {
         }
     }
 
-    /// Takes known ways to the next decision.
+    /// Follows the cache's entries to the next decision.
     fn cached(&mut self, block: &mut PtBlock, section: &MappedCode<'_>) -> Answer<()> {
         loop {
             let offset = section.mapped.offset_of(self.flow.ip);
-            let Some(way) = section.get(offset)? else { return self.fill(block, section, STEPS) };
-            let ip = self.flow.ip.wrapping_add_signed(way.displacement.into());
+            let Some(entry) = section.get(offset)? else { return self.fill(block, section, STEPS) };
+            let ip = self.flow.ip.wrapping_add_signed(entry.displacement.into());
             if !section.mapped.has(ip) {
                 // The section was split.
                 return self.uncached(block);
             }
-            let Some(insns) = block.insns.checked_add(way.insns.into()) else { return Ok(()) };
+            let Some(insns) = block.insns.checked_add(entry.insns.into()) else { return Ok(()) };
             self.flow.ip = ip;
-            (block.end_ip, block.insns, block.mode) = (ip, insns, way.mode.into());
-            match way.decision {
+            (block.end_ip, block.insns, block.mode) = (ip, insns, entry.mode.into());
+            match entry.decision {
                 Decision::Again => block.class = class::ERROR,
-                Decision::Conditional if way.size != 0 => {
+                Decision::Conditional if entry.size != 0 => {
                     block.class = class::COND_JUMP;
                     let (taken, status) = self.flow.cond_branch()?;
                     self.flow.status = status;
-                    let mut next = ip.wrapping_add(way.size.into());
+                    let mut next = ip.wrapping_add(entry.size.into());
                     if taken {
-                        next = next.wrapping_add_signed(section.displacement(ip, way)?);
+                        next = next.wrapping_add_signed(section.displacement(ip, entry)?);
                     }
                     self.flow.ip = next;
                     return Ok(());
                 }
                 Decision::Conditional | Decision::Decode => {
-                    if way.decision == Decision::Conditional {
+                    if entry.decision == Decision::Conditional {
                         block.class = class::COND_JUMP;
                     }
-                    let decoded = match section.decode(ip, way.mode) {
+                    let decoded = match section.decode(ip, entry.mode) {
                         Ok(decoded) => decoded,
                         Err(Code::BadInstruction) => return self.truncated(block),
                         Err(error) => return Err(error.status()),
@@ -296,8 +300,8 @@ impl BlockDecoder {
                 }
                 Decision::IndirectCall => {
                     block.class = class::CALL;
-                    let end = match way.size {
-                        0 => section.decode(ip, way.mode).map_err(Code::status)?.0.end(),
+                    let end = match entry.size {
+                        0 => section.decode(ip, entry.mode).map_err(Code::status)?.0.end(),
                         size => ip.wrapping_add(size.into()),
                     };
                     self.flow.returns.push(end);
@@ -360,7 +364,7 @@ impl BlockDecoder {
         self.past(&decoded).map(|_| ())
     }
 
-    /// Goes on by one instruction, then on known ways or again by one, and remembers the way.
+    /// Goes on by one instruction, then by the cache's entries or again by one, and adds an entry.
     fn fill(&mut self, block: &mut PtBlock, section: &MappedCode<'_>, steps: usize) -> Answer<()> {
         let Some(decoded) = self.one(block)? else { return Ok(()) };
         let (insn, extra) = &decoded;
@@ -379,7 +383,7 @@ impl BlockDecoder {
                     _ => Decision::Indirect,
                 };
                 let size = if insn.size < 8 { insn.size } else { 0 };
-                section.set(offset, Way { displacement: 0, insns: 1, mode, decision, size })?;
+                section.set(offset, BlockCacheEntry { displacement: 0, insns: 1, mode, decision, size })?;
                 return self.with_trace(&decoded);
             }
             Err(error) => return Err(error.status()),
@@ -394,25 +398,27 @@ impl BlockDecoder {
             return section.set_decode(offset, mode);
         }
         let next_offset = section.mapped.offset_of(next);
-        let mut way = section.get(next_offset)?;
-        if way.is_none() {
+        let mut entry = section.get(next_offset)?;
+        if entry.is_none() {
             if steps == 1 {
                 return section.set_again(offset, next_offset, mode);
             }
             self.fill(block, section, steps - 1)?;
-            way = section.get(next_offset)?;
+            entry = section.get(next_offset)?;
         }
-        let Some(way) = way else { return Ok(()) };
-        if way.mode != mode {
+        let Some(entry) = entry else { return Ok(()) };
+        if entry.mode != mode {
             return Err(Code::Internal.status());
         }
-        let decision = next.wrapping_add_signed(way.displacement.into());
+        let decision = next.wrapping_add_signed(entry.displacement.into());
         if !section.mapped.has(decision) {
             return Ok(());
         }
         let displacement = i16::try_from(decision.wrapping_sub(insn.ip).cast_signed());
-        match (displacement, way.insns.checked_add(1)) {
-            (Ok(displacement), Some(insns)) => section.set(offset, Way { displacement, insns, ..way }),
+        match (displacement, entry.insns.checked_add(1)) {
+            (Ok(displacement), Some(insns)) => {
+                section.set(offset, BlockCacheEntry { displacement, insns, ..entry })
+            }
             _ => section.set_again(offset, next_offset, mode),
         }
     }

@@ -1,21 +1,21 @@
 //! The image of the traced memory: `pt_image_*`.
 
+pub(crate) mod block_cache;
 pub mod cache;
 pub(crate) mod code;
 pub mod insn;
-pub(crate) mod known;
+pub(crate) mod known_code;
 pub(crate) mod section;
 pub(crate) mod shape;
-pub(crate) mod ways;
 
 use self::{
+    block_cache::BlockCache,
     cache::{Cache, owned},
     code::Extra,
     insn::PtInsn,
-    known::KnownCode,
+    known_code::KnownCode,
     section::{Mapping, Section},
     shape::{LONGEST, Shape},
-    ways::Ways,
 };
 use crate::error::Code;
 use std::{
@@ -112,14 +112,14 @@ impl Mapped {
     /// The mapping lives as long as the result.
     unsafe fn known(&self, mapping: &Mapping) -> KnownCode {
         let Ok(offset) = usize::try_from(self.offset) else { return KnownCode::NONE };
-        let (shapes, ways) = (mapping.shapes(offset), mapping.known_ways(offset));
+        let (shapes, entries) = (mapping.shapes(offset), mapping.known_entries(offset));
         // SAFETY: the mapping has all of them, and neither moves nor forgets them.
-        unsafe { KnownCode::new(self.bytes(mapping, self.address), shapes, ways) }
+        unsafe { KnownCode::new(self.bytes(mapping, self.address), shapes, entries) }
     }
 
-    /// The ways in the whole section.
-    pub(crate) fn ways<'a>(&self, mapping: &'a Arc<Mapping>) -> Option<&'a Ways> {
-        self.section.ways(mapping)
+    /// The block cache of the whole section.
+    pub(crate) fn block_cache<'a>(&self, mapping: &'a Arc<Mapping>) -> Option<&'a BlockCache> {
+        self.section.block_cache(mapping)
     }
 
     /// Reads as many bytes as the section has from an address on.

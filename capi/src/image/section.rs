@@ -1,6 +1,6 @@
 //! Parts of files, mapped while somebody reads them.
 
-use super::{cache::Inner, code::Extra, insn::PtInsn, shape::Shapes, ways::Ways};
+use super::{block_cache::BlockCache, cache::Inner, code::Extra, insn::PtInsn, shape::Shapes};
 use crate::error::Code;
 use memmap2::{Mmap, MmapOptions};
 use std::{
@@ -34,7 +34,7 @@ pub(crate) struct Section {
 #[derive(Debug)]
 pub(crate) struct Mapping {
     bytes: Bytes,
-    ways: OnceLock<Ways>,
+    block_cache: OnceLock<BlockCache>,
     shapes: OnceLock<Shapes>,
     /// How many instructions were decoded.
     decoded: AtomicUsize,
@@ -51,7 +51,13 @@ impl Mapping {
     fn new(bytes: Bytes) -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed);
-        Self { bytes, ways: OnceLock::new(), shapes: OnceLock::new(), decoded: AtomicUsize::new(0), number }
+        Self {
+            bytes,
+            block_cache: OnceLock::new(),
+            shapes: OnceLock::new(),
+            decoded: AtomicUsize::new(0),
+            number,
+        }
     }
 
     /// The bytes in memory; none if the file cannot be mapped.
@@ -68,9 +74,9 @@ impl Mapping {
         self.shapes.get().map_or(&[], |shapes| shapes.from(offset))
     }
 
-    /// The words of the ways from an offset on, if they are remembered.
-    pub(crate) fn known_ways(&self, offset: usize) -> &[AtomicU32] {
-        self.ways.get().map_or(&[], |ways| ways.from(offset))
+    /// The packed entries of the block cache from an offset on, if there is one.
+    pub(crate) fn known_entries(&self, offset: usize) -> &[AtomicU32] {
+        self.block_cache.get().map_or(&[], |cache| cache.from(offset))
     }
 
     /// Remembers an instruction that was decoded.
@@ -123,15 +129,15 @@ impl Section {
         }
     }
 
-    /// The ways in the code of the section, which are known as long as it is mapped. `None`: it is too large.
-    pub(crate) fn ways<'a>(&self, mapping: &'a Arc<Mapping>) -> Option<&'a Ways> {
-        if let Some(ways) = mapping.ways.get() {
-            return Some(ways);
+    /// The block cache of the section, which exists as long as the section is mapped. `None`: it is too large.
+    pub(crate) fn block_cache<'a>(&self, mapping: &'a Arc<Mapping>) -> Option<&'a BlockCache> {
+        if let Some(cache) = mapping.block_cache.get() {
+            return Some(cache);
         }
         let bytes = u32::try_from(self.size).ok()?;
-        let ways = mapping.ways.get_or_init(|| Ways::new(bytes as usize));
+        let cache = mapping.block_cache.get_or_init(|| BlockCache::new(bytes as usize));
         self.keep(mapping);
-        Some(ways)
+        Some(cache)
     }
 
     fn map_shared(&self) -> Result<Arc<Mapping>, Code> {
@@ -175,7 +181,7 @@ impl Section {
     }
 
     /// How many bytes of memory the mapping takes, as libipt counts them: the section's own, those before it in its
-    /// first page, and, once ways over its code are remembered, a word for each of its bytes and one more.
+    /// first page, and, once it has a block cache, a word for each of its bytes and one more.
     fn memory(&self, mapping: &Mapping) -> u64 {
         /// libipt asks the system; x86-64 has pages of this size.
         const PAGE: u64 = 0x1000;
@@ -183,7 +189,7 @@ impl Section {
             Bytes::Memory(_) => self.size + self.offset % PAGE,
             Bytes::File(_) => 0,
         };
-        bytes + mapping.ways.get().map_or(0, |_| (self.size + 1) * size_of::<AtomicU32>() as u64)
+        bytes + mapping.block_cache.get().map_or(0, |_| (self.size + 1) * size_of::<AtomicU32>() as u64)
     }
 }
 

@@ -13,8 +13,8 @@ use crate::{
     packets::ask,
 };
 use pugmark_decoder_core::{
+    ErrorKind,
     config::{Config, Dialect},
-    error::ErrorKind,
     last_ip::NoIp,
     packet::{Context, Ip, ModeExec, ModeTsx, Mtc, Packet},
 };

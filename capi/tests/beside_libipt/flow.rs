@@ -15,12 +15,12 @@ use std::{
 
 /// A kind of decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Of {
+pub(crate) enum DecoderKind {
     Insns,
     Blocks,
 }
 
-impl Of {
+impl DecoderKind {
     /// The size of what it decodes.
     pub(crate) const fn size(self) -> usize {
         match self {
@@ -46,7 +46,7 @@ impl Of {
     }
 
     const fn functions(self, library: &Library) -> Functions {
-        macro_rules! of {
+        macro_rules! functions {
             ($($field:ident = $insn:ident, $block:ident;)*) => {
                 match self {
                     Self::Insns => Functions { $($field: library.$insn),* },
@@ -54,7 +54,7 @@ impl Of {
                 }
             };
         }
-        of! {
+        functions! {
             alloc = pt_insn_alloc_decoder, pt_blk_alloc_decoder;
             free = pt_insn_free_decoder, pt_blk_free_decoder;
             forward = pt_insn_sync_forward, pt_blk_sync_forward;
@@ -147,11 +147,11 @@ fn call(functions: &Functions, decoder: Handle, call: Call) -> Answer {
 }
 
 /// What everybody calls: an event where the status says that there is one, and the next PSB after an error.
-pub(crate) fn likely(last: &Answer, of: Of) -> Call {
+pub(crate) fn likely(last: &Answer, kind: DecoderKind) -> Call {
     match last.status {
         ..0 => Call::Forward,
         status if status & 1 != 0 => Call::Event(Event::SIZE),
-        _ => Call::Next(of.size()),
+        _ => Call::Next(kind.size()),
     }
 }
 
@@ -197,8 +197,8 @@ struct Files(PathBuf);
 impl Files {
     const COUNT: u64 = 8;
 
-    fn new(of: Of) -> Self {
-        let folder = std::env::temp_dir().join(format!("pugmark-capi-{of:?}-{}", std::process::id()));
+    fn new(kind: DecoderKind) -> Self {
+        let folder = std::env::temp_dir().join(format!("pugmark-capi-{kind:?}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         for file in 0..Self::COUNT {
             let mut bytes: Vec<u8> = (0..0x1400).map(|at| byte(file << 32 | at)).collect();
@@ -250,8 +250,8 @@ pub(crate) struct Decoders {
 }
 
 impl Decoders {
-    pub(crate) fn new(both: [&'static Library; 2], of: Of, config: &Config) -> Self {
-        let functions = both.map(|library| of.functions(library));
+    pub(crate) fn new(both: [&'static Library; 2], kind: DecoderKind, config: &Config) -> Self {
+        let functions = both.map(|library| kind.functions(library));
         // SAFETY: the trace outlives the decoders.
         let handles = functions.each_ref().map(|functions| unsafe { (functions.alloc)(config) });
         // SAFETY: null is allowed.
@@ -351,27 +351,27 @@ fn recorded() -> Vec<(Vec<u8>, PathBuf, u64)> {
 
 #[test]
 fn the_instructions_of_recorded_traces_are_the_same() {
-    compare_recorded(Of::Insns);
+    compare_recorded(DecoderKind::Insns);
 }
 
 #[test]
 fn the_blocks_of_recorded_traces_are_the_same() {
-    compare_recorded(Of::Blocks);
+    compare_recorded(DecoderKind::Blocks);
 }
 
-fn compare_recorded(of: Of) {
+fn compare_recorded(kind: DecoderKind) {
     let Some(both) = both() else { return };
     let (mut items, mut calls) = (0, 0);
     for (seed, (trace, file, base)) in recorded().into_iter().enumerate() {
         // To its event libipt goes over 100000 instructions, and maps the file for each of them.
-        if of == Of::Blocks && file.ends_with("linear-fup-tip_pgd.bin") {
+        if kind == DecoderKind::Blocks && file.ends_with("linear-fup-tip_pgd.bin") {
             continue;
         }
         for errata in [0, 0x3ff] {
             let mut config = with_clocks(Config::new(&trace), &mut Rng::with_seed(seed as u64));
             config.errata[0] = errata;
-            config.flags[0] = seed as u32 & of.flags();
-            let decoders = Decoders::new(both, of, &config);
+            config.flags[0] = seed as u32 & kind.flags();
+            let decoders = Decoders::new(both, kind, &config);
             decoders.add_file(&file, 0, u64::MAX, base, None);
             let mut next = Call::Forward;
             // Code that goes in circles without a branch in the trace never ends.
@@ -383,40 +383,40 @@ fn compare_recorded(of: Of) {
                 if next == Call::Forward && theirs.status == -7 {
                     break;
                 }
-                next = likely(&theirs, of);
+                next = likely(&theirs, kind);
             }
         }
     }
-    println!("{of:?}: {items} items, {calls} calls");
+    println!("{kind:?}: {items} items, {calls} calls");
     assert!(items > 50, "{items}");
 }
 
 #[test]
 fn each_call_for_a_damaged_trace_and_any_code_gives_the_same_instruction_or_error() {
-    compare_damaged(Of::Insns);
+    compare_damaged(DecoderKind::Insns);
 }
 
 #[test]
 fn each_call_for_a_damaged_trace_and_any_code_gives_the_same_block_or_error() {
-    compare_damaged(Of::Blocks);
+    compare_damaged(DecoderKind::Blocks);
 }
 
 /// libipt's block decoder calls itself once for each block that it has not met, up to the first one that it has: for
 /// some code ten thousand times, which a thread's usual two megabytes are not enough for.
 const STACK: usize = 1 << 30;
 
-fn compare_damaged(of: Of) {
-    let compared = std::thread::Builder::new().stack_size(STACK).spawn(move || compare_all_damaged(of));
+fn compare_damaged(kind: DecoderKind) {
+    let compared = std::thread::Builder::new().stack_size(STACK).spawn(move || compare_all_damaged(kind));
     if let Err(panic) = compared.expect("a thread").join() {
         std::panic::resume_unwind(panic);
     }
 }
 
-fn compare_all_damaged(of: Of) {
+fn compare_all_damaged(kind: DecoderKind) {
     let Some(both) = both() else { return };
     let traces = damage::recorded();
     let examples = recorded();
-    let files = Files::new(of);
+    let files = Files::new(kind);
     let (mut items, mut events, mut classes, mut calls) = (0_u64, [0; 20], [0; 10], 0_u64);
     for seed in 0..damage::count() {
         let mut rng = Rng::with_seed(seed);
@@ -428,7 +428,7 @@ fn compare_all_damaged(of: Of) {
         };
         let mut config = with_clocks(Config::new(&trace), &mut rng);
         config.errata[0] = if rng.bool() { 0 } else { rng.u32(..1 << 10) };
-        config.flags[0] = rng.u32(..=of.flags());
+        config.flags[0] = rng.u32(..=kind.flags());
         // Filters and ranges: the configuration's last words.
         if rng.bool() {
             config.rest[0] = rng.u64(..0x333);
@@ -439,7 +439,7 @@ fn compare_all_damaged(of: Of) {
         if rng.u8(..4) == 0 {
             config.callback = Some(unknown);
         }
-        let decoders = Decoders::new(both, of, &config);
+        let decoders = Decoders::new(both, kind, &config);
         if rng.u8(..4) == 0 {
             // Code in four files, of which all, some or none stay mapped with what is known of them.
             decoders.set_limit([u64::MAX, 0, 0x8000, 0x1500][rng.usize(..4)]);
@@ -466,11 +466,11 @@ fn compare_all_damaged(of: Of) {
         let mut next = Call::Forward;
         for _ in 0..1000 {
             let [theirs, ours] = decoders.answers(next);
-            assert_eq!(theirs, ours, "{of:?}, seed {seed}, errata {:#x}, {trace:02x?}", config.errata[0]);
+            assert_eq!(theirs, ours, "{kind:?}, seed {seed}, errata {:#x}, {trace:02x?}", config.errata[0]);
             calls += 1;
             if matches!(next, Call::Next(_)) && theirs.status >= 0 {
                 items += 1;
-                if let Some(count) = classes.get_mut(of.class(&theirs.item)) {
+                if let Some(count) = classes.get_mut(kind.class(&theirs.item)) {
                     *count += 1;
                 }
             }
@@ -482,12 +482,12 @@ fn compare_all_damaged(of: Of) {
                 0 => Call::Set(rng.u64(..trace.len() as u64 + 2)),
                 1 if !hangs => Call::Backward,
                 2 => Call::Event(rng.usize(..72)),
-                3 => Call::Next(rng.usize(..=of.size())),
-                _ => likely(&theirs, of),
+                3 => Call::Next(rng.usize(..=kind.size())),
+                _ => likely(&theirs, kind),
             };
         }
     }
-    println!("{of:?}: {calls} calls, {items} items, classes {classes:?}, events {events:?}");
+    println!("{kind:?}: {calls} calls, {items} items, classes {classes:?}, events {events:?}");
     assert!(items > 2000, "{items}");
     assert!(classes[1..].iter().all(|&count| count > 0), "{classes:?}");
     assert!(events.iter().filter(|&&count| count > 0).count() >= 19, "{events:?}");
@@ -495,22 +495,22 @@ fn compare_all_damaged(of: Of) {
 
 #[test]
 fn a_decoder_of_instructions_has_its_own_image_and_refuses_null_pointers_in_the_same_way() {
-    compare_null(Of::Insns);
+    compare_null(DecoderKind::Insns);
 }
 
 #[test]
 fn a_decoder_of_blocks_has_its_own_image_and_refuses_null_pointers_in_the_same_way() {
-    compare_null(Of::Blocks);
+    compare_null(DecoderKind::Blocks);
 }
 
-fn compare_null(of: Of) {
+fn compare_null(kind: DecoderKind) {
     let Some(both) = both() else { return };
     let trace = [damage::PSB.to_vec(), vec![0x02, 0x23, 0x0d]].concat();
     let config = Config { flags: [1, 2, 3, 4], ..Config::new(&trace) };
     let nothing: Handle = null_mut();
     let (mut word, mut lost, mut asid, mut item, mut event) = (0, 0, [0; 3], Item::NONE, Event::NONE);
     let [theirs, ours] = both.map(|library| {
-        let functions = of.functions(library);
+        let functions = kind.functions(library);
         // SAFETY: null is allowed everywhere but for what is passed to decoders that are alive.
         unsafe {
             let mut answers: Vec<c_int> = vec![
@@ -524,7 +524,7 @@ fn compare_null(of: Of) {
                 (functions.set)(nothing, 0),
                 (functions.get_offset)(nothing, &raw mut word),
                 (functions.get_sync_offset)(nothing, &raw mut word),
-                (functions.next)(nothing, &raw mut item, of.size()),
+                (functions.next)(nothing, &raw mut item, kind.size()),
                 (functions.event)(nothing, &raw mut event, Event::SIZE),
                 (functions.time)(nothing, &raw mut word, &raw mut lost, &raw mut lost),
                 (functions.ratio)(nothing, &raw mut lost),
@@ -540,7 +540,7 @@ fn compare_null(of: Of) {
                 (functions.set)(decoder, 0),
                 (functions.get_offset)(decoder, null_mut()),
                 (functions.get_sync_offset)(decoder, null_mut()),
-                (functions.next)(decoder, null_mut(), of.size()),
+                (functions.next)(decoder, null_mut(), kind.size()),
                 (functions.event)(decoder, null_mut(), Event::SIZE),
                 (functions.time)(decoder, null_mut(), &raw mut lost, &raw mut lost),
                 (functions.ratio)(decoder, null_mut()),

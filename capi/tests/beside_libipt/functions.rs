@@ -40,7 +40,7 @@ fn the_table_lists_all_functions_and_those_with_a_test_are_there() {
         include_str!("encoder.rs"),
         include_str!("flow.rs"),
         include_str!("packets.rs"),
-        include_str!("plain.rs"),
+        include_str!("configuration.rs"),
         include_str!("queries.rs"),
         include_str!("sections.rs"),
     ];

@@ -5,14 +5,14 @@
     reason = "each is a call of the library, with what both libraries get"
 )]
 
+mod configuration;
 mod damage;
 mod encoder;
 mod flow;
 mod functions;
-mod known;
+mod known_code;
 mod library;
 mod packets;
-mod plain;
 mod queries;
 mod rules;
 mod sections;

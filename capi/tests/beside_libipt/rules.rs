@@ -1,8 +1,8 @@
 //! Rules of libipt that damaged traces seldom meet: each by a trace that was made for it.
 
 use crate::{
-    flow::{Call, Decoders, Of, likely},
-    known::{BASE, Code, padded, trace},
+    flow::{Call, DecoderKind, Decoders, likely},
+    known_code::{BASE, Code, padded, trace},
     library::{Config, both},
 };
 
@@ -58,21 +58,21 @@ struct Given {
     statuses: Vec<i32>,
 }
 
-fn given(decoders: &Decoders, of: Of) -> Given {
+fn given(decoders: &Decoders, kind: DecoderKind) -> Given {
     let (mut given, mut next) = (Given::default(), Call::Forward);
     for _ in 0..20 {
         let [theirs, ours] = decoders.answers(next);
         assert_eq!(theirs, ours);
         given.statuses.push(ours.status);
         let item = ours.item.0;
-        match (next, ours.status, of) {
+        match (next, ours.status, kind) {
             (Call::Event(_), 0.., _) if ours.event.flags & STATUS == 0 => {
                 let event = ours.event;
                 let is_suppressed = event.flags & SUPPRESSED != 0;
                 given.events.push((event.kind, event.rest[0], event.rest[4], is_suppressed));
             }
-            (Call::Next(_), 0.., Of::Insns) => given.items.push([item[0], item[0], 1]),
-            (Call::Next(_), 0.., Of::Blocks) => {
+            (Call::Next(_), 0.., DecoderKind::Insns) => given.items.push([item[0], item[0], 1]),
+            (Call::Next(_), 0.., DecoderKind::Blocks) => {
                 given.items.push([item[0], item[1], item[3] >> 32 & 0xffff]);
             }
             _ => {}
@@ -80,7 +80,7 @@ fn given(decoders: &Decoders, of: Of) -> Given {
         if next == Call::Forward && ours.status < 0 {
             break;
         }
-        next = likely(&theirs, of);
+        next = likely(&theirs, kind);
     }
     given
 }
@@ -92,9 +92,9 @@ fn events(name: &str, errata: u32, rest: &[Vec<u8>]) -> Option<Vec<Event>> {
     let trace = trace(&rest.concat());
     let mut config = Config::new(&trace);
     config.errata[0] = errata;
-    let decoders = Decoders::new(both, Of::Insns, &config);
+    let decoders = Decoders::new(both, DecoderKind::Insns, &config);
     decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
-    Some(given(&decoders, Of::Insns).events)
+    Some(given(&decoders, DecoderKind::Insns).events)
 }
 
 #[test]
@@ -130,16 +130,16 @@ fn a_call_of_the_next_instruction_is_nothing_to_return_to() {
     let Some(both) = both() else { return };
     // Without an address to return to the RET of a TNT is an error.
     for (distance, is_error) in [(0, true), (1, false)] {
-        for of in [Of::Insns, Of::Blocks] {
+        for kind in [DecoderKind::Insns, DecoderKind::Blocks] {
             let code = Code::new(
-                &format!("call-{distance}-{of:?}"),
+                &format!("call-{distance}-{kind:?}"),
                 &padded(&[0xe8, distance, 0, 0, 0, 0xc3, 0xc3]),
             );
             let trace = trace(&[0x06]);
-            let decoders = Decoders::new(both, of, &Config::new(&trace));
+            let decoders = Decoders::new(both, kind, &Config::new(&trace));
             decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
-            let given = given(&decoders, of);
-            assert_eq!(given.statuses.contains(&RETURN_WITHOUT_CALL), is_error, "{of:?}, {distance}");
+            let given = given(&decoders, kind);
+            assert_eq!(given.statuses.contains(&RETURN_WITHOUT_CALL), is_error, "{kind:?}, {distance}");
         }
     }
 }
@@ -152,17 +152,17 @@ fn a_direct_jump_into_a_range_that_stops_tracing_disables_it() {
     code.resize(0x200, 0x90);
     code[0x10..0x15].copy_from_slice(&[0xe9, 0xeb, 0, 0, 0]);
     code[0x100..0x105].copy_from_slice(&[0xe9, 0xfb, 0xfe, 0xff, 0xff]);
-    for of in [Of::Insns, Of::Blocks] {
+    for kind in [DecoderKind::Insns, DecoderKind::Blocks] {
         // With a range that is traced, and without one.
         for kinds in [0x21, 0x20] {
-            let code = Code::new(&format!("stop-{kinds:x}-{of:?}"), &code);
+            let code = Code::new(&format!("stop-{kinds:x}-{kind:?}"), &code);
             let trace = trace(&[TIP_PGD]);
             let mut config = Config::new(&trace);
             config.errata[0] = SKL014;
             config.rest[..5].copy_from_slice(&[kinds, BASE, BASE + 0xfff, BASE + 0x100, BASE + 0x1ff]);
-            let decoders = Decoders::new(both, of, &config);
+            let decoders = Decoders::new(both, kind, &config);
             decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
-            let given = given(&decoders, of);
+            let given = given(&decoders, kind);
             assert_eq!(given.items.iter().map(|item| item[1]).max(), Some(BASE + 0x10));
             assert_eq!(given.events, [(DISABLED, 0, 0, true)]);
         }
@@ -174,11 +174,11 @@ fn a_block_on_the_way_to_an_event_ends_with_its_section() {
     let Some(both) = both() else { return };
     let files = [Code::new("section-1", &[0x90, 0x90]), Code::new("section-2", &padded(&[]))];
     let trace = trace(&[ip(FUP, BASE + 4), ip(TIP, BASE)].concat());
-    let decoders = Decoders::new(both, Of::Blocks, &Config::new(&trace));
+    let decoders = Decoders::new(both, DecoderKind::Blocks, &Config::new(&trace));
     for (file, base) in files.iter().zip([BASE, BASE + 2]) {
         decoders.add_cached(&file.0, 0, u64::MAX, base);
     }
-    let given = given(&decoders, Of::Blocks);
+    let given = given(&decoders, DecoderKind::Blocks);
     assert_eq!(given.items[..2], [[BASE, BASE + 1, 2], [BASE + 2, BASE + 3, 2]]);
     assert_eq!(given.events[0], (ASYNC_BRANCH, 0, BASE + 4, false));
 }

@@ -33,7 +33,7 @@ impl<'a> Insns<'a> {
     ///
     /// Better than a new iterator for each block, as long as the address space stays the same: the section need not be
     /// found again.
-    pub fn restart(&mut self, block: &Block) {
+    pub(crate) fn restart(&mut self, block: &Block) {
         (self.mode, self.ip, self.left) = (block.mode, block.ip, block.insns);
     }
 }

@@ -25,15 +25,15 @@ impl BlockDecoder<'_> {
             let open = self.block.insns != 0;
             let ends = open && self.walker.at.executed.is_some_and(|insn| self.ends_block(insn.class));
             let decided = self.walker.at.executed.is_some_and(|insn| needs_trace(insn.class));
-            let due = match self.walker.depart(open)? {
-                Some(due) => due,
+            let upcoming = match self.walker.depart(open)? {
+                Some(upcoming) => upcoming,
                 None if ends => {
                     self.decided = decided;
                     return Ok(Some(BlockItem::Block(self.take_block())));
                 }
                 None => self.walker.arrive(open)?,
             };
-            match due {
+            match upcoming {
                 Upcoming::Event(event) => return Ok(Some(BlockItem::Event(event))),
                 Upcoming::Insn if self.execute()? => {}
                 Upcoming::Insn => return Ok(Some(BlockItem::Block(self.take_block()))),

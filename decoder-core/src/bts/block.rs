@@ -1,6 +1,6 @@
 //! Decodes branch records to blocks of instructions.
 
-use super::path::{Cause, Leg, PathEnd, Paths};
+use super::straight_line::{EarlyEnd, EndCause, FirstBlock, StraightLines};
 use super::{BranchRecord, BranchRecords, Entry, Options};
 use crate::{
     Error, ErrorKind,
@@ -12,26 +12,27 @@ use crate::{
 
 /// Returns the blocks that branch records describe and the events between them, in order.
 ///
-/// An [`Enabled`](EventKind::Enabled) event reports where a run without gaps begins. A block ends with the branch of a
-/// record, or before an interrupt or exception: then [`AsyncBranch`](EventKind::AsyncBranch) follows. INT n, INT3, INT1
-/// and INTO count as interrupts, as in the flow of Intel PT. After an error, the next call continues with what follows.
+/// An [`Enabled`](EventKind::Enabled) event reports where a run without gaps begins. A block ends with the branch of
+/// a record, or before an interrupt or exception: then [`AsyncBranch`](EventKind::AsyncBranch) follows. INT n, INT3,
+/// INT1 and INTO count as interrupts, as in the flow of Intel PT. After an error, the next call continues with what
+/// follows.
 #[derive(Clone, Debug)]
 pub struct BtsBlockDecoder<'a> {
     records: BranchRecords<'a>,
-    pub(super) paths: Paths<'a>,
+    pub(super) code: StraightLines<'a>,
     options: Options<'a>,
     /// Where execution continues, if that is known.
     pub(super) position: Option<RecordPosition>,
     /// A record that is read again after an error, as the first of a run.
-    pub(super) again: Option<(u64, BranchRecord)>,
-    /// What remains to report from the last record: this event, then the blocks of `way`, then more events.
+    pub(super) retry: Option<(u64, BranchRecord)>,
+    /// What remains to report from the last record: this event, then the blocks of `rest`, then more events.
     before: Option<Event>,
-    pub(super) way: Option<StraightRun>,
+    pub(super) rest: Option<StraightRun>,
     pub(super) after: [Option<Event>; 2],
     /// The instruction of the last record's branch.
     pub(super) branched: Option<u64>,
     /// How the last record may have left the privilege level that is traced.
-    pub(super) left: Left,
+    pub(super) level_exit: LevelExit,
     ended: bool,
 }
 
@@ -44,24 +45,26 @@ pub(super) struct RecordPosition {
 
 pub(super) type Resumed = bool;
 
-/// A straight way that leads to its goal.
+/// Straight-line code that leads to its goal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StraightRun {
     pub(super) at: u64,
     pub(super) goal: u64,
     /// The instruction at the goal was executed too.
-    pub(super) through: bool,
-    pub(super) leg: Option<Leg>,
+    pub(super) with_goal: bool,
+    /// The first block from `at`, if it was decoded already.
+    pub(super) first: Option<FirstBlock>,
 }
 
 /// Where execution continues after a record that led to a privilege level that is not traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
-    No,
+pub(super) enum LevelExit {
+    /// It led to no such level.
+    NoExit,
     /// Here, when the handler returns.
-    ToReturn(u64),
-    /// The place is unknown.
-    ForGood,
+    ReturnsTo(u64),
+    /// At an unknown place: the record's branch was a far return.
+    ReturnUnknown,
 }
 
 /// What happened to the instruction at the origin of a record.
@@ -78,23 +81,17 @@ impl<'a> BtsBlockDecoder<'a> {
     pub fn new(records: BranchRecords<'a>, image: Image<'a>, options: Options<'a>) -> Self {
         Self {
             records,
-            paths: Paths::new(image, options.cr3, options.mode, options.modes),
+            code: StraightLines::new(image, options.cr3, options.mode, options.modes),
             options,
             position: options.start.map(begin),
-            again: None,
+            retry: None,
             before: None,
-            way: None,
+            rest: None,
             after: [None; 2],
             branched: None,
-            left: Left::No,
+            level_exit: LevelExit::NoExit,
             ended: false,
         }
-    }
-
-    /// The image.
-    #[must_use]
-    pub fn image(&self) -> Image<'a> {
-        self.paths.image()
     }
 
     /// The offset of the next record, in bytes from the first one.
@@ -106,14 +103,14 @@ impl<'a> BtsBlockDecoder<'a> {
     /// The instructions of a block that was reported.
     #[must_use]
     pub fn insns(&self, block: &Block) -> Insns<'a> {
-        Insns::new(self.paths.image(), self.paths.cr3(), block)
+        Insns::new(self.code.image(), self.code.cr3(), block)
     }
 
     /// The next block or event, or `None` after the last record.
     ///
     /// # Errors
     /// The error has the offset of the wrong record. No block or event of that record was reported. The next call
-    /// continues after it, or with it if only the way to it is wrong.
+    /// continues after it, or with it if only the code that leads to it is wrong.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
     pub fn next(&mut self) -> Result<Option<BlockItem>, Error> {
         loop {
@@ -126,7 +123,7 @@ impl<'a> BtsBlockDecoder<'a> {
             if let Some(event) = self.after.iter_mut().find_map(Option::take) {
                 return Ok(Some(BlockItem::Event(event)));
             }
-            if let Some((offset, record)) = self.again.take() {
+            if let Some((offset, record)) = self.retry.take() {
                 self.follow(offset, record)?;
                 continue;
             }
@@ -151,20 +148,18 @@ impl<'a> BtsBlockDecoder<'a> {
         }
     }
 
-    /// The next block of the rest of the way.
+    /// The next block of `rest`.
     fn next_block(&mut self) -> Result<Option<Block>, ErrorKind> {
-        let Some(way) = self.way.take() else { return Ok(None) };
-        let leg = match way.leg {
-            Some(leg) => leg,
-            None => {
-                self.paths.reach(way.at, way.goal).map_err(|end| unreachable_at(way.at, way.goal, end))?
-            }
+        let Some(run) = self.rest.take() else { return Ok(None) };
+        let first = match run.first {
+            Some(first) => first,
+            None => self.code.reach(run.at, run.goal).map_err(|end| unreachable_at(run.at, run.goal, end))?,
         };
-        let mut block = leg.block;
-        if leg.next != way.goal {
-            self.way = Some(StraightRun { at: leg.next, leg: None, ..way });
-        } else if way.through && !self.paths.extend(&mut block, way.goal)? {
-            self.way = Some(StraightRun { at: way.goal, leg: None, ..way });
+        let mut block = first.block;
+        if first.next != run.goal {
+            self.rest = Some(StraightRun { at: first.next, first: None, ..run });
+        } else if run.with_goal && !self.code.extend(&mut block, run.goal)? {
+            self.rest = Some(StraightRun { at: run.goal, first: None, ..run });
         }
         Ok((block.insns > 0).then_some(block))
     }
@@ -174,22 +169,22 @@ impl<'a> BtsBlockDecoder<'a> {
         let BranchRecord { from, to, .. } = record;
         let position = self.position.take().unwrap_or(begin(from));
         let (at, fail) = (position.at, |kind| Error { offset, kind });
-        match self.paths.reach(at, from) {
-            Ok(leg) => {
-                self.depart(offset, record, StraightRun { at, goal: from, through: false, leg: Some(leg) })
-                    .map_err(fail)?;
+        match self.code.reach(at, from) {
+            Ok(first) => {
+                let run = StraightRun { at, goal: from, with_goal: false, first: Some(first) };
+                self.depart(offset, record, run).map_err(fail)?;
             }
             Err(_) if self.traps(from, to) => {
                 self.after = [Some(self.event(EventKind::AsyncBranch { from: at }, Some(to), offset)), None];
-                self.arrive(to, None, Left::ToReturn(at));
+                self.arrive(to, None, LevelExit::ReturnsTo(at));
             }
             Err(_) if self.options.one_level && self.bridge(offset, record, at) => {}
             Err(end) => {
-                // If neither end of the way is in the image, report one error, not two.
-                if matches!(end.cause, Cause::Code(_)) && self.paths.place(from).is_err() {
+                // If neither end of the code between the records is in the image, report one error, not two.
+                if matches!(end.cause, EndCause::Code(_)) && self.code.insn_at(from).is_err() {
                     self.begin(to);
                 } else {
-                    self.again = Some((offset, record));
+                    self.retry = Some((offset, record));
                 }
                 return Err(fail(unreachable_at(at, from, end)));
             }
@@ -200,24 +195,24 @@ impl<'a> BtsBlockDecoder<'a> {
         Ok(())
     }
 
-    /// Goes to the origin of a record by `way`, which leads there, and from there to its target.
-    fn depart(&mut self, offset: u64, record: BranchRecord, way: StraightRun) -> Result<(), ErrorKind> {
+    /// Goes to the origin of a record by `run`, which leads there, and from there to its target.
+    fn depart(&mut self, offset: u64, record: BranchRecord, run: StraightRun) -> Result<(), ErrorKind> {
         let BranchRecord { from, to, .. } = record;
-        match self.judge(from, to) {
+        match self.classify(from, to) {
             Ok(Origin::Branch(insn)) => {
-                let left = match insn.class {
-                    Class::FarCall => Left::ToReturn(insn.next(from)),
-                    Class::FarReturn => Left::ForGood,
-                    _ => Left::No,
+                let level_exit = match insn.class {
+                    Class::FarCall => LevelExit::ReturnsTo(insn.next(from)),
+                    Class::FarReturn => LevelExit::ReturnUnknown,
+                    _ => LevelExit::NoExit,
                 };
-                self.way = Some(StraightRun { through: true, ..way });
-                self.arrive(to, Some(from), left);
+                self.rest = Some(StraightRun { with_goal: true, ..run });
+                self.arrive(to, Some(from), level_exit);
             }
             Ok(Origin::Interrupted(insn)) => {
                 let back = if is_software_interrupt(insn.op) { insn.next(from) } else { from };
-                self.way = Some(way);
+                self.rest = Some(run);
                 self.after = [Some(self.event(EventKind::AsyncBranch { from }, Some(to), offset)), None];
-                self.arrive(to, None, Left::ToReturn(back));
+                self.arrive(to, None, LevelExit::ReturnsTo(back));
             }
             // Decoding restarts at the origin of the next record.
             Err(kind @ ErrorKind::ImpossibleBranch { .. }) => return Err(kind),
@@ -229,8 +224,9 @@ impl<'a> BtsBlockDecoder<'a> {
         Ok(())
     }
 
-    fn judge(&mut self, from: u64, to: u64) -> Result<Origin, ErrorKind> {
-        let insn = self.paths.place(from)?.insn;
+    /// Finds out whether the instruction at the origin of a record branched or was interrupted.
+    fn classify(&mut self, from: u64, to: u64) -> Result<Origin, ErrorKind> {
+        let insn = self.code.insn_at(from)?.insn;
         let to_handler =
             self.options.handlers.map(|handlers| handlers.iter().any(|range| range.contains(&to)));
         let branches = match (insn.class, insn.target) {
@@ -248,10 +244,11 @@ impl<'a> BtsBlockDecoder<'a> {
         }
     }
 
-    /// Handles a record of the instruction that has branched already: a trap after the branch.
+    /// Whether a record is a trap after a branch: it has the address of the branch, which has its own record already.
     fn traps(&self, from: u64, to: u64) -> bool {
-        let leads = self.options.handlers.is_none_or(|list| list.iter().any(|range| range.contains(&to)));
-        self.branched == Some(from) && leads
+        let to_handler =
+            self.options.handlers.is_none_or(|list| list.iter().any(|range| range.contains(&to)));
+        self.branched == Some(from) && to_handler
     }
 
     /// Goes from the last record to [`Options::end`].
@@ -260,16 +257,17 @@ impl<'a> BtsBlockDecoder<'a> {
         else {
             return Ok(());
         };
-        let leg = self.paths.reach(at, goal).map_err(|end| self.fail(unreachable_at(at, goal, end)))?;
-        self.way = Some(StraightRun { at, goal, through: true, leg: Some(leg) });
+        let first = self.code.reach(at, goal).map_err(|end| self.fail(unreachable_at(at, goal, end)))?;
+        self.rest = Some(StraightRun { at, goal, with_goal: true, first: Some(first) });
         self.before =
             begins.map(|resumed| self.event(EventKind::Enabled { resumed }, Some(at), self.offset()));
         Ok(())
     }
 
-    pub(super) fn arrive(&mut self, at: u64, branched: Option<u64>, left: Left) {
+    /// Continues at the target of a record.
+    pub(super) fn arrive(&mut self, at: u64, branched: Option<u64>, level_exit: LevelExit) {
         self.position = Some(RecordPosition { at, begins: None });
-        (self.branched, self.left) = (branched, left);
+        (self.branched, self.level_exit) = (branched, level_exit);
     }
 
     /// Starts a new run here.
@@ -278,9 +276,9 @@ impl<'a> BtsBlockDecoder<'a> {
         self.position = Some(begin(at));
     }
 
-    /// Starts a new run.
+    /// Forgets the place in the code: the next record starts a new run.
     pub(super) fn lose(&mut self) {
-        (self.position, self.branched, self.left) = (None, None, Left::No);
+        (self.position, self.branched, self.level_exit) = (None, None, LevelExit::NoExit);
     }
 
     pub(super) fn event(&self, kind: EventKind, ip: Option<u64>, offset: u64) -> Event {
@@ -296,10 +294,10 @@ fn begin(at: u64) -> RecordPosition {
     RecordPosition { at, begins: Some(false) }
 }
 
-fn unreachable_at(at: u64, from: u64, end: PathEnd) -> ErrorKind {
+fn unreachable_at(at: u64, from: u64, end: EarlyEnd) -> ErrorKind {
     match end.cause {
-        Cause::Code(kind) => kind,
-        Cause::Branch(_) | Cause::Missed => ErrorKind::UnreachableBranch { at, from, end: end.ip },
+        EndCause::Code(kind) => kind,
+        EndCause::Branch(_) | EndCause::Missed => ErrorKind::UnreachableBranch { at, from, end: end.ip },
     }
 }
 

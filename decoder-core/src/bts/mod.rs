@@ -1,9 +1,9 @@
 //! Branch Trace Store (BTS): records of taken branches, and the flow of instructions that they describe.
 //!
 //! The processor stores a record for each taken branch, interrupt and exception, with the source and the target
-//! address, in a buffer in memory that the DS area points to. From the target of one record to the source of the next,
-//! execution took no branch. So each record ends a block of instructions. Blocks, instructions and events have the same
-//! types as those of Intel PT.
+//! address, in a buffer in memory that the DS area points to. From the target of one record to the source of the
+//! next, execution took no branch. So each record ends a block of instructions. Blocks, instructions and events have
+//! the same types as those of Intel PT.
 //!
 //! ```
 //! use pugmark_decoder_core::bts::{BtsBlockDecoder, BranchRecord, BtsInsnDecoder, Layout, Options, BranchRecords};
@@ -52,9 +52,9 @@ mod block;
 mod bridge;
 mod flow;
 mod options;
-mod path;
 mod record;
 mod records;
+mod straight_line;
 #[cfg(test)]
 mod tests;
 

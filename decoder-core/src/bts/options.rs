@@ -7,9 +7,9 @@ use crate::mode::ExecMode;
 /// Facts about the traced code that branch records do not hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
-    /// The mode of code that is in none of `modes`.
+    /// The mode of code that is in none of the ranges of `modes`.
     pub mode: ExecMode,
-    /// The mode of other code.
+    /// The modes of code that runs in another mode, by its addresses.
     pub modes: &'a [ModeRange],
     /// The address space that the code ran in, if the image has several.
     pub cr3: Option<u64>,
@@ -17,8 +17,8 @@ pub struct Options<'a> {
     pub start: Option<u64>,
     /// The last instruction that was traced. Without it, the code after the last branch is unknown.
     pub end: Option<u64>,
-    /// Where interrupts and exceptions lead to; at best, the exact addresses in the interrupt descriptor table. Without
-    /// this list they may lead anywhere, but an interrupt directly before an indirect branch is not detected.
+    /// Where interrupts and exceptions lead to; at best, the exact addresses in the interrupt descriptor table.
+    /// Without this list they may lead anywhere, but an interrupt directly before an indirect branch is not detected.
     pub handlers: Option<&'a [RangeInclusive<u64>]>,
     /// The processor stored branches of one privilege level only (BTS_OFF_OS or BTS_OFF_USR): code of the other level
     /// is missing without a mark.
@@ -28,9 +28,9 @@ pub struct Options<'a> {
 /// Code of one execution mode.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ModeRange {
-    /// Where it is.
+    /// Where the code is.
     pub addresses: RangeInclusive<u64>,
-    /// Its mode.
+    /// The mode that it runs in.
     pub mode: ExecMode,
 }
 

@@ -56,7 +56,7 @@ impl Layout {
 impl BranchRecord {
     /// Whether the record is all zeros, as memory that was never written.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub(super) const fn is_empty(&self) -> bool {
         self.from == 0 && self.to == 0
     }
 

@@ -54,8 +54,8 @@ impl<'a> BranchRecords<'a> {
     }
 
     /// The records of a circular buffer, into which the processor would write the next record at the offset `next`:
-    /// first those from there to the end, if they were ever written, then those from the start to there. A `next` past
-    /// the end counts as the end.
+    /// first those from there to the end, if they were ever written, then those from the start to there. A `next`
+    /// past the end counts as the end.
     #[must_use]
     pub fn circular(bytes: &'a [u8], next: usize, layout: Layout) -> Self {
         let (then, bytes) = bytes.split_at_checked(next).unwrap_or((bytes, &[]));
@@ -63,12 +63,6 @@ impl<'a> BranchRecords<'a> {
         let whole = bytes.len() - bytes.len() % layout.record_bytes();
         let bytes = bytes.get(..whole).unwrap_or_default();
         Self { bytes, then, layout, offset: 0, skips_empty: !bytes.is_empty() }
-    }
-
-    /// The layout of the records.
-    #[must_use]
-    pub const fn layout(&self) -> Layout {
-        self.layout
     }
 
     /// The offset of the next record, in bytes from the oldest one.

@@ -64,8 +64,8 @@ pub struct Config<'a> {
     pub flags: Flags,
     /// A callback for packets whose opcode is unknown. Without it they are errors.
     ///
-    /// Layers: packets, which reports them as [`Packet::Unknown`](crate::Packet::Unknown), and all others, which skip
-    /// them.
+    /// Layers: packets, which reports them as [`Packet::Unknown`](crate::packet::Packet::Unknown), and all others,
+    /// which skip them.
     pub unknown: Option<UnknownPackets<'a>>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use pugmark_decoder_core::config::{Config, UnknownPackets};
-//! use pugmark_decoder_core::error::ErrorKind;
+//! use pugmark_decoder_core::ErrorKind;
 //! use pugmark_decoder_core::packet::{Packet, Packets, Unknown};
 //!
 //! // The packet is 05 and a byte, which must be below 10.

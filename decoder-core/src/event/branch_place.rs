@@ -12,7 +12,7 @@ pub(super) const fn is_timing(first: u8) -> bool {
     first & 0b11 == 0b11 || first == 0x59
 }
 
-/// Where reading branches has come to. Places are counted from the start of the input.
+/// How far branches have been read: the place in the input, counted from its start, and what was found up to there.
 ///
 /// All its methods are inlined, or it would be in memory and not in registers.
 pub(super) struct BranchPlace {
@@ -20,9 +20,11 @@ pub(super) struct BranchPlace {
     pub(super) packets: u64,
     pads: u64,
     ip: u64,
-    /// The last TIP packet, the last TNT packet, and the one before that; or [`NOWHERE`].
+    /// The place of the last TIP packet, or [`NOWHERE`].
     target_at: usize,
+    /// The place of the last TNT packet, or [`NOWHERE`].
     outcomes_at: usize,
+    /// The place of the TNT packet before that one, or [`NOWHERE`].
     before_outcomes: usize,
 }
 
@@ -43,7 +45,7 @@ impl BranchPlace {
         }
     }
 
-    /// Whether there was a branch. Only where there was no timing packet.
+    /// Whether a branch was read. Right only as long as no timing packet was read.
     #[inline(always)]
     pub(super) const fn has_branch(&self) -> bool {
         self.packets > self.pads
@@ -116,9 +118,9 @@ impl BranchPlace {
         if self.target_at == NOWHERE { None } else { Some((self.ip, self.target_at)) }
     }
 
-    /// Tells the offsets of the last packets, in an input that begins at `base`.
+    /// Puts the offsets of the last packets into `read`. `base` is the offset of the input's first byte.
     #[inline(always)]
-    pub(super) fn tell(&self, base: u64, read: &mut ReadAhead) {
+    pub(super) fn write_offsets(&self, base: u64, read: &mut ReadAhead) {
         let offset = |at: usize| base + at as u64;
         if self.outcomes_at != NOWHERE {
             let before =

@@ -34,7 +34,7 @@ pub(crate) trait BranchSink {
     fn is_full(&self) -> bool;
 }
 
-/// The part of an event decoder that reading branches changes, to read them again.
+/// What reading branches changes in an event decoder. It is kept so that they can be read again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
     offset: u64,
@@ -44,14 +44,14 @@ pub(crate) struct Mark {
     counters: Counters,
 }
 
-/// What reading branches has come to.
+/// The last branches that were read: their time, and the offsets of their packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadAhead {
     /// The time of the last branch.
     pub(crate) when: Stamp,
-    /// The offsets of the last TNT packet, and of the last packet before it or after it; as they were when nothing was
-    /// read.
+    /// The offset of the last TNT packet; of an earlier one if none was read.
     pub(crate) outcomes_at: u64,
+    /// The offset of the last TNT or TIP packet other than that one; of an earlier one if none was read.
     pub(crate) located: u64,
 }
 
@@ -70,7 +70,7 @@ impl EventDecoder<'_> {
         (self.held, self.counters) = (mark.held, mark.counters);
     }
 
-    /// Forgets what events have changed that came after branches, before a [`reset`](Self::reset) to those.
+    /// Undoes what events after the branches have changed. A [`reset`](Self::reset) to the branches must follow.
     pub(crate) fn drop_events(&mut self) {
         self.tracing = true;
         self.waiting.clear();
@@ -78,8 +78,8 @@ impl EventDecoder<'_> {
         self.replay = None;
     }
 
-    /// Reads branches and timing packets up to something else, or until `into` is full. `read` is what was read
-    /// before, and then what was read last.
+    /// Reads branches and timing packets up to a packet of another kind, or until `into` is full. `read` has the last
+    /// branches that were read before this call, and afterwards those of this call.
     #[inline(always)]
     pub(crate) fn read_branches<B: BranchSink>(&mut self, into: &mut B, read: &mut ReadAhead) {
         if !self.has_nothing_open() || self.packets.peek_plain().is_none() {
@@ -107,7 +107,7 @@ impl EventDecoder<'_> {
         self.rewind(base + place.at as u64);
         self.counters.packets += place.packets;
         if B::PLACES {
-            place.tell(base, read);
+            place.write_offsets(base, read);
         }
         if let Some((ip, at)) = place.last_target() {
             self.last_ip.set(ip);

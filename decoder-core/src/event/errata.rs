@@ -1,8 +1,8 @@
 //! Errata about overflows: what follows an OVF is not always what the manual says.
 //!
-//! Source: the specification updates of the 6th generation Intel Core processors (SKD010, "Intel PT FUP May be Dropped
-//! After OVF") and of the Intel Atom processors of their time (APL11, "Intel PT OVF Packet May Be Followed by TIP.PGD
-//! Packet"; APL12, "Intel PT OVF May Be Followed by an Unexpected FUP Packet").
+//! Source: the specification updates of the 6th generation Intel Core processors (SKD010, "Intel PT FUP May be
+//! Dropped After OVF") and of the Intel Atom processors of the same time (APL11, "Intel PT OVF Packet May Be Followed
+//! by TIP.PGD Packet"; APL12, "Intel PT OVF May Be Followed by an Unexpected FUP Packet").
 
 use super::{EventDecoder, EventKind, Stamp, is_aside, waiting::Partner};
 use crate::{

@@ -64,12 +64,12 @@ use crate::{
 /// Something that happened, from one packet or several that belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Event {
-    /// What.
+    /// What happened.
     pub kind: EventKind,
     /// Where it happened, or where it led to for [`AsyncBranch`](EventKind::AsyncBranch), [`Tip`](EventKind::Tip) and
     /// the disabling kinds; `None` if the packets have no IP.
     pub ip: Option<u64>,
-    /// When.
+    /// When it happened.
     pub when: Stamp,
     /// The offset of the packet that completed the event.
     pub offset: u64,
@@ -150,13 +150,13 @@ pub enum EventKind {
     Stop,
     /// Execution stopped for a while.
     Exstop,
-    /// MWAIT.
+    /// An MWAIT was executed.
     Mwait(Mwait),
     /// A C-state was entered.
     Pwre(Pwre),
     /// A C-state was left.
     Pwrx(Pwrx),
-    /// PTWRITE.
+    /// A PTWRITE was executed.
     Ptwrite(PtwPayload),
     /// Time advanced at a branch. Only the instruction flow decoder emits ticks, and only if configured to.
     Tick,
@@ -165,7 +165,7 @@ pub enum EventKind {
         /// The ratio.
         ratio: u8,
     },
-    /// Model-specific.
+    /// A MNT packet: what it means depends on the processor's model.
     Mnt {
         /// The payload.
         payload: u64,
@@ -219,7 +219,7 @@ pub enum EventKind {
     Syscall,
     /// A trigger fired.
     Trigger {
-        /// Which.
+        /// Which trigger fired: the trigger bit vector.
         trbv: u8,
         /// How many instructions after the last place that the trace names; only if there is no IP.
         icnt: Option<u16>,

@@ -47,7 +47,7 @@ impl EventDecoder<'_> {
         self.packets.restart(offset);
     }
 
-    /// How many bytes of a trace that comes in slices may decide together what happened.
+    /// How far the decoder may look ahead in a trace that comes in slices, in bytes.
     pub(crate) fn reach(&self) -> u64 {
         self.packets.input().reach as u64
     }

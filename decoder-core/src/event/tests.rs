@@ -487,8 +487,8 @@ fn a_psb_plus_holds_nothing_but_state() {
     ] {
         let (got, error) = events(&trace(&[Psb, BITS_64, packet, PsbEnd]), Config::new());
         let expected = Error { offset: 18, kind: ErrorKind::UnexpectedPacket(name) };
-        // The MODE packet is needed for the row of the PSB: the decoder would synchronise on the second of two PSBs in
-        // a row.
+        // The MODE packet is needed for the row of the PSB: the decoder would synchronise on the second of two PSBs
+        // in a row.
         assert_eq!((got, error), (vec![], Some(expected)), "{packet:?}");
     }
 }

@@ -14,7 +14,7 @@ pub(super) enum Partner {
     AnyFup,
     /// A TIP, TIP.PGE or TIP.PGD, or its own FUP: any of these completes a MODE.Exec.
     FupOrTip,
-    /// The same for a MODE.Exec that does not change the mode.
+    /// The same packets, for a MODE.Exec that does not change the mode.
     FupOrTipOfSame,
     /// The TIP or TIP.PGD of an asynchronous branch.
     Tip,
@@ -107,7 +107,7 @@ impl Waiting {
         self.take(|waiter| waiter.partner == partner)
     }
 
-    /// The oldest one that `is_it` says yes to.
+    /// The oldest waiter that `is_it` accepts.
     pub(super) fn find(&mut self, is_it: impl Fn(&Waiter) -> bool) -> Option<&mut Waiter> {
         self.waiters.iter_mut().take(self.len).find(|waiter| is_it(waiter))
     }

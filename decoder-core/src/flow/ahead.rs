@@ -9,11 +9,11 @@ use crate::{
 /// What was read of the trace and not used yet.
 #[derive(Clone, Debug)]
 pub(super) struct Ahead {
-    /// Outcomes. They come before `event`.
+    /// The outcomes that come before `event`.
     pub(super) tnt: UnusedOutcomes,
     /// The offset of the outcomes' packet.
     pub(super) outcomes_at: u64,
-    /// Their TNT, until the first of them is used; only for ticks.
+    /// The event of their TNT packet, until the first of them is used; only ticks need it.
     pub(super) tnt_event: Option<Event>,
     /// The next event.
     pub(super) event: Option<Event>,

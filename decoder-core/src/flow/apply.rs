@@ -23,9 +23,9 @@ impl Walker<'_> {
         self.check(&event, self.at.ip)?;
         self.at.when = event.when;
         self.locate(&event);
-        self.at.walk.consumed();
+        self.at.loops.consumed();
         if event.ip.is_some() || matches!(event.kind, EventKind::Trigger { icnt: Some(_), .. }) {
-            self.at.walk.anchor();
+            self.at.loops.anchor();
         }
         match event.kind {
             EventKind::Enabled { .. } => {
@@ -70,7 +70,7 @@ impl Walker<'_> {
             (EventKind::Disabled | EventKind::AsyncDisabled { .. }, Tracing::Off) => "TIP.PGD",
             (EventKind::Stop, Tracing::On) => "TraceStop",
             (EventKind::Trigger { icnt: Some(icnt), .. }, Tracing::On)
-                if u64::from(icnt) < self.at.walk.insns() =>
+                if u64::from(icnt) < self.at.loops.insns_since_anchor() =>
             {
                 return Err(ErrorKind::MalformedPacket { packet: "TRIG", value: icnt.into() });
             }
@@ -88,7 +88,7 @@ impl Walker<'_> {
     pub(super) fn apply_after(&mut self, event: Event, insn: Insn) -> Event {
         self.at.when = event.when;
         self.locate(&event);
-        self.at.walk.consumed();
+        self.at.loops.consumed();
         self.at.bound |= match event.kind {
             EventKind::Cbr { .. } | EventKind::Mnt { .. } | EventKind::Pwre(_) | EventKind::Pwrx(_) => {
                 NO_INSN
@@ -97,7 +97,7 @@ impl Walker<'_> {
         };
         if event.ip.is_some() {
             // The event's FUP was sent when the instruction was executed, so instructions are counted from here.
-            self.at.walk.anchor();
+            self.at.loops.anchor();
         }
         if event.kind == EventKind::Disabled {
             // Where tracing may continue: a call returns to the next instruction, and so does code after a change of
@@ -131,7 +131,7 @@ impl Walker<'_> {
             (EventKind::Enabled { .. }, Tracing::Unknown) => {
                 self.resume_at(event.ip.ok_or(ErrorKind::IpSuppressed("FUP"))?);
                 self.locate(&event);
-                self.at.walk.anchor();
+                self.at.loops.anchor();
             }
             (EventKind::Disabled, Tracing::Unknown) => self.stop(0),
             (EventKind::Enabled { .. }, Tracing::Off) | (EventKind::Disabled, Tracing::On) => {

@@ -25,7 +25,7 @@ pub(crate) enum Continuation {
 }
 
 impl Continuation {
-    /// The way after `insn`, where `next` is the address after it.
+    /// How a walk continues after `insn`; `next` is the address after it.
     #[inline]
     pub(crate) fn after(insn: &Insn, next: u64) -> Self {
         match insn.class {
@@ -68,7 +68,7 @@ impl Walker<'_> {
         self.at.ip = match way {
             Continuation::On => next,
             Continuation::Jump | Continuation::Call | Continuation::CallNext => {
-                if !self.at.walk.jump(target) && !self.counts_to_event() {
+                if !self.at.loops.jump(target) && !self.counts_to_event() {
                     return Err(self.fail(ErrorKind::EndlessLoop { ip: self.at.ip }));
                 }
                 if way == Continuation::Call {
@@ -106,11 +106,14 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// Whether the trace gives the number of instructions to the next event: then a loop on the way is not endless.
+    /// Whether the trace gives the number of instructions to the next event: then a loop before that event is not
+    /// endless.
     #[cold]
     fn counts_to_event(&self) -> bool {
         match self.event_if_next().map(|event| event.kind) {
-            Some(EventKind::Trigger { icnt: Some(icnt), .. }) => u64::from(icnt) >= self.at.walk.insns(),
+            Some(EventKind::Trigger { icnt: Some(icnt), .. }) => {
+                u64::from(icnt) >= self.at.loops.insns_since_anchor()
+            }
             _ => false,
         }
     }
@@ -118,7 +121,7 @@ impl Walker<'_> {
     #[inline]
     fn take_outcome(&mut self) -> Option<bool> {
         let outcome = self.ahead.tnt.take()?;
-        self.at.walk.anchor();
+        self.at.loops.anchor();
         Some(outcome)
     }
 
@@ -140,7 +143,7 @@ impl Walker<'_> {
         } else {
             self.ahead.deferred_tip = Some(event.held);
         }
-        self.at.walk.anchor();
+        self.at.loops.anchor();
         Ok(ip)
     }
 

@@ -35,6 +35,7 @@ mod decoder;
 mod errata;
 mod fetch;
 mod leave;
+mod loops;
 mod pieces;
 mod place;
 mod read_ahead;
@@ -45,7 +46,6 @@ mod sync;
 mod tests;
 mod tnt;
 mod verbs;
-mod walk;
 mod walker;
 
 pub use decoder::InsnDecoder;

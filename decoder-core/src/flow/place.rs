@@ -1,6 +1,6 @@
 //! Finds the place of events in the code.
 
-use super::{walk::Walk, walker::Walker};
+use super::{loops::LoopDetector, walker::Walker};
 use crate::{
     error::Error,
     event::{Event, EventKind, Stamp},
@@ -28,7 +28,7 @@ pub(crate) struct Place {
     /// Where packet generation was disabled; 0 if that is unknown.
     pub(super) stopped_at: u64,
     pub(super) returns: ReturnStack,
-    pub(crate) walk: Walk,
+    pub(crate) loops: LoopDetector,
     /// The offset of the last packet, other than outcomes, that gives the place.
     pub(super) located: u64,
     /// The last PSB, if no instruction was executed since.
@@ -64,7 +64,7 @@ impl Place {
         space: Asid { cr3: None, vmcs: None },
         stopped_at: 0,
         returns: ReturnStack::new(),
-        walk: Walk::new(),
+        loops: LoopDetector::new(),
         located: 0,
         psb: None,
         status_at: None,
@@ -123,7 +123,9 @@ impl Walker<'_> {
             EventKind::Overflow | EventKind::Enabled { .. } => true,
             // A trigger whose place was passed is an error.
             EventKind::Trigger { icnt: None, .. } if self.config().dialect.triggers_are_here() => true,
-            EventKind::Trigger { icnt: Some(icnt), .. } => u64::from(icnt) <= self.at.walk.insns(),
+            EventKind::Trigger { icnt: Some(icnt), .. } => {
+                u64::from(icnt) <= self.at.loops.insns_since_anchor()
+            }
             _ => event.ip.is_none_or(|ip| ip == self.at.ip),
         }
     }
@@ -176,8 +178,8 @@ impl Walker<'_> {
 
     /// Whether a MOV to CR3 that was executed may be what disabled packet generation.
     ///
-    /// A MOV that does has no PIP (cases 5c and 5d of the table "Packet Generation under Different Enable
-    /// Conditions"). So a TIP.PGD without an IP after a MOV's PIP belongs to a later instruction.
+    /// A MOV that disables packet generation has no PIP (cases 5c and 5d of the table "Packet Generation under
+    /// Different Enable Conditions"). So a TIP.PGD without an IP after a MOV's PIP belongs to a later instruction.
     fn may_disable(&self) -> bool {
         self.config().dialect.disabling_follows_paging() || self.at.bound & PAGING == 0
     }

@@ -1,4 +1,4 @@
-//! What a walker gives to a faster walk, and takes back from it.
+//! Branches that the graph's walk reads ahead: those that it used count for the walker, the others are read again.
 
 use super::{
     ahead::Ahead,
@@ -39,12 +39,12 @@ impl Walker<'_> {
         self.config().dialect.named_returns_pop()
     }
 
-    /// How much of the trace was used.
+    /// How much of the trace was used: the offset of the next packet, and how many outcomes before it are left.
     pub(crate) fn used(&self) -> (u64, u8) {
         (self.events.offset(), self.ahead.tnt.len())
     }
 
-    /// The place in the trace.
+    /// The place in the trace, to come back to.
     pub(crate) fn start(&self) -> Start {
         let (Ahead { tnt, outcomes_at, .. }, Place { located, when, .. }) = (&self.ahead, &self.at);
         Start {
@@ -113,7 +113,7 @@ impl Walker<'_> {
     pub(crate) fn has_walked(&mut self, used: bool) {
         self.at.psb = None;
         if used {
-            self.at.walk.anchor();
+            self.at.loops.anchor();
         }
     }
 

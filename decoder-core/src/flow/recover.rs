@@ -16,7 +16,7 @@ pub enum Recovered {
     Place,
     /// The end of the trace.
     End,
-    /// An event on the way whose place is unknown. The next call continues the search.
+    /// An event whose place is unknown, before such a place. The next call continues the search.
     Event(Event),
 }
 
@@ -26,7 +26,7 @@ impl Walker<'_> {
         self.at.executed = None;
         self.at.landed = false;
         self.at.tick = None;
-        self.at.walk.consumed();
+        self.at.loops.consumed();
         self.at.failed = false;
         self.at.placed = Placed::Here;
         let recovered = self.search();
@@ -133,7 +133,7 @@ impl Walker<'_> {
         self.ahead.event = pending.then_some(event);
         self.at.recovered_at = self.ahead.event;
         if !pending {
-            self.at.walk.anchor();
+            self.at.loops.anchor();
             self.check_next()?;
         }
         Ok(Some(Recovered::Place))

@@ -222,9 +222,9 @@ fn the_address_space_follows_the_trace() {
     let trace = trace(&[&[Psb, MODE, pip(0x5000), Fup(ip(0x1000)), PsbEnd, TAKEN, pip(0x6000)]]);
     let mut decoder = InsnDecoder::new(&trace, Image::new(&CODE));
     decoder.sync_forward();
-    assert_eq!(decoder.cr3(), None);
+    assert_eq!(decoder.asid().cr3, None);
     decoder.next().unwrap();
-    assert_eq!(decoder.cr3(), Some(0x5000));
+    assert_eq!(decoder.asid().cr3, Some(0x5000));
 }
 
 #[test]

@@ -61,12 +61,6 @@ macro_rules! walker_verbs {
                 self.walker.image
             }
 
-            /// CR3 at the decoder's place, if the trace gave it.
-            #[must_use]
-            pub fn cr3(&self) -> Option<u64> {
-                self.walker.at.space.cr3
-            }
-
             /// The address space at the decoder's place, as far as the trace gave it.
             #[must_use]
             pub fn asid(&self) -> $crate::image::Asid {

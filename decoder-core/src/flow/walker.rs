@@ -115,7 +115,7 @@ impl<'a> Walker<'a> {
     /// event.
     pub(crate) fn advance(&mut self, hold: bool) -> Result<Upcoming, Error> {
         match self.depart(hold)? {
-            Some(due) => Ok(due),
+            Some(upcoming) => Ok(upcoming),
             None => self.arrive(hold),
         }
     }
@@ -288,7 +288,7 @@ impl<'a> Walker<'a> {
         self.at.executed = Some(insn);
         self.at.bound = 0;
         self.at.psb = None;
-        self.at.walk.step(1);
+        self.at.loops.step(1);
         Ok(Some(ExecutedInsn {
             ip,
             len: insn.len,
@@ -338,7 +338,7 @@ impl<'a> Walker<'a> {
             self.at.psb = Some(offset);
         }
         self.at.failed = true;
-        // Of a trace that comes in slices, no more is kept to go back to.
+        // Of a trace that comes in slices, only so many bytes are kept to go back to.
         let reach = self.events.reach();
         self.at.psb = self.at.psb.filter(|psb| error.offset.saturating_sub(*psb) <= reach);
     }

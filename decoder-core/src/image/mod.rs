@@ -95,7 +95,7 @@ impl<'a> Image<'a> {
 
     /// The reader for addresses in no section.
     #[must_use]
-    pub const fn reader(&self) -> Option<CodeReader<'a>> {
+    pub(crate) const fn reader(&self) -> Option<CodeReader<'a>> {
         self.reader
     }
 

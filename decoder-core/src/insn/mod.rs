@@ -214,7 +214,7 @@ impl Op {
     /// Its class.
     #[must_use]
     #[inline]
-    pub const fn class(self) -> Class {
+    pub(crate) const fn class(self) -> Class {
         match self {
             Self::Other | Self::Vmptrld | Self::MovToCr3 => Class::Other,
             Self::CondJump => Class::CondJump,

@@ -54,12 +54,6 @@ impl<'a> Encoder<'a> {
         Self { memory, offset: 0, context: Context::OUTSIDE, last_ip: LastIp::new(), last_cyc: None, config }
     }
 
-    /// The configuration of the reader that the packets are written for.
-    #[must_use]
-    pub fn config(&self) -> &Config<'a> {
-        &self.config
-    }
-
     /// The bytes written so far: the memory before the next packet.
     #[must_use]
     pub fn trace(&self) -> &[u8] {
@@ -95,10 +89,11 @@ impl<'a> Encoder<'a> {
     ///
     /// # Errors
     /// When the packet does not fit or cannot be written; then nothing is written. [`EmitError::Unreadable`]: the
-    /// reader of [`config`](Self::config) does not know the packet (a block packet in libipt's dialect; a damaged TMA
-    /// without erratum SKZ84 or with another packet's bytes), or would read it as another one (a block item outside a
-    /// block or of another size than the block's; a short TNT inside a block; with erratum SKD007 a CYC of 30 cycles
-    /// directly after one of 32 to 63, which together look like that erratum's OVF: put a PAD between them).
+    /// reader of the [configuration](Self::with_config) does not know the packet (a block packet in libipt's dialect;
+    /// a damaged TMA without erratum SKZ84 or with another packet's bytes), or would read it as another one (a block
+    /// item outside a block or of another size than the block's; a short TNT inside a block; with erratum SKD007 a
+    /// CYC of 30 cycles directly after one of 32 to 63, which together look like that erratum's OVF: put a PAD
+    /// between them).
     pub fn emit(&mut self, packet: &Packet) -> Result<usize, EmitError> {
         if let Some(name) = self.unreadable(packet) {
             return Err(EmitError::Unreadable(name));

@@ -110,7 +110,7 @@ impl LastIp {
     }
 
     /// The IP that others are compressed against: zero at the start, and not changed by suppressed IPs.
-    pub const fn base(&self) -> u64 {
+    pub(crate) const fn base(&self) -> u64 {
         self.ip
     }
 

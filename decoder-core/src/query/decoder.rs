@@ -191,8 +191,8 @@ impl<'a> QueryDecoder<'a> {
         })
     }
 
-    /// Whether the next conditional branch was taken; for a return, whether it is compressed. `None` at the end of the
-    /// trace.
+    /// Whether the next conditional branch was taken; for a return, whether it is compressed. `None` at the end of
+    /// the trace.
     ///
     /// # Errors
     /// An error in the trace, or [`QueryError::Other`] when something else comes next, which is not consumed.

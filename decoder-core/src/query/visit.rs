@@ -60,8 +60,8 @@ impl<A: AnswerSink> BranchSink for Passing<'_, A> {
 }
 
 impl QueryDecoder<'_> {
-    /// Passes all answers up to the end of the trace or an error to `answers`: what [`next`](Self::next) would return,
-    /// but faster.
+    /// Passes all answers up to the end of the trace or an error to `answers`: what [`next`](Self::next) would
+    /// return, but faster.
     ///
     /// # Errors
     /// Those of [`next`](Self::next), after everything before the error was passed on.

@@ -19,9 +19,9 @@
 //!   `off` is the place that was found, `lost` means that there was none.
 
 use pugmark_decoder_core::{
+    ErrorKind,
     config::{AddressRange, Config, Dialect, RangeKind, UnknownPackets},
     errata::Errata,
-    error::ErrorKind,
     image::AddressSpace,
     last_ip::LastIp,
     packet::{
@@ -160,7 +160,7 @@ impl Scenario {
     }
 }
 
-/// What is told at a place of a file.
+/// The part of a scenario file that a line is in.
 #[derive(Clone, Copy)]
 enum Heading {
     None,

@@ -5,7 +5,7 @@ use crate::{
     libipt,
 };
 use pugmark_decoder_core::{
-    error::ErrorKind,
+    ErrorKind,
     flow::{FlowItem, InsnDecoder, Recovered},
     image::{AddressSpace, CodeReader, Image},
 };

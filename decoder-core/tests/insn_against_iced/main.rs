@@ -1,11 +1,11 @@
 //! The instruction decoder against iced-x86: millions of byte strings, and real code, in three modes.
 //!
-//! Every difference falls into a named class of `known::CLASSES` or fails the test; what iced accepts is
+//! Every difference falls into a named class of `differences::CLASSES` or fails the test; what iced accepts is
 //! accepted with the same length, class and target, without exception. `PUGMARK_LONG=1` takes a hundred times
 //! as many strings and all of /usr/bin.
 
 mod classes;
-mod known;
+mod differences;
 mod strings;
 
 use std::collections::BTreeMap;
@@ -53,8 +53,8 @@ fn compare(bytes: &[u8], mode: ExecMode, bits: u32, ip: u64) -> Option<&'static 
         (Ok(theirs), Err(error)) => panic!("{bits}-bit {bytes:02x?}: {error}, but {:?}", theirs.code()),
         (Err(_), Err(_)) => None,
         (Err(_), Ok(ours)) => {
-            let case = known::Case::new(bytes, mode, bits, ours.len.into());
-            let class = known::CLASSES.iter().find(|class| (class.is)(&case));
+            let case = differences::Case::new(bytes, mode, bits, ours.len.into());
+            let class = differences::CLASSES.iter().find(|class| (class.is)(&case));
             let Some(class) = class else {
                 panic!("{bits}-bit {bytes:02x?} is refused by iced, but {ours:?}")
             };
@@ -75,7 +75,7 @@ fn agrees_on_random_strings() {
             *seen.entry(class).or_default() += 1;
         }
     }
-    for class in known::CLASSES {
+    for class in differences::CLASSES {
         let times = seen.get(class.name).copied().unwrap_or(0);
         assert!(times > 0, "no string shows `{}` ({}): is it still true?", class.name, class.why);
     }
@@ -122,13 +122,13 @@ fn every_cut_needs_more_bytes() {
 
 #[test]
 fn every_vector_opcode_is_in_iced_or_in_the_list_of_newer_ones() {
-    for (name, map, head) in known::VECTOR_MAPS {
+    for (name, map, head) in differences::VECTOR_MAPS {
         for opcode in 0..=255 {
             for pp in 0..4 {
-                let forms = || known::vector_forms(head, map, opcode, pp);
+                let forms = || differences::vector_forms(head, map, opcode, pp);
                 let ours = forms().next().is_some_and(|bytes| decode(&bytes, ExecMode::Bits64, 0).is_ok());
                 let theirs = forms().any(|bytes| iced(&bytes, 64, 0, OPTIONS).is_ok());
-                let newer = known::NEWER.iter().any(|row| {
+                let newer = differences::NEWER.iter().any(|row| {
                     (row.0, row.1) == (name, map) && row.2.contains(&opcode) && row.3 >> pp & 1 != 0
                 });
                 assert_eq!(ours, theirs || newer, "{name} map {map} opcode {opcode:#04x} pp {pp}");

@@ -2,14 +2,14 @@
 
 use super::cuts::Cuts;
 use pugmark_decoder_core::{
-    Error, Packet,
+    Error,
     block::{Block, BlockDecoder},
     config::Config,
     event::{Counters, Event},
     graph::{ExecutionSink, Graph, Straight},
     image::Image,
     last_ip::LastIp,
-    packet::{Ip, IpPacket, PacketSink, Packets, Tnt},
+    packet::{Ip, IpPacket, Packet, PacketSink, Packets, Tnt},
     query::{AnswerSink, QueryDecoder},
     resume::{AnswerStream, BlockStream, KEPT, Lost, PacketStream},
 };

@@ -207,9 +207,9 @@ fn a_tsc_that_stood_still_is_seen() {
         let wrong = Setting { clocks: Clocks { tsc_varies: false, ..setting.clocks }, ..setting };
         let mut timeline = timeline(&run, &wrong);
         for (instruction, moment) in run.instructions.iter().zip(&moments) {
-            let told = timeline.moment(instruction.span).map(|moment| moment.doubt);
+            let found = timeline.moment(instruction.span).map(|moment| moment.doubt);
             let expected = moment.doubt.map(|_| Doubt::Contradiction);
-            assert_eq!(told, Some(expected), "{seed}: {instruction:x?}");
+            assert_eq!(found, Some(expected), "{seed}: {instruction:x?}");
             contradictions += usize::from(expected.is_some());
         }
     }

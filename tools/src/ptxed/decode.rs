@@ -6,12 +6,12 @@ use super::diagnose::{LastInsn, is_fetch_error};
 use super::lines::{Lines, ShownBytes};
 use crate::code;
 use crate::sideband::{Follower, ImagePlan, ProcessImages};
-use pugmark_decoder_core::error::{Error, ErrorKind};
 use pugmark_decoder_core::event::{Event, EventKind};
 use pugmark_decoder_core::flow::{ExecutedInsn, FlowItem, InsnDecoder, Placed, Recovered};
 use pugmark_decoder_core::image::{Image, Window};
 use pugmark_decoder_core::insn::{self, MAX_LEN};
 use pugmark_decoder_core::packet::PSB;
+use pugmark_decoder_core::{Error, ErrorKind};
 use std::io::{self, Write};
 
 /// Writes a line for each instruction and event of the trace to `out`.
@@ -189,13 +189,13 @@ impl Run<'_> {
 
     fn insn(&mut self, insn: &ExecutedInsn) -> io::Result<()> {
         if self.window.from(insn.ip).is_empty() {
-            self.window = self.decoder.image().window(insn.ip, self.decoder.cr3()).unwrap_or_default();
+            self.window = self.decoder.image().window(insn.ip, self.decoder.asid().cr3).unwrap_or_default();
         }
         let mut bytes = ShownBytes::default();
         let window = self.window.from(insn.ip);
         if window.len() < insn.len.into() {
             // It spans more than one section.
-            let read = self.decoder.image().read(insn.ip, self.decoder.cr3(), &mut bytes.bytes);
+            let read = self.decoder.image().read(insn.ip, self.decoder.asid().cr3, &mut bytes.bytes);
             bytes.len = read.min(insn.len.into());
         } else {
             bytes.len = window.len().min(MAX_LEN);

@@ -1,7 +1,7 @@
 //! Finds the address to report for an error.
 
-use pugmark_decoder_core::error::{Error, ErrorKind};
 use pugmark_decoder_core::insn::Class;
+use pugmark_decoder_core::{Error, ErrorKind};
 
 /// Where the last instruction shown leads, for errors that are not about an instruction.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,7 +1,11 @@
 //! Recognises errors that erratum BDM70 explains, which nearly every trace of a real processor has.
 
 use super::totals::TraceError;
-use pugmark_decoder_core::{Packet, config::Config, packet::Packets, sync};
+use pugmark_decoder_core::{
+    config::Config,
+    packet::{Packet, Packets},
+    sync,
+};
 
 /// The name of the erratum.
 pub(super) const NAME: &str = "BDM70";

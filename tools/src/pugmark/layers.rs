@@ -6,14 +6,13 @@ use super::{
     totals::{Totals, TraceError},
 };
 use pugmark_decoder_core::{
-    Packet,
     block::{self, Block, BlockDecoder, Insns},
     config::Config,
     event::{Event, EventDecoder},
     flow,
     graph::{ExecutionSink, Graph, Straight, WORDS_PER_BLOCK},
     image::Image,
-    packet::{Packets, Tnt},
+    packet::{Packet, Packets, Tnt},
     query::{AnswerSink, QueryDecoder},
 };
 

@@ -15,9 +15,8 @@
 //! Transfer Compression for Returns (RET)".
 
 use pugmark_decoder_core::{
-    Packet,
     config::{Config, Dialect},
-    packet::{Ip, Packets},
+    packet::{Ip, Packet, Packets},
 };
 use std::{
     num::NonZeroUsize,

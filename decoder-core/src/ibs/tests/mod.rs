@@ -445,9 +445,9 @@ fn what_goes_with_a_source_is_readable_only_with_it() {
 }
 
 #[test]
-fn the_state_of_a_line_is_not_told_by_zen_3() {
+fn zen_3_does_not_report_the_state_of_a_cache_line() {
     // (family, models, whether CacheHitSt is valid)
-    for (family, models, told) in [
+    for (family, models, is_valid) in [
         (0x17, 0x00..=0xff, true),
         (0x19, 0x00..=0x0f, false),
         (0x19, 0x10..=0x1f, true),
@@ -460,7 +460,7 @@ fn the_state_of_a_line_is_not_told_by_zen_3() {
             let sample = memory(part, 2, 1 | 1 << 7 | 1 << 20);
             let access = sample.access().unwrap();
             assert_eq!(access.source(), Some(DataSource::NodeCache));
-            assert_eq!(access.cache_state().is_some(), told, "{family:#x} {model:#x}");
+            assert_eq!(access.cache_state().is_some(), is_valid, "{family:#x} {model:#x}");
         }
     }
 }

@@ -346,7 +346,7 @@ fn memory(ram: &mut [u8]) -> FlatMemory<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pugmark_decoder_core::{Packet, packet::Packets};
+    use pugmark_decoder_core::packet::{Packet, Packets};
     use pugmark_model::intel::IntelProfile;
 
     const AT: u64 = 0x40_1000;

@@ -6,7 +6,7 @@ use std::string::{String, ToString};
 use std::vec;
 use std::vec::Vec;
 
-use pugmark_decoder_core::Packet;
+use pugmark_decoder_core::packet::Packet;
 use pugmark_decoder_core::packet::{BipValue, BlockItemSize, Ip, Packets, PtwPayload};
 
 pub(crate) use crate::Processor;

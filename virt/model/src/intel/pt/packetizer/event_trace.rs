@@ -4,7 +4,7 @@
 //! With branch packets on, a CFE shares the FUP of the event it announces (or binds to the IRET), so its own IP bit is
 //! clear; otherwise it has a FUP of its own.
 
-use pugmark_decoder_core::Packet;
+use pugmark_decoder_core::packet::Packet;
 use pugmark_decoder_core::packet::{Cfe, Evd};
 
 use super::Packetizer;

@@ -34,7 +34,7 @@ mod stream;
 mod timing;
 mod tnt;
 
-use pugmark_decoder_core::Packet;
+use pugmark_decoder_core::packet::Packet;
 use pugmark_decoder_core::packet::{Ip, ModeExec, Pip, Ptw, PtwPayload};
 
 use crate::branch::{DecodedInstruction, InstructionKind};

@@ -1,7 +1,7 @@
 //! Near branches of 64-bit code while nothing else can show in the trace: the same packets as `Packetizer::instruction`
 //! makes, without the questions whose answers cannot have changed.
 
-use pugmark_decoder_core::Packet;
+use pugmark_decoder_core::packet::Packet;
 
 use super::Packetizer;
 use crate::branch::InstructionKind;

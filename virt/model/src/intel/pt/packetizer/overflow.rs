@@ -1,7 +1,7 @@
 //! Resolving an overflow of the internal buffer. Source: SDM vol. 3, Intel Processor Trace, "Internal Buffer
 //! Overflow" and "Overflow (OVF) Packet".
 
-use pugmark_decoder_core::Packet;
+use pugmark_decoder_core::packet::Packet;
 
 use super::Packetizer;
 use crate::Context;

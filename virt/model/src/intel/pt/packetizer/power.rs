@@ -1,7 +1,7 @@
 //! Power events that instructions cause: HLT, MWAIT and waking up. Source: SDM vol. 3, Intel Processor Trace, "Power
 //! Event Tracing", and the cases of MWAIT, HLT and of interrupts during a C-state.
 
-use pugmark_decoder_core::Packet;
+use pugmark_decoder_core::packet::Packet;
 use pugmark_decoder_core::packet::{Exstop, Mwait, Pwre, Pwrx};
 
 use super::Packetizer;

@@ -1,7 +1,7 @@
 //! PSB+, the packets at which a decoder can begin, and the packets that give the time when tracing begins. Source: SDM
 //! vol. 3, Intel Processor Trace, "Decoder Synchronization (PSB+)".
 
-use pugmark_decoder_core::Packet;
+use pugmark_decoder_core::packet::Packet;
 use pugmark_decoder_core::packet::{Cbr, ModeTsx};
 
 use super::Packetizer;

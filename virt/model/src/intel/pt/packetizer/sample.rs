@@ -12,8 +12,8 @@
 //!   instruction, with that instruction's IP, would do as well.
 //! - BEP.IP is always set.
 
-use pugmark_decoder_core::Packet;
 use pugmark_decoder_core::packet::Bep;
+use pugmark_decoder_core::packet::Packet;
 
 use super::Packetizer;
 use crate::Context;

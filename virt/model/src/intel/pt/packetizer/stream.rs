@@ -1,7 +1,7 @@
 //! The packet stream: puts each packet in its place, compresses it against earlier ones, and stores it in the internal
 //! buffer.
 
-use pugmark_decoder_core::Packet;
+use pugmark_decoder_core::packet::Packet;
 use pugmark_decoder_core::packet::{Cyc, Ip};
 
 use super::buffer::InternalBuffer;

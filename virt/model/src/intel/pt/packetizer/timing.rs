@@ -2,7 +2,7 @@
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Tracking Time" and "Cycle-Accurate Mode".
 
-use pugmark_decoder_core::Packet;
+use pugmark_decoder_core::packet::Packet;
 use pugmark_decoder_core::packet::{Mtc, Tma, Tsc};
 
 use crate::intel::IntelProfile;

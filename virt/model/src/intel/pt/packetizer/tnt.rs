@@ -1,7 +1,7 @@
 //! The TNT buffer, which gathers outcomes of branches (taken/not taken) for one packet, and TIPs deferred until it is
 //! emitted. Source: SDM vol. 3, Intel Processor Trace, "Taken/Not-taken (TNT) Packet" and "Deferred TIPs".
 
-use pugmark_decoder_core::Packet;
+use pugmark_decoder_core::packet::Packet;
 use pugmark_decoder_core::packet::Tnt;
 
 /// The numbers of outcomes in a short and in a long TNT packet.

@@ -1,4 +1,5 @@
-//! What is known about the code of a section: where the next decision is.
+//! The block cache of a section: for each instruction, where the next decision of the trace is. libipt's
+//! `pt_block_cache` has the same entries.
 
 use std::{
     ffi::c_int,
@@ -8,7 +9,7 @@ use std::{
 /// What is to be done at a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Nothing yet: the decision is too far away for one way, and this is a place on the route to it.
+    /// Nothing: the decision is too far away for one entry, and the next entry leads on from here.
     Again,
     Conditional,
     IndirectCall,
@@ -18,9 +19,10 @@ pub(crate) enum Decision {
     Decode,
 }
 
-/// The way from an instruction to the next decision.
+/// What is between an instruction and the next decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Way {
+pub(crate) struct BlockCacheEntry {
+    /// Where the decision is, counted from the instruction.
     pub(crate) displacement: i16,
     /// The number of instructions, including the one that decides.
     pub(crate) insns: u8,
@@ -31,7 +33,7 @@ pub(crate) struct Way {
     pub(crate) size: u8,
 }
 
-impl Way {
+impl BlockCacheEntry {
     const fn pack(self) -> u32 {
         self.displacement.cast_unsigned() as u32
             | (self.insns as u32) << 16
@@ -41,24 +43,24 @@ impl Way {
     }
 
     fn unpack(word: u32) -> Option<Self> {
-        let way = WayWord(word);
+        let entry = PackedEntry(word);
         // No cast loses anything: each field of the word is as narrow as the type that it becomes.
-        way.is_known().then_some(Self {
-            displacement: way.displacement() as i16,
-            insns: way.insns() as u8,
-            mode: way.mode() as u8,
-            decision: way.decision()?,
-            size: way.size() as u8,
+        entry.is_known().then_some(Self {
+            displacement: entry.displacement() as i16,
+            insns: entry.insns() as u8,
+            mode: entry.mode() as u8,
+            decision: entry.decision()?,
+            size: entry.size() as u8,
         })
     }
 }
 
-/// A way as a number.
+/// An entry as a number.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct WayWord(pub(crate) u32);
+pub(crate) struct PackedEntry(pub(crate) u32);
 
-impl WayWord {
-    /// The execution mode, which no way has as zero.
+impl PackedEntry {
+    /// The execution mode, which is zero only if there is no entry.
     #[inline(always)]
     pub(crate) const fn mode(self) -> c_int {
         (self.0 >> 24 & 3) as c_int
@@ -105,11 +107,11 @@ impl WayWord {
     }
 }
 
-/// The ways of a section, by offset. Decoders in several threads may share them.
+/// The entries of a section, by offset. Decoders in several threads may share them.
 #[derive(Debug)]
-pub(crate) struct Ways(Box<[AtomicU32]>);
+pub(crate) struct BlockCache(Box<[AtomicU32]>);
 
-impl Ways {
+impl BlockCache {
     pub(crate) fn new(bytes: usize) -> Self {
         // The system clears the memory when it is first used: most of it never is.
         let words = Box::into_raw(vec![0_u32; bytes].into_boxed_slice());
@@ -117,20 +119,20 @@ impl Ways {
         Self(unsafe { Box::from_raw(words as *mut [AtomicU32]) })
     }
 
-    /// The way from an offset. `Some(None)`: it is not known yet. `None`: there is no such offset.
-    pub(crate) fn get(&self, offset: u64) -> Option<Option<Way>> {
+    /// The entry of an offset. `Some(None)`: there is none yet. `None`: there is no such offset.
+    pub(crate) fn get(&self, offset: u64) -> Option<Option<BlockCacheEntry>> {
         let word = self.0.get(usize::try_from(offset).ok()?)?;
-        Some(Way::unpack(word.load(Ordering::Relaxed)))
+        Some(BlockCacheEntry::unpack(word.load(Ordering::Relaxed)))
     }
 
-    /// The words of the ways from an offset on.
+    /// The packed entries from an offset on.
     pub(crate) fn from(&self, offset: usize) -> &[AtomicU32] {
         self.0.get(offset..).unwrap_or_default()
     }
 
-    /// Remembers the way from an offset; `None` if there is no such offset.
-    pub(crate) fn set(&self, offset: u64, way: Way) -> Option<()> {
-        self.0.get(usize::try_from(offset).ok()?)?.store(way.pack(), Ordering::Relaxed);
+    /// Sets the entry of an offset; `None` if there is no such offset.
+    pub(crate) fn set(&self, offset: u64, entry: BlockCacheEntry) -> Option<()> {
+        self.0.get(usize::try_from(offset).ok()?)?.store(entry.pack(), Ordering::Relaxed);
         Some(())
     }
 }

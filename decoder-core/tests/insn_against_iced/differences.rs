@@ -7,7 +7,7 @@ use pugmark_decoder_core::mode::ExecMode;
 use crate::iced;
 
 /// A class of differences.
-pub(crate) struct Known {
+pub(crate) struct DifferenceClass {
     /// Its name.
     pub(crate) name: &'static str,
     /// Why the difference is correct.
@@ -60,49 +60,49 @@ impl<'a> Case<'a> {
 }
 
 /// All classes. A string belongs to the first one that fits.
-pub(crate) const CLASSES: [Known; 9] = [
-    Known {
+pub(crate) const CLASSES: [DifferenceClass; 9] = [
+    DifferenceClass {
         name: "LOCK",
         why: "LOCK before what it is not defined for: the length stays",
         is: |case| case.lock && case.reserved_field(),
     },
-    Known {
+    DifferenceClass {
         name: "vector encoding",
         why: "VEX, EVEX, XOP: fields that make an encoding reserved do not change its length and are not looked at; \
               the opcodes have a test of their own",
         is: |case| matches!(case.code[0], 0x62 | 0xc4 | 0xc5 | 0x8f),
     },
-    Known {
+    DifferenceClass {
         name: "reserved field",
         why: "a legacy encoding with a field or combination that iced checks and can be told not to",
         is: |case| case.reserved_field(),
     },
-    Known {
+    DifferenceClass {
         name: "REX2",
         why: "APX is newer than iced",
         is: |case| case.mode == ExecMode::Bits64 && case.code[0] == 0xd5,
     },
-    Known {
+    DifferenceClass {
         name: "64-bit only",
         why: "LKGS, SENDUIPI, SEAMRET and their kin outside 64-bit mode: #UD there, with the same length",
         is: |case| case.is_64_bit_code(),
     },
-    Known {
+    DifferenceClass {
         name: "prefix on an opcode without ModRM",
         why: "EMMS and GETSEC with 66, F2 or F3: #UD, with the same length",
         is: |case| matches!(case.code, [0x0f, 0x37 | 0x77, ..]) && case.mandatory,
     },
-    Known {
+    DifferenceClass {
         name: "prefix in group 7",
         why: "0F 01 D8 to FF are AMD's for the most part; what prefixes do there is not looked at",
         is: |case| matches!(case.code, [0x0f, 0x01, 0xd8..=0xff, ..]) && case.mandatory,
     },
-    Known {
+    DifferenceClass {
         name: "PFRCPV, PFRSQRTV",
         why: "two 3DNow! operations of the Geode that iced has under an option for Cyrix",
         is: |case| matches!(case.code, [0x0f, 0x0f, ..]) && matches!(case.bytes[case.len - 1], 0x86 | 0x87),
     },
-    Known {
+    DifferenceClass {
         name: "newer than iced",
         why: "MOVRS, PBNDKB, URDMSR, UWRMSR; HRESET where iced wants no REX",
         is: |case| {

@@ -1,8 +1,8 @@
-//! What decoders know of code that they were at before: it must be the code that is there now.
+//! What decoders remember of the code of an image: where the image has changed, the new code must count.
 
 use crate::{
     damage::PSB,
-    flow::{Call, Decoders, Of, likely},
+    flow::{Call, DecoderKind, Decoders, likely},
     library::{Config, Library, both},
 };
 use std::{fs, path::PathBuf};
@@ -51,7 +51,7 @@ pub(crate) fn padded(code: &[u8]) -> Vec<u8> {
 }
 
 /// Calls both decoders `calls` times; both answers must be equal. Returns the items with their statuses.
-fn items(decoders: &Decoders, of: Of, mut next: Call, calls: usize) -> Vec<(i32, [u64; 8])> {
+fn items(decoders: &Decoders, kind: DecoderKind, mut next: Call, calls: usize) -> Vec<(i32, [u64; 8])> {
     let mut items = vec![];
     for _ in 0..calls {
         let [theirs, ours] = decoders.answers(next);
@@ -59,7 +59,7 @@ fn items(decoders: &Decoders, of: Of, mut next: Call, calls: usize) -> Vec<(i32,
         if matches!(next, Call::Next(_)) {
             items.push((ours.status, ours.item.0));
         }
-        next = likely(&theirs, of);
+        next = likely(&theirs, kind);
     }
     items
 }
@@ -73,14 +73,16 @@ fn code_that_another_section_hides_is_not_known_any_more() {
     let new = Code::new("new", &padded(&[0x90, 0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8, 0xeb, 0xf3]));
     let end = Code::new("end", &padded(&[0x77, 0xeb, 0xf3]));
     let trace = trace(&[]);
-    let decoders = Decoders::new(both, Of::Insns, &Config::new(&trace));
+    let decoders = Decoders::new(both, DecoderKind::Insns, &Config::new(&trace));
     decoders.add_file(&old.0, 0, u64::MAX, BASE, None);
-    items(&decoders, Of::Insns, Call::Forward, 10);
+    items(&decoders, DecoderKind::Insns, Call::Forward, 10);
     let mut raw = vec![];
     for (file, address) in [(&new, BASE), (&end, BASE + 10)] {
         decoders.add_cached(&file.0, 0, u64::MAX, address);
-        let next = Call::Next(Of::Insns.size());
-        raw.extend(items(&decoders, Of::Insns, next, 9).into_iter().map(|(_, item)| item[2] >> 32 & 0xff));
+        let next = Call::Next(DecoderKind::Insns.size());
+        raw.extend(
+            items(&decoders, DecoderKind::Insns, next, 9).into_iter().map(|(_, item)| item[2] >> 32 & 0xff),
+        );
     }
     assert!(raw.contains(&0x48), "{raw:x?}");
 }
@@ -91,11 +93,11 @@ fn the_same_code_at_two_addresses_keeps_both_addresses_and_identifiers() {
     // A jump by 1000h from NOP to NOP.
     let code = Code::new("twice", &padded(&[0x90, 0xe9, 0xfa, 0x0f, 0, 0]));
     let trace = trace(&[]);
-    let decoders = Decoders::new(both, Of::Insns, &Config::new(&trace));
+    let decoders = Decoders::new(both, DecoderKind::Insns, &Config::new(&trace));
     for base in [BASE, BASE + 0x1000] {
         decoders.add_cached(&code.0, 0, u64::MAX, base);
     }
-    let items = items(&decoders, Of::Insns, Call::Forward, 8);
+    let items = items(&decoders, DecoderKind::Insns, Call::Forward, 8);
     let ips: Vec<_> = items.iter().map(|(_, item)| item[0]).collect();
     assert_eq!(ips[..4], [0x1000, 0x1001, 0x2000, 0x2001]);
 }
@@ -106,9 +108,9 @@ fn an_instruction_known_from_before_a_transaction_is_speculative_in_it() {
     let code = Code::new("speculative", &padded(&[0x90, 0xeb, 0xfd]));
     // MODE.TSX with InTX, and the address of the jump.
     let trace = trace(&[0x99, 0x21, 0x3d, 0x01, 0x10]);
-    let decoders = Decoders::new(both, Of::Insns, &Config::new(&trace));
+    let decoders = Decoders::new(both, DecoderKind::Insns, &Config::new(&trace));
     decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
-    let items = items(&decoders, Of::Insns, Call::Forward, 7);
+    let items = items(&decoders, DecoderKind::Insns, Call::Forward, 7);
     let flags: Vec<_> = items.iter().map(|(_, item)| (item[0], item[4] >> 32 & SPECULATIVE)).collect();
     assert!(flags.contains(&(BASE, 0)) && flags.contains(&(BASE, SPECULATIVE)), "{flags:x?}");
 }
@@ -119,9 +121,9 @@ fn a_conditional_jump_of_six_bytes_may_have_four_prefixes_and_a_short_distance()
     let code = Code::new("prefixes", &padded(&[0x2e, 0x2e, 0x2e, 0x2e, 0x74, 0xfa]));
     // Taken three times.
     let trace = trace(&[0x1e]);
-    let decoders = Decoders::new(both, Of::Blocks, &Config::new(&trace));
+    let decoders = Decoders::new(both, DecoderKind::Blocks, &Config::new(&trace));
     decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
-    let items = items(&decoders, Of::Blocks, Call::Forward, 5);
+    let items = items(&decoders, DecoderKind::Blocks, Call::Forward, 5);
     assert!(items.len() >= 3 && items[..3].iter().all(|(_, item)| item[0] == BASE), "{items:x?}");
 }
 
@@ -131,9 +133,9 @@ fn a_known_branch_of_16_bit_code_goes_where_its_last_two_bytes_say() {
     // NOP and a jump of three bytes back to it.
     let code = Code::new("short", &padded(&[0x90, 0xe9, 0xfc, 0xff]));
     let trace = trace_in(0x00, &[]);
-    let decoders = Decoders::new(both, Of::Insns, &Config::new(&trace));
+    let decoders = Decoders::new(both, DecoderKind::Insns, &Config::new(&trace));
     decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
-    let items = items(&decoders, Of::Insns, Call::Forward, 8);
+    let items = items(&decoders, DecoderKind::Insns, Call::Forward, 8);
     let ips: Vec<_> = items.iter().map(|(_, item)| item[0]).collect();
     assert_eq!(ips[..6], [BASE, BASE + 1, BASE, BASE + 1, BASE, BASE + 1]);
 }
@@ -144,9 +146,9 @@ fn tracing_is_disabled_by_a_known_mov_to_cr3() {
     // MOV to CR3, and a conditional jump back to it, taken once before a TIP.PGD without an address.
     let code = Code::new("cr3", &padded(&[0x0f, 0x22, 0xd8, 0x74, 0xfb]));
     let trace = trace(&[0x06, 0x01]);
-    let decoders = Decoders::new(both, Of::Insns, &Config::new(&trace));
+    let decoders = Decoders::new(both, DecoderKind::Insns, &Config::new(&trace));
     decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
-    let items = items(&decoders, Of::Insns, Call::Forward, 5);
+    let items = items(&decoders, DecoderKind::Insns, Call::Forward, 5);
     let found: Vec<_> = items.iter().map(|(status, item)| (item[0], status & 1)).collect();
     assert_eq!(found[..3], [(BASE, 0), (BASE + 3, 0), (BASE, 1)]);
 }
@@ -157,9 +159,9 @@ fn a_known_instruction_after_the_last_packet_says_that_the_trace_ends() {
     // NOP, and a conditional jump back to it, taken once.
     let code = Code::new("end-of-trace", &padded(&[0x90, 0x74, 0xfd]));
     let trace = trace(&[0x06]);
-    let decoders = Decoders::new(both, Of::Insns, &Config::new(&trace));
+    let decoders = Decoders::new(both, DecoderKind::Insns, &Config::new(&trace));
     decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
-    let items = items(&decoders, Of::Insns, Call::Forward, 5);
+    let items = items(&decoders, DecoderKind::Insns, Call::Forward, 5);
     let found: Vec<_> = items.iter().map(|(status, item)| (item[0], *status)).collect();
     assert_eq!(found[..3], [(BASE, 0), (BASE + 1, 4), (BASE, 4)]);
 }
@@ -170,9 +172,9 @@ fn a_known_way_over_a_call_to_an_indirect_jump_ends_with_no_class() {
     // A call of the next instruction, and JMP RAX, which goes back to the call.
     let code = Code::new("way", &padded(&[0xe8, 0, 0, 0, 0, 0xff, 0xe0]));
     let trace = trace(&[0x2d, 0x00, 0x10].repeat(4));
-    let decoders = Decoders::new(both, Of::Blocks, &Config::new(&trace));
+    let decoders = Decoders::new(both, DecoderKind::Blocks, &Config::new(&trace));
     decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
-    let items = items(&decoders, Of::Blocks, Call::Forward, 6);
+    let items = items(&decoders, DecoderKind::Blocks, Call::Forward, 6);
     // Where it is decoded, it is the call's block that ends at the jump.
     let classes: Vec<_> = items.iter().map(|(_, item)| (item[0], item[3] as u32)).collect();
     assert!(classes.len() > 3 && classes[2..4].iter().all(|&end| end == (BASE, 0)), "{classes:x?}");
@@ -181,9 +183,9 @@ fn a_known_way_over_a_call_to_an_indirect_jump_ends_with_no_class() {
 /// The blocks of code at [`BASE`]: begin, end, number of instructions, class, flags and status of each.
 fn blocks(both: [&'static Library; 2], name: &str, code: &[u8], trace: &[u8], calls: usize) -> Vec<[u64; 6]> {
     let code = Code::new(name, &padded(code));
-    let decoders = Decoders::new(both, Of::Blocks, &Config::new(trace));
+    let decoders = Decoders::new(both, DecoderKind::Blocks, &Config::new(trace));
     decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
-    let items = items(&decoders, Of::Blocks, Call::Forward, calls);
+    let items = items(&decoders, DecoderKind::Blocks, Call::Forward, calls);
     let block = |(status, item): &(i32, [u64; 8])| {
         let [class, insns] = [item[3] & 0xffff_ffff, item[3] >> 32 & 0xffff];
         [item[0], item[1], insns, class, item[5] >> 48, i64::from(*status).cast_unsigned()]
@@ -210,12 +212,12 @@ fn a_known_jump_into_another_part_of_its_section_ends_the_block() {
     bytes.extend(padded(&[0xe9, 0xfb, 0xef, 0xff, 0xff]));
     let (code, other) = (Code::new("parts", &bytes), Code::new("between", &padded(&[])));
     let trace = trace(&[0x80]);
-    let decoders = Decoders::new(both, Of::Blocks, &Config::new(&trace));
+    let decoders = Decoders::new(both, DecoderKind::Blocks, &Config::new(&trace));
     decoders.set_limit(u64::MAX);
     decoders.add_cached(&code.0, 0, u64::MAX, BASE);
     decoders.add_cached(&other.0, 0, u64::MAX, BASE + 0x800);
     let ips: Vec<_> =
-        items(&decoders, Of::Blocks, Call::Forward, 16).iter().map(|(_, item)| item[0]).collect();
+        items(&decoders, DecoderKind::Blocks, Call::Forward, 16).iter().map(|(_, item)| item[0]).collect();
     assert_eq!(ips[..12], [BASE, BASE + 2, BASE + 0x1000].repeat(4));
 }
 
@@ -253,9 +255,9 @@ fn a_known_jump_with_many_prefixes_goes_where_its_last_byte_says() {
     let code =
         Code::new("long", &padded(&[0x90, 0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0xeb, 0xf5]));
     let trace = trace(&[]);
-    let decoders = Decoders::new(both, Of::Insns, &Config::new(&trace));
+    let decoders = Decoders::new(both, DecoderKind::Insns, &Config::new(&trace));
     decoders.add_file(&code.0, 0, u64::MAX, BASE, None);
-    let items = items(&decoders, Of::Insns, Call::Forward, 8);
+    let items = items(&decoders, DecoderKind::Insns, Call::Forward, 8);
     let ips: Vec<_> = items.iter().map(|(_, item)| item[0]).collect();
     assert_eq!(ips[..6], [BASE, BASE + 1].repeat(3));
 }
@@ -271,11 +273,13 @@ fn a_block_that_another_section_hides_is_not_known_any_more() {
             Code::new(name, &bytes)
         });
     let trace = trace(&[0xfe; 4]);
-    let decoders = Decoders::new(both, Of::Blocks, &Config::new(&trace));
+    let decoders = Decoders::new(both, DecoderKind::Blocks, &Config::new(&trace));
     let mut insns = vec![];
-    for (file, next) in [(&old, Call::Forward), (&new, Call::Next(Of::Blocks.size()))] {
+    for (file, next) in [(&old, Call::Forward), (&new, Call::Next(DecoderKind::Blocks.size()))] {
         decoders.add_file(&file.0, 0, u64::MAX, BASE, None);
-        insns.extend(items(&decoders, Of::Blocks, next, 7).iter().map(|(_, item)| item[3] >> 32 & 0xffff));
+        insns.extend(
+            items(&decoders, DecoderKind::Blocks, next, 7).iter().map(|(_, item)| item[3] >> 32 & 0xffff),
+        );
     }
     assert!(insns.contains(&3) && insns.ends_with(&[4, 4, 4]), "{insns:?}");
 }

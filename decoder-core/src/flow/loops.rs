@@ -1,21 +1,22 @@
-//! Tracks the walk since the last packet was used, to count instructions and to find endless loops.
+//! Finds endless loops in the code, and counts instructions since the last place that the trace gave.
 //!
-//! Without packets the code alone decides the walk, so a second visit to an address means that it never ends. Brent's
-//! method detects that with one remembered address, which is compared with each jump's target and replaced after 1,
-//! 2, 4, 8 … jumps.
+//! Between two packets the code alone decides where the walk goes, so if it comes to an address a second time it
+//! never ends. Brent's method detects that with one remembered address, which is compared with each jump's target
+//! and replaced after 1, 2, 4, 8 … jumps.
 
-/// Counts instructions and finds endless loops.
+/// Finds endless loops, and counts instructions.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Walk {
+pub(crate) struct LoopDetector {
     /// Instructions since the last place that the trace named, which TRIG packets count from.
     insns: u64,
     /// Jumps since the mark was set, and the number of jumps after which it is set again.
     jumps: u64,
     limit: u64,
+    /// The remembered address.
     mark: Option<u64>,
 }
 
-impl Walk {
+impl LoopDetector {
     pub(super) const fn new() -> Self {
         Self { insns: 0, jumps: 0, limit: 1, mark: None }
     }
@@ -43,7 +44,7 @@ impl Walk {
 
     /// How many instructions there were since the last anchor.
     #[inline]
-    pub(super) const fn insns(&self) -> u64 {
+    pub(super) const fn insns_since_anchor(&self) -> u64 {
         self.insns
     }
 
@@ -70,23 +71,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_a_loop_of_any_length_after_a_way_of_any_length() {
-        for (way, length) in [(0_u64, 1_u64), (0, 2), (1, 1), (5, 3), (100, 7), (3, 1000)] {
-            let mut walk = Walk::new();
-            let target = |jump: u64| if jump < way { jump } else { way + (jump - way) % length };
-            let found = (0..).find(|&jump| !walk.jump(target(jump)));
+    fn finds_a_loop_of_any_length_after_any_number_of_other_jumps() {
+        for (before, length) in [(0_u64, 1_u64), (0, 2), (1, 1), (5, 3), (100, 7), (3, 1000)] {
+            let mut loops = LoopDetector::new();
+            let target = |jump: u64| if jump < before { jump } else { before + (jump - before) % length };
+            let found = (0..).find(|&jump| !loops.jump(target(jump)));
             let found = found.expect("the search has no other end");
-            assert!(found >= way + length, "{way} {length}: reported {found}, before anything repeats");
-            assert!(found <= 4 * (way + length) + 4, "{way} {length}: reported only at {found}");
+            assert!(found >= before + length, "{before} {length}: reported {found}, before anything repeats");
+            assert!(found <= 4 * (before + length) + 4, "{before} {length}: reported only at {found}");
         }
     }
 
     #[test]
     fn a_loop_that_consumes_trace_is_not_endless() {
-        let mut walk = Walk::new();
+        let mut loops = LoopDetector::new();
         for _ in 0..1000 {
-            assert!(walk.jump(0x1000));
-            walk.consumed();
+            assert!(loops.jump(0x1000));
+            loops.consumed();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Straight ways through code: the instructions between two records.
+//! Straight-line code: the instructions between two records, with no taken branch among them.
 
 use super::ModeRange;
 use crate::{
@@ -13,9 +13,9 @@ use crate::{
 /// The longest straight-line code that is accepted, to bound the work for one record.
 const LONGEST: u64 = 1 << 20;
 
-/// Finds paths through an image.
+/// Reads straight-line code from an image.
 #[derive(Clone, Debug)]
-pub(super) struct Paths<'a> {
+pub(super) struct StraightLines<'a> {
     image: Image<'a>,
     cr3: Option<u64>,
     mode: ExecMode,
@@ -25,42 +25,43 @@ pub(super) struct Paths<'a> {
     section: u32,
 }
 
-/// The start of a path that leads to its goal.
+/// The first block of straight-line code that leads to its goal.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Leg {
+pub(super) struct FirstBlock {
     /// The block without the instruction at the goal; it may be empty.
     pub(super) block: Block,
     /// Where the block ends: the goal, or a border that a block must not cross.
     pub(super) next: u64,
 }
 
-/// Where a path ends before its goal.
+/// Where straight-line code ends before its goal.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PathEnd {
+pub(super) struct EarlyEnd {
     pub(super) ip: u64,
-    pub(super) cause: Cause,
+    pub(super) cause: EndCause,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Cause {
+pub(super) enum EndCause {
     /// At an instruction that always branches.
     Branch(Insn),
-    /// The goal is at a lower address, within an instruction, or too far away.
+    /// No instruction of the straight-line code begins at the goal: the goal is at a lower address, within an
+    /// instruction, or too far away.
     Missed,
-    /// There is no code, or it is not an instruction.
+    /// The image has no code there, or the bytes are no instruction.
     Code(ErrorKind),
 }
 
-/// An instruction, and where it is.
+/// An instruction, and what is known of the place that it is at.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PlacedInsn {
+pub(super) struct CodeInsn {
     pub(super) insn: Insn,
     mode: ExecMode,
     section: u32,
     truncated: bool,
 }
 
-impl<'a> Paths<'a> {
+impl<'a> StraightLines<'a> {
     pub(super) fn new(image: Image<'a>, cr3: Option<u64>, mode: ExecMode, modes: &'a [ModeRange]) -> Self {
         Self { image, cr3, mode, modes, window: Window::default(), section: u32::MAX }
     }
@@ -73,55 +74,55 @@ impl<'a> Paths<'a> {
         self.cr3
     }
 
-    /// Finds the path from `at` to `goal`.
-    pub(super) fn reach(&mut self, at: u64, goal: u64) -> Result<Leg, PathEnd> {
-        let missed = PathEnd { ip: at, cause: Cause::Missed };
+    /// Follows the straight-line code from `at` to `goal`.
+    pub(super) fn reach(&mut self, at: u64, goal: u64) -> Result<FirstBlock, EarlyEnd> {
+        let missed = EarlyEnd { ip: at, cause: EndCause::Missed };
         let distance = goal.checked_sub(at).ok_or(missed)?;
         if distance > LONGEST {
             return Err(missed);
         }
-        let mut leg = Leg { block: self.empty(at), next: at };
+        let mut first = FirstBlock { block: self.empty(at), next: at };
         let mut ip = at;
         let mut closed = false;
         while ip != goal {
-            let place = self.place(ip).map_err(|error| PathEnd { ip, cause: Cause::Code(error) })?;
-            if always_branches(place.insn.class) {
-                return Err(PathEnd { ip, cause: Cause::Branch(place.insn) });
+            let found = self.insn_at(ip).map_err(|error| EarlyEnd { ip, cause: EndCause::Code(error) })?;
+            if always_branches(found.insn.class) {
+                return Err(EarlyEnd { ip, cause: EndCause::Branch(found.insn) });
             }
-            closed |= !append(&mut leg.block, ip, place);
-            let next = place.insn.next(ip);
+            closed |= !append(&mut first.block, ip, found);
+            let next = found.insn.next(ip);
             if next > goal || next <= ip {
-                return Err(PathEnd { ip, cause: Cause::Missed });
+                return Err(EarlyEnd { ip, cause: EndCause::Missed });
             }
             ip = next;
             if !closed {
-                leg.next = ip;
+                first.next = ip;
             }
         }
-        Ok(leg)
+        Ok(first)
     }
 
-    /// Finds where the path from `at` ends.
-    pub(super) fn end(&mut self, at: u64) -> PathEnd {
+    /// Finds where the straight-line code from `at` ends.
+    pub(super) fn end(&mut self, at: u64) -> EarlyEnd {
         let goal = at.saturating_add(LONGEST);
-        self.reach(at, goal).err().unwrap_or(PathEnd { ip: goal, cause: Cause::Missed })
+        self.reach(at, goal).err().unwrap_or(EarlyEnd { ip: goal, cause: EndCause::Missed })
     }
 
     /// Adds the instruction at `ip` to a block that ends there; `false` if the instruction needs its own block.
     pub(super) fn extend(&mut self, block: &mut Block, ip: u64) -> Result<bool, ErrorKind> {
-        let place = self.place(ip)?;
-        Ok(append(block, ip, place))
+        let found = self.insn_at(ip)?;
+        Ok(append(block, ip, found))
     }
 
     /// Decodes the instruction at `ip`.
-    pub(super) fn place(&mut self, ip: u64) -> Result<PlacedInsn, ErrorKind> {
+    pub(super) fn insn_at(&mut self, ip: u64) -> Result<CodeInsn, ErrorKind> {
         let mode = self.mode_at(ip);
         let insn = match insn::decode(self.window.from(ip), mode, ip) {
             Ok(insn) => insn,
             Err(_) => self.fetch_elsewhere(ip, mode)?,
         };
         let truncated = is_truncated(&self.window, ip, &insn);
-        Ok(PlacedInsn { insn, mode, section: self.section, truncated })
+        Ok(CodeInsn { insn, mode, section: self.section, truncated })
     }
 
     /// Decodes an instruction that is not completely in the part of the image that the last one came from.
@@ -155,8 +156,8 @@ impl<'a> Paths<'a> {
 }
 
 /// Adds an instruction to a block that ends where the instruction begins, unless there is a border between them.
-fn append(block: &mut Block, ip: u64, place: PlacedInsn) -> bool {
-    let PlacedInsn { insn: _, mode, section, truncated } = place;
+fn append(block: &mut Block, ip: u64, found: CodeInsn) -> bool {
+    let CodeInsn { insn: _, mode, section, truncated } = found;
     if block.insns == 0 {
         *block = Block { ip, section, mode, ..*block };
     } else if block.section != section || block.mode != mode || block.truncated {

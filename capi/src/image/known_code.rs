@@ -1,8 +1,8 @@
-//! A part of a mapped section, with its cached instruction shapes and routes to the next decision.
+//! A part of a mapped section, with its cached instruction shapes and its block cache.
 
 use super::{
+    block_cache::PackedEntry,
     shape::{LONGEST, Shape},
-    ways::WayWord,
 };
 use std::{
     ffi::c_int,
@@ -19,27 +19,33 @@ pub(crate) struct KnownCode {
     shapes: *const AtomicU16,
     /// How many addresses may have a shape: those with enough bytes after them for the longest instruction.
     shaped: u64,
-    ways: *const AtomicU32,
-    /// How many addresses may have a way.
-    with_way: u64,
+    entries: *const AtomicU32,
+    /// How many addresses may have an entry.
+    with_entry: u64,
 }
 
 impl KnownCode {
-    pub(crate) const NONE: Self =
-        Self { bytes: ptr::null(), len: 0, shapes: ptr::null(), shaped: 0, ways: ptr::null(), with_way: 0 };
+    pub(crate) const NONE: Self = Self {
+        bytes: ptr::null(),
+        len: 0,
+        shapes: ptr::null(),
+        shaped: 0,
+        entries: ptr::null(),
+        with_entry: 0,
+    };
 
     /// Makes it from the section's bytes and its two caches.
     ///
     /// # Safety
     /// The bytes and both caches live as long as this value.
-    pub(crate) unsafe fn new(bytes: &[u8], shapes: &[AtomicU16], ways: &[AtomicU32]) -> Self {
+    pub(crate) unsafe fn new(bytes: &[u8], shapes: &[AtomicU16], entries: &[AtomicU32]) -> Self {
         Self {
             bytes: bytes.as_ptr(),
             len: bytes.len() as u64,
             shapes: shapes.as_ptr(),
             shaped: bytes.len().min(shapes.len()).saturating_sub(LONGEST - 1) as u64,
-            ways: ways.as_ptr(),
-            with_way: bytes.len().min(ways.len()) as u64,
+            entries: entries.as_ptr(),
+            with_entry: bytes.len().min(entries.len()) as u64,
         }
     }
 
@@ -64,16 +70,16 @@ impl KnownCode {
         Some((shape, unsafe { &*bytes }))
     }
 
-    /// The way from an address.
+    /// The block cache's entry of an address.
     #[inline(always)]
-    pub(crate) fn way(&self, at: u64) -> WayWord {
-        if at >= self.with_way {
-            return WayWord(0);
+    pub(crate) fn entry(&self, at: u64) -> PackedEntry {
+        if at >= self.with_entry {
+            return PackedEntry(0);
         }
-        // SAFETY: there is a way for each address below `with_way`.
-        let place = unsafe { self.ways.add(at as usize) };
+        // SAFETY: there is an entry for each address below `with_entry`.
+        let place = unsafe { self.entries.add(at as usize) };
         // SAFETY: it lives as long as this value.
-        WayWord(unsafe { &*place }.load(Ordering::Relaxed))
+        PackedEntry(unsafe { &*place }.load(Ordering::Relaxed))
     }
 
     /// The bytes from an address on.
