@@ -2,7 +2,7 @@
 //!
 //! `xtask/mutations.toml` lists small mutations, each with the rule that it breaks and the tests that must fail. They
 //! are applied to copies of the tree, never to the tree itself: if there are many, first as many with one build as can
-//! be ([`together`]), then those that no test has noticed so, one at a time. Each test command first runs without a
+//! be ([`shared_build`]), then those that no test has noticed so, one at a time. Each test command first runs without a
 //! mutation, because a test that fails anyway notices nothing.
 
 mod changed;
