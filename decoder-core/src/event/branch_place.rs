@@ -24,8 +24,6 @@ pub(super) struct BranchPlace {
     target_at: usize,
     /// The place of the last TNT packet, or [`NOWHERE`].
     outcomes_at: usize,
-    /// The place of the TNT packet before that one, or [`NOWHERE`].
-    before_outcomes: usize,
 }
 
 /// Stands for a packet that has not come yet.
@@ -34,15 +32,7 @@ const NOWHERE: usize = usize::MAX;
 impl BranchPlace {
     #[inline(always)]
     pub(super) const fn new(at: usize, ip: u64) -> Self {
-        Self {
-            at,
-            packets: 0,
-            pads: 0,
-            ip,
-            target_at: NOWHERE,
-            outcomes_at: NOWHERE,
-            before_outcomes: NOWHERE,
-        }
+        Self { at, packets: 0, pads: 0, ip, target_at: NOWHERE, outcomes_at: NOWHERE }
     }
 
     /// Whether a branch was read. Right only as long as no timing packet was read.
@@ -62,7 +52,6 @@ impl BranchPlace {
     #[inline(always)]
     const fn outcomes<B: BranchSink>(&mut self) {
         if B::PLACES {
-            self.before_outcomes = self.outcomes_at;
             self.outcomes_at = self.at;
         }
     }
@@ -123,13 +112,10 @@ impl BranchPlace {
     pub(super) fn write_offsets(&self, base: u64, read: &mut ReadAhead) {
         let offset = |at: usize| base + at as u64;
         if self.outcomes_at != NOWHERE {
-            let before =
-                if self.before_outcomes == NOWHERE { read.outcomes_at } else { offset(self.before_outcomes) };
-            read.located = read.located.max(before);
             read.outcomes_at = offset(self.outcomes_at);
         }
         if self.target_at != NOWHERE {
-            read.located = read.located.max(offset(self.target_at));
+            read.target_at = offset(self.target_at);
         }
     }
 }

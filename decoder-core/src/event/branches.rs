@@ -51,8 +51,8 @@ pub(crate) struct ReadAhead {
     pub(crate) when: Stamp,
     /// The offset of the last TNT packet; of an earlier one if none was read.
     pub(crate) outcomes_at: u64,
-    /// The offset of the last TNT or TIP packet other than that one; of an earlier one if none was read.
-    pub(crate) located: u64,
+    /// The offset of the last TIP packet; of an earlier packet if none was read.
+    pub(crate) target_at: u64,
 }
 
 impl EventDecoder<'_> {

@@ -60,7 +60,7 @@ impl Walker<'_> {
     #[inline(always)]
     pub(crate) fn read_ahead<B: BranchSink>(&mut self, into: &mut B) {
         let mut read =
-            ReadAhead { when: self.at.when, outcomes_at: self.ahead.outcomes_at, located: self.at.located };
+            ReadAhead { when: self.at.when, outcomes_at: self.ahead.outcomes_at, target_at: self.at.located };
         if !self.ahead.tnt.is_empty() {
             into.long(self.ahead.tnt.left());
         }
@@ -68,7 +68,8 @@ impl Walker<'_> {
         if read.outcomes_at != self.ahead.outcomes_at || !self.ahead.tnt.is_empty() {
             self.ahead.tnt.use_up();
         }
-        (self.at.when, self.at.located, self.ahead.outcomes_at) = (read.when, read.located, read.outcomes_at);
+        (self.at.when, self.at.located, self.ahead.outcomes_at) =
+            (read.when, read.target_at, read.outcomes_at);
     }
 
     /// Returns to `start`.

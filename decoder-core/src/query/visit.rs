@@ -105,7 +105,7 @@ impl QueryDecoder<'_> {
                 self.tnt.len = 0;
             }
             if self.next.is_none() {
-                let mut read = ReadAhead { when: self.when, outcomes_at: 0, located: 0 };
+                let mut read = ReadAhead { when: self.when, outcomes_at: 0, target_at: 0 };
                 self.events.read_branches(&mut Passing(answers), &mut read);
                 self.when = read.when;
                 answers.reached(self.events.offset());

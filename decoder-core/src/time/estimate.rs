@@ -226,3 +226,39 @@ impl CycSums {
         self.cycles
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_without_a_cyc_change_nothing() {
+        // After an MTC that cannot be converted, the time is not `base` plus `fast_counter`.
+        let mut estimate = Estimate::default();
+        estimate.tsc(Tsc { tsc: 0x1000 });
+        estimate.tma(Tma { ctc: 0, fc: 0x20 }, &Clocks::UNKNOWN).expect("a TSC came before");
+        assert_eq!(estimate.mtc(Mtc { ctc: 1 }, &Clocks::UNKNOWN), Err(TimeError::UnknownRatio));
+        assert_eq!(estimate.time(), Ok(0x1000));
+        for ratio in [0, 0x100] {
+            assert_eq!(estimate.after_cycs(&estimate.cycs(ratio), CycSums::default()), estimate, "{ratio}");
+        }
+    }
+
+    #[test]
+    fn lost_cycs_are_counted_up_to_the_greatest_number() {
+        let lost = |before, packets| {
+            let estimate = Estimate { lost_cyc: before, ..Estimate::default() };
+            estimate.after_cycs(&estimate.cycs(0), CycSums { packets, ..CycSums::default() }).lost_cyc()
+        };
+        let most = u64::from(u32::MAX);
+        for (before, packets, expected) in [
+            (0, 1, 1),
+            (7, most - 7, u32::MAX),
+            (7, most - 6, u32::MAX),
+            (0, most + 2, u32::MAX),
+            (1, u64::MAX, u32::MAX),
+        ] {
+            assert_eq!(lost(before, packets), expected, "{before} and {packets}");
+        }
+    }
+}
