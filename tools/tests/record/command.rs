@@ -45,6 +45,9 @@ fn the_exit_status_is_the_programs_or_says_why_there_is_none() {
     for (arguments, status) in [
         (&["--", "true"][..], 0),
         (&["--limit", "1", "--", "sh", "-c", "exit 7"], 7),
+        // The first word that is no option is the program, and all after it is the program's.
+        (&["--limit", "1", "sh", "-c", "exit 7", "--no-such-option"], 7),
+        (&["--limit", "1", "sh", "--no-such-option"], 2),
         (&["--limit", "1", "--", "sh", "-c", "kill -TERM $$"], 128 + 15),
         (&["--limit", "1", "--", "sh", "-c", "kill -KILL $$"], 128 + 9),
         (&["--", "/no/such/program"], 127),

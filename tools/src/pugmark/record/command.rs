@@ -73,7 +73,7 @@ pub struct RecordCommand {
         value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
     /// The program and its arguments
-    #[arg(last = true, required_unless_present = "pid", value_name = "PROGRAM")]
+    #[arg(trailing_var_arg = true, required_unless_present = "pid", value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
