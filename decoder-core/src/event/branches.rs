@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::Error,
     last_ip::LastIp,
-    packet::{Input, Tnt, is_short_tnt},
+    packet::{Input, Tnt, is_short_tnt, may_be_ovf_by_skd007},
     time::CycSums,
 };
 
@@ -125,9 +125,8 @@ impl EventDecoder<'_> {
         read: &mut ReadAhead,
     ) {
         let trace = input.readable();
-        let long_cycs = !self.config().errata.skd007;
         let mut cycs = self.clock.cycs();
-        let mut plain = long_cycs && cycs.are_plain();
+        let mut plain = cycs.are_plain();
         // The sums of CYCs, and what they were at the last branch.
         let (mut sums, mut at_branch) = (CycSums::default(), CycSums::default());
         let mut branch = place.has_branch();
@@ -152,7 +151,7 @@ impl EventDecoder<'_> {
                 let Some((offset, packet)) = self.packets.next_plain() else { break };
                 let tracked = self.track_time(packet);
                 cycs = self.clock.cycs();
-                plain = long_cycs && cycs.are_plain();
+                plain = cycs.are_plain();
                 place.skip((self.packets.offset() - offset) as usize);
                 if let Err(kind) = tracked {
                     self.state = State::Failing(Error { offset, kind });
@@ -171,8 +170,10 @@ impl EventDecoder<'_> {
                 if first & 0b100 == 0 {
                     cycs.add(&mut sums, u64::from(first >> 3));
                     place.skip(1);
-                } else if let Some(&second) = trace.get(place.at + 1)
+                } else if let Some(&[second, third]) =
+                    input.bytes.get(place.at + 1..).and_then(<[u8]>::first_chunk)
                     && second & 1 == 0
+                    && !may_be_ovf_by_skd007(second, third)
                 {
                     cycs.add(&mut sums, u64::from(first >> 3) | u64::from(second >> 1) << 5);
                     place.skip(2);

@@ -39,7 +39,6 @@ pub struct Packets<'a> {
     failed: bool,
     /// Outside any block and without a fence: the fast parser may be used. It never returns an error.
     pub(super) plain: bool,
-    pub(super) sizes: &'static [u8; 256],
     context: Context,
     config: Config<'a>,
 }
@@ -54,10 +53,8 @@ impl<'a> Packets<'a> {
     /// A cursor at the first byte of the trace.
     #[must_use]
     pub fn with_config(trace: &'a [u8], config: Config<'a>) -> Self {
-        let sizes = if config.errata.skd007 { &fast::SIZES_SKD007 } else { &fast::SIZES };
         Self {
             input: Input::whole(trace),
-            sizes,
             at: 0,
             fence: usize::MAX,
             sync: None,
@@ -174,8 +171,8 @@ impl<'a> Packets<'a> {
     /// Continues in another part of the trace.
     pub(crate) fn resumed<'b>(self, input: Input<'b>, config: Config<'b>) -> Packets<'b> {
         let offset = self.offset();
-        let Self { fence, sync, failed, plain, sizes, context, .. } = self;
-        let mut packets = Packets { input, at: 0, fence, sync, failed, plain, sizes, context, config };
+        let Self { fence, sync, failed, plain, context, .. } = self;
+        let mut packets = Packets { input, at: 0, fence, sync, failed, plain, context, config };
         packets.at = packets.place_of(offset);
         packets
     }
@@ -193,7 +190,7 @@ impl Packets<'_> {
     pub(crate) fn next_plain(&mut self) -> Option<(u64, Packet)> {
         let window = self.plain_window()?;
         let tnt = fast::tnt(window[0]).map(|tnt| (tnt, 1));
-        let (packet, size) = tnt.or_else(|| fast::parse(window, self.sizes))?;
+        let (packet, size) = tnt.or_else(|| fast::parse(window))?;
         let offset = self.offset();
         self.at += size;
         Some((offset, packet))

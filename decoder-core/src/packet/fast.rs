@@ -7,7 +7,7 @@
 //! the IP's form (the variants of [`Ip`] have the same layout in memory), and short TNTs, which come in runs, have
 //! their own loop.
 
-use super::{Cyc, Ip, Mtc, Packet, Tnt, Tsc, ip};
+use super::{Cyc, Ip, Mtc, Packet, Tnt, Tsc, ip, timing::may_be_ovf_by_skd007};
 
 const LOW_48: u64 = (1 << 48) - 1;
 const LOW_56: u64 = (1 << 56) - 1;
@@ -20,11 +20,7 @@ const IP_SIZES: [u8; 8] = [1, 3, 5, 7, 7, 0, 9, 0];
 
 /// The sizes of packets, indexed by their first byte; 0 means the full parser. CYCs with more than two bytes are
 /// detected later, and left to the full parser.
-pub(super) static SIZES: [u8; 256] = sizes(true);
-/// The same with erratum SKD007, where a CYC with a second byte may be an OVF.
-pub(super) static SIZES_SKD007: [u8; 256] = sizes(false);
-
-const fn sizes(long_cycs: bool) -> [u8; 256] {
+static SIZES: [u8; 256] = {
     let mut sizes = [0; 256];
     let mut first = 0;
     while first < sizes.len() {
@@ -35,7 +31,7 @@ const fn sizes(long_cycs: bool) -> [u8; 256] {
             0x19 => 8,
             0x59 => 2,
             _ if byte & 0b111 == 0b011 => 1,
-            _ if byte & 0b111 == 0b111 => 2 * long_cycs as u8,
+            _ if byte & 0b111 == 0b111 => 2,
             _ => match (byte & 0x1f, byte >> 5) {
                 (ip::TIP | ip::FUP | ip::TIP_PGE | ip::TIP_PGD, form) => IP_SIZES[form as usize],
                 _ => 0,
@@ -44,7 +40,7 @@ const fn sizes(long_cycs: bool) -> [u8; 256] {
         first += 1;
     }
     sizes
-}
+};
 
 /// How many bytes [`parse`] needs: the size of its longest packet.
 pub(super) const WINDOW: usize = 9;
@@ -92,9 +88,9 @@ static OUTCOMES: [(u8, u8); 256] = {
 ///
 /// None of these packets opens a block, and only the CYC is affected by an erratum.
 #[inline(always)]
-pub(super) fn parse(window: &[u8; WINDOW], sizes: &[u8; 256]) -> Option<(Packet, usize)> {
+pub(super) fn parse(window: &[u8; WINDOW]) -> Option<(Packet, usize)> {
     let [first, a, b, c, d, e, f, g, h] = *window;
-    let size = sizes[usize::from(first)];
+    let size = SIZES[usize::from(first)];
     if size == 0 {
         return None;
     }
@@ -102,7 +98,7 @@ pub(super) fn parse(window: &[u8; WINDOW], sizes: &[u8; 256]) -> Option<(Packet,
     let packet = if first & 0b11 == 0b11 {
         // A second byte is about as likely as not, so a branch would often be mispredicted.
         let further = first >> 2 & 1;
-        if further & a & 1 != 0 {
+        if further & a & 1 != 0 || may_be_ovf_by_skd007(a, b) {
             return None;
         }
         let cycles = u64::from(first >> 3) | u64::from((a >> 1) * further) << 5;
@@ -173,7 +169,6 @@ mod tests {
         let mut random = random();
         let mut taken = 0;
         for skd007 in [false, true] {
-            let sizes = if skd007 { &SIZES_SKD007 } else { &SIZES };
             let config = Config { errata: Errata { skd007, ..Errata::NONE }, ..Config::new() };
             for round in 0..256 {
                 for first in 0..=255 {
@@ -186,7 +181,7 @@ mod tests {
                     }
                     window[0] = first;
                     let long = Packet::parse_with(&window, &config, Context::OUTSIDE);
-                    let short = tnt(first).map(|packet| (packet, 1)).or_else(|| parse(&window, sizes));
+                    let short = tnt(first).map(|packet| (packet, 1)).or_else(|| parse(&window));
                     let tip = target(&window).map(|(form, payload, size)| {
                         let mut last = LastIp::new();
                         last.update(Ip::Full(0x1122_3344_5566_7788));

@@ -63,6 +63,7 @@ pub use visit::{IpPacket, PacketSink};
 
 pub(crate) use fast::{is_short_tnt, target};
 pub(crate) use input::{Input, LONGEST, before_psb};
+pub(crate) use timing::may_be_ovf_by_skd007;
 
 use crate::error::ErrorKind;
 

@@ -91,7 +91,16 @@ pub(super) fn is_damaged_tma(bytes: &[u8]) -> bool {
 /// Whether an apparent CYC is an OVF that by erratum SKD007 follows a stray first byte: the OVF's first byte, `02`,
 /// looks like the CYC's second and last byte.
 pub(super) fn is_ovf_by_skd007(bytes: &[u8]) -> bool {
-    matches!(bytes, [cyc, 0x02, 0xf3, ..] if cyc & 0b111 == 0b111)
+    matches!(*bytes, [cyc, second, third, ..] if cyc & 0b111 == 0b111 && may_be_ovf_by_skd007(second, third))
+}
+
+/// Whether a CYC with a second byte may be such an OVF, by the two bytes after its first one.
+///
+/// The fast readers leave these CYCs to the full parser whether or not the processor has the erratum: without it they
+/// hardly ever come, because a CYC would have to follow a CYC.
+#[inline(always)]
+pub(crate) const fn may_be_ovf_by_skd007(second: u8, third: u8) -> bool {
+    second == 0x02 && third == 0xf3
 }
 
 /// Whether two CYCs, directly after each other, look like such an OVF.

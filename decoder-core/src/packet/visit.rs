@@ -27,7 +27,7 @@
 //! ```
 
 use super::last_ip::LastIp;
-use super::{Cyc, Ip, Mtc, Packet, Packets, Tnt, Tsc, fast, input::Input};
+use super::{Cyc, Ip, Mtc, Packet, Packets, Tnt, Tsc, fast, input::Input, may_be_ovf_by_skd007};
 use crate::{error::Error, lost::Lost};
 
 /// Which of the packets with an IP a packet is.
@@ -134,11 +134,10 @@ impl Packets<'_> {
     #[inline(always)]
     fn visit_frequent(&self, last_ip: &mut LastIp, sink: &mut impl PacketSink) -> usize {
         let Input { bytes, base, .. } = self.input;
-        let long_cycs = !self.config().errata.skd007;
         let mut last = *last_ip;
         let mut at = self.at;
         while let Some(window) = bytes.get(at..).and_then(|rest| rest.first_chunk::<{ fast::WINDOW }>()) {
-            let [first, second, ..] = *window;
+            let [first, second, third, ..] = *window;
             let offset = base + at as u64;
             if first & 1 == 0 {
                 let Some(Packet::TntShort(tnt)) = fast::tnt(first) else { break };
@@ -151,7 +150,7 @@ impl Packets<'_> {
             } else if first & 0b111 == 0b011 {
                 sink.cyc(offset, Cyc { cycles: u64::from(first >> 3) });
                 at += 1;
-            } else if first & 0b111 == 0b111 && second & 1 == 0 && long_cycs {
+            } else if first & 0b111 == 0b111 && second & 1 == 0 && !may_be_ovf_by_skd007(second, third) {
                 sink.cyc(offset, Cyc { cycles: u64::from(first >> 3) | u64::from(second >> 1) << 5 });
                 at += 2;
             } else if first == 0x59 {
