@@ -232,10 +232,10 @@ impl<'a> BlockDecoder<'a> {
 
     /// Whether a visit may walk through the graph from here.
     pub(crate) fn may_walk(&self) -> bool {
-        let Config { flags, errata, .. } = self.walker.config();
+        let flags = &self.walker.config().flags;
         self.block.insns == 0
             && self.failed.is_none()
-            && !(flags.end_on_call || flags.end_on_jump || flags.ticks || errata.bdm64)
+            && !(flags.end_on_call || flags.end_on_jump || flags.ticks)
             && self.walker.may_read_ahead()
     }
 

@@ -113,6 +113,8 @@ impl Walker<'_> {
     /// Notes that instructions were executed, and if `used` that they used the trace.
     pub(crate) fn has_walked(&mut self, used: bool) {
         self.at.psb = None;
+        // If what was executed last is no branch, a branch comes next in the trace, and no abort.
+        self.at.landed = self.config().errata.bdm64;
         if used {
             self.at.loops.anchor();
         }

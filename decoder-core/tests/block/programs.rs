@@ -4,6 +4,7 @@ use crate::compare::compare;
 use pugmark_decoder_core::{
     block::{Block, BlockDecoder, BlockItem},
     config::{Config as Reading, Flags},
+    errata::Errata,
     event::Event,
     graph::{ExecutionSink, Graph},
     hash::AddressHash,
@@ -52,7 +53,8 @@ fn random_programs_whole_and_damaged() {
             }
             let ticks = random.bool();
             let flags = Flags { ticks, statuses: random.bool(), ..Flags::NONE };
-            let sum = compare(&damaged, image, Reading { flags, ..Reading::new() })
+            let errata = Errata { bdm64: random.bool(), skd007: random.bool(), ..Errata::NONE };
+            let sum = compare(&damaged, image, Reading { flags, errata, ..Reading::new() })
                 .unwrap_or_else(|what| panic!("{topic:?} {seed}, damaged: {what}"));
             errors += sum.errors;
         }
@@ -104,7 +106,10 @@ fn a_visit_gives_the_same_blocks_of_millions_of_damaged_traces() {
                 let at = rng.usize(..trace.len());
                 trace[at] = if rng.bool() { rng.u8(..) } else { 1 << rng.u8(..8) ^ trace[at] };
             }
-            let (mut slow, mut fast) = (BlockDecoder::new(&trace, image), BlockDecoder::new(&trace, image));
+            let errata = Errata { bdm64: rng.bool(), skd007: rng.bool(), ..Errata::NONE };
+            let reading = Reading { errata, ..Reading::new() };
+            let mut slow = BlockDecoder::with_config(&trace, image, reading);
+            let mut fast = BlockDecoder::with_config(&trace, image, reading);
             while let Some(psb) = slow.resync() {
                 assert_eq!(fast.resync(), Some(psb), "{seed}");
                 let (mut expected, mut found) = (vec![], Items::default());

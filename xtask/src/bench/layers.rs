@@ -10,6 +10,7 @@ use pugmark_decoder_core::{
     Error,
     block::{Block, BlockDecoder},
     config::Config,
+    errata::{Cpu, Errata},
     event::{Event, EventDecoder},
     graph::{
         self, Graph, Straight, WORDS_PER_BLOCK,
@@ -26,6 +27,14 @@ use std::{hint::black_box, time::Duration};
 
 /// The memory of the graph of blocks, in 32-bit words.
 pub(super) const GRAPH_WORDS: usize = WORDS_PER_BLOCK << 16;
+
+/// What our decoder is told: the processor's errata, as `pugmark` tells it, because the ways around them cost time. The
+/// recordings are of the recorder's usual processor, a Skylake. The other decoders are told nothing.
+const CONFIG: Config<'static> = Config { errata: SKYLAKE, ..Config::new() };
+const SKYLAKE: Errata = match Errata::of(Cpu::intel(6, 94, 3)) {
+    Ok(errata) => errata,
+    Err(_) => panic!("a Skylake is in the table"),
+};
 
 /// A trace with its code, as each decoder wants it.
 pub(super) struct Setup<'a> {
@@ -251,7 +260,7 @@ impl packet::PacketSink for Held {
 
 /// Hands out every packet.
 fn packets(trace: &[u8]) -> TimedDecode {
-    let (mut packets, mut last_ip) = (Packets::new(trace), LastIp::new());
+    let (mut packets, mut last_ip) = (Packets::with_config(trace, CONFIG), LastIp::new());
     let mut held = Held(TimedDecode::default());
     while packets.sync_forward().is_some() {
         let _: Result<(), Error> = packets.visit(&mut last_ip, &mut held);
@@ -260,7 +269,7 @@ fn packets(trace: &[u8]) -> TimedDecode {
 }
 
 fn events(trace: &[u8]) -> TimedDecode {
-    let mut decoder = EventDecoder::new(trace);
+    let mut decoder = EventDecoder::with_config(trace, CONFIG);
     let mut decoded = TimedDecode::default();
     while decoder.sync_forward().is_some() {
         while let Ok(Some(event)) = &decoder.next() {
@@ -332,7 +341,7 @@ impl AnswerSink for Slices {
 }
 
 fn answers(trace: &[u8]) -> TimedDecode {
-    let (mut decoder, mut answers) = (QueryDecoder::new(trace), Summed::default());
+    let (mut decoder, mut answers) = (QueryDecoder::with_config(trace, CONFIG), Summed::default());
     while decoder.sync_forward().is_some() {
         let _: Result<(), Error> = decoder.visit(&mut answers);
     }
@@ -340,7 +349,7 @@ fn answers(trace: &[u8]) -> TimedDecode {
 }
 
 pub(super) fn query(trace: &[u8]) -> TimedDecode {
-    let (mut decoder, mut answers) = (QueryDecoder::new(trace), EachAnswer::default());
+    let (mut decoder, mut answers) = (QueryDecoder::with_config(trace, CONFIG), EachAnswer::default());
     while decoder.sync_forward().is_some() {
         let _: Result<(), Error> = decoder.visit(&mut answers);
     }
@@ -348,7 +357,7 @@ pub(super) fn query(trace: &[u8]) -> TimedDecode {
 }
 
 fn query_slices(trace: &[u8]) -> TimedDecode {
-    let (mut decoder, mut answers) = (QueryDecoder::new(trace), Slices::default());
+    let (mut decoder, mut answers) = (QueryDecoder::with_config(trace, CONFIG), Slices::default());
     while decoder.sync_forward().is_some() {
         let _: Result<(), Error> = decoder.visit(&mut answers);
     }
@@ -358,7 +367,7 @@ fn query_slices(trace: &[u8]) -> TimedDecode {
 /// The same as [`query`] from slices of `slice` bytes.
 pub(super) fn query_of_slices(trace: &[u8], slice: usize) -> TimedDecode {
     let (mut answers, mut kept) = (EachAnswer::default(), [0; KEPT]);
-    let mut stream = AnswerStream::new(Config::new(), &mut kept);
+    let mut stream = AnswerStream::new(CONFIG, &mut kept);
     for slice in trace.chunks(slice) {
         stream.decode(slice, &mut answers);
     }
@@ -421,7 +430,7 @@ pub(super) fn blocks_of_slices(
     slice: usize,
 ) -> TimedDecode {
     let (mut blocks, mut kept) = (Blocks::default(), [0; KEPT]);
-    let mut stream = BlockStream::new(image, Config::new(), &mut kept);
+    let mut stream = BlockStream::new(image, CONFIG, &mut kept);
     for slice in trace.chunks(slice) {
         stream.decode(slice, graph, &mut blocks);
     }
@@ -436,7 +445,7 @@ fn edges(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>, map: &mut [u8; E
 }
 
 fn visit(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>, sink: &mut impl graph::ExecutionSink) {
-    let mut decoder = BlockDecoder::new(trace, image);
+    let mut decoder = BlockDecoder::with_config(trace, image, CONFIG);
     while decoder.resync().is_some() {
         let _: Result<(), Error> = decoder.visit(graph, sink);
     }
