@@ -20,7 +20,9 @@ const IP_SIZES: [u8; 8] = [1, 3, 5, 7, 7, 0, 9, 0];
 
 /// The sizes of packets, indexed by their first byte; 0 means the full parser. CYCs with more than two bytes are
 /// detected later, and left to the full parser.
-static SIZES: [u8; 256] = {
+static SIZES: [u8; 256] = sizes();
+
+const fn sizes() -> [u8; 256] {
     let mut sizes = [0; 256];
     let mut first = 0;
     while first < sizes.len() {
@@ -40,7 +42,7 @@ static SIZES: [u8; 256] = {
         first += 1;
     }
     sizes
-};
+}
 
 /// How many bytes [`parse`] needs: the size of its longest packet.
 pub(super) const WINDOW: usize = 9;
