@@ -356,6 +356,11 @@ mod tests {
         assert_eq!((options.limit, options.aslr, options.ret_compression), (Some(5), false, true));
         assert_eq!(options.ranges, ["main".parse().expect("a range")]);
         assert_eq!(options.program, ["ls", "--aslr"]);
+        let options = RecordCli::parse_from("record --tsc ls --aslr".split(' ')).command.options();
+        assert_eq!(
+            (options.tsc, options.aslr, options.program),
+            (true, false, vec!["ls".into(), "--aslr".into()])
+        );
         let words = "record --start work --stop count:5 -p 7";
         let options = RecordCli::parse_from(words.split(' ')).command.options();
         assert_eq!((options.start, options.stop), ("work".parse().ok(), Some(Trigger::Count(5))));
@@ -368,7 +373,7 @@ mod tests {
             "record --",
             "record --profile 8086 -- ls",
             "record --mtc=16 -- ls",
-            "record ls",
+            "record --aslt ls",
         ] {
             assert!(RecordCli::try_parse_from(refused.split(' ')).is_err(), "{refused}");
         }
