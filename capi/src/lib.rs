@@ -8,13 +8,13 @@
 //!
 //! ```text
 //!  C program, linked with libipt.so.2
-//!     │            │           │             │                         │             │
+//!     |            |           |             |                         |             |
 //!  pt_enc_*     pt_pkt_*    pt_qry_*      pt_insn_*, pt_blk_*       pt_image_*    pt_iscache_*
-//!     ▼            ▼           ▼             ▼                         ▼             ▼
-//!  encoder      packets ◀─── query ◀─────── flow ───────────────────▶ image ──────▶ section cache
-//!     │            │           │           which events belong       code by       parts of files, mapped
-//!     │            │           │           to which instruction      address       and shared by images, with
-//!     ▼            ▼           ▼                                                   what is known of their code
+//!     v            v           v             v                         v             v
+//!  encoder      packets <--- query <------- flow -------------------> image ------> section cache
+//!     |            |           |           which events belong       code by       parts of files, mapped
+//!     |            |           |           to which instruction      address       and shared by images, with
+//!     v            v           v                                                   what is known of their code
 //!  pugmark_decoder_core: packets from and to bytes, errata, time
 //! ```
 //!

@@ -11,20 +11,20 @@
 //!
 //! ```text
 //!            events/*.tsv, the tables as data; build/ compiles them in
-//!                                   │
+//!                                   |
 //!                                 table         an event: its name, number, unit masks and text
-//!                                   │
+//!                                   |
 //!                                 family        the processors with one table: modifiers, number of counters
-//!                 ┌─────────────────┴────────────────┐
+//!                 +-----------------+----------------+
 //!                pmu       by libpfm4's names       cpu        by libpfm3's revisions
-//!                 │                                  │
-//!  "EVENT:MASK:u"─┤                    "EVENT:MASK" ─┤
-//!                 ▼                                  ▼
+//!                 |                                  |
+//!  "EVENT:MASK:u"-+                    "EVENT:MASK" -+
+//!                 v                                  v
 //!               encode                            dispatch     find: what the strings select
-//!                 │ attribute: masks, modifiers      │         assign: a counter for each event
-//!                 │ choice: the masks together       │         ibs: the units of IBS
-//!                 ├─────────▶ event_select ◀─────────┤
-//!                 ▼         the register's bits      ▼
+//!                 | attribute: masks, modifiers      |         assign: a counter for each event
+//!                 | choice: the masks together       |         ibs: the units of IBS
+//!                 +---------> event_select <---------+
+//!                 v         the register's bits      v
 //!             Encoding                            Dispatch     registers to write (PMCs) and to read (PMDs)
 //! ```
 //!

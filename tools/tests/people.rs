@@ -450,8 +450,8 @@ fn threads_that_hand_over_without_the_system_keep_their_order_in_time() {
     assert_eq!(entered.len(), 200, "{calls}");
     entered.sort_by(|a, b| a.0.total_cmp(&b.0));
     let out_of_turn = entered.windows(2).filter(|pair| pair[0].1 == pair[1].1).count();
-    // A thread can see that it is its turn between the other one's last look at the clock and its hand-over: 15 times on
-    // a busy machine. Without an order it would be a hundred.
+    // A thread can see that it is its turn between the other one's last look at the clock and its hand-over: 15 times
+    // on a busy machine. Without an order it would be a hundred.
     assert!(out_of_turn <= 40, "{out_of_turn}: {entered:?}");
 }
 

@@ -113,7 +113,8 @@ impl Walker<'_> {
     /// Notes that instructions were executed, and if `used` that they used the trace.
     pub(crate) fn has_walked(&mut self, used: bool) {
         self.at.psb = None;
-        // If what was executed last is no branch, a branch comes next in the trace, and no abort.
+        // As after a branch: `jump_by_bdm64` looks whether an abort comes next. Where a walk ends after other code, it
+        // finds a branch there and does nothing.
         self.at.landed = self.config().errata.bdm64;
         if used {
             self.at.loops.anchor();

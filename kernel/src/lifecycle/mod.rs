@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!               start                          stop
-//!   Unit, off ─────────▶ Running ──────────────────────▶ what was recorded, with the Unit
-//!       ▲                  │  ▲                   │
-//!       │ NotStarted::Off  │  │ StopFailed        │ dropped: halted first, and where that fails
-//!       └──────────────────┘  └───────────────────┘ the memory stays with the processor
+//!   Unit, off ---------> Running ----------------------> what was recorded, with the Unit
+//!       ^                  |  ^                   |
+//!       | NotStarted::Off  |  | StopFailed        | dropped: halted first, and where that fails
+//!       +------------------+  +-------------------+ the memory stays with the processor
 //! ```
 //!
 //! A unit is a value that is off. Its session, a [`Recording`], is the unit together with the memory that it records

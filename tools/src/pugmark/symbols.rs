@@ -15,7 +15,7 @@ pub(super) use functions::functions;
 use kernel::KernelSymbol;
 use lines::DEBUG_FILES;
 pub(super) use lines::{SourceLine, SourceLines, SourcePlace};
-use object::{Object, ObjectSegment, SegmentFlags, elf::PF_X};
+use object::{Import, Object, ObjectSegment, SegmentFlags, elf::PF_X};
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -224,7 +224,7 @@ impl TracedSymbols {
             .into_iter()
             .flatten()
             .flatten()
-            .filter_map(|import| String::from_utf8(import.library().to_vec()).ok())
+            .filter_map(|import| String::from_utf8(Import::library(&import).to_vec()).ok())
             .filter(|name| !name.is_empty())
             .collect();
         // An import need not name its library.
