@@ -17,25 +17,25 @@
 //!
 //! ```text
 //!            the caller, which executes the code and has the memory
-//!              │ write_msr(number, value, the WRMSR)                          ▲ take_interrupt: a PMI
-//!              │ retire(instruction), deliver(interrupt or exception)         │ take_page_fault: of the DS area
-//!              ▼                                                              │
-//!  Processor (processor.rs, implemented by intel/processor.rs)                │
-//!              │ a WRMSR: to the unit that owns the MSR, which checks the     │
-//!              │ value or returns #GP; if it does not fault, it retires       │
-//!              │ an instruction: decoded by branch, compared with predictor,  │
-//!              │ its branch described by intel/taken_branch                   │
-//!              ▼                                                              │
-//!  TracingUnit (intel/unit.rs), in this order, each if it is on               │
-//!    pt                 Processor Trace; its rules for WRMSR: pt/msr_rules    │
-//!    │  packetizer      the packets of the step, into the internal buffer     │
-//!    │  output          topa or single_range ────────────────▶ memory         │
-//!    │                  a region is full ──────────────────▶ perfmon ─────────┤
-//!    lbr                the last branches, in registers, read by read_msr     │
-//!    perfmon/counters   counts; on an overflow ────────────▶ perfmon ─────────┤
-//!    │  pebs            a sample ─▶ ds ─▶ memory, or to pt; full ─▶ perfmon ──┤
-//!    perfmon/fixed      counts; on an overflow ────────────▶ perfmon ─────────┤
-//!    bts                a record of a branch ─▶ ds ─▶ memory; full ─▶ perfmon ┘
+//!              | write_msr(number, value, the WRMSR)                          ^ take_interrupt: a PMI
+//!              | retire(instruction), deliver(interrupt or exception)         | take_page_fault: of the DS area
+//!              v                                                              |
+//!  Processor (processor.rs, implemented by intel/processor.rs)                |
+//!              | a WRMSR: to the unit that owns the MSR, which checks the     |
+//!              | value or returns #GP; if it does not fault, it retires       |
+//!              | an instruction: decoded by branch, compared with predictor,  |
+//!              | its branch described by intel/taken_branch                   |
+//!              v                                                              |
+//!  TracingUnit (intel/unit.rs), in this order, each if it is on               |
+//!    pt                 Processor Trace; its rules for WRMSR: pt/msr_rules    |
+//!    |  packetizer      the packets of the step, into the internal buffer     |
+//!    |  output          topa or single_range ----------------> memory         |
+//!    |                  a region is full ------------------> perfmon ---------+
+//!    lbr                the last branches, in registers, read by read_msr     |
+//!    perfmon/counters   counts; on an overflow ------------> perfmon ---------+
+//!    |  pebs            a sample -> ds -> memory, or to pt; full -> perfmon --+
+//!    perfmon/fixed      counts; on an overflow ------------> perfmon ---------+
+//!    bts                a record of a branch -> ds -> memory; full -> perfmon +
 //! ```
 //!
 //! `intel/ds` has the save area that IA32_DS_AREA points to, and reaches it by linear addresses
