@@ -15,7 +15,7 @@ pub(super) use functions::functions;
 use kernel::KernelSymbol;
 use lines::DEBUG_FILES;
 pub(super) use lines::{SourceLine, SourceLines, SourcePlace};
-use object::{Import, Object, ObjectSegment, SegmentFlags, elf::PF_X};
+use object::{Object, ObjectSegment, SegmentFlags, elf::PF_X};
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -219,16 +219,10 @@ impl TracedSymbols {
             self.objects.insert(from, (path.display().to_string(), place.end));
             self.add_functions(&file, moved, &place, Path::new("/"));
         }
-        let mut needed: BTreeSet<String> = file
-            .imports()
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter_map(|import| String::from_utf8(Import::library(&import).to_vec()).ok())
-            .filter(|name| !name.is_empty())
+        let needed: BTreeSet<String> = file
+            .import_libraries()?
+            .filter_map(|library| String::from_utf8(library.ok()?.name().to_vec()).ok())
             .collect();
-        // An import need not name its library.
-        needed.insert("libc.so.6".into());
         let place =
             |name: &String| LIBRARIES.iter().map(|dir| Path::new(dir).join(name)).find(|file| file.exists());
         Ok(needed.iter().filter_map(place).collect())
