@@ -219,10 +219,10 @@ impl TracedSymbols {
             self.objects.insert(from, (path.display().to_string(), place.end));
             self.add_functions(&file, moved, &place, Path::new("/"));
         }
-        let needed: BTreeSet<String> = file
-            .import_libraries()?
-            .filter_map(|library| String::from_utf8(library.ok()?.name().to_vec()).ok())
-            .collect();
+        // Its functions are of use without them, too.
+        let libraries = file.import_libraries().into_iter().flatten();
+        let needed: BTreeSet<String> =
+            libraries.filter_map(|library| String::from_utf8(library.ok()?.name().to_vec()).ok()).collect();
         let place =
             |name: &String| LIBRARIES.iter().map(|dir| Path::new(dir).join(name)).find(|file| file.exists());
         Ok(needed.iter().filter_map(place).collect())
