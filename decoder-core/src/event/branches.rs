@@ -79,14 +79,23 @@ impl EventDecoder<'_> {
     }
 
     /// Reads branches and timing packets up to a packet of another kind, or until `into` is full. `read` has the last
-    /// branches that were read before this call, and afterwards those of this call.
+    /// branches that were read before this call, and afterwards those of this call. If there are only branches, no
+    /// packet is read that begins at the offset `until` or after it.
     #[inline(always)]
-    pub(crate) fn read_branches<B: BranchSink>(&mut self, into: &mut B, read: &mut ReadAhead) {
+    pub(crate) fn read_branches<B: BranchSink>(
+        &mut self,
+        into: &mut B,
+        read: &mut ReadAhead,
+        until: Option<u64>,
+    ) {
         if !self.has_nothing_open() || self.packets.peek_plain().is_none() {
             return;
         }
         let input @ Input { base, .. } = self.packets.input();
-        let trace = input.readable();
+        let mut trace = input.readable();
+        if let Some(until) = until {
+            trace = trace.get(..until.saturating_sub(base) as usize).unwrap_or(trace);
+        }
         let mut place = BranchPlace::new((self.packets.offset() - base) as usize, self.last_ip.base());
         // Up to the first timing packet, the time stays as it is.
         while !into.is_full()
@@ -188,7 +197,7 @@ impl EventDecoder<'_> {
 
     /// Whether no event waits or is queued, so that the next packet alone decides what comes next.
     #[inline(always)]
-    fn has_nothing_open(&self) -> bool {
+    pub(super) fn has_nothing_open(&self) -> bool {
         matches!(self.state, State::Synced)
             && self.tracing
             && self.waiting.is_empty()

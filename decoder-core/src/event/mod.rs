@@ -40,6 +40,7 @@ mod kinds;
 mod mode;
 mod order;
 mod overflow;
+mod packet_place;
 mod power;
 mod psb;
 mod ready;
@@ -55,6 +56,7 @@ pub use text::Text;
 
 pub(crate) use branches::{BranchSink, Mark, ReadAhead};
 pub(crate) use kinds::{is_aside, is_state};
+pub(crate) use packet_place::PacketPlace;
 
 use crate::{
     mode::ExecMode,

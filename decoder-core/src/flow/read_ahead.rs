@@ -7,7 +7,7 @@ use super::{
     walker::Walker,
 };
 use crate::{
-    event::{BranchSink, Event, EventKind, Mark, ReadAhead, Stamp},
+    event::{BranchSink, Event, EventKind, Mark, PacketPlace, ReadAhead, Stamp},
     ret_stack::ReturnStack,
 };
 
@@ -21,7 +21,7 @@ pub(crate) struct Start {
     when: Stamp,
 }
 
-impl Walker<'_> {
+impl<'a> Walker<'a> {
     /// Whether branches may come next, and the walk may go on at an instruction without an event before it.
     pub(crate) fn may_read_ahead(&self) -> bool {
         self.at.executed.is_none()
@@ -56,15 +56,32 @@ impl Walker<'_> {
         }
     }
 
-    /// Reads branches ahead, as if all of them were used.
+    /// The bytes at hand and the place of the next packet there, if no outcome and no event is left of those before it.
+    pub(crate) fn whole_packets(&self) -> Option<(&'a [u8], PacketPlace)> {
+        if !self.ahead.tnt.is_empty() {
+            return None;
+        }
+        self.events.whole_packets(self.ahead.outcomes_at, self.at.located)
+    }
+
+    /// Goes to a place up to which only TNT and TIP packets came, as if all of them were used.
+    pub(crate) fn go_to(&mut self, place: &PacketPlace) {
+        self.at.when = self.events.go_to(place);
+        if place.outcomes_at != self.ahead.outcomes_at {
+            self.ahead.tnt.use_up();
+        }
+        (self.at.located, self.ahead.outcomes_at) = (place.target_at, place.outcomes_at);
+    }
+
+    /// Reads branches ahead, as if all of them were used; of branches alone only those before the offset `until`.
     #[inline(always)]
-    pub(crate) fn read_ahead<B: BranchSink>(&mut self, into: &mut B) {
+    pub(crate) fn read_ahead<B: BranchSink>(&mut self, into: &mut B, until: Option<u64>) {
         let mut read =
             ReadAhead { when: self.at.when, outcomes_at: self.ahead.outcomes_at, target_at: self.at.located };
         if !self.ahead.tnt.is_empty() {
             into.long(self.ahead.tnt.left());
         }
-        self.events.read_branches(into, &mut read);
+        self.events.read_branches(into, &mut read, until);
         if read.outcomes_at != self.ahead.outcomes_at || !self.ahead.tnt.is_empty() {
             self.ahead.tnt.use_up();
         }

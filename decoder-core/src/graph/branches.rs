@@ -115,6 +115,11 @@ impl BranchesAhead {
         }
     }
 
+    /// The place after all branches.
+    pub(super) const fn end(&self) -> BranchCursor {
+        self.end
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.end == BranchCursor::default()
     }

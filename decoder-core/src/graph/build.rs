@@ -229,7 +229,7 @@ impl Graph<'_> {
 mod tests {
     use super::*;
     use crate::{
-        graph::{node::whole, store::WORDS_PER_BLOCK},
+        graph::{node::whole, sink::NoSink},
         image::{AddressSpace, Asid, Section},
         mode::ExecMode,
     };
@@ -258,7 +258,7 @@ mod tests {
         let mut code = Code::new(Image::new(&sections), context);
         let mut memory = vec![0; words];
         let mut graph = Graph::new(&mut memory);
-        graph.enter(context);
+        graph.enter(context, &mut NoSink);
         if others {
             let _ = graph.at(&mut code, base - 1);
         }
@@ -350,8 +350,8 @@ mod tests {
 
     #[test]
     fn a_block_is_as_large_as_there_is_room() {
-        // Four blocks and ten segments, after the index.
-        let words = 4 * WORDS_PER_BLOCK;
+        // Four blocks and ten segments, after the eight words of the index.
+        let words = 8 + 4 * 16 + 10 * 4;
         let room = |code: &[u8], others| block(&[&[code, &[0xc3]].concat()], words, others).map(|_| ());
         // The return takes a segment, and each call a segment and a return address. The other block has one segment.
         for (insn, fits) in [(&JUMP[..], 8), (&[0xe8, 1, 0, 0, 0, 0xf4], 4)] {

@@ -26,6 +26,14 @@ pub(super) struct Top {
     len: usize,
 }
 
+impl Top {
+    /// Whether that many calls are there, and there is room for some more.
+    #[inline(always)]
+    pub(super) const fn has_room(self, calls: usize, more: usize) -> bool {
+        calls <= self.len && self.len + more <= DEPTH
+    }
+}
+
 impl GraphCalls {
     pub(super) const fn new(stack: ReturnStack) -> Self {
         Self { stack, blocks: [0; DEPTH] }
@@ -83,6 +91,32 @@ impl GraphCalls {
         top.at = top.at.wrapping_sub(1);
         let blocks = self.blocks[top.at % DEPTH];
         Some((blocks as u32, (blocks >> 32) as u32))
+    }
+
+    /// 0 if the calls below the first `below` return to these blocks; 0 among them stands for any.
+    #[inline(always)]
+    pub(super) fn differ(&self, top: Top, below: usize, sites: [u32; 2]) -> u32 {
+        let differ = |number: usize, site: u32| {
+            let there = self.blocks[top.at.wrapping_sub(below + number + 1) % DEPTH] as u32;
+            // Without a branch, which would often be mispredicted: all bits, or none for a 0.
+            (there ^ site) & ((site | site.wrapping_neg()).cast_signed() >> 31).cast_unsigned()
+        };
+        differ(0, sites[0]) | differ(1, sites[1])
+    }
+
+    /// Removes `popped` calls, and adds the first `pushed` of those that return to these blocks. There must be as many
+    /// to remove, and room for all four.
+    #[inline(always)]
+    pub(super) fn replace(&mut self, top: &mut Top, popped: usize, pushed: usize, sites: [u32; 4]) {
+        let at = top.at.wrapping_sub(popped);
+        let mut set = |number: usize| self.blocks[at.wrapping_add(number) % DEPTH] = sites[number].into();
+        set(0);
+        set(1);
+        if pushed > 2 {
+            set(2);
+            set(3);
+        }
+        *top = Top { at: at.wrapping_add(pushed), len: top.len + pushed - popped };
     }
 
     /// The return address of the call that was removed last, if no block was known.

@@ -60,12 +60,22 @@ impl<'m, const SATURATES: bool> EdgeMap<'m, SATURATES> {
 
 impl<const SATURATES: bool> ExecutionSink for EdgeMap<'_, SATURATES> {
     const EDGES: bool = true;
+    const COUNTS: bool = true;
 
     #[inline(always)]
     fn edge(&mut self, edge: u16) {
+        self.edges(edge, 1);
+    }
+
+    #[inline(always)]
+    fn edges(&mut self, edge: u16, times: u32) {
         let count = &mut self.counts[usize::from(edge)];
-        *count = if SATURATES { count.saturating_add(1) } else { count.wrapping_add(1) };
-        self.taken += 1;
+        *count = if SATURATES {
+            count.saturating_add(times.min(255) as u8)
+        } else {
+            count.wrapping_add(times as u8)
+        };
+        self.taken += u64::from(times);
     }
 
     fn event(&mut self, _: &Event) {}

@@ -51,6 +51,7 @@ mod context;
 pub mod edges;
 mod fill;
 mod node;
+mod repeat;
 mod sink;
 mod store;
 mod visit;

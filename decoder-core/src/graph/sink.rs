@@ -12,6 +12,10 @@ pub trait ExecutionSink {
     const BLOCKS: bool = false;
     /// Whether [`edge`](Self::edge) is called.
     const EDGES: bool = false;
+    /// Whether edges may come later, in any order, and several at once by [`edges`](Self::edges): all have come when the
+    /// visit ends. Where the trace repeats itself, it is only counted then, so loops are decoded several times as fast.
+    /// It has no effect on a sink that takes instructions or blocks, or fills.
+    const COUNTS: bool = false;
     /// Whether [`is_full`](Self::is_full) is asked before each item.
     const FILLS: bool = false;
 
@@ -31,6 +35,14 @@ pub trait ExecutionSink {
     #[inline(always)]
     fn edge(&mut self, edge: u16) {
         let _ = edge;
+    }
+
+    /// Blocks were executed, `times` of them over the same edge. Called only if [`COUNTS`](Self::COUNTS) is set.
+    #[inline(always)]
+    fn edges(&mut self, edge: u16, times: u32) {
+        for _ in 0..times {
+            self.edge(edge);
+        }
     }
 
     /// Something else happened.
@@ -109,6 +121,15 @@ impl Iterator for Straight {
         }
         folded
     }
+}
+
+/// Takes nothing.
+#[cfg(test)]
+pub(super) struct NoSink;
+
+#[cfg(test)]
+impl ExecutionSink for NoSink {
+    fn event(&mut self, _: &Event) {}
 }
 
 #[cfg(test)]

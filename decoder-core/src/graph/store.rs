@@ -1,13 +1,19 @@
 //! The blocks in the caller's memory, and how one is found by its address.
 
 use super::{
+    ExecutionSink,
     context::{CodeContext, CodeContexts},
     node::{BLOCK_WORDS, BlockEnd, Body, NO_PAIR, Node, NodeMut, Words, halves, pair_word, whole},
+    repeat::{REPEAT_WORDS_PER_BLOCK, Repeats},
 };
 use crate::image::Image;
 
-/// How many 32-bit words of memory a block takes, with its part of the index and two segments.
-pub const WORDS_PER_BLOCK: usize = 28;
+/// How many 32-bit words of memory a block takes, with its part of the index, two segments, and its part of what is
+/// remembered of traces that repeat themselves.
+pub const WORDS_PER_BLOCK: usize = REST_OF_BLOCK + 2 + REPEAT_WORDS_PER_BLOCK;
+
+/// How many of them are its own, and not in the index or in a repeat.
+const REST_OF_BLOCK: usize = 26;
 
 /// For how many blocks there is a place for a target that was looked up.
 const TARGETS_FOR: usize = 64;
@@ -32,7 +38,7 @@ pub(super) type Segment = [u32; 4];
 ///
 /// let mut memory = [0; 1024 * WORDS_PER_BLOCK];
 /// let graph = Graph::new(&mut memory);
-/// assert_eq!(graph.statistics().room, 1020);
+/// assert_eq!(graph.statistics().room, 1024);
 /// ```
 #[derive(Debug)]
 pub struct Graph<'m> {
@@ -48,6 +54,7 @@ pub struct Graph<'m> {
     /// and the high half of the address, the block, and the context. Without a block a place is free.
     targets: &'m mut [[u32; 4]],
     target_shift: u32,
+    pub(super) repeats: Repeats<'m>,
     /// The number of the next block; block 0 stands for none.
     pub(super) used: usize,
     pub(super) used_segments: usize,
@@ -70,6 +77,8 @@ pub struct Statistics {
     pub flushes: u64,
     /// How many blocks were decoded.
     pub built: u64,
+    /// How often a part of the trace was known and only counted; see [`ExecutionSink::COUNTS`].
+    pub repeated: u64,
 }
 
 /// A place in the index.
@@ -86,8 +95,10 @@ impl<'m> Graph<'m> {
         let targets = if fits < TARGETS_FOR { 0 } else { (fits / TARGETS_FOR).next_power_of_two().max(2) };
         let (targets, memory) = memory.split_at_mut(4 * targets);
         let targets = targets.as_chunks_mut().0;
-        // The numbers of blocks are below NO_PAIR.
-        let room = (memory.len() / (WORDS_PER_BLOCK - 2)).min(NO_PAIR as usize / BLOCK_WORDS);
+        let (repeats, memory) = Repeats::new(memory, fits);
+        // The numbers of blocks are below NO_PAIR. Half of the index is free.
+        let room =
+            (memory.len() / REST_OF_BLOCK).min(index.len() / 2 + 1).min(NO_PAIR as usize / BLOCK_WORDS);
         let (nodes, memory) = memory.split_at_mut(BLOCK_WORDS * room);
         let (bodies, segments) = memory.split_at_mut(BLOCK_WORDS * room);
         let mut graph = Self {
@@ -98,6 +109,7 @@ impl<'m> Graph<'m> {
             index,
             target_shift: 64 - targets.len().checked_ilog2().unwrap_or(1),
             targets,
+            repeats,
             used: BLOCK_WORDS,
             used_segments: 0,
             contexts: CodeContexts::NONE,
@@ -119,6 +131,7 @@ impl<'m> Graph<'m> {
     fn clear(&mut self) {
         self.index.fill(0);
         self.targets.fill([0; 4]);
+        self.repeats.clear();
         (self.used, self.used_segments) = (BLOCK_WORDS, 0);
         // Block 0 stands for none, and leads nowhere.
         for words in [&mut *self.nodes, &mut *self.bodies] {
@@ -129,7 +142,8 @@ impl<'m> Graph<'m> {
     /// What the graph holds and has done.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        Statistics { blocks: self.used / BLOCK_WORDS - 1, ..self.statistics }
+        let (blocks, repeated) = (self.used / BLOCK_WORDS - 1, self.repeats.repeated());
+        Statistics { blocks, repeated, ..self.statistics }
     }
 
     /// Turns to the code of `image`, which `key` tells from others.
@@ -141,18 +155,19 @@ impl<'m> Graph<'m> {
         }
     }
 
-    /// Turns to a context.
-    pub(super) fn enter(&mut self, context: CodeContext) {
+    /// Turns to a context. If that takes room, `sink` is told first what was counted.
+    pub(super) fn enter(&mut self, context: CodeContext, sink: &mut impl ExecutionSink) {
         self.context = self.contexts.number_of(context).unwrap_or_else(|| {
-            self.flush();
+            self.flush(sink);
             self.contexts.clear();
             self.contexts.number_of(context).unwrap_or(0)
         });
     }
 
-    /// Forgets all blocks to make room.
+    /// Forgets all blocks to make room. `sink` is told first what was counted.
     #[cold]
-    pub(super) fn flush(&mut self) {
+    pub(super) fn flush(&mut self, sink: &mut impl ExecutionSink) {
+        self.repeats.tell(|edge, times| sink.edges(edge, times));
         self.clear();
         self.statistics.flushes += 1;
     }
@@ -306,7 +321,7 @@ impl<'g> View<'g> {
 mod tests {
     use super::*;
 
-    use crate::{image::Asid, mode::ExecMode};
+    use crate::{graph::sink::NoSink, image::Asid, mode::ExecMode};
 
     extern crate std;
     use std::vec;
@@ -316,15 +331,16 @@ mod tests {
         for words in 0..5_000 {
             let mut memory = vec![u32::MAX; words];
             let graph = Graph::new(&mut memory);
-            let Graph { nodes, bodies, segments, index, targets, .. } = &graph;
+            let Graph { nodes, bodies, segments, index, targets, repeats, .. } = &graph;
             let room = nodes.len() / BLOCK_WORDS;
             let what = std::format!("{words} words, {room} blocks");
             assert_eq!((nodes.len(), bodies.len()), (BLOCK_WORDS * room, BLOCK_WORDS * room), "{what}");
             assert_eq!(graph.statistics(), Statistics { room: room.saturating_sub(1), ..Default::default() });
-            // No more than a segment's words, and those that a block too few could have had, are left over.
-            let rest = 4 * (segments.len() + targets.len());
+            // No more than a segment's words, and those before the first line of the processor's cache, are left over.
+            let rest = 4 * (segments.len() + targets.len()) + repeats.words();
+            let before = if repeats.words() > 0 { 15 } else { 0 };
             let taken = index.len() + nodes.len() + bodies.len() + rest;
-            assert!(taken <= words && words - taken < 4, "{what}: {taken}");
+            assert!(taken <= words && words - taken < 4 + before, "{what}: {taken}");
             if index.is_empty() {
                 assert!(words < 2 * WORDS_PER_BLOCK, "{what}");
                 continue;
@@ -338,7 +354,10 @@ mod tests {
             assert_eq!(1 << (64 - graph.shift), index.len(), "{what}");
             assert!(segments.len() >= 2 * room, "{what}: {}", segments.len());
             // There is no room for one more block with its two segments.
-            assert!(index.len() + 4 * targets.len() + (room + 1) * (WORDS_PER_BLOCK - 2) > words, "{what}");
+            let one_more =
+                index.len() + 4 * targets.len() + repeats.words() + before + (room + 1) * REST_OF_BLOCK;
+            assert!(one_more > words || room == index.len() / 2 + 1, "{what}");
+            assert!(2 * room >= words / WORDS_PER_BLOCK, "{what}");
             assert!(index.iter().all(|place| *place == 0), "{what}");
             assert_eq!((words_of(nodes, 0), words_of(bodies, 0)), (Some(&[0; 8]), Some(&[0; 8])), "{what}");
         }
@@ -361,9 +380,15 @@ mod tests {
             let place = graph.find(1).expect_err("it was not added");
             assert_eq!(graph.add(place, 1), None);
             let built = (round + 1) * room as u64;
-            assert_eq!(graph.statistics(), Statistics { blocks: room, room, flushes: round, built });
-            graph.flush();
-            assert_eq!(graph.statistics(), Statistics { blocks: 0, room, flushes: round + 1, built });
+            assert_eq!(
+                graph.statistics(),
+                Statistics { blocks: room, room, flushes: round, built, repeated: 0 }
+            );
+            graph.flush(&mut NoSink);
+            assert_eq!(
+                graph.statistics(),
+                Statistics { blocks: 0, room, flushes: round + 1, built, repeated: 0 }
+            );
         }
     }
 
@@ -376,7 +401,7 @@ mod tests {
         };
         let mut memory = vec![0; 128 * WORDS_PER_BLOCK];
         let mut graph = Graph::new(&mut memory);
-        graph.enter(context(0x1000));
+        graph.enter(context(0x1000), &mut NoSink);
         // There are two places for targets that were looked up, so two of these share one.
         let ips: [u64; 3] = [0x1000, 0x1000 | 1 << 32, 0x1000 | 1 << 48];
         assert_eq!(graph.targets.len(), 2);
@@ -391,10 +416,10 @@ mod tests {
             for _ in 0..2 {
                 assert_eq!(ips.map(|ip| graph.find_target(ip)), [8, 16, 24], "round {round}");
             }
-            graph.enter(context(0x2000));
+            graph.enter(context(0x2000), &mut NoSink);
             assert_eq!(graph.find_target(ips[2]), 0, "another address space");
-            graph.enter(context(0x1000));
-            graph.flush();
+            graph.enter(context(0x1000), &mut NoSink);
+            graph.flush(&mut NoSink);
         }
     }
 }

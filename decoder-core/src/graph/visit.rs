@@ -11,6 +11,7 @@ use super::{
     context::CodeContext,
     edges,
     node::{BlockEnd, NO_PAIR, Node, whole},
+    repeat::{self, Repeated},
     store::View,
 };
 use crate::{
@@ -54,12 +55,12 @@ enum Miss {
 }
 
 /// A walk through the graph: where it is.
-struct GraphWalk {
+pub(super) struct GraphWalk {
     /// The block that the walk is at.
-    block: u32,
+    pub(super) block: u32,
     /// What remains of the block before, for the next edge.
-    before: u16,
-    top: Top,
+    pub(super) before: u16,
+    pub(super) top: Top,
     /// What was used of the branches that were read ahead, and what was used before the last block.
     cursor: BranchCursor,
     before_last: BranchCursor,
@@ -85,6 +86,16 @@ impl BlockDecoder<'_> {
     pub fn visit<S: ExecutionSink>(&mut self, graph: &mut Graph<'_>, sink: &mut S) -> Result<(), Error> {
         let key = self.image_key();
         graph.enter_image(self.walker.image, key);
+        graph.repeats.enter(self.walker.named_returns_pop());
+        let end = self.visit_all(graph, sink);
+        if repeat::wanted::<S>() {
+            graph.repeats.tell(|edge, times| sink.edges(edge, times));
+        }
+        end
+    }
+
+    #[inline(always)]
+    fn visit_all<S: ExecutionSink>(&mut self, graph: &mut Graph<'_>, sink: &mut S) -> Result<(), Error> {
         let mut ahead = BranchesAhead::new();
         let mut last = None;
         loop {
@@ -139,11 +150,11 @@ impl BlockDecoder<'_> {
         let Some(mode) = self.walker.at.mode else { return Ok(false) };
         let context =
             CodeContext { mode, speculative: self.walker.at.speculative, space: self.walker.at.space };
-        graph.enter(context);
+        graph.enter(context, sink);
         let mut code = Code::new(self.walker.image, context);
         let block = match graph.at(&mut code, self.walker.at.ip) {
             Err(NoBlock::Full) => {
-                graph.flush();
+                graph.flush(sink);
                 graph.at(&mut code, self.walker.at.ip)
             }
             found => found,
@@ -162,9 +173,20 @@ impl BlockDecoder<'_> {
         let (mut executed, mut used) = (false, false);
         // The branches that the last block is among, and how they were used.
         let mut last = (self.walker.start(), BranchCursor::default(), BranchCursor::default());
+        // If repeats were the last that was executed.
+        let mut last_repeats = None;
         let stop = loop {
+            let mut until = None;
+            if repeat::wanted::<S>() && graph.repeats.allow_attempt() {
+                let Repeated { taken, until: next } = self.take_repeats(graph, &mut walk, &mut calls, sink);
+                if taken.is_some() {
+                    last_repeats = taken;
+                    (executed, used) = (true, true);
+                }
+                until = next;
+            }
             let start = self.walker.start();
-            ahead.fill(|writer| self.walker.read_ahead(writer));
+            self.read_ahead(ahead, until);
             if ahead.is_empty() {
                 break Stop::Used;
             }
@@ -181,12 +203,16 @@ impl BlockDecoder<'_> {
                         if stop == Stop::Misfit { walk.cursor } else { ahead.before(walk.cursor) };
                 }
                 last = (start, walk.before_last, walk.cursor);
+                last_repeats = None;
             }
             if stop != Stop::Used {
                 break stop;
             }
             sink.reached(self.walker.used().0);
         };
+        if let Some(repeats) = last_repeats {
+            last = self.place_repeats(repeats, ahead);
+        }
         // If all was read that was used, only callers that stop here need to know how.
         if stop != Stop::Used || executed && S::FILLS {
             let (start, before_last, cursor) = last;
@@ -211,6 +237,12 @@ impl BlockDecoder<'_> {
             Stop::Misfit => self.leave_block(graph.view(), walk.block)?,
         }
         Ok(executed)
+    }
+
+    /// Reads branches ahead. A function of its own, because its loop needs all registers.
+    #[inline(never)]
+    pub(super) fn read_ahead(&mut self, ahead: &mut BranchesAhead, until: Option<u64>) {
+        ahead.fill(|writer| self.walker.read_ahead(writer, until));
     }
 
     /// Finds out which packets the last block is between, where a visit ends after events, and no block came since.
@@ -359,7 +391,7 @@ impl GraphWalk {
                 Err(NoBlock::Full) => {
                     flushed = Some((ip, self.cursor));
                     calls.forget_blocks(self.top, graph.view());
-                    graph.flush();
+                    graph.flush(sink);
                     match graph.at(code, ip) {
                         Ok(next) => {
                             find_targets(graph, ahead, self.cursor.targets);

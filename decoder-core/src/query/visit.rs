@@ -106,7 +106,7 @@ impl QueryDecoder<'_> {
             }
             if self.next.is_none() {
                 let mut read = ReadAhead { when: self.when, outcomes_at: 0, target_at: 0 };
-                self.events.read_branches(&mut Passing(answers), &mut read);
+                self.events.read_branches(&mut Passing(answers), &mut read, None);
                 self.when = read.when;
                 answers.reached(self.events.offset());
             }

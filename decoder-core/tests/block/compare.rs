@@ -1,5 +1,7 @@
 //! Both decoders side by side.
 
+use std::collections::BTreeMap;
+
 use pugmark_decoder_core::{
     Error,
     block::{self, BlockDecoder},
@@ -35,6 +37,8 @@ pub(crate) struct Sum {
     pub(crate) blocks: u64,
     pub(crate) insns: u64,
     pub(crate) errors: u64,
+    /// How often a part of the trace was known when its edges were counted.
+    pub(crate) repeated: u64,
     pub(crate) hash: AddressHash,
 }
 
@@ -50,7 +54,7 @@ pub(crate) fn compare(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Res
         _ => flags.ticks = true,
     }
     in_step(trace, image, Config { flags, ..config })?;
-    visits(trace, image, config, &expected, counters)?;
+    let repeated = visits(trace, image, config, &expected, counters)?;
     spans(trace, image, config)?;
     let mut sum = Sum::default();
     for (end_on_call, end_on_jump) in [(false, false), (true, false), (false, true)] {
@@ -69,23 +73,25 @@ pub(crate) fn compare(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Res
         if seen != counters {
             return Err(format!("{flags:?}: {seen:?} instead of {counters:?}"));
         }
-        sum = these;
+        sum = Sum { repeated, ..these };
     }
     Ok(sum)
 }
 
 /// The sizes of the graphs to visit with, in words: too small for anything, and from one that is full all the time up
 /// to one that never is.
-const GRAPHS: [usize; 5] = [0, 100, 500, 5_000, 100_000];
+const GRAPHS: [usize; 6] = [0, 100, 500, 1_200, 5_000, 100_000];
 
-/// Visits a trace with graphs of all sizes, at once and in parts.
+/// Visits a trace with graphs of all sizes, at once and in parts. Returns how often a part of it was known when its
+/// edges were counted.
 fn visits(
     trace: &[u8],
     image: Image<'_>,
     config: Config<'_>,
     expected: &[Step],
     counters: Counters,
-) -> Result<(), String> {
+) -> Result<u64, String> {
+    let mut repeated = 0;
     for words in GRAPHS {
         let mut memory = vec![0_u32; words];
         let mut graph = Graph::new(&mut memory);
@@ -111,13 +117,15 @@ fn visits(
             }
         }
         // A sink that takes no blocks has a walk of its own.
-        if edges_of::<false>(trace, image, config, &mut graph)
-            != edges_of::<true>(trace, image, config, &mut graph)
-        {
+        let edges = edges_of::<true>(trace, image, config, &mut graph);
+        if edges_of::<false>(trace, image, config, &mut graph).0 != edges.0 {
             return Err(format!("graph of {words} words: other edges without blocks"));
         }
+        counts(trace, image, config, &mut graph, expected, &edges, counters)
+            .map_err(|what| format!("graph of {words} words: {what}"))?;
+        repeated += graph.statistics().repeated;
     }
-    Ok(())
+    Ok(repeated)
 }
 
 /// Visits a trace. With `FILLS` a call of `visit` ends when it has given `most` items, and the next one goes on.
@@ -153,20 +161,100 @@ fn visits_in_parts<const FILLS: bool>(
     Ok((sink.steps, decoder.counters()))
 }
 
-/// The edges of a trace, for a sink that takes blocks as well or does not.
+/// What a decoder says after a visit.
+type After = (Span, Option<u64>, u64, Option<u64>);
+
+fn after(decoder: &BlockDecoder<'_>) -> After {
+    (decoder.span(), decoder.ip(), decoder.offset(), decoder.time())
+}
+
+/// The edges of a trace, for a sink that takes blocks as well or does not, and what the decoder says after each visit.
 fn edges_of<const BLOCKS: bool>(
     trace: &[u8],
     image: Image<'_>,
     config: Config<'_>,
     graph: &mut Graph<'_>,
-) -> Vec<u16> {
+) -> (Vec<u16>, Vec<After>) {
     let mut decoder = BlockDecoder::with_config(trace, image, config);
-    let mut sink = Edges::<BLOCKS>(vec![]);
+    let (mut sink, mut states) = (Edges::<BLOCKS>(vec![]), vec![]);
     while decoder.resync().is_some() {
         // Errors are compared elsewhere.
         let _: Result<(), Error> = decoder.visit(graph, &mut sink);
+        states.push(after(&decoder));
     }
-    sink.0
+    (sink.0, states)
+}
+
+/// Visits a trace with a sink that counts edges, several times: what comes again is known after some times.
+fn counts(
+    trace: &[u8],
+    image: Image<'_>,
+    config: Config<'_>,
+    graph: &mut Graph<'_>,
+    expected: &[Step],
+    (edges, states): &(Vec<u16>, Vec<After>),
+    counters: Counters,
+) -> Result<(), String> {
+    let mut in_all = BTreeMap::new();
+    for edge in edges {
+        *in_all.entry(*edge).or_default() += 1;
+    }
+    let rest: Vec<_> = expected.iter().filter(|step| !matches!(step, Step::Insn { .. })).copied().collect();
+    for time in 1..=5 {
+        let mut decoder = BlockDecoder::with_config(trace, image, config);
+        let (mut sink, mut seen) = (Counts::default(), vec![]);
+        while let Some(psb) = decoder.resync() {
+            sink.steps.push(Step::Sync(psb));
+            let end = decoder.visit(graph, &mut sink);
+            seen.push(after(&decoder));
+            sink.steps.push(match end {
+                Ok(()) => Step::End(decoder.ip()),
+                Err(error) => Step::Error(error),
+            });
+        }
+        if &seen != states {
+            return Err(format!("counted the {time}. time: {seen:x?} instead of {states:x?}"));
+        }
+        if sink.steps != rest {
+            let same = sink.steps.iter().zip(&rest).take_while(|(a, b)| a == b).count();
+            let (got, wanted) = (sink.steps.get(same), rest.get(same));
+            return Err(format!("counted the {time}. time, step {same}: {got:x?} instead of {wanted:x?}"));
+        }
+        if sink.edges != in_all {
+            return Err(format!("counted the {time}. time: {:x?} instead of {in_all:x?}", sink.edges));
+        }
+        if decoder.counters() != counters {
+            return Err(format!(
+                "counted the {time}. time: {:?} instead of {counters:?}",
+                decoder.counters()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Counts edges, and collects the other steps.
+#[derive(Default)]
+struct Counts {
+    edges: BTreeMap<u16, u64>,
+    steps: Vec<Step>,
+}
+
+impl ExecutionSink for Counts {
+    const EDGES: bool = true;
+    const COUNTS: bool = true;
+
+    fn edge(&mut self, edge: u16) {
+        self.edges(edge, 1);
+    }
+
+    fn edges(&mut self, edge: u16, times: u32) {
+        *self.edges.entry(edge).or_default() += u64::from(times);
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.steps.push(Step::Event(*event));
+    }
 }
 
 /// Collects edges.

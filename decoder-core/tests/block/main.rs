@@ -11,6 +11,7 @@ mod places;
 mod programs;
 mod real;
 mod recover;
+mod repeats;
 mod scenario;
 mod section;
 mod vectors;

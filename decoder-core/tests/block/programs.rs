@@ -26,7 +26,7 @@ const TOPICS: [Topic; 8] = [
 #[test]
 fn random_programs_whole_and_damaged() {
     let mut random = fastrand::Rng::with_seed(0x626c_6f63_6b01);
-    let (mut insns, mut blocks, mut errors) = (0, 0, 0);
+    let (mut insns, mut blocks, mut errors, mut repeated) = (0, 0, 0, 0);
     for seed in 0..20 {
         for topic in TOPICS {
             let (program, config) = TraceConfig::random(topic, seed);
@@ -45,6 +45,7 @@ fn random_programs_whole_and_damaged() {
                 assert_eq!(sum.hash, truth, "{topic:?} {seed}");
             }
             insns += sum.insns;
+            repeated += sum.repeated;
             blocks += sum.blocks;
             let mut damaged = run.trace.clone();
             for _ in 0..damaged.len() / 100 {
@@ -57,9 +58,10 @@ fn random_programs_whole_and_damaged() {
             let sum = compare(&damaged, image, Reading { flags, errata, ..Reading::new() })
                 .unwrap_or_else(|what| panic!("{topic:?} {seed}, damaged: {what}"));
             errors += sum.errors;
+            repeated += sum.repeated;
         }
     }
-    println!("{insns} instructions in {blocks} blocks, {errors} errors");
+    println!("{insns} instructions in {blocks} blocks, {errors} errors, {repeated} repeats");
     assert!(insns > 200_000 && blocks * 2 < insns, "{insns} instructions in {blocks} blocks");
     assert!(errors > 100, "the damage does none: {errors}");
 }

@@ -1,0 +1,222 @@
+//! What a repeat does, found by following its branches through the graph.
+
+use super::{
+    super::{
+        calls::{GraphCalls, Top},
+        edges,
+        node::{BlockEnd, Node, halves, whole},
+        store::Graph,
+    },
+    At, CALLS, EDGES, Key, NEVER, REST_WORDS, Rest, Sizes, middle,
+    packets::{Branches, Bytes, RepeatEnd},
+    tell,
+};
+
+const COND: u32 = BlockEnd::Cond as u32;
+const RETURN: u32 = BlockEnd::Return as u32;
+const CALL: u32 = BlockEnd::Call as u32;
+const INDIRECT: u32 = BlockEnd::Indirect as u32;
+const OPEN: u32 = BlockEnd::Open as u32;
+
+/// The most calls that have not returned on the way.
+const DEPTH: usize = 16;
+
+/// A repeat, as far as it was followed.
+#[derive(Clone, Copy)]
+struct Follow {
+    block: u32,
+    /// What remains of the last block, for the next edge.
+    before: u16,
+    edges: [u16; EDGES],
+    edges_len: usize,
+    /// Where the calls that have not returned will return to.
+    calls: [u32; DEPTH],
+    depth: usize,
+    /// Where the returns from calls before the repeat must lead to, the first one first; 0 is anywhere.
+    popped: [u32; CALLS],
+    popped_len: usize,
+    /// By how many calls the stack has grown at most.
+    rise: usize,
+    /// The stack that calls before the repeat are in.
+    below: Top,
+}
+
+impl Graph<'_> {
+    /// Remembers the repeat that begins with `bytes` where the walk is at `at`, with `last_ip` before it. The counts
+    /// of one that is forgotten for it are passed on. `false` if there is no repeat.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn build_repeat(
+        &mut self,
+        at: &At,
+        calls: &GraphCalls,
+        bytes: &Bytes,
+        last_ip: u64,
+        mut each: impl FnMut(u16, u32),
+    ) -> bool {
+        let found = self.repeat(at, calls, bytes, last_ip);
+        let repeats = &mut self.repeats;
+        let slot = repeats.place(at.block, bytes.first());
+        let (Some(key), Some(rest), Some(candidate)) =
+            (repeats.keys.get_mut(slot), repeats.rests.get_mut(slot), repeats.candidates.get_mut(slot))
+        else {
+            return false;
+        };
+        let Some((new_key, new_rest)) = found else {
+            *candidate |= NEVER;
+            return false;
+        };
+        *candidate = 0;
+        if key[8] > 0 {
+            tell(key, rest, &mut each);
+            let counted = repeats.counted.get_mut(..repeats.counted_len).unwrap_or_default();
+            if let Some(gone) = counted.iter().rposition(|place| *place as usize == slot)
+                && let Some(last) = counted.last().copied()
+            {
+                counted[gone] = last;
+                repeats.counted_len -= 1;
+            }
+        }
+        (*key, *rest) = (new_key, new_rest);
+        true
+    }
+
+    /// Follows the branches up to the last target at which a repeat can end.
+    fn repeat(&self, at: &At, calls: &GraphCalls, bytes: &Bytes, last_ip: u64) -> Option<(Key, Rest)> {
+        let branches = Branches::of(bytes, last_ip);
+        let first = self.view().get(at.block)?.edge();
+        let mut follow = Follow {
+            block: at.block,
+            before: edges::edge(0, first).1,
+            edges: [0; EDGES],
+            edges_len: 0,
+            calls: [0; DEPTH],
+            depth: 0,
+            popped: [0; CALLS],
+            popped_len: 0,
+            rise: 0,
+            below: at.top,
+        };
+        let mut best = None;
+        let (mut outcome, mut target) = (0, 0);
+        while let Some(end) = branches.target(target) {
+            let outcomes = (outcome..end.outcomes).map_while(|number| branches.outcome(number));
+            if follow.up_to_target(self, calls, outcomes).is_none() {
+                break;
+            }
+            let Some(next) = follow.target(self, calls, end) else { break };
+            if follow.depth <= CALLS {
+                best = Some((follow, next, end));
+            }
+            if follow.go(self, next).is_none() {
+                break;
+            }
+            (outcome, target) = (end.outcomes, target + 1);
+        }
+        let (follow, next, end) = best?;
+        let sizes = Sizes {
+            len: end.len,
+            popped: follow.popped_len,
+            pushed: follow.depth,
+            // All places of calls are written, whether or not there are as many.
+            rise: follow.rise.max(CALLS),
+            kept: branches.kept,
+            packets: end.packets,
+            tip_size: end.size,
+            tnt_at: end.tnt_at,
+        };
+        let ([a, b], [c, d], [low, high]) =
+            (halves(bytes.halves()[0]), halves(bytes.halves()[1]), halves(end.ip));
+        let places = u32::from(first) | u32::from(follow.before) << 16;
+        let mut pushed = [0; CALLS];
+        pushed.iter_mut().zip(&follow.calls[..follow.depth]).for_each(|(to, from)| *to = *from);
+        let ([p, q, popped @ ..], [r, s, pushed @ ..]) = (follow.popped, pushed);
+        let key =
+            [at.block, next, a, b, c, d, low, high, 0, places, sizes.word(), middle(last_ip), p, q, r, s];
+        let mut rest = [0; REST_WORDS];
+        let edges =
+            follow.edges.as_chunks().0.iter().map(|&[even, odd]| u32::from(even) | u32::from(odd) << 16);
+        let words = popped.into_iter().chain(pushed).chain([follow.edges_len as u32]).chain(edges);
+        rest.iter_mut().zip(words).for_each(|(to, word)| *to = word);
+        Some((key, rest))
+    }
+}
+
+impl Follow {
+    /// Follows outcomes, and goes on to a block that ends with a branch for which the trace must name the target.
+    fn up_to_target(
+        &mut self,
+        graph: &Graph<'_>,
+        calls: &GraphCalls,
+        mut outcomes: impl Iterator<Item = u8>,
+    ) -> Option<()> {
+        loop {
+            let node = graph.view().get(self.block)?;
+            let ends = node.ends();
+            // The calls are the same whatever comes; where the block is the last one, `target` does not add them again.
+            self.push(graph, node)?;
+            let next = match ends {
+                OPEN if node.is_closed() => node.next(0),
+                COND => node.next(outcomes.next()?),
+                RETURN => match outcomes.next() {
+                    None => return Some(()),
+                    Some(1) => self.pop(calls, true)?,
+                    Some(_) => return None,
+                },
+                CALL | INDIRECT => return outcomes.next().is_none().then_some(()),
+                _ => return None,
+            };
+            self.go(graph, next)?;
+        }
+    }
+
+    /// The block at a target that the trace names, after the last block.
+    fn target(&mut self, graph: &Graph<'_>, calls: &GraphCalls, end: &RepeatEnd) -> Option<u32> {
+        if graph.repeats.pops && graph.view().node(self.block).ends() == RETURN {
+            self.pop(calls, false)?;
+        }
+        walkable(graph, end.ip)
+    }
+
+    /// Goes on to another block.
+    fn go(&mut self, graph: &Graph<'_>, next: u32) -> Option<()> {
+        let node = graph.view().get(next).filter(|_| next != 0)?;
+        let place = self.edges.get_mut(self.edges_len)?;
+        (*place, self.before) = edges::edge(self.before, node.edge());
+        self.edges_len += 1;
+        self.block = next;
+        Some(())
+    }
+
+    /// Adds the calls of the block.
+    fn push(&mut self, graph: &Graph<'_>, node: Node<'_>) -> Option<()> {
+        if !node.has_calls() {
+            return Some(());
+        }
+        let view = graph.view();
+        for &[low, high, ..] in view.returns(&view.body(self.block)) {
+            *self.calls.get_mut(self.depth)? = walkable(graph, whole([low, high]))?;
+            self.depth += 1;
+            self.rise = self.rise.max(self.depth.saturating_sub(self.popped_len));
+        }
+        Some(())
+    }
+
+    /// Removes the last call. Returns the block that it returns to; 0 if it is not known or does not matter.
+    fn pop(&mut self, calls: &GraphCalls, matters: bool) -> Option<u32> {
+        if let Some(depth) = self.depth.checked_sub(1) {
+            self.depth = depth;
+            return self.calls.get(depth).copied();
+        }
+        let (site, _) = calls.pop(&mut self.below)?;
+        let wanted = if matters { site } else { 0 };
+        *self.popped.get_mut(self.popped_len)? = wanted;
+        self.popped_len += 1;
+        Some(wanted)
+    }
+}
+
+/// The block at an address, if it is known and can be walked over.
+fn walkable(graph: &Graph<'_>, ip: u64) -> Option<u32> {
+    graph.find(ip).ok().filter(|block| graph.view().node(*block).ends() != BlockEnd::None as u32)
+}

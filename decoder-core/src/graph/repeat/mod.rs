@@ -1,0 +1,399 @@
+//! Repeats: packets that come again and again, with what they do. A loop in a program makes its trace repeat itself.
+//!
+//! A repeat is a few whole packets: TNT and TIP packets in at most 16 bytes, of which the last is a TIP. It is
+//! remembered together with the block that the walk was at before it: the block that it leads to, the calls that it
+//! takes from the stack and leaves there, and the edges on the way. Where the same bytes come at the same block again,
+//! nothing is read and no block is walked over: the repeat is counted, and its edges are passed on at the end of the
+//! visit, together with how often it came. So only sinks that take edges in any order gain by it, see
+//! [`ExecutionSink::COUNTS`](super::ExecutionSink::COUNTS).
+//!
+//! ```text
+//! trace     TNT TNT TIP TNT TIP | TNT TNT TIP TNT TIP | TNT TIP ...
+//!           \---- repeat ----/   \- the same again -/
+//! walk      block A ------------> A ------------------> A
+//! ```
+//!
+//! What a repeat does depends on nothing that is not compared: the block, the bytes, the bits of the last IP that its
+//! first TIP keeps, and the calls that its compressed returns take from the stack. To be found without reading
+//! packets, it is looked for by the block and by the next eight bytes.
+//!
+//! Where few repeats are known, the attempts cost more than they save, so they become rare: [`Worth`].
+
+mod build;
+mod packets;
+mod visit;
+
+pub(super) use self::visit::{Repeated, wanted};
+
+use self::packets::Bytes;
+use super::{
+    calls::{GraphCalls, Top},
+    edges,
+    node::whole,
+};
+use crate::event::PacketPlace;
+
+/// For how many blocks there is room for a repeat.
+const BLOCKS_PER_REPEAT: usize = 16;
+
+/// How many 32-bit words a block takes for its part of the repeats.
+pub(super) const REPEAT_WORDS_PER_BLOCK: usize = (KEY_WORDS + REST_WORDS + 2).div_ceil(BLOCKS_PER_REPEAT);
+
+/// The most edges of a repeat, without the one to its first block.
+const EDGES: usize = 40;
+
+/// The most calls that a repeat takes from the stack, and the most that it leaves there.
+const CALLS: usize = 4;
+
+/// How many of these calls are in a [`Key`]. Most repeats have no more.
+const FIRST_CALLS: usize = 2;
+
+/// How many repeats follow each other at most before the walk notes where it is.
+const TURN: usize = 64;
+
+const KEY_WORDS: usize = 16;
+const REST_WORDS: usize = 2 * (CALLS - FIRST_CALLS) + 1 + EDGES / 2;
+
+/// What is read of a repeat each time: one line of the processor's cache.
+///
+/// | word | what |
+/// |---|---|
+/// | 0, 1 | the block before it; 0 if there is no repeat; and the block after it |
+/// | 2 to 5 | its bytes |
+/// | 6, 7 | the last IP after it |
+/// | 8 | how often it came, and has not been passed on |
+/// | 9 | the edge-map place of its first block, and in the high half what remains of its last block for the next edge |
+/// | 10 | [`Sizes`] |
+/// | 11 | bits 47:16 of the last IP before it |
+/// | 12, 13 | the blocks that the first returns must lead to; 0 where any will do |
+/// | 14, 15 | the blocks that the calls it leaves in the stack return to |
+type Key = [u32; KEY_WORDS];
+
+/// The rest of a repeat: the further calls as in words 12 to 15, the number of edges, and two edges a word.
+type Rest = [u32; REST_WORDS];
+
+/// The repeats that are known, each in a place that its block and its first bytes give.
+#[derive(Debug)]
+pub(super) struct Repeats<'m> {
+    keys: &'m mut [Key],
+    rests: &'m mut [Rest],
+    /// Repeats that are not known but may become so, by the same places.
+    candidates: &'m mut [Candidate],
+    /// The places of repeats that came and have not been passed on.
+    counted: &'m mut [u32],
+    counted_len: usize,
+    shift: u32,
+    worth: Worth,
+    /// Whether a return whose target the trace names takes a call from the stack.
+    pops: bool,
+    /// How often a repeat was known.
+    repeated: u64,
+}
+
+/// Where the walk is.
+pub(super) struct At {
+    pub(super) block: u32,
+    /// What remains of the block before, for the next edge.
+    pub(super) before: u16,
+    pub(super) top: Top,
+}
+
+/// What a repeat is like, in one word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sizes {
+    /// How many bytes it has.
+    len: usize,
+    /// How many calls it takes from the stack and leaves there, and by how many the stack may grow meanwhile.
+    popped: usize,
+    pushed: usize,
+    rise: usize,
+    kept: Kept,
+    packets: u64,
+    /// The size of the TIP packet at its end.
+    tip_size: usize,
+    /// The place of its last TNT packet.
+    tnt_at: Option<usize>,
+}
+
+/// What the first TIP of a repeat keeps of the last IP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Kept {
+    /// All above bit 15.
+    Above16 = 0,
+    /// All above bit 31.
+    Above32 = 1,
+    #[default]
+    Nothing = 2,
+}
+
+/// A repeat that is not known: how often it came is in the three lowest bits, the rest is a hash.
+type Candidate = u32;
+const TIMES: u32 = 7;
+/// A candidate that cannot be a repeat has come that often.
+const NEVER: u32 = 7;
+/// A candidate becomes a repeat when it comes for the third time and no other one came in between.
+const OFTEN: u32 = 3;
+
+/// Whether it is worth while to look for repeats: one that is not known costs about as much as eight save.
+#[derive(Clone, Copy, Debug)]
+struct Worth {
+    credit: usize,
+    /// How often no attempt was made.
+    passed: u8,
+}
+
+impl Worth {
+    /// More than it ever has again: at first no repeat is known.
+    const FIRST: Self = Self { credit: 128, passed: 0 };
+    const MOST: usize = 64;
+    const COST: usize = 8;
+    /// Without credit, one of so many attempts is made.
+    const RARE: u8 = 4;
+    /// Below this the walk goes on as if there were no repeats, up to the next attempt.
+    const LOW: usize = 8;
+
+    /// Whether to look for repeats now.
+    fn allows_attempt(&mut self) -> bool {
+        self.passed = if self.credit == 0 { (self.passed + 1) % Self::RARE } else { 0 };
+        self.passed == 0
+    }
+
+    fn hits(&mut self, number: usize) {
+        self.credit = (self.credit + number).min(Self::MOST.max(self.credit));
+    }
+
+    fn misses(&mut self) {
+        self.credit = self.credit.saturating_sub(Self::COST);
+    }
+}
+
+impl Sizes {
+    /// Stands for no TNT packet.
+    const NO_TNT: u32 = 31;
+
+    #[inline(always)]
+    fn of(word: u32) -> Self {
+        let tnt_at = word >> 27;
+        Self {
+            len: (word & 31) as usize,
+            popped: (word >> 5 & 7) as usize,
+            pushed: (word >> 8 & 7) as usize,
+            rise: (word >> 11 & 31) as usize,
+            kept: match word >> 16 & 3 {
+                0 => Kept::Above16,
+                1 => Kept::Above32,
+                _ => Kept::Nothing,
+            },
+            packets: (word >> 20 & 31).into(),
+            tip_size: 3 + 2 * (word >> 25 & 3) as usize,
+            tnt_at: (tnt_at != Self::NO_TNT).then_some(tnt_at as usize),
+        }
+    }
+
+    fn word(self) -> u32 {
+        let Self { len, popped, pushed, rise, kept, packets, tip_size, tnt_at } = self;
+        len as u32
+            | (popped as u32) << 5
+            | (pushed as u32) << 8
+            | (rise as u32) << 11
+            | (kept as u32) << 16
+            | (packets as u32) << 20
+            | ((tip_size as u32 - 3) / 2) << 25
+            | tnt_at.map_or(Self::NO_TNT, |at| at as u32) << 27
+    }
+}
+
+impl Kept {
+    /// These bits of the last IP, of which bits 47:16 are given.
+    #[inline(always)]
+    const fn mask(self) -> u32 {
+        match self {
+            Self::Above16 => !0,
+            Self::Above32 => 0xffff_0000,
+            Self::Nothing => 0,
+        }
+    }
+}
+
+/// Bits 47:16 of an address.
+#[inline(always)]
+const fn middle(ip: u64) -> u32 {
+    (ip >> 16) as u32
+}
+
+/// Whether the highest bits of an address repeat bit 47, so that [`middle`] says all about what is above bit 15.
+const fn is_canonical(ip: u64) -> bool {
+    (ip << 16).cast_signed() >> 16 == ip.cast_signed()
+}
+
+impl<'m> Repeats<'m> {
+    /// Takes its part of `memory` for a graph of that many blocks, and returns the rest.
+    pub(super) fn new(memory: &'m mut [u32], blocks: usize) -> (Self, &'m mut [u32]) {
+        // A power of two, because the highest bits of a hash are the place.
+        let room =
+            (blocks / BLOCKS_PER_REPEAT).checked_ilog2().filter(|bits| *bits > 0).map_or(0, |bits| 1 << bits);
+        // Each key is one line of the processor's cache.
+        let before =
+            if room == 0 { 0 } else { memory.as_ptr().align_offset(4 * KEY_WORDS).min(memory.len()) };
+        let (_, memory) = memory.split_at_mut(before);
+        let (keys, memory) = memory.split_at_mut(KEY_WORDS * room);
+        let (rests, memory) = memory.split_at_mut(REST_WORDS * room);
+        let (candidates, memory) = memory.split_at_mut(room);
+        let (counted, memory) = memory.split_at_mut(room);
+        let repeats = Self {
+            keys: keys.as_chunks_mut().0,
+            rests: rests.as_chunks_mut().0,
+            candidates,
+            counted,
+            counted_len: 0,
+            shift: 64 - usize::checked_ilog2(room).unwrap_or(1),
+            worth: Worth::FIRST,
+            pops: true,
+            repeated: 0,
+        };
+        (repeats, memory)
+    }
+
+    /// Forgets all repeats. None of them may have a count.
+    pub(super) fn clear(&mut self) {
+        self.keys.fill([0; KEY_WORDS]);
+        self.candidates.fill(0);
+        self.counted_len = 0;
+    }
+
+    /// Turns to decoders of which returns whose target the trace names take a call from the stack, or do not.
+    pub(super) fn enter(&mut self, pops: bool) {
+        if self.pops != pops {
+            self.clear();
+            self.pops = pops;
+        }
+    }
+
+    /// How often a repeat was known.
+    pub(super) const fn repeated(&self) -> u64 {
+        self.repeated
+    }
+
+    /// How many words of memory it has.
+    #[cfg(test)]
+    pub(super) fn words(&self) -> usize {
+        let Self { keys, rests, candidates, counted, .. } = self;
+        KEY_WORDS * keys.len() + REST_WORDS * rests.len() + candidates.len() + counted.len()
+    }
+
+    /// Whether to look for repeats now.
+    #[inline(always)]
+    pub(super) fn allow_attempt(&mut self) -> bool {
+        !self.keys.is_empty() && self.worth.allows_attempt()
+    }
+
+    /// Passes on the edges of all repeats that came, with how often each was taken.
+    pub(super) fn tell(&mut self, mut each: impl FnMut(u16, u32)) {
+        for &place in self.counted.iter().take(self.counted_len) {
+            if let (Some(key), Some(rest)) =
+                (self.keys.get_mut(place as usize), self.rests.get(place as usize))
+            {
+                tell(key, rest, &mut each);
+            }
+        }
+        self.counted_len = 0;
+    }
+
+    #[inline(always)]
+    fn place(&self, block: u32, first: u64) -> usize {
+        ((first ^ u64::from(block) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+    }
+
+    /// Goes on over the repeats that are known, at most [`TURN`]. Returns how many.
+    #[inline(never)]
+    pub(super) fn take(
+        &mut self,
+        at: &mut At,
+        calls: &mut GraphCalls,
+        trace: &[u8],
+        place: &mut PacketPlace,
+        mut edge: impl FnMut(u16),
+    ) -> usize {
+        let At { mut block, mut before, mut top } = *at;
+        let mut here = *place;
+        let (mut taken, mut tip_size) = (0, 0);
+        while taken < TURN
+            && let Some(bytes) = Bytes::at(trace, here.at)
+        {
+            let slot = self.place(block, bytes.first());
+            let Some(key) = self.keys.get_mut(slot) else { break };
+            let sizes = Sizes::of(key[10]);
+            let last_ip = whole([key[6], key[7]]);
+            // One branch for all that may differ: the processor predicts it while it waits for the reads.
+            let differs = bytes.differ_from([whole([key[2], key[3]]), whole([key[4], key[5]])], sizes.len)
+                | u64::from(
+                    block ^ key[0]
+                        | (middle(here.ip) ^ key[11]) & sizes.kept.mask()
+                        | calls.differ(top, 0, [key[12], key[13]]),
+                );
+            if differs != 0 || !top.has_room(sizes.popped, sizes.rise) || key[8] == u32::MAX {
+                break;
+            }
+            let mut pushed = [key[14], key[15], 0, 0];
+            if sizes.popped > FIRST_CALLS || sizes.pushed > FIRST_CALLS {
+                let Some(&[c, d, e, f, ..]) = self.rests.get(slot) else { break };
+                if calls.differ(top, FIRST_CALLS, [c, d]) != 0 {
+                    break;
+                }
+                pushed = [key[14], key[15], e, f];
+            }
+            edge(edges::edge(before, key[9] as u16).0);
+            before = (key[9] >> 16) as u16;
+            calls.replace(&mut top, sizes.popped, sizes.pushed, pushed);
+            if key[8] == 0
+                && let Some(counted) = self.counted.get_mut(self.counted_len)
+            {
+                *counted = slot as u32;
+                self.counted_len += 1;
+            }
+            key[8] += 1;
+            block = key[1];
+            here.pass(sizes.len, sizes.packets, last_ip, sizes.tnt_at);
+            tip_size = sizes.tip_size;
+            taken += 1;
+        }
+        if taken > 0 {
+            here.ends_with_tip(tip_size);
+            (*at, *place) = (At { block, before, top }, here);
+            self.worth.hits(taken);
+            self.repeated += taken as u64;
+        }
+        taken
+    }
+
+    /// Notes that the next repeat is not known. Returns whether it came often enough to be remembered.
+    #[inline(never)]
+    fn miss(&mut self, block: u32, bytes: &Bytes) -> bool {
+        let slot = self.place(block, bytes.first());
+        let Some(candidate) = self.candidates.get_mut(slot) else { return false };
+        let hash = (bytes.first() ^ u64::from(block) << 17).wrapping_mul(0xd6e8_feb8_6659_fd93) >> 32;
+        let hash = hash as u32 & !TIMES;
+        let times = *candidate & TIMES;
+        if *candidate & !TIMES != hash {
+            self.worth.misses();
+            *candidate = if matches!(times, 0 | 1 | NEVER) { hash | 1 } else { *candidate - 1 };
+            return false;
+        }
+        if times == NEVER {
+            self.worth.misses();
+            return false;
+        }
+        *candidate += 1;
+        times + 1 >= OFTEN
+    }
+}
+
+/// Passes on the edges of a repeat, if it came.
+fn tell(key: &mut Key, rest: &Rest, each: &mut impl FnMut(u16, u32)) {
+    let times = core::mem::take(&mut key[8]);
+    let [_, _, _, _, number, ref edges @ ..] = *rest;
+    if times > 0 {
+        let halves = edges.iter().flat_map(|word| [*word as u16, (word >> 16) as u16]);
+        halves.take(number as usize).for_each(|edge| each(edge, times));
+    }
+}

@@ -1,0 +1,160 @@
+//! The packets of a repeat.
+
+use crate::{
+    last_ip::LastIp,
+    packet::{self, Tnt},
+};
+
+use super::Kept;
+
+/// The most bytes of a repeat.
+pub(super) const BYTES: usize = 16;
+/// A repeat ends at the first TIP packet after which it has that many bytes.
+pub(super) const ENOUGH: usize = 8;
+/// The most outcomes and targets: those of short TNT packets and of the shortest TIP packets.
+const OUTCOMES: usize = 6 * BYTES;
+const TARGETS: usize = BYTES.div_ceil(3);
+
+/// The next bytes of the trace, of which the first ones may be a repeat.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bytes(pub(super) [u8; BYTES]);
+
+/// The branches of the packets of a repeat.
+pub(super) struct Branches {
+    /// 1 is taken.
+    outcomes: [u8; OUTCOMES],
+    outcomes_len: usize,
+    targets: [RepeatEnd; TARGETS],
+    targets_len: usize,
+    pub(super) kept: Kept,
+}
+
+/// A TIP packet, at which a repeat may end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RepeatEnd {
+    pub(super) ip: u64,
+    /// How many outcomes come before it.
+    pub(super) outcomes: usize,
+    /// The length of the repeat, and the number of its packets.
+    pub(super) len: usize,
+    pub(super) packets: u64,
+    /// The packet's size.
+    pub(super) size: usize,
+    /// The place of the last TNT packet before it.
+    pub(super) tnt_at: Option<usize>,
+}
+
+/// The bits of the first bytes of 16, in two halves, by how many bytes there are.
+static MASKS: [[u64; 2]; 32] = {
+    let mut masks = [[0; 2]; 32];
+    let mut len = 1;
+    while len < masks.len() {
+        let all = if len < BYTES { (1 << (8 * len)) - 1 } else { u128::MAX };
+        masks[len] = [all as u64, (all >> 64) as u64];
+        len += 1;
+    }
+    masks
+};
+
+impl Bytes {
+    /// The bytes from that place on, if there are as many.
+    #[inline(always)]
+    pub(super) fn at(trace: &[u8], place: usize) -> Option<Self> {
+        trace.get(place..)?.first_chunk().copied().map(Self)
+    }
+
+    #[inline(always)]
+    pub(super) fn halves(&self) -> [u64; 2] {
+        let all = u128::from_le_bytes(self.0);
+        [all as u64, (all >> 64) as u64]
+    }
+
+    #[inline(always)]
+    pub(super) fn first(&self) -> u64 {
+        self.halves()[0]
+    }
+
+    /// 0 if the first `len` bytes are the same as those in the two halves of `other`.
+    #[inline(always)]
+    pub(super) fn differ_from(&self, other: [u64; 2], len: usize) -> u64 {
+        let ([a, b], [c, d], [m, n]) = (self.halves(), other, MASKS[len % MASKS.len()]);
+        (a ^ c) & m | (b ^ d) & n
+    }
+
+    /// How many of the bytes are to be read without repeats before the next attempt: the packets of what could be
+    /// one, or all.
+    pub(super) fn until_next(&self) -> usize {
+        match Branches::of(self, 0).last() {
+            Some(end) => end.len,
+            None => BYTES,
+        }
+    }
+}
+
+impl Branches {
+    /// The branches of the packets up to the first TIP with [`ENOUGH`] bytes, with `last_ip` before them.
+    pub(super) fn of(bytes: &Bytes, last_ip: u64) -> Self {
+        let mut branches = Self {
+            outcomes: [0; OUTCOMES],
+            outcomes_len: 0,
+            targets: [RepeatEnd::default(); TARGETS],
+            targets_len: 0,
+            kept: Kept::Nothing,
+        };
+        let mut end = RepeatEnd { ip: last_ip, ..RepeatEnd::default() };
+        while branches.last().is_none_or(|last| last.len < ENOUGH) {
+            let Some(&first) = bytes.0.get(end.len) else { break };
+            end.packets += 1;
+            if packet::is_short_tnt(first) {
+                branches.add(Tnt::of_short(first));
+                end.tnt_at = Some(end.len);
+                end.len += 1;
+                continue;
+            }
+            let mut window = [0; 9];
+            window.iter_mut().zip(bytes.0.iter().skip(end.len)).for_each(|(to, from)| *to = *from);
+            let Some((form, payload, size)) = packet::target(&window) else { break };
+            if end.len + size > BYTES {
+                break;
+            }
+            if branches.targets_len == 0 {
+                branches.kept = match form {
+                    1 => Kept::Above16,
+                    2 => Kept::Above32,
+                    _ => Kept::Nothing,
+                };
+            }
+            (end.ip, end.size, end.outcomes) =
+                (LastIp::updated(end.ip, form, payload), size, branches.outcomes_len);
+            end.len += size;
+            if let Some(place) = branches.targets.get_mut(branches.targets_len) {
+                *place = end;
+                branches.targets_len += 1;
+            }
+        }
+        branches
+    }
+
+    fn add(&mut self, outcomes: Tnt) {
+        for outcome in outcomes.outcomes() {
+            if let Some(place) = self.outcomes.get_mut(self.outcomes_len) {
+                *place = outcome.into();
+                self.outcomes_len += 1;
+            }
+        }
+    }
+
+    /// The outcome with that number; 1 is taken.
+    pub(super) fn outcome(&self, number: usize) -> Option<u8> {
+        self.outcomes.get(..self.outcomes_len)?.get(number).copied()
+    }
+
+    /// The target with that number.
+    pub(super) fn target(&self, number: usize) -> Option<&RepeatEnd> {
+        self.targets.get(..self.targets_len)?.get(number)
+    }
+
+    fn last(&self) -> Option<&RepeatEnd> {
+        self.target(self.targets_len.checked_sub(1)?)
+    }
+}
