@@ -5,15 +5,19 @@ use arbitrary::{Result, Unstructured};
 use pugmark_decoder_core::{
     Error,
     block::{self, BlockDecoder},
-    event::Event,
+    event::{Counters, Event},
     flow::{self, InsnDecoder},
-    graph::Graph,
+    graph::{
+        Graph,
+        edges::{EDGES, EdgeMap},
+    },
     image::Image,
     mode::ExecMode,
 };
 
 /// Checks that blocks, expanded, hold the instructions that the instruction flow returns, between the same events and
-/// with the same errors, however many blocks are asked for at a time and however much memory the graph has.
+/// with the same errors, however many blocks are asked for at a time and however much memory the graph has; and that
+/// the edges are the same however often they were counted before.
 ///
 /// # Panics
 /// If they differ.
@@ -71,6 +75,30 @@ pub fn check(data: &[u8]) {
         }
     }
     assert_eq!(blocks.counters(), insns.counters());
+    // Without memory nothing is remembered, and the fourth time what comes again is.
+    let mut map = Box::new([0; EDGES]);
+    let expected = edges(&subject, image, &mut Graph::new(&mut []), &mut map);
+    for time in 1..=4 {
+        let mut again = Box::new([0; EDGES]);
+        assert_eq!(edges(&subject, image, &mut graph, &mut again), expected, "the {time}. time");
+        assert!(again == map, "other edges the {time}. time");
+    }
+}
+
+/// Counts the edges in `map`, and returns how many there are, and the decoder's counters.
+fn edges(
+    subject: &Subject,
+    image: Image<'_>,
+    graph: &mut Graph<'_>,
+    map: &mut [u8; EDGES],
+) -> (u64, Counters) {
+    let mut blocks = BlockDecoder::with_config(&subject.trace, image, subject.config);
+    let mut edges = EdgeMap::<false>::new(map);
+    while blocks.resync().is_some() {
+        // Errors are compared above.
+        let _: core::result::Result<(), Error> = blocks.visit(graph, &mut edges);
+    }
+    (edges.taken(), blocks.counters())
 }
 
 /// A subject, the graph's words, and how many items are asked for at a time.

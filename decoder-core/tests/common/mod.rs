@@ -1,7 +1,8 @@
-//! What several tests need: scenarios, and traces of real processors with their code.
+//! What several tests need: scenarios, traces of real processors with their code, and traces that repeat themselves.
 
 #![allow(dead_code, reason = "no test needs all of it")]
 
+pub(crate) mod loops;
 pub(crate) mod notation;
 pub(crate) mod recorded;
 

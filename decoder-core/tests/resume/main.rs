@@ -6,6 +6,7 @@ mod common;
 mod cuts;
 mod gaps;
 mod real;
+mod repeats;
 mod state;
 mod whole;
 
