@@ -2,7 +2,7 @@
 
 use super::{EventDecoder, Stamp};
 
-/// A place between two packets, and what reading up to there leaves behind.
+/// A place in the trace between two packets, with the state of a decoder that has read everything before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PacketPlace {
     /// The place in the bytes at hand, and the offset of the first of them.

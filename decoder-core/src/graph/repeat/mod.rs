@@ -147,7 +147,7 @@ impl Worth {
     const FIRST: Self = Self { credit: 128, passed: 0 };
     const MOST: usize = 64;
     const COST: usize = 8;
-    /// Without credit, one of so many attempts is made.
+    /// Without credit, only every fourth attempt is made.
     const RARE: u8 = 4;
     /// Below this the walk goes on as if there were no repeats, up to the next attempt.
     const LOW: usize = 8;
