@@ -11,29 +11,34 @@ pub(crate) struct PacketPlace {
     /// The last IP.
     pub(crate) ip: u64,
     packets: u64,
-    held: u64,
+    /// Whether a TIP packet was passed.
+    named: bool,
     /// The offsets of the last TNT packet and of the last TIP packet.
     pub(crate) outcomes_at: u64,
     pub(crate) target_at: u64,
 }
 
 impl PacketPlace {
-    /// Goes over TNT and TIP packets, `len` bytes, of which the last is a TIP that makes `ip` the last IP; `tnt_at` is
-    /// the place of the last TNT packet among them. [`ends_with_tip`](Self::ends_with_tip) must follow, once for all.
+    /// Goes over TNT and TIP packets, `len` bytes. `tnt_at` and `tip_at` are the places of the last packet of each kind
+    /// among them; a TIP there makes `ip` the last IP.
     #[inline(always)]
-    pub(crate) fn pass(&mut self, len: usize, packets: u64, ip: u64, tnt_at: Option<usize>) {
+    pub(crate) fn pass(
+        &mut self,
+        len: usize,
+        packets: u64,
+        ip: u64,
+        tnt_at: Option<usize>,
+        tip_at: Option<usize>,
+    ) {
         if let Some(tnt_at) = tnt_at {
             self.outcomes_at = self.base + (self.at + tnt_at) as u64;
         }
+        if let Some(tip_at) = tip_at {
+            self.target_at = self.base + (self.at + tip_at) as u64;
+            (self.ip, self.named) = (ip, true);
+        }
         self.at += len;
         self.packets += packets;
-        self.ip = ip;
-    }
-
-    /// Notes that a TIP packet of that size is before this place.
-    pub(crate) const fn ends_with_tip(&mut self, size: usize) {
-        self.held = self.base + (self.at - size) as u64;
-        self.target_at = self.held;
     }
 }
 
@@ -50,7 +55,7 @@ impl<'a> EventDecoder<'a> {
             base: input.base,
             ip: self.last_ip.base(),
             packets: self.counters.packets,
-            held: self.held,
+            named: false,
             outcomes_at,
             target_at,
         };
@@ -60,8 +65,11 @@ impl<'a> EventDecoder<'a> {
     /// Goes to a place up to which only TNT and TIP packets came. Returns the time there.
     pub(crate) fn go_to(&mut self, place: &PacketPlace) -> Stamp {
         self.rewind(place.base + place.at as u64);
-        (self.counters.packets, self.held) = (place.packets, place.held);
-        self.last_ip.set(place.ip);
+        self.counters.packets = place.packets;
+        if place.named {
+            self.held = place.target_at;
+            self.last_ip.set(place.ip);
+        }
         self.clock.now()
     }
 }

@@ -55,6 +55,10 @@ fn an_ip_is_compressed_against_the_last_one_although_the_block_and_the_bytes_are
     for (usual, other) in [([D, C, D], [B, A, B]), ([B, C, D], [F, G, H]), ([B, A, B], [J, I, J])] {
         let mut processor = Processor::new(C);
         for lap in 0..4 * LAPS {
+            // Few attempts would be made if nothing but this repeated itself.
+            for _ in 0..8 {
+                processor.calls(usual[0]).returns().jumps(C);
+            }
             let [first, to, second] = if lap > LAPS && lap % 7 == 0 { other } else { usual };
             processor.calls(first).returns().mnt();
             processor.jumps(to).calls(second).returns().jumps(C);
@@ -97,6 +101,33 @@ fn no_more_returns_are_compressed_than_the_stack_has_room_for_calls() {
         }
     }
     assert!(errors >= 20, "{errors}");
+}
+
+#[test]
+fn outcomes_without_a_target_repeat_themselves_too() {
+    for (event, rare) in [(false, 7), (true, 7), (false, 1000), (true, 1000)] {
+        let mut processor = Processor::new(C);
+        for lap in 0..4 * LAPS {
+            // Three calls that return, with a packet for each outcome.
+            let mut outcomes =
+                [true, false, true, false, true, false, true, true, true, true, true, true, true, true];
+            if lap > LAPS && lap % rare == 0 {
+                // The last call calls once more.
+                outcomes[7] = false;
+            }
+            for taken in outcomes {
+                processor.goes(taken).flush();
+            }
+            if event {
+                processor.mnt();
+            }
+            processor.jumps(C);
+        }
+        let what = format!("{event}, {rare}");
+        let (repeated, errors) = compared(&what, &processor.end(), Config::new());
+        // Each event begins a new walk, in which the first attempt may be far.
+        assert!(repeated > if event { 30 } else { 500 } && errors == 0, "{what}: {repeated}, {errors}");
+    }
 }
 
 #[test]

@@ -81,7 +81,7 @@ impl Graph<'_> {
         true
     }
 
-    /// Follows the branches up to the last target at which a repeat can end.
+    /// Follows the branches up to the last place at which a repeat can end.
     fn repeat(&self, at: &At, calls: &GraphCalls, bytes: &Bytes, last_ip: u64) -> Option<(Key, Rest)> {
         let branches = Branches::of(bytes, last_ip);
         let first = self.view().get(at.block)?.edge();
@@ -98,20 +98,16 @@ impl Graph<'_> {
             below: at.top,
         };
         let mut best = None;
-        let (mut outcome, mut target) = (0, 0);
-        while let Some(end) = branches.target(target) {
-            let outcomes = (outcome..end.outcomes).map_while(|number| branches.outcome(number));
-            if follow.up_to_target(self, calls, outcomes).is_none() {
-                break;
-            }
-            let Some(next) = follow.target(self, calls, end) else { break };
+        let mut outcome = 0;
+        for end in branches.ends() {
+            let Some(next) = follow.up_to(self, calls, branches.outcomes(outcome, end), end) else { break };
             if follow.depth <= CALLS {
                 best = Some((follow, next, end));
             }
             if follow.go(self, next).is_none() {
                 break;
             }
-            (outcome, target) = (end.outcomes, target + 1);
+            outcome = end.outcomes;
         }
         let (follow, next, end) = best?;
         let sizes = Sizes {
@@ -122,8 +118,8 @@ impl Graph<'_> {
             rise: follow.rise.max(CALLS),
             kept: branches.kept,
             packets: end.packets,
-            tip_size: end.size,
             tnt_at: end.tnt_at,
+            tip_at: end.tip_at,
         };
         let ([a, b], [c, d], [low, high]) =
             (halves(bytes.halves()[0]), halves(bytes.halves()[1]), halves(end.ip));
@@ -143,39 +139,40 @@ impl Graph<'_> {
 }
 
 impl Follow {
-    /// Follows outcomes, and goes on to a block that ends with a branch for which the trace must name the target.
-    fn up_to_target(
+    /// Follows the outcomes up to an end. Returns the block there.
+    fn up_to(
         &mut self,
         graph: &Graph<'_>,
         calls: &GraphCalls,
-        mut outcomes: impl Iterator<Item = u8>,
-    ) -> Option<()> {
+        mut outcomes: &[u8],
+        end: &RepeatEnd,
+    ) -> Option<u32> {
         loop {
             let node = graph.view().get(self.block)?;
-            let ends = node.ends();
-            // The calls are the same whatever comes; where the block is the last one, `target` does not add them again.
             self.push(graph, node)?;
-            let next = match ends {
-                OPEN if node.is_closed() => node.next(0),
-                COND => node.next(outcomes.next()?),
-                RETURN => match outcomes.next() {
-                    None => return Some(()),
-                    Some(1) => self.pop(calls, true)?,
-                    Some(_) => return None,
-                },
-                CALL | INDIRECT => return outcomes.next().is_none().then_some(()),
+            let next = match (node.ends(), outcomes) {
+                (OPEN, _) if node.is_closed() => node.next(0),
+                (COND, &[taken, ref rest @ ..]) => {
+                    outcomes = rest;
+                    node.next(taken)
+                }
+                (RETURN, &[1, ref rest @ ..]) => {
+                    outcomes = rest;
+                    self.pop(calls, true)?
+                }
+                (RETURN | CALL | INDIRECT, []) if end.named => {
+                    if graph.repeats.pops && node.ends() == RETURN {
+                        self.pop(calls, false)?;
+                    }
+                    return graph.find(end.ip).ok().filter(|block| is_walkable(graph, *block));
+                }
                 _ => return None,
             };
+            if outcomes.is_empty() && !end.named {
+                return Some(next).filter(|block| is_walkable(graph, *block));
+            }
             self.go(graph, next)?;
         }
-    }
-
-    /// The block at a target that the trace names, after the last block.
-    fn target(&mut self, graph: &Graph<'_>, calls: &GraphCalls, end: &RepeatEnd) -> Option<u32> {
-        if graph.repeats.pops && graph.view().node(self.block).ends() == RETURN {
-            self.pop(calls, false)?;
-        }
-        walkable(graph, end.ip)
     }
 
     /// Goes on to another block.
@@ -195,7 +192,8 @@ impl Follow {
         }
         let view = graph.view();
         for &[low, high, ..] in view.returns(&view.body(self.block)) {
-            *self.calls.get_mut(self.depth)? = walkable(graph, whole([low, high]))?;
+            let site = graph.find(whole([low, high])).ok().filter(|block| is_walkable(graph, *block));
+            *self.calls.get_mut(self.depth)? = site?;
             self.depth += 1;
             self.rise = self.rise.max(self.depth.saturating_sub(self.popped_len));
         }
@@ -216,7 +214,6 @@ impl Follow {
     }
 }
 
-/// The block at an address, if it is known and can be walked over.
-fn walkable(graph: &Graph<'_>, ip: u64) -> Option<u32> {
-    graph.find(ip).ok().filter(|block| graph.view().node(*block).ends() != BlockEnd::None as u32)
+fn is_walkable(graph: &Graph<'_>, block: u32) -> bool {
+    block != 0 && graph.view().node(block).ends() != BlockEnd::None as u32
 }

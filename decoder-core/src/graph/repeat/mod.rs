@@ -1,10 +1,10 @@
 //! Repeats: packets that come again and again, with what they do. A loop in a program makes its trace repeat itself.
 //!
-//! A repeat is a few whole packets: TNT and TIP packets in at most 16 bytes, of which the last is a TIP. It is
-//! remembered together with the block that the walk was at before it: the block that it leads to, the calls that it
-//! takes from the stack and leaves there, and the edges on the way. Where the same bytes come at the same block again,
-//! nothing is read and no block is walked over: the repeat is counted, and its edges are passed on at the end of the
-//! visit, together with how often it came. So only sinks that take edges in any order gain by it, see
+//! A repeat is a few whole packets: TNT and TIP packets in at most 16 bytes, up to a TIP, or eight bytes where no TIP
+//! comes. It is remembered together with the block that the walk was at before it: the block that it leads to, the
+//! calls that it takes from the stack and leaves there, and the edges on the way. Where the same bytes come at the same
+//! block again, nothing is read and no block is walked over: the repeat is counted, and its edges are passed on at the
+//! end of the visit, together with how often it came. So only sinks that take edges in any order gain by it, see
 //! [`ExecutionSink::COUNTS`](super::ExecutionSink::COUNTS).
 //!
 //! ```text
@@ -40,7 +40,7 @@ const BLOCKS_PER_REPEAT: usize = 16;
 pub(super) const REPEAT_WORDS_PER_BLOCK: usize = (KEY_WORDS + REST_WORDS + 2).div_ceil(BLOCKS_PER_REPEAT);
 
 /// The most edges of a repeat, without the one to its first block.
-const EDGES: usize = 40;
+const EDGES: usize = 56;
 
 /// The most calls that a repeat takes from the stack, and the most that it leaves there.
 const CALLS: usize = 4;
@@ -109,10 +109,9 @@ struct Sizes {
     rise: usize,
     kept: Kept,
     packets: u64,
-    /// The size of the TIP packet at its end.
-    tip_size: usize,
-    /// The place of its last TNT packet.
+    /// The places of its last TNT packet and of its last TIP packet.
     tnt_at: Option<usize>,
+    tip_at: Option<usize>,
 }
 
 /// What the first TIP of a repeat keeps of the last IP.
@@ -134,9 +133,10 @@ const NEVER: u32 = 7;
 /// A candidate becomes a repeat when it comes for the third time and no other one came in between.
 const OFTEN: u32 = 3;
 
-/// Whether it is worth while to look for repeats: one that is not known costs about as much as eight save.
+/// Whether it is worth while to look for repeats: one that is not known costs about as much as 24 packets save.
 #[derive(Clone, Copy, Debug)]
 struct Worth {
+    /// A number of packets.
     credit: usize,
     /// How often no attempt was made.
     passed: u8,
@@ -144,13 +144,13 @@ struct Worth {
 
 impl Worth {
     /// More than it ever has again: at first no repeat is known.
-    const FIRST: Self = Self { credit: 128, passed: 0 };
-    const MOST: usize = 64;
-    const COST: usize = 8;
-    /// Without credit, only every fourth attempt is made.
-    const RARE: u8 = 4;
+    const FIRST: Self = Self { credit: 512, passed: 0 };
+    const MOST: usize = 256;
+    const COST: usize = 24;
+    /// Without credit, only one of so many attempts is made.
+    const RARE: u8 = 8;
     /// Below this the walk goes on as if there were no repeats, up to the next attempt.
-    const LOW: usize = 8;
+    const LOW: usize = 20;
 
     /// Whether to look for repeats now.
     fn allows_attempt(&mut self) -> bool {
@@ -158,8 +158,8 @@ impl Worth {
         self.passed == 0
     }
 
-    fn hits(&mut self, number: usize) {
-        self.credit = (self.credit + number).min(Self::MOST.max(self.credit));
+    fn hits(&mut self, packets: usize) {
+        self.credit = (self.credit + packets).min(Self::MOST.max(self.credit));
     }
 
     fn misses(&mut self) {
@@ -168,12 +168,12 @@ impl Worth {
 }
 
 impl Sizes {
-    /// Stands for no TNT packet.
-    const NO_TNT: u32 = 31;
+    /// Stands for no packet of the kind.
+    const NOWHERE: u32 = 31;
 
     #[inline(always)]
     fn of(word: u32) -> Self {
-        let tnt_at = word >> 27;
+        let place = |at| (at != Self::NOWHERE).then_some(at as usize);
         Self {
             len: (word & 31) as usize,
             popped: (word >> 5 & 7) as usize,
@@ -184,22 +184,23 @@ impl Sizes {
                 1 => Kept::Above32,
                 _ => Kept::Nothing,
             },
-            packets: (word >> 20 & 31).into(),
-            tip_size: 3 + 2 * (word >> 25 & 3) as usize,
-            tnt_at: (tnt_at != Self::NO_TNT).then_some(tnt_at as usize),
+            packets: (word >> 18 & 15).into(),
+            tnt_at: place(word >> 22 & 31),
+            tip_at: place(word >> 27),
         }
     }
 
     fn word(self) -> u32 {
-        let Self { len, popped, pushed, rise, kept, packets, tip_size, tnt_at } = self;
+        let Self { len, popped, pushed, rise, kept, packets, tnt_at, tip_at } = self;
+        let place = |at: Option<usize>| at.map_or(Self::NOWHERE, |at| at as u32);
         len as u32
             | (popped as u32) << 5
             | (pushed as u32) << 8
             | (rise as u32) << 11
             | (kept as u32) << 16
-            | (packets as u32) << 20
-            | ((tip_size as u32 - 3) / 2) << 25
-            | tnt_at.map_or(Self::NO_TNT, |at| at as u32) << 27
+            | (packets as u32) << 18
+            | place(tnt_at) << 22
+            | place(tip_at) << 27
     }
 }
 
@@ -316,7 +317,7 @@ impl<'m> Repeats<'m> {
     ) -> usize {
         let At { mut block, mut before, mut top } = *at;
         let mut here = *place;
-        let (mut taken, mut tip_size) = (0, 0);
+        let (mut taken, mut packets) = (0, 0);
         while taken < TURN
             && let Some(bytes) = Bytes::at(trace, here.at)
         {
@@ -353,14 +354,13 @@ impl<'m> Repeats<'m> {
             }
             key[8] += 1;
             block = key[1];
-            here.pass(sizes.len, sizes.packets, last_ip, sizes.tnt_at);
-            tip_size = sizes.tip_size;
+            here.pass(sizes.len, sizes.packets, last_ip, sizes.tnt_at, sizes.tip_at);
+            packets += sizes.packets as usize;
             taken += 1;
         }
         if taken > 0 {
-            here.ends_with_tip(tip_size);
             (*at, *place) = (At { block, before, top }, here);
-            self.worth.hits(taken);
+            self.worth.hits(packets);
             self.repeated += taken as u64;
         }
         taken

@@ -9,11 +9,12 @@ use super::Kept;
 
 /// The most bytes of a repeat.
 pub(super) const BYTES: usize = 16;
-/// A repeat ends at the first TIP packet after which it has that many bytes.
+/// A repeat ends at the first TIP packet after which it has that many bytes. Where no TIP is among the next [`BYTES`],
+/// it ends at a TNT packet.
 pub(super) const ENOUGH: usize = 8;
-/// The most outcomes and targets: those of short TNT packets and of the shortest TIP packets.
+/// The most outcomes and ends: those of short TNT packets and of the shortest TIP packets.
 const OUTCOMES: usize = 6 * BYTES;
-const TARGETS: usize = BYTES.div_ceil(3);
+const ENDS: usize = BYTES.div_ceil(3);
 
 /// The next bytes of the trace, of which the first ones may be a repeat.
 #[derive(Clone, Copy, Debug)]
@@ -24,24 +25,26 @@ pub(super) struct Branches {
     /// 1 is taken.
     outcomes: [u8; OUTCOMES],
     outcomes_len: usize,
-    targets: [RepeatEnd; TARGETS],
-    targets_len: usize,
+    ends: [RepeatEnd; ENDS],
+    ends_len: usize,
     pub(super) kept: Kept,
 }
 
-/// A TIP packet, at which a repeat may end.
+/// A place after a packet, at which a repeat may end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RepeatEnd {
+    /// The last IP.
     pub(super) ip: u64,
+    /// Whether the packet is a TIP.
+    pub(super) named: bool,
     /// How many outcomes come before it.
     pub(super) outcomes: usize,
     /// The length of the repeat, and the number of its packets.
     pub(super) len: usize,
     pub(super) packets: u64,
-    /// The packet's size.
-    pub(super) size: usize,
-    /// The place of the last TNT packet before it.
+    /// The places of the last TNT packet and of the last TIP packet.
     pub(super) tnt_at: Option<usize>,
+    pub(super) tip_at: Option<usize>,
 }
 
 /// The bits of the first bytes of 16, in two halves, by how many bytes there are.
@@ -84,7 +87,7 @@ impl Bytes {
     /// How many of the bytes are to be read without repeats before the next attempt: the packets of what could be
     /// one, or all.
     pub(super) fn until_next(&self) -> usize {
-        match Branches::of(self, 0).last() {
+        match Branches::of(self, 0).ends().last() {
             Some(end) => end.len,
             None => BYTES,
         }
@@ -92,23 +95,29 @@ impl Bytes {
 }
 
 impl Branches {
-    /// The branches of the packets up to the first TIP with [`ENOUGH`] bytes, with `last_ip` before them.
+    /// The branches of the packets up to where a repeat with [`ENOUGH`] bytes ends, with `last_ip` before them.
     pub(super) fn of(bytes: &Bytes, last_ip: u64) -> Self {
         let mut branches = Self {
             outcomes: [0; OUTCOMES],
             outcomes_len: 0,
-            targets: [RepeatEnd::default(); TARGETS],
-            targets_len: 0,
+            ends: [RepeatEnd::default(); ENDS],
+            ends_len: 0,
             kept: Kept::Nothing,
         };
         let mut end = RepeatEnd { ip: last_ip, ..RepeatEnd::default() };
-        while branches.last().is_none_or(|last| last.len < ENOUGH) {
+        // The end if no TIP comes.
+        let mut without_tip = None;
+        while end.len < ENOUGH || !end.named {
             let Some(&first) = bytes.0.get(end.len) else { break };
             end.packets += 1;
             if packet::is_short_tnt(first) {
                 branches.add(Tnt::of_short(first));
                 end.tnt_at = Some(end.len);
                 end.len += 1;
+                (end.named, end.outcomes) = (false, branches.outcomes_len);
+                if end.len >= ENOUGH {
+                    without_tip.get_or_insert(end);
+                }
                 continue;
             }
             let mut window = [0; 9];
@@ -117,20 +126,21 @@ impl Branches {
             if end.len + size > BYTES {
                 break;
             }
-            if branches.targets_len == 0 {
+            if end.tip_at.is_none() {
                 branches.kept = match form {
                     1 => Kept::Above16,
                     2 => Kept::Above32,
                     _ => Kept::Nothing,
                 };
             }
-            (end.ip, end.size, end.outcomes) =
-                (LastIp::updated(end.ip, form, payload), size, branches.outcomes_len);
-            end.len += size;
-            if let Some(place) = branches.targets.get_mut(branches.targets_len) {
-                *place = end;
-                branches.targets_len += 1;
-            }
+            (end.ip, end.named, end.tip_at) = (LastIp::updated(end.ip, form, payload), true, Some(end.len));
+            (end.len, end.outcomes) = (end.len + size, branches.outcomes_len);
+            branches.may_end(end);
+        }
+        if branches.ends().is_empty()
+            && let Some(end) = without_tip
+        {
+            branches.may_end(end);
         }
         branches
     }
@@ -144,17 +154,20 @@ impl Branches {
         }
     }
 
-    /// The outcome with that number; 1 is taken.
-    pub(super) fn outcome(&self, number: usize) -> Option<u8> {
-        self.outcomes.get(..self.outcomes_len)?.get(number).copied()
+    fn may_end(&mut self, end: RepeatEnd) {
+        if let Some(place) = self.ends.get_mut(self.ends_len) {
+            *place = end;
+            self.ends_len += 1;
+        }
     }
 
-    /// The target with that number.
-    pub(super) fn target(&self, number: usize) -> Option<&RepeatEnd> {
-        self.targets.get(..self.targets_len)?.get(number)
+    /// The outcomes from that number on up to an end; 1 is taken.
+    pub(super) fn outcomes(&self, from: usize, end: &RepeatEnd) -> &[u8] {
+        self.outcomes.get(from..end.outcomes).unwrap_or_default()
     }
 
-    fn last(&self) -> Option<&RepeatEnd> {
-        self.target(self.targets_len.checked_sub(1)?)
+    /// The places where the repeat may end, in order.
+    pub(super) fn ends(&self) -> &[RepeatEnd] {
+        self.ends.get(..self.ends_len).unwrap_or_default()
     }
 }
