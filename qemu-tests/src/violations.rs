@@ -2,8 +2,8 @@
 //!
 //! The monitor writes a line for each rule that is broken:
 //!
-//! - `monitor: violation processor=N NAME=COUNT…`: rules that hardware does not enforce, and how often each was broken
-//!   since the last such line.
+//! - `monitor: violation processor=N NAME=COUNT…`: rules that hardware does not enforce, and how often each was
+//!   broken since the last such line.
 //! - `monitor: refused processor=N msr=0x… [value=0x…] rip=0x…: WHY`: RDMSR, or WRMSR of a value, raised #GP.
 //!
 //! A kernel that wants an access to be refused announces it by a `probe` line, before the access or before the workload

@@ -49,8 +49,11 @@
 //! |---|---|
 //! | the rule by which a WRMSR faults | the unit that owns the MSR: [`intel`] and [`amd`] say which file |
 //! | a processor, and what it can do | `profile/table.rs` of its vendor |
-//! | what the manual leaves to the processor | [`IntelSettings`](intel::IntelSettings), [`AmdSettings`](amd::AmdSettings) |
+//! | what the manual leaves to the processor | [`IntelSettings`] and [`AmdSettings`] |
 //! | what a step consists of | [`Retired`], [`Delivery`], [`Context`] |
+//!
+//! [`IntelSettings`]: intel::IntelSettings
+//! [`AmdSettings`]: amd::AmdSettings
 //!
 //! # Example
 //!

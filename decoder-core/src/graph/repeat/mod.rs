@@ -147,7 +147,7 @@ impl Worth {
     const FIRST: Self = Self { credit: 512, passed: 0 };
     const MOST: usize = 256;
     const COST: usize = 24;
-    /// Without credit, only one of so many attempts is made.
+    /// Without credit, one attempt is made, and the next seven are not.
     const RARE: u8 = 8;
     /// Below this the walk goes on as if there were no repeats, up to the next attempt.
     const LOW: usize = 20;
