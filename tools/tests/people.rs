@@ -107,8 +107,9 @@ fn a_report_has_each_function_with_its_calls_and_all_instructions() {
         let share = 100.0 * number("instructions") / report["instructions"].as_f64().unwrap();
         assert!((number("percent") - share).abs() < 0.01, "{row}");
     }
-    let first = |sort| recorded.json(&["report", "--sort", sort, "rec"])["rows"][0].clone();
-    assert_eq!(first("calls")["function"], "fib");
+    // How often the loader calls functions depends on the processor and on LD_LIBRARY_PATH, which cargo sets.
+    let most_called = recorded.json(&["report", "--sort", "calls", "--object", "program", "rec"]);
+    assert_eq!(most_called["rows"][0]["function"], "fib");
     let limited = recorded.json(&["report", "--percent-limit", "5", "rec"]);
     let percents = limited["rows"].as_array().unwrap().iter().map(|row| row["percent"].as_f64().unwrap());
     assert!(percents.clone().count() > 0 && percents.clone().all(|percent| percent >= 5.0));
