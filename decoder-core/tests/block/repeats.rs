@@ -50,6 +50,20 @@ fn a_return_leads_to_its_call_although_the_bytes_are_those_of_another_call() {
 }
 
 #[test]
+fn what_a_function_does_is_known_for_each_of_several_callers() {
+    for callers in [&[C][..], &[C, E], &[C, E, G], &[C, E, G, A]] {
+        let mut processor = Processor::new(I);
+        let rounds = 200;
+        for caller in callers.iter().cycle().take(rounds) {
+            // After the call, the same block and the same bytes up to I, whoever called.
+            processor.jumps(*caller).calls(D).returns().jumps(I);
+        }
+        let (repeated, errors) = compared(&format!("{callers:x?}"), &processor.end(), Config::new());
+        assert!(repeated > 1000 && errors == 0, "{callers:x?}: {repeated}, {errors}");
+    }
+}
+
+#[test]
 fn an_ip_is_compressed_against_the_last_one_although_the_block_and_the_bytes_are_those_of_another() {
     // An event is between the return to C and the jump, which the last call leads to another place.
     for (usual, other) in [([D, C, D], [B, A, B]), ([B, C, D], [F, G, H]), ([B, A, B], [J, I, J])] {

@@ -7,7 +7,7 @@ use super::{
         node::{BlockEnd, Node, halves, whole},
         store::Graph,
     },
-    At, CALLS, EDGES, Key, NEVER, REST_WORDS, Rest, Sizes, middle,
+    At, CALLS, EDGES, Key, NEVER, REST_WORDS, Repeats, Rest, Sizes, WAYS, middle,
     packets::{Branches, Bytes, RepeatEnd},
     tell,
 };
@@ -41,6 +41,23 @@ struct Follow {
     below: Top,
 }
 
+impl Repeats<'_> {
+    /// The place for a new repeat: its own, if it is known but could not be counted; or a free one; or each in turn.
+    fn way_for(&mut self, new: &Key, rest: &Rest, first: u64) -> usize {
+        let is_new = |slot: &usize| {
+            let known = self.keys.get(*slot).map(|key| [&key[..8], &key[9..]]);
+            known == Some([&new[..8], &new[9..]]) && self.rests.get(*slot) == Some(rest)
+        };
+        let is_free = |slot: &usize| self.keys.get(*slot).is_some_and(|key| key[0] == 0);
+        let mut ways = self.ways(new[0], first);
+        if let Some(slot) = ways.clone().find(is_new).or_else(|| ways.find(is_free)) {
+            return slot;
+        }
+        self.next_way = (self.next_way + 1) % WAYS;
+        self.place(new[0], first) ^ self.next_way
+    }
+}
+
 impl Graph<'_> {
     /// Remembers the repeat that begins with `bytes` where the walk is at `at`, with `last_ip` before it. The counts
     /// of one that is forgotten for it are passed on. `false` if there is no repeat.
@@ -56,10 +73,7 @@ impl Graph<'_> {
     ) -> bool {
         let found = self.repeat(at, calls, bytes, last_ip);
         let repeats = &mut self.repeats;
-        let slot = repeats.place(at.block, bytes.first());
-        let (Some(key), Some(rest), Some(candidate)) =
-            (repeats.keys.get_mut(slot), repeats.rests.get_mut(slot), repeats.candidates.get_mut(slot))
-        else {
+        let Some(candidate) = repeats.candidates.get_mut(repeats.place(at.block, bytes.first())) else {
             return false;
         };
         let Some((new_key, new_rest)) = found else {
@@ -67,6 +81,10 @@ impl Graph<'_> {
             return false;
         };
         *candidate = 0;
+        let slot = repeats.way_for(&new_key, &new_rest, bytes.first());
+        let (Some(key), Some(rest)) = (repeats.keys.get_mut(slot), repeats.rests.get_mut(slot)) else {
+            return false;
+        };
         if key[8] > 0 {
             tell(key, rest, &mut each);
             let counted = repeats.counted.get_mut(..repeats.counted_len).unwrap_or_default();

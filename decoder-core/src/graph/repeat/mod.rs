@@ -48,6 +48,10 @@ const CALLS: usize = 4;
 /// How many of these calls are in a [`Key`]. Most repeats have no more.
 const FIRST_CALLS: usize = 2;
 
+/// How many places there are for a repeat with the same block and the same first bytes: a function that is called from
+/// several places returns to several places.
+const WAYS: usize = 4;
+
 /// How many repeats follow each other at most before the walk notes where it is.
 const TURN: usize = 64;
 
@@ -72,17 +76,19 @@ type Key = [u32; KEY_WORDS];
 /// The rest of a repeat: the further calls as in words 12 to 15, the number of edges, and two edges a word.
 type Rest = [u32; REST_WORDS];
 
-/// The repeats that are known, each in a place that its block and its first bytes give.
+/// The repeats that are known, each in one of [`WAYS`] places that its block and its first bytes give.
 #[derive(Debug)]
 pub(super) struct Repeats<'m> {
     keys: &'m mut [Key],
     rests: &'m mut [Rest],
-    /// Repeats that are not known but may become so, by the same places.
+    /// Repeats that are not known but may become so, by the first of these places.
     candidates: &'m mut [Candidate],
     /// The places of repeats that came and have not been passed on.
     counted: &'m mut [u32],
     counted_len: usize,
     shift: u32,
+    /// Which of the places is used next, if no place is free.
+    next_way: usize,
     worth: Worth,
     /// Whether a return whose target the trace names takes a call from the stack.
     pops: bool,
@@ -231,8 +237,8 @@ impl<'m> Repeats<'m> {
     /// Takes its part of `memory` for a graph of that many blocks, and returns the rest.
     pub(super) fn new(memory: &'m mut [u32], blocks: usize) -> (Self, &'m mut [u32]) {
         // A power of two, because the highest bits of a hash are the place.
-        let room =
-            (blocks / BLOCKS_PER_REPEAT).checked_ilog2().filter(|bits| *bits > 0).map_or(0, |bits| 1 << bits);
+        let room = (blocks / BLOCKS_PER_REPEAT).checked_ilog2().map_or(0, |bits| 1 << bits);
+        let room = if room < WAYS { 0 } else { room };
         // Each key is one line of the processor's cache.
         let before =
             if room == 0 { 0 } else { memory.as_ptr().align_offset(4 * KEY_WORDS).min(memory.len()) };
@@ -248,6 +254,7 @@ impl<'m> Repeats<'m> {
             counted,
             counted_len: 0,
             shift: 64 - usize::checked_ilog2(room).unwrap_or(1),
+            next_way: 0,
             worth: Worth::FIRST,
             pops: true,
             repeated: 0,
@@ -300,9 +307,47 @@ impl<'m> Repeats<'m> {
         self.counted_len = 0;
     }
 
+    /// The first place for a repeat.
     #[inline(always)]
     fn place(&self, block: u32, first: u64) -> usize {
         ((first ^ u64::from(block) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+    }
+
+    /// All places for a repeat, the first one first.
+    #[inline(always)]
+    fn ways(&self, block: u32, first: u64) -> impl Iterator<Item = usize> + Clone + use<> {
+        let first = self.place(block, first);
+        (0..WAYS).map(move |way| first ^ way)
+    }
+
+    /// If the repeat in this place comes next and can be counted: where the calls that it leaves in the stack return.
+    #[inline(always)]
+    fn pushed_if_next(
+        &self,
+        slot: usize,
+        block: u32,
+        bytes: &Bytes,
+        last_ip: u64,
+        calls: &GraphCalls,
+        top: Top,
+    ) -> Option<[u32; CALLS]> {
+        let key = self.keys.get(slot)?;
+        let sizes = Sizes::of(key[10]);
+        // One branch for all that may differ: the processor predicts it while it waits for the reads.
+        let differs = bytes.differ_from([whole([key[2], key[3]]), whole([key[4], key[5]])], sizes.len)
+            | u64::from(
+                block ^ key[0]
+                    | (middle(last_ip) ^ key[11]) & sizes.kept.mask()
+                    | calls.differ(top, 0, [key[12], key[13]]),
+            );
+        if differs != 0 || !top.has_room(sizes.popped, sizes.rise) || key[8] == u32::MAX {
+            return None;
+        }
+        if sizes.popped <= FIRST_CALLS && sizes.pushed <= FIRST_CALLS {
+            return Some([key[14], key[15], 0, 0]);
+        }
+        let &[a, b, c, d] = self.rests.get(slot)?.first_chunk()?;
+        (calls.differ(top, FIRST_CALLS, [a, b]) == 0).then_some([key[14], key[15], c, d])
     }
 
     /// Goes on over the repeats that are known, at most [`TURN`]. Returns how many.
@@ -321,28 +366,15 @@ impl<'m> Repeats<'m> {
         while taken < TURN
             && let Some(bytes) = Bytes::at(trace, here.at)
         {
-            let slot = self.place(block, bytes.first());
+            let mut ways = self.ways(block, bytes.first());
+            let Some((slot, pushed)) = ways.find_map(|slot| {
+                Some((slot, self.pushed_if_next(slot, block, &bytes, here.ip, calls, top)?))
+            }) else {
+                break;
+            };
             let Some(key) = self.keys.get_mut(slot) else { break };
             let sizes = Sizes::of(key[10]);
             let last_ip = whole([key[6], key[7]]);
-            // One branch for all that may differ: the processor predicts it while it waits for the reads.
-            let differs = bytes.differ_from([whole([key[2], key[3]]), whole([key[4], key[5]])], sizes.len)
-                | u64::from(
-                    block ^ key[0]
-                        | (middle(here.ip) ^ key[11]) & sizes.kept.mask()
-                        | calls.differ(top, 0, [key[12], key[13]]),
-                );
-            if differs != 0 || !top.has_room(sizes.popped, sizes.rise) || key[8] == u32::MAX {
-                break;
-            }
-            let mut pushed = [key[14], key[15], 0, 0];
-            if sizes.popped > FIRST_CALLS || sizes.pushed > FIRST_CALLS {
-                let Some(&[c, d, e, f, ..]) = self.rests.get(slot) else { break };
-                if calls.differ(top, FIRST_CALLS, [c, d]) != 0 {
-                    break;
-                }
-                pushed = [key[14], key[15], e, f];
-            }
             edge(edges::edge(before, key[9] as u16).0);
             before = (key[9] >> 16) as u16;
             calls.replace(&mut top, sizes.popped, sizes.pushed, pushed);

@@ -87,10 +87,64 @@ impl Bytes {
     /// How many of the bytes are to be read without repeats before the next attempt: the packets of what could be
     /// one, or all.
     pub(super) fn until_next(&self) -> usize {
-        match Branches::of(self, 0).ends().last() {
-            Some(end) => end.len,
-            None => BYTES,
+        let (mut end, mut without_tip) = (None, None);
+        for packet in self.packets() {
+            let is_enough = packet.end >= ENOUGH;
+            match packet.branches {
+                PacketBranches::Target { .. } => end = Some(packet.end),
+                PacketBranches::Outcomes(_) if is_enough => without_tip = without_tip.or(Some(packet.end)),
+                PacketBranches::Outcomes(_) => {}
+            }
+            if is_enough && end == Some(packet.end) {
+                break;
+            }
         }
+        end.or(without_tip).unwrap_or(BYTES)
+    }
+
+    /// The TNT and TIP packets up to the first other one, or to one that is not complete.
+    fn packets(&self) -> RepeatPackets {
+        let mut bytes = [0; BYTES + 8];
+        bytes[..BYTES].copy_from_slice(&self.0);
+        RepeatPackets { bytes, at: 0 }
+    }
+}
+
+/// A packet of a repeat.
+struct RepeatPacket {
+    /// The places of its first byte and of what comes after it.
+    at: usize,
+    end: usize,
+    branches: PacketBranches,
+}
+
+enum PacketBranches {
+    Outcomes(Tnt),
+    Target { form: u8, payload: u64 },
+}
+
+/// Goes over the packets of what may be a repeat.
+struct RepeatPackets {
+    /// With bytes after the last one, so that all packets are parsed in the same way.
+    bytes: [u8; BYTES + 8],
+    at: usize,
+}
+
+impl Iterator for RepeatPackets {
+    type Item = RepeatPacket;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<RepeatPacket> {
+        let at = self.at;
+        let window = self.bytes.get(at..)?.first_chunk()?;
+        let (branches, size) = if packet::is_short_tnt(window[0]) {
+            (PacketBranches::Outcomes(Tnt::of_short(window[0])), 1)
+        } else {
+            let (form, payload, size) = packet::target(window)?;
+            (PacketBranches::Target { form, payload }, size)
+        };
+        self.at = at + size;
+        (self.at <= BYTES).then_some(RepeatPacket { at, end: self.at, branches })
     }
 }
 
@@ -107,35 +161,33 @@ impl Branches {
         let mut end = RepeatEnd { ip: last_ip, ..RepeatEnd::default() };
         // The end if no TIP comes.
         let mut without_tip = None;
-        while end.len < ENOUGH || !end.named {
-            let Some(&first) = bytes.0.get(end.len) else { break };
+        for packet in bytes.packets() {
             end.packets += 1;
-            if packet::is_short_tnt(first) {
-                branches.add(Tnt::of_short(first));
-                end.tnt_at = Some(end.len);
-                end.len += 1;
-                (end.named, end.outcomes) = (false, branches.outcomes_len);
-                if end.len >= ENOUGH {
-                    without_tip.get_or_insert(end);
+            end.len = packet.end;
+            match packet.branches {
+                PacketBranches::Outcomes(outcomes) => {
+                    branches.add(outcomes);
+                    (end.named, end.outcomes, end.tnt_at) = (false, branches.outcomes_len, Some(packet.at));
+                    if end.len >= ENOUGH {
+                        without_tip.get_or_insert(end);
+                    }
                 }
-                continue;
+                PacketBranches::Target { form, payload } => {
+                    if end.tip_at.is_none() {
+                        branches.kept = match form {
+                            1 => Kept::Above16,
+                            2 => Kept::Above32,
+                            _ => Kept::Nothing,
+                        };
+                    }
+                    (end.ip, end.named, end.tip_at) =
+                        (LastIp::updated(end.ip, form, payload), true, Some(packet.at));
+                    branches.may_end(end);
+                    if end.len >= ENOUGH {
+                        break;
+                    }
+                }
             }
-            let mut window = [0; 9];
-            window.iter_mut().zip(bytes.0.iter().skip(end.len)).for_each(|(to, from)| *to = *from);
-            let Some((form, payload, size)) = packet::target(&window) else { break };
-            if end.len + size > BYTES {
-                break;
-            }
-            if end.tip_at.is_none() {
-                branches.kept = match form {
-                    1 => Kept::Above16,
-                    2 => Kept::Above32,
-                    _ => Kept::Nothing,
-                };
-            }
-            (end.ip, end.named, end.tip_at) = (LastIp::updated(end.ip, form, payload), true, Some(end.len));
-            (end.len, end.outcomes) = (end.len + size, branches.outcomes_len);
-            branches.may_end(end);
         }
         if branches.ends().is_empty()
             && let Some(end) = without_tip
@@ -169,5 +221,29 @@ impl Branches {
     /// The places where the repeat may end, in order.
     pub(super) fn ends(&self) -> &[RepeatEnd] {
         self.ends.get(..self.ends_len).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_attempt_comes_after_what_could_be_a_repeat() {
+        let mut random = fastrand::Rng::with_seed(0x6e65_7874);
+        let mut ends = [0; BYTES + 1];
+        for _ in 0..100_000 {
+            // TNT packets of up to six outcomes, TIP packets with each IPBytes field, and a few others.
+            let bytes = Bytes(core::array::from_fn(|_| match random.u8(..16) {
+                0..3 => random.u8(..8) << 5 | 0x0d,
+                3 => random.u8(..),
+                _ => random.u8(2..128) << 1,
+            }));
+            let expected = Branches::of(&bytes, 0).ends().last().map_or(BYTES, |end| end.len);
+            assert_eq!(bytes.until_next(), expected, "{bytes:x?}");
+            ends[expected] += 1;
+        }
+        // The shortest TIP packet has three bytes.
+        assert!(ends[3..].iter().all(|times| *times > 100), "{ends:?}");
     }
 }
