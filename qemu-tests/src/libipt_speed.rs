@@ -5,6 +5,7 @@
 //! large enough for all code, because without it libipt unmaps a section, and forgets its blocks, whenever execution
 //! goes to another one.
 
+use crate::libipt::edges::EdgeFinder;
 use anyhow::{Context, Result, ensure};
 use std::{
     ffi::{CString, c_char, c_int, c_void},
@@ -351,6 +352,14 @@ pub struct LibiptImage<'a> {
     handle: Option<TimedHandle>,
 }
 
+/// What the instruction flow decoder says.
+enum Step<'a> {
+    /// It has synchronised.
+    Sync,
+    Event(&'a PtEvent),
+    Insn(&'a PtInsn),
+}
+
 impl LibiptImage<'_> {
     /// Decodes the instructions from the first PSB on; after an error it goes on at the next PSB. The sum is of their
     /// addresses.
@@ -358,6 +367,34 @@ impl LibiptImage<'_> {
     /// # Errors
     /// libipt gives no decoder.
     pub fn insns(&self, trace: &[u8]) -> Result<TimedDecode> {
+        let mut decoded = TimedDecode::default();
+        self.walk(trace, |step| {
+            if let Step::Insn(insn) = step {
+                decoded.add(insn.ip);
+            }
+        })?;
+        Ok(decoded)
+    }
+
+    /// Finds the edges between blocks in these instructions, and passes each on.
+    ///
+    /// # Errors
+    /// libipt gives no decoder.
+    pub fn edges(&self, trace: &[u8], mut edge: impl FnMut(u16)) -> Result<()> {
+        let mut edges = EdgeFinder::default();
+        self.walk(trace, |step| match step {
+            Step::Sync => edges = EdgeFinder::default(),
+            // Bit 1 is `status_update`.
+            Step::Event(event) => edges.event(event.kind, event.flags & 1 << 1 != 0),
+            Step::Insn(insn) => {
+                let bytes = insn.raw.get(..insn.size.into()).unwrap_or_default();
+                edges.insn(insn.ip, insn.isid, insn.class, bytes).into_iter().for_each(&mut edge);
+            }
+        })
+    }
+
+    #[inline(always)]
+    fn walk(&self, trace: &[u8], mut each: impl FnMut(Step<'_>)) -> Result<()> {
         let libipt = self.libipt;
         let config = config(trace);
         let image = self.handle.context("libipt: no image")?;
@@ -366,16 +403,19 @@ impl LibiptImage<'_> {
             unsafe { (libipt.insn_alloc)(&raw const config) }.context("libipt: no instruction decoder")?;
         // SAFETY: both are allocated; the image is freed after the decoder.
         let set = unsafe { (libipt.insn_set_image)(decoder, image) };
-        let mut decoded = TimedDecode::default();
         let (mut insn, mut event) = (PtInsn::default(), PtEvent::default());
         if set >= 0 {
             // SAFETY: the decoder is allocated.
             while let mut status @ 0.. = unsafe { (libipt.insn_sync_forward)(decoder) } {
+                each(Step::Sync);
                 while status >= 0 && status & STATUS_END_OF_STREAM == 0 {
                     if status & STATUS_EVENT_PENDING != 0 {
                         // SAFETY: the decoder is allocated, and the event has the given size.
                         status =
                             unsafe { (libipt.insn_event)(decoder, &raw mut event, size_of::<PtEvent>()) };
+                        if status >= 0 {
+                            each(Step::Event(&event));
+                        }
                         continue;
                     }
                     insn.class = 0;
@@ -383,14 +423,14 @@ impl LibiptImage<'_> {
                     status = unsafe { (libipt.insn_next)(decoder, &raw mut insn, size_of::<PtInsn>()) };
                     // If there is an error, the instruction before it counts if its class is known.
                     if status >= 0 || insn.class != 0 {
-                        decoded.add(insn.ip);
+                        each(Step::Insn(&insn));
                     }
                 }
             }
         }
         // SAFETY: the decoder was allocated and is not used any more.
         unsafe { (libipt.insn_free)(decoder) };
-        Ok(decoded)
+        Ok(())
     }
 
     /// Returns the numbers of instructions and of blocks from the first PSB on; after an error it goes on at the next

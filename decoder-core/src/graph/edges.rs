@@ -1,9 +1,11 @@
 //! Edges: pairs of blocks that were executed one after the other, counted in a map as fuzzers use it.
 //!
-//! A block's place is a hash of its address. An edge is the place of its second block, exclusive-or half the place of
+//! A block's place is a hash of its address: the highest 16 bits of the product with 9E3779B97F4A7C15H, which is 2^64
+//! divided by the golden ratio, modulo 2^64. An edge is the place of its second block, exclusive-or half the place of
 //! its first one, as in AFL. Where the block before is unknown, half its place counts as 0: after synchronising and
 //! recovering, after an overflow, where tracing is enabled, and after an asynchronous branch, such as an interrupt,
-//! so that the map depends less on when interrupts come. A PSB+ in between changes nothing.
+//! so that the map depends less on when interrupts come. A PSB+ in between changes nothing. A block is in one section of
+//! the image: where the code alone leads on to another section, another block begins, and there is an edge to it.
 
 use super::ExecutionSink;
 use crate::event::{Event, EventKind};

@@ -2,6 +2,7 @@
 
 use super::{
     Cpu, DecodeError, Decoded, Section, TOO_MANY_INSTRUCTIONS,
+    edges::EdgeFinder,
     library::{
         AddressSpace, ERROR_END_OF_STREAM, ERROR_NO_MEMORY_MAPPED, EVENT_OVERFLOW, Handle, Insn, InsnEvent,
         Library, STATUS_END_OF_STREAM, STATUS_EVENT_PENDING,
@@ -85,6 +86,7 @@ impl<'a> Decoder<'a> {
     }
 
     fn until_error(&mut self, mut status: c_int) -> Result<(), c_int> {
+        let mut edges = EdgeFinder::default();
         while self.decoded.addresses.len() < self.most {
             while status & STATUS_EVENT_PENDING != 0 {
                 let mut event = InsnEvent::default();
@@ -93,6 +95,7 @@ impl<'a> Decoder<'a> {
                 if status < 0 {
                     return Err(status);
                 }
+                edges.event(event.kind, event.is_status_update());
                 self.decoded.overflows += u64::from(event.kind == EVENT_OVERFLOW);
             }
             if status & STATUS_END_OF_STREAM != 0 {
@@ -104,6 +107,7 @@ impl<'a> Decoder<'a> {
             // An error may come from what follows an instruction; then that instruction counts too.
             if status >= 0 || insn.class != 0 {
                 self.decoded.addresses.push(insn.ip);
+                self.decoded.edges.extend(edges.insn(insn.ip, insn.section, insn.class, insn.bytes()));
             }
             if status < 0 {
                 return Err(status);

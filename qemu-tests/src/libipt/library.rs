@@ -74,7 +74,8 @@ struct VendorCpu {
 #[derive(Default)]
 pub(super) struct Insn {
     pub(super) ip: u64,
-    isid: c_int,
+    /// The section's number; 0 for code from a callback.
+    pub(super) section: c_int,
     mode: c_int,
     pub(super) class: c_int,
     raw: [u8; 15],
@@ -98,6 +99,20 @@ pub(super) struct Packet {
     kind: c_int,
     size: u8,
     payload: [u64; 2],
+}
+
+impl Insn {
+    /// The instruction's bytes.
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.raw.get(..self.size.into()).unwrap_or_default()
+    }
+}
+
+impl InsnEvent {
+    /// Whether the event only says what is so, as those of a PSB+ do: bit 1 of the flags, `status_update`.
+    pub(super) const fn is_status_update(&self) -> bool {
+        self.flags & 1 << 1 != 0
+    }
 }
 
 // The sizes of intel-pt.h. What libipt clears at a wrong address is far after the structure, on the caller's stack.

@@ -2,6 +2,7 @@
 //!
 //! The library is loaded at run time, so that it is not needed for building. In Debian it is the package `libipt2`.
 
+pub(crate) mod edges;
 mod insns;
 mod library;
 mod packets;
@@ -19,6 +20,8 @@ use std::fmt;
 pub struct Decoded {
     /// The addresses of the instructions, in order.
     pub addresses: Vec<u64>,
+    /// The edges between blocks of these instructions, in order.
+    pub edges: Vec<u16>,
     /// The errors, in order. After each error libipt went on at the next PSB.
     pub errors: Vec<DecodeError>,
     /// How many overflows it saw.

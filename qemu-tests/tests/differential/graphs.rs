@@ -4,10 +4,78 @@ use crate::{
     cases,
     own_decoder::{LIBIPT, MANUAL, OwnResult},
     skipped,
-    subject::Subject,
+    subject::{Code, Subject},
+};
+use pugmark_decoder_core::{
+    block::BlockDecoder,
+    event::Event,
+    graph::{
+        ExecutionSink, Graph, WORDS_PER_BLOCK,
+        edges::{EDGES, EdgeMap},
+    },
+    image::Image,
 };
 use pugmark_program::trace::Topic;
 use pugmark_qemu_tests::libipt;
+
+/// Edges in their order.
+#[derive(Default)]
+struct EdgeList(Vec<u16>);
+
+impl ExecutionSink for EdgeList {
+    const EDGES: bool = true;
+
+    fn edge(&mut self, edge: u16) {
+        self.0.push(edge);
+    }
+
+    fn event(&mut self, _: &Event) {}
+}
+
+fn visit(trace: &[u8], code: &Code<'_>, graph: &mut Graph<'_>, sink: &mut impl ExecutionSink) {
+    let mut decoder = BlockDecoder::with_config(trace, Image::new(&code.own), LIBIPT);
+    while decoder.resync().is_some() {
+        decoder.visit(graph, sink).expect("the trace is not damaged");
+    }
+}
+
+#[test]
+fn random_graphs_have_the_edges_of_libipts_instructions() {
+    let (mut edges, mut repeated) = (0, 0);
+    // Enough for all blocks of one program, and for repeats.
+    let mut memory = vec![0; 1024 * WORDS_PER_BLOCK];
+    for seed in 0..cases() {
+        let subject = Subject::of(seed);
+        let (code, trace) = (subject.code(), &subject.run.trace);
+        let Some(theirs) = libipt::decode_sections(None, trace, &code.theirs) else {
+            return skipped();
+        };
+        let what = format!("{:?} {seed}", subject.topic);
+        let mut graph = Graph::new(&mut memory);
+        // Once with no block known, then with all.
+        for _ in 0..2 {
+            let mut own = EdgeList::default();
+            visit(trace, &code, &mut graph, &mut own);
+            assert!(own.0 == theirs.edges, "{what}: not the edges in libipt's instructions");
+        }
+        let mut expected = [0_u8; EDGES];
+        for edge in &theirs.edges {
+            let count = &mut expected[usize::from(*edge)];
+            *count = count.wrapping_add(1);
+        }
+        for _ in 0..3 {
+            let mut counts = [0; EDGES];
+            let mut map = EdgeMap::<false>::new(&mut counts);
+            visit(trace, &code, &mut graph, &mut map);
+            assert_eq!(map.taken(), theirs.edges.len() as u64, "{what}");
+            assert!(counts == expected, "{what}: not the counts of edges in libipt's instructions");
+        }
+        edges += theirs.edges.len();
+        repeated += graph.statistics().repeated;
+    }
+    println!("{} graphs, {edges} edges, {repeated} repeats", cases());
+    assert!(edges as u64 > 10 * cases());
+}
 
 #[test]
 fn random_graphs_decode_to_the_same_addresses() {

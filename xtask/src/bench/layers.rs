@@ -13,7 +13,7 @@ use pugmark_decoder_core::{
     errata::{Cpu, Errata},
     event::{Event, EventDecoder},
     graph::{
-        self, Graph, Straight, WORDS_PER_BLOCK,
+        ExecutionSink, Graph, Straight, WORDS_PER_BLOCK,
         edges::{EDGES, EdgeMap},
     },
     image::Image,
@@ -182,6 +182,23 @@ fn edge_layer(setup: &Setup<'_>, least: Duration) -> Result<Vec<Speed>> {
     let mut memory = vec![0; GRAPH_WORDS];
     let mut graph = Graph::new(&mut memory);
     let mut map = Box::new([0; EDGES]);
+    if let Some(image) = their_image(setup)? {
+        // libipt has no edges, and the other decoders define them otherwise. So they are found in its instructions.
+        let mut theirs = Box::new([0; EDGES]);
+        let mut their_edges = EdgeMap::<false>::new(&mut theirs);
+        image.edges(trace, |edge| their_edges.edge(edge))?;
+        let their_count = their_edges.taken();
+        // In the second round the graph knows all blocks.
+        for _ in 0..2 {
+            map.fill(0);
+            let count = edges(trace, setup.image, &mut graph, &mut map).count;
+            ensure!(
+                (count, &map) == (their_count, &theirs),
+                "{}, edges: {count} edges, or their counts, are not the {their_count} in libipt's instructions",
+                setup.load.name
+            );
+        }
+    }
     let mut contenders = vec![own(|| edges(trace, setup.image, &mut graph, &mut map))];
     for (name, which) in EDGE_PEERS {
         contenders.extend(setup.peers.map(|peers| {
@@ -379,7 +396,7 @@ pub(super) fn query_of_slices(trace: &[u8], slice: usize) -> TimedDecode {
 #[derive(Default)]
 struct Insns(TimedDecode);
 
-impl graph::ExecutionSink for Insns {
+impl ExecutionSink for Insns {
     const INSNS: bool = true;
 
     #[inline]
@@ -402,7 +419,7 @@ fn insns(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> TimedDecode {
 #[derive(Default)]
 struct Blocks(TimedDecode);
 
-impl graph::ExecutionSink for Blocks {
+impl ExecutionSink for Blocks {
     const BLOCKS: bool = true;
 
     #[inline]
@@ -444,7 +461,7 @@ fn edges(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>, map: &mut [u8; E
     TimedDecode { count: edges.taken(), sum: 0 }
 }
 
-fn visit(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>, sink: &mut impl graph::ExecutionSink) {
+fn visit(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>, sink: &mut impl ExecutionSink) {
     let mut decoder = BlockDecoder::with_config(trace, image, CONFIG);
     while decoder.resync().is_some() {
         let _: Result<(), Error> = decoder.visit(graph, sink);

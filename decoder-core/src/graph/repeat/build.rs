@@ -53,7 +53,7 @@ impl Repeats<'_> {
         if let Some(slot) = ways.clone().find(is_new).or_else(|| ways.find(is_free)) {
             return slot;
         }
-        self.next_way = (self.next_way + 1) % WAYS;
+        self.next_way = (self.next_way + 1) % WAYS.min(self.keys.len());
         self.place(new[0], first) ^ self.next_way
     }
 }

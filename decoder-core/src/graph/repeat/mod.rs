@@ -237,8 +237,8 @@ impl<'m> Repeats<'m> {
     /// Takes its part of `memory` for a graph of that many blocks, and returns the rest.
     pub(super) fn new(memory: &'m mut [u32], blocks: usize) -> (Self, &'m mut [u32]) {
         // A power of two, because the highest bits of a hash are the place.
-        let room = (blocks / BLOCKS_PER_REPEAT).checked_ilog2().map_or(0, |bits| 1 << bits);
-        let room = if room < WAYS { 0 } else { room };
+        let room =
+            (blocks / BLOCKS_PER_REPEAT).checked_ilog2().filter(|bits| *bits > 0).map_or(0, |bits| 1 << bits);
         // Each key is one line of the processor's cache.
         let before =
             if room == 0 { 0 } else { memory.as_ptr().align_offset(4 * KEY_WORDS).min(memory.len()) };
@@ -313,7 +313,7 @@ impl<'m> Repeats<'m> {
         ((first ^ u64::from(block) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
     }
 
-    /// All places for a repeat, the first one first.
+    /// All places for a repeat, the first one first. Where there are fewer, some do not exist.
     #[inline(always)]
     fn ways(&self, block: u32, first: u64) -> impl Iterator<Item = usize> + Clone + use<> {
         let first = self.place(block, first);
