@@ -1,8 +1,8 @@
 //! Events to blocks of instructions: the instruction flow, many instructions at a time.
 //!
 //! A block is a part of the walk that the code alone decides: consecutive instructions, over direct jumps and calls,
-//! up to a branch that the trace decides, to an event, or to the end of a section of the image. The blocks of a trace hold the same instructions that
-//! [`InsnDecoder`](crate::flow::InsnDecoder) gives, between the same events.
+//! up to a branch that the trace decides, to an event, or to another section of the image. The blocks of a trace hold
+//! the same instructions that [`InsnDecoder`](crate::flow::InsnDecoder) gives, between the same events.
 //!
 //! [`BlockDecoder::next`] decodes the code of each block when it comes to it. That is exact, and the reference for
 //! what is faster: [`BlockDecoder::visit`] passes everything to a [`ExecutionSink`](crate::graph::ExecutionSink), and

@@ -4,8 +4,8 @@
 //! divided by the golden ratio, modulo 2^64. An edge is the place of its second block, exclusive-or half the place of
 //! its first one, as in AFL. Where the block before is unknown, half its place counts as 0: after synchronising and
 //! recovering, after an overflow, where tracing is enabled, and after an asynchronous branch, such as an interrupt,
-//! so that the map depends less on when interrupts come. A PSB+ in between changes nothing. A block is in one section of
-//! the image: where the code alone leads on to another section, another block begins, and there is an edge to it.
+//! so that the map depends less on when interrupts come. A PSB+ in between changes nothing. A block is in one section
+//! of the image: where the code alone leads on to another section, another block begins, and there is an edge to it.
 
 use super::ExecutionSink;
 use crate::event::{Event, EventKind};

@@ -60,11 +60,15 @@ const fn place(ip: u64) -> u16 {
 fn is_decided_by_trace(class: c_int, bytes: &[u8]) -> bool {
     match class {
         CALL | JUMP => {
-            let is_prefix = |byte: &u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf2 | 0xf3);
             // FF /2 and FF /4.
-            bytes.iter().find(|byte| !is_prefix(byte)) == Some(&0xff)
+            bytes.iter().find(|byte| !is_prefix(**byte)) == Some(&0xff)
         }
         RETURN | COND_JUMP..=FAR_JUMP => true,
         _ => false,
     }
+}
+
+/// Whether the byte is a prefix, with which a jump or call can begin.
+const fn is_prefix(byte: u8) -> bool {
+    matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf2 | 0xf3)
 }
