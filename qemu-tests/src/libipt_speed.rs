@@ -393,6 +393,7 @@ impl LibiptImage<'_> {
         })
     }
 
+    /// Passes on all that libipt's instruction flow decoder says, from the first PSB on; after an error from the next.
     #[inline(always)]
     fn walk(&self, trace: &[u8], mut each: impl FnMut(Step<'_>)) -> Result<()> {
         let libipt = self.libipt;
