@@ -89,20 +89,19 @@ impl Bytes {
     pub(super) fn until_next(&self) -> usize {
         let (mut end, mut without_tip) = (None, None);
         for packet in self.packets() {
-            let is_enough = packet.end >= ENOUGH;
             match packet.branches {
                 PacketBranches::Target { .. } => end = Some(packet.end),
-                PacketBranches::Outcomes(_) if is_enough => without_tip = without_tip.or(Some(packet.end)),
+                PacketBranches::Outcomes(_) if packet.end >= ENOUGH => {
+                    without_tip = without_tip.or(Some(packet.end));
+                }
                 PacketBranches::Outcomes(_) => {}
-            }
-            if is_enough && end == Some(packet.end) {
-                break;
             }
         }
         end.or(without_tip).unwrap_or(BYTES)
     }
 
-    /// The TNT and TIP packets up to the first other one, or to one that is not complete.
+    /// The TNT and TIP packets up to where a repeat with [`ENOUGH`] bytes ends, to the first other packet, or to one
+    /// that is not complete.
     fn packets(&self) -> RepeatPackets {
         let mut bytes = [0; BYTES + 8];
         bytes[..BYTES].copy_from_slice(&self.0);
@@ -143,8 +142,10 @@ impl Iterator for RepeatPackets {
             let (form, payload, size) = packet::target(window)?;
             (PacketBranches::Target { form, payload }, size)
         };
-        self.at = at + size;
-        (self.at <= BYTES).then_some(RepeatPacket { at, end: self.at, branches })
+        let end = at + size;
+        let is_last = end >= ENOUGH && matches!(branches, PacketBranches::Target { .. });
+        self.at = if is_last { self.bytes.len() } else { end };
+        (end <= BYTES).then_some(RepeatPacket { at, end, branches })
     }
 }
 
@@ -183,9 +184,6 @@ impl Branches {
                     (end.ip, end.named, end.tip_at) =
                         (LastIp::updated(end.ip, form, payload), true, Some(packet.at));
                     branches.may_end(end);
-                    if end.len >= ENOUGH {
-                        break;
-                    }
                 }
             }
         }
