@@ -226,6 +226,39 @@ impl Branches {
 mod tests {
     use super::*;
 
+    extern crate std;
+    use std::vec::Vec;
+
+    /// The lengths that a repeat with these bytes, and PADs after them, may have.
+    fn ends(parts: &[&[u8]]) -> Vec<usize> {
+        let mut bytes = [0; BYTES];
+        bytes.iter_mut().zip(parts.concat()).for_each(|(to, from)| *to = from);
+        Branches::of(&Bytes(bytes), 0).ends().iter().map(|end| end.len).collect()
+    }
+
+    #[test]
+    fn a_repeat_ends_at_a_tip_or_where_no_tip_comes_with_eight_bytes() {
+        // TNT (taken); TIPs with two and with eight bytes of an IP.
+        let (tnt, tip, long_tip): (&[u8], &[u8], &[u8]) = (&[6; BYTES], &[0x2d, 0, 0x10], &[0xcd; 9]);
+        for (parts, expected) in [
+            (&[&tnt[..5], tip, tip][..], &[8][..]),
+            (&[&tnt[..4], tip, tip, tip], &[7, 10]),
+            (&[&tnt[..6], tip, tip], &[9]),
+            // After a TIP with too few bytes a TNT is no end.
+            (&[&tnt[..4], tip, tnt], &[7]),
+            (&[tnt], &[8]),
+            (&[&tnt[..8]], &[8]),
+            (&[&tnt[..7]], &[]),
+            // The last TIP that is whole has 16 bytes.
+            (&[&tnt[..7], long_tip], &[16]),
+            (&[&tnt[..8], long_tip], &[8]),
+            (&[&tnt[..4], tip, long_tip], &[7, 16]),
+            (&[], &[]),
+        ] {
+            assert_eq!(ends(parts), expected, "{parts:x?}");
+        }
+    }
+
     #[test]
     fn the_next_attempt_comes_after_what_could_be_a_repeat() {
         let mut random = fastrand::Rng::with_seed(0x6e65_7874);
