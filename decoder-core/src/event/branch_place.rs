@@ -3,7 +3,7 @@
 use super::{BranchSink, ReadAhead};
 use crate::{
     last_ip::LastIp,
-    packet::{Input, Tnt, target},
+    packet::{Input, TIP_16, TIP_32, Tnt, is_short_tnt, target_after},
 };
 
 /// Whether a packet with this first byte is a CYC or an MTC.
@@ -56,15 +56,25 @@ impl BranchPlace {
         }
     }
 
-    /// Goes past a short TNT packet.
+    /// Goes past one of the packets that most branches are in: a short TNT, or a TIP with 16 or 32 bits of the address.
+    /// Returns whether it is one.
     #[inline(always)]
-    pub(super) const fn short<B: BranchSink>(&mut self) {
-        self.outcomes::<B>();
-        self.skip(1);
+    pub(super) fn frequent<B: BranchSink>(&mut self, input: &Input<'_>, first: u8, into: &mut B) -> bool {
+        if is_short_tnt(first) {
+            self.outcomes::<B>();
+            self.skip(1);
+            into.short(first);
+            return true;
+        }
+        match first {
+            TIP_16 => self.tip(input, TIP_16, into).is_some(),
+            TIP_32 => self.tip(input, TIP_32, into).is_some(),
+            _ => false,
+        }
     }
 
-    /// Goes past a packet that has nothing to do with time and is no short TNT: returns whether it is a branch, or
-    /// `None` if it ends the reading.
+    /// Goes past a packet that has nothing to do with time and is not [`frequent`](Self::frequent). Returns whether it
+    /// is a branch, or `None` if it ends the reading.
     #[inline(always)]
     pub(super) fn other<B: BranchSink>(
         &mut self,
@@ -73,15 +83,8 @@ impl BranchPlace {
         into: &mut B,
     ) -> Option<bool> {
         match first {
-            // TIP, where IPBytes is neither 0, which is no target, nor 5 or 7, which are reserved.
-            0x2d | 0x4d | 0x6d | 0x8d | 0xcd => {
-                let (form, payload, size) = target(input.bytes.get(self.at..)?.first_chunk()?)?;
-                self.ip = LastIp::updated(self.ip, form, payload);
-                self.target_at = self.at;
-                self.skip(size);
-                into.target(self.ip);
-                Some(true)
-            }
+            // TIP with more bits of the address. An IPBytes of 0 is no target, and 5 and 7 are reserved.
+            0x6d | 0x8d | 0xcd => self.tip(input, first, into),
             // PAD.
             0x00 => {
                 self.pads += 1;
@@ -99,6 +102,17 @@ impl BranchPlace {
             }
             _ => None,
         }
+    }
+
+    /// Goes past the TIP packet with this first byte, or returns `None` if it is not whole.
+    #[inline(always)]
+    fn tip<B: BranchSink>(&mut self, input: &Input<'_>, first: u8, into: &mut B) -> Option<bool> {
+        let (form, payload, size) = target_after(first, input.bytes.get(self.at..)?.first_chunk()?)?;
+        self.ip = LastIp::updated(self.ip, form, payload);
+        self.target_at = self.at;
+        self.skip(size);
+        into.target(self.ip);
+        Some(true)
     }
 
     /// The last target, and the place of its packet.

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::Error,
     last_ip::LastIp,
-    packet::{Input, Tnt, is_short_tnt, may_be_ovf_by_skd007},
+    packet::{Input, Tnt, may_be_ovf_by_skd007},
     time::CycSums,
 };
 
@@ -98,13 +98,14 @@ impl EventDecoder<'_> {
         }
         let mut place = BranchPlace::new((self.packets.offset() - base) as usize, self.last_ip.base());
         // Up to the first timing packet, the time stays as it is.
-        while !into.is_full()
-            && let Some(&byte) = trace.get(place.at)
-        {
-            if is_short_tnt(byte) {
-                place.short::<B>();
-                into.short(byte);
-            } else if place.other(&input, byte, into).is_none() {
+        loop {
+            // What is frequent has a loop of its own: one loop for all packets was a tenth slower.
+            while !into.is_full()
+                && let Some(&byte) = trace.get(place.at)
+                && place.frequent(&input, byte, into)
+            {}
+            let Some(&byte) = trace.get(place.at) else { break };
+            if into.is_full() || place.other(&input, byte, into).is_none() {
                 break;
             }
         }
@@ -142,33 +143,31 @@ impl EventDecoder<'_> {
         while !into.is_full()
             && let Some(&byte) = trace.get(place.at)
         {
-            if is_short_tnt(byte) {
-                place.short::<B>();
-                into.short(byte);
-            } else if let Some(is_branch) = place.other(input, byte, into) {
-                if !is_branch {
-                    continue;
+            if !place.frequent(input, byte, into) {
+                match place.other(input, byte, into) {
+                    Some(true) => {}
+                    Some(false) => continue,
+                    None if is_timing(byte) => {
+                        if branch {
+                            read.when = self.clock.after_cycs(&cycs, at_branch);
+                            branch = false;
+                        }
+                        self.clock.apply_cycs(&cycs, sums);
+                        sums = CycSums::default();
+                        self.rewind(input.base + place.at as u64);
+                        let Some((offset, packet)) = self.packets.next_plain() else { break };
+                        let tracked = self.track_time(packet);
+                        cycs = self.clock.cycs();
+                        plain = cycs.are_plain();
+                        place.skip((self.packets.offset() - offset) as usize);
+                        if let Err(kind) = tracked {
+                            self.state = State::Failing(Error { offset, kind });
+                            break;
+                        }
+                        continue;
+                    }
+                    None => break,
                 }
-            } else if is_timing(byte) {
-                if branch {
-                    read.when = self.clock.after_cycs(&cycs, at_branch);
-                    branch = false;
-                }
-                self.clock.apply_cycs(&cycs, sums);
-                sums = CycSums::default();
-                self.rewind(input.base + place.at as u64);
-                let Some((offset, packet)) = self.packets.next_plain() else { break };
-                let tracked = self.track_time(packet);
-                cycs = self.clock.cycs();
-                plain = cycs.are_plain();
-                place.skip((self.packets.offset() - offset) as usize);
-                if let Err(kind) = tracked {
-                    self.state = State::Failing(Error { offset, kind });
-                    break;
-                }
-                continue;
-            } else {
-                break;
             }
             (branch, at_branch) = (true, sums);
             // A CYC of one byte or of two comes after most branches.

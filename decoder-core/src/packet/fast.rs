@@ -3,9 +3,10 @@
 //! It decides nothing itself: every other packet, and every packet near the end of the trace, goes to the full parser
 //! ([`Packet::parse_with`]). A test compares the two.
 //!
-//! The cost is in branches that the processor cannot predict. So sizes come from a table, the code does not branch on
-//! the IP's form (the variants of [`Ip`] have the same layout in memory), and short TNTs, which come in runs, have
-//! their own loop.
+//! The cost is in branches that the processor cannot predict, and in waiting for the size of a packet, without which
+//! the next one cannot be read. In [`parse`], sizes come from a table, and the code does not branch on the form of the
+//! IP (the variants of [`Ip`] have the same layout in memory). The loops that hand packets on instead of returning them
+//! have a branch for each of the most frequent: short TNTs, which come in runs, and TIPs with [`TIP_16`] or [`TIP_32`].
 
 use super::{Cyc, Ip, Mtc, Packet, Tnt, Tsc, ip, timing::may_be_ovf_by_skd007};
 
@@ -43,6 +44,11 @@ const fn sizes() -> [u8; 256] {
     }
     sizes
 }
+
+/// The first byte of a TIP whose payload has 16 bits. Most TIPs begin with it or with [`TIP_32`].
+pub(crate) const TIP_16: u8 = ip::TIP | 1 << 5;
+/// The first byte of a TIP whose payload has 32 bits.
+pub(crate) const TIP_32: u8 = ip::TIP | 2 << 5;
 
 /// How many bytes [`parse`] needs: the size of its longest packet.
 pub(super) const WINDOW: usize = 9;
@@ -120,14 +126,22 @@ pub(super) fn parse(window: &[u8; WINDOW]) -> Option<(Packet, usize)> {
 /// packet's size, or `None` for other packets and for a TIP without an IP.
 #[inline(always)]
 pub(crate) fn target(window: &[u8; WINDOW]) -> Option<(u8, u64, usize)> {
-    let [first, payload @ ..] = *window;
+    target_after(window[0], window)
+}
+
+/// Does what [`target`] does, where the packet's first byte is known already.
+///
+/// In a branch for one first byte, the size is a constant: the processor predicts the branch, and reads the next packet
+/// without waiting for this one.
+#[inline(always)]
+pub(crate) fn target_after(first: u8, &[_, ref payload @ ..]: &[u8; WINDOW]) -> Option<(u8, u64, usize)> {
     let form = first >> 5;
     let mask = IP_MASKS[usize::from(form)];
     if first & 0x1f != ip::TIP || mask == 0 {
         return None;
     }
     let size = IP_SIZES[usize::from(form)];
-    Some((form, u64::from_le_bytes(payload) & mask, size.into()))
+    Some((form, u64::from_le_bytes(*payload) & mask, size.into()))
 }
 
 /// Builds the packet with an IP whose first byte is `first`.

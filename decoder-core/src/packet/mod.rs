@@ -61,7 +61,7 @@ pub use tnt::Tnt;
 pub use trig::Trig;
 pub use visit::{IpPacket, PacketSink};
 
-pub(crate) use fast::{is_short_tnt, target};
+pub(crate) use fast::{TIP_16, TIP_32, is_short_tnt, target, target_after};
 pub(crate) use input::{Input, LONGEST, before_psb};
 pub(crate) use timing::may_be_ovf_by_skd007;
 

@@ -125,34 +125,46 @@ impl Packets<'_> {
         }
     }
 
-    /// Hands out packets up to the first one that is not frequent, and returns its place in
-    /// the input.
+    /// Hands out packets up to the first one that is not frequent, and returns its place in the input.
     ///
-    /// Each of the frequent packets has its own branches, also for its size where it has few sizes: what the processor
-    /// predicts it need not wait for, and a size from a table it must. Nothing is called that is not inlined, so that
-    /// what the sink counts can stay in registers.
+    /// Each of the frequent packets has its own branch, in which its size is a constant: the processor waits for a size
+    /// from a table, and not for what it predicts. Nothing is called that is not inlined, so that what the sink counts
+    /// can stay in registers.
     #[inline(always)]
     fn visit_frequent(&self, last_ip: &mut LastIp, sink: &mut impl PacketSink) -> usize {
         let Input { bytes, base, .. } = self.input;
         let mut last = *last_ip;
         let mut at = self.at;
-        while let Some(window) = bytes.get(at..).and_then(|rest| rest.first_chunk::<{ fast::WINDOW }>()) {
-            let [first, second, third, ..] = *window;
+        // Where a frequent packet that starts is whole.
+        let starts = bytes.get(..bytes.len().saturating_sub(fast::WINDOW - 1)).unwrap_or_default();
+        while let Some(&first) = starts.get(at) {
             let offset = base + at as u64;
             if first & 1 == 0 {
                 let Some(Packet::TntShort(tnt)) = fast::tnt(first) else { break };
                 sink.tnt(offset, tnt);
                 at += 1;
-            } else if let Some((form, payload, size)) = fast::target(window) {
-                let address = last.update_by(form, payload);
-                sink.ip(offset, IpPacket::Tip, fast::ip(form, payload), Some(address));
-                at += size;
-            } else if first & 0b111 == 0b011 {
+                continue;
+            }
+            if first & 0b111 == 0b011 {
                 sink.cyc(offset, Cyc { cycles: u64::from(first >> 3) });
                 at += 1;
+                continue;
+            }
+            let Some(window) = bytes.get(at..).and_then(<[u8]>::first_chunk::<{ fast::WINDOW }>) else {
+                break;
+            };
+            let [_, second, third, ..] = *window;
+            if first == fast::TIP_16 {
+                let Some(size) = hand_tip(fast::TIP_16, window, offset, &mut last, sink) else { break };
+                at += size;
             } else if first & 0b111 == 0b111 && second & 1 == 0 && !may_be_ovf_by_skd007(second, third) {
                 sink.cyc(offset, Cyc { cycles: u64::from(first >> 3) | u64::from(second >> 1) << 5 });
                 at += 2;
+            } else if first == fast::TIP_32 {
+                let Some(size) = hand_tip(fast::TIP_32, window, offset, &mut last, sink) else { break };
+                at += size;
+            } else if let Some(size) = hand_tip(first, window, offset, &mut last, sink) {
+                at += size;
             } else if first == 0x59 {
                 sink.mtc(offset, Mtc { ctc: second });
                 at += 2;
@@ -168,6 +180,21 @@ impl Packets<'_> {
     fn next_out_of_line(&mut self) -> Option<Result<(u64, Packet), Error>> {
         self.next()
     }
+}
+
+/// Hands out the TIP whose first byte is `first`, and returns its size; `None` if it is none with an IP.
+#[inline(always)]
+fn hand_tip(
+    first: u8,
+    window: &[u8; fast::WINDOW],
+    offset: u64,
+    last_ip: &mut LastIp,
+    sink: &mut impl PacketSink,
+) -> Option<usize> {
+    let (form, payload, size) = fast::target_after(first, window)?;
+    let address = last_ip.update_by(form, payload);
+    sink.ip(offset, IpPacket::Tip, fast::ip(form, payload), Some(address));
+    Some(size)
 }
 
 /// Hands out one packet.
