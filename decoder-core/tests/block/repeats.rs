@@ -52,11 +52,15 @@ fn a_return_leads_to_its_call_although_the_bytes_are_those_of_another_call() {
 #[test]
 fn what_a_function_does_is_known_for_each_of_several_callers() {
     for callers in [&[C][..], &[C, E], &[C, E, G], &[C, E, G, A]] {
-        let mut processor = Processor::new(I);
+        let mut processor = Processor::new(B);
         let rounds = 200;
         for caller in callers.iter().cycle().take(rounds) {
-            // After the call, the same block and the same bytes up to I, whoever called.
-            processor.jumps(*caller).calls(D).returns().jumps(I);
+            // After the call, the same block and the same bytes up to B, whoever called.
+            processor.jumps(*caller).calls(D);
+            for _ in 0..4 {
+                processor.goes(true).flush();
+            }
+            processor.jumps(B);
         }
         let (repeated, errors) = compared(&format!("{callers:x?}"), &processor.end(), Config::new());
         assert!(repeated > 1000 && errors == 0, "{callers:x?}: {repeated}, {errors}");
@@ -81,6 +85,25 @@ fn an_ip_is_compressed_against_the_last_one_although_the_block_and_the_bytes_are
             compared(&format!("{usual:x?}, {other:x?}"), &processor.end(), Config::new());
         assert!(repeated > 50 && errors == 0, "{usual:x?}, {other:x?}: {repeated}, {errors}");
     }
+}
+
+#[test]
+fn an_ip_is_compressed_against_an_address_of_more_than_48_bits_before_outcomes_that_are_those_of_another() {
+    let mut processor = Processor::new(C);
+    for lap in 0..4 * LAPS {
+        let (called, to) = if lap > LAPS && lap % 7 == 0 { (J, I) } else { (B, A) };
+        processor.calls(called);
+        // It returns to C, which calls D and so on, three calls deep: a packet for each outcome, and no target.
+        for outcomes in [&[true; 4][..], &[false, true, false, true, false], &[true; 4], &[true; 4]] {
+            for taken in outcomes {
+                processor.goes(*taken).flush();
+            }
+        }
+        // The last IP is in the function that was called: this has the same bytes in both cases.
+        processor.jumps(to).jumps(C);
+    }
+    let (repeated, errors) = compared("", &processor.end(), Config::new());
+    assert!(repeated > 50 && errors == 0, "{repeated}, {errors}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::{
         node::{BlockEnd, Node, halves, whole},
         store::Graph,
     },
-    At, CALLS, EDGES, Key, NEVER, REST_WORDS, Repeats, Rest, Sizes, WAYS, middle,
+    At, CALLS, EDGES, Key, NEVER, REST_WORDS, Repeats, Rest, Sizes, WAYS, is_canonical, middle,
     packets::{Branches, Bytes, RepeatEnd},
     tell,
 };
@@ -119,7 +119,7 @@ impl Graph<'_> {
         let mut outcome = 0;
         for end in branches.ends() {
             let Some(next) = follow.up_to(self, calls, branches.outcomes(outcome, end), end) else { break };
-            if follow.depth <= CALLS {
+            if follow.depth <= CALLS && is_canonical(end.ip) {
                 best = Some((follow, next, end));
             }
             if follow.go(self, next).is_none() {

@@ -228,7 +228,8 @@ const fn middle(ip: u64) -> u32 {
     (ip >> 16) as u32
 }
 
-/// Whether the highest bits of an address repeat bit 47, so that [`middle`] says all about what is above bit 15.
+/// Whether the highest bits of an address repeat bit 47, so that [`middle`] says all about what is above bit 15. No
+/// repeat begins or ends with another last IP.
 const fn is_canonical(ip: u64) -> bool {
     (ip << 16).cast_signed() >> 16 == ip.cast_signed()
 }
