@@ -7,6 +7,7 @@
 
 mod capi;
 mod clock;
+mod instructions;
 mod layers;
 mod load;
 mod peers;
@@ -76,6 +77,12 @@ pub(crate) struct BenchOptions {
     /// Measure our libipt.so.2 beside the installed one, each called through its C interface
     #[arg(long, conflicts_with = "plots")]
     capi: bool,
+    /// Count machine instructions by callgrind, of python3 and python3-timing if --only does not name others
+    #[arg(long, conflicts_with_all = ["record", "made", "trace", "capi", "plots", "json", "recorder"])]
+    instructions: bool,
+    /// What --instructions calls this program with
+    #[arg(long, hide = true, value_name = "RECORDING,LAYER,TIMES")]
+    decode: Option<String>,
     /// Write all numbers into a file as well
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -97,7 +104,10 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         let passed = optimised.status().context("cannot start cargo")?.success();
         return Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
-    setup::prepare_bench(options.setup.no_install)?;
+    if let Some(what) = &options.decode {
+        return instructions::decode_in_callgrind(what).map(|()| ExitCode::SUCCESS);
+    }
+    setup::prepare_bench(options.instructions, options.setup.no_install)?;
     measure(options).map(|()| ExitCode::SUCCESS)
 }
 
@@ -130,6 +140,10 @@ fn bench_in(options: &BenchOptions, scratch: &Path) -> Result<()> {
     if let Some(unknown) = options.layer.iter().find(|name| LAYERS.iter().all(|layer| layer.name != **name)) {
         bail!("no layer {unknown}; there are {}", LAYERS.map(|layer| layer.name).join(", "));
     }
+    let is_wanted = |layer: &str| options.layer.is_empty() || options.layer.iter().any(|name| name == layer);
+    if options.instructions {
+        return instructions::count(&options.only, is_wanted);
+    }
     let loads = loads(options, scratch)?;
     if options.record {
         return Ok(());
@@ -143,7 +157,6 @@ fn bench_in(options: &BenchOptions, scratch: &Path) -> Result<()> {
     if libipt.is_none() {
         println!("libipt is not installed: no comparison with it");
     }
-    let is_wanted = |layer: &str| options.layer.is_empty() || options.layer.iter().any(|name| name == layer);
     if options.capi {
         let mut report = Report::new();
         let least = Duration::from_secs_f64(options.seconds);

@@ -251,10 +251,12 @@ pub(crate) fn prepare_linux(no_install: bool) -> Result<()> {
     require("perf", |manager| manager.perf, no_install)
 }
 
-/// Makes sure that the benchmark has libipt beside ours, and QEMU's user-mode emulator, in which a program is recorded
-/// in seconds instead of minutes. If they are missing, the benchmark reports what it does without them.
-pub(crate) fn prepare_bench(no_install: bool) -> Result<()> {
-    let needed = OPTIONAL.into_iter().filter(|(name, ..)| ["libipt.so.2", "qemu-x86_64"].contains(name));
+/// Makes sure that the benchmark has libipt beside ours, or callgrind if it counts `instructions`, and QEMU's user-mode
+/// emulator, in which a program is recorded in seconds instead of minutes. If they are missing, the benchmark reports
+/// what it does without them.
+pub(crate) fn prepare_bench(instructions: bool, no_install: bool) -> Result<()> {
+    let beside = if instructions { "valgrind" } else { "libipt.so.2" };
+    let needed = OPTIONAL.into_iter().filter(|(name, ..)| [beside, "qemu-x86_64"].contains(name));
     install_optional(needed, no_install)
 }
 

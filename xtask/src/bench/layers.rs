@@ -276,7 +276,7 @@ impl packet::PacketSink for Held {
 }
 
 /// Hands out every packet.
-fn packets(trace: &[u8]) -> TimedDecode {
+pub(super) fn packets(trace: &[u8]) -> TimedDecode {
     let (mut packets, mut last_ip) = (Packets::with_config(trace, CONFIG), LastIp::new());
     let mut held = Held(TimedDecode::default());
     while packets.sync_forward().is_some() {
@@ -373,7 +373,7 @@ pub(super) fn query(trace: &[u8]) -> TimedDecode {
     answers.0
 }
 
-fn query_slices(trace: &[u8]) -> TimedDecode {
+pub(super) fn query_slices(trace: &[u8]) -> TimedDecode {
     let (mut decoder, mut answers) = (QueryDecoder::with_config(trace, CONFIG), Slices::default());
     while decoder.sync_forward().is_some() {
         let _: Result<(), Error> = decoder.visit(&mut answers);
@@ -409,7 +409,7 @@ impl ExecutionSink for Insns {
     }
 }
 
-fn insns(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> TimedDecode {
+pub(super) fn insns(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>) -> TimedDecode {
     let mut insns = Insns::default();
     visit(trace, image, graph, &mut insns);
     insns.0
@@ -455,13 +455,18 @@ pub(super) fn blocks_of_slices(
     blocks.0
 }
 
-fn edges(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>, map: &mut [u8; EDGES]) -> TimedDecode {
+pub(super) fn edges(
+    trace: &[u8],
+    image: Image<'_>,
+    graph: &mut Graph<'_>,
+    map: &mut [u8; EDGES],
+) -> TimedDecode {
     let mut edges = EdgeMap::<false>::new(map);
     visit(trace, image, graph, &mut edges);
     TimedDecode { count: edges.taken(), sum: 0 }
 }
 
-fn visit(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>, sink: &mut impl ExecutionSink) {
+pub(super) fn visit(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>, sink: &mut impl ExecutionSink) {
     let mut decoder = BlockDecoder::with_config(trace, image, CONFIG);
     while decoder.resync().is_some() {
         let _: Result<(), Error> = decoder.visit(graph, sink);
