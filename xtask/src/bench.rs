@@ -31,6 +31,7 @@ use peers::Peers;
 use pugmark_decoder_core::image::Image;
 use pugmark_qemu_tests::{images::workspace, libipt_speed::Libipt};
 use report::{Report, Row};
+use scaling::Curve;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -211,20 +212,22 @@ fn plots(report: &Report, loads: &[Load], folder: &Path) -> Result<()> {
     }
     let plain: Vec<_> =
         loads.iter().filter(|load| !load.timing && !load.name.ends_with("-returns")).take(3).collect();
-    let every = |curves: fn(&Load) -> Vec<scaling::Curve>| -> Vec<_> {
-        plain.iter().flat_map(|load| curves(load)).collect()
+    let draw = |name, what: &str, along, measure: fn(&Load) -> Vec<Curve>| {
+        let curves: Vec<_> = plain.iter().flat_map(|load| measure(load)).collect();
+        println!("\nmilliseconds by {along}:");
+        for Curve { name, points } in &curves {
+            let points: Vec<_> = points.iter().map(|(x, y)| format!("{x:.0}: {y:.2}")).collect();
+            println!("{name:>16}  {}", points.join("  "));
+        }
+        let is_logarithmic = name != "length.svg";
+        let title = format!("Cost against {what}");
+        write(name, plot::curves(&title, along, "milliseconds", is_logarithmic, &curves))
     };
-    let milliseconds = "milliseconds";
-    let (length, image, cache) =
-        (every(scaling::by_length), every(scaling::by_image), every(scaling::by_cache));
-    let title = "Cost against the length of the trace";
-    write("length.svg", plot::curves(title, "kilobytes of trace", milliseconds, false, &length))?;
-    let title = "Cost against the size of the image";
-    write("image.svg", plot::curves(title, "sections of the image", milliseconds, true, &image))?;
-    let title = format!("Cost against the size of the graph ({} bytes a block)", report::BYTES_PER_BLOCK);
-    write("cache.svg", plot::curves(&title, "blocks that have room", milliseconds, true, &cache))?;
-    let title = "Cost against the size of the slices that a trace comes in";
-    write("slices.svg", plot::curves(title, "bytes a slice", milliseconds, true, &every(scaling::by_slice)))?;
+    draw("length.svg", "the length of the trace", "kilobytes of trace", scaling::by_length)?;
+    draw("image.svg", "the size of the image", "sections of the image", scaling::by_image)?;
+    let graph = format!("the size of the graph ({} bytes a block)", report::BYTES_PER_BLOCK);
+    draw("cache.svg", &graph, "blocks that have room", scaling::by_cache)?;
+    draw("slices.svg", "the size of the slices that a trace comes in", "bytes a slice", scaling::by_slice)?;
     println!("plots: {}", folder.display());
     Ok(())
 }

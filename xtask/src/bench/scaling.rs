@@ -18,15 +18,22 @@ pub(super) struct Curve {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// The fastest of some runs in seconds.
-fn fastest(mut run: impl FnMut() -> TimedDecode) -> f64 {
-    let mut best = f64::MAX;
-    for _ in 0..7 {
-        let start = thread_time();
-        black_box(run());
-        best = best.min((thread_time() - start).max(Duration::from_nanos(1)).as_secs_f64());
+/// How often each point is measured.
+const ROUNDS: usize = 7;
+
+/// A curve of the milliseconds that each of these runs takes, by its number. They take turns, and the fastest turn of
+/// each counts: the speed of a machine may change within a second.
+fn measure(name: String, along: &[f64], mut run: impl FnMut(usize) -> TimedDecode) -> Curve {
+    let mut points: Vec<(f64, f64)> = along.iter().map(|x| (*x, f64::MAX)).collect();
+    for _ in 0..ROUNDS {
+        for (number, (_, best)) in points.iter_mut().enumerate() {
+            let start = thread_time();
+            black_box(run(number));
+            let time = (thread_time() - start).max(Duration::from_nanos(1));
+            *best = best.min(time.as_secs_f64() * 1e3);
+        }
     }
-    best
+    Curve { name, points }
 }
 
 /// Milliseconds against the trace's length in kilobytes: a line through the origin if the cost is linear.
@@ -36,25 +43,20 @@ pub(super) fn by_length(load: &Load) -> Vec<Curve> {
     let mut memory = vec![0; GRAPH_WORDS];
     let mut graph = Graph::new(&mut memory);
     blocks(&load.trace, image, &mut graph);
-    let (mut of_blocks, mut of_query) = (vec![], vec![]);
-    for eighth in 1..=8 {
-        let part = &load.trace[..load.trace.len() * eighth / 8];
-        let kilobytes = part.len() as f64 / 1e3;
-        let time = fastest(|| blocks(part, image, &mut graph));
-        of_blocks.push((kilobytes, time * 1e3));
-        of_query.push((kilobytes, fastest(|| query(part)) * 1e3));
-    }
+    let part = |number: usize| &load.trace[..load.trace.len() * (number + 1) / 8];
+    let kilobytes: Vec<f64> = (0..8).map(|number| part(number).len() as f64 / 1e3).collect();
     vec![
-        Curve { name: format!("{} blocks", load.name), points: of_blocks },
-        Curve { name: format!("{} query", load.name), points: of_query },
+        measure(format!("{} blocks", load.name), &kilobytes, |number| {
+            blocks(part(number), image, &mut graph)
+        }),
+        measure(format!("{} query", load.name), &kilobytes, |number| query(part(number))),
     ]
 }
 
 /// Milliseconds against the number of sections that are not executed: flat if their number does not matter.
 pub(super) fn by_image(load: &Load) -> Vec<Curve> {
     let filler = vec![0xcc; 4096];
-    let mut points = vec![];
-    for count in [0, 16, 64, 256, 1024, 4096] {
+    let with_more = |count: u64| {
         let mut sections = load.sections();
         // Far from all code, in the half of the addresses that belongs to the kernel.
         let base = |index: u64| 0xffff_9000_0000_0000 + index * 0x1_0000;
@@ -63,26 +65,26 @@ pub(super) fn by_image(load: &Load) -> Vec<Curve> {
             bytes: &filler,
             space: AddressSpace::Any,
         }));
-        let image = Image::new(&sections);
-        let mut memory = vec![0; GRAPH_WORDS];
-        let time = fastest(|| blocks(&load.trace, image, &mut Graph::new(&mut memory)));
-        points.push((sections.len() as f64, time * 1e3));
-    }
-    vec![Curve { name: format!("{} blocks, cold", load.name), points }]
+        sections
+    };
+    let images = [0, 16, 64, 256, 1024, 4096].map(with_more);
+    let mut memory = vec![0; GRAPH_WORDS];
+    let numbers = images.each_ref().map(|sections| sections.len() as f64);
+    vec![measure(format!("{} blocks, cold", load.name), &numbers, |number| {
+        blocks(&load.trace, Image::new(&images[number]), &mut Graph::new(&mut memory))
+    })]
 }
 
 /// Milliseconds against the cache's size in blocks.
 pub(super) fn by_cache(load: &Load) -> Vec<Curve> {
     let sections = load.sections();
     let image = Image::new(&sections);
-    let mut points = vec![];
-    for shift in 10..=16 {
-        let mut memory = vec![0; WORDS_PER_BLOCK << shift];
-        let mut graph = Graph::new(&mut memory);
-        let time = fastest(|| blocks(&load.trace, image, &mut graph));
-        points.push((f64::from(1 << shift), time * 1e3));
-    }
-    vec![Curve { name: format!("{} blocks", load.name), points }]
+    let rooms = [10, 11, 12, 13, 14, 15, 16].map(|shift| 1_usize << shift);
+    let mut memories = rooms.map(|room| vec![0; WORDS_PER_BLOCK * room]);
+    let mut graphs = memories.each_mut().map(|memory| Graph::new(memory));
+    vec![measure(format!("{} blocks", load.name), &rooms.map(|room| room as f64), |number| {
+        blocks(&load.trace, image, &mut graphs[number])
+    })]
 }
 
 /// Milliseconds against the size of the slices that the trace comes in; the last point is the whole trace.
@@ -91,26 +93,21 @@ pub(super) fn by_slice(load: &Load) -> Vec<Curve> {
     let image = Image::new(&sections);
     let mut memory = vec![0; GRAPH_WORDS];
     let mut graph = Graph::new(&mut memory);
-    let expected = blocks(&load.trace, image, &mut graph);
-    let (mut of_blocks, mut of_query) = (vec![], vec![]);
-    for slice in [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10] {
-        let of_slices = blocks_of_slices(&load.trace, image, &mut graph, slice);
-        assert_eq!(of_slices.count, expected.count, "{} in slices of {slice} bytes", load.name);
-        let time = fastest(|| blocks_of_slices(&load.trace, image, &mut graph, slice));
-        of_blocks.push((slice as f64, time * 1e3));
-        of_query.push((slice as f64, fastest(|| query_of_slices(&load.trace, slice)) * 1e3));
-    }
-    let whole = load.trace.len() as f64;
-    of_blocks.push((whole, fastest(|| blocks(&load.trace, image, &mut graph)) * 1e3));
-    of_query.push((whole, fastest(|| query(&load.trace)) * 1e3));
-    let curves = [("blocks", of_blocks), ("query", of_query)];
-    let curve = |(layer, points): (&str, Vec<(f64, f64)>)| {
-        // How much of the whole trace's rate is left.
-        let rates = points.iter().map(|(slice, time)| {
-            format!(" {slice}: {:.0}%", points.last().map_or(0.0, |whole| 100.0 * whole.1 / time))
-        });
-        println!("{} {layer} by bytes a slice:{}", load.name, rates.collect::<String>());
-        Curve { name: format!("{} {layer}", load.name), points }
-    };
-    curves.into_iter().map(curve).collect()
+    let expected = blocks(&load.trace, image, &mut graph).count;
+    let whole = load.trace.len();
+    let sizes = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, whole];
+    let along = sizes.map(|size| size as f64);
+    let of_blocks = measure(format!("{} blocks", load.name), &along, |number| match sizes[number] {
+        size if size == whole => blocks(&load.trace, image, &mut graph),
+        size => {
+            let found = blocks_of_slices(&load.trace, image, &mut graph, size);
+            assert_eq!(found.count, expected, "{} in slices of {size} bytes", load.name);
+            found
+        }
+    });
+    let of_query = measure(format!("{} query", load.name), &along, |number| match sizes[number] {
+        size if size == whole => query(&load.trace),
+        size => query_of_slices(&load.trace, size),
+    });
+    vec![of_blocks, of_query]
 }
