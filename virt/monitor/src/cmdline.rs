@@ -28,6 +28,9 @@ pub struct MonitorOptions<'a> {
     pub truth: bool,
     /// `x2apic=on|off`: whether the guest may use x2APIC mode. Default: off.
     pub x2apic: bool,
+    /// `accesses=on|off`: whether each access to an MSR of the tracing hardware is reported on the serial port.
+    /// Default: off.
+    pub accesses: bool,
     /// `times=N`: the log gets the time of one instruction in N; 0: of none. Default: [`EveryNth::DEFAULT_PERIOD`].
     pub times: u32,
     /// `step=traced|all-levels|always`: when to step the guest.
@@ -122,6 +125,7 @@ impl<'a> MonitorOptions<'a> {
             amd: amd::AmdSettings::default(),
             truth: true,
             x2apic: false,
+            accesses: false,
             times: EveryNth::DEFAULT_PERIOD,
             step: StepPolicy::Traced,
             stretch: Stretch::MAX,
@@ -204,6 +208,7 @@ impl<'a> MonitorOptions<'a> {
             "probe" => self.probe = Some(address(word, value)?),
             "probe-instructions" => self.probe_instructions = number(word, value)?,
             "times" => self.times = number(word, value)?,
+            "accesses" => self.accesses = switch(word, value)?,
             "x2apic" => self.x2apic = switch(word, value)?,
             "truth" => self.truth = switch(word, value)?,
             "step" => {
@@ -296,6 +301,7 @@ mod tests {
                 amd,
                 truth,
                 x2apic,
+                accesses,
                 times,
                 step,
                 stretch,
@@ -321,8 +327,8 @@ mod tests {
             assert!(matches!(profile, Profile::Intel(profile) if profile.name == "skylake"), "{line}");
             assert_eq!((settings, amd), (IntelSettings::default(), amd::AmdSettings::default()), "{line}");
             assert_eq!(
-                (truth, x2apic, times, step, stretch),
-                (true, false, 100, StepPolicy::Traced, Stretch::MAX),
+                (truth, x2apic, accesses, times, step, stretch),
+                (true, false, false, 100, StepPolicy::Traced, Stretch::MAX),
                 "{line}"
             );
         }
@@ -375,7 +381,8 @@ mod tests {
     fn options_reach_the_model() {
         let line = "profile=broadwell pmi-skid=7 visibility=0 ovf=128:3 long-tnt=off deferred-tips=on \
                     psb-before-pge=off ret-elsewhere=pops compress-after-ovf=on core-ratio=9 branch-level=from \
-                    bts-sets-status=off seed=9 rip-invalid=4 truth=off x2apic=on times=5 step=always stretch=3";
+                    bts-sets-status=off seed=9 rip-invalid=4 truth=off x2apic=on accesses=on times=5 \
+                    step=always stretch=3";
         let options = MonitorOptions::parse(line).unwrap();
         assert!(matches!(options.profile, Profile::Intel(profile) if profile.name == "broadwell"));
         let expected = IntelSettings {
@@ -392,7 +399,7 @@ mod tests {
             bts_sets_status: false,
         };
         assert_eq!((options.settings, options.truth, options.step), (expected, false, StepPolicy::Always));
-        assert!(options.x2apic);
+        assert!(options.x2apic && options.accesses);
         let expected = amd::AmdSettings { skid: 7, seed: 9, rip_invalid: 4, errata: None };
         assert_eq!((options.amd, options.stretch, options.times), (expected, 3, 5));
         let options = MonitorOptions::parse("kernel=0x20000000+0x3e8 initrd=0x30000000+0x7").unwrap();

@@ -30,6 +30,9 @@ impl Vcpu {
             self.report_refusal(msr, None);
             return self.deliver_exception(Exception::general_protection(0));
         };
+        if self.reports_accesses && self.processor.owns_msr(msr) {
+            self.report_access("read", msr, value, self.cpu.rip);
+        }
         self.cpu.gpr[0] = value & 0xffff_ffff;
         self.cpu.gpr[2] = value >> 32;
         self.finish(instruction, 0);
@@ -104,6 +107,9 @@ impl Vcpu {
             self.cpu = stands;
             self.report_refusal(msr, Some(value));
             return self.deliver_exception(Exception::general_protection(0));
+        }
+        if self.reports_accesses {
+            self.report_access("wrote", msr, value, stands.rip);
         }
         self.last_ip = before.ip;
         if logged && self.is_logged() {

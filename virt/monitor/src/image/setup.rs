@@ -191,6 +191,7 @@ impl MachinePlan<'_> {
             sse: Sse::ZERO,
             vmcb: control_block(nested_cr3, self.maps),
             lookahead: Box::new(Lookahead::new()),
+            reports_accesses: self.options.accesses,
             reported: ReportedViolations::new(processor.all_violations()),
             processor,
             northbridge: self.northbridge,

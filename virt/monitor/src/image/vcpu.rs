@@ -61,6 +61,8 @@ pub(crate) struct Vcpu {
     pub(crate) step_policy: StepPolicy,
     /// Maximum number of instructions that are executed in one go.
     pub(crate) max_stretch: usize,
+    /// Whether each access to the tracing hardware's MSRs is reported.
+    pub(crate) reports_accesses: bool,
     /// The guest's violations that have been reported.
     pub(crate) reported: ReportedViolations,
     /// Number of instructions that were accounted for, and of entries into the guest while it was stepped.

@@ -1,10 +1,11 @@
-//! Reports on the serial port what the guest's software does against the manual, as it happens. The reader of these
-//! lines judges them.
+//! Reports on the serial port what the guest's software does against the manual, as it happens, and all that it does
+//! with the tracing hardware's registers if that is wanted. The reader of these lines judges them.
 //!
 //! `monitor: violation processor=N NAME=COUNT…` reports rules that hardware does not enforce: how often each one was
 //! broken since the previous line of this kind. The first violation of a session is reported at once, the others when
 //! the session ends. `monitor: refused processor=N msr=0x… value=0x… rip=0x…: WHY` reports a rule that hardware
-//! enforces by #GP; a read has no value.
+//! enforces by #GP; a read has no value. With `accesses=on`, `monitor: read processor=N msr=0x… value=0x… rip=0x…` and
+//! `monitor: wrote …` report each RDMSR and WRMSR that the tracing hardware accepts.
 
 use pugmark_monitor::hardware::NewViolations;
 
@@ -35,6 +36,11 @@ impl Vcpu {
         report!("violation processor={}{}", self.peers.index(), NewViolations { before, now });
         self.reported.violations = now;
         true
+    }
+
+    /// Reports that the guest read this value from `msr`, or wrote it, by the instruction at `rip`.
+    pub(crate) fn report_access(&self, how: &str, msr: u32, value: u64, rip: u64) {
+        report!("{how} processor={} msr={msr:#x} value={value:#x} rip={rip:#x}", self.peers.index());
     }
 
     /// Reports an access to `msr` at the current RIP that faults; `value` is the value of a write. The register's
