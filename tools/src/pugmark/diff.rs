@@ -7,7 +7,7 @@ use super::{
     progress::{Progress, Size},
     recording::{IndexedPart, Traced},
     symbols::TracedSymbols,
-    walk::Happening,
+    walk::{Happening, TraceClock},
 };
 use crate::output::{self, tell};
 use anyhow::{Result, ensure};
@@ -269,7 +269,7 @@ impl LoadedRun {
     /// The calls that have not returned after the first `insns` instructions, the innermost first.
     fn callers(&self, insns: u64, progress: &mut Progress) -> Vec<String> {
         let (mut open, mut over): (Vec<Option<u64>>, bool) = (vec![], false);
-        self.named.walk(progress, &mut |time, what| {
+        self.named.walk_by(TraceClock::INSTRUCTIONS, progress, &mut |time, what| {
             // What happens at the instruction that differs is not common.
             over |= time.insns >= insns;
             match what {

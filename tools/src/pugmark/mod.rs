@@ -24,8 +24,11 @@ pub mod flamegraph;
 mod hashing;
 pub mod ibs;
 pub mod input;
+mod known_blocks;
 pub mod last;
 pub mod layers;
+#[cfg(test)]
+mod made_traces;
 pub mod manual;
 pub mod mem;
 mod named_trace;

@@ -42,7 +42,17 @@ impl NamedTrace {
 
     /// Follows the calls, as [`walk`] does. Returns when the trace ends.
     pub(super) fn walk(&self, progress: &mut Progress, visit: &mut dyn FnMut(Time, Happening)) -> Time {
+        self.walk_by(self.clock, progress, visit)
+    }
+
+    /// The same by another clock; with [`TraceClock::INSTRUCTIONS`] it is many times as fast.
+    pub(super) fn walk_by(
+        &self,
+        clock: TraceClock,
+        progress: &mut Progress,
+        visit: &mut dyn FnMut(Time, Happening),
+    ) -> Time {
         let sections = self.code.sections();
-        walk(&self.trace, Image::new(&sections), self.config, self.clock, Some(&self.names), progress, visit)
+        walk(&self.trace, Image::new(&sections), self.config, clock, Some(&self.names), progress, visit)
     }
 }

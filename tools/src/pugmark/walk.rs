@@ -1,5 +1,6 @@
 //! The calls of a trace: which function is entered and left when, and what else happens.
 
+mod blocks;
 mod functions;
 
 use super::{
@@ -10,7 +11,7 @@ use functions::WalkedFunctions;
 use pugmark_decoder_core::{
     calls::{Calls, Step, StepKind},
     config::{Clocks, Config},
-    event::EventKind,
+    event::{Event, EventKind},
     flow::{ExecutedInsn, FlowItem, InsnDecoder},
     image::Image,
     insn::Class,
@@ -87,6 +88,13 @@ pub(super) trait Visitor {
     /// The instruction at `ip` comes next. Returns whether [`at`](Self::at) is to be called, with its time.
     fn comes_to(&mut self, ip: u64) -> bool {
         let _ = ip;
+        false
+    }
+
+    /// Whether [`comes_to`](Self::comes_to) may say yes at `ip`, after the instruction at `before`, if nothing else has
+    /// happened since.
+    fn tells_apart(&mut self, before: u64, ip: u64) -> bool {
+        let _ = (before, ip);
         false
     }
 
@@ -185,8 +193,8 @@ fn frequency(clocks: &Clocks) -> Option<TscFrequency> {
 struct Frame {
     /// The address of its call.
     from: Option<u64>,
-    /// Where it was entered.
-    to: u64,
+    /// Where the function that was entered begins, if its name is known.
+    begin: Option<u64>,
     /// Whether it was entered by a jump: what leaves the function that has jumped leaves it, too.
     is_jumped_to: bool,
     /// It was entered while nothing was traced, as a signal's handler is, or it is what that returns to: code that
@@ -224,53 +232,44 @@ pub(super) fn walk(
     visitor: &mut (impl Visitor + ?Sized),
 ) -> Time {
     let functions = names.map(WalkedFunctions::named).unwrap_or_default();
-    let mut timeline = Timeline::new(trace, config);
-    let mut decoder = InsnDecoder::with_config(trace, image, config);
     let mut state = State { functions, ..State::new(visitor) };
-    let mut when = |span, insns| clock.time(&mut timeline, span, insns).map(|(at, _)| at);
     progress.begin("decoding", Size::Bytes(trace.len() as u64));
-    let mut synchronized = false;
-    while decoder.resync().is_some() {
-        if std::mem::replace(&mut synchronized, true) {
-            state.lose("the trace is damaged, or its code is not known");
-        }
-        while let Ok(Some(item)) = decoder.next() {
-            match &item {
-                FlowItem::Insn(insn) => {
-                    let step =
-                        state.calls.step_with(&item, |from, to| state.functions.leads_to_another(from, to));
-                    let happens = step.is_some() || state.begins || state.off;
-                    if happens {
-                        state.set_time(when(decoder.span(), state.time.insns));
-                        state.insn(insn.ip, step);
-                    }
-                    if state.visitor.comes_to(insn.ip) {
-                        if !happens {
-                            state.set_time(when(decoder.span(), state.time.insns));
-                        }
-                        state.visitor.at(state.time, insn.ip);
-                    }
-                    state.executed(insn);
-                    progress.step(|| decoder.held());
-                }
-                FlowItem::Event(event) => {
-                    let step =
-                        state.calls.step_with(&item, |from, to| state.functions.leads_to_another(from, to));
-                    if !event.status {
-                        state.set_time(when(Span::at(event.offset), state.time.insns));
-                        step.into_iter().for_each(|step| state.transfer(step));
-                        state.event(event.kind);
-                    }
-                }
-            }
-        }
-        // What is open now ends with the last instruction.
-        state.set_time(when(decoder.span(), state.time.insns));
+    match clock.unit {
+        Unit::Instructions => blocks::walk(trace, image, config, progress, &mut state),
+        Unit::Nanoseconds | Unit::Ticks => walk_by_insns(trace, image, config, clock, progress, &mut state),
     }
     progress.end();
     state.say(Happening::End(state.at));
     state.unwind(0);
     state.time
+}
+
+/// Walks one instruction at a time, because each may have a time of its own.
+fn walk_by_insns(
+    trace: &[u8],
+    image: Image<'_>,
+    config: Config<'_>,
+    clock: TraceClock,
+    progress: &mut Progress,
+    state: &mut State<'_, impl Visitor + ?Sized>,
+) {
+    let mut timeline = Timeline::new(trace, config);
+    let mut decoder = InsnDecoder::with_config(trace, image, config);
+    let mut when = |span, insns| clock.time(&mut timeline, span, insns).map(|(at, _)| at);
+    while decoder.resync().is_some() {
+        state.synchronized();
+        while let Ok(Some(item)) = decoder.next() {
+            match &item {
+                FlowItem::Insn(insn) => {
+                    state.comes_to(insn, |insns| when(decoder.span(), insns));
+                    progress.step(|| decoder.held());
+                }
+                FlowItem::Event(event) => state.passes(event, |insns| when(Span::at(event.offset), insns)),
+            }
+        }
+        // What is open now ends with the last instruction.
+        state.set_time(when(decoder.span(), state.time.insns));
+    }
 }
 
 /// What is known while the trace is walked through.
@@ -288,6 +287,8 @@ struct State<'v, V: ?Sized> {
     off: bool,
     /// Whether the next instruction is the first one, or the first one after a loss.
     begins: bool,
+    /// Whether the decoder was synchronised before.
+    synchronized: bool,
     visitor: &'v mut V,
 }
 
@@ -302,6 +303,7 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
             last: None,
             off: false,
             begins: true,
+            synchronized: false,
             visitor,
         }
     }
@@ -315,13 +317,53 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         self.visitor.happens(self.time, what);
     }
 
+    /// The decoder was synchronised; if it was before, something in between is missing.
+    fn synchronized(&mut self) {
+        if std::mem::replace(&mut self.synchronized, true) {
+            self.lose("the trace is damaged, or its code is not known");
+        }
+    }
+
+    /// An instruction is executed. `when` finds its time by its number.
+    #[inline]
+    fn comes_to(&mut self, insn: &ExecutedInsn, when: impl FnOnce(u64) -> Option<u64>) {
+        let step = self.step(&FlowItem::Insn(*insn));
+        let happens = step.is_some() || self.begins || self.off;
+        let mut when = Some(when);
+        if happens {
+            self.set_time(when.take().and_then(|when| when(self.time.insns)));
+            self.insn(insn.ip, step);
+        }
+        if self.visitor.comes_to(insn.ip) {
+            self.set_time(when.and_then(|when| when(self.time.insns)));
+            self.visitor.at(self.time, insn.ip);
+        }
+        self.executed(insn);
+    }
+
     fn executed(&mut self, insn: &ExecutedInsn) {
         (self.at, self.last) = (Some(insn.ip), Some(*insn));
         self.time.insns += 1;
     }
 
+    /// Comes past an event. `when` finds its time by the number of instructions before it.
+    fn passes(&mut self, event: &Event, when: impl FnOnce(u64) -> Option<u64>) {
+        let step = self.step(&FlowItem::Event(*event));
+        if !event.status {
+            self.set_time(when(self.time.insns));
+            step.into_iter().for_each(|step| self.transfer(step));
+            self.event(event.kind);
+        }
+    }
+
+    #[inline]
+    fn step(&mut self, item: &FlowItem) -> Option<Step> {
+        self.calls.step_with(item, |from, to| self.functions.leads_to_another(from, to))
+    }
+
     fn enter(&mut self, from: Option<u64>, to: u64) {
-        self.frames.push(Frame { from, to, is_jumped_to: false, is_handler: false, left_at: None });
+        let begin = self.functions.begin(to);
+        self.frames.push(Frame { from, begin, is_jumped_to: false, is_handler: false, left_at: None });
         self.say(Happening::Enter { from, to });
     }
 
@@ -408,8 +450,8 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         let Some(begin) = self.functions.begin(to) else { return };
         // Functions that jump to one another are a loop; one that is entered again is called.
         let outermost = if begin == to { self.innermost_call() } else { 0 };
-        let is_it = |frame: &Frame| self.functions.begin(frame.to) == Some(begin);
-        if let Some(known) = self.frames[outermost..].iter().rposition(is_it) {
+        let known = self.frames[outermost..].iter().rposition(|frame| frame.begin == Some(begin));
+        if let Some(known) = known {
             self.unwind(outermost + known + 1);
         } else if begin == to {
             self.enter(Some(from), to);

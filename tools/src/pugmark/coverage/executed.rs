@@ -2,6 +2,7 @@
 
 use crate::pugmark::{
     code::TracedCode,
+    known_blocks::{KnownBlocks, NO_BLOCK, NoNotes},
     layers::GRAPH_WORDS,
     progress::{Progress, Size},
 };
@@ -10,14 +11,13 @@ use pugmark_decoder_core::{
     config::Config,
     event::{Event, EventKind},
     graph::{
-        ExecutionSink, Graph, Straight,
+        ExecutionSink, Graph,
         edges::{EDGES, EdgeMap},
     },
-    image::{Asid, Image},
-    insn::{self, Class},
-    mode::ExecMode,
+    image::Image,
+    insn::{Class, Insn},
 };
-use std::collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A branch: the address of the instruction, and where it went.
 pub(crate) type Edge = (u64, u64);
@@ -49,117 +49,77 @@ impl Executed {
         let mut memory = vec![0; GRAPH_WORDS];
         let mut graph = Graph::new(&mut memory);
         let mut decoder = BlockDecoder::with_config(trace, image, config);
-        let mut sink = BlockCounter { progress, known: KnownBlocks::default(), insns: vec![], before: None };
+        let mut sink = BlockCounter { progress, known: KnownBlocks::new(image), before: NO_BLOCK };
         sink.progress.begin("decoding", Size::Bytes(trace.len() as u64));
         while decoder.resync().is_some() {
-            sink.before = None;
+            sink.before = NO_BLOCK;
             self.errors += usize::from(decoder.visit(&mut graph, &mut sink).is_err());
-            sink.insns.clear();
         }
         sink.progress.end();
-        self.add_blocks(&sink.known, image);
+        self.add_blocks(sink.known);
     }
 
-    fn add_blocks(&mut self, known: &KnownBlocks, image: Image<'_>) {
-        let mut bytes = [0; 15];
-        let mut add_edge = |from: &Straight, mode, to: u64, count| {
-            let Some((last, length)) = last(from) else { return };
-            let Some(bytes) = bytes.get_mut(..length) else { return };
-            // The decoder has read the same bytes.
-            let _ = image.read(last, Asid::default(), bytes);
-            let insn = insn::decode(bytes, mode, last).ok();
-            if let Some(insn) = insn.filter(|insn| insn.class.is_branch()) {
-                *self.edges.entry((last, to)).or_default() += count;
-                if matches!(insn.class, Class::NearCall | Class::IndirectCall) {
-                    self.calls.insert(last);
-                }
+    fn add_blocks(&mut self, known: KnownBlocks<'_, NoNotes>) {
+        let blocks: Vec<Vec<_>> = known.insns().map(Iterator::collect).collect();
+        let mut counts = vec![0; blocks.len()];
+        for ((before, after), count) in known.into_pairs() {
+            let (before, after) = (before as usize, after as usize);
+            counts[after] += count;
+            if let (Some(last), Some((to, _))) = (blocks[before].last(), blocks[after].first()) {
+                self.add_edge(last, *to, count);
             }
-        };
-        for (block, insns, count) in &known.blocks {
+        }
+        for (insns, count) in blocks.iter().zip(counts) {
+            for (ip, _) in insns {
+                *self.insns.entry(*ip).or_default() += count;
+            }
             for pair in insns.windows(2) {
-                add_edge(&pair[0], block.mode, pair[1].ip, count);
-            }
-            for ip in insns.iter().copied().flatten() {
-                *self.insns.entry(ip).or_default() += count;
+                self.add_edge(&pair[0], pair[1].0, count);
             }
         }
-        for ((before, after), count) in &known.pairs {
-            let ((before, insns, _), (after, ..)) = (&known.blocks[*before], &known.blocks[*after]);
-            if let Some(last) = insns.last() {
-                add_edge(last, before.mode, after.ip, count);
+    }
+
+    /// Adds the way from an instruction to the next one, if it is a branch.
+    fn add_edge(&mut self, (ip, insn): &(u64, Insn), to: u64, count: u64) {
+        if insn.class.is_branch() {
+            *self.edges.entry((*ip, to)).or_default() += count;
+            if matches!(insn.class, Class::NearCall | Class::IndirectCall) {
+                self.calls.insert(*ip);
             }
         }
     }
 }
 
-/// The address and the length of the last instruction.
-fn last(insns: &Straight) -> Option<(u64, usize)> {
-    let (mut insns, mut found) = (*insns, None);
-    loop {
-        let length = insns.lengths & 15;
-        match insns.next() {
-            Some(ip) => found = Some((ip, length as usize)),
-            None => return found,
-        }
-    }
-}
-
-/// BlockCounter and pairs of blocks, counted.
-#[derive(Default)]
-struct KnownBlocks {
-    numbers: HashMap<(u64, u64, u32, ExecMode), usize>,
-    blocks: Vec<(Block, Vec<Straight>, u64)>,
-    pairs: HashMap<(usize, usize), u64>,
-}
-
-struct BlockCounter<'a> {
-    progress: &'a mut Progress,
-    known: KnownBlocks,
-    /// The instructions of the block that comes next.
-    insns: Vec<Straight>,
+/// Counts blocks.
+struct BlockCounter<'p, 'a> {
+    progress: &'p mut Progress,
+    known: KnownBlocks<'a, NoNotes>,
     /// The block before the next one, if the next one was reached from it, by a branch or without one.
-    before: Option<usize>,
+    before: u32,
 }
 
-impl ExecutionSink for BlockCounter<'_> {
-    const INSNS: bool = true;
+impl ExecutionSink for BlockCounter<'_, '_> {
     const BLOCKS: bool = true;
 
     #[inline]
-    fn insns(&mut self, insns: Straight) {
-        self.insns.push(insns);
-    }
-
-    #[inline]
     fn block(&mut self, block: &Block) {
-        let KnownBlocks { numbers, blocks, pairs } = &mut self.known;
-        let number = match numbers.entry((block.ip, block.end_ip, block.insns, block.mode)) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(new) => {
-                blocks.push((*block, self.insns.clone(), 0));
-                *new.insert(blocks.len() - 1)
-            }
-        };
-        self.insns.clear();
-        blocks[number].2 += 1;
-        if let Some(before) = self.before.replace(number) {
-            *pairs.entry((before, number)).or_default() += 1;
-        }
+        (self.before, ()) = self.known.count(self.before, block, &mut NoNotes);
     }
 
     fn event(&mut self, event: &Event) {
-        // What comes next was not reached from the last instruction.
-        if matches!(
-            event.kind,
-            EventKind::Enabled { .. } | EventKind::Overflow | EventKind::AsyncBranch { .. }
-        ) {
-            self.before = None;
+        if breaks(event) {
+            self.before = NO_BLOCK;
         }
     }
 
     fn reached(&mut self, offset: u64) {
         self.progress.reached(offset);
     }
+}
+
+/// Whether what comes after this event was not reached from the last instruction before it.
+const fn breaks(event: &Event) -> bool {
+    matches!(event.kind, EventKind::Enabled { .. } | EventKind::Overflow | EventKind::AsyncBranch { .. })
 }
 
 /// Counts the edges of a trace as fuzzers do, in a map that is described at [`pugmark_decoder_core::graph::edges`].
@@ -178,6 +138,8 @@ pub(crate) fn add_map(trace: &[u8], code: &TracedCode, config: Config<'_>, map: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pugmark::made_traces::{MadeTrace, made_traces};
+    use pugmark_decoder_core::flow::{ExecutedInsn, FlowItem, InsnDecoder};
 
     /// 1000: call 100a; 1005: jz 1008; 1007: hlt; 1008: jmp rax; 100a: call rax; 100c: ret; then three NOPs; 1010: ret.
     const CODE: [u8; 17] =
@@ -218,6 +180,65 @@ mod tests {
             &mut Progress::hidden(),
         );
         assert_eq!((executed.errors, executed.insns[&0x1010]), (1, 3));
+    }
+
+    /// What was executed, counted instruction by instruction.
+    fn counted(trace: &[u8], code: &TracedCode) -> Executed {
+        let sections = code.sections();
+        let mut decoder = InsnDecoder::new(trace, Image::new(&sections));
+        let mut executed = Executed::default();
+        while decoder.resync().is_some() {
+            let mut before: Option<ExecutedInsn> = None;
+            loop {
+                match decoder.next() {
+                    Ok(Some(FlowItem::Insn(insn))) => {
+                        *executed.insns.entry(insn.ip).or_default() += 1;
+                        if let Some(before) = before.replace(insn).filter(|before| before.class.is_branch()) {
+                            *executed.edges.entry((before.ip, insn.ip)).or_default() += 1;
+                            if matches!(before.class, Class::NearCall | Class::IndirectCall) {
+                                executed.calls.insert(before.ip);
+                            }
+                        }
+                    }
+                    Ok(Some(FlowItem::Event(event))) => {
+                        if breaks(&event) {
+                            before = None;
+                        }
+                    }
+                    end => {
+                        executed.errors += usize::from(end.is_err());
+                        break;
+                    }
+                }
+            }
+        }
+        executed
+    }
+
+    #[test]
+    fn of_random_programs_as_much_is_counted_as_instruction_by_instruction() {
+        let (mut edges, mut errors) = (0, 0);
+        for MadeTrace { what, trace, code, .. } in made_traces(10) {
+            let mut executed = Executed::default();
+            executed.add(&trace, &code, Config::default(), &mut Progress::hidden());
+            assert_eq!(executed, counted(&trace, &code), "{what}");
+            edges += executed.edges.values().sum::<u64>();
+            errors += executed.errors;
+        }
+        assert!(edges > 10_000 && errors > 30, "{edges} {errors}");
+    }
+
+    #[test]
+    fn a_jump_to_the_next_instruction_is_a_branch() {
+        // 1000: jmp 1002; 1002: ret
+        let mut code = TracedCode::default();
+        code.add(0x1000, vec![0xeb, 0, 0xc3]);
+        let mut executed = Executed::default();
+        // TIP (1000), TIP.PGD
+        let trace = [SYNC, b"\x2d\0\x10\x01"].concat();
+        executed.add(&trace, &code, Config::default(), &mut Progress::hidden());
+        let edges = [((0x1000, 0x1002), 2), ((0x1002, 0x1000), 1)];
+        assert_eq!(executed.edges, edges.into());
     }
 
     #[test]

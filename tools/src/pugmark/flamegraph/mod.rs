@@ -8,11 +8,12 @@ use super::{
     options::Input,
     progress::Progress,
     recording::Traced,
-    walk::{Happening, Time, Unit},
+    walk::{Happening, Time, TraceClock, Unit},
 };
 use crate::output;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
+use rustc_hash::FxHashMap;
 use std::{fs, io::Write, path::PathBuf, process::ExitCode};
 use tree::FlameTree;
 
@@ -108,12 +109,12 @@ impl FlameOptions {
             !by_time || named.clock.unit != Unit::Instructions,
             "--by time: the trace has no TSC packets (`pugmark record --tsc`)"
         );
-        let value = |time: Time| if by_time { time.at } else { time.insns };
+        let clock = if by_time { named.clock } else { TraceClock::INSTRUCTIONS };
         let mut stack = FlameStack::new(tree, title);
-        named.walk(progress, &mut |time, what| {
-            stack.happens(value(time), &what, |to| named.names.name(to));
+        named.walk_by(clock, progress, &mut |time: Time, what| {
+            stack.happens(time.at, &what, |to| named.names.name(to));
         });
-        Ok(if by_time { named.clock.unit } else { Unit::Instructions })
+        Ok(clock.unit)
     }
 }
 
@@ -122,14 +123,18 @@ struct FlameStack<'t> {
     tree: &'t mut FlameTree,
     /// The nodes from the trace's own to the innermost function's.
     nodes: Vec<usize>,
+    /// The nodes below each node, by the addresses at which they were entered.
+    entered: FxHashMap<(usize, u64), usize>,
     /// How much came before; unknown before anything has happened.
     before: Option<u64>,
+    /// Whether the innermost node stands for what is lost.
+    is_lost: bool,
 }
 
 impl<'t> FlameStack<'t> {
     fn new(tree: &'t mut FlameTree, title: Option<&str>) -> Self {
         let own = title.map_or(FlameTree::ROOT, |title| tree.child(FlameTree::ROOT, title));
-        Self { tree, nodes: vec![own], before: None }
+        Self { tree, nodes: vec![own], entered: FxHashMap::default(), before: None, is_lost: false }
     }
 
     fn happens(&mut self, now: u64, what: &Happening, name: impl Fn(u64) -> String) {
@@ -137,21 +142,22 @@ impl<'t> FlameStack<'t> {
         self.tree.add(self.innermost(), now - before);
         match what {
             Happening::Enter { to, .. } => {
-                if self.is_lost() {
+                if std::mem::take(&mut self.is_lost) {
                     self.leave();
                 }
-                self.enter(&name(*to));
+                let caller = self.innermost();
+                let enter = || self.tree.child(caller, &name(*to));
+                self.nodes.push(*self.entered.entry((caller, *to)).or_insert_with(enter));
             }
             Happening::Off => self.enter(NOT_TRACED),
-            Happening::Loss(_) if self.is_lost() => {}
-            Happening::Loss(_) => self.enter(LOST),
+            Happening::Loss(_) if self.is_lost => {}
+            Happening::Loss(_) => {
+                self.enter(LOST);
+                self.is_lost = true;
+            }
             Happening::Leave | Happening::On => self.leave(),
             Happening::Mark(..) | Happening::End(_) => {}
         }
-    }
-
-    fn is_lost(&self) -> bool {
-        self.tree.name(self.innermost()) == LOST
     }
 
     fn innermost(&self) -> usize {
@@ -198,6 +204,14 @@ mod tests {
         let rest =
             [(119, Mark(crate::pugmark::walk::MarkKind::Power, "x".into())), (120, Leave), (125, Leave)];
         assert_eq!(folded(&[&calls[..], &rest].concat()), "f1 15\nf1;f2 9\nf1;f3 1\n");
+    }
+
+    #[test]
+    fn a_function_is_below_each_of_its_callers() {
+        use Happening::Leave;
+        let calls = [(0, enter(1)), (1, enter(3)), (3, Leave), (3, enter(2)), (7, enter(3)), (15, Leave)];
+        let rest = [(15, Leave), (15, enter(3)), (31, Leave), (31, Leave)];
+        assert_eq!(folded(&[&calls[..], &rest].concat()), "f1 1\nf1;f2 4\nf1;f2;f3 8\nf1;f3 18\n");
     }
 
     #[test]

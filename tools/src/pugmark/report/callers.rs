@@ -238,6 +238,15 @@ impl<'a> CallerSums<'a> {
         })
     }
 
+    /// Whether it makes no difference which of these places execution is at.
+    #[inline]
+    fn are_alike(&self, one: usize, other: usize) -> bool {
+        let alike = |one: &CountedPlace, other: &CountedPlace| {
+            one.function == other.function && one.rows == other.rows
+        };
+        one == other || alike(&self.places[one], &self.places[other])
+    }
+
     /// Time passes in which no instruction is known to have been executed.
     fn nobodys(&mut self, name: &str, now: Time) {
         let keys = self.naming.nobodys(name);
@@ -279,11 +288,12 @@ impl Visitor for CallerSums<'_> {
     #[inline]
     fn comes_to(&mut self, ip: u64) -> bool {
         let place = self.place_of(ip);
-        let is_here = |here: usize| {
-            let (here, place) = (&self.places[here], &self.places[place]);
-            here.function == place.function && here.rows == place.rows
-        };
-        !self.here.is_some_and(|here| here == place || is_here(here))
+        !self.here.is_some_and(|here| self.are_alike(here, place))
+    }
+
+    fn tells_apart(&mut self, before: u64, ip: u64) -> bool {
+        let (before, place) = (self.place_of(before), self.place_of(ip));
+        !self.are_alike(before, place)
     }
 
     fn at(&mut self, now: Time, ip: u64) {

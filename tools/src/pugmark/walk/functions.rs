@@ -7,21 +7,33 @@ use crate::pugmark::symbols::TracedSymbols;
 pub(super) struct WalkedFunctions<'n> {
     names: Option<&'n TracedSymbols>,
     /// The jumps that were asked for most recently, and the answers.
-    late: Vec<(u64, u64, bool)>,
+    late_jumps: Vec<(u64, u64, bool)>,
+    /// The addresses that were asked for most recently, and where their functions begin.
+    late: Vec<(u64, Option<u64>)>,
 }
 
 impl<'n> WalkedFunctions<'n> {
-    /// How many answers are remembered.
+    /// How many answers of each kind are remembered.
     const LATE: usize = 1 << 12;
 
     pub(super) fn named(names: &'n TracedSymbols) -> Self {
+        let begin = names.function(0).map(|(_, offset)| 0_u64.wrapping_sub(offset));
         // No jump is from 0 to 0.
-        Self { names: Some(names), late: vec![(0, 0, false); Self::LATE] }
+        Self {
+            names: Some(names),
+            late_jumps: vec![(0, 0, false); Self::LATE],
+            late: vec![(0, begin); Self::LATE],
+        }
     }
 
     /// Where the function at `ip` begins.
-    pub(super) fn begin(&self, ip: u64) -> Option<u64> {
-        self.names?.function(ip).map(|(_, offset)| ip.wrapping_sub(offset))
+    pub(super) fn begin(&mut self, ip: u64) -> Option<u64> {
+        let names = self.names?;
+        let late = &mut self.late[Self::place(ip)];
+        if late.0 != ip {
+            *late = (ip, names.function(ip).map(|(_, offset)| ip.wrapping_sub(offset)));
+        }
+        late.1
     }
 
     /// Whether a jump leads to another function than its own.
@@ -29,14 +41,16 @@ impl<'n> WalkedFunctions<'n> {
         if self.names.is_none() {
             return false;
         }
-        let place =
-            (from ^ to.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - Self::LATE.ilog2());
-        let place = place as usize;
-        if (self.late[place].0, self.late[place].1) != (from, to) {
+        let place = Self::place(from ^ to.rotate_left(17));
+        if (self.late_jumps[place].0, self.late_jumps[place].1) != (from, to) {
             let begin = self.begin(to);
-            self.late[place] = (from, to, begin.is_some() && begin != self.begin(from));
+            self.late_jumps[place] = (from, to, begin.is_some() && begin != self.begin(from));
         }
-        self.late[place].2
+        self.late_jumps[place].2
+    }
+
+    fn place(key: u64) -> usize {
+        (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - Self::LATE.ilog2())) as usize
     }
 }
 

@@ -1,0 +1,158 @@
+//! The blocks that a trace has executed: each once, with a number, and how often which block came after which.
+
+use pugmark_decoder_core::{
+    block::{Block, Insns},
+    image::{Asid, Image},
+    mode::ExecMode,
+};
+use rustc_hash::FxHashMap;
+
+/// What is noted of each block, and of each way from one block to the next one, when it comes first.
+pub(super) trait BlockNotes {
+    /// Of a block; the default is that of no block.
+    type Block: Default;
+    /// Of a way.
+    type Way: Copy + Default;
+
+    /// Notes a block.
+    fn block(&mut self, block: &Block, insns: Insns<'_>) -> Self::Block;
+
+    /// Notes the way between two blocks.
+    fn way(&mut self, from: &Self::Block, to: &Self::Block) -> Self::Way;
+}
+
+/// Nothing is noted.
+pub(super) struct NoNotes;
+
+impl BlockNotes for NoNotes {
+    type Block = ();
+    type Way = ();
+
+    fn block(&mut self, _: &Block, _: Insns<'_>) {}
+
+    fn way(&mut self, (): &(), (): &()) {}
+}
+
+/// The blocks that were executed.
+///
+/// A block mostly comes after the same one or two blocks. So each remembers two that came after it, and only others are
+/// looked for.
+pub(super) struct KnownBlocks<'a, N: BlockNotes> {
+    image: Image<'a>,
+    blocks: Vec<KnownBlock<N>>,
+    numbers: FxHashMap<(u64, u64, u32, ExecMode), u32>,
+    /// How often a block came after another one, without what is counted in [`KnownWay::times`].
+    pairs: FxHashMap<(u32, u32), u64>,
+}
+
+struct KnownBlock<N: BlockNotes> {
+    block: Block,
+    /// The address after its last instruction.
+    next_ip: u64,
+    /// The ways to the block at `next_ip`, and to the one of all others that came last.
+    ways: [KnownWay<N::Way>; 2],
+    notes: N::Block,
+}
+
+/// The way to the next block.
+#[derive(Clone, Copy, Default)]
+struct KnownWay<W> {
+    /// The next block.
+    to: u32,
+    /// How often it came.
+    times: u64,
+    notes: W,
+}
+
+/// The number that stands for no block.
+pub(super) const NO_BLOCK: u32 = 0;
+
+impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
+    /// Of code in this image. It must stay the same.
+    pub(super) fn new(image: Image<'a>) -> Self {
+        // A block has at least one instruction.
+        let none = Block {
+            ip: 0,
+            end_ip: 0,
+            insns: 0,
+            section: 0,
+            mode: ExecMode::Bits64,
+            speculative: false,
+            truncated: false,
+        };
+        let mut known =
+            Self { image, blocks: vec![], numbers: FxHashMap::default(), pairs: FxHashMap::default() };
+        known.add(&none, N::Block::default());
+        known
+    }
+
+    /// Counts `block`, which comes after the block with the number `before`, or after [`NO_BLOCK`] if none leads to it.
+    /// Returns its number, and what is noted of the way to it.
+    #[inline]
+    pub(super) fn count(&mut self, before: u32, block: &Block, notes: &mut N) -> (u32, N::Way) {
+        let last = &self.blocks[before as usize];
+        let number = usize::from(block.ip != last.next_ip);
+        let way = last.ways[number];
+        if is_same(&self.blocks[way.to as usize].block, block) {
+            self.blocks[before as usize].ways[number].times += 1;
+            return (way.to, way.notes);
+        }
+        self.count_other(before, number, block, notes)
+    }
+
+    #[inline(never)]
+    fn count_other(&mut self, before: u32, way: usize, block: &Block, notes: &mut N) -> (u32, N::Way) {
+        let known = self.numbers.get(&(block.ip, block.end_ip, block.insns, block.mode));
+        let to = known.copied().unwrap_or_else(|| {
+            let noted = notes.block(block, self.insns_of(block));
+            self.add(block, noted)
+        });
+        let noted = notes.way(&self.blocks[before as usize].notes, &self.blocks[to as usize].notes);
+        let new = KnownWay { to, times: 1, notes: noted };
+        let old = std::mem::replace(&mut self.blocks[before as usize].ways[way], new);
+        if old.times > 0 {
+            *self.pairs.entry((before, old.to)).or_default() += old.times;
+        }
+        (to, noted)
+    }
+
+    fn add(&mut self, block: &Block, notes: N::Block) -> u32 {
+        let number = u32::try_from(self.blocks.len()).expect("more blocks than fit into memory");
+        let next_ip = self.insns_of(block).last().map_or(0, |(ip, insn)| insn.next(ip));
+        self.numbers.insert((block.ip, block.end_ip, block.insns, block.mode), number);
+        self.blocks.push(KnownBlock { block: *block, next_ip, ways: Default::default(), notes });
+        number
+    }
+
+    /// What is noted of a block.
+    #[inline]
+    pub(super) fn notes(&self, number: u32) -> &N::Block {
+        &self.blocks[number as usize].notes
+    }
+
+    /// The instructions of each block, by its number.
+    pub(super) fn insns(&self) -> impl Iterator<Item = Insns<'a>> {
+        self.blocks.iter().map(|known| self.insns_of(&known.block))
+    }
+
+    fn insns_of(&self, block: &Block) -> Insns<'a> {
+        Insns::new(self.image, Asid::default(), block)
+    }
+
+    /// How often which block came after which, each pair once, in no order.
+    pub(super) fn into_pairs(self) -> FxHashMap<(u32, u32), u64> {
+        let Self { blocks, mut pairs, .. } = self;
+        for (before, block) in blocks.iter().enumerate() {
+            for way in block.ways.iter().filter(|way| way.times > 0) {
+                *pairs.entry((before as u32, way.to)).or_default() += way.times;
+            }
+        }
+        pairs
+    }
+}
+
+/// Whether it is the same code.
+#[inline]
+fn is_same(known: &Block, block: &Block) -> bool {
+    (known.ip, known.end_ip, known.insns, known.mode) == (block.ip, block.end_ip, block.insns, block.mode)
+}

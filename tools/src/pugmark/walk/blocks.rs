@@ -1,0 +1,165 @@
+//! Walks through a trace block by block, where instructions are counted and not time.
+//!
+//! Nothing happens in most blocks, nor on the way to them. Both are found out once, when they come first; afterwards
+//! only the instructions of such a block are counted.
+
+use super::{State, Visitor};
+use crate::pugmark::{
+    known_blocks::{BlockNotes, KnownBlocks, NO_BLOCK},
+    layers::GRAPH_WORDS,
+    progress::Progress,
+};
+use pugmark_decoder_core::{
+    block::{Block, BlockDecoder, Insns},
+    calls::Calls,
+    config::Config,
+    event::Event,
+    flow::{ExecutedInsn, FlowItem},
+    graph::{ExecutionSink, Graph},
+    image::Image,
+};
+
+/// Walks through the whole trace.
+pub(super) fn walk<V: Visitor + ?Sized>(
+    trace: &[u8],
+    image: Image<'_>,
+    config: Config<'_>,
+    progress: &mut Progress,
+    state: &mut State<'_, V>,
+) {
+    let mut memory = vec![0; GRAPH_WORDS];
+    let mut graph = Graph::new(&mut memory);
+    let mut decoder = BlockDecoder::with_config(trace, image, config);
+    let known = KnownBlocks::new(image);
+    let mut walk = BlockWalk { state, progress, known, last: NO_BLOCK, lags: false, disturbed: true };
+    while decoder.resync().is_some() {
+        walk.state.synchronized();
+        walk.disturbed = true;
+        // Where it goes on after an error, the next round says what is missing.
+        let _ = decoder.visit(&mut graph, &mut walk);
+        walk.catch_up();
+    }
+}
+
+/// What is noted of a block.
+#[derive(Default)]
+pub(super) struct WalkedBlock {
+    /// The instructions at which something may happen: the first and the last one, those that lead elsewhere and those
+    /// that they lead to, and those that the visitor tells from the one before.
+    places: Box<[Place]>,
+    /// Whether there are others than the first and the last one.
+    has_more: bool,
+}
+
+/// An instruction at which something may happen, and how many of its block come before it.
+struct Place {
+    insn: ExecutedInsn,
+    before: u64,
+}
+
+impl WalkedBlock {
+    fn first(&self) -> Option<&ExecutedInsn> {
+        self.places.first().map(|place| &place.insn)
+    }
+
+    fn last(&self) -> Option<&ExecutedInsn> {
+        self.places.last().map(|place| &place.insn)
+    }
+}
+
+impl<V: Visitor + ?Sized> BlockNotes for State<'_, V> {
+    type Block = WalkedBlock;
+    /// Whether nothing happens on the way and in the block that it leads to.
+    type Way = bool;
+
+    fn block(&mut self, block: &Block, insns: Insns<'_>) -> WalkedBlock {
+        let Block { mode, speculative, .. } = *block;
+        let mut insns = insns.zip(0..).peekable();
+        let (mut places, mut has_more) = (vec![], false);
+        let mut before: Option<ExecutedInsn> = None;
+        while let Some(((ip, insn), number)) = insns.next() {
+            let insn = ExecutedInsn { ip, len: insn.len, class: insn.class, mode, speculative };
+            let is_first_or_last = before.is_none() || insns.peek().is_none();
+            let is_special = before.is_some_and(|before| {
+                before.class.is_branch() || self.visitor.tells_apart(before.ip, insn.ip)
+            });
+            if is_first_or_last || is_special || insn.class.is_branch() {
+                places.push(Place { insn, before: number });
+            }
+            has_more |= is_special;
+            before = Some(insn);
+        }
+        WalkedBlock { places: places.into(), has_more }
+    }
+
+    fn way(&mut self, from: &WalkedBlock, to: &WalkedBlock) -> bool {
+        let (Some(from), Some(first)) = (from.last(), to.first()) else { return false };
+        let mut calls = Calls::new();
+        calls.step(&FlowItem::Insn(*from));
+        let step =
+            calls.step_with(&FlowItem::Insn(*first), |from, to| self.functions.leads_to_another(from, to));
+        step.is_none() && !to.has_more && !self.visitor.tells_apart(from.ip, first.ip)
+    }
+}
+
+struct BlockWalk<'w, 'v, 'a, V: Visitor + ?Sized> {
+    state: &'w mut State<'v, V>,
+    progress: &'w mut Progress,
+    known: KnownBlocks<'a, State<'v, V>>,
+    /// The number of the last block.
+    last: u32,
+    /// Whether the state only knows how many instructions were executed, and not that the last one is this block's.
+    lags: bool,
+    /// Whether something else came after the last block.
+    disturbed: bool,
+}
+
+impl<V: Visitor + ?Sized> BlockWalk<'_, '_, '_, V> {
+    /// Tells the state the last instruction.
+    fn catch_up(&mut self) {
+        if std::mem::take(&mut self.lags)
+            && let Some(last) = self.known.notes(self.last).last()
+        {
+            self.state.calls.forget();
+            self.state.calls.step(&FlowItem::Insn(*last));
+            (self.state.at, self.state.last) = (Some(last.ip), Some(*last));
+        }
+        let insns = self.state.time.insns;
+        self.state.set_time(Some(insns));
+    }
+}
+
+impl<V: Visitor + ?Sized> ExecutionSink for BlockWalk<'_, '_, '_, V> {
+    const BLOCKS: bool = true;
+
+    #[inline]
+    fn block(&mut self, block: &Block) {
+        let (number, nothing_happens) = self.known.count(self.last, block, self.state);
+        let first = self.state.time.insns;
+        if nothing_happens && !self.disturbed {
+            self.lags = true;
+        } else {
+            self.catch_up();
+            self.disturbed = false;
+            for Place { insn, before } in &self.known.notes(number).places {
+                self.state.time.insns = first + before;
+                self.state.comes_to(insn, Some);
+            }
+        }
+        self.last = number;
+        self.state.time.insns = first + u64::from(block.insns);
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.catch_up();
+        self.disturbed = true;
+        self.state.passes(event, Some);
+    }
+
+    fn reached(&mut self, offset: u64) {
+        self.progress.reached(offset);
+    }
+}
+
+#[cfg(test)]
+mod tests;
