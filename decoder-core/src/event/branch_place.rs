@@ -50,10 +50,11 @@ impl BranchPlace {
 
     /// Notes a TNT packet.
     #[inline(always)]
-    const fn outcomes<B: BranchSink>(&mut self) {
+    fn outcomes<B: BranchSink>(&mut self, input: &Input<'_>, into: &mut B) {
         if B::PLACES {
             self.outcomes_at = self.at;
         }
+        into.packet_at(input.base + self.at as u64);
     }
 
     /// Goes past one of the packets that most branches are in: a short TNT, or a TIP with 16 or 32 bits of the address.
@@ -61,7 +62,7 @@ impl BranchPlace {
     #[inline(always)]
     pub(super) fn frequent<B: BranchSink>(&mut self, input: &Input<'_>, first: u8, into: &mut B) -> bool {
         if is_short_tnt(first) {
-            self.outcomes::<B>();
+            self.outcomes(input, into);
             self.skip(1);
             into.short(first);
             return true;
@@ -95,7 +96,7 @@ impl BranchPlace {
             0x02 => {
                 let packet = u64::from_le_bytes(*input.bytes.get(self.at..)?.first_chunk()?);
                 let outcomes = Tnt::from_payload(packet >> 16).ok().filter(|_| packet >> 8 & 0xff == 0xa3)?;
-                self.outcomes::<B>();
+                self.outcomes(input, into);
                 self.skip(8);
                 into.long(outcomes);
                 Some(true)
@@ -110,6 +111,7 @@ impl BranchPlace {
         let (form, payload, size) = target_after(first, input.bytes.get(self.at..)?.first_chunk()?)?;
         self.ip = LastIp::updated(self.ip, form, payload);
         self.target_at = self.at;
+        into.packet_at(input.base + self.at as u64);
         self.skip(size);
         into.target(self.ip);
         Some(true)

@@ -21,6 +21,12 @@ pub(crate) trait BranchSink {
     /// Whether [`ReadAhead`]'s offsets are wanted.
     const PLACES: bool;
 
+    /// The outcomes or the target that come next are in the packet at this offset.
+    #[inline(always)]
+    fn packet_at(&mut self, offset: u64) {
+        let _ = offset;
+    }
+
     /// The outcomes of the short TNT packet that is this byte.
     fn short(&mut self, packet: u8);
 

@@ -79,6 +79,7 @@ impl<'a> Walker<'a> {
         let mut read =
             ReadAhead { when: self.at.when, outcomes_at: self.ahead.outcomes_at, target_at: self.at.located };
         if !self.ahead.tnt.is_empty() {
+            into.packet_at(self.ahead.outcomes_at);
             into.long(self.ahead.tnt.left());
         }
         self.events.read_branches(into, &mut read, until);

@@ -58,11 +58,80 @@ impl BranchesLeft<'_> {
     }
 }
 
-/// Writes branches, with its counts in registers.
-pub(super) struct BranchWriter<'a> {
+/// The offsets of the packets that branches which were read ahead are in.
+#[derive(Debug)]
+pub(super) struct BranchOffsets {
+    outcomes: [u64; ROOM],
+    targets: [u64; TARGETS],
+    /// That of the packet that is read.
+    packet: u64,
+}
+
+impl BranchOffsets {
+    pub(super) const fn new() -> Self {
+        Self { outcomes: [0; ROOM], targets: [0; TARGETS], packet: 0 }
+    }
+
+    /// Where the branch at a place is: an outcome, or the target there if `is_target`.
+    pub(super) fn at(&self, place: BranchCursor, is_target: bool) -> u64 {
+        let at = if is_target { self.targets.get(place.targets) } else { self.outcomes.get(place.outcomes) };
+        at.copied().unwrap_or_default()
+    }
+}
+
+/// Writes branches, with its counts in registers, and their offsets, if they are wanted.
+pub(super) struct BranchWriter<'a, O> {
     outcomes: &'a mut [u8; ROOM],
     targets: &'a mut [Target; TARGETS + 1],
     end: BranchCursor,
+    offsets: O,
+}
+
+/// Whether and where the offsets of branches are kept.
+pub(super) trait OffsetWriter {
+    /// The next branches are in the packet at this offset.
+    fn packet_at(&mut self, offset: u64);
+
+    /// Outcomes of the packet: up to eight from that number on.
+    fn outcomes(&mut self, from: usize);
+
+    /// The target with that number.
+    fn target(&mut self, number: usize);
+}
+
+/// They are not kept.
+pub(super) struct NoOffsets;
+
+impl OffsetWriter for NoOffsets {
+    #[inline(always)]
+    fn packet_at(&mut self, _: u64) {}
+
+    #[inline(always)]
+    fn outcomes(&mut self, _: usize) {}
+
+    #[inline(always)]
+    fn target(&mut self, _: usize) {}
+}
+
+impl OffsetWriter for &mut BranchOffsets {
+    #[inline(always)]
+    fn packet_at(&mut self, offset: u64) {
+        self.packet = offset;
+    }
+
+    #[inline(always)]
+    fn outcomes(&mut self, from: usize) {
+        if let Some(places) = self.outcomes.get_mut(from..).and_then(<[u64]>::first_chunk_mut) {
+            *places = [self.packet; 8];
+        }
+    }
+
+    #[inline(always)]
+    fn target(&mut self, number: usize) {
+        if let Some(place) = self.targets.get_mut(number) {
+            *place = self.packet;
+        }
+    }
 }
 
 /// The outcomes of each short TNT packet: one in a byte from the lowest byte on, and their number in the highest byte.
@@ -94,9 +163,9 @@ impl BranchesAhead {
 
     /// Replaces the branches by those that `read` writes.
     #[inline(always)]
-    pub(super) fn fill(&mut self, read: impl FnOnce(&mut BranchWriter<'_>)) {
+    pub(super) fn fill<O: OffsetWriter>(&mut self, offsets: O, read: impl FnOnce(&mut BranchWriter<'_, O>)) {
         let Self { outcomes, targets, .. } = self;
-        let mut writer = BranchWriter { outcomes, targets, end: BranchCursor::default() };
+        let mut writer = BranchWriter { outcomes, targets, end: BranchCursor::default(), offsets };
         read(&mut writer);
         self.end = writer.end;
         if let Some(end) = self.targets.get_mut(self.end.targets) {
@@ -158,11 +227,17 @@ impl BranchesAhead {
     }
 }
 
-impl BranchSink for BranchWriter<'_> {
+impl<O: OffsetWriter> BranchSink for BranchWriter<'_, O> {
     const PLACES: bool = true;
 
     #[inline(always)]
+    fn packet_at(&mut self, offset: u64) {
+        self.offsets.packet_at(offset);
+    }
+
+    #[inline(always)]
     fn short(&mut self, packet: u8) {
+        self.offsets.outcomes(self.end.outcomes);
         let outcomes = SHORT[usize::from(packet)];
         if let Some(place) = self.outcomes.get_mut(self.end.outcomes..).and_then(<[u8]>::first_chunk_mut) {
             *place = outcomes.to_le_bytes();
@@ -170,6 +245,8 @@ impl BranchSink for BranchWriter<'_> {
         self.end.outcomes += (outcomes >> 56) as usize;
     }
 
+    // Rare: most recordings have short ones alone.
+    #[inline(never)]
     fn long(&mut self, outcomes: Tnt) {
         let mut left = outcomes.len.min(63);
         while left > 0 {
@@ -185,6 +262,7 @@ impl BranchSink for BranchWriter<'_> {
     fn target(&mut self, ip: u64) {
         if let Some(target) = self.targets.get_mut(self.end.targets) {
             *target = Target { ip, at: self.end.outcomes as u32, block: 0 };
+            self.offsets.target(self.end.targets);
             self.end.targets += 1;
         }
     }
@@ -225,7 +303,7 @@ mod tests {
                 })
                 .collect();
             let mut ahead = BranchesAhead::new();
-            ahead.fill(|writer| {
+            ahead.fill(NoOffsets, |writer| {
                 for &tnt in &packets {
                     let mut memory = [0; 8];
                     match tnt.packet() {
@@ -263,7 +341,7 @@ mod tests {
     #[test]
     fn a_part_is_full_with_the_last_outcome_that_it_may_have() {
         let mut ahead = BranchesAhead::new();
-        ahead.fill(|writer| {
+        ahead.fill(NoOffsets, |writer| {
             for number in 0..OUTCOMES {
                 assert!(!writer.is_full(), "{number}");
                 writer.short(0b100);
@@ -276,7 +354,7 @@ mod tests {
     #[test]
     fn a_target_comes_after_the_outcomes_before_it() {
         let mut ahead = BranchesAhead::new();
-        ahead.fill(|writer| {
+        ahead.fill(NoOffsets, |writer| {
             writer.target(0x1000);
             writer.long(Tnt { bits: 0b101, len: 3 });
             writer.target(0x2000);
@@ -310,14 +388,14 @@ mod tests {
         for len in 1..=63 {
             let mut ahead = BranchesAhead::new();
             let mut written = 0;
-            ahead.fill(|writer| {
+            ahead.fill(NoOffsets, |writer| {
                 while !writer.is_full() {
                     writer.long(Tnt { bits: (1 << len) - 1, len });
                     written += usize::from(len);
                 }
             });
             assert_eq!(outcomes(&ahead), [true].repeat(written), "{len}");
-            ahead.fill(|writer| {
+            ahead.fill(NoOffsets, |writer| {
                 while !writer.is_full() {
                     writer.target(1)
                 }

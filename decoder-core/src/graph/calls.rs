@@ -27,6 +27,12 @@ pub(super) struct Top {
 }
 
 impl Top {
+    /// Whether no call is there.
+    #[inline(always)]
+    pub(super) const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
     /// Whether that many calls are there, and there is room for some more.
     #[inline(always)]
     pub(super) const fn has_room(self, calls: usize, more: usize) -> bool {

@@ -1,6 +1,6 @@
 //! What is done with what was executed.
 
-use crate::{block::Block, event::Event, lost::Lost};
+use crate::{block::Block, event::Event, lost::Lost, time::Span};
 
 /// Receives what a trace says was executed, in order.
 ///
@@ -18,11 +18,21 @@ pub trait ExecutionSink {
     const COUNTS: bool = false;
     /// Whether [`is_full`](Self::is_full) is asked before each item.
     const FILLS: bool = false;
+    /// Whether [`span`](Self::span) is called. It takes longer then; it has no effect on a sink that fills.
+    const SPANS: bool = false;
 
     /// Instructions were executed. A block's instructions come in several calls.
     #[inline(always)]
     fn insns(&mut self, insns: Straight) {
         let _ = insns;
+    }
+
+    /// The block that comes next was executed between these packets, as [`BlockDecoder::span`] says of a block.
+    ///
+    /// [`BlockDecoder::span`]: crate::block::BlockDecoder::span
+    #[inline(always)]
+    fn span(&mut self, span: Span) {
+        let _ = span;
     }
 
     /// A block was executed. It comes after its instructions.

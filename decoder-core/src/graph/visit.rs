@@ -5,7 +5,7 @@
 
 use super::{
     ExecutionSink, Graph, Straight,
-    branches::{BranchCursor, BranchesAhead, Target},
+    branches::{BranchCursor, BranchOffsets, BranchesAhead, NoOffsets, Target},
     build::{Code, NoBlock},
     calls::{GraphCalls, Top},
     context::CodeContext,
@@ -18,6 +18,7 @@ use crate::{
     block::{Block, BlockDecoder, BlockItem},
     error::{Error, ErrorKind},
     flow::{Continuation, Start},
+    time::Span,
 };
 
 const COND: u32 = BlockEnd::Cond as u32;
@@ -33,7 +34,7 @@ enum Stop {
     Used,
     /// The sink is full; the walk is at the block.
     SinkFull,
-    /// The walk is at this address, where no block is in the graph.
+    /// The walk is at this address, where no block is in the graph, or one that the exact decoder has to execute.
     NoBlock(u64),
     /// The block was executed, but the branch at its end does not match the trace, or needs the exact decoder.
     Misfit,
@@ -68,6 +69,8 @@ pub(super) struct GraphWalk {
     executed: bool,
     /// Whether a return whose target the trace names takes an address from the stack.
     pops: bool,
+    /// The offset of the last packet that was used; only for sinks that take spans.
+    after: u64,
 }
 
 /// A batch of branches that was used up: where it began, and its ends without and with the last branch.
@@ -97,12 +100,13 @@ impl BlockDecoder<'_> {
     #[inline(always)]
     fn visit_all<S: ExecutionSink>(&mut self, graph: &mut Graph<'_>, sink: &mut S) -> Result<(), Error> {
         let mut ahead = BranchesAhead::new();
+        let mut offsets = takes_spans::<S>().then(BranchOffsets::new);
         let mut last = None;
         loop {
             if S::FILLS && sink.is_full() {
                 return Ok(());
             }
-            if self.may_walk() && self.walk(graph, sink, &mut ahead, &mut last)? {
+            if self.may_walk() && self.walk(graph, sink, &mut ahead, &mut offsets, &mut last)? {
                 continue;
             }
             let next = self.next();
@@ -112,6 +116,9 @@ impl BlockDecoder<'_> {
             match next? {
                 Some(BlockItem::Block(block)) => {
                     last = None;
+                    if takes_spans::<S>() {
+                        sink.span(self.span());
+                    }
                     if S::INSNS {
                         for (ip, insn) in self.insns(&block) {
                             sink.insns(Straight { ip, lengths: insn.len.into() });
@@ -145,6 +152,7 @@ impl BlockDecoder<'_> {
         graph: &mut Graph<'_>,
         sink: &mut S,
         ahead: &mut BranchesAhead,
+        offsets: &mut Option<BranchOffsets>,
         unplaced: &mut Option<LastPart>,
     ) -> Result<bool, Error> {
         let Some(mode) = self.walker.at.mode else { return Ok(false) };
@@ -169,6 +177,7 @@ impl BlockDecoder<'_> {
             before_last: BranchCursor::default(),
             executed: false,
             pops: self.walker.named_returns_pop(),
+            after: 0,
         };
         let (mut executed, mut used) = (false, false);
         // The branches that the last block is among, and how they were used.
@@ -186,14 +195,20 @@ impl BlockDecoder<'_> {
                 until = next;
             }
             let start = self.walker.start();
-            self.read_ahead(ahead, until);
+            match offsets {
+                Some(offsets) if takes_spans::<S>() => {
+                    walk.after = self.walker.after();
+                    self.read_ahead_with_offsets(ahead, offsets);
+                }
+                _ => self.read_ahead(ahead, until),
+            }
             if ahead.is_empty() {
                 break Stop::Used;
             }
             (walk.cursor, walk.before_last) = (BranchCursor::default(), BranchCursor::default());
             walk.executed = false;
             find_targets(graph, ahead, 0);
-            let stop = walk.go(graph, &mut code, &mut calls, sink, ahead);
+            let stop = walk.go(graph, &mut code, &mut calls, sink, ahead, offsets.as_ref());
             if walk.executed || walk.cursor != BranchCursor::default() || stop == Stop::Misfit {
                 used |= walk.cursor != BranchCursor::default();
                 executed = true;
@@ -242,7 +257,13 @@ impl BlockDecoder<'_> {
     /// Reads branches ahead. A function of its own, because its loop needs all registers.
     #[inline(never)]
     pub(super) fn read_ahead(&mut self, ahead: &mut BranchesAhead, until: Option<u64>) {
-        ahead.fill(|writer| self.walker.read_ahead(writer, until));
+        ahead.fill(NoOffsets, |writer| self.walker.read_ahead(writer, until));
+    }
+
+    /// The same, with the offsets of the branches' packets.
+    #[inline(never)]
+    fn read_ahead_with_offsets(&mut self, ahead: &mut BranchesAhead, offsets: &mut BranchOffsets) {
+        ahead.fill(offsets, |writer| self.walker.read_ahead(writer, None));
     }
 
     /// Finds out which packets the last block is between, where a visit ends after events, and no block came since.
@@ -292,6 +313,11 @@ impl BlockDecoder<'_> {
             _ => self.walker.give_up(*error),
         })
     }
+}
+
+/// Whether a sink is told the packets around each block.
+const fn takes_spans<S: ExecutionSink>() -> bool {
+    S::SPANS && !S::FILLS
 }
 
 /// Looks up the blocks at the targets from that number on. The lookups do not wait for each other.
@@ -351,11 +377,12 @@ impl GraphWalk {
         calls: &mut GraphCalls,
         sink: &mut S,
         ahead: &mut BranchesAhead,
+        offsets: Option<&BranchOffsets>,
     ) -> Stop {
         let like = code.context.block();
         let mut flushed = None;
         loop {
-            let (next, ip) = match self.run(&graph.view(), calls, sink, ahead, &like) {
+            let (next, ip) = match self.run(&graph.view(), calls, sink, ahead, offsets, &like) {
                 Miss::Stop(stop) => return stop,
                 Miss::Open => {
                     let ip = graph.view().ip(self.block);
@@ -412,16 +439,17 @@ impl GraphWalk {
         calls: &mut GraphCalls,
         sink: &mut S,
         ahead: &BranchesAhead,
+        offsets: Option<&BranchOffsets>,
         like: &Block,
     ) -> Miss {
-        let Self { mut block, mut before, mut top, .. } = *self;
+        let Self { mut block, mut before, mut top, mut after, .. } = *self;
         let mut left = ahead.left(self.cursor);
         // What all blocks have in common is written once.
         let mut shown = *like;
         let miss = loop {
             let Some(mut node) = view.get(block) else { break Miss::Stop(Stop::Misfit) };
             // Two outcomes at a time: the processor waits for half as many reads, each of which needs the one before.
-            if !S::FILLS {
+            if !S::FILLS && !takes_spans::<S>() {
                 while let &[first, second, ref rest @ ..] = left.outcomes
                     && let after = next_but_one::<S>(view, block, node, first, second)
                     && after != 0
@@ -447,6 +475,25 @@ impl GraphWalk {
                 self.before_last = ahead.cursor(&left);
                 self.executed = true;
             }
+            if takes_spans::<S>()
+                && let Some(offsets) = offsets
+            {
+                let has_call = node.has_calls() || !top.is_empty();
+                let fits = match (ends, left.outcomes) {
+                    (COND | OPEN, [_, ..]) => true,
+                    (RETURN, [taken, ..]) => *taken == 1 && has_call,
+                    (RETURN | CALL | INDIRECT | OPEN, []) => true,
+                    _ => false,
+                };
+                if !fits {
+                    break Miss::Stop(Stop::NoBlock(view.ip(block)));
+                }
+                let next = offsets.at(ahead.cursor(&left), left.outcomes.is_empty());
+                sink.span(Span { after, before: next });
+                if ends != OPEN {
+                    after = next;
+                }
+            }
             pass_on(view, sink, block, node.edge(), &mut before, &mut shown);
             if node.has_calls() {
                 calls.push(&mut top, view, block, node, ends != CALL || left.outcomes.is_empty());
@@ -460,6 +507,7 @@ impl GraphWalk {
                     }
                     // It could have been walked over together with the next one.
                     if !S::FILLS
+                        && !takes_spans::<S>()
                         && let &[second, ..] = rest
                         && node.pair(taken, second) == 0
                         && node.is_plain()
@@ -493,7 +541,7 @@ impl GraphWalk {
                 _ => break Miss::Stop(Stop::Misfit),
             }
         };
-        (self.block, self.before, self.top) = (block, before, top);
+        (self.block, self.before, self.top, self.after) = (block, before, top, after);
         self.cursor = ahead.cursor(&left);
         miss
     }

@@ -56,6 +56,7 @@ pub(crate) fn compare(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Res
     in_step(trace, image, Config { flags, ..config })?;
     let repeated = visits(trace, image, config, &expected, counters)?;
     spans(trace, image, config)?;
+    visited_spans(trace, image, config)?;
     let mut sum = Sum::default();
     for (end_on_call, end_on_jump) in [(false, false), (true, false), (false, true)] {
         let flags = Flags { end_on_call, end_on_jump, ..config.flags };
@@ -482,6 +483,63 @@ fn spans(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), Strin
             later = (before != last && !config.flags.ticks).then(what);
         }
         while let Ok(Some(_)) = insns.next() {}
+    }
+    Ok(())
+}
+
+/// The blocks that a visit gives, each with its span.
+#[derive(Default)]
+struct Spans {
+    span: Option<Span>,
+    blocks: Vec<(block::Block, Span)>,
+}
+
+impl ExecutionSink for Spans {
+    const BLOCKS: bool = true;
+    const SPANS: bool = true;
+
+    fn span(&mut self, span: Span) {
+        assert_eq!(self.span.replace(span), None, "before each block one");
+    }
+
+    fn block(&mut self, block: &block::Block) {
+        self.blocks.push((*block, self.span.take().expect("it comes before its block")));
+    }
+
+    fn event(&mut self, _: &Event) {}
+}
+
+/// Checks that visits tell the span of each block as the decoder without a graph does.
+fn visited_spans(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), String> {
+    let mut expected = vec![];
+    let mut blocks = BlockDecoder::with_config(trace, image, config);
+    while blocks.resync().is_some() {
+        while let Ok(Some(item)) = blocks.next() {
+            if let block::BlockItem::Block(block) = item {
+                expected.push((block, blocks.span()));
+            }
+        }
+    }
+    for words in GRAPHS {
+        let mut memory = vec![0_u32; words];
+        let mut graph = Graph::new(&mut memory);
+        for round in 0..2 {
+            let mut decoder = BlockDecoder::with_config(trace, image, config);
+            let mut sink = Spans::default();
+            while decoder.resync().is_some() {
+                // Errors are compared elsewhere.
+                let _: Result<(), Error> = decoder.visit(&mut graph, &mut sink);
+            }
+            if sink.blocks != expected {
+                let same = sink.blocks.iter().zip(&expected).take_while(|(a, b)| a == b).count();
+                return Err(format!(
+                    "graph of {words} words, round {round}, block {same}: {:x?} instead of {:x?}, after {:x?}",
+                    sink.blocks.get(same),
+                    expected.get(same),
+                    expected.get(same.saturating_sub(3)..same)
+                ));
+            }
+        }
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use pugmark_decoder_core::{
     calls::{Calls, Step, StepKind},
     config::{Clocks, Config},
     event::{Event, EventKind},
-    flow::{ExecutedInsn, FlowItem, InsnDecoder},
+    flow::{ExecutedInsn, FlowItem},
     image::Image,
     insn::Class,
     packet::PtwPayload,
@@ -234,42 +234,11 @@ pub(super) fn walk(
     let functions = names.map(WalkedFunctions::named).unwrap_or_default();
     let mut state = State { functions, ..State::new(visitor) };
     progress.begin("decoding", Size::Bytes(trace.len() as u64));
-    match clock.unit {
-        Unit::Instructions => blocks::walk(trace, image, config, progress, &mut state),
-        Unit::Nanoseconds | Unit::Ticks => walk_by_insns(trace, image, config, clock, progress, &mut state),
-    }
+    blocks::walk(trace, image, config, clock, progress, &mut state);
     progress.end();
     state.say(Happening::End(state.at));
     state.unwind(0);
     state.time
-}
-
-/// Walks one instruction at a time, because each may have a time of its own.
-fn walk_by_insns(
-    trace: &[u8],
-    image: Image<'_>,
-    config: Config<'_>,
-    clock: TraceClock,
-    progress: &mut Progress,
-    state: &mut State<'_, impl Visitor + ?Sized>,
-) {
-    let mut timeline = Timeline::new(trace, config);
-    let mut decoder = InsnDecoder::with_config(trace, image, config);
-    let mut when = |span, insns| clock.time(&mut timeline, span, insns).map(|(at, _)| at);
-    while decoder.resync().is_some() {
-        state.synchronized();
-        while let Ok(Some(item)) = decoder.next() {
-            match &item {
-                FlowItem::Insn(insn) => {
-                    state.comes_to(insn, |insns| when(decoder.span(), insns));
-                    progress.step(|| decoder.held());
-                }
-                FlowItem::Event(event) => state.passes(event, |insns| when(Span::at(event.offset), insns)),
-            }
-        }
-        // What is open now ends with the last instruction.
-        state.set_time(when(decoder.span(), state.time.insns));
-    }
 }
 
 /// What is known while the trace is walked through.

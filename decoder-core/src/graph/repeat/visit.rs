@@ -13,7 +13,7 @@ use crate::{block::BlockDecoder, flow::Start};
 
 /// Whether repeats are of use to a sink.
 pub(in crate::graph) const fn wanted<S: ExecutionSink>() -> bool {
-    S::COUNTS && S::EDGES && !S::INSNS && !S::BLOCKS && !S::FILLS
+    S::COUNTS && S::EDGES && !S::INSNS && !S::BLOCKS && !S::FILLS && !S::SPANS
 }
 
 /// How a walk went on by repeats.

@@ -1,9 +1,9 @@
-//! Walks through a trace block by block, where instructions are counted and not time.
+//! Walks through a trace block by block.
 //!
 //! Nothing happens in most blocks, nor on the way to them. Both are found out once, when they come first; afterwards
 //! only the instructions of such a block are counted.
 
-use super::{State, Visitor};
+use super::{State, TraceClock, Unit, Visitor};
 use crate::pugmark::{
     known_blocks::{BlockNotes, KnownBlocks, NO_BLOCK},
     layers::GRAPH_WORDS,
@@ -17,6 +17,7 @@ use pugmark_decoder_core::{
     flow::{ExecutedInsn, FlowItem},
     graph::{ExecutionSink, Graph},
     image::Image,
+    time::{Span, Timeline},
 };
 
 /// Walks through the whole trace.
@@ -24,20 +25,62 @@ pub(super) fn walk<V: Visitor + ?Sized>(
     trace: &[u8],
     image: Image<'_>,
     config: Config<'_>,
+    clock: TraceClock,
+    progress: &mut Progress,
+    state: &mut State<'_, V>,
+) {
+    if clock.unit == Unit::Instructions {
+        walk_by::<V, false>(trace, image, config, clock, progress, state);
+    } else {
+        walk_by::<V, true>(trace, image, config, clock, progress, state);
+    }
+}
+
+fn walk_by<V: Visitor + ?Sized, const TIMED: bool>(
+    trace: &[u8],
+    image: Image<'_>,
+    config: Config<'_>,
+    clock: TraceClock,
     progress: &mut Progress,
     state: &mut State<'_, V>,
 ) {
     let mut memory = vec![0; GRAPH_WORDS];
     let mut graph = Graph::new(&mut memory);
     let mut decoder = BlockDecoder::with_config(trace, image, config);
-    let known = KnownBlocks::new(image);
-    let mut walk = BlockWalk { state, progress, known, last: NO_BLOCK, lags: false, disturbed: true };
+    let mut walk = BlockWalk::<V, TIMED> {
+        state,
+        progress,
+        known: KnownBlocks::new(image),
+        times: Times { clock, timeline: Timeline::new(trace, config) },
+        span: Span::at(0),
+        last: NO_BLOCK,
+        lags: false,
+        disturbed: true,
+    };
     while decoder.resync().is_some() {
         walk.state.synchronized();
         walk.disturbed = true;
         // Where it goes on after an error, the next round says what is missing.
         let _ = decoder.visit(&mut graph, &mut walk);
         walk.catch_up();
+        // What is open now ends with the last instruction.
+        let Span { after, before } = decoder.span();
+        let end = decoder.offset();
+        let span = Span { after: if before == end { after } else { before }, before: end };
+        let at = walk.times.at(span, walk.state.time.insns);
+        walk.state.set_time(at);
+    }
+}
+
+/// Finds the time of what lies between two packets.
+struct Times<'a> {
+    clock: TraceClock,
+    timeline: Timeline<'a>,
+}
+
+impl Times<'_> {
+    fn at(&mut self, span: Span, insns: u64) -> Option<u64> {
+        self.clock.time(&mut self.timeline, span, insns).map(|(at, _)| at)
     }
 }
 
@@ -102,10 +145,13 @@ impl<V: Visitor + ?Sized> BlockNotes for State<'_, V> {
     }
 }
 
-struct BlockWalk<'w, 'v, 'a, V: Visitor + ?Sized> {
+struct BlockWalk<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> {
     state: &'w mut State<'v, V>,
     progress: &'w mut Progress,
     known: KnownBlocks<'a, State<'v, V>>,
+    times: Times<'a>,
+    /// Where the next block was executed, if that is asked for.
+    span: Span,
     /// The number of the last block.
     last: u32,
     /// Whether the state only knows how many instructions were executed, and not that the last one is this block's.
@@ -114,7 +160,7 @@ struct BlockWalk<'w, 'v, 'a, V: Visitor + ?Sized> {
     disturbed: bool,
 }
 
-impl<V: Visitor + ?Sized> BlockWalk<'_, '_, '_, V> {
+impl<V: Visitor + ?Sized, const TIMED: bool> BlockWalk<'_, '_, '_, V, TIMED> {
     /// Tells the state the last instruction.
     fn catch_up(&mut self) {
         if std::mem::take(&mut self.lags)
@@ -124,13 +170,17 @@ impl<V: Visitor + ?Sized> BlockWalk<'_, '_, '_, V> {
             self.state.calls.step(&FlowItem::Insn(*last));
             (self.state.at, self.state.last) = (Some(last.ip), Some(*last));
         }
-        let insns = self.state.time.insns;
-        self.state.set_time(Some(insns));
     }
 }
 
-impl<V: Visitor + ?Sized> ExecutionSink for BlockWalk<'_, '_, '_, V> {
+impl<V: Visitor + ?Sized, const TIMED: bool> ExecutionSink for BlockWalk<'_, '_, '_, V, TIMED> {
     const BLOCKS: bool = true;
+    const SPANS: bool = TIMED;
+
+    #[inline]
+    fn span(&mut self, span: Span) {
+        self.span = span;
+    }
 
     #[inline]
     fn block(&mut self, block: &Block) {
@@ -143,7 +193,7 @@ impl<V: Visitor + ?Sized> ExecutionSink for BlockWalk<'_, '_, '_, V> {
             self.disturbed = false;
             for Place { insn, before } in &self.known.notes(number).places {
                 self.state.time.insns = first + before;
-                self.state.comes_to(insn, Some);
+                self.state.comes_to(insn, |insns| self.times.at(self.span, insns));
             }
         }
         self.last = number;
@@ -153,7 +203,7 @@ impl<V: Visitor + ?Sized> ExecutionSink for BlockWalk<'_, '_, '_, V> {
     fn event(&mut self, event: &Event) {
         self.catch_up();
         self.disturbed = true;
-        self.state.passes(event, Some);
+        self.state.passes(event, |insns| self.times.at(Span::at(event.offset), insns));
     }
 
     fn reached(&mut self, offset: u64) {

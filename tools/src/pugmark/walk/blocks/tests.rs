@@ -1,9 +1,7 @@
-use super::super::{Happening, Time, TraceClock, WalkedFunctions, walk_by_insns};
+use super::super::{Happening, Time, TraceClock, WalkedFunctions};
 use super::*;
-use crate::pugmark::{
-    made_traces::{MadeTrace, made_traces},
-    symbols::TracedSymbols,
-};
+use crate::pugmark::{code::TracedCode, made_traces::made_traces, symbols::TracedSymbols};
+use pugmark_decoder_core::flow::InsnDecoder;
 
 /// What happens, and what is said of the instructions that are watched.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,9 +41,42 @@ impl Visitor for Notes {
     }
 }
 
+/// Walks one instruction at a time.
+fn walk_by_insns(
+    trace: &[u8],
+    image: Image<'_>,
+    config: Config<'_>,
+    clock: TraceClock,
+    progress: &mut Progress,
+    state: &mut State<'_, impl Visitor + ?Sized>,
+) {
+    let mut timeline = Timeline::new(trace, config);
+    let mut decoder = InsnDecoder::with_config(trace, image, config);
+    let mut when = |span, insns| clock.time(&mut timeline, span, insns).map(|(at, _)| at);
+    while decoder.resync().is_some() {
+        state.synchronized();
+        while let Ok(Some(item)) = decoder.next() {
+            match &item {
+                FlowItem::Insn(insn) => {
+                    state.comes_to(insn, |insns| when(decoder.span(), insns));
+                    progress.step(|| decoder.held());
+                }
+                FlowItem::Event(event) => state.passes(event, |insns| when(Span::at(event.offset), insns)),
+            }
+        }
+        // What is open now ends with the last instruction.
+        state.set_time(when(decoder.span(), state.time.insns));
+    }
+}
+
 /// What is told of a trace, by blocks and by instructions.
-fn told(made: &MadeTrace, names: Option<&TracedSymbols>, bits: Option<u32>) -> [Vec<Told>; 2] {
-    let sections = made.code.sections();
+fn told(
+    (trace, code): (&[u8], &TracedCode),
+    clock: TraceClock,
+    names: Option<&TracedSymbols>,
+    bits: Option<u32>,
+) -> [Vec<Told>; 2] {
+    let sections = code.sections();
     let image = Image::new(&sections);
     [true, false].map(|by_blocks| {
         let mut notes = Notes { bits, ..Notes::default() };
@@ -53,10 +84,9 @@ fn told(made: &MadeTrace, names: Option<&TracedSymbols>, bits: Option<u32>) -> [
         let mut state = State { functions, ..State::new(&mut notes) };
         let (config, mut progress) = (Config::default(), Progress::hidden());
         if by_blocks {
-            walk(&made.trace, image, config, &mut progress, &mut state);
+            walk(trace, image, config, clock, &mut progress, &mut state);
         } else {
-            let clock = TraceClock::INSTRUCTIONS;
-            walk_by_insns(&made.trace, image, config, clock, &mut progress, &mut state);
+            walk_by_insns(trace, image, config, clock, &mut progress, &mut state);
         }
         let end = Happening::End(state.at);
         state.say(end);
@@ -67,7 +97,7 @@ fn told(made: &MadeTrace, names: Option<&TracedSymbols>, bits: Option<u32>) -> [
 
 #[test]
 fn block_by_block_the_same_happens_as_instruction_by_instruction() {
-    let (mut happenings, mut places, mut losses) = (0, 0, 0);
+    let (mut happenings, mut places, mut losses, mut timed) = (0, 0, 0, 0);
     for made in made_traces(12) {
         let functions = made.program.functions();
         // Some have no name.
@@ -75,8 +105,15 @@ fn block_by_block_the_same_happens_as_instruction_by_instruction() {
         let named: Vec<_> =
             named.map(|(_, function)| ("f", *function.range.start(), *function.range.end() + 1)).collect();
         let names = TracedSymbols::known(&named, &[]);
-        for (names, bits) in [(None, None), (Some(&names), None), (None, Some(4)), (Some(&names), Some(6))] {
-            let [by_blocks, by_insns] = told(&made, names, bits);
+        let own = TraceClock::of(&made.trace, Config::default());
+        timed += u64::from(own.unit != Unit::Instructions);
+        for (clock, names, bits) in [
+            (TraceClock::INSTRUCTIONS, None, None),
+            (TraceClock::INSTRUCTIONS, Some(&names), Some(6)),
+            (own, Some(&names), None),
+            (own, None, Some(4)),
+        ] {
+            let [by_blocks, by_insns] = told((&made.trace, &made.code), clock, names, bits);
             let differs = by_blocks.iter().zip(&by_insns).position(|(one, other)| one != other);
             let around = |told: &[Told]| {
                 let at = differs.unwrap_or(told.len().min(by_blocks.len()).min(by_insns.len()));
@@ -101,6 +138,23 @@ fn block_by_block_the_same_happens_as_instruction_by_instruction() {
             }
         }
     }
-    println!("{happenings} happenings, {places} places, {losses} losses");
-    assert!(happenings > 10_000 && places > 10_000 && losses > 30);
+    println!("{happenings} happenings, {places} places, {losses} losses, {timed} traces with a clock");
+    assert!(happenings > 10_000 && places > 10_000 && losses > 30 && timed > 50);
+}
+
+#[test]
+fn a_trace_that_ends_with_a_branch_ends_after_it() {
+    // 1000: jz 1000
+    let mut code = TracedCode::default();
+    code.add(0x1000, vec![0x74, 0xfe]);
+    // PSB, MODE.Exec (64 bit), FUP (1000), PSBEND, TSC (1000), TNT (taken), TSC (9000)
+    let trace = b"\
+        \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\
+        \x19\0\x10\0\0\0\0\0\x06\x19\0\x90\0\0\0\0\0";
+    let clock = TraceClock::of(trace, Config::default());
+    let [by_blocks, by_insns] = told((trace, &code), clock, None, None);
+    assert_eq!(by_blocks, by_insns);
+    let ends =
+        |told: &Told| matches!(told, Told::Happens(Time { insns: 1, .. }, Happening::End(Some(0x1000))));
+    assert!(by_blocks.iter().any(ends), "{by_blocks:x?}");
 }
