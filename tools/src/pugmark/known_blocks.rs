@@ -40,7 +40,7 @@ impl BlockNotes for NoNotes {
 pub(super) struct KnownBlocks<'a, N: BlockNotes> {
     image: Image<'a>,
     blocks: Vec<KnownBlock<N>>,
-    numbers: FxHashMap<(u64, u64, u32, ExecMode), u32>,
+    numbers: FxHashMap<BlockKey, u32>,
     /// How often a block came after another one, without what is counted in [`KnownWay::times`].
     pairs: FxHashMap<(u32, u32), u64>,
 }
@@ -93,7 +93,7 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
         let last = &self.blocks[before as usize];
         let number = usize::from(block.ip != last.next_ip);
         let way = last.ways[number];
-        if is_same(&self.blocks[way.to as usize].block, block) {
+        if key(&self.blocks[way.to as usize].block) == key(block) {
             self.blocks[before as usize].ways[number].times += 1;
             return (way.to, way.notes);
         }
@@ -102,7 +102,7 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
 
     #[inline(never)]
     fn count_other(&mut self, before: u32, way: usize, block: &Block, notes: &mut N) -> (u32, N::Way) {
-        let known = self.numbers.get(&(block.ip, block.end_ip, block.insns, block.mode));
+        let known = self.numbers.get(&key(block));
         let to = known.copied().unwrap_or_else(|| {
             let noted = notes.block(block, self.insns_of(block));
             self.add(block, noted)
@@ -119,7 +119,7 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
     fn add(&mut self, block: &Block, notes: N::Block) -> u32 {
         let number = u32::try_from(self.blocks.len()).expect("more blocks than fit into memory");
         let next_ip = self.insns_of(block).last().map_or(0, |(ip, insn)| insn.next(ip));
-        self.numbers.insert((block.ip, block.end_ip, block.insns, block.mode), number);
+        self.numbers.insert(key(block), number);
         self.blocks.push(KnownBlock { block: *block, next_ip, ways: Default::default(), notes });
         number
     }
@@ -151,8 +151,10 @@ impl<'a, N: BlockNotes> KnownBlocks<'a, N> {
     }
 }
 
-/// Whether it is the same code.
+/// What tells a block from all others of an image.
+type BlockKey = (u64, u64, u32, ExecMode);
+
 #[inline]
-fn is_same(known: &Block, block: &Block) -> bool {
-    (known.ip, known.end_ip, known.insns, known.mode) == (block.ip, block.end_ip, block.insns, block.mode)
+const fn key(block: &Block) -> BlockKey {
+    (block.ip, block.end_ip, block.insns, block.mode)
 }

@@ -18,7 +18,7 @@ pub(super) struct MadeTrace {
     pub(super) program: Program,
 }
 
-/// Traces of so many seeds: of each topic one that is whole, and one with damage.
+/// For each seed and each topic, the trace of a random program, and the same trace with damage.
 pub(super) fn made_traces(seeds: u64) -> impl Iterator<Item = MadeTrace> {
     let cases = (0..seeds).flat_map(|seed| TOPICS.map(|topic| (seed, topic)));
     cases.flat_map(|(seed, topic)| [false, true].map(|damaged| made_trace(seed, topic, damaged)))

@@ -29,46 +29,12 @@ pub(super) fn walk<V: Visitor + ?Sized>(
     progress: &mut Progress,
     state: &mut State<'_, V>,
 ) {
+    let decoder = BlockDecoder::with_config(trace, image, config);
+    let times = Times { clock, timeline: Timeline::new(trace, config) };
     if clock.unit == Unit::Instructions {
-        walk_by::<V, false>(trace, image, config, clock, progress, state);
+        BlockWalk::<V, false>::new(image, times, progress, state).walk(decoder);
     } else {
-        walk_by::<V, true>(trace, image, config, clock, progress, state);
-    }
-}
-
-fn walk_by<V: Visitor + ?Sized, const TIMED: bool>(
-    trace: &[u8],
-    image: Image<'_>,
-    config: Config<'_>,
-    clock: TraceClock,
-    progress: &mut Progress,
-    state: &mut State<'_, V>,
-) {
-    let mut memory = vec![0; GRAPH_WORDS];
-    let mut graph = Graph::new(&mut memory);
-    let mut decoder = BlockDecoder::with_config(trace, image, config);
-    let mut walk = BlockWalk::<V, TIMED> {
-        state,
-        progress,
-        known: KnownBlocks::new(image),
-        times: Times { clock, timeline: Timeline::new(trace, config) },
-        span: Span::at(0),
-        last: NO_BLOCK,
-        lags: false,
-        disturbed: true,
-    };
-    while decoder.resync().is_some() {
-        walk.state.synchronized();
-        walk.disturbed = true;
-        // Where it goes on after an error, the next round says what is missing.
-        let _ = decoder.visit(&mut graph, &mut walk);
-        walk.catch_up();
-        // What is open now ends with the last instruction.
-        let Span { after, before } = decoder.span();
-        let end = decoder.offset();
-        let span = Span { after: if before == end { after } else { before }, before: end };
-        let at = walk.times.at(span, walk.state.time.insns);
-        walk.state.set_time(at);
+        BlockWalk::<V, true>::new(image, times, progress, state).walk(decoder);
     }
 }
 
@@ -160,7 +126,35 @@ struct BlockWalk<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> {
     disturbed: bool,
 }
 
-impl<V: Visitor + ?Sized, const TIMED: bool> BlockWalk<'_, '_, '_, V, TIMED> {
+impl<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> BlockWalk<'w, 'v, 'a, V, TIMED> {
+    fn new(
+        image: Image<'a>,
+        times: Times<'a>,
+        progress: &'w mut Progress,
+        state: &'w mut State<'v, V>,
+    ) -> Self {
+        let (known, span) = (KnownBlocks::new(image), Span::at(0));
+        Self { state, progress, known, times, span, last: NO_BLOCK, lags: false, disturbed: true }
+    }
+
+    fn walk(mut self, mut decoder: BlockDecoder<'_>) {
+        let mut memory = vec![0; GRAPH_WORDS];
+        let mut graph = Graph::new(&mut memory);
+        while decoder.resync().is_some() {
+            self.state.synchronized();
+            self.disturbed = true;
+            // After an error the next round says what is missing.
+            let _ = decoder.visit(&mut graph, &mut self);
+            self.catch_up();
+            // What is open now ends with the last instruction.
+            let Span { after, before } = decoder.span();
+            let end = decoder.offset();
+            let span = Span { after: if before == end { after } else { before }, before: end };
+            let at = self.times.at(span, self.state.time.insns);
+            self.state.set_time(at);
+        }
+    }
+
     /// Tells the state the last instruction.
     fn catch_up(&mut self) {
         if std::mem::take(&mut self.lags)

@@ -4,8 +4,8 @@
 //! `monitor: violation processor=N NAME=COUNT…` reports rules that hardware does not enforce: how often each one was
 //! broken since the previous line of this kind. The first violation of a session is reported at once, the others when
 //! the session ends. `monitor: refused processor=N msr=0x… value=0x… rip=0x…: WHY` reports a rule that hardware
-//! enforces by #GP; a read has no value. With `accesses=on`, `monitor: read processor=N msr=0x… value=0x… rip=0x…` and
-//! `monitor: wrote …` report each RDMSR and WRMSR that the tracing hardware accepts.
+//! enforces by #GP; a read has no value. With `accesses=on`, `monitor: read processor=N msr=0x… value=0x…
+//! rip=0x…` and `monitor: wrote …` report each RDMSR and WRMSR that the tracing hardware accepts.
 
 use pugmark_monitor::hardware::NewViolations;
 

@@ -14,7 +14,7 @@ enum Told {
 #[derive(Default)]
 struct Notes {
     told: Vec<Told>,
-    /// Code is in one part with all code whose addresses are the same without so many of their bits.
+    /// A part of the code has 2 to the power of this many bytes.
     bits: Option<u32>,
     /// The address of the last instruction, if nothing has happened since.
     here: Option<u64>,
