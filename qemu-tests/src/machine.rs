@@ -2,7 +2,9 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use pugmark_protocol::Done;
+use std::error::Error;
 use std::ffi::OsString;
+use std::fmt;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -20,6 +22,35 @@ use crate::truth::{self, LogPlace, Truth};
 const EXIT_PASSED: i32 = (0x10 << 1) | 1;
 /// The same for 0x11: something failed.
 const EXIT_FAILED: i32 = (0x11 << 1) | 1;
+
+/// What the monitor's line begins with where it says that QEMU has lost the guest's state.
+const LOST: &str = "monitor: QEMU has lost the guest's state";
+/// How often a machine is started whose guest QEMU loses. It does so once in some hundred runs of several processors.
+const STARTS: u32 = 3;
+
+/// QEMU's TCG has lost the state of the guest's first processor, so that the machine could not go on. How that comes
+/// is said where the monitor finds it, at its `VMRUN`.
+#[derive(Clone, Copy, Debug)]
+pub struct LostGuest;
+
+impl fmt::Display for LostGuest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("QEMU has lost the state of the guest's first processor")
+    }
+}
+
+impl Error for LostGuest {}
+
+/// Starts a machine until QEMU does not lose its guest, at most [`STARTS`] times.
+fn unless_lost<T>(mut start: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 1..STARTS {
+        match start() {
+            Err(error) if error.is::<LostGuest>() => eprintln!("{error}; the machine is started again"),
+            result => return result,
+        }
+    }
+    start()
+}
 
 /// What to boot, and how long to wait for it.
 #[derive(Clone, Debug)]
@@ -166,6 +197,7 @@ impl Machine {
         }
         let (status, stderr) = child.wait()?;
         let passed = match transcript.done {
+            None if transcript.other.iter().any(|line| line.starts_with(LOST)) => bail!(LostGuest),
             None => bail!("ended without its closing line, status {status}\n{}\n{stderr}", tail(&transcript)),
             Some(Done { failed, .. }) => failed == 0,
         };
@@ -181,12 +213,13 @@ impl Machine {
         Ok(Outcome { transcript, truth, dump: std::fs::read(dump).unwrap_or_default() })
     }
 
-    /// [`Self::run_watched`] for callers that want only the lines.
+    /// [`Self::run_watched`] for callers that want only the lines. Starts the machine again if QEMU has
+    /// [lost the guest](LostGuest): its lines then come from the first one on once more.
     ///
     /// # Errors
     /// Those of [`Self::run_watched`], and a workload in which the kernel broke a rule of the hardware.
     pub fn run(&self, mut watch: impl FnMut(&str)) -> Result<Outcome> {
-        let outcome = self.run_watched(|line, _, _| watch(line))?;
+        let outcome = unless_lost(|| self.run_watched(|line, _, _| watch(line)))?;
         let broken = outcome.transcript.broken_rules();
         ensure!(broken.is_empty(), "the kernel broke rules of the hardware: {}", broken.join("\n"));
         Ok(outcome)
@@ -331,6 +364,29 @@ mod tests {
             if let Ok(outcome) = found {
                 assert_eq!((outcome.transcript.runs.len(), &outcome.dump[..]), (1, &b"trace"[..]));
             }
+        }
+    }
+
+    #[test]
+    fn a_machine_is_started_again_only_if_qemu_has_lost_its_guest() {
+        let machine = Machine::plain(Path::new("kernel"), "");
+        let lost = format!("run a\n{LOST}: and why");
+        // What the starts end with, and how many of them there are.
+        for (ends, expected) in [
+            (&["run a\nok a\ndone 1 0"][..], 1),
+            (&[&lost, "run a\nok a\ndone 1 0"], 2),
+            (&[&lost, "run a\nmonitor: unexpected exit", "not reached"], 2),
+            (&[&lost, &lost, &lost, "not reached"], 3),
+            // A guest that says so after its closing line has not been lost.
+            (&[&format!("run a\nok a\ndone 1 0\n{LOST}")], 1),
+        ] {
+            let mut starts = 0;
+            let result = unless_lost(|| {
+                starts += 1;
+                followed(&machine, ends[starts - 1], "exit 33")
+            });
+            let last = ends[starts - 1];
+            assert_eq!((starts, result.is_ok()), (expected, last.contains("done")), "{ends:?}");
         }
     }
 

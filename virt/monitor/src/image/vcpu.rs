@@ -16,6 +16,7 @@ use pugmark_monitor::vmcb::{Vmcb, intercept1, intercept2};
 use pugmark_truth::{Branch, LogWriter, Record, RecordFlags};
 
 use crate::image::clock::OwnClock;
+use crate::image::exit::fatal;
 use crate::image::local_apic::LocalApic;
 use crate::image::nested::Nested;
 use crate::image::peers::Peers;
@@ -23,7 +24,7 @@ use crate::image::physical::Physical;
 use crate::image::probe::Probe;
 use crate::image::reported::ReportedViolations;
 use crate::image::tsc::tsc;
-use crate::image::vmrun::{Sse, vmrun};
+use crate::image::vmrun::{Sse, has_lost_the_guest, vmrun};
 
 /// One of the guest's processors, with everything that no other processor uses.
 pub(crate) struct Vcpu {
@@ -283,6 +284,12 @@ impl Vcpu {
         // that live forever; physical and virtual addresses are the same. Interrupts and GIF are enabled only within
         // the windows of `interrupts`.
         unsafe { vmrun(&raw mut *self.vmcb, &raw mut self.cpu.gpr, &raw mut self.sse) };
+        if has_lost_the_guest(&self.vmcb.save) {
+            fatal!(
+                "QEMU has lost the guest's state: another processor loaded x87 state during a #VMEXIT of the first \
+                 one, which QEMU's TCG does not survive. Start the machine again"
+            );
+        }
         mode.store(&self.vmcb, &mut self.cpu);
     }
 

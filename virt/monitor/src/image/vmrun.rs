@@ -2,7 +2,14 @@
 
 use core::arch::naked_asm;
 
-use pugmark_monitor::vmcb::Vmcb;
+use pugmark_monitor::vmcb::{SaveArea, Vmcb};
+
+unsafe extern "C" {
+    /// The instruction after `VMRUN`.
+    static vmrun_ends: u8;
+    /// The monitor's page tables.
+    static boot_pml4: u8;
+}
 
 /// The guest's SSE registers while the monitor runs.
 ///
@@ -78,6 +85,8 @@ pub(crate) unsafe extern "C" fn vmrun(vmcb: *mut Vmcb, gpr: *mut [u64; 16], sse:
         "mov r15, [rsi + 120]",
         "mov rsi, [rsi + 48]",
         "vmrun rax",
+        ".global vmrun_ends",
+        "vmrun_ends:",
         // RSP is the monitor's again.
         "push rsi",
         "mov rsi, [rsp + 16]",
@@ -122,4 +131,14 @@ pub(crate) unsafe extern "C" fn vmrun(vmcb: *mut Vmcb, gpr: *mut [u64; 16], sse:
         "pop rbx",
         "ret",
     )
+}
+
+/// Whether the control block holds the monitor's own state instead of the guest's.
+///
+/// QEMU's TCG does that now and then. When a processor loads x87 state (FXRSTOR, XRSTOR), QEMU changes a flag word of
+/// the *first* processor, without a lock. If that one is just executing #VMEXIT, the bit that turns nested paging off
+/// is lost. Its next instruction, the monitor's first one, is then translated by the nested tables, which do not have
+/// it: that is a second #VMEXIT, which saves the monitor's state over the guest's.
+pub(crate) fn has_lost_the_guest(save: &SaveArea) -> bool {
+    save.rip == &raw const vmrun_ends as u64 && save.cr3 == &raw const boot_pml4 as u64
 }
