@@ -151,7 +151,7 @@ impl<'a> Packets<'a> {
     }
 
     /// The place of this offset in the input.
-    fn place_of(&self, offset: u64) -> usize {
+    pub(super) fn place_of(&self, offset: u64) -> usize {
         usize::try_from(offset.saturating_sub(self.input.base)).unwrap_or(usize::MAX)
     }
 

@@ -21,7 +21,7 @@ const IP_SIZES: [u8; 8] = [1, 3, 5, 7, 7, 0, 9, 0];
 
 /// The sizes of packets, indexed by their first byte; 0 means the full parser. CYCs with more than two bytes are
 /// detected later, and left to the full parser.
-static SIZES: [u8; 256] = sizes();
+pub(super) static SIZES: [u8; 256] = sizes();
 
 const fn sizes() -> [u8; 256] {
     let mut sizes = [0; 256];

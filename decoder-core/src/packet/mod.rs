@@ -22,6 +22,7 @@ mod block;
 mod context;
 mod context_state;
 mod cursor;
+pub(crate) mod cycles;
 mod emit;
 mod encoder;
 mod event_trace;

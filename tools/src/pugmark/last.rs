@@ -158,12 +158,8 @@ impl LastOptions {
     fn last(&self, traced: &Traced, progress: &mut Progress) -> Result<(TracedSymbols, Last, &'static str)> {
         let named = NamedTrace::load(&self.input, traced, &self.symbols, progress)?;
         let mut last = Last::new(self.n);
-        let is_before = |to| {
-            named
-                .names
-                .function(to)
-                .is_some_and(|(name, offset)| offset == 0 && self.before.as_deref() == Some(name))
-        };
+        let begins = |to, name| named.names.function(to) == Some((name, 0));
+        let is_before = |to| self.before.as_deref().is_some_and(|name| begins(to, name));
         named.walk(progress, &mut |time, what| {
             last.add(time, what, is_before);
         });

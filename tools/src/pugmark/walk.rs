@@ -303,11 +303,25 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
             self.set_time(when.take().and_then(|when| when(self.time.insns)));
             self.insn(insn.ip, step);
         }
-        if self.visitor.comes_to(insn.ip) {
-            self.set_time(when.and_then(|when| when(self.time.insns)));
-            self.visitor.at(self.time, insn.ip);
-        }
+        self.shows(insn.ip, when);
         self.executed(insn);
+    }
+
+    /// A step leads to the instruction at `ip`, and nothing else has happened since the one before.
+    #[inline]
+    fn steps_to(&mut self, ip: u64, kind: StepKind, from: u64, when: impl FnOnce(u64) -> Option<u64>) {
+        self.set_time(when(self.time.insns));
+        self.transfer(kind, from, ip);
+        self.shows(ip, None::<fn(u64) -> Option<u64>>);
+    }
+
+    /// Shows the visitor the next instruction, if it wants to see it. `when` finds the time unless it is set already.
+    #[inline]
+    fn shows(&mut self, ip: u64, when: Option<impl FnOnce(u64) -> Option<u64>>) {
+        if self.visitor.comes_to(ip) {
+            self.set_time(when.and_then(|when| when(self.time.insns)));
+            self.visitor.at(self.time, ip);
+        }
     }
 
     fn executed(&mut self, insn: &ExecutedInsn) {
@@ -320,7 +334,7 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         let step = self.step(&FlowItem::Event(*event));
         if !event.status {
             self.set_time(when(self.time.insns));
-            step.into_iter().for_each(|step| self.transfer(step));
+            step.into_iter().for_each(|step| self.transfer(step.kind, step.from, step.to));
             self.event(event.kind);
         }
     }
@@ -401,8 +415,8 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         let was_off = self.on();
         if std::mem::take(&mut self.begins) {
             self.enter(None, ip);
-        } else if let Some(step) = step {
-            self.transfer(step);
+        } else if let Some(Step { kind, from, to, .. }) = step {
+            self.transfer(kind, from, to);
         } else if was_off {
             self.goes_on(ip);
         }
@@ -431,16 +445,16 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         }
     }
 
-    fn transfer(&mut self, step: Step) {
-        if step.kind == StepKind::TailCall {
-            return self.jump(step.from, step.to);
+    fn transfer(&mut self, kind: StepKind, from: u64, to: u64) {
+        if kind == StepKind::TailCall {
+            return self.jump(from, to);
         }
-        if step.kind.enters() {
-            return self.enter(Some(step.from), step.to);
+        if kind.enters() {
+            return self.enter(Some(from), to);
         }
         // After a longjmp or an exception several functions are left. Without the function's call, one is.
-        let known = match step.kind {
-            StepKind::Return => self.frames.iter().rposition(|frame| frame.returns_to(step.to)),
+        let known = match kind {
+            StepKind::Return => self.frames.iter().rposition(|frame| frame.returns_to(to)),
             _ => None,
         };
         let innermost = self.innermost_call();
@@ -448,9 +462,9 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
             known.is_none() && self.frames.get(innermost).is_some_and(|frame| frame.is_handler);
         self.unwind(known.unwrap_or(innermost));
         if ends_handler {
-            self.enter_handler(None, step.to);
+            self.enter_handler(None, to);
         } else if self.frames.is_empty() {
-            self.enter(None, step.to);
+            self.enter(None, to);
         }
     }
 

@@ -9,7 +9,7 @@ use super::{
     line::Line,
     reader::Reader,
 };
-use crate::packet::{Packet, Tma, Tsc};
+use crate::packet::{Packet, Tma, Tsc, cycles::Passed};
 
 /// A packet with a time, given as places on the [`Line`].
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +43,19 @@ pub(super) struct Since {
     pub(super) last_cyc: Option<u64>,
     /// A clock may have stood still, or packets were lost.
     pub(super) broken: bool,
+}
+
+impl Since {
+    /// Adds what was passed.
+    fn pass(&mut self, passed: Passed) {
+        self.cycles = self.cycles.saturating_add(passed.cycles);
+        if let Some(cyc) = passed.last {
+            (self.adjacent, self.last_cyc) = (Some(cyc.cycles), Some(cyc.offset));
+        }
+        if passed.ends_with_branch {
+            self.adjacent = None;
+        }
+    }
 }
 
 /// What holds between two TSC packets.
@@ -165,7 +178,9 @@ impl<'a> Anchors<'a> {
     fn look_ahead(&self, mut edges: Edges) -> Stretch {
         let mut reader = self.reader.clone();
         let (mut last, mut slept, mut off, mut lossy) = (None, false, false, false);
-        while let Some((_, packet)) = reader.next() {
+        loop {
+            reader.pass_cycles(u64::MAX);
+            let Some((_, packet)) = reader.next() else { break };
             match packet {
                 Packet::Tma(tma) => edges.tma(tma),
                 Packet::Mtc(mtc) => last = edges.mtc(mtc, reader.clocks()).or(last),
@@ -176,8 +191,8 @@ impl<'a> Anchors<'a> {
                 Packet::Tsc(tsc) => {
                     slept |= !reader.in_psb();
                     let end = self.line.clone().place(tsc.tsc);
-                    let tma = match reader.find(|(_, packet)| *packet != Packet::Pad) {
-                        Some((_, Packet::Tma(tma))) => Some(tma),
+                    let tma = match reader.next() {
+                        Some((_, Packet::Tma(tma))) if !reader.passed_others() => Some(tma),
                         _ => None,
                     };
                     let pause = Pause { slept, explains: (slept || off) && !lossy };
@@ -220,7 +235,11 @@ impl Iterator for Anchors<'_> {
     fn next(&mut self) -> Option<Anchor> {
         let mut since = Since::default();
         loop {
+            since.pass(self.reader.pass_cycles(u64::MAX));
             let (offset, packet) = self.reader.next()?;
+            if self.reader.passed_others() {
+                since.adjacent = None;
+            }
             let edge = match packet {
                 Packet::Tsc(tsc) => return Some(self.tsc(offset, tsc, since)),
                 Packet::Tma(tma) => {
@@ -238,7 +257,6 @@ impl Iterator for Anchors<'_> {
                     since.last_cyc = Some(offset);
                     continue;
                 }
-                Packet::Pad => continue,
                 Packet::Ovf => {
                     (since.broken, self.lossy) = (true, true);
                     None

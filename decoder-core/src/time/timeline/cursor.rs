@@ -6,7 +6,10 @@ use super::{
     line::Line,
     reader::Reader,
 };
-use crate::packet::Packet;
+use crate::packet::{
+    Cyc, Packet,
+    cycles::{Passed, PassedCyc},
+};
 
 /// Guesses are summed up in this fraction of a tick.
 const GUESS: u64 = 256;
@@ -30,12 +33,12 @@ pub(super) struct Cursor<'a> {
     after: Option<Anchor>,
     /// The next anchor.
     ahead: Option<Anchor>,
-    /// Reads from `position` to the next CYC packet.
+    /// Reads up to `position`, or one packet further.
     reader: Reader<'a>,
-    /// The next CYC packet.
-    next: Option<CycAt>,
-    /// The offset of the last OVF packet that was read: cycles were lost there.
-    overflow: u64,
+    /// The packet that was read but is not before `position`, and its offset, which is beyond all others at the end.
+    pending: Option<(u64, Packet)>,
+    /// The CYC packets after `position`, where they narrow the bounds.
+    coming: Option<Coming<'a>>,
     /// All packets that begin before this offset are taken into account.
     position: u64,
     cycles: Cycles,
@@ -44,14 +47,40 @@ pub(super) struct Cursor<'a> {
     speed: Option<CoreSpeed>,
 }
 
-/// A CYC packet.
-#[derive(Clone, Copy, Debug)]
-struct CycAt {
-    /// Where it begins.
-    offset: u64,
-    /// Where the next packet begins.
-    end: u64,
-    cycles: u64,
+/// Reads ahead to the next CYC packet.
+#[derive(Clone, Debug)]
+struct Coming<'a> {
+    reader: Reader<'a>,
+    next: Option<PassedCyc>,
+    /// The offset of the last OVF packet that was read: cycles were lost there.
+    overflow: u64,
+}
+
+impl<'a> Coming<'a> {
+    fn new(reader: Reader<'a>) -> Self {
+        let mut coming = Self { reader, next: None, overflow: 0 };
+        coming.fetch();
+        coming
+    }
+
+    fn advance(&mut self, offset: u64) {
+        while self.next.is_some_and(|cyc| cyc.offset < offset) {
+            self.fetch();
+        }
+    }
+
+    fn fetch(&mut self) {
+        self.next = loop {
+            let Some((offset, packet)) = self.reader.next() else { break None };
+            match packet {
+                Packet::Cyc(Cyc { cycles }) => {
+                    break Some(PassedCyc { offset, end: self.reader.offset(), cycles });
+                }
+                Packet::Ovf => self.overflow = offset,
+                _ => {}
+            }
+        };
+    }
 }
 
 /// The core cycles since an anchor.
@@ -65,8 +94,27 @@ struct Cycles {
     counting: bool,
     /// Where the last CYC packet ends.
     end: u64,
-    /// The cycles converted to ticks by the ratios known so far, in units of 1 / [`GUESS`] tick.
+    /// The cycles since the ratio changed.
+    unguessed: u64,
+    /// The cycles before that, converted to ticks by the ratios known so far, in units of 1 / [`GUESS`] tick.
     guess: u64,
+}
+
+impl Cycles {
+    fn add(&mut self, cycles: u64, end: u64) {
+        self.all = self.all.saturating_add(cycles);
+        self.unguessed = self.unguessed.saturating_add(cycles);
+        if core::mem::replace(&mut self.counting, true) {
+            self.sure = self.sure.saturating_add(cycles);
+        }
+        self.end = end;
+    }
+
+    /// All cycles converted to ticks, in units of 1 / [`GUESS`] tick.
+    fn guessed(&self, ratio: Option<(u64, u64)>) -> u64 {
+        let Some((ticks, cycles)) = ratio else { return self.guess };
+        self.guess.saturating_add(scale(self.unguessed, ticks.saturating_mul(GUESS), cycles))
+    }
 }
 
 impl<'a> Cursor<'a> {
@@ -76,21 +124,19 @@ impl<'a> Cursor<'a> {
         speed: Option<CoreSpeed>,
         line: Line,
     ) -> Self {
-        let mut cursor = Self {
-            anchors: Anchors::new(reader.clone(), adjust_is_known, line),
+        let mut anchors = Anchors::new(reader.clone(), adjust_is_known, line);
+        Self {
+            ahead: anchors.next(),
+            anchors,
             after: None,
-            ahead: None,
+            coming: speed.map(|_| Coming::new(reader.clone())),
             reader,
-            next: None,
-            overflow: 0,
+            pending: None,
             position: 0,
             cycles: Cycles::default(),
             ratio: None,
             speed,
-        };
-        cursor.ahead = cursor.anchors.next();
-        cursor.fetch();
-        cursor
+        }
     }
 
     pub(super) const fn position(&self) -> u64 {
@@ -109,43 +155,45 @@ impl<'a> Cursor<'a> {
         }
         self.count(offset);
         self.position = offset;
-    }
-
-    fn count(&mut self, offset: u64) {
-        while let Some(cyc) = self.next.filter(|cyc| cyc.offset < offset) {
-            let counted = &mut self.cycles;
-            counted.all = counted.all.saturating_add(cyc.cycles);
-            if core::mem::replace(&mut counted.counting, true) {
-                counted.sure = counted.sure.saturating_add(cyc.cycles);
-            }
-            counted.end = cyc.end;
-            if let Some((ticks, cycles)) = self.ratio {
-                let guess = scale(cyc.cycles, ticks.saturating_mul(GUESS), cycles);
-                counted.guess = counted.guess.saturating_add(guess);
-            }
-            self.fetch();
+        if let Some(coming) = &mut self.coming {
+            coming.advance(offset);
         }
     }
 
-    fn fetch(&mut self) {
-        self.next = loop {
-            let Some((offset, packet)) = self.reader.next() else { break None };
-            match packet {
-                Packet::Cyc(cyc) => {
-                    let end = offset + packet.len() as u64;
-                    break Some(CycAt { offset, end, cycles: cyc.cycles });
+    /// Counts the cycles of the CYC packets that begin before `offset`.
+    fn count(&mut self, offset: u64) {
+        loop {
+            if let Some((at, packet)) = self.pending {
+                if at >= offset {
+                    return;
                 }
-                Packet::Ovf => self.overflow = offset,
-                Packet::Cbr(cbr) => self.cbr(cbr.ratio),
-                _ => {}
+                self.pending = None;
+                match packet {
+                    Packet::Cyc(cyc) => self.cycles.add(cyc.cycles, self.reader.offset()),
+                    Packet::Cbr(cbr) => self.cbr(cbr.ratio),
+                    _ => {}
+                }
             }
-        };
+            // Of the CYC packets after an anchor, the first is not like the others.
+            if self.cycles.counting {
+                let Passed { cycles, last, .. } = self.reader.pass_cycles(offset);
+                if let Some(last) = last {
+                    self.cycles.add(cycles, last.end);
+                }
+            }
+            if self.reader.offset() >= offset {
+                return;
+            }
+            self.pending = Some(self.reader.next().unwrap_or((u64::MAX, Packet::Pad)));
+        }
     }
 
     /// Applies a core to bus ratio, for the CYC packets after it. In a PSB+ it only repeats the known ratio.
     fn cbr(&mut self, ratio: u8) {
         let nominal = self.reader.clocks().nom_freq;
         if !self.reader.in_psb() || self.ratio.is_none() {
+            self.cycles.guess = self.cycles.guessed(self.ratio);
+            self.cycles.unguessed = 0;
             self.ratio = (ratio != 0 && nominal != 0).then_some((nominal.into(), ratio.into()));
         }
     }
@@ -220,8 +268,9 @@ impl<'a> Cursor<'a> {
     }
 
     /// The CYC packet that comes next, if it is before the next anchor.
-    fn next_cyc(&self) -> Option<CycAt> {
-        self.next.filter(|cyc| self.ahead.is_none_or(|ahead| cyc.offset < ahead.offset))
+    fn next_cyc(&self) -> Option<PassedCyc> {
+        let next = self.coming.as_ref().and_then(|coming| coming.next);
+        next.filter(|cyc| self.ahead.is_none_or(|ahead| cyc.offset < ahead.offset))
     }
 
     /// The number of cycles that surely lie between here and the next anchor.
@@ -241,7 +290,7 @@ impl<'a> Cursor<'a> {
     /// The most cycles that can lie between the last anchor and this place; `None` if cycles may have been lost or the
     /// core clock may have stopped.
     fn most_cycles(&self, after: &Anchor, is_exact: bool) -> Option<u64> {
-        if self.overflow > after.offset {
+        if self.coming.as_ref().is_some_and(|coming| coming.overflow > after.offset) {
             return None;
         }
         // The CYC packet of an MTC may be later than the edge that the MTC is for.
@@ -263,9 +312,10 @@ impl<'a> Cursor<'a> {
 
     /// The most likely time at this place.
     fn nominal(&self, after: &Anchor) -> u64 {
-        let Cycles { all, guess, .. } = self.cycles;
+        let all = self.cycles.all;
+        let guess = || self.cycles.guessed(self.ratio) / GUESS;
         let Some(ahead) = &self.ahead else {
-            return after.nominal.saturating_add(guess / GUESS);
+            return after.nominal.saturating_add(guess());
         };
         let between = ahead.nominal.saturating_sub(after.nominal);
         let total = ahead.since.cycles;
@@ -274,7 +324,7 @@ impl<'a> Cursor<'a> {
             (0, _) if ahead.since.broken && after.half_period > 0 => after.half_period.min(between / 2),
             (0, _) => between / 2,
             // Somewhere between the anchors a clock stood still, probably after the last cycle.
-            (_, Some(_)) if ahead.since.broken => (guess / GUESS).min(between),
+            (_, Some(_)) if ahead.since.broken => guess().min(between),
             _ => scale(between, all.min(total), total),
         };
         after.nominal.saturating_add(passed)
@@ -283,6 +333,10 @@ impl<'a> Cursor<'a> {
 
 /// `value · numerator / denominator`, the denominator not zero.
 fn scale(value: u64, numerator: u64, denominator: u64) -> u64 {
+    // A division of 128 bits takes several times as long.
+    if let Some(product) = value.checked_mul(numerator) {
+        return product / denominator;
+    }
     let scaled = u128::from(value) * u128::from(numerator) / u128::from(denominator);
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }

@@ -136,13 +136,6 @@ pub struct Timeline<'a> {
     near: Option<u64>,
     /// The cursors at the two ends of the last span, if there was one.
     ends: Option<Ends<'a>>,
-    last: Option<(Span, Option<Moment>)>,
-}
-
-#[derive(Clone, Debug)]
-struct Ends<'a> {
-    after: Cursor<'a>,
-    before: Cursor<'a>,
 }
 
 impl<'a> Timeline<'a> {
@@ -154,7 +147,7 @@ impl<'a> Timeline<'a> {
             packets.set_offset(u64::MAX);
         }
         let start = Reader::new(packets);
-        Self { start, speed: None, adjust_is_known: false, near: None, ends: None, last: None }
+        Self { start, speed: None, adjust_is_known: false, near: None, ends: None }
     }
 
     /// Also narrows the bounds by CYC packets.
@@ -188,45 +181,89 @@ impl<'a> Timeline<'a> {
     }
 
     /// Returns when the things between two packets happened; `None` if no TSC packet precedes them.
-    pub fn moment(&mut self, span: Span) -> Option<Moment> {
-        if let Some((last, moment)) = self.last
-            && last == span
-        {
-            return moment;
-        }
-        let moment = self.find(span);
-        self.last = Some((span, moment));
-        moment
-    }
-
-    fn find(&mut self, Span { after, before }: Span) -> Option<Moment> {
+    pub fn moment(&mut self, Span { after, before }: Span) -> Option<Moment> {
         // Where they are: two cursors are a thousand bytes to copy.
         if self.ends.as_ref().is_none_or(|ends| ends.after.position() > after) {
             let (reader, line) = match &self.ends {
                 Some(ends) => (self.start.before(after), ends.before.line()),
                 None => (self.start.clone(), Line::new(self.near)),
             };
-            self.ends = Some(Ends::both(Cursor::new(reader, self.adjust_is_known, self.speed, line)));
+            let mut cursor = Cursor::new(reader, self.adjust_is_known, self.speed, line);
+            // What it would say of earlier places depends on packets that it has not read.
+            cursor.advance(after);
+            self.ends = Some(Ends::both(cursor));
         }
         let ends = self.ends.as_mut()?;
-        if ends.before.position() <= after {
-            ends.after.clone_from(&ends.before);
-        }
-        ends.after.advance(after);
-        if ends.before.position() > before {
-            ends.before.clone_from(&ends.after);
-        }
-        ends.before.advance(before.max(after));
-        let Ends { after: from, before: to } = ends;
-        let is_exact =
-            after < before && self.start.packet_at(before).is_some_and(|packet| is_branch(&packet));
-        Some(between(from.point(false)?, to.point(is_exact)?, to.line()))
+        ends.begin_at(after);
+        // Without limits of the core clock, it makes no difference.
+        let is_exact = self.speed.is_some()
+            && after < before
+            && self.start.packet_at(before).is_some_and(|packet| is_branch(&packet));
+        ends.end_at(before.max(after), is_exact);
+        Some(between(ends.from.point.as_ref()?, ends.to.point.as_ref()?, ends.before.line()))
+    }
+}
+
+/// The two ends of the last span.
+#[derive(Clone, Debug)]
+struct Ends<'a> {
+    /// Is where the span begins, or before it.
+    after: Cursor<'a>,
+    /// Is where the span ends.
+    before: Cursor<'a>,
+    from: End,
+    to: End,
+}
+
+/// An end of the last span.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    offset: u64,
+    is_exact: bool,
+    point: Option<Point>,
+}
+
+impl End {
+    fn of(cursor: &Cursor<'_>, is_exact: bool) -> Self {
+        Self { offset: cursor.position(), is_exact, point: cursor.point(is_exact) }
+    }
+
+    const fn is(&self, offset: u64, is_exact: bool) -> bool {
+        self.offset == offset && self.is_exact == is_exact
     }
 }
 
 impl<'a> Ends<'a> {
     fn both(cursor: Cursor<'a>) -> Self {
-        Self { after: cursor.clone(), before: cursor }
+        let end = End::of(&cursor, false);
+        Self { after: cursor.clone(), before: cursor, from: end, to: end }
+    }
+
+    /// Moves the beginning of the span to this offset, which is not before the cursor `after`.
+    fn begin_at(&mut self, offset: u64) {
+        if self.from.is(offset, false) {
+            return;
+        }
+        // Spans mostly follow one another: where one ends, the next one begins, or later.
+        if self.to.is(offset, false) {
+            self.from = self.to;
+            return;
+        }
+        let cursor = if self.before.position() <= offset { &mut self.before } else { &mut self.after };
+        cursor.advance(offset);
+        self.from = End::of(cursor, false);
+    }
+
+    /// Moves the end of the span to this offset, which is not before its beginning.
+    fn end_at(&mut self, offset: u64, is_exact: bool) {
+        if self.to.is(offset, is_exact) {
+            return;
+        }
+        if self.before.position() > offset {
+            self.before.clone_from(&self.after);
+        }
+        self.before.advance(offset);
+        self.to = End::of(&self.before, is_exact);
     }
 }
 
@@ -239,7 +276,7 @@ const fn is_branch(packet: &Packet) -> bool {
 }
 
 /// The moment of something that happened between two points.
-fn between(from: Point, to: Point, line: Line) -> Moment {
+fn between(from: &Point, to: &Point, line: Line) -> Moment {
     // A CYC packet right before `to` may have shown that `from` was earlier than assumed.
     let nominal = from.nominal.min(to.nominal);
     let mut moment = Moment {

@@ -1,26 +1,28 @@
-//! The packets of a trace as the timeline reads them: damaged bytes are skipped, and each packet has the clocks that
-//! apply at its offset.
+//! The packets that say something of time, as the timeline reads them: damaged bytes are skipped, and each packet has
+//! the clocks that apply at its offset.
 
 use super::ClockChange;
 use crate::{
     config::Clocks,
-    packet::{Packet, Packets},
+    packet::{Packet, Packets, cycles::Passed},
 };
 
-/// Returns packets and their offsets. Where the bytes are not a packet, it continues at the next PSB.
+/// Returns the packets that [say something of time](is_of_time), and their offsets. Where the bytes are not a packet,
+/// it continues at the next PSB.
 #[derive(Clone, Debug)]
 pub(super) struct Reader<'a> {
     packets: Packets<'a>,
     clocks: Clocks,
     changes: &'a [ClockChange],
     in_psb: bool,
+    passed_others: bool,
 }
 
 impl<'a> Reader<'a> {
     /// A reader that starts at the next packet of `packets`.
     pub(super) fn new(packets: Packets<'a>) -> Self {
         let clocks = packets.config().clocks;
-        Self { packets, clocks, changes: &[], in_psb: false }
+        Self { packets, clocks, changes: &[], in_psb: false, passed_others: false }
     }
 
     /// The same with other changes of the clocks.
@@ -51,6 +53,22 @@ impl<'a> Reader<'a> {
         self.in_psb
     }
 
+    /// Whether other packets than PADs lie between the last packet returned and the one before it.
+    pub(super) const fn passed_others(&self) -> bool {
+        self.passed_others
+    }
+
+    /// Goes past branches and CYCs that begin before the offset `until`, as far as that can be done at once.
+    #[inline]
+    pub(super) fn pass_cycles(&mut self, until: u64) -> Passed {
+        self.packets.pass_cycles(until)
+    }
+
+    /// The offset of the next packet.
+    pub(super) fn offset(&self) -> u64 {
+        self.packets.offset()
+    }
+
     /// The packet at `offset`. The caller must know that a packet begins there.
     pub(super) fn packet_at(&self, offset: u64) -> Option<Packet> {
         let mut packets = self.packets.clone();
@@ -62,14 +80,16 @@ impl<'a> Reader<'a> {
 impl Iterator for Reader<'_> {
     type Item = (u64, Packet);
 
+    #[inline]
     fn next(&mut self) -> Option<(u64, Packet)> {
+        self.passed_others = false;
         loop {
             let Ok((offset, packet)) = self.packets.next()? else {
                 self.in_psb = false;
                 self.packets.sync_forward()?;
                 continue;
             };
-            if let Some((change, rest)) = self.changes.split_first()
+            while let Some((change, rest)) = self.changes.split_first()
                 && change.offset <= offset
             {
                 self.clocks = change.clocks;
@@ -80,7 +100,28 @@ impl Iterator for Reader<'_> {
                 Packet::PsbEnd | Packet::Ovf => self.in_psb = false,
                 _ => {}
             }
-            return Some((offset, packet));
+            if is_of_time(&packet) {
+                return Some((offset, packet));
+            }
+            self.passed_others |= packet != Packet::Pad;
         }
     }
+}
+
+/// Whether a packet is a time, changes a clock, or tells that a clock stands still or that packets are missing.
+const fn is_of_time(packet: &Packet) -> bool {
+    matches!(
+        packet,
+        Packet::Tsc(_)
+            | Packet::Tma(_)
+            | Packet::Mtc(_)
+            | Packet::Cyc(_)
+            | Packet::Cbr(_)
+            | Packet::Ovf
+            | Packet::Exstop(_)
+            | Packet::Pwre(_)
+            | Packet::Pwrx(_)
+            | Packet::TipPge(_)
+            | Packet::TipPgd(_)
+    )
 }

@@ -198,8 +198,16 @@ fn a_core_to_bus_ratio_makes_ticks_of_cycles() {
     // Two ticks per cycle, then half a tick. The TSC packet after it shows that the clock stopped.
     trace.check(
         trace.timeline(CLOCKS),
-        &[(4, 4, 0x1000, Some(0x2000), 0x100a, 0x100a), (7, 7, 0x1000, Some(0x2000), 0x100e, 0x100e)],
+        &[
+            // A CYC packet counts from the next packet on.
+            (3, 4, 0x1000, Some(0x2000), 0x1000, 0x100a),
+            (4, 4, 0x1000, Some(0x2000), 0x100a, 0x100a),
+            (6, 7, 0x1000, Some(0x2000), 0x100a, 0x100e),
+            (7, 7, 0x1000, Some(0x2000), 0x100e, 0x100e),
+        ],
     );
+    let trace = Trace::new(&[tsc(0x1000), cbr(2), TIP, cyc(5), TIP, Packet::Exstop(Exstop { ip: false })]);
+    trace.check(trace.timeline(CLOCKS), &[(3, 4, 0x1000, None, 0x1000, 0x100a)]);
 }
 
 #[test]
@@ -237,6 +245,9 @@ fn a_known_speed_narrows_bounds_from_both_sides() {
         let moment = timeline.moment(trace.span(after, before)).unwrap();
         let span = (after, before);
         assert_eq!((span, moment.earliest, moment.latest), (span, earliest, latest), "{moment:x?}");
+        // All before it is read at once.
+        let mut timeline = trace.timeline(CLOCKS).with_speed(speed);
+        assert_eq!(timeline.moment(trace.span(after, before)), Some(moment), "{span:?}");
     }
     // The bound from the next TSC packet: the cycles that surely come between the second CYC and the last one take
     // time.
@@ -253,11 +264,14 @@ fn a_known_speed_narrows_bounds_from_both_sides() {
     let mut timeline = late.timeline(CLOCKS).with_speed(slow);
     let moment = timeline.moment(late.span(2, 2)).unwrap();
     assert_eq!(moment.latest, Some(0x10_0000 - slow.least_ticks(4009)));
-    // The last CYC packet does not belong to the MTC.
-    let late = Trace::new(&[tsc(0x1000), tma(0x10, 0), cyc(10), TIP, cycles, TIP, cycles, TIP, mtc(0xff)]);
-    let mut timeline = late.timeline(CLOCKS).with_speed(speed);
-    let moment = timeline.moment(late.span(3, 3)).unwrap();
-    assert_eq!(moment.latest, Some(0x4f80 - speed.least_ticks(4000)));
+    // The last CYC packet does not belong to the MTC, wherever the trace ends.
+    let late = [tsc(0x1000), tma(0x10, 0), cyc(10), TIP, cycles, TIP, cycles, TIP, mtc(0xff)];
+    for pads in [0, 9] {
+        let late = Trace::new(&[&late[..], &[Packet::Pad; 9][..pads]].concat());
+        let mut timeline = late.timeline(CLOCKS).with_speed(speed);
+        let moment = timeline.moment(late.span(3, 3)).unwrap();
+        assert_eq!(moment.latest, Some(0x4f80 - speed.least_ticks(4000)), "{pads}");
+    }
 }
 
 #[test]
@@ -297,6 +311,9 @@ fn stretches_between_tscs_are_judged_by_the_second() {
     stretch(&[]).doubts(CLOCKS, &open);
     stretch(&[tsc(0x1100), tma(0x50, 0)]).doubts(CLOCKS, &all(None));
     stretch(&[tsc(0x1100), tma(0x51, 0)]).doubts(CLOCKS, &all(None));
+    // A TMA belongs to a TSC with nothing but PADs between them.
+    stretch(&[tsc(0x1100), TIP, tma(0x52, 0)]).doubts(CLOCKS, &all(None));
+    stretch(&[tsc(0x1100), Packet::Pad, tma(0x52, 0)]).doubts(CLOCKS, &all(Some(Contradiction)));
     stretch(&[tsc(0x1100), tma(0x52, 0)]).doubts(CLOCKS, &all(Some(Contradiction)));
     stretch(&[tsc(0x1100), tma(0x4e, 0)]).doubts(CLOCKS, &all(Some(Contradiction)));
     stretch(&[tsc(0x1000 + (4 << 16)), tma(0x10, 0)]).doubts(CLOCKS, &all(None));
@@ -416,6 +433,13 @@ fn an_mtc_frequency_may_change_where_tracing_was_off() {
     let changes = [ClockChange { offset: trace.offsets[2], clocks: CLOCKS }];
     let timeline = trace.timeline(before).with_changes(&changes);
     trace.check(timeline, &[(3, 3, 0x103c, None, 0x1040, 0x1040)]);
+    // The last of several changes between two packets with a time applies.
+    let packets = [tsc(0x1000), tma(0x10, 0), TIP, TIP, mtc(2), TIP];
+    let trace = Trace::new(&[&packets[..], &[Packet::Pad; 9]].concat());
+    let change = |packet: usize, clocks| ClockChange { offset: trace.offsets[packet], clocks };
+    let changes = [change(2, Clocks { mtc_freq: 5, ..CLOCKS }), change(3, CLOCKS)];
+    let timeline = trace.timeline(before).with_changes(&changes);
+    trace.check(timeline, &[(5, 5, 0x103c, None, 0x1040, 0x1040)]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::pugmark::{
 };
 use pugmark_decoder_core::{
     block::{Block, BlockDecoder, Insns},
-    calls::Calls,
+    calls::{Calls, Step, StepKind},
     config::Config,
     event::Event,
     flow::{ExecutedInsn, FlowItem},
@@ -56,14 +56,34 @@ pub(super) struct WalkedBlock {
     /// The instructions at which something may happen: the first and the last one, those that lead elsewhere and those
     /// that they lead to, and those that the visitor tells from the one before.
     places: Box<[Place]>,
-    /// Whether there are others than the first and the last one.
-    has_more: bool,
+    /// The steps within the block.
+    steps: Box<[InnerStep]>,
+    /// Whether the visitor tells instructions within the block apart.
+    is_told_apart: bool,
+    /// The address of the last instruction.
+    last_ip: u64,
 }
 
 /// An instruction at which something may happen, and how many of its block come before it.
 struct Place {
     insn: ExecutedInsn,
     before: u64,
+}
+
+/// A step from one instruction of a block to another one, and how many of the block come before that.
+struct InnerStep {
+    step: Step,
+    before: u64,
+}
+
+/// What happens on the way from one block to the next one, if nothing else happens between them.
+#[derive(Clone, Copy, Default)]
+pub(super) enum Passage {
+    /// Only the instructions of the next block say what happens on the way and in it.
+    #[default]
+    Unknown,
+    /// This step, or nothing; and in the next block nothing but its own steps.
+    Known(Option<StepKind>),
 }
 
 impl WalkedBlock {
@@ -78,36 +98,43 @@ impl WalkedBlock {
 
 impl<V: Visitor + ?Sized> BlockNotes for State<'_, V> {
     type Block = WalkedBlock;
-    /// Whether nothing happens on the way and in the block that it leads to.
-    type Way = bool;
+    type Way = Passage;
 
     fn block(&mut self, block: &Block, insns: Insns<'_>) -> WalkedBlock {
         let Block { mode, speculative, .. } = *block;
         let mut insns = insns.zip(0..).peekable();
-        let (mut places, mut has_more) = (vec![], false);
-        let mut before: Option<ExecutedInsn> = None;
-        while let Some(((ip, insn), number)) = insns.next() {
+        let (mut places, mut steps, mut is_told_apart) = (vec![], vec![], false);
+        let mut calls = Calls::new();
+        let mut last: Option<ExecutedInsn> = None;
+        while let Some(((ip, insn), before)) = insns.next() {
             let insn = ExecutedInsn { ip, len: insn.len, class: insn.class, mode, speculative };
-            let is_first_or_last = before.is_none() || insns.peek().is_none();
-            let is_special = before.is_some_and(|before| {
-                before.class.is_branch() || self.visitor.tells_apart(before.ip, insn.ip)
-            });
-            if is_first_or_last || is_special || insn.class.is_branch() {
-                places.push(Place { insn, before: number });
+            let is_first_or_last = last.is_none() || insns.peek().is_none();
+            let is_apart = last.is_some_and(|last| self.visitor.tells_apart(last.ip, ip));
+            let is_led_to = last.is_some_and(|last| last.class.is_branch());
+            if is_first_or_last || is_apart || is_led_to || insn.class.is_branch() {
+                places.push(Place { insn, before });
             }
-            has_more |= is_special;
-            before = Some(insn);
+            let step =
+                calls.step_with(&FlowItem::Insn(insn), |from, to| self.functions.leads_to_another(from, to));
+            steps.extend(step.map(|step| InnerStep { step, before }));
+            is_told_apart |= is_apart;
+            last = Some(insn);
         }
-        WalkedBlock { places: places.into(), has_more }
+        let last_ip = last.map_or(0, |last| last.ip);
+        WalkedBlock { places: places.into(), steps: steps.into(), is_told_apart, last_ip }
     }
 
-    fn way(&mut self, from: &WalkedBlock, to: &WalkedBlock) -> bool {
-        let (Some(from), Some(first)) = (from.last(), to.first()) else { return false };
+    fn way(&mut self, from: &WalkedBlock, to: &WalkedBlock) -> Passage {
+        let (Some(from), Some(first)) = (from.last(), to.first()) else { return Passage::Unknown };
         let mut calls = Calls::new();
         calls.step(&FlowItem::Insn(*from));
         let step =
             calls.step_with(&FlowItem::Insn(*first), |from, to| self.functions.leads_to_another(from, to));
-        step.is_none() && !to.has_more && !self.visitor.tells_apart(from.ip, first.ip)
+        match step {
+            _ if to.is_told_apart => Passage::Unknown,
+            None if self.visitor.tells_apart(from.ip, first.ip) => Passage::Unknown,
+            step => Passage::Known(step.map(|step| step.kind)),
+        }
     }
 }
 
@@ -178,9 +205,20 @@ impl<V: Visitor + ?Sized, const TIMED: bool> ExecutionSink for BlockWalk<'_, '_,
 
     #[inline]
     fn block(&mut self, block: &Block) {
-        let (number, nothing_happens) = self.known.count(self.last, block, self.state);
+        let (number, passage) = self.known.count(self.last, block, self.state);
         let first = self.state.time.insns;
-        if nothing_happens && !self.disturbed {
+        let notes = self.known.notes(number);
+        if let Passage::Known(step) = passage
+            && !self.disturbed
+        {
+            if let Some(kind) = step {
+                let from = self.known.notes(self.last).last_ip;
+                self.state.steps_to(block.ip, kind, from, |insns| self.times.at(self.span, insns));
+            }
+            for InnerStep { step, before } in &notes.steps {
+                self.state.time.insns = first + before;
+                self.state.steps_to(step.to, step.kind, step.from, |insns| self.times.at(self.span, insns));
+            }
             self.lags = true;
         } else {
             self.catch_up();

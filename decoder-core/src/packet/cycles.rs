@@ -1,0 +1,180 @@
+//! Going past branches and CYCs at once.
+//!
+//! Between two packets that say what time it is, most packets are TNTs, TIPs and CYCs, of which only the sum of the
+//! cycles matters. Which of them comes next cannot be predicted, so the loop does not branch on it: it waits for each
+//! size from a table instead.
+
+use core::hint::select_unpredictable;
+
+use super::{Packets, fast, ip, timing::may_be_ovf_by_skd007};
+
+/// Packets that were passed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Passed {
+    /// The cycles of all CYCs.
+    pub(crate) cycles: u64,
+    /// The last CYC.
+    pub(crate) last: Option<PassedCyc>,
+    /// Whether the last packet is another one.
+    pub(crate) ends_with_branch: bool,
+}
+
+/// A CYC that was passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PassedCyc {
+    /// Its offset.
+    pub(crate) offset: u64,
+    /// The offset of the packet after it.
+    pub(crate) end: u64,
+    pub(crate) cycles: u64,
+}
+
+/// The sizes of the packets that are passed, indexed by their first byte; 0 for all others.
+static SIZES: [u8; 256] = {
+    let mut sizes = [0; 256];
+    let mut first = 0;
+    while first < sizes.len() {
+        // The index is below 256.
+        let byte = first as u8;
+        sizes[first] = if fast::is_short_tnt(byte) {
+            1
+        } else if byte & 0b11 == 0b11 || byte & 0x1f == ip::TIP {
+            fast::SIZES[first]
+        } else {
+            0
+        };
+        first += 1;
+    }
+    sizes
+};
+
+impl Packets<'_> {
+    /// Goes past short TNTs, TIPs and short CYCs that begin before the offset `until`, up to another packet or one that
+    /// the fast parser cannot read.
+    #[inline]
+    pub(crate) fn pass_cycles(&mut self, until: u64) -> Passed {
+        let bytes = if self.plain { self.input.bytes } else { &[] };
+        let end = bytes.len().saturating_sub(fast::WINDOW - 1).min(self.place_of(until));
+        let (mut at, mut before, mut last) = (self.at, self.at, usize::MAX);
+        let mut cycles = 0;
+        while at < end
+            && let Some(&[first, second, third]) = bytes.get(at..).and_then(<[u8]>::first_chunk)
+        {
+            let size = SIZES[usize::from(first)];
+            let further = u8::from(first & 0b111 == 0b111);
+            let is_long = second & 1 | u8::from(may_be_ovf_by_skd007(second, third));
+            if size == 0 || further & is_long != 0 {
+                break;
+            }
+            let is_cyc = first & 0b11 == 0b11;
+            cycles += select_unpredictable(is_cyc, value(first, second), 0);
+            last = select_unpredictable(is_cyc, at, last);
+            before = at;
+            at += usize::from(size);
+        }
+        let ends_with_branch = at > self.at && last != before;
+        self.at = at;
+        let last = bytes.get(last..).and_then(<[u8]>::first_chunk).map(|&[first, second]| {
+            let offset = self.input.base + last as u64;
+            let end = offset + u64::from(SIZES[usize::from(first)]);
+            PassedCyc { offset, end, cycles: value(first, second) }
+        });
+        Passed { cycles, last, ends_with_branch }
+    }
+}
+
+/// The cycles of a CYC of one or two bytes.
+#[inline(always)]
+fn value(first: u8, second: u8) -> u64 {
+    let second = select_unpredictable(first & 0b100 != 0, second >> 1, 0);
+    u64::from(first >> 3) | u64::from(second) << 5
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config::Config,
+        errata::Errata,
+        packet::{Packet, tests::random},
+    };
+
+    extern crate std;
+    use std::vec::Vec;
+
+    /// Packets of the kinds that are passed, and a few others.
+    fn trace(random: &mut impl FnMut() -> u64) -> Vec<u8> {
+        let mut trace = Vec::new();
+        for _ in 0..60 {
+            let payload = random().to_le_bytes();
+            let tip = |form: u8, size: usize| [&[ip::TIP | form << 5], &payload[..size]].concat();
+            match random() % 24 {
+                0..4 => trace.push((payload[0] | 4) & !1),
+                4..8 => trace.push(payload[0] & !0b100 | 0b11),
+                8..12 => trace.extend([payload[0] | 0b111, payload[1] & !1]),
+                12 => trace.extend([payload[0] | 0b111, payload[1] | 1, payload[2] & !1]),
+                13 => trace.extend([payload[0] | 0b111, 0x02, 0xf3]),
+                14 => trace.extend(tip(0, 0)),
+                15..17 => trace.extend(tip(1, 2)),
+                17 => trace.extend(tip(2, 4)),
+                18 => trace.extend(tip(4, 6)),
+                19 => trace.extend(tip(6, 8)),
+                20 => trace.extend([0x59, payload[0]]),
+                21 => trace.push(0),
+                22 => trace.extend([0x3d, payload[0], payload[1]]),
+                _ => trace.extend([0x02, 0x03, payload[0] & 0x7f, 0]),
+            }
+        }
+        trace
+    }
+
+    /// What lies before `until` and is passed, one packet after the other.
+    fn passed(packets: &mut Packets<'_>, until: u64) -> Passed {
+        let mut passed = Passed::default();
+        let len = packets.bytes().len();
+        loop {
+            let mut next = packets.clone();
+            let Some(Ok((offset, packet))) = next.next() else { return passed };
+            let end = next.offset();
+            if offset >= until || len - (offset as usize) < fast::WINDOW {
+                return passed;
+            }
+            match packet {
+                Packet::TntShort(_) | Packet::Tip(_) => passed.ends_with_branch = true,
+                // The fast parser leaves what may be an OVF to the other one.
+                Packet::Cyc(cyc) if end - offset <= 2 && packets.next_plain().is_some() => {
+                    passed.cycles += cyc.cycles;
+                    passed.last = Some(PassedCyc { offset, end, cycles: cyc.cycles });
+                    passed.ends_with_branch = false;
+                }
+                _ => return passed,
+            }
+            *packets = next;
+        }
+    }
+
+    #[test]
+    fn what_is_passed_at_once_is_what_is_passed_one_by_one() {
+        let mut random = random();
+        let (mut cycs, mut branches) = (0, 0);
+        for round in 0..400 {
+            let trace = trace(&mut random);
+            let config =
+                Config { errata: Errata { skd007: round % 2 == 0, ..Errata::NONE }, ..Config::new() };
+            let until = if round % 4 < 2 { u64::MAX } else { random() % trace.len() as u64 };
+            let (mut at_once, mut one_by_one) =
+                (Packets::with_config(&trace, config), Packets::with_config(&trace, config));
+            loop {
+                let found = at_once.pass_cycles(until);
+                assert_eq!(found, passed(&mut one_by_one, until), "{trace:02x?} up to {until}");
+                assert_eq!(at_once.offset(), one_by_one.offset(), "{trace:02x?} up to {until}");
+                cycs += u32::from(found.last.is_some());
+                branches += u32::from(found.ends_with_branch);
+                if !matches!((at_once.next(), one_by_one.next()), (Some(Ok(_)), Some(Ok(_)))) {
+                    break;
+                }
+            }
+        }
+        assert!(cycs > 1000 && branches > 1000, "{cycs} {branches}");
+    }
+}
