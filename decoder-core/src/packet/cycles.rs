@@ -1,10 +1,7 @@
 //! Going past branches and CYCs at once.
 //!
 //! Between two packets that say what time it is, most packets are TNTs, TIPs and CYCs, of which only the sum of the
-//! cycles matters. Which of them comes next cannot be predicted, so the loop does not branch on it: it waits for each
-//! size from a table instead.
-
-use core::hint::select_unpredictable;
+//! cycles matters.
 
 use super::{Packets, fast, ip, timing::may_be_ovf_by_skd007};
 
@@ -29,65 +26,50 @@ pub(crate) struct PassedCyc {
     pub(crate) cycles: u64,
 }
 
-/// The sizes of the packets that are passed, indexed by their first byte; 0 for all others.
-static SIZES: [u8; 256] = {
-    let mut sizes = [0; 256];
-    let mut first = 0;
-    while first < sizes.len() {
-        // The index is below 256.
-        let byte = first as u8;
-        sizes[first] = if fast::is_short_tnt(byte) {
-            1
-        } else if byte & 0b11 == 0b11 || byte & 0x1f == ip::TIP {
-            fast::SIZES[first]
-        } else {
-            0
-        };
-        first += 1;
-    }
-    sizes
-};
-
 impl Packets<'_> {
-    /// Goes past short TNTs, TIPs and short CYCs that begin before the offset `until`, up to another packet or one that
-    /// the fast parser cannot read.
+    /// Goes past short TNTs, TIPs and CYCs of at most two bytes that begin before the offset `until`, up to another
+    /// packet or one that the fast parser cannot read.
+    ///
+    /// As where packets are handed out, a branch for each of the most frequent is faster than a table of their sizes.
     #[inline]
     pub(crate) fn pass_cycles(&mut self, until: u64) -> Passed {
         let bytes = if self.plain { self.input.bytes } else { &[] };
         let end = bytes.len().saturating_sub(fast::WINDOW - 1).min(self.place_of(until));
-        let (mut at, mut before, mut last) = (self.at, self.at, usize::MAX);
-        let mut cycles = 0;
+        let base = self.input.base;
+        let (mut at, mut cycles, mut last) = (self.at, 0, None);
         while at < end
             && let Some(&[first, second, third]) = bytes.get(at..).and_then(<[u8]>::first_chunk)
         {
-            let size = SIZES[usize::from(first)];
-            let further = u8::from(first & 0b111 == 0b111);
-            let is_long = second & 1 | u8::from(may_be_ovf_by_skd007(second, third));
-            if size == 0 || further & is_long != 0 {
-                break;
-            }
-            let is_cyc = first & 0b11 == 0b11;
-            cycles += select_unpredictable(is_cyc, value(first, second), 0);
-            last = select_unpredictable(is_cyc, at, last);
-            before = at;
-            at += usize::from(size);
+            let mut pass_cyc = |size: usize, value: u64| {
+                let offset = base + at as u64;
+                cycles += value;
+                last = Some(PassedCyc { offset, end: offset + size as u64, cycles: value });
+                size
+            };
+            at += if fast::is_short_tnt(first) {
+                1
+            } else if first & 0b111 == 0b011 {
+                pass_cyc(1, u64::from(first >> 3))
+            } else if first == fast::TIP_16 {
+                3
+            } else if first & 0b111 == 0b111 {
+                if second & 1 != 0 || may_be_ovf_by_skd007(second, third) {
+                    break;
+                }
+                pass_cyc(2, u64::from(first >> 3) | u64::from(second >> 1) << 5)
+            } else if first == fast::TIP_32 {
+                5
+            } else {
+                match fast::SIZES[usize::from(first)] {
+                    size if size > 0 && first & 0x1f == ip::TIP => usize::from(size),
+                    _ => break,
+                }
+            };
         }
-        let ends_with_branch = at > self.at && last != before;
+        let ends_with_branch = at > self.at && last.is_none_or(|cyc| cyc.end != base + at as u64);
         self.at = at;
-        let last = bytes.get(last..).and_then(<[u8]>::first_chunk).map(|&[first, second]| {
-            let offset = self.input.base + last as u64;
-            let end = offset + u64::from(SIZES[usize::from(first)]);
-            PassedCyc { offset, end, cycles: value(first, second) }
-        });
         Passed { cycles, last, ends_with_branch }
     }
-}
-
-/// The cycles of a CYC of one or two bytes.
-#[inline(always)]
-fn value(first: u8, second: u8) -> u64 {
-    let second = select_unpredictable(first & 0b100 != 0, second >> 1, 0);
-    u64::from(first >> 3) | u64::from(second) << 5
 }
 
 #[cfg(test)]
