@@ -369,6 +369,11 @@ mod tests {
 
     #[test]
     fn a_machine_is_started_again_only_if_qemu_has_lost_its_guest() {
+        let said = LOST.strip_prefix("monitor: ").unwrap();
+        assert!(
+            include_str!("../../virt/monitor/src/image/vcpu.rs").contains(said),
+            "the monitor says: {said}"
+        );
         let machine = Machine::plain(Path::new("kernel"), "");
         let lost = format!("run a\n{LOST}: and why");
         // What the starts end with, and how many of them there are.

@@ -35,9 +35,10 @@ pub(super) struct Cursor<'a> {
     ahead: Option<Anchor>,
     /// Reads up to `position`, or one packet further.
     reader: Reader<'a>,
-    /// The packet that was read but is not before `position`, and its offset, which is beyond all others at the end.
+    /// A packet that was read but not counted, and its offset, which is not before `position`. At the end of the trace
+    /// the offset is the greatest that there is.
     pending: Option<(u64, Packet)>,
-    /// The CYC packets after `position`, where they narrow the bounds.
+    /// The CYC packets after `position`, if the speed is known and they narrow the bounds.
     coming: Option<Coming<'a>>,
     /// All packets that begin before this offset are taken into account.
     position: u64,
@@ -174,7 +175,7 @@ impl<'a> Cursor<'a> {
                     _ => {}
                 }
             }
-            // Of the CYC packets after an anchor, the first is not like the others.
+            // The first CYC packet after an anchor may count from before it, so it is counted by itself.
             if self.cycles.counting {
                 let Passed { cycles, last, .. } = self.reader.pass_cycles(offset);
                 if let Some(last) = last {
