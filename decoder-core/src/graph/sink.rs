@@ -124,10 +124,17 @@ impl Iterator for Straight {
             ip = fourth.wrapping_add(lengths >> 12 & 15);
             lengths >>= 16;
         }
-        while lengths != 0 {
+        // No loop for the others, of which there are three at most: each branch is predicted by its own place.
+        if lengths != 0 {
             folded = add(folded, ip);
             ip = ip.wrapping_add(lengths & 15);
-            lengths >>= 4;
+            if lengths >> 4 != 0 {
+                folded = add(folded, ip);
+                ip = ip.wrapping_add(lengths >> 4 & 15);
+                if lengths >> 8 != 0 {
+                    folded = add(folded, ip);
+                }
+            }
         }
         folded
     }
