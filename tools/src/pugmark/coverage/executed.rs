@@ -17,6 +17,7 @@ use pugmark_decoder_core::{
     image::Image,
     insn::{Class, Insn},
 };
+use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A branch: the address of the instruction, and where it went.
@@ -49,18 +50,26 @@ impl Executed {
         let mut memory = vec![0; GRAPH_WORDS];
         let mut graph = Graph::new(&mut memory);
         let mut decoder = BlockDecoder::with_config(trace, image, config);
-        let mut sink = BlockCounter { progress, known: KnownBlocks::new(image), before: NO_BLOCK };
+        let known = KnownBlocks::new(image);
+        let mut sink = BlockCounter { progress, known, before: NO_BLOCK, interrupted: FxHashMap::default() };
         sink.progress.begin("decoding", Size::Bytes(trace.len() as u64));
         while decoder.resync().is_some() {
             sink.before = NO_BLOCK;
             self.errors += usize::from(decoder.visit(&mut graph, &mut sink).is_err());
         }
         sink.progress.end();
-        self.add_blocks(sink.known);
+        self.add_blocks(sink.known, &sink.interrupted);
     }
 
-    fn add_blocks(&mut self, known: KnownBlocks<'_, NoNotes>) {
+    fn add_blocks(&mut self, known: KnownBlocks<'_, NoNotes>, interrupted: &FxHashMap<(u32, u64), u64>) {
         let blocks: Vec<Vec<_>> = known.insns().map(Iterator::collect).collect();
+        for ((before, to), count) in interrupted {
+            // INT n and the like are the interrupt themselves.
+            let last = blocks[*before as usize].last().filter(|(_, insn)| insn.class != Class::FarCall);
+            if let Some(last) = last {
+                self.add_edge(last, *to, *count);
+            }
+        }
         let mut counts = vec![0; blocks.len()];
         for ((before, after), count) in known.into_pairs() {
             let (before, after) = (before as usize, after as usize);
@@ -96,6 +105,8 @@ struct BlockCounter<'p, 'a> {
     known: KnownBlocks<'a, NoNotes>,
     /// The block before the next one, if the next one was reached from it, by a branch or without one.
     before: u32,
+    /// After which block it was interrupted, before which address, and how often. A branch that led there was executed.
+    interrupted: FxHashMap<(u32, u64), u64>,
 }
 
 impl ExecutionSink for BlockCounter<'_, '_> {
@@ -107,6 +118,9 @@ impl ExecutionSink for BlockCounter<'_, '_> {
     }
 
     fn event(&mut self, event: &Event) {
+        if let Some(at) = interrupted_at(event) {
+            *self.interrupted.entry((self.before, at)).or_default() += 1;
+        }
         if breaks(event) {
             self.before = NO_BLOCK;
         }
@@ -114,6 +128,14 @@ impl ExecutionSink for BlockCounter<'_, '_> {
 
     fn reached(&mut self, offset: u64) {
         self.progress.reached(offset);
+    }
+}
+
+/// The instruction that came next, and that this event interrupted before it was executed.
+const fn interrupted_at(event: &Event) -> Option<u64> {
+    match event.kind {
+        EventKind::AsyncDisabled { at } | EventKind::AsyncBranch { from: at } => Some(at),
+        _ => None,
     }
 }
 
@@ -201,6 +223,14 @@ mod tests {
                         }
                     }
                     Ok(Some(FlowItem::Event(event))) => {
+                        let branch = before
+                            .filter(|before| before.class.is_branch() && before.class != Class::FarCall);
+                        if let (Some(branch), Some(at)) = (branch, interrupted_at(&event)) {
+                            *executed.edges.entry((branch.ip, at)).or_default() += 1;
+                            if matches!(branch.class, Class::NearCall | Class::IndirectCall) {
+                                executed.calls.insert(branch.ip);
+                            }
+                        }
                         if breaks(&event) {
                             before = None;
                         }
@@ -239,6 +269,22 @@ mod tests {
         executed.add(&trace, &code, Config::default(), &mut Progress::hidden());
         let edges = [((0x1000, 0x1002), 2), ((0x1002, 0x1000), 1)];
         assert_eq!(executed.edges, edges.into());
+    }
+
+    #[test]
+    fn a_branch_is_executed_though_what_it_leads_to_is_interrupted() {
+        // TIP (1010), FUP (1010), TIP.PGD, TIP.PGE (1010), TNT (taken three times), TIP.PGD: page fault at the target.
+        let fault = [SYNC, b"\x2d\x10\x10\x3d\x10\x10\x01\x31\x10\x10\x1e\x01"].concat();
+        // TIP (1010), FUP (1010), TIP (100d), TIP.PGD: an interrupt.
+        let interrupt = [SYNC, b"\x2d\x10\x10\x3d\x10\x10\x2d\x0d\x10\x01"].concat();
+        for trace in [fault, interrupt] {
+            let mut executed = Executed::default();
+            executed.add(&trace, &code(), Config::default(), &mut Progress::hidden());
+            assert_eq!(executed.edges.get(&(0x100a, 0x1010)), Some(&1), "{trace:x?}: {executed:x?}");
+            assert_eq!(executed.insns[&0x1010], 1, "{trace:x?}");
+            assert_eq!(executed.errors, 0, "{trace:x?}");
+            assert!(executed.calls.contains(&0x100a));
+        }
     }
 
     #[test]
