@@ -2,6 +2,7 @@
 
 mod accesses;
 mod answers;
+mod branches;
 mod names;
 mod rows;
 
@@ -168,9 +169,10 @@ impl Verify {
                     for (found, truth) in by_perf.values().zip(by_cpu.values()) {
                         same(found, truth).context("perf script")?;
                     }
-                    names::check(&|arguments| perf(&self.perf, &data, &root, arguments), &|arguments| {
-                        pugmark_text(&self.pugmark, &data, &root, arguments)
-                    })?;
+                    let perf = |arguments: &[&str]| perf(&self.perf, &data, &root, arguments);
+                    let pugmark = |arguments: &[&str]| pugmark_text(&self.pugmark, &data, &root, arguments);
+                    names::check(&perf, &pugmark)?;
+                    branches::check(&perf, &pugmark)?;
                 }
                 if matches!(row.check, Check::Written) {
                     let found = payloads(&script(&["--itrace=w", "-F", "synth"])?)?;
