@@ -1,7 +1,8 @@
 //! Walks through a trace block by block.
 //!
-//! Nothing happens in most blocks, nor on the way to them. Both are found out once, when they come first; afterwards
-//! only the instructions of such a block are counted.
+//! What happens on the way to a block and in it is found out once, when they come first: mostly nothing, or a call or a
+//! return. Afterwards only that happens, and the instructions are counted. They are looked at one by one only where
+//! something else came between, or where the visitor tells some of them apart.
 
 use super::{State, TraceClock, Unit, Visitor};
 use crate::pugmark::{
