@@ -69,9 +69,10 @@ fn an_edge_is_a_branch_and_where_it_went() {
     let folder = Scratch::new("edges");
     let raw = ["coverage", "-f", "edges", "--raw", "code:0x1000"];
     assert_eq!(folder.text(&[&raw[..], &["trace"]].concat()), "0x1002 0x1005 1\n0x1006 0x1000 1\n");
-    // FUP (1005), TIP (1000): an interrupt whose handler is the same code. Where it leads is no edge.
+    // FUP (1005), TIP (1000): an interrupt whose handler is the same code. Where it leads is no edge, but the branch to
+    // what it interrupts is one.
     fs::write(folder.0.join("interrupt"), [TRACE, b"\x3d\x05\x10\x2d\0\x10\x06", &[0; 8]].concat()).unwrap();
-    assert_eq!(folder.text(&[&raw[..], &["interrupt"]].concat()), "0x1002 0x1005 1\n0x1006 0x1000 1\n");
+    assert_eq!(folder.text(&[&raw[..], &["interrupt"]].concat()), "0x1002 0x1005 2\n0x1006 0x1000 1\n");
     // Not taken, taken.
     let not_taken = [&TRACE[..27], &[0x0a]].concat();
     fs::write(folder.0.join("other"), not_taken).unwrap();
