@@ -1,5 +1,6 @@
 //! The branches that perf and Pugmark find, each with how often it was taken.
 
+use super::MAX_INSTRUCTION;
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 
@@ -8,8 +9,6 @@ type Branches = BTreeMap<(u64, u64), u64>;
 
 /// The first words of flags by which perf lists what is no branch: where tracing starts and ends, and interrupts.
 const NO_BRANCHES: [&str; 3] = ["tr", "hw", "int"];
-/// An instruction has at most so many bytes.
-const MOST_BYTES: u64 = 15;
 
 /// Makes sure that `pugmark coverage` counts the branches that `perf script` lists. Each runs its program with these
 /// arguments and returns what it prints.
@@ -24,7 +23,7 @@ pub(super) fn check(
         ensure!(found == *times, "perf has {branch:x?} {times} times, pugmark coverage {found} times");
     }
     // For perf, a conditional branch that is not taken is none.
-    let is_taken = |(from, to): &(u64, u64)| !(1..=MOST_BYTES).contains(&to.wrapping_sub(*from));
+    let is_taken = |(from, to): &(u64, u64)| !(1..=MAX_INSTRUCTION).contains(&to.wrapping_sub(*from));
     let more = ours.keys().find(|branch| is_taken(branch) && !theirs.contains_key(branch));
     ensure!(more.is_none(), "perf does not have {more:x?}");
     ensure!(!theirs.is_empty(), "perf has no branch");

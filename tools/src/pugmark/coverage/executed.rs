@@ -64,7 +64,7 @@ impl Executed {
     fn add_blocks(&mut self, known: KnownBlocks<'_, NoNotes>, interrupted: &FxHashMap<(u32, u64), u64>) {
         let blocks: Vec<Vec<_>> = known.insns().map(Iterator::collect).collect();
         for ((before, to), count) in interrupted {
-            // INT n and the like are the interrupt themselves.
+            // INT n and the like cause the interrupt, and lead to nothing else.
             let last = blocks[*before as usize].last().filter(|(_, insn)| insn.class != Class::FarCall);
             if let Some(last) = last {
                 self.add_edge(last, *to, *count);
