@@ -7,13 +7,13 @@ use std::process::ExitCode;
 use crate::cargo::cargo;
 use crate::headline::headline;
 use crate::setup::SetupOptions;
-use crate::{deny, mutate, oldest_toolchain, test};
+use crate::{deny, mutants, oldest_toolchain, test};
 
-/// After this many minutes no further mutation is started, because a change of everything touches all of them.
-const MINUTES_OF_MUTATIONS: u64 = 5;
+/// After this many minutes no further mutant is tried: a commit may change many lines.
+const MINUTES_OF_MUTANTS: u64 = 5;
 
 /// Checks format, lints and documentation with warnings denied, the oldest toolchain, and the dependencies; runs all
-/// tests and the mutations that the last commit touches.
+/// tests and the mutants of the lines that the last commit changes.
 pub(crate) fn ci(options: SetupOptions) -> Result<()> {
     // The foreign kernel, the examples and the decoders to compare with are workspaces of their own.
     let manifests = [
@@ -35,28 +35,25 @@ pub(crate) fn ci(options: SetupOptions) -> Result<()> {
     deny::deny_if_there()?;
     let tally = test::test(&test::TestOptions { setup: options, name: String::new() })?;
     ensure!(!tally.misses_something(), "tests were skipped whose tools can be installed");
-    mutations()
+    mutants_of_the_last_commit()
 }
 
-/// Tries the mutations that the last commit touches. A whole branch may touch all of them; that is for `cargo xtask
-/// mutate --changed`.
-fn mutations() -> Result<()> {
-    headline("mutations that the last commit touches");
-    let base = match mutate::commit_before() {
+/// Tries the mutants of the lines that the last commit changes. A whole branch may change too many; they are for `cargo
+/// xtask mutants --changed`.
+fn mutants_of_the_last_commit() -> Result<()> {
+    headline("mutants of the lines that the last commit changes");
+    let base = match mutants::commit_before() {
         Ok(base) => base,
         Err(error) => {
-            println!("no mutation is tried: {error:#}");
+            println!("no mutant is tried: {error:#}");
             return Ok(());
         }
     };
-    let options = mutate::MutateOptions {
-        changed: Some(Some(base)),
-        within: Some(MINUTES_OF_MUTATIONS),
-        ..Default::default()
-    };
+    let options = mutants::MutantsOptions::of_changes_since(base, MINUTES_OF_MUTANTS);
     ensure!(
-        mutate::mutate(&options)? == ExitCode::SUCCESS,
-        "tests do not notice the mutations above: give them a test that fails"
+        mutants::mutants(&options)? == ExitCode::SUCCESS,
+        "tests do not notice the mutants above: give them a test that fails, or xtask/equivalent.toml the reason why \
+         none can"
     );
     Ok(())
 }

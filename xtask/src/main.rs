@@ -15,7 +15,6 @@ mod iso;
 mod lines;
 mod linux;
 mod mutants;
-mod mutate;
 #[cfg(test)]
 mod names;
 mod oldest_toolchain;
@@ -46,7 +45,7 @@ enum Command {
     Linux(linux::LinuxOptions),
     /// Run every test: host, model, QEMU, documentation
     Test(test::TestOptions),
-    /// What the CI runs: format, clippy, documentation, all tests, mutations of what has changed
+    /// What the CI runs: format, clippy, documentation, all tests, mutants of what has changed
     Ci(SetupOptions),
     /// Make a disk image for a USB stick or a CD: the kernel alone, for a machine that has the tracing hardware
     Iso(iso::IsoOptions),
@@ -62,9 +61,7 @@ enum Command {
     Deny(SetupOptions),
     /// Try to publish the crates without doing it, or make a Debian package of the programs
     Package(package::PackageOptions),
-    /// Break the code on purpose, one small mutation at a time, and see the tests notice
-    Mutate(mutate::MutateOptions),
-    /// Find small changes of a crate that no test notices, without a list: all of them are built in at once
+    /// Find small changes of a crate, or of the lines that differ from a commit, that no test notices
     Mutants(mutants::MutantsOptions),
 }
 
@@ -81,7 +78,6 @@ fn main() -> ExitCode {
         Command::Api(options) => api::api(&options).map(|()| ExitCode::SUCCESS),
         Command::Deny(options) => deny::deny(options).map(|()| ExitCode::SUCCESS),
         Command::Package(options) => package::package(&options).map(|()| ExitCode::SUCCESS),
-        Command::Mutate(options) => mutate::mutate(&options),
         Command::Mutants(options) => mutants::mutants(&options),
     };
     result.unwrap_or_else(|error| {

@@ -1,10 +1,10 @@
-//! `cargo xtask mutants CRATE`: finds the small changes ("mutants") of a crate that no test notices.
+//! `cargo xtask mutants`: finds the small changes ("mutants") of the code that no test notices, in a crate or in the
+//! lines that differ from a commit.
 //!
-//! `cargo xtask mutate` tries a list that people wrote, and builds for each entry. This command finds the changes
-//! itself, tens of thousands of them, and builds once: code at each place that can be changed asks at run time which
-//! of its mutants is chosen ([`rewrite`]). The environment of a test's process chooses one; `support.rs`, a crate that
-//! is added to a copy of the workspace, reads it. Mutants that do not compile are left out, which the positions of the
-//! compiler's errors show ([`mod@build`]).
+//! All mutants are built in at once: code at each place that can be changed asks at run time which of its mutants is
+//! chosen ([`rewrite`]). The environment of a test's process chooses one; `support.rs`, a crate that is added to a copy
+//! of the workspace, reads it. Mutants that do not compile are left out, which the positions of the compiler's errors
+//! show ([`mod@build`]).
 //!
 //! First each test runs alone without a mutant, and the places that it reaches are recorded. A mutant is tried with
 //! the tests that reach it, the quickest first, until one fails ([`run`]). A mutant that no test reaches has survived
@@ -13,18 +13,18 @@
 //! Tests that boot machines and documentation tests are not used. Mutants that no test can notice are listed, with the
 //! reason, in `xtask/equivalent.toml`.
 
-pub(crate) mod bodies;
-pub(crate) mod build;
+mod build;
 mod changes;
+mod diff;
 mod equivalent;
 mod modules;
 mod mutant;
-pub(crate) mod packages;
-pub(crate) mod process;
+mod packages;
+mod process;
 mod recorded;
 mod rewrite;
-pub(crate) mod run;
-pub(crate) mod sites;
+mod run;
+mod sites;
 #[cfg(test)]
 mod tests;
 
@@ -34,18 +34,28 @@ use pugmark_qemu_tests::images::{target_folder, workspace};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use crate::test::binaries::TestBinary;
 use build::{SourceFile, build};
+use diff::ChangedLines;
 use mutant::Mutant;
+use packages::{MutatedPackages, Workspace};
 use run::{MutantFate, Tests};
+
+pub(crate) use diff::commit_before;
 
 #[derive(Args)]
 pub(crate) struct MutantsOptions {
     /// The crate to change, such as `decoder-core`
-    name: String,
+    #[arg(required_unless_present = "changed")]
+    name: Option<String>,
+    /// Change the lines that differ from this commit, without one from where the branch left origin/main, instead of a
+    /// crate; ends with status 1 if a mutant of them survives
+    #[arg(long, value_name = "COMMIT", num_args = 0..=1, require_equals = true, conflicts_with = "name")]
+    changed: Option<Option<String>>,
     /// Only files whose path contains this
     #[arg(long, default_value = "", value_name = "PART")]
     file: String,
@@ -81,12 +91,34 @@ pub(crate) struct MutantsOptions {
     survivors: Option<PathBuf>,
 }
 
-/// Finds, builds, and tries the mutants of a crate, and prints those that survived.
+impl MutantsOptions {
+    /// Options for the lines that differ from a commit: the tests of their own crates, for so many minutes.
+    pub(crate) fn of_changes_since(base: String, minutes: u64) -> Self {
+        Self {
+            name: None,
+            changed: Some(Some(base)),
+            file: String::new(),
+            function: String::new(),
+            sample: None,
+            seed: 1,
+            list: false,
+            jobs: 2,
+            own_tests: true,
+            longest: 60,
+            enough: 10,
+            within: Some(minutes),
+            survivors: None,
+        }
+    }
+}
+
+/// Finds, builds, and tries mutants, and prints those that survived. Fails if one of changed lines did.
 pub(crate) fn mutants(options: &MutantsOptions) -> Result<ExitCode> {
-    let subject = packages::mutated_package(&options.name, options.own_tests)?;
-    let sources = sources(&subject)?;
+    let Some((subject, sources)) = subject(options)? else {
+        println!("no changed line has a mutant");
+        return Ok(ExitCode::SUCCESS);
+    };
     let all: Vec<Mutant> = sources.iter().flat_map(mutants_of).collect();
-    let listed = equivalent::read()?;
     let is_chosen = |mutant: &Mutant| {
         mutant.file.to_string_lossy().contains(&options.file) && mutant.function.contains(&options.function)
     };
@@ -105,17 +137,8 @@ pub(crate) fn mutants(options: &MutantsOptions) -> Result<ExitCode> {
         begin.elapsed().as_secs_f64(),
         dropped.len()
     );
-    let scratch = folder.join("scratch");
-    if scratch.exists() {
-        std::fs::remove_dir_all(&scratch)?;
-    }
-    let known = folder.join(format!("{}.recorded", subject.name));
-    let longest = Duration::from_secs(options.longest);
-    let mut tests = Tests::record(&scratch, &known, binaries, places, options.jobs, longest)?;
-    tests.left_out.iter().for_each(|line| println!("left out without a mutant: {line}"));
-    tests.end = options.within.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
-    tests.enough = Duration::from_secs(options.enough);
     let compiled = all.iter().filter(|mutant| !dropped.contains(&(mutant.place, mutant.number)));
+    let listed = equivalent::read()?;
     let (equivalent, mut chosen): (Vec<_>, Vec<_>) = compiled
         .filter(|mutant| is_chosen(mutant))
         .partition(|mutant| listed.iter().any(|equivalent| equivalent.describes(mutant)));
@@ -124,16 +147,97 @@ pub(crate) fn mutants(options: &MutantsOptions) -> Result<ExitCode> {
         chosen.truncate(sample);
     }
     ensure!(
-        !chosen.is_empty(),
+        options.changed.is_some() || !chosen.is_empty(),
         "no mutant that compiles is in a file whose path contains {:?} and a function whose name contains {:?}",
         options.file,
         options.function
     );
-    // Written as they are found, so that work on the first can begin early.
+    let tests = record(options, &folder, &subject.name, binaries, places)?;
+    let fates = try_all(options, &tests, &chosen)?;
+    println!("{}", summary(&subject.name, &chosen, &fates, equivalent.len()));
+    let unnoticed = chosen.iter().zip(&fates).filter(|(mutant, fate)| is_unnoticed(&subject, mutant, fate));
+    let fails = options.changed.is_some() && unnoticed.count() != 0;
+    Ok(if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Returns the packages to change with their files; `None` if no changed line can be changed further.
+fn subject(options: &MutantsOptions) -> Result<Option<(MutatedPackages, Vec<SourceFile>)>> {
+    let workspace = Workspace::read()?;
+    let Some(base) = &options.changed else {
+        let subject = workspace.named(options.name.as_deref().unwrap_or_default(), options.own_tests)?;
+        let sources = sources(&subject, |_| true)?;
+        return Ok(Some((subject, numbered(sources))));
+    };
+    let base = base.clone().map_or_else(diff::default_base, Ok)?;
+    let lines = ChangedLines::since(&base)?;
+    let (mut names, mut all) = (vec![], vec![]);
+    for package in workspace.each(options.own_tests) {
+        let package = package?;
+        let mut sources = sources(&package, |file| lines.are_in(file))?;
+        sources.iter_mut().for_each(|source| lines.retain_in(source));
+        sources.retain(|source| !source.sites.is_empty());
+        if !sources.is_empty() {
+            names.push(package.name);
+            all.extend(sources);
+        }
+    }
+    if names.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some((workspace.all_of(&names, options.own_tests)?, numbered(all))))
+}
+
+/// Returns the files of these packages that `is_wanted` says, with the places that can be changed.
+fn sources(subject: &MutatedPackages, is_wanted: impl Fn(&Path) -> bool) -> Result<Vec<SourceFile>> {
+    let mut sources = vec![];
+    for root in &subject.roots {
+        for (path, text) in modules::files(&workspace(), root)? {
+            if is_wanted(&path) {
+                let sites = sites::find(&text).with_context(|| format!("cannot read {}", path.display()))?;
+                sources.push(SourceFile { path, text, sites, first: 0 });
+            }
+        }
+    }
+    Ok(sources)
+}
+
+/// Numbers the places of all files.
+fn numbered(mut sources: Vec<SourceFile>) -> Vec<SourceFile> {
+    let mut first = 0;
+    for source in &mut sources {
+        source.first = first;
+        first += source.sites.len();
+    }
+    sources
+}
+
+/// Records what each test reaches, and sets the limits for the tests with mutants.
+fn record(
+    options: &MutantsOptions,
+    folder: &Path,
+    name: &str,
+    binaries: Vec<TestBinary>,
+    places: usize,
+) -> Result<Tests> {
+    let scratch = folder.join("scratch");
+    if scratch.exists() {
+        std::fs::remove_dir_all(&scratch)?;
+    }
+    let known = folder.join(format!("{name}.recorded"));
+    let longest = Duration::from_secs(options.longest);
+    let mut tests = Tests::record(&scratch, &known, binaries, places, options.jobs, longest)?;
+    tests.left_out.iter().for_each(|line| println!("left out without a mutant: {line}"));
+    tests.end = options.within.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
+    tests.enough = Duration::from_secs(options.enough);
+    Ok(tests)
+}
+
+/// Tries mutants, and reports the survivors as they are found, so that work on the first can begin early.
+fn try_all(options: &MutantsOptions, tests: &Tests, chosen: &[&Mutant]) -> Result<Vec<MutantFate>> {
     let (mut survivors, mut written) = (options.survivors.as_ref().map(File::create).transpose()?, Ok(()));
     let (mut done, begin) = (0, Instant::now());
     let which = |mutant: &&Mutant| (mutant.place, mutant.number, mutant.function.clone());
-    let fates = tests.try_all(&chosen, which, |mutant, fate| {
+    let fates = tests.try_all(chosen, which, |mutant, fate| {
         done += 1;
         if let Some(line) = survivor(mutant, fate) {
             println!("{line}");
@@ -145,22 +249,19 @@ pub(crate) fn mutants(options: &MutantsOptions) -> Result<ExitCode> {
     })?;
     written.context("cannot write the file of `--survivors`")?;
     println!("in {:.0} s", begin.elapsed().as_secs_f64());
-    println!("{}", summary(&subject.name, &chosen, &fates, equivalent.len()));
-    Ok(ExitCode::SUCCESS)
+    Ok(fates)
 }
 
-/// The files of a crate, with the places that can be changed.
-fn sources(subject: &packages::MutatedPackages) -> Result<Vec<SourceFile>> {
-    let (mut sources, mut first) = (vec![], 0);
-    for root in &subject.roots {
-        for (path, text) in modules::files(&workspace(), root)? {
-            let sites = sites::find(&text).with_context(|| format!("cannot read {}", path.display()))?;
-            let places = sites.len();
-            sources.push(SourceFile { path, text, sites, first });
-            first += places;
+/// Whether tests that are used here should have noticed a mutant. Those that boot machines are not used, so code that
+/// only they reach may well be tested; and a constant may call what nothing reaches at run time.
+fn is_unnoticed(subject: &MutatedPackages, mutant: &Mutant, fate: &MutantFate) -> bool {
+    match fate {
+        MutantFate::Killed | MutantFate::TimedOut | MutantFate::NoTimeLeft => false,
+        MutantFate::Survived { .. } => true,
+        MutantFate::NotReached => {
+            !mutant.constant && !subject.only_library.iter().any(|folder| mutant.file.starts_with(folder))
         }
     }
-    Ok(sources)
 }
 
 fn mutants_of(source: &SourceFile) -> Vec<Mutant> {

@@ -1,31 +1,16 @@
-//! A copy of the tree, in which `mutate` and `mutants` try what they break.
+//! A copy of the tree, in which `cargo xtask mutants` builds the tests with the mutants.
 
 use anyhow::{Context, Result, ensure};
 use pugmark_qemu_tests::images::{target_folder, workspace};
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::{Duration, Instant, SystemTime};
+use std::process::Command;
+use std::time::SystemTime;
 
 /// The parts of the target folder that a copy starts with. The parts for incremental compilation are useless in
 /// another folder.
-const SEED: [&str; 12] = [
-    ".rustc_info.json",
-    "debug/deps",
-    "debug/build",
-    "debug/.fingerprint",
-    "release/deps",
-    "release/build",
-    "release/.fingerprint",
-    "monitor/deps",
-    "monitor/build",
-    "monitor/.fingerprint",
-    "foreign-kernel",
-    "example-kernels",
-];
+const SEED: [&str; 4] = [".rustc_info.json", "debug/deps", "debug/build", "debug/.fingerprint"];
 
 /// If a file contains this text, what was built of it depends on its folder, but cargo does not notice that the folder
 /// has changed.
@@ -35,30 +20,11 @@ const NAMES_ITS_FOLDER: &str = "CARGO_MANIFEST_DIR";
 pub(crate) struct WorkspaceCopy {
     tree: PathBuf,
     target: PathBuf,
-    log: PathBuf,
-}
-
-/// How a run of tests ended.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum TestRun {
-    Green {
-        tests: u64,
-        took: Duration,
-    },
-    /// A test failed; its name.
-    Red(String),
-    TimedOut,
-    /// Cargo's first error.
-    DoesNotCompile(String),
 }
 
 impl WorkspaceCopy {
-    /// Updates the copy in `folder`, or makes it if it does not exist.
-    pub(crate) fn new(folder: &Path) -> Result<Self> {
-        Self::with_texts(folder, &BTreeMap::new())
-    }
-
-    /// The same, with these files added or in place of the tree's files.
+    /// Updates the copy in `folder`, or makes it if it does not exist, with these files added or in place of the
+    /// tree's.
     pub(crate) fn with_texts(folder: &Path, texts: &BTreeMap<PathBuf, String>) -> Result<Self> {
         let (tree, target) = (folder.join("tree"), folder.join("target"));
         let seeded = folder.join("seeded");
@@ -75,7 +41,7 @@ impl WorkspaceCopy {
             std::os::unix::fs::symlink(shared.canonicalize()?, folder.join("shared"))?;
         }
         File::create(seeded)?;
-        Ok(Self { tree, target, log: folder.join("log") })
+        Ok(Self { tree, target })
     }
 
     /// The folder of the copy's files.
@@ -89,59 +55,6 @@ impl WorkspaceCopy {
         command.current_dir(&self.tree).env("CARGO_TARGET_DIR", &self.target);
         command
     }
-
-    /// Runs `work` while a file of the copy is as `change` makes it.
-    pub(crate) fn with<T>(
-        &self,
-        changed: &Path,
-        change: impl FnOnce(&str) -> Result<String>,
-        work: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        let file = self.tree.join(changed);
-        let text =
-            std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", changed.display()))?;
-        std::fs::write(&file, change(&text)?)?;
-        let result = work();
-        std::fs::write(&file, text)?;
-        result
-    }
-
-    /// Builds and runs `cargo test` with these arguments. The deadline is for the tests alone, not for the build.
-    pub(crate) fn test(&self, arguments: &str, deadline: Duration) -> Result<TestRun> {
-        let arguments: Vec<&str> = arguments.split_whitespace().collect();
-        let (for_cargo, _) =
-            arguments.split_at(arguments.iter().position(|word| *word == "--").unwrap_or(arguments.len()));
-        if !self.cargo(for_cargo)?.arg("--no-run").status()?.success() {
-            return Ok(TestRun::DoesNotCompile(error(&self.output()?).to_owned()));
-        }
-        let begin = Instant::now();
-        let child = self.cargo(&arguments)?.spawn().context("cannot start cargo")?;
-        let Some(passed) = ends_within(child, deadline)? else { return Ok(TestRun::TimedOut) };
-        let output = self.output()?;
-        Ok(if passed {
-            TestRun::Green { tests: tests(&output), took: begin.elapsed() }
-        } else {
-            TestRun::Red(failure(&output).unwrap_or("no test's name").to_owned())
-        })
-    }
-
-    /// The output of cargo and of the tests.
-    fn output(&self) -> Result<String> {
-        Ok(String::from_utf8_lossy(&std::fs::read(&self.log)?).into_owned())
-    }
-
-    fn cargo(&self, arguments: &[&str]) -> Result<Command> {
-        let log = File::create(&self.log)?;
-        let mut command = self.command();
-        command
-            .args(["test", "--quiet", "--locked"])
-            .args(arguments)
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
-        Ok(command)
-    }
 }
 
 /// Locks the copies until the file is dropped.
@@ -153,44 +66,6 @@ pub(crate) fn lock(folder: &Path) -> Result<File> {
         file.lock()?;
     }
     Ok(file)
-}
-
-/// Returns whether the child, which leads a process group, succeeds; `None` if the group was killed because it took
-/// too long.
-fn ends_within(mut child: Child, deadline: Duration) -> Result<Option<bool>> {
-    let (group, (sender, receiver)) = (format!("-{}", child.id()), channel());
-    // The message cannot be sent only if there was an error already.
-    let waiter = std::thread::spawn(move || drop(sender.send(child.wait())));
-    let status = match receiver.recv_timeout(deadline) {
-        Ok(status) => Some(status?.success()),
-        Err(RecvTimeoutError::Disconnected) => anyhow::bail!("nobody waits for the tests"),
-        Err(RecvTimeoutError::Timeout) => {
-            // Kill the whole group: otherwise the test binary that cargo started would go on.
-            let killed = Command::new("kill").args(["-KILL", "--", &group]).status();
-            ensure!(killed.context("cannot start kill")?.success(), "cannot end the process group {group}");
-            None
-        }
-    };
-    waiter.join().map_err(|_| anyhow::anyhow!("nobody waits for the tests"))?;
-    Ok(status)
-}
-
-/// The first error of a build.
-fn error(output: &str) -> &str {
-    output.lines().find(|line| line.starts_with("error")).unwrap_or("no error's text")
-}
-
-/// How many tests ran, by the lines `running 3 tests` of their binaries.
-pub(crate) fn tests(output: &str) -> u64 {
-    let number = |line: &str| line.strip_prefix("running ")?.split(' ').next()?.parse::<u64>().ok();
-    output.lines().filter_map(number).sum()
-}
-
-/// The first failed test that a binary names.
-fn failure(output: &str) -> Option<&str> {
-    // There are two such lists; the first one contains the tests' output.
-    let (_, names) = output.rsplit_once("\nfailures:\n")?;
-    names.lines().next().map(str::trim)
 }
 
 /// Copies what was built already, with its time stamps.
@@ -263,33 +138,4 @@ fn tracked_files() -> Result<HashSet<PathBuf>> {
         .map(PathBuf::from)
         .filter(|file| workspace().join(file).exists())
         .collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shell(script: &str) -> Child {
-        Command::new("sh").args(["-c", script]).process_group(0).spawn().unwrap()
-    }
-
-    #[test]
-    fn tests_that_do_not_end_are_ended_and_not_taken_for_red_ones() {
-        let long = Duration::from_secs(600);
-        assert_eq!(ends_within(shell("exit 0"), long).unwrap(), Some(true));
-        assert_eq!(ends_within(shell("exit 101"), long).unwrap(), Some(false));
-        let begin = Instant::now();
-        assert_eq!(ends_within(shell("sleep 600 & wait"), Duration::from_millis(1)).unwrap(), None);
-        assert!(begin.elapsed() < long);
-    }
-
-    #[test]
-    fn what_the_binaries_say_is_read() {
-        let green = "\nrunning 3 tests\n...\ntest result: ok.\n\n\nrunning 1 test\n.\n";
-        assert_eq!((tests(green), failure(green)), (4, None));
-        let red = "\nrunning 2 tests\n.F\nfailures:\n\n---- a::notices stdout ----\nrunning late\n\n\n\
-                   failures:\n    a::notices\n    b\n\ntest result: FAILED. 1 passed\n";
-        assert_eq!((tests(red), failure(red)), (2, Some("a::notices")));
-        assert_eq!(tests("running 0 tests\n"), 0);
-    }
 }

@@ -1,17 +1,17 @@
-//! Finds the crate to change, and the tests that may notice a change.
+//! Finds the packages to change, and the tests that may notice a change.
 
 use anyhow::{Context, Result, bail, ensure};
 use pugmark_qemu_tests::images::workspace;
 use serde::Deserialize;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::cargo::command;
 
 /// Packages without tests that can be built here: the support crate needs std.
-pub(crate) const WITHOUT_TESTS: [&str; 2] = ["pugmark-boot", "pugmark-xtask"];
+const WITHOUT_TESTS: [&str; 2] = ["pugmark-boot", "pugmark-xtask"];
 /// Packages of which only the library's tests are used: the others boot machines.
-pub(crate) const LIBRARY_ONLY: [&str; 2] = ["pugmark-qemu-tests", "pugmark-monitor"];
+const LIBRARY_ONLY: [&str; 2] = ["pugmark-qemu-tests", "pugmark-monitor"];
 
 #[derive(Deserialize)]
 struct Metadata {
@@ -66,59 +66,98 @@ impl MutatedPackages {
     }
 }
 
-/// Finds the crate with this name, or with this name after `pugmark-`.
-pub(super) fn mutated_package(name: &str, own_tests: bool) -> Result<MutatedPackages> {
-    let output = command(&["metadata", "--no-deps", "--format-version=1", "--locked"]).output()?;
-    ensure!(output.status.success(), "`cargo metadata` failed: {}", String::from_utf8_lossy(&output.stderr));
-    let packages = serde_json::from_slice::<Metadata>(&output.stdout)?.packages;
-    let names = [name.to_owned(), format!("pugmark-{name}")];
-    let Some(package) = packages.iter().find(|package| names.contains(&package.name)) else {
-        let all: Vec<_> = packages.iter().map(|package| package.name.as_str()).collect();
-        bail!("no package is named {name:?}: there are {}", all.join(", "));
-    };
-    let root = workspace();
-    let relative = |path: &PathBuf| {
-        path.strip_prefix(&root)
-            .map(PathBuf::from)
-            .with_context(|| format!("{} is outside of the workspace", path.display()))
-    };
-    let only_library = |package: &Package| LIBRARY_ONLY.contains(&package.name.as_str());
-    let of_kind = |package: &Package, kind: &str| -> Vec<PathBuf> {
-        let targets = package.targets.iter().filter(|target| target.kind.iter().any(|one| one == kind));
-        targets.map(|target| target.src_path.clone()).collect()
-    };
-    let mut roots = of_kind(package, "lib");
-    // So is a library called that other languages can be linked with too.
-    roots.extend(of_kind(package, "rlib"));
-    if !only_library(package) {
-        roots.extend(of_kind(package, "bin"));
+/// The packages of the workspace.
+pub(super) struct Workspace(Vec<Package>);
+
+impl Workspace {
+    /// Asks cargo.
+    pub(super) fn read() -> Result<Self> {
+        let output = command(&["metadata", "--no-deps", "--format-version=1", "--locked"]).output()?;
+        ensure!(
+            output.status.success(),
+            "`cargo metadata` failed: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(Self(serde_json::from_slice::<Metadata>(&output.stdout)?.packages))
     }
-    let tested: Vec<_> = packages
-        .iter()
-        .filter(|other| {
-            other.name == package.name || (!own_tests && uses(&packages, other, &package.name, true))
+
+    /// Chooses the package with this name, or with this name after `pugmark-`.
+    pub(super) fn named(&self, name: &str, own_tests: bool) -> Result<MutatedPackages> {
+        let names = [name.to_owned(), format!("pugmark-{name}")];
+        let Some(package) = self.0.iter().find(|package| names.contains(&package.name)) else {
+            let all: Vec<_> = self.0.iter().map(|package| package.name.as_str()).collect();
+            bail!("no package is named {name:?}: there are {}", all.join(", "));
+        };
+        self.choose(&[package], own_tests)
+    }
+
+    /// Chooses each package whose tests can be built, alone.
+    pub(super) fn each(&self, own_tests: bool) -> impl Iterator<Item = Result<MutatedPackages>> {
+        self.with_tests().map(move |package| self.choose(&[package], own_tests))
+    }
+
+    /// Chooses several packages together.
+    pub(super) fn all_of(&self, names: &[String], own_tests: bool) -> Result<MutatedPackages> {
+        let packages: Vec<_> = self.0.iter().filter(|package| names.contains(&package.name)).collect();
+        self.choose(&packages, own_tests)
+    }
+
+    fn with_tests(&self) -> impl Iterator<Item = &Package> {
+        self.0.iter().filter(|package| !WITHOUT_TESTS.contains(&package.name.as_str()))
+    }
+
+    fn choose(&self, packages: &[&Package], own_tests: bool) -> Result<MutatedPackages> {
+        let is_chosen = |other: &Package| packages.iter().any(|package| package.name == other.name);
+        let uses_one =
+            |other: &Package| packages.iter().any(|package| uses(&self.0, other, &package.name, true));
+        let tested: Vec<_> =
+            self.with_tests().filter(|other| is_chosen(other) || (!own_tests && uses_one(other))).collect();
+        let with_tests = tested.iter().filter(|package| !package.is_only_library());
+        let targets = with_tests.flat_map(|package| &package.targets);
+        let only_library = tested.iter().filter(|package| package.is_only_library());
+        let roots = packages.iter().flat_map(|package| package.roots());
+        let names: Vec<_> = packages.iter().map(|package| package.name.as_str()).collect();
+        Ok(MutatedPackages {
+            name: names.join("+"),
+            manifests: packages.iter().map(|one| relative(&one.manifest_path)).collect::<Result<_>>()?,
+            roots: roots.map(|root| relative(root)).collect::<Result<_>>()?,
+            tested: tested.iter().map(|package| package.name.clone()).collect(),
+            tests: targets
+                .filter(|target| target.kind.iter().any(|kind| kind == "test"))
+                .map(|target| target.name.clone())
+                .collect(),
+            only_library: only_library.filter_map(|package| package.folder()).collect(),
         })
-        .filter(|other| !WITHOUT_TESTS.contains(&other.name.as_str()))
-        .collect();
-    let with_tests = tested.iter().filter(|package| !only_library(package));
-    let targets = with_tests.flat_map(|package| &package.targets);
-    let folder =
-        |package: &Package| Some(relative(&package.manifest_path).ok()?.parent()?.display().to_string());
-    Ok(MutatedPackages {
-        name: package.name.clone(),
-        manifests: vec![relative(&package.manifest_path)?],
-        roots: roots.iter().map(relative).collect::<Result<_>>()?,
-        tested: tested.iter().map(|package| package.name.clone()).collect(),
-        tests: targets
-            .filter(|target| target.kind.iter().any(|kind| kind == "test"))
-            .map(|target| target.name.clone())
-            .collect(),
-        only_library: tested
-            .iter()
-            .filter(|package| only_library(package))
-            .filter_map(|one| folder(one))
-            .collect(),
-    })
+    }
+}
+
+impl Package {
+    /// Whether only the library's tests are used.
+    fn is_only_library(&self) -> bool {
+        LIBRARY_ONLY.contains(&self.name.as_str())
+    }
+
+    /// The roots of its libraries and programs.
+    fn roots(&self) -> impl Iterator<Item = &PathBuf> {
+        // `rlib` is what a library is called that other languages can be linked with too.
+        let kinds: &[&str] = if self.is_only_library() { &["lib", "rlib"] } else { &["lib", "rlib", "bin"] };
+        let is_of = |target: &PackageTarget, kind: &str| target.kind.iter().any(|one| one == kind);
+        let roots =
+            kinds.iter().flat_map(move |kind| self.targets.iter().filter(move |one| is_of(one, kind)));
+        roots.map(|target| &target.src_path)
+    }
+
+    /// Its folder, relative to the workspace's root.
+    fn folder(&self) -> Option<String> {
+        Some(relative(&self.manifest_path).ok()?.parent()?.display().to_string())
+    }
+}
+
+/// The path relative to the workspace's root.
+fn relative(path: &Path) -> Result<PathBuf> {
+    path.strip_prefix(workspace())
+        .map(PathBuf::from)
+        .with_context(|| format!("{} is outside of the workspace", path.display()))
 }
 
 /// Whether a package depends on another one; `in_tests` includes the dependencies of its tests.
