@@ -207,7 +207,6 @@ pub(super) const ONE_BYTE_64_ENTRIES: Map = map(
         (0xce, 0xce, UNDEFINED),
         (0xd4, 0xd4, UNDEFINED),
         (0xd5, 0xd5, k(LegacyKind::Rex2)),
-        (0xd6, 0xd6, UNDEFINED),
         (0xea, 0xea, UNDEFINED),
     ],
 );

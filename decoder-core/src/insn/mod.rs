@@ -49,13 +49,11 @@ pub const MAX_LEN: usize = 15;
 /// [`InsnError`] if the bytes are not an instruction. Bytes after the instruction have no effect.
 #[inline]
 pub fn decode(bytes: &[u8], mode: ExecMode, ip: u64) -> Result<Insn, InsnError> {
-    if mode == ExecMode::Bits64
-        && let Some(window) = bytes.first_chunk()
-        && let Some(insn) = fast::decode(window, ip)
-    {
-        return Ok(insn);
+    let window = bytes.first_chunk().filter(|_| mode == ExecMode::Bits64);
+    match window.and_then(|window| fast::decode(window, ip)) {
+        Some(insn) => Ok(insn),
+        None => decode::decode(bytes, mode, ip),
     }
-    decode::decode(bytes, mode, ip)
 }
 
 /// An instruction.

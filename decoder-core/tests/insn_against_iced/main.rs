@@ -6,12 +6,13 @@
 
 mod classes;
 mod differences;
+mod newest;
 mod strings;
 
 use std::collections::BTreeMap;
 
 use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction};
-use pugmark_decoder_core::insn::{InsnError, decode};
+use pugmark_decoder_core::insn::{Class, Insn, InsnError, decode};
 use pugmark_decoder_core::mode::ExecMode;
 
 /// The modes, and how iced names them.
@@ -135,4 +136,17 @@ fn every_vector_opcode_is_in_iced_or_in_the_list_of_newer_ones() {
             }
         }
     }
+}
+
+#[test]
+fn knows_the_instructions_that_iced_does_not_have() {
+    let mut count = 0;
+    for (name, bytes) in newest::newest() {
+        let insn = decode(&bytes, ExecMode::Bits64, 0);
+        let Ok(Insn { len, class, target: None, .. }) = insn else { panic!("{name} {bytes:02x?}: {insn:?}") };
+        assert_eq!((usize::from(len), class), (bytes.len(), Class::Other), "{name} {bytes:02x?}");
+        assert!(iced(&bytes, 64, 0, OPTIONS).is_err(), "iced has {name} by now");
+        count += 1;
+    }
+    assert_eq!(count, 296);
 }
