@@ -5,7 +5,5 @@ pub use raw_cpuid::{CpuIdReader, CpuIdResult};
 /// Executes CPUID on this processor. The function is a [`CpuIdReader`].
 #[must_use]
 pub fn this_processor(leaf: u32, subleaf: u32) -> CpuIdResult {
-    let core::arch::x86_64::CpuidResult { eax, ebx, ecx, edx } =
-        core::arch::x86_64::__cpuid_count(leaf, subleaf);
-    CpuIdResult { eax, ebx, ecx, edx }
+    raw_cpuid::native_cpuid::cpuid_count(leaf, subleaf)
 }

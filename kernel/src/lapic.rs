@@ -166,7 +166,7 @@ impl XApic {
 
     /// Returns the address of the register at `offset`, which must be a multiple of 16 below 4096.
     pub(crate) fn register_at(&self, offset: usize) -> *mut u32 {
-        assert!(offset < 0x1000 && offset.is_multiple_of(16));
+        assert!(offset < 0x1000 && offset % 16 == 0);
         // SAFETY: the caller of `new` promised a page, which has 4 KiB.
         unsafe { self.base.as_ptr().add(offset) }.cast()
     }

@@ -62,7 +62,7 @@ fn samples_in_a_trace_are_the_instructions_after_each_overflow() {
             && record.registers.is_some()
             && record.xmm.is_some()
             // The kernel has not turned the last branch records on.
-            && record.branches.is_some_and(|branches| branches.as_bytes().len() == 4)
+            && record.branches.is_some_and(|branches| branches.iter().len() == 4)
     };
     let basic = |record: &PebsRecord<'_>| {
         record.memory.is_none() && record.registers.is_none() && record.branches.is_none()

@@ -12,7 +12,7 @@ use crate::{deny, mutants, oldest_toolchain, test};
 /// After this many minutes no further mutant is tried: a commit may change many lines.
 const MINUTES_OF_MUTANTS: u64 = 5;
 
-/// Checks format, lints and documentation with warnings denied, the oldest toolchain, and the dependencies; runs all
+/// Checks format, lints and documentation with warnings denied, the oldest toolchains, and the dependencies; runs all
 /// tests and the mutants of the lines that the last commit changes.
 pub(crate) fn ci(options: SetupOptions) -> Result<()> {
     // The foreign kernel, the examples and the decoders to compare with are workspaces of their own.
@@ -31,7 +31,7 @@ pub(crate) fn ci(options: SetupOptions) -> Result<()> {
     let arguments = [&["clippy", "--locked"], &of_examples[..], &["--", "-D", "warnings"]].concat();
     cargo(&arguments, &[])?;
     cargo(&["doc", "--locked", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
-    oldest_toolchain::check()?;
+    oldest_toolchain::check(options)?;
     deny::deny_if_there()?;
     let tally = test::test(&test::TestOptions { setup: options, name: String::new() })?;
     ensure!(!tally.misses_something(), "tests were skipped whose tools can be installed");

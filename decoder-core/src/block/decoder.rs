@@ -197,12 +197,10 @@ impl<'a> BlockDecoder<'a> {
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
     pub fn next(&mut self) -> Result<Option<BlockItem>, Error> {
         let next = self.step();
-        if let Err(error) = next
-            && error.kind != ErrorKind::EndOfSlice
-        {
-            return self.give_up(error);
+        match next {
+            Err(error) if error.kind != ErrorKind::EndOfSlice => self.give_up(error),
+            next => next,
         }
-        next
     }
 
     /// Prepares for executing an instruction, which is the first of a block if the block is empty.

@@ -10,11 +10,12 @@ impl BtsBlockDecoder<'_> {
     pub(super) fn bridge(&mut self, offset: u64, record: BranchRecord, at: u64) -> bool {
         let BranchRecord { from, to, .. } = record;
         // The record before led out of the traced level, and there is no record of the way back.
-        if let LevelExit::ReturnsTo(back) = self.level_exit
-            && self.code.reach(back, from).is_ok()
-        {
-            self.enter(offset, record, back);
-            return true;
+        match self.level_exit {
+            LevelExit::ReturnsTo(back) if self.code.reach(back, from).is_ok() => {
+                self.enter(offset, record, back);
+                return true;
+            }
+            _ => {}
         }
         // After a far return the level is not known. A branch without a record shows that it is the one that is not
         // traced.
@@ -27,14 +28,15 @@ impl BtsBlockDecoder<'_> {
         let (kind, goes_on) = if let Ok(first) = self.code.reach(at, to) {
             self.rest = Some(StraightRun { at, goal: to, with_goal: false, first: Some(first) });
             (EventKind::AsyncDisabled { at: to }, to)
-        } else if let EarlyEnd { ip, cause: EndCause::Branch(insn) } = self.code.end(at)
-            && insn.class.is_far()
-        {
-            let with_goal = !is_software_interrupt(insn.op);
-            self.rest = Some(StraightRun { at, goal: ip, with_goal, first: None });
-            (EventKind::Disabled, insn.next(ip))
         } else {
-            return false;
+            match self.code.end(at) {
+                EarlyEnd { ip, cause: EndCause::Branch(insn) } if insn.class.is_far() => {
+                    let with_goal = !is_software_interrupt(insn.op);
+                    self.rest = Some(StraightRun { at, goal: ip, with_goal, first: None });
+                    (EventKind::Disabled, insn.next(ip))
+                }
+                _ => return false,
+            }
         };
         let enabled = EventKind::Enabled { resumed: goes_on == to };
         self.after = [Some(self.event(kind, None, offset)), Some(self.event(enabled, Some(to), offset))];

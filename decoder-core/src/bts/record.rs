@@ -96,8 +96,8 @@ impl BranchRecord {
                 let narrow = |value| u32::try_from(value).map_err(|_| ErrorKind::TooWide { value });
                 let words = [narrow(self.from)?, narrow(self.to)?, flags.into()];
                 let out = out.first_chunk_mut::<12>().ok_or(short)?;
-                for (to, word) in out.as_chunks_mut().0.iter_mut().zip(words) {
-                    *to = word.to_le_bytes();
+                for (to, word) in out.chunks_exact_mut(4).zip(words) {
+                    to.copy_from_slice(&word.to_le_bytes());
                 }
             }
             Layout::Bits64 => emit64(out, [self.from, self.to, flags.into()]).ok_or(short)?,
@@ -116,24 +116,24 @@ fn truncated(layout: Layout, bytes: &[u8]) -> ErrorKind {
 
 fn words32(bytes: &[u8; 12]) -> [u32; 3] {
     let mut words = [0; 3];
-    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-        *word = u32::from_le_bytes(*bytes);
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(4)) {
+        *word = bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
     }
     words
 }
 
 fn words64(bytes: &[u8; 24]) -> [u64; 3] {
     let mut words = [0; 3];
-    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-        *word = u64::from_le_bytes(*bytes);
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     }
     words
 }
 
 fn emit64(out: &mut [u8], words: [u64; 3]) -> Option<()> {
     let out = out.first_chunk_mut::<24>()?;
-    for (to, word) in out.as_chunks_mut().0.iter_mut().zip(words) {
-        *to = word.to_le_bytes();
+    for (to, word) in out.chunks_exact_mut(8).zip(words) {
+        to.copy_from_slice(&word.to_le_bytes());
     }
     Some(())
 }

@@ -107,8 +107,7 @@ impl EventDecoder<'_> {
         loop {
             // What is frequent has a loop of its own: one loop for all packets was a tenth slower.
             while !into.is_full()
-                && let Some(&byte) = trace.get(place.at)
-                && place.frequent(&input, byte, into)
+                && trace.get(place.at).is_some_and(|&byte| place.frequent(&input, byte, into))
             {}
             let Some(&byte) = trace.get(place.at) else { break };
             if into.is_full() || place.other(&input, byte, into).is_none() {
@@ -146,9 +145,8 @@ impl EventDecoder<'_> {
         // The sums of CYCs, and what they were at the last branch.
         let (mut sums, mut at_branch) = (CycSums::default(), CycSums::default());
         let mut branch = place.has_branch();
-        while !into.is_full()
-            && let Some(&byte) = trace.get(place.at)
-        {
+        while !into.is_full() {
+            let Some(&byte) = trace.get(place.at) else { break };
             if !place.frequent(input, byte, into) {
                 match place.other(input, byte, into) {
                     Some(true) => {}
@@ -177,21 +175,21 @@ impl EventDecoder<'_> {
             }
             (branch, at_branch) = (true, sums);
             // A CYC of one byte or of two comes after most branches.
-            if plain
-                && let Some(&first) = trace.get(place.at)
-                && first & 0b11 == 0b11
-            {
-                if first & 0b100 == 0 {
+            match trace.get(place.at) {
+                Some(&first) if plain && first & 0b111 == 0b011 => {
                     cycs.add(&mut sums, u64::from(first >> 3));
                     place.skip(1);
-                } else if let Some(&[second, third]) =
-                    input.bytes.get(place.at + 1..).and_then(<[u8]>::first_chunk)
-                    && second & 1 == 0
-                    && !may_be_ovf_by_skd007(second, third)
-                {
-                    cycs.add(&mut sums, u64::from(first >> 3) | u64::from(second >> 1) << 5);
-                    place.skip(2);
                 }
+                Some(&first) if plain && first & 0b111 == 0b111 => {
+                    match input.bytes.get(place.at + 1..).and_then(<[u8]>::first_chunk) {
+                        Some(&[second, third]) if second & 1 == 0 && !may_be_ovf_by_skd007(second, third) => {
+                            cycs.add(&mut sums, u64::from(first >> 3) | u64::from(second >> 1) << 5);
+                            place.skip(2);
+                        }
+                        _ => {}
+                    }
+                }
+                _ => {}
             }
         }
         if branch {

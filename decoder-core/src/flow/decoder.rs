@@ -141,10 +141,9 @@ impl<'a> InsnDecoder<'a> {
             return Err(self.walker.fail(ErrorKind::OutOfSync));
         }
         let next = self.advance();
-        if let Err(error) = next
-            && error.kind != ErrorKind::EndOfSlice
-        {
-            self.walker.give_up(error);
+        match next {
+            Err(error) if error.kind != ErrorKind::EndOfSlice => self.walker.give_up(error),
+            _ => {}
         }
         next
     }

@@ -19,10 +19,11 @@ impl Walker<'_> {
     /// that place.
     pub(crate) fn jump_by_bdm64(&mut self) -> Result<(), Error> {
         self.look()?;
-        if let Some(&Event { kind: EventKind::Tsx { aborted: true, .. }, ip: Some(ip), .. }) =
-            self.event_if_next()
-            && !self.reaches(ip)
-        {
+        let aborted_at = match self.event_if_next() {
+            Some(Event { kind: EventKind::Tsx { aborted: true, .. }, ip, .. }) => *ip,
+            _ => None,
+        };
+        if let Some(ip) = aborted_at.filter(|ip| !self.reaches(*ip)) {
             self.at.ip = ip;
         }
         Ok(())

@@ -47,11 +47,11 @@ impl Walker<'_> {
     pub(super) fn leave(&mut self, insn: Insn) -> Result<(), Error> {
         let next = insn.next(self.at.ip);
         let way = Continuation::after(&insn, next);
-        let outcomes = self.ahead.tnt_event.filter(|_| !self.ahead.tnt.is_empty());
+        let uses_outcome =
+            !self.ahead.tnt.is_empty() && matches!(way, Continuation::Cond | Continuation::Return);
+        let outcomes = self.ahead.tnt_event.filter(|_| uses_outcome);
         self.go(way, insn.target.unwrap_or_default(), next)?;
-        if let Some(event) = outcomes
-            && matches!(way, Continuation::Cond | Continuation::Return)
-        {
+        if let Some(event) = outcomes {
             self.ahead.tnt_event = None;
             if self.has_tick(&event) {
                 self.tick(event, self.at.ip);

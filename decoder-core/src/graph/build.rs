@@ -86,8 +86,10 @@ impl Graph<'_> {
         let Draft { body, segments, returns, end } = draft.ok_or(NoBlock::Slow)?;
         self.used_segments = first + segments + usize::from(body.calls);
         let calls = returns.iter().take(body.calls.into());
-        for (to, segment) in calls.zip(self.segments.iter_mut().skip(first + segments)) {
-            *segment = segment_of(*to, 0);
+        for (number, to) in (first + segments..).zip(calls) {
+            if let Some(segment) = self.segments.get_mut(number) {
+                *segment = segment_of(*to, 0);
+            }
         }
         self.set_body(number, &body);
         self.change(number, |node| {
@@ -267,8 +269,8 @@ mod tests {
         let view = graph.view();
         let (node, body) = (view.node(number), view.body(number));
         let segments: Vec<_> =
-            view.straights(&body).iter().map(|&[a, b, c, d]| (whole([a, b]), whole([c, d]))).collect();
-        let returns = view.returns(&body).iter().map(|&[a, b, ..]| whole([a, b])).collect::<Vec<_>>();
+            view.straights(&body).map(|[a, b, c, d]| (whole([a, b]), whole([c, d]))).collect();
+        let returns = view.returns(&body).collect::<Vec<_>>();
         let insns: u32 = segments.iter().map(|(_, lengths)| 16 - lengths.leading_zeros() / 4).sum();
         assert_eq!((body.ip, body.insns, body.section), (BASE, insns, 0));
         assert_eq!((node.has_calls(), node.has_several_calls()), (!returns.is_empty(), returns.len() > 1));

@@ -1,9 +1,6 @@
 //! The calls that have not returned, with the blocks that they return to.
 
-use super::{
-    node::{Node, whole},
-    store::View,
-};
+use super::{node::Node, store::View};
 use crate::ret_stack::ReturnStack;
 
 const DEPTH: usize = ReturnStack::DEPTH;
@@ -62,9 +59,8 @@ impl GraphCalls {
 
     #[inline(never)]
     fn push_each(&mut self, mut top: Top, view: &View<'_>, caller: u32, node: Node<'_>, all: bool) -> Top {
-        let mut left = view.returns(&view.body(caller)).iter();
-        while let Some(&[low, high, ..]) = left.next() {
-            let address = whole([low, high]);
+        let mut left = view.returns(&view.body(caller));
+        while let Some(address) = left.next() {
             match (left.len(), all, node.site()) {
                 (1.., ..) => self.push_address(&mut top, 0, address),
                 (0, false, _) => {}
@@ -105,7 +101,7 @@ impl GraphCalls {
         let differ = |number: usize, site: u32| {
             let there = self.blocks[top.at.wrapping_sub(below + number + 1) % DEPTH] as u32;
             // Without a branch, which would often be mispredicted: all bits, or none for a 0.
-            (there ^ site) & ((site | site.wrapping_neg()).cast_signed() >> 31).cast_unsigned()
+            (there ^ site) & ((site | site.wrapping_neg()) as i32 >> 31) as u32
         };
         differ(0, sites[0]) | differ(1, sites[1])
     }
@@ -175,7 +171,7 @@ mod tests {
             segment += 1;
             for to in returns {
                 let [low, high] = halves(*to);
-                graph.segments[segment as usize] = [low, high, 0, 0];
+                *graph.segments.get_mut(segment as usize).expect("there is room") = [low, high, 0, 0];
                 segment += 1;
             }
             graph.set_body(number, &body);

@@ -52,6 +52,7 @@ pub mod edges;
 mod fill;
 mod node;
 mod repeat;
+mod rows;
 mod sink;
 mod store;
 mod visit;

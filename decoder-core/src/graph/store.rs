@@ -5,6 +5,7 @@ use super::{
     context::{CodeContext, CodeContexts},
     node::{BLOCK_WORDS, BlockEnd, Body, NO_PAIR, Node, NodeMut, Words, halves, pair_word, whole},
     repeat::{REPEAT_WORDS_PER_BLOCK, Repeats},
+    rows::Rows,
 };
 use crate::image::Image;
 
@@ -23,7 +24,10 @@ const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Straight code, as its address and the lengths of its instructions; or a return address. The low half of each is
 /// first.
-pub(super) type Segment = [u32; 4];
+pub(super) type Segment = [u32; SEGMENT_WORDS];
+
+const SEGMENT_WORDS: usize = 4;
+const TARGET_WORDS: usize = 4;
 
 /// Decoded code as a graph: each block knows the blocks that follow it.
 ///
@@ -46,13 +50,13 @@ pub struct Graph<'m> {
     /// soon as it has read the number.
     pub(super) nodes: &'m mut [u32],
     pub(super) bodies: &'m mut [u32],
-    pub(super) segments: &'m mut [Segment],
+    pub(super) segments: Rows<'m, SEGMENT_WORDS>,
     /// Blocks by the hashes of their addresses. 0 is free.
     index: &'m mut [u32],
     shift: u32,
     /// The blocks at targets of indirect branches that were looked up last, by the hashes of their addresses: the low
     /// and the high half of the address, the block, and the context. Without a block a place is free.
-    targets: &'m mut [[u32; 4]],
+    targets: Rows<'m, TARGET_WORDS>,
     target_shift: u32,
     pub(super) repeats: Repeats<'m>,
     /// The number of the next block; block 0 stands for none.
@@ -93,8 +97,8 @@ impl<'m> Graph<'m> {
         let indexed = if fits < 2 { 0 } else { 2 * fits.next_power_of_two() };
         let (index, memory) = memory.split_at_mut(indexed.min(memory.len()));
         let targets = if fits < TARGETS_FOR { 0 } else { (fits / TARGETS_FOR).next_power_of_two().max(2) };
-        let (targets, memory) = memory.split_at_mut(4 * targets);
-        let targets = targets.as_chunks_mut().0;
+        let (targets, memory) = memory.split_at_mut(TARGET_WORDS * targets);
+        let targets = Rows::new(targets);
         let (repeats, memory) = Repeats::new(memory, fits);
         // The numbers of blocks are below NO_PAIR. Half of the index is free.
         let room =
@@ -104,7 +108,7 @@ impl<'m> Graph<'m> {
         let mut graph = Self {
             nodes,
             bodies,
-            segments: segments.as_chunks_mut().0,
+            segments: Rows::new(segments),
             shift: 64 - index.len().checked_ilog2().unwrap_or(1),
             index,
             target_shift: 64 - targets.len().checked_ilog2().unwrap_or(1),
@@ -130,7 +134,7 @@ impl<'m> Graph<'m> {
 
     fn clear(&mut self) {
         self.index.fill(0);
-        self.targets.fill([0; 4]);
+        self.targets.clear();
         self.repeats.clear();
         (self.used, self.used_segments) = (BLOCK_WORDS, 0);
         // Block 0 stands for none, and leads nowhere.
@@ -244,7 +248,7 @@ impl<'m> Graph<'m> {
     #[inline(always)]
     pub(super) const fn view(&self) -> View<'_> {
         let Self { nodes, bodies, segments, .. } = self;
-        View { nodes, bodies, segments }
+        View { nodes, bodies, segments: segments.words() }
     }
 }
 
@@ -273,7 +277,7 @@ fn no_words() -> &'static Words {
 pub(super) struct View<'g> {
     nodes: &'g [u32],
     bodies: &'g [u32],
-    segments: &'g [Segment],
+    segments: &'g [u32],
 }
 
 impl<'g> View<'g> {
@@ -305,15 +309,21 @@ impl<'g> View<'g> {
 
     /// The straight code of a block.
     #[inline(always)]
-    pub(super) fn straights(&self, body: &Body) -> &'g [Segment] {
-        let first = body.segment as usize;
-        self.segments.get(first..first + usize::from(body.segments)).unwrap_or_default()
+    pub(super) fn straights(&self, body: &Body) -> impl Iterator<Item = Segment> + use<'g> {
+        self.some_segments(body.segment as usize, body.segments)
     }
 
     /// The addresses that the calls of a block return to, in order.
-    pub(super) fn returns(&self, body: &Body) -> &'g [Segment] {
+    pub(super) fn returns(&self, body: &Body) -> impl ExactSizeIterator<Item = u64> + use<'g> {
         let first = body.segment as usize + usize::from(body.segments);
-        self.segments.get(first..first + usize::from(body.calls)).unwrap_or_default()
+        self.some_segments(first, body.calls).map(|[low, high, ..]| whole([low, high]))
+    }
+
+    #[inline(always)]
+    fn some_segments(&self, first: usize, count: u8) -> impl ExactSizeIterator<Item = Segment> + use<'g> {
+        let words = SEGMENT_WORDS * first..SEGMENT_WORDS * (first + usize::from(count));
+        let rows = self.segments.get(words).unwrap_or_default().chunks_exact(SEGMENT_WORDS);
+        rows.map(|row| row.first_chunk().copied().unwrap_or_default())
     }
 }
 

@@ -351,7 +351,7 @@ fn pass_on<S: ExecutionSink>(
     if S::INSNS || S::BLOCKS {
         let body = view.body(block);
         if S::INSNS {
-            for &[a, b, c, d] in view.straights(&body) {
+            for [a, b, c, d] in view.straights(&body) {
                 sink.insns(Straight { ip: whole([a, b]), lengths: whole([c, d]) });
             }
         }
@@ -401,10 +401,9 @@ impl GraphWalk {
                 Miss::Return(caller) => {
                     let ip = calls.popped(self.top);
                     let next = graph.at(code, ip);
-                    if let Ok(site) = next
-                        && caller != 0
-                    {
-                        graph.change(caller, |node| node.set_site(site));
+                    match next {
+                        Ok(site) if caller != 0 => graph.change(caller, |node| node.set_site(site)),
+                        _ => {}
                     }
                     (next, ip)
                 }
@@ -450,12 +449,13 @@ impl GraphWalk {
             let Some(mut node) = view.get(block) else { break Miss::Stop(Stop::Misfit) };
             // Two outcomes at a time: the processor waits for half as many reads, each of which needs the one before.
             if !S::FILLS && !takes_spans::<S>() {
-                while let &[first, second, ref rest @ ..] = left.outcomes
-                    && let after = next_but_one::<S>(view, block, node, first, second)
-                    && after != 0
+                while let &[first, second, ref rest @ ..] = left.outcomes {
+                    let after = next_but_one::<S>(view, block, node, first, second);
+                    if after == 0 {
+                        break;
+                    }
                     // There is no block NO_PAIR.
-                    && let Some(after_node) = view.get(after)
-                {
+                    let Some(after_node) = view.get(after) else { break };
                     pass_on(view, sink, block, node.edge(), &mut before, &mut shown);
                     pass_on(view, sink, node.next(first), node.next_edge(first), &mut before, &mut shown);
                     (block, node, left.outcomes) = (after, after_node, rest);
@@ -475,9 +475,7 @@ impl GraphWalk {
                 self.before_last = ahead.cursor(&left);
                 self.executed = true;
             }
-            if takes_spans::<S>()
-                && let Some(offsets) = offsets
-            {
+            if let Some(offsets) = offsets.filter(|_| takes_spans::<S>()) {
                 let has_call = node.has_calls() || !top.is_empty();
                 let fits = match (ends, left.outcomes) {
                     (COND | OPEN, [_, ..]) => true,
@@ -506,15 +504,17 @@ impl GraphWalk {
                         break Miss::Link(taken);
                     }
                     // It could have been walked over together with the next one.
-                    if !S::FILLS
-                        && !takes_spans::<S>()
-                        && let &[second, ..] = rest
-                        && node.pair(taken, second) == 0
-                        && node.is_plain()
-                    {
-                        break Miss::Pair(taken, second);
+                    match rest {
+                        &[second, ..]
+                            if !S::FILLS
+                                && !takes_spans::<S>()
+                                && node.pair(taken, second) == 0
+                                && node.is_plain() =>
+                        {
+                            break Miss::Pair(taken, second);
+                        }
+                        _ => block = next,
                     }
-                    block = next;
                 }
                 (RETURN, &[1, ref rest @ ..]) => {
                     let Some((site, caller)) = calls.pop(&mut top) else { break Miss::Stop(Stop::Misfit) };

@@ -68,11 +68,11 @@ impl RawSample {
         let (caps, rest) =
             raw.split_first_chunk().ok_or(ErrorKind::Truncated { bytes: raw.len(), needed: CAPS })?;
         let caps = Caps(u32::from_le_bytes(*caps));
-        let (words, odd) = rest.as_chunks::<8>();
+        let (words, odd) = (rest.len() / 8, rest.len() % 8);
         // The longest fetch has fewer registers than the shortest op.
-        let kind = match words.len() {
-            n if n == fetch_words(caps) && odd.is_empty() => RawRegisters::Fetch(fetch(words)),
-            n if n == op_words(caps) && odd.is_empty() => RawRegisters::Op(op(caps, words)),
+        let kind = match words {
+            n if n == fetch_words(caps) && odd == 0 => RawRegisters::Fetch(fetch(rest)),
+            n if n == op_words(caps) && odd == 0 => RawRegisters::Op(op(caps, rest)),
             _ => return Err(ErrorKind::SampleSize { size: raw.len() as u32, caps: caps.0 }),
         };
         Ok(Self { caps, kind })
@@ -182,11 +182,11 @@ const fn op_words(caps: Caps) -> usize {
     OP + caps.has(Caps::BRN_TRGT) as usize + caps.has(Caps::OP_DATA4) as usize
 }
 
-fn word(words: &[[u8; 8]], n: usize) -> u64 {
-    words.get(n).map_or(0, |bytes| u64::from_le_bytes(*bytes))
+fn word(words: &[u8], n: usize) -> u64 {
+    words.get(8 * n..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-fn fetch(words: &[[u8; 8]]) -> FetchRegisters {
+fn fetch(words: &[u8]) -> FetchRegisters {
     let [ctl, linear, physical, extended] = [0, 1, 2, 3].map(|n| word(words, n));
     FetchRegisters { ctl, linear, physical, extended }
 }
@@ -195,7 +195,7 @@ fn fetch_array(fetch: &FetchRegisters) -> [u64; MOST] {
     [fetch.ctl, fetch.linear, fetch.physical, fetch.extended, 0, 0, 0, 0, 0]
 }
 
-fn op(caps: Caps, words: &[[u8; 8]]) -> OpRegisters {
+fn op(caps: Caps, words: &[u8]) -> OpRegisters {
     let [ctl, rip, data, data2, data3, dc_linear, dc_physical] =
         [0, 1, 2, 3, 4, 5, 6].map(|n| word(words, n));
     let has_target = caps.has(Caps::BRN_TRGT);

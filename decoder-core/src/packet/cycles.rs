@@ -37,9 +37,8 @@ impl Packets<'_> {
         let end = bytes.len().saturating_sub(fast::WINDOW - 1).min(self.place_of(until));
         let base = self.input.base;
         let (mut at, mut cycles, mut last) = (self.at, 0, None);
-        while at < end
-            && let Some(&[first, second, third]) = bytes.get(at..).and_then(<[u8]>::first_chunk)
-        {
+        while at < end {
+            let Some(&[first, second, third]) = bytes.get(at..).and_then(<[u8]>::first_chunk) else { break };
             let mut pass_cyc = |size: usize, value: u64| {
                 let offset = base + at as u64;
                 cycles += value;

@@ -88,7 +88,7 @@ impl LastIp {
         const KEPT: [(u64, u8); 8] =
             [(!0, 0), (!0xffff, 0), (!0xffff_ffff, 0), (0, 16), (!LOW_48, 0), (!0, 0), (0, 0), (!0, 0)];
         let (kept, extended) = KEPT[(form & 7) as usize];
-        let payload = ((payload << extended).cast_signed() >> extended).cast_unsigned();
+        let payload = ((payload << extended) as i64 >> extended) as u64;
         base & kept | payload & !kept
     }
 

@@ -43,12 +43,11 @@ impl Packet {
     ) -> Result<Option<(Self, usize)>, ErrorKind> {
         let bytes = position.bytes();
         let Some(&first) = bytes.first() else { return Ok(None) };
+        let in_block = context.block.filter(|_| first & 0b111 == Bip::OPCODE);
+        if let Some(size) = in_block {
+            return map(Bip::parse(bytes, size), Self::Bip);
+        }
         match first {
-            _ if first & 0b111 == Bip::OPCODE
-                && let Some(size) = context.block =>
-            {
-                map(Bip::parse(bytes, size), Self::Bip)
-            }
             0x00 => Ok(Some((Self::Pad, 1))),
             0x02 => Self::parse_extended(position, config, context),
             _ if first & 1 == 0 => Ok(Some((Self::TntShort(Tnt::parse_short(first)?), 1))),

@@ -137,7 +137,7 @@ impl Iterator for Outcomes {
         }
         let len = self.len();
         // The oldest becomes the highest bit, whose value is the number's sign.
-        let (mut folded, mut left) = (init, tnt.bits.wrapping_shl(64 - u32::from(len)).cast_signed());
+        let (mut folded, mut left) = (init, tnt.bits.wrapping_shl(64 - u32::from(len)) as i64);
         for _ in 0..len {
             folded = add(folded, left < 0);
             left <<= 1;

@@ -67,13 +67,13 @@ fn read_groups<'a>(record: &mut PebsRecord<'a>, format: u32, mut reader: WordRea
     }
     if format & BRANCHES != 0 {
         let (branches, rest) = reader.0.split_at_checked(branch_count(format) * SampledBranch::BYTES)?;
-        record.branches = Some(SampledBranches::new(branches.as_chunks().0));
+        record.branches = Some(SampledBranches::of_bytes(branches));
         reader = WordReader(rest);
     }
     if format & (COUNTERS | METRICS) != 0 {
         let (general, fixed, metrics, values) = CounterValues::parse_header(reader.words()?)?;
-        let values = reader.0.get(..8 * values)?.as_chunks().0;
-        record.counters = CounterValues::new(general, fixed, metrics, values);
+        let values = reader.0.get(..8 * values)?;
+        record.counters = CounterValues::of_bytes(general, fixed, metrics, values);
     }
     Some(())
 }
@@ -90,7 +90,7 @@ pub(super) fn emit(record: &PebsRecord<'_>, out: &mut [u8]) -> Result<usize, Err
         format |= if there { group } else { 0 };
     }
     if let Some(branches) = record.branches {
-        let count = branches.as_bytes().len();
+        let count = branches.iter().len();
         let Some(less_one) = count.checked_sub(1).filter(|less_one| *less_one < MOST_BRANCHES) else {
             return Err(ErrorKind::LastBranchCount { count });
         };
@@ -101,7 +101,7 @@ pub(super) fn emit(record: &PebsRecord<'_>, out: &mut [u8]) -> Result<usize, Err
         let [which, metrics] = counters.header();
         format |= if which != 0 || metrics == 0 { COUNTERS } else { 0 };
         format |= if metrics != 0 { METRICS } else { 0 };
-        size += CounterValues::HEADER_BYTES + 8 * counters.as_bytes().len();
+        size += CounterValues::HEADER_BYTES + counters.as_bytes().len();
     }
     let truncated = ErrorKind::Truncated { bytes: out.len(), needed: size };
     let mut writer = WordWriter(out.get_mut(..size).ok_or(truncated)?);
@@ -133,11 +133,11 @@ fn write_groups(
         writer.bytes(xmm)?;
     }
     if let Some(branches) = record.branches {
-        writer.bytes(branches.as_bytes().as_flattened())?;
+        writer.bytes(branches.as_bytes())?;
     }
     if let Some(counters) = record.counters {
         writer.words(&counters.header())?;
-        writer.bytes(counters.as_bytes().as_flattened())?;
+        writer.bytes(counters.as_bytes())?;
     }
     Some(())
 }

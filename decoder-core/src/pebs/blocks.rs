@@ -265,7 +265,7 @@ impl PebsAssembly {
             }
             // The lower half of a register, then its upper half.
             BlockGroup::Xmm => {
-                self.xmm.as_chunks_mut().0.get_mut(at).map(|bytes| *bytes = value.to_le_bytes())
+                self.xmm.chunks_exact_mut(8).nth(at).map(|bytes| bytes.copy_from_slice(&value.to_le_bytes()))
             }
         };
         let kind = group.kind();
@@ -306,8 +306,8 @@ impl PebsAssembly {
                 continue;
             };
             let mut branch = [0; SampledBranch::BYTES];
-            for (bytes, part) in branch.as_chunks_mut().0.iter_mut().zip([from, to, info]) {
-                *bytes = *part;
+            for (bytes, part) in branch.chunks_exact_mut(8).zip([from, to, info]) {
+                bytes.copy_from_slice(part);
             }
             if let Some(place) = self.stack.get_mut(self.depth) {
                 *place = branch;

@@ -9,7 +9,8 @@ pub struct CounterValues<'a> {
     general: u32,
     fixed: u32,
     metrics: bool,
-    values: &'a [[u8; 8]],
+    /// 8 bytes each.
+    values: &'a [u8],
 }
 
 /// The header's third field if PERF_METRICS and its base are present.
@@ -26,8 +27,13 @@ impl<'a> CounterValues<'a> {
     ///
     /// `None` if the number of values does not match.
     #[must_use]
-    pub const fn new(general: u32, fixed: u32, metrics: bool, values: &'a [[u8; 8]]) -> Option<Self> {
-        match values.len() == count(general, fixed, metrics) {
+    pub fn new(general: u32, fixed: u32, metrics: bool, values: &'a [[u8; 8]]) -> Option<Self> {
+        Self::of_bytes(general, fixed, metrics, values.as_flattened())
+    }
+
+    /// As [`new`](Self::new), from the values' bytes.
+    pub(super) const fn of_bytes(general: u32, fixed: u32, metrics: bool, values: &'a [u8]) -> Option<Self> {
+        match values.len() == 8 * count(general, fixed, metrics) {
             true => Some(Self { general, fixed, metrics, values }),
             false => None,
         }
@@ -54,7 +60,7 @@ impl<'a> CounterValues<'a> {
     }
 
     /// The values' layout in memory.
-    pub(super) const fn as_bytes(&self) -> &'a [[u8; 8]] {
+    pub(super) const fn as_bytes(&self) -> &'a [u8] {
         self.values
     }
 
@@ -75,8 +81,8 @@ impl<'a> CounterValues<'a> {
     }
 
     fn words(&self, from: u32) -> impl Iterator<Item = u64> + use<'a> {
-        let values = self.values.get(from as usize..).unwrap_or_default();
-        values.iter().map(|bytes| u64::from_le_bytes(*bytes))
+        let values = self.values.get(8 * from as usize..).unwrap_or_default();
+        values.chunks_exact(8).map(|bytes| bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
     }
 }
 

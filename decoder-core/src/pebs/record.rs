@@ -52,7 +52,7 @@ pub struct PebsRecord<'a> {
 
 /// Last branch records in a PEBS record, the latest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SampledBranches<'a>(&'a [[u8; SampledBranch::BYTES]]);
+pub struct SampledBranches<'a>(&'a [u8]);
 
 /// A last branch record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -156,19 +156,25 @@ impl<'a> PebsRecord<'a> {
 impl<'a> SampledBranches<'a> {
     /// Branches in the layout that they have in memory.
     #[must_use]
-    pub const fn new(branches: &'a [[u8; SampledBranch::BYTES]]) -> Self {
-        Self(branches)
+    pub fn new(branches: &'a [[u8; SampledBranch::BYTES]]) -> Self {
+        Self(branches.as_flattened())
     }
 
-    /// The branches in the layout that they have in memory.
+    /// Branches from memory that has some of them, and no part of another one.
+    pub(super) const fn of_bytes(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// The branches in the layout that they have in memory, of [`SampledBranch::BYTES`] each.
     #[must_use]
-    pub const fn as_bytes(&self) -> &'a [[u8; SampledBranch::BYTES]] {
+    pub const fn as_bytes(&self) -> &'a [u8] {
         self.0
     }
 
     /// Returns each branch, the latest first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = SampledBranch> + use<'a> {
-        self.0.iter().map(SampledBranch::parse)
+        let branches = self.0.chunks_exact(SampledBranch::BYTES);
+        branches.map(|bytes| bytes.first_chunk().map(SampledBranch::parse).unwrap_or_default())
     }
 }
 
@@ -187,8 +193,8 @@ impl SampledBranch {
     #[must_use]
     pub fn emit(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
-        for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip([self.from, self.to, self.info]) {
-            *to = word.to_le_bytes();
+        for (to, word) in bytes.chunks_exact_mut(8).zip([self.from, self.to, self.info]) {
+            to.copy_from_slice(&word.to_le_bytes());
         }
         bytes
     }

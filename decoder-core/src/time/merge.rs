@@ -107,7 +107,7 @@ impl<I: Iterator> fmt::Debug for Merge<'_, I> {
 
 /// Whether `tsc` is before `other`, by the shorter way around their lower 56 bits.
 const fn is_before(tsc: u64, other: u64) -> bool {
-    (tsc.wrapping_sub(other) << 8).cast_signed() < 0
+    ((tsc.wrapping_sub(other) << 8) as i64) < 0
 }
 
 #[cfg(test)]

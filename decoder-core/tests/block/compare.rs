@@ -444,7 +444,7 @@ fn in_step(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), Str
                 ));
             }
             step += 1;
-            if step.is_multiple_of(29) {
+            if step % 29 == 0 {
                 graph.forget();
             }
         }

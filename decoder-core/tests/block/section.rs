@@ -28,10 +28,9 @@ fn blocks(
     decoder.sync_forward();
     let mut found = vec![];
     loop {
-        if let Some((after, image)) = then
-            && found.len() == after
-        {
-            decoder.set_image(image);
+        match then {
+            Some((after, image)) if found.len() == after => decoder.set_image(image),
+            _ => {}
         }
         let mut item = [BlockItem::NONE];
         let item = match words {

@@ -281,7 +281,7 @@ mod tests {
         extern "C" fn general_protection(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
             // SAFETY: the operating system passes a valid context to this signal handler.
             let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-            let get = |register: i32| registers[register as usize].cast_unsigned();
+            let get = |register: i32| registers[register as usize] as u64;
             let fixup = fixup(get(libc::REG_RIP)).expect("a guarded access");
             let interrupted = Interrupted {
                 rbx: get(libc::REG_RBX),

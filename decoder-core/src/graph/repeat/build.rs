@@ -4,7 +4,7 @@ use super::{
     super::{
         calls::{GraphCalls, Top},
         edges,
-        node::{BlockEnd, Node, halves, whole},
+        node::{BlockEnd, Node, halves},
         store::Graph,
     },
     At, CALLS, EDGES, Key, NEVER, REST_WORDS, Repeats, Rest, Sizes, WAYS, is_canonical, middle,
@@ -88,10 +88,8 @@ impl Graph<'_> {
         if key[8] > 0 {
             tell(key, rest, &mut each);
             let counted = repeats.counted.get_mut(..repeats.counted_len).unwrap_or_default();
-            if let Some(gone) = counted.iter().rposition(|place| *place as usize == slot)
-                && let Some(last) = counted.last().copied()
-            {
-                counted[gone] = last;
+            if let Some(gone) = counted.iter().rposition(|place| *place as usize == slot) {
+                counted.swap(gone, counted.len() - 1);
                 repeats.counted_len -= 1;
             }
         }
@@ -148,8 +146,7 @@ impl Graph<'_> {
         let key =
             [at.block, next, a, b, c, d, low, high, 0, places, sizes.word(), middle(last_ip), p, q, r, s];
         let mut rest = [0; REST_WORDS];
-        let edges =
-            follow.edges.as_chunks().0.iter().map(|&[even, odd]| u32::from(even) | u32::from(odd) << 16);
+        let edges = follow.edges.chunks_exact(2).map(|pair| u32::from(pair[0]) | u32::from(pair[1]) << 16);
         let words = popped.into_iter().chain(pushed).chain([follow.edges_len as u32]).chain(edges);
         rest.iter_mut().zip(words).for_each(|(to, word)| *to = word);
         Some((key, rest))
@@ -209,8 +206,8 @@ impl Follow {
             return Some(());
         }
         let view = graph.view();
-        for &[low, high, ..] in view.returns(&view.body(self.block)) {
-            let site = graph.find(whole([low, high])).ok().filter(|block| is_walkable(graph, *block));
+        for address in view.returns(&view.body(self.block)) {
+            let site = graph.find(address).ok().filter(|block| is_walkable(graph, *block));
             *self.calls.get_mut(self.depth)? = site?;
             self.depth += 1;
             self.rise = self.rise.max(self.depth.saturating_sub(self.popped_len));

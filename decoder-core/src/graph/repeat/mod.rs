@@ -30,6 +30,7 @@ use super::{
     calls::{GraphCalls, Top},
     edges,
     node::whole,
+    rows::Rows,
 };
 use crate::event::PacketPlace;
 
@@ -79,8 +80,8 @@ type Rest = [u32; REST_WORDS];
 /// The repeats that are known, each in one of [`WAYS`] places that its block and its first bytes give.
 #[derive(Debug)]
 pub(super) struct Repeats<'m> {
-    keys: &'m mut [Key],
-    rests: &'m mut [Rest],
+    keys: Rows<'m, KEY_WORDS>,
+    rests: Rows<'m, REST_WORDS>,
     /// Repeats that are not known but may become so, by the first of these places.
     candidates: &'m mut [Candidate],
     /// The places of repeats that came and have not been passed on.
@@ -231,7 +232,7 @@ const fn middle(ip: u64) -> u32 {
 /// Whether the highest bits of an address repeat bit 47, so that [`middle`] says all about what is above bit 15. No
 /// repeat begins or ends with another last IP.
 const fn is_canonical(ip: u64) -> bool {
-    (ip << 16).cast_signed() >> 16 == ip.cast_signed()
+    (ip << 16) as i64 >> 16 == ip as i64
 }
 
 impl<'m> Repeats<'m> {
@@ -249,8 +250,8 @@ impl<'m> Repeats<'m> {
         let (candidates, memory) = memory.split_at_mut(room);
         let (counted, memory) = memory.split_at_mut(room);
         let repeats = Self {
-            keys: keys.as_chunks_mut().0,
-            rests: rests.as_chunks_mut().0,
+            keys: Rows::new(keys),
+            rests: Rows::new(rests),
             candidates,
             counted,
             counted_len: 0,
@@ -265,7 +266,7 @@ impl<'m> Repeats<'m> {
 
     /// Forgets all repeats. None of them may have a count.
     pub(super) fn clear(&mut self) {
-        self.keys.fill([0; KEY_WORDS]);
+        self.keys.clear();
         self.candidates.fill(0);
         self.counted_len = 0;
     }
@@ -364,9 +365,8 @@ impl<'m> Repeats<'m> {
         let At { mut block, mut before, mut top } = *at;
         let mut here = *place;
         let (mut taken, mut packets) = (0, 0);
-        while taken < TURN
-            && let Some(bytes) = Bytes::at(trace, here.at)
-        {
+        while taken < TURN {
+            let Some(bytes) = Bytes::at(trace, here.at) else { break };
             let mut ways = self.ways(block, bytes.first());
             let Some((slot, pushed)) = ways.find_map(|slot| {
                 Some((slot, self.pushed_if_next(slot, block, &bytes, here.ip, calls, top)?))
@@ -379,11 +379,11 @@ impl<'m> Repeats<'m> {
             edge(edges::edge(before, key[9] as u16).0);
             before = (key[9] >> 16) as u16;
             calls.replace(&mut top, sizes.popped, sizes.pushed, pushed);
-            if key[8] == 0
-                && let Some(counted) = self.counted.get_mut(self.counted_len)
-            {
-                *counted = slot as u32;
-                self.counted_len += 1;
+            if key[8] == 0 {
+                if let Some(counted) = self.counted.get_mut(self.counted_len) {
+                    *counted = slot as u32;
+                    self.counted_len += 1;
+                }
             }
             key[8] += 1;
             block = key[1];

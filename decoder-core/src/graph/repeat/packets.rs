@@ -187,9 +187,7 @@ impl Branches {
                 }
             }
         }
-        if branches.ends().is_empty()
-            && let Some(end) = without_tip
-        {
+        if let Some(end) = without_tip.filter(|_| branches.ends().is_empty()) {
             branches.may_end(end);
         }
         branches

@@ -127,7 +127,7 @@ fn branches_are_read_whichever_items_a_second_block_has() {
             let mut records = PebsBlocks::new(&bytes);
             let record = records.next().expect("a record").expect("a whole one").record;
             let expected = if a_block == 30 { count.min(30) } else { count };
-            let branches = record.branches.expect("branches").as_bytes().concat();
+            let branches = record.branches.expect("branches").as_bytes();
             assert_eq!(branches, (0..expected).flat_map(branch).collect::<Vec<_>>(), "{count} {a_block}");
         }
     }

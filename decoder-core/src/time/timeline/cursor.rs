@@ -201,19 +201,15 @@ impl<'a> Cursor<'a> {
 
     /// Moves past the next anchor.
     fn pass(&mut self, mut anchor: Anchor) {
-        if let Some(after) = &self.after
-            && !anchor.is_tsc
-        {
-            // The TSC packet before an MTC may give a later bound than the MTC itself.
-            anchor.least = anchor.least.max(self.least(after));
-        }
-        if let Some(after) = self.after
-            && !anchor.since.broken
-            && !after.stretch.is_blind()
-            && anchor.since.cycles > 0
-            && anchor.nominal > after.nominal
-        {
-            self.ratio = Some((anchor.nominal - after.nominal, anchor.since.cycles));
+        if let Some(after) = self.after {
+            if !anchor.is_tsc {
+                // The TSC packet before an MTC may give a later bound than the MTC itself.
+                anchor.least = anchor.least.max(self.least(&after));
+            }
+            let is_known = !anchor.since.broken && !after.stretch.is_blind() && anchor.since.cycles > 0;
+            if is_known && anchor.nominal > after.nominal {
+                self.ratio = Some((anchor.nominal - after.nominal, anchor.since.cycles));
+            }
         }
         let counting = anchor.since.adjacent.is_some();
         self.cycles = Cycles { counting, end: self.cycles.end, ..Cycles::default() };

@@ -43,7 +43,7 @@ impl Line {
 
 /// The signed distance from one TSC to another whose low 56 bits are known: the shorter of the two ways around.
 const fn step(from: u64, to: u64) -> i64 {
-    (to.wrapping_sub(from) << 8).cast_signed() >> 8
+    (to.wrapping_sub(from) << 8) as i64 >> 8
 }
 
 #[cfg(test)]

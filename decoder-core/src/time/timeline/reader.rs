@@ -89,9 +89,10 @@ impl Iterator for Reader<'_> {
                 self.packets.sync_forward()?;
                 continue;
             };
-            while let Some((change, rest)) = self.changes.split_first()
-                && change.offset <= offset
-            {
+            while let Some((change, rest)) = self.changes.split_first() {
+                if change.offset > offset {
+                    break;
+                }
                 self.clocks = change.clocks;
                 self.changes = rest;
             }

@@ -60,5 +60,5 @@ impl Recorded {
 /// Makes an address of this many bits canonical.
 const fn extend(address: u64, bits: u32) -> u64 {
     let shift = 64 - bits;
-    ((address << shift).cast_signed() >> shift).cast_unsigned()
+    ((address << shift) as i64 >> shift) as u64
 }

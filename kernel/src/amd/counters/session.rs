@@ -173,25 +173,24 @@ impl<M: Msr> CounterSession<M> {
         let status = self.status()?;
         for n in 0..self.len() {
             let Some(slot) = self.slot(n) else { break };
-            if slot.state == CounterState::Armed
-                && let Some(counter) = self.overflowed(&slot, status)?
-            {
+            if slot.state != CounterState::Armed {
+                continue;
+            }
+            if let Some(counter) = self.overflowed(&slot, status)? {
                 self.served = self.served.saturating_add(1);
                 self.hand_on(n, counter, sink);
             }
         }
         // This includes counters whose registers faulted the last time.
         for n in 0..self.len() {
-            if let Some(slot) = self.slot(n)
-                && let CounterState::Taken(begin) = slot.state
-            {
-                self.load(slot, begin)?;
-                if self.version_2() {
-                    self.write(PerfCntrGlobalStatusClr(1 << slot.counter))?;
-                }
-                if let Some(slot) = self.slot_mut(n) {
-                    (slot.begin, slot.state) = (begin, CounterState::Armed);
-                }
+            let Some(slot) = self.slot(n) else { break };
+            let CounterState::Taken(begin) = slot.state else { continue };
+            self.load(slot, begin)?;
+            if self.version_2() {
+                self.write(PerfCntrGlobalStatusClr(1 << slot.counter))?;
+            }
+            if let Some(slot) = self.slot_mut(n) {
+                (slot.begin, slot.state) = (begin, CounterState::Armed);
             }
         }
         Ok(self.served > served)
@@ -431,9 +430,7 @@ impl<M: Msr> Recording for CounterSession<M> {
     fn leave(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
         let mut result = Ok(());
         for n in 0..self.len() {
-            if let Some(slot) = self.slot(n)
-                && slot.state != CounterState::Off
-            {
+            if let Some(slot) = self.slot(n).filter(|slot| slot.state != CounterState::Off) {
                 let done = self.clear(&slot);
                 if done.is_ok() {
                     self.set_state(n, CounterState::Off);

@@ -276,14 +276,14 @@ impl Levels {
 }
 
 fn check_period(period: u32, least: u32, most: u32) -> Result<(), IbsRefusal> {
-    match (least..=most).contains(&period) && period.is_multiple_of(STEP) {
+    match (least..=most).contains(&period) && period % STEP == 0 {
         true => Ok(()),
         false => Err(IbsRefusal::Period { period, least, most }),
     }
 }
 
 fn check_latency(cycles: u16, most: u16) -> Result<(), IbsRefusal> {
-    match (LATENCY_STEP..=most).contains(&cycles) && cycles.is_multiple_of(LATENCY_STEP) {
+    match (LATENCY_STEP..=most).contains(&cycles) && cycles % LATENCY_STEP == 0 {
         true => Ok(()),
         false => Err(IbsRefusal::Latency { cycles, most }),
     }

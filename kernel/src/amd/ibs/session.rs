@@ -101,16 +101,14 @@ impl<M: Msr> IbsSession<M> {
     /// Takes the samples of both units, if there are any; returns whether there was one.
     fn collect(&mut self, sink: &mut (impl SampleSink + ?Sized)) -> Result<bool, GeneralProtection> {
         let served = self.served;
-        if self.fetch == IbsState::Armed
-            && let Some(sample) = self.read_fetch()?
-        {
+        let fetched = if self.fetch == IbsState::Armed { self.read_fetch()? } else { None };
+        if let Some(sample) = fetched {
             self.fetch = IbsState::Taken(0);
             self.served += 1;
             self.deliver(Sample::Fetch(sample), sink);
         }
-        if self.op == IbsState::Armed
-            && let Some(sample) = self.read_op()?
-        {
+        let retired = if self.op == IbsState::Armed { self.read_op()? } else { None };
+        if let Some(sample) = retired {
             self.op = IbsState::Taken(self.random_begin(sample.registers().ctl));
             self.served += 1;
             self.deliver(Sample::Op(sample), sink);

@@ -78,7 +78,7 @@ impl<L: LinearMemory> RecordBuffer<L> {
         let index = self.get(Field::Index);
         let filled = index.wrapping_sub(base);
         // Allow one record more, because processors differ in what they do at the absolute maximum.
-        match filled <= self.end() + self.record_bytes() && filled.is_multiple_of(self.record_bytes()) {
+        match filled <= self.end() + self.record_bytes() && filled % self.record_bytes() == 0 {
             true => Ok(filled.min(self.end())),
             false => Err(BadIndex { index, base }),
         }

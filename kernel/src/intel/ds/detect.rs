@@ -62,8 +62,9 @@ impl DsCapabilities {
             false => DsLayout::Bits32,
         };
         let pebs = PebsCapabilities::detect(&id, off, layout == DsLayout::Bits64, msr)?;
-        if !bts && let Err(pebs) = pebs {
-            return Err(Absent::NothingToStore { misc_enable: off, pebs });
+        match pebs {
+            Err(pebs) if !bts => return Err(Absent::NothingToStore { misc_enable: off, pebs }),
+            _ => {}
         }
         probe(msr, control)?;
         let bits = id.get_processor_capacity_feature_info().map(|addresses| addresses.linear_address_bits());

@@ -167,9 +167,7 @@ impl Progress {
             }
         }
         all = all && self.hand_over(buffer, self.filled, sink);
-        if let Some(gap) = self.cut.filter(|_| all)
-            && sink.gap(gap)
-        {
+        if self.cut.filter(|_| all).is_some_and(|gap| sink.gap(gap)) {
             self.cut = None;
         }
     }

@@ -107,7 +107,7 @@ impl Warnings {
     /// Adds the warnings about sizes.
     pub(super) fn of_plan(&mut self, half: Half, plan: &BufferPlan, division: &Division) {
         let record_bytes = division.record_bytes;
-        if !plan.bytes.is_multiple_of(record_bytes) {
+        if plan.bytes % record_bytes != 0 {
             self.add(Warning::Remainder { bytes: plan.bytes, record_bytes });
         }
         match plan.mode {
@@ -146,7 +146,7 @@ pub(super) fn check(
     for address in [start, last] {
         check_canonical(address, capabilities.linear_address_bits)?;
     }
-    if !start.is_multiple_of(CACHE_LINE) {
+    if start % CACHE_LINE != 0 {
         warnings.add(Warning::CacheLine { address: start });
     }
     for address in (start & !PAGE_OFFSET..=last).step_by(PAGE_OFFSET as usize + 1) {
@@ -185,7 +185,7 @@ fn check_page(page: &LinearPage, place: Place) -> Result<(), Rule> {
 
 fn check_canonical(address: u64, bits: u8) -> Result<(), Rule> {
     let unused = 64 - u32::from(bits.clamp(1, 64));
-    match (address << unused).cast_signed() >> unused == address.cast_signed() {
+    match (address << unused) as i64 >> unused == address as i64 {
         true => Ok(()),
         false => Err(Rule::NotCanonical { address, bits }),
     }

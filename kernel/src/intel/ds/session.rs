@@ -127,21 +127,19 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
     pub(super) fn go_on(&mut self, _: Halted) -> Result<(), GeneralProtection> {
         // The management area must be written before the processor reads it.
         fence(Ordering::SeqCst);
-        if let (Some(program), Some(buffer)) = (&mut self.program, self.area.half(Half::Pebs))
-            && self.pebs.may_go_on(buffer)
-        {
-            self.pebs.begin(buffer);
-            // SAFETY: the processor writes records where IA32_DS_AREA and the management area say. This is memory of
-            // the session, which owns it until the counters are stopped.
-            unsafe { program.go_on(&mut self.unit.msr, self.pebs.lost_samples()) }?;
+        match (&mut self.program, self.area.half(Half::Pebs)) {
+            (Some(program), Some(buffer)) if self.pebs.may_go_on(buffer) => {
+                self.pebs.begin(buffer);
+                // SAFETY: the processor writes records where IA32_DS_AREA and the management area say. This is memory
+                // of the session, which owns it until the counters are stopped.
+                unsafe { program.go_on(&mut self.unit.msr, self.pebs.lost_samples()) }?;
+            }
+            _ => {}
         }
-        if let (Some(_), Some(buffer)) = (self.control, self.area.half(Half::Bts))
-            && !self.branches
-            && self.bts.may_go_on(buffer)
-        {
-            self.record_branches()?;
+        match (self.control, self.area.half(Half::Bts)) {
+            (Some(_), Some(buffer)) if !self.branches && self.bts.may_go_on(buffer) => self.record_branches(),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Notes which halves a call has left off because an access raised #GP.

@@ -160,7 +160,7 @@ impl BranchType {
 /// Returns an address whose bits from `flags` on hold other information: the bit below them is sign-extended.
 const fn extend(address: u64, flags: u32) -> u64 {
     let shift = 64 - flags;
-    ((address << shift).cast_signed() >> shift).cast_unsigned()
+    ((address << shift) as i64 >> shift) as u64
 }
 
 #[cfg(test)]

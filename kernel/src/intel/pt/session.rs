@@ -413,10 +413,8 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
 
     /// Returns whether another gap can be noted. A ring in overwrite mode gives up its oldest bytes to make room.
     fn make_room_for_gaps(&mut self) -> bool {
-        if self.gaps.is_full()
-            && self.buffer.mode() == Mode::Overwrite
-            && let Some(place) = self.gaps.second_place()
-        {
+        let gives_up = self.gaps.is_full() && self.buffer.mode() == Mode::Overwrite;
+        if let Some(place) = self.gaps.second_place().filter(|_| gives_up) {
             let bytes = place - self.ring.tail();
             self.ring.consume(bytes);
             self.note_overwritten(Overwritten::Exactly(bytes));

@@ -60,7 +60,7 @@ unsafe impl Msr for DsMachine {
                 msr.set(STATUS, status & !value);
             }
             // A counter has 48 bits: the plain register sign-extends the low half, its alias takes all bits.
-            0xc1..=0xc4 => msr.set(address, i64::from(value as i32).cast_unsigned() & WIDTH),
+            0xc1..=0xc4 => msr.set(address, i64::from(value as i32) as u64 & WIDTH),
             0x4c1..=0x4c4 => msr.set(address - 0x400, value & WIDTH),
             PEBS_ENABLE => self.armed.set(self.armed.get() & value),
             _ => {}

@@ -55,7 +55,7 @@ fn is_sound(reported: Option<Overwritten>, lost: u64) -> bool {
 fn is_true(written: Written, bytes: u64, capacity: u64) -> bool {
     match written {
         Written::Exactly(reported) => reported == bytes,
-        Written::AtLeast(reported) => reported <= bytes && (bytes - reported).is_multiple_of(capacity),
+        Written::AtLeast(reported) => reported <= bytes && (bytes - reported) % capacity == 0,
     }
 }
 

@@ -129,7 +129,7 @@ const SIZE_SHIFT: u32 = 6;
 const BASE: u64 = 0x000f_ffff_ffff_f000;
 
 pub(super) const fn checked(base: u64, bytes: u64, align: u64, limit: u64) -> Result<u64, TopaError> {
-    if !base.is_multiple_of(align) {
+    if base % align != 0 {
         return Err(TopaError::Misaligned { address: base, align });
     }
     match base.checked_add(bytes) {

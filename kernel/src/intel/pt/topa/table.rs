@@ -258,7 +258,7 @@ impl<F: Frames> Topa<F> {
     /// Sets INT on every `every`th region, counted back from the last one.
     pub(crate) fn mark_every(&mut self, every: u32, _: &Halted) {
         let regions = self.regions();
-        self.flag_all(|n| (regions - 1 - n).is_multiple_of(every.max(1)).then_some(EntryFlags::INT));
+        self.flag_all(|n| ((regions - 1 - n) % every.max(1) == 0).then_some(EntryFlags::INT));
     }
 
     fn flag(&mut self, n: u32, flags: EntryFlags) {
@@ -426,7 +426,7 @@ impl Sizes {
             Self::Equal { regions: 0, .. } => Err(TopaError::Regions { regions: 0 }),
             Self::Equal { .. } => Ok(()),
             Self::Mixed { bytes, largest, smallest }
-                if bytes == 0 || !bytes.is_multiple_of(smallest.bytes()) || smallest > largest =>
+                if bytes == 0 || bytes % smallest.bytes() != 0 || smallest > largest =>
             {
                 Err(TopaError::MixedSize { bytes })
             }

@@ -13,7 +13,7 @@
 //! - The order of the blocks. perf reads any order.
 
 use pugmark_decoder_core::packet::{Bbp, Bip, BipValue, BlockItemSize};
-use pugmark_decoder_core::pebs::{PebsRecord, Registers};
+use pugmark_decoder_core::pebs::{PebsRecord, Registers, SampledBranch};
 
 const REGISTERS: u8 = 1;
 const BASIC: u8 = 4;
@@ -69,9 +69,10 @@ impl PebsBlockItems {
             self.block(XMM, xmm.as_chunks().0.iter().map(|half| u64::from_le_bytes(*half)));
         }
         if let Some(branches) = record.branches {
-            let blocks = branches.as_bytes().chunks(BRANCHES_A_BLOCK).take(BRANCH_BLOCKS);
+            let blocks =
+                branches.as_bytes().chunks(BRANCHES_A_BLOCK * SampledBranch::BYTES).take(BRANCH_BLOCKS);
             for (kind, block) in (FIRST_BRANCHES..).zip(blocks) {
-                let words = block.as_flattened().as_chunks().0;
+                let words = block.as_chunks().0;
                 self.block(kind, words.iter().map(|word| u64::from_le_bytes(*word)));
             }
         }
