@@ -145,7 +145,7 @@ impl Sink for Archive {
             Gap::Wrap(_) => After::Wrap,
             Gap::Error => After::Error,
             Gap::Full => After::Full,
-            Gap::Excluded | Gap::Abandoned => After::Off,
+            Gap::Excluded | Gap::Abandoned | Gap::TurnedOff => After::Off,
         });
         true
     }

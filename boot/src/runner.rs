@@ -206,7 +206,9 @@ fn check_driver(loss: &Loss, fault: Option<GeneralProtection>) -> Result<(), Run
     match fault {
         Some(fault) => Err(RunError::Interrupt(fault)),
         None if loss.error > 0 => Err(RunError::Operational(loss.error)),
-        None if loss.excluded + loss.abandoned > 0 => Err(RunError::LeftOff(loss.excluded + loss.abandoned)),
-        None => Ok(()),
+        None => match loss.excluded + loss.abandoned + loss.turned_off {
+            0 => Ok(()),
+            times => Err(RunError::LeftOff(times)),
+        },
     }
 }

@@ -29,6 +29,10 @@ pub struct Loss {
     pub excluded: u64,
     /// The recording was left off after a fault, or because PMIs did not end, until the driver used it again.
     pub abandoned: u64,
+    /// The recording was found off although the driver had left it on, or others had used its registers: the processor
+    /// clears enable bits at VMXON, at a VM exit, at a debug exception, at INIT; another owner can take a unit over.
+    /// What ran from then until the driver noticed is lost.
+    pub turned_off: u64,
     /// Execution entered a TraceStop range. This is configured and not a fault, but the trace is off from there.
     pub trace_stop: u64,
 }
@@ -45,6 +49,7 @@ impl Loss {
         samples: 0,
         excluded: 0,
         abandoned: 0,
+        turned_off: 0,
         trace_stop: 0,
     };
 
@@ -59,6 +64,7 @@ impl Loss {
             && self.samples == 0
             && self.excluded == 0
             && self.abandoned == 0
+            && self.turned_off == 0
     }
 }
 
@@ -74,6 +80,7 @@ impl fmt::Display for Loss {
             (self.samples, "sample lost"),
             (self.excluded, "off: another recorder was on"),
             (self.abandoned, "off: the driver gave up"),
+            (self.turned_off, "off: something else had turned it off"),
             (self.trace_stop, "stopped: execution entered a TraceStop range"),
         ];
         let mut separator = "";
@@ -107,6 +114,9 @@ pub enum Gap {
     Excluded,
     /// The trace was left off after a fault, or because PMIs did not end, until the driver used it again.
     Abandoned,
+    /// The recording was found off, or its registers in use by others: see [`Loss::turned_off`]. The bytes before the
+    /// gap may end within a packet.
+    TurnedOff,
 }
 
 /// How many bytes were overwritten before they were drained.
@@ -166,6 +176,7 @@ impl fmt::Display for Gap {
             Self::Full => f.write_str("off: there was no room to go on"),
             Self::Excluded => f.write_str("off: another recorder was on"),
             Self::Abandoned => f.write_str("off: the driver gave up"),
+            Self::TurnedOff => f.write_str("off: something else had turned it off"),
         }
     }
 }
@@ -177,7 +188,7 @@ mod tests {
     #[test]
     fn each_count_but_trace_stop_is_a_loss() {
         type Count = fn(&mut Loss) -> &mut u64;
-        let counts: [(Count, bool); 9] = [
+        let counts: [(Count, bool); 10] = [
             (|loss| &mut loss.stop, false),
             (|loss| &mut loss.full, false),
             (|loss| &mut loss.wrap, false),
@@ -186,6 +197,7 @@ mod tests {
             (|loss| &mut loss.samples, false),
             (|loss| &mut loss.excluded, false),
             (|loss| &mut loss.abandoned, false),
+            (|loss| &mut loss.turned_off, false),
             (|loss| &mut loss.trace_stop, true),
         ];
         assert!(Loss::NONE.is_none());
@@ -213,9 +225,9 @@ mod tests {
                 "1 × stopped: the buffer was full; 3 × operational error",
             ),
             (
-                Loss { full: 1, samples: 4, excluded: 5, abandoned: 6, ..Loss::NONE },
+                Loss { full: 1, samples: 4, excluded: 5, abandoned: 6, turned_off: 7, ..Loss::NONE },
                 "1 × off: there was no room to go on; 4 × sample lost; 5 × off: another recorder was on; \
-                 6 × off: the driver gave up",
+                 6 × off: the driver gave up; 7 × off: something else had turned it off",
             ),
             (wrapped(2, 0, 700), "2 × overwritten before it was drained; 700 bytes or more were overwritten"),
             (wrapped(0, 1, 0), &format!("1 × perhaps overwritten before it was drained; {unknown}")),

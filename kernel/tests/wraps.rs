@@ -147,7 +147,7 @@ fn a_trace_whose_registers_are_reset_says_so_and_goes_on_as_it_was_configured() 
         }
         let mut collector = common::Collector::new();
         assert_eq!(tracing.drain(&mut collector), Ok(PtState::Tracing));
-        assert_eq!((tracing.loss().error, machine.msr(0x572)), (1, 0x5000), "{mode:?}");
+        assert_eq!((tracing.loss().turned_off, machine.msr(0x572)), (1, 0x5000), "{mode:?}");
         let perhaps = u64::from(!matches!(mode, Mode::StopWhenFull { .. }));
         assert_eq!(tracing.loss().perhaps_wrapped, perhaps, "{mode:?}");
         let before = machine.jumps().len();
@@ -171,7 +171,8 @@ fn an_error_beside_a_full_buffer_has_a_gap_of_its_own() {
         write(&machine, 0x570, machine.msr(0x570) & !1);
         write(&machine, 0x571, machine.msr(0x571) | if error { ERROR } else { 0 });
         assert_eq!(tracing.drain(&mut collector), Ok(PtState::Tracing));
-        let gaps = if error { &[Gap::Stop, Gap::Error][..] } else { &[Gap::Stop] };
+        let gaps =
+            if error { &[Gap::Stop, Gap::Error, Gap::TurnedOff][..] } else { &[Gap::Stop, Gap::TurnedOff] };
         assert_eq!(collector.gaps, gaps);
         assert_eq!((tracing.loss().stop, tracing.loss().error), (1, u64::from(error)));
         let before = machine.jumps().len();

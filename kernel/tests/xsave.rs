@@ -54,8 +54,8 @@ fn threads_are_switched_by_one_xsaves_and_one_xrstors() {
         let accesses = machine.accesses();
         let left = running.switch(coming).unwrap();
         assert_eq!(running.state(), PtState::Tracing);
-        // One of each, and the status once the trace is on.
-        assert_eq!(machine.accesses() - accesses, 3, "thread {next}");
+        // One of each; two reads whose trace is on, one whether another's is, and the status once the trace is on.
+        assert_eq!(machine.accesses() - accesses, 6, "thread {next}");
         waiting.push((here, left));
         here = next;
     }
@@ -142,8 +142,8 @@ fn an_xrstors_that_faults_leaves_the_trace_off_until_the_next_drain() {
     let machine = machine("icelake");
     let mut tracing = start(&machine);
     machine.run(50);
-    // The first access that can fault, after XSAVES.
-    machine.fault_in(0);
+    // After three reads of IA32_RTIT_CTL and OUTPUT_BASE.
+    machine.fault_in(3);
     let mut collector = Collector::new();
     let fault = tracing.drain(&mut collector).unwrap_err();
     assert_eq!((fault.address, fault.written.is_some()), (0x570, true));
@@ -173,7 +173,7 @@ fn a_kernel_that_disables_pt_state_while_a_trace_runs_loses_nothing() {
         machine.enable_pt_state(on);
         let accesses = machine.accesses();
         assert_eq!(tracing.drain(&mut collector), Ok(PtState::Tracing));
-        assert_eq!(machine.accesses() - accesses, if on { 3 } else { 1 + 9 });
+        assert_eq!(machine.accesses() - accesses, if on { 6 } else { 1 + 12 });
     }
     machine.run(50);
     assert_same(&finish(tracing, collector), &machine.jumps(), "all of it");

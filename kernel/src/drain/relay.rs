@@ -156,6 +156,7 @@ impl Sink for RelayWriter<'_> {
             Gap::Wrap(Overwritten::Perhaps) => (5, 0),
             Gap::Wrap(Overwritten::AtLeast(bytes)) => (6, bytes),
             Gap::Wrap(Overwritten::Exactly(bytes)) => (7, bytes),
+            Gap::TurnedOff => (8, 0),
         };
         let place = &relay.gaps[number as usize % GAPS];
         place.at.store(relay.head.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -222,6 +223,7 @@ impl RelayedGap {
             4 => Gap::Abandoned,
             5 => Gap::Wrap(Overwritten::Perhaps),
             6 => Gap::Wrap(Overwritten::AtLeast(bytes)),
+            8 => Gap::TurnedOff,
             _ => Gap::Wrap(Overwritten::Exactly(bytes)),
         }
     }
@@ -255,6 +257,7 @@ mod tests {
             Gap::Error,
             Gap::Excluded,
             Gap::Abandoned,
+            Gap::TurnedOff,
             Gap::Wrap(Overwritten::Perhaps),
             Gap::Wrap(Overwritten::AtLeast(7)),
             Gap::Wrap(Overwritten::Exactly(1 << 40)),

@@ -185,6 +185,11 @@ impl OutputMaskPtrs {
         (self.0 as u32) >> 7
     }
 
+    /// Returns the size of a single range minus one: the lower half.
+    pub(crate) const fn mask(self) -> u32 {
+        self.0 as u32
+    }
+
     /// Returns the offset of the next byte: OutputOffset.
     #[must_use]
     pub const fn offset(self) -> u32 {

@@ -1,7 +1,7 @@
 //! Whether a processor traces at the moment: what pauses and resumes a trace from any handler.
 
-use crate::msr::{GeneralProtection, Msr, clear_trace_en};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::msr::{GeneralProtection, Msr, RtitCtl, clear_trace_en};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Says whether the Intel PT unit of a processor may trace. Each [`Slot`](super::Slot) has one, which
 /// [`Slot::pause`](super::Slot::pause) closes and [`Slot::resume`](super::Slot::resume) opens.
@@ -14,11 +14,21 @@ pub struct PauseGate {
     /// The unit's registers are those of a trace that the driver has begun and not halted: TraceEn may be set.
     on: AtomicBool,
     pauses: AtomicU64,
+    /// How often the gate cleared TraceEn.
+    clears: AtomicU64,
+    /// How many calls are about to clear TraceEn: handlers may interrupt one another there.
+    closing: AtomicU32,
 }
 
 impl PauseGate {
     pub(super) const fn new() -> Self {
-        Self { closed: AtomicBool::new(false), on: AtomicBool::new(false), pauses: AtomicU64::new(0) }
+        Self {
+            closed: AtomicBool::new(false),
+            on: AtomicBool::new(false),
+            pauses: AtomicU64::new(0),
+            clears: AtomicU64::new(0),
+            closing: AtomicU32::new(0),
+        }
     }
 
     /// Returns whether the trace is paused.
@@ -38,6 +48,17 @@ impl PauseGate {
         self.on.store(on, Ordering::SeqCst);
     }
 
+    /// Returns how often the gate cleared TraceEn.
+    pub(crate) fn clears(&self) -> u64 {
+        self.clears.load(Ordering::SeqCst)
+    }
+
+    /// Returns whether a call of [`PauseGate::close`] was interrupted, which may have cleared TraceEn and not counted
+    /// that yet.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::SeqCst) != 0
+    }
+
     pub(super) fn open(&self) {
         self.closed.store(false, Ordering::SeqCst);
     }
@@ -50,6 +71,12 @@ impl PauseGate {
         if !self.on.load(Ordering::SeqCst) {
             return Ok(());
         }
-        clear_trace_en(msr).map(|_| ())
+        self.closing.fetch_add(1, Ordering::SeqCst);
+        let before = clear_trace_en(msr);
+        if before.is_ok_and(|before| before.contains(RtitCtl::TRACE_EN)) {
+            self.clears.fetch_add(1, Ordering::SeqCst);
+        }
+        self.closing.fetch_sub(1, Ordering::SeqCst);
+        before.map(|_| ())
     }
 }

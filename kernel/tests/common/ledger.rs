@@ -110,6 +110,7 @@ impl Sink for Ledger<'_> {
             Gap::Full => self.told.full += 1,
             Gap::Excluded => self.told.excluded += 1,
             Gap::Abandoned => self.told.abandoned += 1,
+            Gap::TurnedOff => self.told.turned_off += 1,
             Gap::Wrap(overwritten) => {
                 self.next += overwritten.least();
                 self.accounted += overwritten.least();

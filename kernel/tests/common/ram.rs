@@ -20,6 +20,9 @@ pub(crate) struct Ram {
     pub(crate) pieces: RefCell<Option<Vec<u64>>>,
     /// Addresses that the processor wrote to although nothing is allocated there.
     pub(crate) strays: RefCell<Vec<u64>>,
+    /// Freed blocks are given out again.
+    pub(crate) reuses: Cell<bool>,
+    freed: RefCell<Vec<(PhysAddr, Request)>>,
     /// How many bytes the processor has written.
     written: Cell<u32>,
     /// For each byte, its number in the stream of written bytes, from 1, and its value; 0 if the processor has not
@@ -42,6 +45,8 @@ impl Ram {
             allocations: Cell::new(0),
             pieces: RefCell::new(None),
             strays: RefCell::default(),
+            reuses: Cell::new(false),
+            freed: RefCell::default(),
             written: Cell::new(0),
             numbers: RefCell::new(vec![0; size]),
             traced: RefCell::new(vec![0; size]),
@@ -103,6 +108,11 @@ impl Ram {
         self.live.borrow()[n].0.as_u64()
     }
 
+    /// Returns whether an address lies in an allocated block.
+    pub(crate) fn is_live(&self, address: u64) -> bool {
+        self.reach(address, 1).is_some()
+    }
+
     fn reach(&self, address: u64, len: usize) -> Option<NonNull<u8>> {
         let end = address.checked_add(len as u64)?;
         let live = self.live.borrow();
@@ -119,6 +129,12 @@ impl Ram {
 unsafe impl Frames for Ram {
     fn allocate(&self, request: Request) -> Option<PhysAddr> {
         let nth = self.allocations.replace(self.allocations.get() + 1);
+        let same = self.freed.borrow().iter().position(|(_, freed)| *freed == request);
+        if let Some(n) = same.filter(|_| self.reuses.get()) {
+            let block = self.freed.borrow_mut().swap_remove(n);
+            self.live.borrow_mut().push(block);
+            return Some(block.0);
+        }
         let start = self.next.get().next_multiple_of(request.align);
         let end = start + request.size;
         if self.fail_at.get() == Some(nth) || end > (Self::BASE + self.size).min(request.limit) {
@@ -139,6 +155,7 @@ unsafe impl Frames for Ram {
         let n =
             live.iter().position(|block| *block == (address, request)).expect("a block that was given out");
         live.remove(n);
+        self.freed.borrow_mut().push((address, request));
     }
 
     fn pointer(&self, address: PhysAddr) -> NonNull<u8> {

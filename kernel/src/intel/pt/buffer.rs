@@ -228,10 +228,21 @@ impl<F: Frames> Buffer<F> {
     pub(crate) fn position(&self, base: OutputBase, pointers: OutputMaskPtrs) -> Option<Position> {
         let offset = u64::from(pointers.offset());
         let Listed { lap, region } = match &self.output {
-            Output::SingleRange(range) => (range.base() == base.0).then_some(Listed { lap: 0, region: 0 }),
+            // Another range may have begun at the same address, and been larger.
+            Output::SingleRange(range) => (range.base() == base.0
+                && u64::from(pointers.mask()) == range.bytes() - 1)
+                .then_some(Listed { lap: 0, region: 0 }),
             Output::Topa(topa) => topa.listed_at(base.0, pointers.entry()),
         }?;
         (offset <= self.shape().size(region)).then_some(Position { lap, region, offset })
+    }
+
+    /// Returns whether this is the single range, or one of the tables.
+    pub(crate) fn begins_at(&self, base: OutputBase) -> bool {
+        match &self.output {
+            Output::SingleRange(range) => range.base() == base.0,
+            Output::Topa(topa) => topa.listed_at(base.0, 0).is_some(),
+        }
     }
 
     /// Returns the ToPA entry that the registers name, as it is in memory, if it is an entry of this buffer.

@@ -23,6 +23,7 @@ bitflags! {
         const ABANDONED = 1 << 2;
         const EXCLUDED = 1 << 3;
         const FULL = 1 << 4;
+        const TURNED_OFF = 1 << 5;
     }
 }
 
@@ -45,6 +46,7 @@ impl Gaps {
             Gap::Stop => Kinds::STOP,
             Gap::Error => Kinds::ERROR,
             Gap::Abandoned => Kinds::ABANDONED,
+            Gap::TurnedOff => Kinds::TURNED_OFF,
             Gap::Excluded => Kinds::EXCLUDED,
             Gap::Full => Kinds::FULL,
             Gap::Wrap(overwritten) => return self.wrap(place, overwritten),
@@ -122,9 +124,10 @@ impl Gaps {
 }
 
 /// The order of gaps at one place: first what cut the trace, then what kept it off.
-const IN_ORDER: [(Kinds, Gap); 5] = [
+const IN_ORDER: [(Kinds, Gap); 6] = [
     (Kinds::STOP, Gap::Stop),
     (Kinds::ERROR, Gap::Error),
+    (Kinds::TURNED_OFF, Gap::TurnedOff),
     (Kinds::ABANDONED, Gap::Abandoned),
     (Kinds::EXCLUDED, Gap::Excluded),
     (Kinds::FULL, Gap::Full),
@@ -150,7 +153,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_told_once_at_a_place() {
-        let all = [Gap::Stop, Gap::Error, Gap::Abandoned, Gap::Excluded, Gap::Full];
+        let all = [Gap::Stop, Gap::Error, Gap::TurnedOff, Gap::Abandoned, Gap::Excluded, Gap::Full];
         let mut gaps = Gaps::new();
         for _ in 0..Gaps::MAX {
             all.into_iter().rev().for_each(|gap| gaps.push(10, gap));

@@ -23,8 +23,8 @@ pub enum PtState {
     Full,
     /// The trace is off because execution entered a TraceStop range.
     TraceStopped,
-    /// The trace is off because another owner records branches (LBR or BTS), which excludes it. If that has ended, the
-    /// trace resumes at the next drain, at the end of a PMI, or at [`PtRunning::go_on`].
+    /// The trace is off because another owner traces, or records branches (LBR or BTS), which excludes it. If that has
+    /// ended, the trace resumes at the next drain, at the end of a PMI, or at [`PtRunning::go_on`].
     Excluded,
     /// The trace is off because the processor reported an operational error when it was resumed.
     Failed(OperationalError),
@@ -49,7 +49,8 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     ///
     /// An operational error, a TraceStop range and a STOP region end a trace without a PMI. To notice that, a kernel
     /// must call [`PtRunning::drain`] from time to time, which checks; a kernel that relies on PMIs alone may wait
-    /// forever.
+    /// forever. The same holds where something else clears TraceEn: VMXON, INIT, another owner. The driver finds that
+    /// out when it turns the unit off the next time: it notes a [`Gap::TurnedOff`](crate::loss::Gap) and resumes.
     #[must_use]
     pub fn state(&self) -> PtState {
         self.session().state()
@@ -197,7 +198,7 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     /// Switches to the trace `coming`, as a kernel does when it switches threads, and returns the trace that ran here.
     /// It goes on when it is switched to again, here or on another processor.
     ///
-    /// The unit is stopped and started once. That takes 5 writes of MSRs and 4 reads, one more write for a CR3 filter
+    /// The unit is stopped and started once. That takes 5 writes of MSRs and 7 reads, one more write for a CR3 filter
     /// and two for each address range; a processor on which branch records exclude PT reads IA32_DEBUGCTL, too. The
     /// trace goes on with a PSB: the last IP and the calls by which the processor compresses packets are those of the
     /// other trace, and a PSB resets them. Threads that are not traced need no trace: [`PtRunning::suspend`]. A

@@ -1,6 +1,7 @@
 //! A PT unit together with the buffer that it traces into: the steps that start, PMI handler and stop consist of.
 
 mod enable;
+mod owner;
 
 use super::chunks;
 use super::detect::other_recorder;
@@ -24,6 +25,7 @@ use crate::msr::{
 use crate::pmi::{Abandoned, Requests};
 use core::mem::replace;
 use core::sync::atomic::{Ordering, fence};
+use owner::Found;
 use pugmark_decoder_core::config::Config;
 
 /// The PT unit with the buffer that it traces into.
@@ -43,6 +45,12 @@ pub struct PtSession<M: Msr, F: Frames> {
     state: PtState,
     /// TraceEn is set, or would be if the trace were not paused.
     on: bool,
+    /// The driver has set TraceEn, after the gate had cleared it this often.
+    lit: Option<u64>,
+    /// TraceEn was cleared by something else, which is not told yet.
+    turned_off: bool,
+    /// The registers before the start.
+    found: Option<Found>,
     /// The kernel wants the trace off, whatever else happens.
     suspended: bool,
     /// The last operational error.
@@ -76,6 +84,9 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
             loss: Loss::NONE,
             state: PtState::Tracing,
             on: false,
+            lit: None,
+            turned_off: false,
+            found: None,
             suspended: false,
             error: None,
             unread: false,
@@ -127,14 +138,16 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         let status: RtitStatus = self.unit.msr.read()?;
         let base: OutputBase = self.unit.msr.read()?;
         let pointers: OutputMaskPtrs = self.unit.msr.read()?;
-        self.filled |= asked;
-        if self.is_chained_until_full() {
+        let at = self.buffer.position(base, pointers);
+        self.filled |= asked && at.is_some();
+        if self.is_chained_until_full() && at.is_some() {
             self.filled |= self.take_request()?;
         }
         self.unread = false;
+        // Without a position the registers are another's.
+        let status = if at.is_some() || !self.turned_off { status } else { RtitStatus::empty() };
         self.status = status.intersection(KEPT_STATUS);
         let abandoned = matches!(self.state, PtState::Abandoned(_));
-        let at = self.buffer.position(base, pointers);
         let stopped = status.contains(RtitStatus::STOPPED);
         let at_end = at.is_some_and(|at| at.offset == self.buffer.shape().size(at.region));
         let advanced = at.and_then(|at| self.written(at, stopped && at_end, halted));
@@ -153,10 +166,15 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
             }
             _ => {}
         }
-        if status.contains(RtitStatus::ERROR) || advanced.is_none() {
+        let turned_off = replace(&mut self.turned_off, false);
+        if status.contains(RtitStatus::ERROR) || advanced.is_none() && !turned_off {
             self.loss.error += 1;
             self.note(Gap::Error);
             self.error = Some(self.operational_error(status, base, pointers));
+        }
+        if turned_off {
+            self.loss.turned_off += 1;
+            self.note(Gap::TurnedOff);
         }
         if abandoned {
             self.note(Gap::Abandoned);
@@ -240,7 +258,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
             | PtState::Paused
             | PtState::Abandoned(_) => {}
         }
-        if self.is_excluded() || !self.arm(&halted)? {
+        if self.is_excluded()? || !self.arm(&halted)? {
             return Ok(());
         }
         if let Some(error) = self.enable(halted)? {
@@ -260,7 +278,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         // A trace that has host and guest in it needs a PSB, whose PIP says which of them runs.
         self.resync |= !self.suspended;
         let ended = matches!(self.state, PtState::TraceStopped | PtState::Failed(_));
-        if ended || self.is_paused() || self.is_excluded() || !self.arm(&halted)? {
+        if ended || self.is_paused() || self.is_excluded()? || !self.arm(&halted)? {
             return Ok(RtitCtl::empty());
         }
         self.unit.write(self.ctl)?;
@@ -279,15 +297,16 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         self.go_on(halted)
     }
 
-    /// Returns whether another owner has begun to record branches while the trace was off.
-    fn is_excluded(&mut self) -> bool {
-        let excluded = other_recorder(&mut self.unit.msr, &self.unit.capabilities).is_some();
+    /// Returns whether another owner has begun to trace, or to record branches, while the trace was off.
+    fn is_excluded(&mut self) -> Result<bool, GeneralProtection> {
+        let excluded = other_recorder(&mut self.unit.msr, &self.unit.capabilities).is_some()
+            || self.unit.msr.read::<RtitCtl>()?.contains(RtitCtl::TRACE_EN);
         if excluded && self.state != PtState::Excluded {
             self.loss.excluded += 1;
             self.note(Gap::Excluded);
             self.state = PtState::Excluded;
         }
-        excluded
+        Ok(excluded)
     }
 
     /// Forgets why the trace is off; the next [`PtSession::go_on`] begins with a PSB.
@@ -494,6 +513,7 @@ impl<M: Msr, F: Frames> Recording for PtSession<M, F> {
     /// Starts a trace from the beginning of the buffer.
     fn begin(&mut self) -> Result<(), StartError<PtRefusal>> {
         self.unit.claim()?;
+        self.found = Some(Found::read(&mut self.unit, &self.checked)?);
         if self.buffer.mode() != Mode::Overwrite {
             // A request that an earlier trace left would be treated as this trace's.
             self.unit.write(GlobalStatusReset(GlobalStatus::TRACE_TOPA_PMI))?;
@@ -510,8 +530,7 @@ impl<M: Msr, F: Frames> Recording for PtSession<M, F> {
     /// Clears TraceEn: then all packets are in memory, and the output registers say how far they reach.
     fn halt(&mut self) -> Result<(), GeneralProtection> {
         if self.on {
-            self.unit.turn_off(self.ctl)?;
-            self.set_on(false);
+            self.turn_off()?;
             // The write has flushed the packets as if by SFENCE. With this fence, another processor that sees what is
             // published from now on sees the packets too.
             fence(Ordering::SeqCst);
@@ -521,6 +540,13 @@ impl<M: Msr, F: Frames> Recording for PtSession<M, F> {
 
     fn finish(&mut self, halted: &Halted) -> Result<(), GeneralProtection> {
         self.collect(false, halted).inspect_err(|&fault| self.leave_off(Abandoned::Fault(fault)))
+    }
+
+    /// Where a register cannot be restored it names memory that was this trace's, and TraceEn is 0: nothing sets that
+    /// without writing or reading the others.
+    fn leave(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
+        let _ = self.put_back();
+        Ok(())
     }
 
     fn into_stopped(self) -> PtStopped<M, F> {

@@ -50,8 +50,9 @@ impl<M: Msr> PtUnit<M> {
     }
 
     /// Detects the unit as [`PtUnit::with_capabilities`] does, and takes it over if another owner has left it on: turns
-    /// it off, and returns what it traced. For a unit that firmware or a boot loader has left on; an owner that still
-    /// lives loses its trace without notice.
+    /// it off, and returns what it traced. For a unit that firmware or a boot loader has left on. A trace of this
+    /// driver that is on sees that it was turned off ([`Loss::turned_off`](crate::loss::Loss::turned_off)); another owner
+    /// loses its trace without notice.
     ///
     /// ```
     /// use pugmark_kernel::intel::pt::{PtCapabilities, PtUnit};
@@ -75,6 +76,9 @@ impl<M: Msr> PtUnit<M> {
             return Ok((Self::with_capabilities(capabilities, msr)?, None));
         }
         let left_on = LeftOn { ctl, status: msr.read()?, base: msr.read()?, pointers: msr.read()? };
+        // If it was a trace of this driver, that sees that it was turned off.
+        // SAFETY: TraceEn stays 0.
+        unsafe { msr.write(RtitCtl::empty()) }?;
         Ok((Self::with_capabilities(capabilities, msr)?, Some(left_on)))
     }
 
@@ -134,7 +138,7 @@ impl<M: Msr> PtUnit<M> {
     ///
     /// Configuration and buffer are checked against the capabilities before any register is written. The order of
     /// writes is: STATUS = 0, OUTPUT_BASE, OUTPUT_MASK_PTRS, CR3_MATCH and ADDRn, CTL with TraceEn; then STATUS is
-    /// checked.
+    /// checked. A stop puts back what these registers held before, and 0 into CTL.
     ///
     /// # Errors
     ///
@@ -185,6 +189,20 @@ impl<M: Msr> PtUnit<M> {
             }
         }
         Ok(())
+    }
+
+    /// Returns what the registers of these filters hold.
+    pub(super) fn read_filters(&mut self, checked: &Checked) -> Result<Checked, GeneralProtection> {
+        let mut found = *checked;
+        if let Some(cr3) = &mut found.cr3 {
+            *cr3 = self.msr.read::<Cr3Match>()?.0;
+        }
+        for (n, range) in (0..).zip(found.ranges.iter_mut()) {
+            if let Some(range) = range {
+                (range.first, range.last) = (self.msr.read_at(addr_a(n))?, self.msr.read_at(addr_b(n))?);
+            }
+        }
+        Ok(found)
     }
 
     /// Clears TraceEn. Where the write raises #GP and the bit is 0 all the same, the unit is off: VMXON has cleared the

@@ -97,7 +97,7 @@ impl fmt::Debug for PtStateArea {
 
 /// Registers whose accesses of Intel PT's are gathered: one XSAVES ends a stretch of a trace and reads how far it came,
 /// and one XRSTORS begins the next. [`PtRunning::switch`](super::PtRunning::switch), which otherwise takes 5 WRMSR and
-/// 4 RDMSR, and more for filters, takes one of each, and one RDMSR to check that the trace is on.
+/// 7 RDMSR, and more for filters, takes one of each, and four RDMSR to check whose trace is on.
 ///
 /// Everything else is as with any [`Msr`]:
 ///
@@ -130,6 +130,8 @@ pub struct XsavedMsr<M, I> {
     unused: Option<NoPtState>,
     /// The trace is off, and what the driver reads and writes is in the area.
     held: bool,
+    /// The driver has set TraceEn, and nothing was seen to clear it.
+    lit: bool,
 }
 
 impl<M: Msr, I: PtStateInstructions> XsavedMsr<M, I> {
@@ -137,7 +139,7 @@ impl<M: Msr, I: PtStateInstructions> XsavedMsr<M, I> {
     #[must_use]
     pub fn new(cpuid: impl CpuIdReader, mut msr: M, instructions: I) -> Self {
         let unused = NoPtState::find(cpuid, &mut msr).err();
-        Self { msr, instructions, area: PtStateArea::new(), unused, held: false }
+        Self { msr, instructions, area: PtStateArea::new(), unused, held: false, lit: false }
     }
 
     /// Returns why XSAVES is not used; `None` if it is.
@@ -166,6 +168,7 @@ impl<M: Msr, I: PtStateInstructions> XsavedMsr<M, I> {
         // SAFETY: the caller promises this.
         if unsafe { self.instructions.xrstors(&self.area) } {
             self.held = false;
+            self.lit = ctl & RtitCtl::TRACE_EN.bits() != 0;
             return Ok(());
         }
         Err(GeneralProtection { address: RtitCtl::ADDRESS, written: Some(ctl) })
@@ -177,9 +180,17 @@ impl<M: Msr, I: PtStateInstructions> XsavedMsr<M, I> {
 // without it returns: by XSAVES, or by `msr`.
 unsafe impl<M: Msr, I: PtStateInstructions> Msr for XsavedMsr<M, I> {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
+        if address == RtitCtl::ADDRESS {
+            // Whether the unit is on, the area does not say.
+            let ctl = self.msr.rdmsr(address)?;
+            let on = ctl & RtitCtl::TRACE_EN.bits() != 0;
+            self.lit &= on;
+            // The registers of another owner's trace: what is held here must not be loaded.
+            self.held &= !on;
+            return Ok(ctl);
+        }
         match place(address) {
-            // Whether another owner has turned the unit on, the area does not say.
-            Some(offset) if self.held && address != RtitCtl::ADDRESS => Ok(self.area.get(offset)),
+            Some(offset) if self.held => Ok(self.area.get(offset)),
             _ => self.msr.rdmsr(address),
         }
     }
@@ -196,8 +207,9 @@ unsafe impl<M: Msr, I: PtStateInstructions> Msr for XsavedMsr<M, I> {
                     false => Ok(()),
                 }
             }
-            Some(offset) if self.unused.is_none() && address == RtitCtl::ADDRESS && value & trace_en == 0 => {
-                if self.save() {
+            Some(offset) if address == RtitCtl::ADDRESS => {
+                let was_lit = core::mem::replace(&mut self.lit, value & trace_en != 0);
+                if was_lit && !self.lit && self.unused.is_none() && self.save() {
                     self.area.put(offset, value);
                     return Ok(());
                 }

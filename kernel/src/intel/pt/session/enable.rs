@@ -40,26 +40,36 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
     fn turn_on(&mut self) -> Result<(), GeneralProtection> {
         // Before the write: who closes the gate right after it looks for a trace that is on.
         self.set_on(true);
+        self.lit = None;
+        let clears = self.clears();
         if !self.is_paused() {
             self.unit.write(self.ctl.union(RtitCtl::TRACE_EN)).inspect_err(|_| self.set_on(false))?;
+            self.lit = Some(clears);
         }
         self.unread = true;
         self.resync = false;
         // Who closed the gate between the check and the write has found TraceEn 0.
-        if self.is_paused() { self.unit.turn_off(self.ctl) } else { Ok(()) }
+        if !self.is_paused() {
+            return Ok(());
+        }
+        self.lit = None;
+        self.unit.turn_off(self.ctl)
     }
 
-    /// Sets TraceEn of a trace that was paused. Returns `false` if it cannot go on like this, because another owner
-    /// records branches.
+    /// Sets TraceEn of a trace that was paused. Returns `false` if it cannot go on like this: another owner records
+    /// branches, the registers are not this trace's any more, or the pause found it turned off.
     pub(in super::super) fn resume_paused(&mut self) -> Result<bool, GeneralProtection> {
         if !self.on || self.is_paused() {
             return Ok(true);
         }
         let ctl: RtitCtl = self.unit.msr.read()?;
         if ctl.contains(RtitCtl::TRACE_EN) {
-            return Ok(true);
+            return Ok(self.buffer.begins_at(self.unit.msr.read()?));
         }
         if other_recorder(&mut self.unit.msr, &self.unit.capabilities).is_some() {
+            return Ok(false);
+        }
+        if !self.has_registers()? || self.was_turned_off(ctl) {
             return Ok(false);
         }
         self.turn_on().map(|()| true)

@@ -91,13 +91,14 @@ fn an_area_that_xsaves_left_out_as_initial_is_zeros() {
     msr.set(0xda0, 1 << 8);
     let mut registers = XsavedMsr::new(cpuid, msr, Still { header: (0, 1 << 63 | 1 << 8), restored: vec![] });
     registers.area.bytes[576..].fill(0x55);
+    write(&mut registers, 0x570, 0x2001);
     write(&mut registers, 0x570, 0x2000);
     assert_eq!(registers.rdmsr(0x560), Ok(0));
     write(&mut registers, 0x570, 0x2001);
     assert_eq!(registers.instructions.restored, [(0x2001, 1 << 8, 1 << 63 | 1 << 8)]);
     // From now on the registers are the processor's again.
     write(&mut registers, 0x560, 0x1000);
-    assert_eq!(registers.msr.writes, [(0x560, 0x1000)]);
+    assert_eq!(registers.msr.writes, [(0x570, 0x2001), (0x560, 0x1000)]);
 }
 
 #[test]
