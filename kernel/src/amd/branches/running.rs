@@ -17,8 +17,10 @@ impl<M: Msr> BranchRunning<M> {
     ///
     /// An access raised #GP. The recorder may be off; the next call tries again.
     pub fn last<'a>(&mut self, out: &'a mut [Recorded]) -> Result<&'a [Recorded], GeneralProtection> {
+        let was_on = core::mem::take(&mut self.session_mut().on);
         let halted = self.halt()?;
         let session = self.session_mut();
+        session.turned_off = was_on && !session.found.contains(session.unit.recorder.enable());
         let count = match session.unit.recorder {
             Recorder::LbrV2 { depth, .. } => session.read(0..depth, out),
             Recorder::Sampling { .. } => session.read((0..session.found.recorded()).rev(), out),
@@ -26,6 +28,13 @@ impl<M: Msr> BranchRunning<M> {
         session.begin_anew(halted)?;
         let count = count?;
         Ok(out.get(..count).unwrap_or_default())
+    }
+
+    /// Returns whether the last [`BranchRunning::last`] found the recorder turned off by something else than the driver:
+    /// what it returned are the branches before that. The call has turned it on again.
+    #[must_use]
+    pub fn was_turned_off(&self) -> bool {
+        self.session().turned_off
     }
 
     /// Forgets what was recorded, because another task runs from now on.
@@ -80,21 +89,35 @@ pub struct BranchSession<M: Msr> {
     config: BranchConfig,
     /// The value of DBG_EXTN_CFG when the recorder was halted.
     found: DbgExtnCfg,
+    /// Its registers belong to this session.
+    claimed: bool,
+    /// The driver has turned it on, and not off since.
+    on: bool,
+    /// It was found off.
+    turned_off: bool,
 }
 
 impl<M: Msr> BranchSession<M> {
     pub(super) const fn new(unit: BranchUnit<M>, config: BranchConfig) -> Self {
-        Self { unit, config, found: DbgExtnCfg::empty() }
+        Self { unit, config, found: DbgExtnCfg::empty(), claimed: false, on: false, turned_off: false }
     }
 
     /// Resumes the recorder; branch sampling restarts with empty records.
     fn begin_anew(&mut self, _: Halted) -> Result<(), GeneralProtection> {
-        self.unit.resume(self.config.freeze_on_pmi)
+        // Records from before and after would look like one run of branches.
+        match self.turned_off {
+            true => self.unit.begin(&self.config)?,
+            false => self.unit.resume(self.config.freeze_on_pmi)?,
+        }
+        self.on = true;
+        Ok(())
     }
 
     /// Resumes the recorder and keeps its records.
     fn go_on(&mut self, _: Halted) -> Result<(), GeneralProtection> {
-        self.unit.go_on()
+        self.unit.go_on()?;
+        self.on = true;
+        Ok(())
     }
 
     /// Reads the records of `entries`, the newest first.
@@ -132,16 +155,25 @@ impl<M: Msr> Recording for BranchSession<M> {
     const WRITES_MEMORY: bool = false;
 
     fn begin(&mut self) -> Result<(), StartError<BranchRefusal>> {
-        self.unit.begin(&self.config).map_err(StartError::Fault)
+        if let Some(in_use) = self.unit.in_use()? {
+            return Err(in_use.into());
+        }
+        self.claimed = true;
+        self.unit.begin(&self.config)?;
+        self.on = true;
+        Ok(())
     }
 
     fn halt(&mut self) -> Result<(), GeneralProtection> {
-        self.found = self.unit.pause()?;
+        if self.claimed {
+            self.found = self.unit.pause()?;
+        }
+        self.on = false;
         Ok(())
     }
 
     fn leave(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
-        self.unit.freeze_no_more(self.config.freeze_on_pmi)
+        if self.claimed { self.unit.freeze_no_more(self.config.freeze_on_pmi) } else { Ok(()) }
     }
 
     fn into_stopped(self) -> BranchUnit<M> {

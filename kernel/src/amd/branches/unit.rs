@@ -35,6 +35,18 @@ impl Recorder {
         }
     }
 
+    /// Finds the recorder by CPUID.
+    fn find(cpuid: impl CpuIdReader) -> Result<Self, Missing> {
+        let capabilities = AmdCapabilities::read(cpuid)?;
+        Ok(match capabilities.lbr_v2 {
+            0 if capabilities.branch_sampling && capabilities.family == 0x19 => {
+                Self::Sampling { linear_address_bits: capabilities.linear_address_bits }
+            }
+            0 => return Err(Missing::BranchRecorder),
+            depth => Self::LbrV2 { depth, freezes: capabilities.lbr_freeze },
+        })
+    }
+
     /// Returns the bit that turns it on.
     pub(super) const fn enable(self) -> DbgExtnCfg {
         match self {
@@ -54,6 +66,8 @@ pub struct BranchUnit<M: Msr> {
     of_this_processor: PhantomData<*const ()>,
 }
 
+/// What turns a recorder on, whichever the processor has.
+const RECORDERS: DbgExtnCfg = DbgExtnCfg::LBRV2EN.union(DbgExtnCfg::BRSMEN);
 /// DebugCtl: a PMI freezes the last branches.
 const FREEZE: u64 = 1 << 11;
 /// PerfCntrGlobalStatus: the last branches are frozen.
@@ -67,22 +81,43 @@ impl<M: Msr> BranchUnit<M> {
     /// # Errors
     ///
     /// It is absent, or another owner uses it.
-    pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, Absent> {
-        let capabilities = AmdCapabilities::read(cpuid)?;
-        let recorder = match capabilities.lbr_v2 {
-            0 if capabilities.branch_sampling && capabilities.family == 0x19 => {
-                Recorder::Sampling { linear_address_bits: capabilities.linear_address_bits }
-            }
-            0 => return Err(Missing::BranchRecorder.into()),
-            depth => Recorder::LbrV2 { depth, freezes: capabilities.lbr_freeze },
-        };
-        let config: DbgExtnCfg = msr.read()?;
-        if config.intersects(DbgExtnCfg::LBRV2EN | DbgExtnCfg::BRSMEN) {
-            return Err(InUse::BranchRecorder { address: DbgExtnCfg::ADDRESS, control: config.bits() }.into());
+    pub fn detect(cpuid: impl CpuIdReader, msr: M) -> Result<Self, Absent> {
+        let recorder = Recorder::find(cpuid)?;
+        let mut unit = Self { msr, recorder, of_this_processor: PhantomData };
+        if let Some(in_use) = unit.in_use()? {
+            return Err(in_use.into());
         }
         // SAFETY: this record is unused; no memory is written.
-        unsafe { lifecycle::probe(&mut msr, branch_from(0), |_| PATTERN, u64::MAX) }?;
-        Ok(Self { msr, recorder, of_this_processor: PhantomData })
+        unsafe { lifecycle::probe(&mut unit.msr, branch_from(0), |_| PATTERN, u64::MAX) }?;
+        Ok(unit)
+    }
+
+    /// Detects the recorder as [`BranchUnit::detect`] does, and takes it over if another owner has left it on: turns it
+    /// off, and returns the register that showed it. For a recorder that firmware, a boot loader or another kernel
+    /// before this one has left on. A recorder of this driver says then that it was turned off
+    /// ([`BranchRunning::was_turned_off`]).
+    ///
+    /// # Errors
+    ///
+    /// It is absent, or it stays on: below this kernel another owner uses it.
+    pub fn take_over(cpuid: impl CpuIdReader, mut msr: M) -> Result<(Self, Option<InUse>), Absent> {
+        Recorder::find(cpuid.clone())?;
+        let config: DbgExtnCfg = msr.read()?;
+        let on = config.intersection(RECORDERS);
+        if on.is_empty() {
+            return Ok((Self::detect(cpuid, msr)?, None));
+        }
+        // SAFETY: this only ends records, which are in registers.
+        unsafe { msr.write(config.difference(RECORDERS)) }?;
+        let left_on = InUse::BranchRecorder { address: DbgExtnCfg::ADDRESS, control: config.bits() };
+        Ok((Self::detect(cpuid, msr)?, Some(left_on)))
+    }
+
+    /// Returns the other owner, if there is one.
+    pub(super) fn in_use(&mut self) -> Result<Option<InUse>, GeneralProtection> {
+        let config: DbgExtnCfg = self.msr.read()?;
+        let in_use = InUse::BranchRecorder { address: DbgExtnCfg::ADDRESS, control: config.bits() };
+        Ok(config.intersects(RECORDERS).then_some(in_use))
     }
 
     /// Returns which recorder it is.

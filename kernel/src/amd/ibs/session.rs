@@ -302,6 +302,7 @@ impl<M: Msr> Recording for IbsSession<M> {
 
     /// Starts the units with a count of 0.
     fn begin(&mut self) -> Result<(), StartError<IbsRefusal>> {
+        self.unit.claim()?;
         if let Some((ctl, ctl2)) = self.plan.fetch {
             if self.has_dis() {
                 self.write(ctl2 | IbsFetchCtl2::DIS)?;

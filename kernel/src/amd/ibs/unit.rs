@@ -7,7 +7,7 @@ use crate::amd::{AmdCapabilities, EilvtError, ExtendedLvt, Northbridge, eilvt, n
 use crate::cpuid::CpuIdReader;
 use crate::lifecycle::{self, Absent, InUse, Missing, NotStarted, StartError};
 use crate::msr::amd::{IbsCtl, IbsFetchCtl, IbsOpCtl};
-use crate::msr::{Msr, Register, TypedMsr};
+use crate::msr::{GeneralProtection, Msr, Register, TypedMsr};
 use core::marker::PhantomData;
 use pugmark_decoder_core::ibs::Part;
 
@@ -84,6 +84,11 @@ impl<M: Msr> IbsUnit<M> {
         }
     }
 
+    /// Checks that no other owner has turned a unit on since the detection.
+    pub(super) fn claim(&mut self) -> Result<(), StartError<IbsRefusal>> {
+        in_use(&mut self.msr)?.map_or(Ok(()), |in_use| Err(in_use.into()))
+    }
+
     fn assign(
         &mut self,
         ctl: IbsCtl,
@@ -102,12 +107,18 @@ impl<M: Msr> IbsUnit<M> {
     }
 }
 
-/// Checks that the registers work and are unused.
-fn probe(msr: &mut impl Msr) -> Result<(), Absent> {
+/// Returns the other owner, if there is one.
+fn in_use(msr: &mut impl Msr) -> Result<Option<InUse>, GeneralProtection> {
     let fetch: IbsFetchCtl = msr.read()?;
     let op: IbsOpCtl = msr.read()?;
-    if fetch.contains(IbsFetchCtl::EN) || op.contains(IbsOpCtl::EN) {
-        return Err(InUse::Ibs { fetch, op }.into());
+    let used = fetch.contains(IbsFetchCtl::EN) || op.contains(IbsOpCtl::EN);
+    Ok(used.then_some(InUse::Ibs { fetch, op }))
+}
+
+/// Checks that the registers work and are unused.
+fn probe(msr: &mut impl Msr) -> Result<(), Absent> {
+    if let Some(in_use) = in_use(msr)? {
+        return Err(in_use.into());
     }
     // SAFETY: this writes a period to a unit that is off.
     unsafe { lifecycle::probe(msr, IbsOpCtl::AT, |_| PATTERN, IbsOpCtl::MAX_CNT.bits()) }

@@ -47,6 +47,13 @@ impl DsCapabilities {
     ///
     /// The debug store is absent, or another owner uses it.
     pub fn detect(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<Self, Absent> {
+        let found = Self::read(cpuid, msr)?;
+        found.probe(msr)?;
+        Ok(found)
+    }
+
+    /// Reads what is announced. Writes no register.
+    pub(super) fn read(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<Self, Absent> {
         let id = CpuId::with_cpuid_reader(cpuid);
         if id.get_vendor_info().is_none_or(|vendor| vendor.as_str() != "GenuineIntel") {
             return Err(Missing::Intel.into());
@@ -66,7 +73,6 @@ impl DsCapabilities {
             Err(pebs) if !bts => return Err(Absent::NothingToStore { misc_enable: off, pebs }),
             _ => {}
         }
-        probe(msr, control)?;
         let bits = id.get_processor_capacity_feature_info().map(|addresses| addresses.linear_address_bits());
         Ok(Self {
             control,
@@ -80,6 +86,11 @@ impl DsCapabilities {
             // Some hypervisors report 0, which counts as not enumerated.
             linear_address_bits: bits.filter(|&bits| bits != 0).unwrap_or(48),
         })
+    }
+
+    /// Checks that nothing is recorded, and that the registers keep the values written to them.
+    pub(super) fn probe(&self, msr: &mut impl Msr) -> Result<(), Absent> {
+        probe(msr, self.control)
     }
 }
 

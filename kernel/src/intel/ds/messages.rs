@@ -40,10 +40,11 @@ impl<M: Msr> Recording for MessageSession<M> {
     }
 
     fn halt(&mut self) -> Result<(), GeneralProtection> {
-        if self.on {
+        // With BTS the messages are another owner's records.
+        if self.on && !self.unit.stores_branches()? {
             self.unit.clear(DebugFlags::TR)?;
-            self.on = false;
         }
+        self.on = false;
         Ok(())
     }
 

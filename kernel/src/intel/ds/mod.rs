@@ -35,7 +35,7 @@ pub use rules::{Place, Rule, Strictness, Warning, Warnings};
 pub use running::DsRunning;
 pub use session::DsSession;
 pub use stopped::{DsStopped, Records};
-pub use unit::DsUnit;
+pub use unit::{DsLeftOn, DsUnit};
 
 use crate::msr::{DebugCtl, DebugFlags, GeneralProtection, Msr, PebsEnable, TypedMsr};
 

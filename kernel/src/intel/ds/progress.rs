@@ -40,6 +40,8 @@ pub(super) struct Progress {
     excluded: bool,
     /// The handler left the half off, and it has not resumed yet.
     abandoned: bool,
+    /// Something else turned the half off, which is not told yet.
+    turned_off: bool,
     /// The half is off until [`Progress::wake`], even if nothing else keeps it off.
     suspended: bool,
 }
@@ -56,6 +58,7 @@ impl Progress {
             gap: None,
             excluded: false,
             abandoned: false,
+            turned_off: false,
             suspended: false,
         }
     }
@@ -106,6 +109,11 @@ impl Progress {
         }
     }
 
+    /// Notes that something else turned the half off while it recorded: the next [`Progress::collect`] tells it.
+    pub(super) const fn turn_off(&mut self) {
+        self.turned_off = true;
+    }
+
     /// Notes that records are missing from here on. Of several reasons the first one is kept.
     fn miss(&mut self, gap: Gap) {
         if self.gap.is_none_or(|(at, _)| at != self.filled) {
@@ -126,6 +134,8 @@ impl Progress {
             return;
         }
         self.unread = false;
+        let turned_off = core::mem::take(&mut self.turned_off);
+        self.loss.turned_off += u64::from(turned_off);
         match buffer.filled() {
             Ok(filled) => self.filled = filled,
             Err(bad) => {
@@ -146,6 +156,9 @@ impl Progress {
                 self.cut = Some(Gap::Stop);
             }
             BufferMode::Interrupt { .. } => {}
+        }
+        if turned_off {
+            self.miss(Gap::TurnedOff);
         }
     }
 

@@ -9,8 +9,8 @@ use crate::intel::pebs::Program;
 use crate::lifecycle::{Halted, NotBacked, Recording, Sealed, Serve, StartError};
 use crate::loss::Loss;
 use crate::msr::{
-    DebugCtl, DebugFlags, DsAreaBase, GeneralProtection, GlobalStatus, GlobalStatusReset, Msr, Register,
-    TypedMsr,
+    DebugCtl, DebugFlags, DsAreaBase, GeneralProtection, GlobalStatus, GlobalStatusReset, Msr, PebsEnable,
+    Register, TypedMsr,
 };
 use crate::pmi::{Abandoned, Requests};
 use core::sync::atomic::{Ordering, fence};
@@ -32,6 +32,8 @@ pub struct DsSession<M: Msr, L: LinearMemory> {
     branches: bool,
     /// IA32_DS_AREA names the area.
     named: bool,
+    /// Another owner has used the counters: their registers must be written again.
+    unprepared: bool,
 }
 
 impl<M: Msr, L: LinearMemory> DsSession<M, L> {
@@ -45,7 +47,7 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
             | DebugFlags::BTS_OFF_USR;
         let bits = (control.map_or(0, |control| register.bits(control)), register.bits(store));
         let (bts, pebs) = (Progress::new(), Progress::new());
-        Self { unit, area, control, bits, program, bts, pebs, branches: false, named: false }
+        Self { unit, area, control, bits, program, bts, pebs, branches: false, named: false, unprepared: false }
     }
 
     pub(super) const fn loss(&self, half: Half) -> &Loss {
@@ -127,18 +129,85 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
     pub(super) fn go_on(&mut self, _: Halted) -> Result<(), GeneralProtection> {
         // The management area must be written before the processor reads it.
         fence(Ordering::SeqCst);
+        if !self.claim_again()? {
+            return Ok(());
+        }
         match (&mut self.program, self.area.half(Half::Pebs)) {
             (Some(program), Some(buffer)) if self.pebs.may_go_on(buffer) => {
-                self.pebs.begin(buffer);
-                // SAFETY: the processor writes records where IA32_DS_AREA and the management area say. This is memory
-                // of the session, which owns it until the counters are stopped.
-                unsafe { program.go_on(&mut self.unit.msr, self.pebs.lost_samples()) }?;
+                if !program.is_on() && self.unit.msr.read::<PebsEnable>()?.0 != 0 {
+                    // Samples of another owner go into a trace of Intel PT.
+                    self.pebs.exclude();
+                } else {
+                    self.pebs.begin(buffer);
+                    // SAFETY: the processor writes records where IA32_DS_AREA and the management area say. This is
+                    // memory of the session, which owns it until the counters are stopped.
+                    unsafe { program.go_on(&mut self.unit.msr, self.pebs.lost_samples()) }?;
+                }
             }
             _ => {}
         }
         match (self.control, self.area.half(Half::Bts)) {
             (Some(_), Some(buffer)) if !self.branches && self.bts.may_go_on(buffer) => self.record_branches(),
             _ => Ok(()),
+        }
+    }
+
+    /// Returns whether IA32_DS_AREA names this session's area. The area is this session's own from its start to its end,
+    /// so the address tells, whatever the allocator has given out since.
+    fn has_registers(&mut self) -> Result<bool, GeneralProtection> {
+        let DsAreaBase(area) = self.unit.msr.read()?;
+        Ok(area == self.area.address())
+    }
+
+    /// Makes IA32_DS_AREA name the area again if another owner has taken the unit over and has ended. Returns `false`
+    /// while another owner uses the unit.
+    fn claim_again(&mut self) -> Result<bool, GeneralProtection> {
+        if !self.has_registers()? {
+            let taken = self.unit.msr.read::<DsAreaBase>()?.0 != 0;
+            self.give_up_registers();
+            if taken || self.counters_are_used()? {
+                self.exclude();
+                return Ok(false);
+            }
+            // SAFETY: the management area and the buffers belong to this session, and nothing is recorded yet.
+            unsafe { self.unit.msr.write(DsAreaBase(self.area.address())) }?;
+            (self.named, self.unprepared) = (true, true);
+        }
+        if let Some(program) = self.program.as_mut().filter(|_| self.unprepared) {
+            program.prepare(&mut self.unit.msr)?;
+        }
+        self.unprepared = false;
+        Ok(true)
+    }
+
+    fn counters_are_used(&mut self) -> Result<bool, GeneralProtection> {
+        match &self.program {
+            Some(program) => Ok(program.in_use(&mut self.unit.msr)?.is_some()),
+            None => Ok(false),
+        }
+    }
+
+    /// Forgets what another owner, who has taken the unit over, has turned off.
+    fn give_up_registers(&mut self) {
+        if core::mem::take(&mut self.branches) {
+            self.bts.turn_off();
+        }
+        if let Some(program) = &mut self.program {
+            if program.may_count() {
+                self.pebs.turn_off();
+            }
+            program.forget();
+        }
+        self.named = false;
+    }
+
+    /// Notes that another owner uses the unit.
+    fn exclude(&mut self) {
+        if self.control.is_some() {
+            self.bts.exclude();
+        }
+        if self.program.is_some() {
+            self.pebs.exclude();
         }
     }
 
@@ -193,10 +262,28 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
 
     fn stop_branches(&mut self) -> Result<(), GeneralProtection> {
         if self.branches {
-            let (_, mine) = self.bits;
+            let (on, mine) = self.bits;
+            let DebugCtl(bits) = self.unit.msr.read()?;
             // SAFETY: this only ends writes to memory.
-            unsafe { self.unit.msr.change(|DebugCtl(bits)| DebugCtl(bits & !mine)) }?;
+            unsafe { self.unit.msr.write(DebugCtl(bits & !mine)) }?;
             self.branches = false;
+            // A VM exit clears the register, INIT and a machine check some of its bits.
+            if bits & mine != on {
+                self.bts.turn_off();
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops the counters. Where a PMI freezes counters by clearing their bits, that is no loss that nobody sees.
+    fn stop_samples(&mut self) -> Result<(), GeneralProtection> {
+        let Some(program) = &mut self.program else { return Ok(()) };
+        if program.stop(&mut self.unit.msr)? {
+            return Ok(());
+        }
+        let control = self.unit.capabilities().control;
+        if !control.flags(self.unit.msr.read()?).contains(DebugFlags::FREEZE_PERFMON_ON_PMI) {
+            self.pebs.turn_off();
         }
         Ok(())
     }
@@ -249,11 +336,14 @@ impl<M: Msr, L: LinearMemory> Recording for DsSession<M, L> {
     /// Clears TR and its related flags, and stops the counters: no record is written any more. If one of them cannot be
     /// stopped, the others still are.
     fn halt(&mut self) -> Result<(), GeneralProtection> {
+        let on = self.branches || self.program.as_ref().is_some_and(Program::may_count);
+        if on && self.named && !self.has_registers()? {
+            // What is on is another owner's, and goes to that one's memory.
+            self.give_up_registers();
+            return Ok(());
+        }
         let branches = self.stop_branches();
-        let samples = match &mut self.program {
-            Some(program) => program.stop(&mut self.unit.msr),
-            None => Ok(()),
-        };
+        let samples = self.stop_samples();
         // With this fence, another processor that sees what is published from now on sees the records too.
         fence(Ordering::SeqCst);
         branches.and(samples)
@@ -266,6 +356,9 @@ impl<M: Msr, L: LinearMemory> Recording for DsSession<M, L> {
 
     /// Sets IA32_DS_AREA to 0, and releases the counters.
     fn leave(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
+        if self.named && !self.has_registers()? {
+            self.give_up_registers();
+        }
         if self.named {
             // SAFETY: nothing is recorded, and the next recording sets an area first.
             unsafe { self.unit.msr.write(DsAreaBase(0)) }?;

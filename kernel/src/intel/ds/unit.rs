@@ -10,6 +10,7 @@ use crate::lifecycle::{Absent, InUse, NotStarted, StartError};
 use crate::msr::{
     ApicBase, DebugCtl, DebugFlags, DsAreaBase, GeneralProtection, Msr, Register, RtitCtl, TypedMsr,
 };
+use core::fmt;
 use core::marker::PhantomData;
 
 /// The debug store of one logical processor, off.
@@ -33,6 +34,22 @@ impl<M: Msr> DsUnit<M> {
     pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, Absent> {
         let capabilities = DsCapabilities::detect(cpuid, &mut msr)?;
         Ok(Self { msr, capabilities, of_this_processor: PhantomData })
+    }
+
+    /// Detects the unit as [`DsUnit::detect`] does, and takes it over if another owner has left it on, or an area in
+    /// IA32_DS_AREA: ends the recording of branches (last branch records too, which exclude the unit) and of samples,
+    /// releases the counters that sampled, and returns what was on. For what firmware, a boot loader or another kernel
+    /// before this one has left on. A recording of this driver sees that it was turned off
+    /// ([`Loss::turned_off`](crate::loss::Loss::turned_off)).
+    ///
+    /// # Errors
+    ///
+    /// The unit is absent, or it stays on: below this kernel another owner uses it.
+    pub fn take_over(cpuid: impl CpuIdReader, mut msr: M) -> Result<(Self, Option<DsLeftOn>), Absent> {
+        let capabilities = DsCapabilities::read(cpuid, &mut msr)?;
+        let left_on = DsLeftOn::turn_off(&capabilities, &mut msr)?;
+        capabilities.probe(&mut msr)?;
+        Ok((Self { msr, capabilities, of_this_processor: PhantomData }, left_on))
     }
 
     /// Returns what the unit can do.
@@ -93,6 +110,11 @@ impl<M: Msr> DsUnit<M> {
         unsafe { self.msr.change(|DebugCtl(bits)| DebugCtl(bits & !clear)) }
     }
 
+    /// Returns whether branch trace messages are stored in memory.
+    pub(crate) fn stores_branches(&mut self) -> Result<bool, GeneralProtection> {
+        Ok(self.capabilities.control.flags(self.msr.read()?).contains(DebugFlags::BTS))
+    }
+
     /// Checks that no other owner records branches, and that PT is off if it excludes BTS. Returns the control
     /// register.
     pub(crate) fn claim_branches(&mut self) -> Result<u64, StartError<DsRefusal>> {
@@ -145,5 +167,44 @@ impl<M: Msr> DsUnit<M> {
         }
         area.check(&self.capabilities).map_err(DsRefusal::Area)?;
         Ok(recording)
+    }
+}
+
+/// What a debug store recorded that another owner had left on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DsLeftOn {
+    /// IA32_DEBUGCTL, or the register that the family has in its place.
+    pub control: u64,
+    /// IA32_DS_AREA.
+    pub area: u64,
+    /// IA32_PEBS_ENABLE; 0 where there is no PEBS.
+    pub pebs_enable: u64,
+}
+
+impl DsLeftOn {
+    /// Ends all recording, first of what writes to memory. Returns `None` if nothing was on.
+    fn turn_off(capabilities: &DsCapabilities, msr: &mut impl Msr) -> Result<Option<Self>, GeneralProtection> {
+        let recorders = capabilities.control.bits(DebugFlags::RECORDERS | DebugFlags::BTINT);
+        let DebugCtl(control) = msr.read()?;
+        if control & recorders != 0 {
+            // SAFETY: this only ends writes to memory.
+            unsafe { msr.write(DebugCtl(control & !recorders)) }?;
+        }
+        let pebs_enable = if capabilities.pebs.is_ok() { Program::turn_off(msr)? } else { 0 };
+        let DsAreaBase(area) = msr.read()?;
+        if area != 0 {
+            // SAFETY: nothing is recorded any more.
+            unsafe { msr.write(DsAreaBase(0)) }?;
+        }
+        let was_on = control & recorders != 0 || area != 0 || pebs_enable != 0;
+        Ok(was_on.then_some(Self { control, area, pebs_enable }))
+    }
+}
+
+impl fmt::Display for DsLeftOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { control, area, pebs_enable } = self;
+        write!(f, "the debug store was left on: debug control {control:#x}, area {area:#x}")?;
+        write!(f, ", IA32_PEBS_ENABLE {pebs_enable:#x}")
     }
 }

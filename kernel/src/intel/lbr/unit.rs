@@ -33,6 +33,31 @@ impl<M: Msr> LbrUnit<M> {
         Ok(Self { msr, capabilities, of_this_processor: PhantomData })
     }
 
+    /// Detects them as [`LbrUnit::detect`] does, and takes them over if another owner has left them on: turns them off,
+    /// and returns the register that showed it. For records that firmware, a boot loader or another kernel before this
+    /// one has left on. Records of this driver say then that they were turned off
+    /// ([`LbrRunning::was_turned_off`]). BTS, which excludes them, is left alone:
+    /// [`DsUnit::take_over`](crate::intel::ds::DsUnit::take_over).
+    ///
+    /// # Errors
+    ///
+    /// They are absent, or they stay on: below this kernel another owner uses them.
+    pub fn take_over(cpuid: impl CpuIdReader, msr: M) -> Result<(Self, Option<InUse>), Absent> {
+        let mut unit = Self::detect(cpuid, msr)?;
+        let register = unit.capabilities.enabling();
+        let control = unit.msr.read_at(register)?;
+        if control & LBR == 0 {
+            return Ok((unit, None));
+        }
+        unit.pause()?;
+        unit.freeze_no_more(unit.capabilities.freeze_on_pmi)?;
+        let address = register.address();
+        match unit.msr.read_at(register)? & LBR {
+            0 => Ok((unit, Some(InUse::BranchRecorder { address, control }))),
+            _ => Err(InUse::BranchRecorder { address, control }.into()),
+        }
+    }
+
     /// Returns what they can do.
     #[must_use]
     pub const fn capabilities(&self) -> &LbrCapabilities {
@@ -179,6 +204,20 @@ impl<M: Msr> LbrUnit<M> {
             unsafe { self.msr.write(select) }?;
         }
         self.turn_on(config.freezes())
+    }
+
+    /// Returns whether the registers are as [`LbrUnit::begin`] left them, or a PMI froze the records.
+    pub(super) fn is_as_left(&mut self, config: &LbrConfig) -> Result<bool, GeneralProtection> {
+        let control = self.msr.read_at(self.capabilities.enabling())?;
+        if self.capabilities.is_architectural() {
+            return Ok(control == config.control().to_bits() | LBR);
+        }
+        // Before architectural performance monitoring version 4 a PMI clears LBR and leaves the bit that makes it so. A
+        // VM exit clears both.
+        let freeze = self.freeze_bit(config.freezes());
+        let on = control & LBR != 0 || freeze != 0 && control & freeze != 0;
+        let selects = self.capabilities.stack.select;
+        Ok(on && (!selects || self.msr.read::<LbrSelect>()? == config.select()))
     }
 
     fn clear(&mut self) -> Result<(), GeneralProtection> {

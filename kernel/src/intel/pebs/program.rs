@@ -110,7 +110,7 @@ impl Program {
             true => msr.read()?,
             false => PebsDataCfg::empty(),
         };
-        self.before = Some(Before { global_ctrl, data_cfg });
+        self.before.get_or_insert(Before { global_ctrl, data_cfg });
         // After a reset, all general-purpose counters are enabled in this register.
         write(msr, GlobalCtrl(global_ctrl & !self.counters))?;
         for (counter, period) in self.config.counters() {
@@ -205,17 +205,58 @@ impl Program {
         }
     }
 
-    /// Stops its counters, then the sampling: no record is written any more.
-    pub(crate) fn stop(&mut self, msr: &mut impl Msr) -> Result<(), GeneralProtection> {
+    /// Stops its counters, then the sampling: no record is written any more. Returns whether they were found as
+    /// [`Program::go_on`] had left them, or had been stopped before: if not, something else has turned them off.
+    pub(crate) fn stop(&mut self, msr: &mut impl Msr) -> Result<bool, GeneralProtection> {
         if !self.dirty {
-            return Ok(());
+            return Ok(true);
         }
         let GlobalCtrl(counting) = msr.read()?;
+        let enabled: PebsEnable = msr.read()?;
         write(msr, GlobalCtrl(counting & !self.counters))?;
-        self.on = false;
+        let was_on = core::mem::replace(&mut self.on, false);
         write(msr, PebsEnable(0))?;
         self.dirty = false;
-        Ok(())
+        let kept = counting & self.counters == self.counters && enabled == self.enable();
+        Ok(!was_on || kept)
+    }
+
+    /// Forgets registers that another owner has taken over. [`Program::prepare`] begins anew.
+    pub(crate) const fn forget(&mut self) {
+        (self.on, self.dirty, self.before) = (false, false, None);
+    }
+
+    /// Returns whether its registers were prepared and not taken over since.
+    pub(crate) const fn is_prepared(&self) -> bool {
+        self.before.is_some()
+    }
+
+    /// Returns whether the counters count, or may do so.
+    pub(crate) const fn may_count(&self) -> bool {
+        self.dirty
+    }
+
+    /// Stops the counters that another owner has left sampling, and releases them. Returns IA32_PEBS_ENABLE as it was.
+    pub(crate) fn turn_off(msr: &mut impl Msr) -> Result<u64, GeneralProtection> {
+        let PebsEnable(sampling) = msr.read()?;
+        if sampling == 0 {
+            return Ok(0);
+        }
+        write(msr, PebsEnable(0))?;
+        let GlobalCtrl(counting) = msr.read()?;
+        write(msr, GlobalCtrl(counting & !(sampling & COUNTERS)))?;
+        for n in 0..8 {
+            if sampling >> n & 1 == 1 {
+                write_at(msr, Ia32PerfEvtSel::at(n), Ia32PerfEvtSel::empty())?;
+            }
+        }
+        for n in 0..4 {
+            if sampling >> (32 + n) & 1 == 1 {
+                let FixedCtrCtrl(control) = msr.read()?;
+                write(msr, FixedCtrCtrl(control & !FixedCtrCtrl::mask(n)))?;
+            }
+        }
+        Ok(sampling)
     }
 
     /// Restores the registers and so releases the counters, which must be stopped. May be called again if an access
@@ -240,6 +281,9 @@ impl Program {
         Ok(())
     }
 }
+
+/// The bits of IA32_PEBS_ENABLE that name counters: eight of general purpose, four with a fixed function.
+const COUNTERS: u64 = 0xf_0000_00ff;
 
 /// Returns the bit of a counter in the registers that have one bit for each counter.
 const fn bit(counter: Counter) -> u64 {

@@ -163,6 +163,13 @@ impl<M: Msr> TracedPebsRunning<M> {
         self.session().lost
     }
 
+    /// Returns how often something else had turned the sampling off, as of the last PMI: a VM exit that loads
+    /// IA32_PERF_GLOBAL_CTRL, or another owner. What would have been sampled meanwhile is missing.
+    #[must_use]
+    pub fn turned_off(&self) -> u64 {
+        self.session().turned_off
+    }
+
     /// Returns these counters as a source for a PMI handler, beside the trace's. It must be there whenever the trace's
     /// is: a handler that halts the trace alone lets samples be dropped.
     pub fn source(&mut self) -> impl PmiSource {
@@ -176,13 +183,15 @@ pub struct TracedPebsSession<M: Msr> {
     unit: TracedPebsUnit<M>,
     program: Program,
     lost: u64,
+    /// How often something else had turned the sampling off.
+    turned_off: u64,
 }
 
 impl<M: Msr> TracedPebsSession<M> {
     fn new(unit: TracedPebsUnit<M>, config: &TracedPebsConfig) -> Self {
         let program = Program::new(config.counters, unit.capabilities, config.groups.data_cfg())
             .into_trace(config.pmi_after_each_record);
-        Self { unit, program, lost: 0 }
+        Self { unit, program, lost: 0, turned_off: 0 }
     }
 
     fn status_bits(&self) -> GlobalStatus {
@@ -190,6 +199,13 @@ impl<M: Msr> TracedPebsSession<M> {
     }
 
     fn go_on(&mut self) -> Result<(), GeneralProtection> {
+        // Another owner that came meanwhile keeps it off.
+        if !self.program.is_on() && self.unit.msr.read::<PebsEnable>()?.0 != 0 {
+            return Ok(());
+        }
+        if !self.program.is_prepared() {
+            self.program.prepare(&mut self.unit.msr)?;
+        }
         // SAFETY: records go into the output of Intel PT, which belongs to whoever has set IA32_RTIT_CTL.TraceEn.
         unsafe { self.program.go_on(&mut self.unit.msr, &mut self.lost) }
     }
@@ -229,8 +245,17 @@ impl<M: Msr> Recording for TracedPebsSession<M> {
         }
     }
 
+    /// Samples of another owner, who has taken PEBS over, go on.
     fn halt(&mut self) -> Result<(), GeneralProtection> {
-        self.program.stop(&mut self.unit.msr)
+        let enabled: PebsEnable = self.unit.msr.read()?;
+        if self.program.is_on() && enabled != self.program.enable() && enabled.0 != 0 {
+            self.program.forget();
+            self.turned_off += 1;
+            return Ok(());
+        }
+        let kept = self.program.stop(&mut self.unit.msr)?;
+        self.turned_off += u64::from(!kept);
+        Ok(())
     }
 
     fn leave(&mut self, _: &Halted) -> Result<(), GeneralProtection> {

@@ -139,6 +139,11 @@ impl DebugCtl {
         self.value &= !self.bits.lbr;
     }
 
+    /// Clears the register, as a VM exit does.
+    pub(crate) fn clear(&mut self) {
+        self.value = 0;
+    }
+
     /// Ends recording in memory, as INIT and machine checks do.
     pub(crate) fn clear_tr_and_bts(&mut self) {
         self.value &= !(self.bits.tr | self.bits.bts | self.bits.btint);
@@ -274,6 +279,8 @@ mod tests {
         assert_eq!(register.value(), 0x1fc2);
         register.clear_tr_and_bts();
         assert_eq!(register.value(), 0x1e02, "BTS_OFF, freeze and BTF stay");
+        register.clear();
+        assert_eq!(register.value(), 0, "a VM exit clears all of it");
     }
 
     #[test]

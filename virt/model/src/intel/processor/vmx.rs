@@ -1,7 +1,8 @@
-//! VM entries and VM exits, as far as Intel PT is concerned.
+//! VM entries and VM exits, as far as Intel PT and IA32_DEBUGCTL are concerned.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "VMX-Specific Packets and VMCS Controls", "Guest-Only Tracing", "Packet
-//! Generation under Different Enable Conditions" (VM entry, VM exit); VM Entries, "Checks on VMX Controls".
+//! Generation under Different Enable Conditions" (VM entry, VM exit); VM Entries, "Checks on VMX Controls"; VM Exits,
+//! "Loading Host Control Registers, Debug Registers, MSRs" (IA32_DEBUGCTL is cleared).
 
 #[cfg(test)]
 mod tests;
@@ -40,7 +41,8 @@ pub(super) const fn with_vmx(leaf: u32, answer: CpuidResult) -> CpuidResult {
 
 impl IntelProcessor {
     /// Makes the processor enumerate VMX, with Intel PT in VMX operation. The caller then reports VM entries and VM
-    /// exits by the methods below; other units than Intel PT take no notice of them.
+    /// exits by the methods below; other units than Intel PT take no notice of them, but a VM exit ends what
+    /// IA32_DEBUGCTL had turned on.
     #[must_use]
     pub fn with_vmx(mut self) -> Self {
         self.vmx = true;
@@ -63,7 +65,7 @@ impl IntelProcessor {
         self.vmx_transition(entry, true, mem)
     }
 
-    /// Reports a VM exit.
+    /// Reports a VM exit, which clears IA32_DEBUGCTL.
     ///
     /// # Errors
     ///
@@ -73,7 +75,9 @@ impl IntelProcessor {
         exit: &VmxTransition,
         mem: &mut dyn PhysMemory,
     ) -> Result<(), GeneralProtection> {
-        self.vmx_transition(exit, false, mem)
+        self.vmx_transition(exit, false, mem)?;
+        self.shared.debugctl.clear();
+        Ok(())
     }
 
     fn vmx_transition(

@@ -111,3 +111,16 @@ fn only_a_processor_that_is_told_to_has_vmx() {
     assert_eq!((without.cpuid(1, 0, zero).ecx >> 5 & 1, without.owns_msr(0x485)), (0, false));
     assert_eq!(machine().try_write(0x485, 0), Err(GeneralProtection));
 }
+
+#[test]
+fn a_vm_exit_clears_the_debug_control_register_and_a_vm_entry_does_not() {
+    let mut machine = machine();
+    // LBR, TR and BTS, FREEZE_LBRS_ON_PMI.
+    for value in [0x1, 0xc0, 0x800] {
+        machine.write(0x1d9, value);
+        transition(&mut machine, GUEST, None, false).unwrap();
+        assert_eq!(machine.processor.read_msr(0x1d9), Ok(value));
+        transition(&mut machine, HOST, None, false).unwrap();
+        assert_eq!(machine.processor.read_msr(0x1d9), Ok(0));
+    }
+}
