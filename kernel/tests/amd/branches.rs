@@ -48,6 +48,16 @@ fn the_stack_has_the_newest_branches_first() {
 }
 
 #[test]
+fn entries_that_are_no_branches_are_left_out() {
+    let errata = Some(pugmark_model::amd::Errata::LBR_ENTRIES_WITHOUT_BRANCH);
+    let machine = Machine::with_errata("zen4", 0, errata);
+    let mut running = start(&machine, BranchConfig::new());
+    machine.run(40 * INSTRUCTIONS);
+    // Two of sixteen entries.
+    assert_eq!(last(&mut running), up_to(machine.ip(), DEPTH - 2));
+}
+
+#[test]
 fn the_stack_leaves_out_levels_and_kinds() {
     use pugmark_kernel::intel::lbr::Classes;
     let all = BranchConfig::new();

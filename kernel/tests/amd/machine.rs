@@ -49,9 +49,14 @@ pub(crate) const PERIOD: u32 = 0x200;
 impl Machine {
     /// Returns a processor whose interrupts arrive this many instructions late.
     pub(crate) fn new(profile: &str, skid: u32) -> Self {
+        Self::with_errata(profile, skid, None)
+    }
+
+    /// Returns such a processor with errata in place of its own.
+    pub(crate) fn with_errata(profile: &str, skid: u32, errata: Option<model::Errata>) -> Self {
         let profile = model::AmdProfile::by_name(profile).unwrap();
         let northbridge = Box::leak(Box::new(model::Northbridge::new(profile)));
-        let settings = model::AmdSettings { skid, ..model::AmdSettings::default() };
+        let settings = model::AmdSettings { skid, errata, ..model::AmdSettings::default() };
         let processor = model::AmdProcessor::new(profile, settings, northbridge);
         let has_northbridge = processor.owns_msr(NB_CFG);
         let state = State { processor, ip: CODE, efer: 0, fault_in: None, burst_in: None, accesses: 0 };

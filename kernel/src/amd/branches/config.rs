@@ -1,7 +1,7 @@
 //! Which branches are recorded.
 
 use super::Recorder;
-use crate::intel::lbr::Classes;
+use crate::intel::lbr::{Branch, Classes};
 use crate::msr::amd::AmdLbrSelect;
 use core::fmt;
 
@@ -21,7 +21,9 @@ impl BranchConfig {
         Self { os: true, user: true, classes: Classes::all(), freeze_on_pmi: false }
     }
 
-    /// Sets whether branches that end at CPL 0 are recorded.
+    /// Sets whether branches of the kernel are recorded. The processor leaves out those that end at CPL 0. The one that
+    /// leaves the kernel ends above it and is recorded; the driver drops it if one of its addresses has bit 63 set. For
+    /// a kernel with addresses in the lower half, leave [`Classes::OTHER`] out.
     #[must_use]
     pub const fn os(self, os: bool) -> Self {
         Self { os, ..self }
@@ -62,6 +64,11 @@ impl BranchConfig {
             (self.freeze_on_pmi && !freezes, BranchRefusal::Freeze),
         ];
         table.into_iter().find(|(wrong, _)| *wrong).map_or(Ok(()), |(_, refusal)| Err(refusal))
+    }
+
+    /// Returns whether a recorded branch is one that was requested: without the kernel, none of its addresses are.
+    pub(super) const fn keeps(&self, branch: &Branch) -> bool {
+        self.os || !branch.is_in_upper_half()
     }
 
     /// Returns the value for LBR_SELECT, whose bits exclude branches.

@@ -28,12 +28,19 @@ pub enum Speculation {
 
 /// The addresses of LBR version 2 have 57 bits; the bits above are reserved.
 const LBR_ADDRESS: u32 = 57;
+/// A reserved bit of a target, by which erratum 1452 shows (family 19h models 10h to 1Fh): it is set in an entry that was
+/// recorded without a branch, although its valid and speculative bits are set. No processor sets it in a branch's entry.
+///
+/// Source: Revision Guide for AMD Family 19h Models 10h-1Fh Processors, erratum 1452, as Linux cites it
+/// (arch/x86/events/amd/lbr.c, `amd_pmu_lbr_read`).
+const NO_BRANCH: u32 = 61;
 
 impl Recorded {
-    /// Decodes a branch from its registers; `None` for an entry that was never written.
+    /// Decodes a branch from its registers; `None` for an entry that was never written or is no branch's.
     pub(super) fn of(recorder: Recorder, from: u64, to: u64) -> Option<Self> {
         let flag = |bits: u64, bit: u32| bits >> bit & 1 == 1;
         match recorder {
+            Recorder::LbrV2 { .. } if flag(to, NO_BRANCH) => None,
             Recorder::LbrV2 { .. } => {
                 let speculation = match (flag(to, 63), flag(to, 62)) {
                     (false, false) => return None,

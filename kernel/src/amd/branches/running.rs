@@ -134,7 +134,8 @@ impl<M: Msr> BranchSession<M> {
                 break;
             }
             let from = self.unit.msr.read_at(branch_from(n))?;
-            if let Some(recorded) = Recorded::of(self.unit.recorder, from, to) {
+            let recorded = Recorded::of(self.unit.recorder, from, to);
+            if let Some(recorded) = recorded.filter(|recorded| self.config.keeps(&recorded.branch)) {
                 *place = recorded;
                 count += 1;
             }

@@ -65,6 +65,11 @@ fn flags_of_lbr_version_2_are_above_the_addresses() {
         (ip, VALID | SPECULATIVE | 0x40_1000, false, Some(Speculation::Speculated)),
         (ip, SPECULATIVE | 0x40_1000, false, Some(Speculation::WrongPath)),
         (ip, 0x40_1000, false, None),
+        // Erratum 1452, with each speculation that it can have. The bits around it are part of an address's sign.
+        (ip, VALID | SPECULATIVE | 1 << 61 | 0x40_1000, false, None),
+        (ip, VALID | 1 << 61 | 0x40_1000, false, None),
+        (ip, SPECULATIVE | 1 << 61 | 0x40_1000, false, None),
+        (ip, VALID | 0b111 << 58 | 0x40_1000, false, Some(Speculation::Retired)),
     ];
     let recorder = Recorder::LbrV2 { depth: 16, freezes: true };
     for (from, to, mispredicted, speculation) in table {
@@ -74,6 +79,38 @@ fn flags_of_lbr_version_2_are_above_the_addresses() {
             Recorded::of(recorder, from, to),
             speculation.map(|speculation| Recorded { branch, speculation })
         );
+    }
+}
+
+#[test]
+fn an_entry_without_a_branch_takes_no_place_from_those_with_one() {
+    // Erratum 1452.
+    let machine = Machine::new(fake::ZEN_4);
+    let mut running = start(&machine, BranchConfig::new());
+    record(&machine, 0, 0x77_7777, VALID | SPECULATIVE | 1 << 61 | 0x12_3456);
+    record(&machine, 1, 0x40_1000, VALID | 0x40_2000);
+    record(&machine, 3, 0x40_3000, VALID | 0x40_4000);
+    let mut out = [Recorded::default(); 2];
+    let found: Vec<_> = running.last(&mut out).unwrap().iter().map(|found| found.branch.from).collect();
+    assert_eq!(found, [0x40_1000, 0x40_3000]);
+}
+
+#[test]
+fn branches_of_user_code_alone_have_no_address_of_the_kernel() {
+    let kernel = 0xffff_ffff_8123_4567 & ((1 << 57) - 1);
+    let branches = [(0x40_1000, 0x40_2000), (kernel, 0x40_3000), (0x40_4000, kernel), (0x40_5000, 0x40_6000)];
+    for (config, kept) in [
+        (BranchConfig::new().os(false), &[0, 3][..]),
+        (BranchConfig::new(), &[0, 1, 2, 3]),
+        (BranchConfig::new().user(false), &[0, 1, 2, 3]),
+    ] {
+        let machine = Machine::new(fake::ZEN_4);
+        let mut running = start(&machine, config);
+        (0..).zip(branches).for_each(|(n, (from, to))| record(&machine, n, from, VALID | to));
+        let extended = |address: u64| ((address << 7).cast_signed() >> 7).cast_unsigned();
+        let expected: Vec<_> =
+            kept.iter().map(|n| (extended(branches[*n].0), extended(branches[*n].1))).collect();
+        assert_eq!(last(&mut running), expected, "{config:?}");
     }
 }
 

@@ -19,6 +19,13 @@ pub struct Branch {
     pub kind: Option<BranchType>,
 }
 
+impl Branch {
+    /// Returns whether the source or the target is in the upper half of the address space, where most kernels are.
+    pub(crate) const fn is_in_upper_half(&self) -> bool {
+        (self.from | self.to) >> 63 == 1
+    }
+}
+
 /// IA32_LBR_x_INFO.BR_TYPE: the kind of a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BranchType {

@@ -1,6 +1,6 @@
 //! Which branches are recorded.
 
-use super::LbrCapabilities;
+use super::{Branch, LbrCapabilities};
 use crate::msr::{LbrCtl, LbrSelect};
 use bitflags::bitflags;
 use core::fmt;
@@ -43,7 +43,9 @@ impl LbrConfig {
         Self { os: true, user: true, classes: Classes::all(), call_stack: false, freeze_on_pmi: false }
     }
 
-    /// Sets whether branches that end at CPL 0 are recorded.
+    /// Sets whether branches of the kernel are recorded. The processor leaves out those that end at CPL 0. The one that
+    /// leaves the kernel ends above it and is recorded; the driver drops it if one of its addresses has bit 63 set. For
+    /// a kernel with addresses in the lower half, leave [`Classes::OTHER`] out.
     #[must_use]
     pub const fn os(self, os: bool) -> Self {
         Self { os, ..self }
@@ -80,6 +82,11 @@ impl LbrConfig {
     /// Returns whether a PMI freezes the records.
     pub(super) const fn freezes(&self) -> bool {
         self.freeze_on_pmi
+    }
+
+    /// Returns whether a recorded branch is one that was requested: without the kernel, none of its addresses are.
+    pub(super) const fn keeps(&self, branch: &Branch) -> bool {
+        self.os || !branch.is_in_upper_half()
     }
 
     /// Checks the configuration.

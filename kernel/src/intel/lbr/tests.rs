@@ -245,6 +245,34 @@ fn filters_are_written_as_the_processor_wants_them() {
 }
 
 #[test]
+fn branches_of_user_code_alone_have_no_address_of_the_kernel() {
+    let kernel = 0xffff_ffff_8123_4567;
+    let branches = [(0x40_1000, 0x40_2000), (kernel, 0x40_3000), (0x40_4000, kernel), (0x40_5000, 0x40_6000)];
+    for (config, kept) in [(LbrConfig::new().os(false), 2), (LbrConfig::new(), 4)] {
+        for model in [NEHALEM, SAPPHIRE_RAPIDS] {
+            let machine = LbrMachine::of(model);
+            let mut running = machine.start(config);
+            // Entry 0 is the newest of both stacks; the next older one of the first is the last.
+            for (n, (from, to)) in (0..).zip(branches) {
+                let entry = if model.top == 0 { n } else { (model.depth - n) % model.depth };
+                // Bit 63 of a source tells a misprediction in the first.
+                machine
+                    .set(model.registers[0] + entry, if model.top == 0 { from } else { from & !(1 << 63) });
+                machine.set(model.registers[1] + entry, to);
+            }
+            machine.set(model.top, 0);
+            let mut out = [Branch::default(); 2];
+            let found: Vec<_> = running.last(&mut out).unwrap().iter().map(|branch| branch.from).collect();
+            let expected = if kept == 2 { [0x40_1000, 0x40_5000] } else { [0x40_1000, kernel] };
+            assert_eq!(found, expected, "{config:?}");
+            // The same holds after the stop.
+            let mut unit = running.stop().map_err(|failed| failed.fault).unwrap();
+            assert_eq!(unit.last(&mut [Branch::default(); 8]).unwrap().len(), kept, "{config:?}");
+        }
+    }
+}
+
+#[test]
 fn refuses_what_the_processor_does_not_do() {
     let all = LbrConfig::new();
     let table = [

@@ -19,6 +19,8 @@ use core::marker::PhantomData;
 pub struct LbrUnit<M: Msr> {
     pub(super) msr: M,
     capabilities: LbrCapabilities,
+    /// The configuration of the last start.
+    config: LbrConfig,
     of_this_processor: PhantomData<*const ()>,
 }
 
@@ -30,7 +32,7 @@ impl<M: Msr> LbrUnit<M> {
     /// They are absent. If their register raised #GP when its value was restored, they are on.
     pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, Absent> {
         let capabilities = LbrCapabilities::detect(cpuid, &mut msr)?;
-        Ok(Self { msr, capabilities, of_this_processor: PhantomData })
+        Ok(Self { msr, capabilities, config: LbrConfig::new(), of_this_processor: PhantomData })
     }
 
     /// Detects them as [`LbrUnit::detect`] does, and takes them over if another owner has left them on: turns them off,
@@ -101,7 +103,8 @@ impl<M: Msr> LbrUnit<M> {
             None => 0,
         };
         let mut count = 0;
-        for (n, out) in (0..depth).zip(out) {
+        for n in 0..depth {
+            let Some(place) = out.get_mut(count) else { break };
             // Older entries are below the top, or, in a stack without a top register, have higher numbers.
             let entry = match stack.top {
                 Some(_) => (top + depth - n) % depth,
@@ -109,8 +112,10 @@ impl<M: Msr> LbrUnit<M> {
             };
             let (from, to, info) = self.entry(stack.entries, entry, format.has_info())?;
             let Some(branch) = format.branch(from, to, info) else { break };
-            *out = branch;
-            count += 1;
+            if self.config.keeps(&branch) {
+                *place = branch;
+                count += 1;
+            }
         }
         Ok(count)
     }
@@ -188,6 +193,7 @@ impl<M: Msr> LbrUnit<M> {
 
     /// Clears the records, writes the filter, and turns recording on.
     pub(super) fn begin(&mut self, config: &LbrConfig) -> Result<(), GeneralProtection> {
+        self.config = *config;
         if self.capabilities.is_architectural() {
             // The write clears all records.
             let depth = LbrDepth(u64::from(self.capabilities.stack.depth));

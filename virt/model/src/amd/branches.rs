@@ -10,7 +10,7 @@
 
 use super::profile::{LAST_BRANCHES, LastBranchKind};
 use super::registers::{debug_extn, lbr, msr, sampling};
-use super::{AmdProfile, AmdViolations};
+use super::{AmdProfile, AmdViolations, Errata};
 use crate::GeneralProtection;
 use crate::branch::InstructionKind;
 
@@ -35,7 +35,14 @@ pub(super) struct LastBranches {
     entries: [RecordedBranch; LAST_BRANCHES],
     /// Branch sampling: whether an overflow has started it, so that its interrupt is held back.
     holds_interrupt: bool,
+    /// Erratum 1452: how many branches are recorded until an entry without one; `None`: there are no such entries.
+    until_no_branch: Option<u32>,
 }
+
+/// Erratum 1452: the branches from one entry without a branch to the next.
+const BRANCHES_BETWEEN: u32 = 8;
+/// Erratum 1452: the bit of a target that only an entry without a branch has.
+const NO_BRANCH: u64 = 1 << 61;
 
 #[derive(Clone, Copy, Debug)]
 struct RecordedBranch {
@@ -44,13 +51,21 @@ struct RecordedBranch {
 }
 
 impl LastBranches {
-    pub(super) const fn new(profile: &AmdProfile) -> Self {
+    pub(super) fn new(profile: &AmdProfile, errata: Errata) -> Self {
         let entries = [RecordedBranch { from: 0, to: 0 }; LAST_BRANCHES];
         let control = match profile.branches {
             Some(LastBranchKind::Sampling) => sampling::ONES,
             _ => 0,
         };
-        Self { records: profile.branches, control, select: 0, entries, holds_interrupt: false }
+        let until_no_branch = errata.has(Errata::LBR_ENTRIES_WITHOUT_BRANCH).then_some(BRANCHES_BETWEEN);
+        Self {
+            records: profile.branches,
+            control,
+            select: 0,
+            entries,
+            holds_interrupt: false,
+            until_no_branch,
+        }
     }
 
     pub(super) fn owns_msr(&self, number: u32) -> bool {
@@ -166,6 +181,19 @@ impl LastBranches {
             // The model does not speculate, so the speculation bit is never set.
             to: transfer.to & lbr::ADDRESS | lbr::VALID,
         };
+        self.push_no_branch(transfer);
+    }
+
+    /// Adds an entry that is no branch, where erratum 1452 has one.
+    fn push_no_branch(&mut self, transfer: &BranchTransfer) {
+        let Some(left) = &mut self.until_no_branch else { return };
+        *left -= 1;
+        if *left == 0 {
+            *left = BRANCHES_BETWEEN;
+            self.entries.rotate_right(1);
+            let to = !transfer.to & lbr::ADDRESS | lbr::VALID | lbr::SPECULATIVE | NO_BRANCH;
+            self.entries[0] = RecordedBranch { from: transfer.to & lbr::ADDRESS, to };
+        }
     }
 
     /// Adds a branch after the previous one. Returns true when all entries are filled.

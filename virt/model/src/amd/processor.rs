@@ -64,7 +64,7 @@ impl<'n> AmdProcessor<'n> {
             counters: AmdCounters::new(profile),
             fetch: FetchSampling::new(profile, errata, settings.seed),
             op: OpSampling::new(profile, errata, settings.rip_invalid, settings.seed),
-            branches: LastBranches::new(profile),
+            branches: LastBranches::new(profile, errata),
             local_apic: LocalApic::new(profile.extended_lvts, settings.skid),
             caches: Caches::new(profile.l3),
             fetcher: Fetcher::new(profile.fetch_block),

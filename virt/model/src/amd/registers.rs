@@ -73,6 +73,7 @@ pub(super) mod lbr {
     pub(crate) const ADDRESS: u64 = (1 << 57) - 1;
     pub(crate) const MISPREDICT: u64 = 1 << 63;
     pub(crate) const VALID: u64 = 1 << 63;
+    pub(crate) const SPECULATIVE: u64 = 1 << 62;
 }
 
 /// DBG_EXTN_CFG, which is the same register on processors with branch sampling, and SAMP_BR_TO.

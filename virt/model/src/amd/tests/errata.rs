@@ -1,5 +1,7 @@
 //! Errata: deviations of some processors from the manual.
 
+use std::vec::Vec;
+
 use super::machine::*;
 use crate::Pmi;
 use crate::amd::{AmdSettings, Errata};
@@ -24,6 +26,7 @@ fn profiles_have_the_errata_of_their_parts() {
         Errata::IBS_DATA_SOURCE_WRONG,
         Errata::IBS_FETCH_PAGE_SIZES,
         Errata::IBS_LATENCY_FILTER_LEAKS,
+        Errata::LBR_ENTRIES_WITHOUT_BRANCH,
     ];
     let rows: [(&str, &[usize]); 8] = [
         ("k8", &[]),
@@ -272,4 +275,23 @@ fn a_stray_interrupt_goes_through_the_entry_of_ibs() {
     machine.write(OP_CTL, 0);
     machine.loop_nops(70);
     assert_eq!(machine.interrupts(), [Pmi::Nmi]);
+}
+
+#[test]
+fn erratum_1452_puts_entries_without_a_branch_into_the_stack() {
+    const FLAGS: u64 = 0b111 << 61;
+    const VALID: u64 = 1 << 63;
+    for (errata, expected) in
+        [(Errata::LBR_ENTRIES_WITHOUT_BRANCH, [VALID, VALID, FLAGS, VALID]), (Errata::NONE, [VALID; 4])]
+    {
+        let mut machine = with(errata);
+        machine.write(0xc000_010f, 1 << 6);
+        machine.at.ip = 0x1000;
+        (1..=10).for_each(|index| machine.go(JMP, 0x1000 + 0x100 * index));
+        let newest = [0, 2, 4, 6].map(|at| machine.read(0xc001_0301 + at) & FLAGS);
+        assert_eq!(newest, expected);
+        let rest: Vec<_> = (0..16).map(|at| machine.read(0xc001_0301 + 2 * at)).collect();
+        let branches = rest.iter().filter(|to| **to & FLAGS == VALID).count();
+        assert_eq!(branches, 10, "no branch is lost before the stack is full");
+    }
 }
