@@ -175,7 +175,7 @@ mod tests {
             ("sapphire-rapids", 0x15, 0, [2, 160, 25_000_000, 0]),
             // Jasper Lake's, but for LIP, for events of leaf 0AH that are not counted, and for fixed-function counters.
             ("tremont", 0, 0, [0x1b, 0x756e_6547, 0x6c65_746e, 0x4965_6e69]),
-            ("tremont", 0x0a, 0, [0x0730_0405, 0x1d, 0, 0]),
+            ("tremont", 0x0a, 0, [0x0730_0405, 0x1d, 0, 0x603]),
             ("tremont", 0x14, 0, [1, 0x7f, 7, 0]),
             ("tremont", 0x14, 1, [0x0249_0002, 0x003f_ffff, 0, 0]),
             ("tremont", 0x15, 0, [2, 0x68, 0x0249_f000, 0]),
@@ -278,7 +278,7 @@ mod tests {
                 0x9_06c0,
                 [0x8014, 0x7fff_ff9f],
                 Some([1 << 25, !0x814]),
-                Some([0x0730_0405, 0x1d, 0]),
+                Some([0x0730_0405, 0x1d, 0x603]),
                 39,
                 true,
             ),

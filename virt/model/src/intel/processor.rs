@@ -13,7 +13,7 @@ use crate::intel::lbr::Lbr;
 use crate::intel::lbr::stack::LbrStack;
 use crate::intel::misc_enable::MiscEnable;
 use crate::intel::pebs::blocks::PebsBlockItems;
-use crate::intel::perfmon::{FixedCounters, IntelCounters, Perfmon};
+use crate::intel::perfmon::{FixedCounters, FixedEvents, IntelCounters, Perfmon};
 use crate::intel::pt::Pt;
 use crate::intel::registers::msr;
 use crate::intel::taken_branch::TakenBranch;
@@ -32,7 +32,7 @@ pub use vmx::VmxTransition;
 ///
 /// Not modelled: SMM, TSX and SGX; VMX other than what Intel PT shows of it; state components of XSAVES other than
 /// PT's; SMRR and the APIC page as output; output to MMIO; the trace transport subsystem, which only discards its
-/// output; branch trace messages on a bus; BTF; fixed-function counters of Ice Lake and Tremont; events of
+/// output; branch trace messages on a bus; BTF; fixed-function counters of Ice Lake; events of
 /// general-purpose counters other than instructions and branches; load latency.
 #[derive(Debug)]
 pub struct IntelProcessor {
@@ -62,6 +62,7 @@ impl IntelProcessor {
             ds: Ds::new(profile),
             last_branches: LbrStack::new(profile.lbr.as_ref().map_or(0, |stack| stack.entries)),
             traced_record: PebsBlockItems::new(),
+            fixed_events: FixedEvents::default(),
             violations: IntelViolations::default(),
         };
         Self {
@@ -97,14 +98,15 @@ impl IntelProcessor {
         let taken = TakenBranch::of_instruction(retired, decoded, self.settings.branch_level, right);
         let info = InstructionInfo { decoded, taken, mispredicted: !right };
         self.last_ip = retired.before.ip;
-        // A sample is stored before the branch record of the same instruction.
+        // A sample is stored before the branch record of the same instruction, and after all counters have counted it.
         let units: [&mut dyn TracingUnit; UNITS] =
-            [&mut self.pt, &mut self.lbr, &mut self.counters, &mut self.fixed, &mut self.bts];
+            [&mut self.pt, &mut self.lbr, &mut self.fixed, &mut self.counters, &mut self.bts];
         for (unit, stepped) in units.into_iter().zip(stepped) {
             if stepped && unit.needs_each_instruction(&self.shared) {
                 unit.retire(retired, &info, &mut Bus { mem, shared: &mut self.shared });
             }
         }
+        self.fixed.reset(&mut self.shared);
         self.pt.take_record(&retired.after, &mut Bus { mem, shared: &mut self.shared });
         self.shared.perfmon.instruction_retired(&mut self.shared.violations);
     }
@@ -161,7 +163,7 @@ impl IntelProcessor {
     }
 
     fn units(&self) -> [&dyn TracingUnit; UNITS] {
-        [&self.pt, &self.lbr, &self.counters, &self.fixed, &self.bts]
+        [&self.pt, &self.lbr, &self.fixed, &self.counters, &self.bts]
     }
 }
 
@@ -188,6 +190,9 @@ impl Processor for IntelProcessor {
             msr::IA32_PERF_CAPABILITIES => self.profile.perf_capabilities.ok_or(GeneralProtection),
             vmx::IA32_VMX_MISC if self.vmx => Ok(vmx::PT_IN_VMX),
             _ if self.extended_state.owns_msr(msr) => Ok(self.extended_state.xss()),
+            msr::IA32_PERF_GLOBAL_INUSE if self.profile.perfmon_version >= 4 => {
+                Ok(self.counters.in_use() | self.fixed.in_use())
+            }
             _ if is_processors_own_msr(msr) => self.shared.perfmon.read(msr),
             _ => {
                 let owner = self.units().into_iter().find(|unit| unit.owns_msr(msr));
@@ -212,7 +217,7 @@ impl Processor for IntelProcessor {
             _ if is_processors_own_msr(msr) => self.shared.perfmon.write(msr, value)?,
             _ => {
                 let units: [&mut dyn TracingUnit; UNITS] =
-                    [&mut self.pt, &mut self.lbr, &mut self.counters, &mut self.fixed, &mut self.bts];
+                    [&mut self.pt, &mut self.lbr, &mut self.fixed, &mut self.counters, &mut self.bts];
                 let owner = units.into_iter().find(|unit| unit.owns_msr(msr));
                 let bus = &mut Bus { mem, shared: &mut self.shared };
                 owner.ok_or(GeneralProtection)?.write_msr(msr, value, at, bus)?;
@@ -249,8 +254,10 @@ impl Processor for IntelProcessor {
     }
 
     fn max_unreported(&self) -> u32 {
-        let until_sample =
-            u32::try_from(self.counters.instructions_until_sample(&self.shared)).unwrap_or(u32::MAX);
+        let sampled = self.counters.sampled_by(&self.shared);
+        let general = self.counters.instructions_until_sample(&self.shared);
+        let fixed = self.fixed.instructions_until_overflow(sampled);
+        let until_sample = u32::try_from(general.min(fixed)).unwrap_or(u32::MAX);
         until_sample.clamp(1, self.shared.perfmon.instructions_until_pmi())
     }
 
@@ -264,8 +271,8 @@ impl Processor for IntelProcessor {
         let units: [(&mut dyn TracingUnit, bool); UNITS] = [
             (&mut self.pt, true),
             (&mut self.lbr, true),
-            (&mut self.counters, true),
             (&mut self.fixed, true),
+            (&mut self.counters, true),
             // The #PF of a branch record does not make a branch record.
             (&mut self.bts, !own),
         ];
@@ -274,6 +281,7 @@ impl Processor for IntelProcessor {
                 unit.deliver(delivery, &taken, &mut Bus { mem, shared: &mut self.shared });
             }
         }
+        self.fixed.reset(&mut self.shared);
         self.pt.take_record(&delivery.after, &mut Bus { mem, shared: &mut self.shared });
         if delivery.kind == DeliveryKind::SoftwareInterrupt {
             self.last_ip = delivery.before.ip;
@@ -334,6 +342,6 @@ fn is_processors_own_msr(number: u32) -> bool {
         msr::PLATFORM_INFO
             | msr::IA32_MISC_ENABLE
             | msr::IA32_PERF_CAPABILITIES
-            | msr::IA32_PERF_GLOBAL_STATUS..=msr::IA32_PERF_GLOBAL_STATUS_SET
+            | msr::IA32_PERF_GLOBAL_STATUS..=msr::IA32_PERF_GLOBAL_INUSE
     )
 }

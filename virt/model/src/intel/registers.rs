@@ -16,6 +16,7 @@ pub(crate) mod msr {
     pub(crate) const IA32_PERF_GLOBAL_CTRL: u32 = 0x38f;
     pub(crate) const IA32_PERF_GLOBAL_STATUS_RESET: u32 = 0x390;
     pub(crate) const IA32_PERF_GLOBAL_STATUS_SET: u32 = 0x391;
+    pub(crate) const IA32_PERF_GLOBAL_INUSE: u32 = 0x392;
     pub(crate) const IA32_PEBS_ENABLE: u32 = 0x3f1;
     pub(crate) const MSR_PEBS_DATA_CFG: u32 = 0x3f2;
     pub(crate) const IA32_A_PMC0: u32 = 0x4c1;
@@ -27,6 +28,7 @@ pub(crate) mod msr {
     pub(crate) const IA32_RTIT_ADDR0_A: u32 = 0x580;
     pub(crate) const IA32_RTIT_ADDR3_B: u32 = 0x587;
     pub(crate) const IA32_DS_AREA: u32 = 0x600;
+    pub(crate) const MSR_RELOAD_FIXED_CTR0: u32 = 0x1309;
     pub(crate) const MSR_RELOAD_PMC0: u32 = 0x14c1;
 }
 
@@ -123,12 +125,15 @@ pub(crate) mod fixed {
     pub(crate) const USR: u64 = 1 << 1;
     pub(crate) const ANY_THREAD: u64 = 1 << 2;
     pub(crate) const PMI: u64 = 1 << 3;
+    /// Adaptive_Record of the first counter; the next one's is four bits further. Exists only with PEBS_BASELINE.
+    pub(crate) const ADAPTIVE_RECORD: u64 = 1 << 32;
     /// The bit of the first counter in the IA32_PERF_GLOBAL registers.
     pub(crate) const FIRST_STATUS_BIT: u32 = 32;
 }
 
 /// IA32_PERFEVTSELx. Source: SDM vol. 3, Performance Monitoring, the figures "Layout of IA32_PERFEVTSELx MSRs".
 pub(crate) mod evtsel {
+    pub(crate) const EVENT: u64 = 0xff;
     pub(crate) const USR: u64 = 1 << 16;
     pub(crate) const OS: u64 = 1 << 17;
     pub(crate) const EDGE: u64 = 1 << 18;

@@ -6,7 +6,7 @@ use crate::intel::debugctl::DebugCtl;
 use crate::intel::ds::Ds;
 use crate::intel::lbr::stack::LbrStack;
 use crate::intel::pebs::blocks::PebsBlockItems;
-use crate::intel::perfmon::Perfmon;
+use crate::intel::perfmon::{FixedEvents, Perfmon};
 use crate::intel::taken_branch::TakenBranch;
 use crate::{Delivery, GeneralProtection, PhysMemory, Retired};
 
@@ -19,6 +19,8 @@ pub(crate) struct SharedState {
     pub(crate) last_branches: LbrStack,
     /// A record that goes to Intel PT once all units have seen the instruction.
     pub(crate) traced_record: PebsBlockItems,
+    /// What the fixed-function counters have counted at this instruction, for samples.
+    pub(crate) fixed_events: FixedEvents,
     pub(crate) violations: IntelViolations,
 }
 

@@ -77,12 +77,12 @@ fn msrs_of_hardware_that_a_processor_lacks_fault() {
     const COUNTERS: &[&str] = DS.split_at(1).1;
     const FOUR_COUNTERS: &[&str] = DS.split_at(2).1;
     const FULL_WIDTH: &[&str] = DS.split_at(3).1;
-    const FIXED: &[&str] = COUNTERS.split_at(4).0;
+    const FIXED: &[&str] = &["core2", "nehalem", "broadwell", "skylake", "tremont"];
     const RANGES: &[&str] = EVERY.split_at(4).1;
     const STACK: &[&str] = &["prescott", "nehalem", "broadwell", "skylake", "icelake", "tremont"];
     const INFO: &[&str] = DS.split_at(4).1;
     // Name, first and last MSR, the processors that have them.
-    let rows: [Row; 41] = [
+    let rows: [Row; 42] = [
         ("MSR_LASTBRANCH_x of Core 2, from", 0x40, 0x43, &["core2"]),
         ("of Core Duo, from", 0x44, 0x47, &[]),
         ("of Core 2, to", 0x60, 0x63, &["core2"]),
@@ -108,6 +108,7 @@ fn msrs_of_hardware_that_a_processor_lacks_fault() {
         ("IA32_FIXED_CTR_CTRL", 0x38d, 0x38d, FIXED),
         ("IA32_PERF_GLOBAL_STATUS, _CTRL, _STATUS_RESET", 0x38e, 0x390, FROM_CORE2),
         ("IA32_PERF_GLOBAL_STATUS_SET", 0x391, 0x391, RANGES),
+        ("IA32_PERF_GLOBAL_INUSE", 0x392, 0x392, RANGES),
         ("IA32_PEBS_ENABLE", 0x3f1, 0x3f1, COUNTERS),
         ("MSR_PEBS_DATA_CFG", 0x3f2, 0x3f2, &["icelake", "tremont"]),
         ("IA32_A_PMC0 to 3", 0x4c1, 0x4c4, FULL_WIDTH),
@@ -121,7 +122,7 @@ fn msrs_of_hardware_that_a_processor_lacks_fault() {
         ("MSR_LASTBRANCH_0 to 15_TO_IP", 0x6c0, 0x6cf, STACK),
         ("MSR_LASTBRANCH_16 to 31_TO_IP", 0x6d0, 0x6df, INFO),
         ("MSR_LBR_INFO_x", 0xdc0, 0xddf, INFO),
-        ("MSR_RELOAD_FIXED_CTR0 to 2", 0x1309, 0x130b, &[]),
+        ("MSR_RELOAD_FIXED_CTR0 to 2", 0x1309, 0x130b, &["tremont"]),
         ("MSR_RELOAD_PMC0 to 3", 0x14c1, 0x14c4, &["tremont"]),
         ("MSR_RELOAD_PMC4 to 7", 0x14c5, 0x14c8, &[]),
     ];

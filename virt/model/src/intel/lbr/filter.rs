@@ -1,7 +1,8 @@
 //! MSR_LBR_SELECT: which branches the stack captures, and the call-stack mode.
 //!
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, the tables "MSR_LBR_SELECT" of
-//! Nehalem and of Haswell, and the list below Haswell's table.
+//! Nehalem, Sandy Bridge and Haswell, and the list below Haswell's table. Sandy Bridge's table excepts calls and returns
+//! from the jumps that bits 6 and 7 leave out, and says that Nehalem's filter has other semantics.
 
 use crate::intel::taken_branch::{TakenBranch, TakenBranchKind};
 
@@ -50,8 +51,17 @@ impl BranchFilter {
         self.has(EN_CALLSTACK) && taken.kind == TakenBranchKind::Return && self.passes_level(taken)
     }
 
-    /// Whether the branch is captured.
-    pub(super) fn captures(self, taken: &TakenBranch) -> bool {
+    /// Whether the branch is captured. `jumps_include_calls`: as on Nehalem, indirect calls and returns are indirect
+    /// jumps too, and relative calls are relative jumps.
+    pub(super) fn captures(self, taken: &TakenBranch, jumps_include_calls: bool) -> bool {
+        let as_jump = match taken.kind {
+            TakenBranchKind::RelativeCall { .. } => NEAR_REL_JMP,
+            TakenBranchKind::IndirectCall | TakenBranchKind::Return => NEAR_IND_JMP,
+            _ => 0,
+        };
+        if jumps_include_calls && self.0 & as_jump != 0 {
+            return false;
+        }
         let left_out = match taken.kind {
             TakenBranchKind::Conditional => JCC,
             TakenBranchKind::RelativeCall { to_next: true } if self.has(EN_CALLSTACK) => return false,

@@ -116,7 +116,7 @@ impl Lbr {
             bus.shared.last_branches.flush();
             return;
         }
-        if !self.select.captures(taken) {
+        if !self.select.captures(taken, stack.jumps_include_calls) {
             return;
         }
         let shown = match stack.format {

@@ -143,7 +143,7 @@ fn exceptions_keep_the_branch_before_them_and_debug_exceptions_switch_off() {
     }
 }
 
-/// The table "MSR_LBR_SELECT": each bit leaves its kind of branch out.
+/// The table "MSR_LBR_SELECT": each bit leaves its kind of branch out. On Nehalem, calls and returns are jumps as well.
 #[test]
 fn filters_leave_out_what_they_name() {
     type Act = (&'static str, fn(&mut Machine));
@@ -176,7 +176,13 @@ fn filters_leave_out_what_they_name() {
                     m.control(1);
                     m.at.cpl = cpl;
                     run(&mut m);
-                    assert_eq!(m.read(0x1c9) == 0, act == name, "{profile} {name} {act}");
+                    let jump_of_nehalem = matches!(
+                        (profile, name, act),
+                        ("nehalem", "NEAR_IND_JMP", "NEAR_IND_CALL" | "NEAR_RET")
+                            | ("nehalem", "NEAR_REL_JMP", "NEAR_REL_CALL")
+                    );
+                    let left_out = act == name || jump_of_nehalem;
+                    assert_eq!(m.read(0x1c9) == 0, left_out, "{profile} {name} {act}");
                 }
             }
         }

@@ -8,7 +8,7 @@
 //! Skylake microarchitectures, and "Adaptive PEBS".
 //!
 //! Records can also go to Intel PT (`blocks`, `pt::packetizer`). The manual's section on it was not at hand. The bits
-//! of IA32_PEBS_ENABLE and the registers MSR_RELOAD_PMCx, with their #GP, are those that an emulation by Intel's
+//! of IA32_PEBS_ENABLE and the registers MSR_RELOAD_PMCx and MSR_RELOAD_FIXED_CTRx, with their #GP, are those that an emulation by Intel's
 //! authors has (KVM, "PEBS output to Intel PT MSRs emulation", 2019): bits 62:61 are 01, other values than 00 and 01
 //! are reserved; a reload value has as many bits as its counter. Not certain, and decided here:
 //! - Bit 60 may be set whatever bits 62:61 are; it acts with records to Intel PT only.
@@ -27,7 +27,8 @@ use pugmark_decoder_core::pebs::{
 use crate::intel::IntelProfile;
 use crate::intel::ds::DsBuffer;
 use crate::intel::lbr::stack::LastBranch;
-use crate::intel::registers::OVF_DS_BUFFER;
+use crate::intel::perfmon::FIXED_COUNTERS;
+use crate::intel::registers::{OVF_DS_BUFFER, fixed::FIRST_STATUS_BIT};
 use crate::intel::unit::Bus;
 use crate::{ExecMode, GeneralProtection, Retired};
 
@@ -69,28 +70,49 @@ pub(crate) struct PebsSampler {
     enable: u64,
     /// MSR_PEBS_DATA_CFG.
     data_cfg: u64,
-    /// MSR_RELOAD_PMCx.
-    reload: [u64; MAX_COUNTERS],
+    /// MSR_RELOAD_PMCx and MSR_RELOAD_FIXED_CTRx.
+    reload: Resettable<u64>,
     /// Counters that have overflowed and wait for their next event, one bit each.
     armed: u64,
     registers: Registers,
     xmm: [u8; 256],
 }
 
+/// Something for each counter that can be sampled.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Resettable<T> {
+    pub(crate) general: [T; MAX_COUNTERS],
+    pub(crate) fixed: [T; FIXED_COUNTERS],
+}
+
+impl<T> Resettable<T> {
+    /// The place of the counter with this bit in IA32_PEBS_ENABLE.
+    fn at(&mut self, bit: usize) -> Option<&mut T> {
+        match bit.checked_sub(FIRST_STATUS_BIT as usize) {
+            None => self.general.get_mut(bit),
+            Some(index) => self.fixed.get_mut(index),
+        }
+    }
+}
+
 /// The value to which each counter is to be reset, if it is.
-type ResetValues = [Option<u64>; MAX_COUNTERS];
+type ResetValues = Resettable<Option<u64>>;
 
 impl PebsSampler {
     pub(crate) fn new(profile: &IntelProfile) -> Self {
         let pebs = profile.debug_store.as_ref().and_then(|store| store.pebs.as_ref());
+        let fixed = match (&profile.counters, pebs) {
+            (Some(counters), Some(_)) if profile.pebs_baseline() => (1 << counters.fixed) - 1,
+            _ => 0,
+        };
         Self {
             format: pebs.map(|pebs| pebs.format),
-            counters: pebs.map_or(0, |pebs| (1 << pebs.counters) - 1),
+            counters: pebs.map_or(0, |pebs| (1 << pebs.counters) - 1) | fixed << FIRST_STATUS_BIT,
             other_bits: pebs.map_or(0, |pebs| pebs.other_bits),
             to_pt: profile.pebs_output_pt(),
             enable: 0,
             data_cfg: 0,
-            reload: [0; MAX_COUNTERS],
+            reload: Resettable::default(),
             armed: 0,
             registers: Registers::default(),
             xmm: [0; 256],
@@ -132,17 +154,25 @@ impl PebsSampler {
         Ok(())
     }
 
-    /// Whether MSR_RELOAD_PMCx exist.
-    pub(crate) fn has_reloads(&self) -> bool {
-        self.to_pt
+    /// The counters that can be sampled, one bit each.
+    pub(crate) fn counters(&self) -> u64 {
+        self.counters
     }
 
-    pub(crate) fn reload(&self, counter: usize) -> u64 {
-        self.reload[counter]
+    /// Whether the counter with this bit in IA32_PEBS_ENABLE has MSR_RELOAD_PMCx or MSR_RELOAD_FIXED_CTRx.
+    pub(crate) fn has_reload(&self, bit: usize) -> bool {
+        self.to_pt && bit < 64 && self.counters >> bit & 1 != 0
     }
 
-    pub(crate) fn set_reload(&mut self, counter: usize, value: u64) {
-        self.reload[counter] = value;
+    pub(crate) fn reload(&self, bit: usize) -> u64 {
+        let mut reload = self.reload;
+        reload.at(bit).map_or(0, |value| *value)
+    }
+
+    pub(crate) fn set_reload(&mut self, bit: usize, value: u64) {
+        if let Some(reload) = self.reload.at(bit) {
+            *reload = value;
+        }
     }
 
     pub(crate) fn is_armed(&self) -> bool {
@@ -169,7 +199,7 @@ impl PebsSampler {
         retired: &Retired,
         bus: &mut Bus,
     ) -> ResetValues {
-        let mut resets = [None; MAX_COUNTERS];
+        let mut resets = ResetValues::default();
         let applicable = self.armed & counters;
         let Some(format) = self.format.filter(|_| applicable != 0) else { return resets };
         let groups = if applicable & adaptive != 0 { self.data_cfg } else { 0 };
@@ -180,12 +210,13 @@ impl PebsSampler {
             return resets;
         }
         let width = bus.shared.ds.width(retired.after.mode);
-        for (counter, reset) in resets.iter_mut().enumerate() {
-            if self.armed >> counter & 1 != 0 {
-                *reset = match to_pt {
-                    true => Some(self.reload[counter]),
-                    false => bus.ds_counter_reset(counter as u8, width),
-                };
+        for bit in (0..64).filter(|bit| self.armed >> bit & 1 != 0) {
+            let value = match to_pt {
+                true => Some(self.reload(bit)),
+                false => bus.ds_counter_reset(reset_field(bit), width),
+            };
+            if let Some(reset) = resets.at(bit) {
+                *reset = value;
             }
         }
         bus.shared.perfmon.clear_status(self.armed);
@@ -253,6 +284,15 @@ impl PebsSampler {
             tsc: Some(retired.tsc),
             ..PebsRecord::default()
         }
+    }
+}
+
+/// The number of a counter's reset value in the save area: in the formats that are modelled, those of fixed-function
+/// counters come after eight of general-purpose counters. Source: SDM vol. 3, Performance Monitoring, "Extended PEBS".
+const fn reset_field(bit: usize) -> u8 {
+    match bit.checked_sub(FIRST_STATUS_BIT as usize) {
+        None => bit as u8,
+        Some(index) => (MAX_COUNTERS + index) as u8,
     }
 }
 

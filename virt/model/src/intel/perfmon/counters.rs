@@ -10,7 +10,7 @@
 use crate::branch::InstructionKind;
 use crate::intel::pebs::PebsSampler;
 use crate::intel::profile::{CountedEvent, IntelEvent};
-use crate::intel::registers::{evtsel, msr};
+use crate::intel::registers::{evtsel, fixed::FIRST_STATUS_BIT, msr};
 use crate::intel::taken_branch::{TakenBranch, TakenBranchKind};
 use crate::intel::unit::{Bus, InstructionInfo, SharedState, TracingUnit};
 use crate::intel::{IntelProfile, Registers};
@@ -65,13 +65,27 @@ impl IntelCounters {
         self.sampler.is_armed()
     }
 
-    /// How many instructions retire at least before one that may be sampled; 0 if the next one may be. An instruction
-    /// counts once at most.
+    /// Returns their bits of IA32_PERF_GLOBAL_INUSE.
+    pub(crate) fn in_use(&self) -> u64 {
+        let used = |index: &usize| self.select[*index] & evtsel::EVENT != 0;
+        let bits = (0..self.count).filter(used).fold(0, |bits, index| bits | 1 << index);
+        let interrupts = self.select.iter().any(|select| select & evtsel::INT != 0);
+        let pmi = interrupts || self.sampler.enable() & self.sampler.counters() != 0;
+        bits | if pmi { PMI_IN_USE } else { 0 }
+    }
+
+    /// The counters that count and are sampled, fixed-function counters among them.
+    pub(crate) fn sampled_by(&self, shared: &SharedState) -> u64 {
+        shared.perfmon.enabled_counters() & self.sampler.enable() & self.sampler.counters()
+    }
+
+    /// How many instructions retire at least before one that may be sampled, as far as these counters know; 0 if the
+    /// next one may be. An instruction counts once at most.
     pub(crate) fn instructions_until_sample(&self, shared: &SharedState) -> u64 {
         if self.sampler.is_armed() {
             return 0;
         }
-        let sampled = shared.perfmon.enabled_counters() & self.counting & self.sampler.enable();
+        let sampled = self.sampled_by(shared) & self.counting;
         let until_overflow = |index: usize| self.mask.wrapping_sub(self.value[index]).saturating_add(1);
         (0..self.count)
             .filter(|index| sampled & 1 << index != 0)
@@ -99,8 +113,12 @@ impl IntelCounters {
             Some(CounterRegister::PebsEnable)
         } else if number == msr::MSR_PEBS_DATA_CFG && self.sampler.is_adaptive() {
             Some(CounterRegister::PebsDataCfg)
+        } else if let Some(index) = of(msr::MSR_RELOAD_PMC0) {
+            self.sampler.has_reload(index).then_some(CounterRegister::Reload(index))
         } else {
-            of(msr::MSR_RELOAD_PMC0).filter(|_| self.sampler.has_reloads()).map(CounterRegister::Reload)
+            let index = number.checked_sub(msr::MSR_RELOAD_FIXED_CTR0)?;
+            let bit = FIRST_STATUS_BIT as usize + index as usize;
+            self.sampler.has_reload(bit).then_some(CounterRegister::Reload(bit))
         }
     }
 
@@ -148,23 +166,29 @@ impl IntelCounters {
                 interrupts |= if self.select[index] & evtsel::INT != 0 { bit } else { 0 };
             }
         }
-        if events | overflows == 0 {
+        let fixed = bus.shared.fixed_events;
+        if events | overflows | fixed.counted == 0 {
             return;
         }
         // A counter that overflowed before samples this event; a counter that overflows now will sample its next event.
-        let adaptive = self.adaptive();
-        for (counter, reset) in self.sampler.sample(events, adaptive, retired, bus).into_iter().enumerate() {
+        let adaptive = self.adaptive() | fixed.adaptive;
+        let resets = self.sampler.sample(events | fixed.counted, adaptive, retired, bus);
+        for (value, reset) in self.value.iter_mut().zip(resets.general) {
             if let Some(reset) = reset {
-                self.value[counter] = reset & self.mask;
+                *value = reset & self.mask;
             }
         }
-        self.sampler.arm(overflows & events);
+        bus.shared.fixed_events.resets = resets.fixed;
+        self.sampler.arm(overflows & events | fixed.overflowed);
         bus.shared.perfmon.set_status(overflows);
         if interrupts != 0 {
             bus.raise_pmi(interrupts);
         }
     }
 }
+
+/// IA32_PERF_GLOBAL_INUSE.PMI_InUse.
+const PMI_IN_USE: u64 = 1 << 63;
 
 /// Whether an instruction counts as an event of this kind.
 fn occurs(what: CountedEvent, info: &InstructionInfo) -> bool {
@@ -227,7 +251,9 @@ impl TracingUnit for IntelCounters {
     }
 
     fn needs_each_instruction(&self, shared: &SharedState) -> bool {
-        shared.perfmon.enabled_counters() & self.counting != 0
+        // Samples of fixed-function counters are stored here, too.
+        let fixed = self.sampled_by(shared) >> FIRST_STATUS_BIT;
+        shared.perfmon.enabled_counters() & self.counting != 0 || fixed != 0
     }
 
     fn retire(&mut self, retired: &Retired, info: &InstructionInfo, bus: &mut Bus) {

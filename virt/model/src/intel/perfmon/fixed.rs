@@ -16,7 +16,21 @@ use crate::intel::{IntelProfile, IntelSettings};
 use crate::{Delivery, DeliveryKind, GeneralProtection, Retired};
 
 /// The number of counters in a profile that has any.
-const COUNTERS: usize = 3;
+pub(crate) const COUNTERS: usize = 3;
+
+/// What the fixed-function counters have to do with the sample of one instruction: bits as in the IA32_PERF_GLOBAL
+/// registers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FixedEvents {
+    /// The counters that have counted.
+    pub(crate) counted: u64,
+    /// Those of them that have overflowed.
+    pub(crate) overflowed: u64,
+    /// The counters whose records are adaptive.
+    pub(crate) adaptive: u64,
+    /// The values to which a sample resets them.
+    pub(crate) resets: [Option<u64>; COUNTERS],
+}
 
 #[derive(Debug)]
 pub(crate) struct FixedCounters {
@@ -54,6 +68,7 @@ impl FixedCounters {
         // AnyThread exists from version 3.
         let of_one = fixed::OS | fixed::USR | fixed::PMI;
         let of_one = if profile.perfmon_version < 3 { of_one } else { of_one | fixed::ANY_THREAD };
+        let of_one = if profile.pebs_baseline() { of_one | fixed::ADAPTIVE_RECORD } else { of_one };
         Self {
             count,
             mask: counters.map_or(0, |counters| (1 << counters.width) - 1),
@@ -91,6 +106,35 @@ impl FixedCounters {
             && self.control_of(index) & (fixed::OS | fixed::USR) != 0
     }
 
+    /// Returns their bits of IA32_PERF_GLOBAL_INUSE.
+    pub(crate) fn in_use(&self) -> u64 {
+        let used = |index: &usize| self.control_of(*index) & (fixed::OS | fixed::USR) != 0;
+        let bits = (0..self.count).filter(used).fold(0, |bits, index| bits | bit(index));
+        let pmi = (0..self.count).any(|index| self.control_of(index) & fixed::PMI != 0);
+        bits | if pmi { PMI_IN_USE } else { 0 }
+    }
+
+    /// How many instructions retire at least before one of the counters in `sampled` has overflowed. Clocks may do so
+    /// at any instruction.
+    pub(crate) fn instructions_until_overflow(&self, sampled: u64) -> u64 {
+        let sampled = |index: usize| index < self.count && sampled & bit(index) != 0;
+        match (sampled(0), sampled(1) || sampled(2)) {
+            (_, true) => 0,
+            (true, false) => self.mask.wrapping_sub(self.value[0]).saturating_add(1),
+            (false, false) => u64::MAX,
+        }
+    }
+
+    /// Sets the counters that a sample has reset, and forgets what they have counted.
+    pub(crate) fn reset(&mut self, shared: &mut SharedState) {
+        let FixedEvents { resets, .. } = core::mem::take(&mut shared.fixed_events);
+        for (value, reset) in self.value.iter_mut().zip(resets) {
+            if let Some(reset) = reset {
+                *value = reset & self.mask;
+            }
+        }
+    }
+
     /// Returns how many clocks of the TSC have passed since the last instruction.
     fn pass_time(&mut self, tsc: u64, shared: &SharedState) -> u64 {
         let changes = shared.perfmon.changes();
@@ -105,7 +149,7 @@ impl FixedCounters {
         let scaled = reference.saturating_mul(core).saturating_add(self.remainder);
         self.remainder = scaled % per;
         let level = if cpl == 0 { fixed::OS } else { fixed::USR };
-        let (mut overflows, mut interrupts) = (0, 0);
+        let (mut counted, mut overflows, mut interrupts, mut adaptive) = (0, 0, 0, 0);
         for (index, events) in [instructions, scaled / per, reference].into_iter().enumerate() {
             let control = self.control_of(index);
             if index >= self.count || !self.is_enabled(index, bus.shared) || control & level == 0 {
@@ -113,17 +157,29 @@ impl FixedCounters {
             }
             let sum = self.value[index].saturating_add(events);
             self.value[index] = sum & self.mask;
+            let bit = bit(index);
+            counted |= if events != 0 { bit } else { 0 };
+            adaptive |= if control & fixed::ADAPTIVE_RECORD != 0 { bit } else { 0 };
             if sum > self.mask {
-                let bit = 1 << (fixed::FIRST_STATUS_BIT + index as u32);
                 overflows |= bit;
                 interrupts |= if control & fixed::PMI != 0 { bit } else { 0 };
             }
         }
+        bus.shared.fixed_events =
+            FixedEvents { counted, overflowed: overflows, adaptive, resets: [None; COUNTERS] };
         bus.shared.perfmon.set_status(overflows);
         if interrupts != 0 {
             bus.raise_pmi(interrupts);
         }
     }
+}
+
+/// IA32_PERF_GLOBAL_INUSE.PMI_InUse.
+const PMI_IN_USE: u64 = 1 << 63;
+
+/// The bit of a counter in the IA32_PERF_GLOBAL registers and in IA32_PEBS_ENABLE.
+const fn bit(index: usize) -> u64 {
+    1 << (fixed::FIRST_STATUS_BIT + index as u32)
 }
 
 impl TracingUnit for FixedCounters {

@@ -19,7 +19,7 @@ use crate::intel::registers::{
 use crate::intel::{IntelProfile, IntelViolations};
 use crate::{GeneralProtection, Pmi};
 pub(crate) use counters::IntelCounters;
-pub(crate) use fixed::FixedCounters;
+pub(crate) use fixed::{COUNTERS as FIXED_COUNTERS, FixedCounters, FixedEvents};
 
 const LVT_MASK: u32 = 1 << 16;
 const LVT_WRITABLE: u32 = LVT_MASK | 0x7ff;
@@ -373,7 +373,7 @@ mod tests {
             ("broadwell", Some([FIXED | 0xf, FIXED | 0xf | TOPA | UNCORE | REST]), false),
             ("skylake", Some([FIXED | 0xf, FIXED | 0xf | TOPA | FROZEN | UNCORE | REST]), true),
             ("icelake", Some([0xff, 0xff | TOPA | FROZEN | UNCORE | REST]), true),
-            ("tremont", Some([0xf, 0xf | TOPA | FROZEN | UNCORE | REST]), true),
+            ("tremont", Some([FIXED | 0xf, FIXED | 0xf | TOPA | FROZEN | UNCORE | REST]), true),
             ("sapphire-rapids", Some([0, TOPA | FROZEN | UNCORE | REST]), true),
         ];
         for (name, bits, sets) in rows {

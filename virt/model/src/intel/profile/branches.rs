@@ -58,6 +58,8 @@ pub struct LbrProfile {
     pub ler: u32,
     /// Bits of MSR_LBR_SELECT that can be set; 0 if there is no such register.
     pub select: u64,
+    /// Whether the bits that leave out jumps leave out calls and returns, too.
+    pub jumps_include_calls: bool,
     /// Whether the stack's registers can be written.
     pub writable: bool,
     /// Whether the stack's contents are undefined while TR is set.

@@ -62,6 +62,7 @@ static ALL: [IntelProfile; 8] = [
             tos: 0x1da,
             ler: 0x1d7,
             select: 0,
+            jumps_include_calls: false,
             writable: false,
             excludes_tr: false,
         }),
@@ -99,6 +100,7 @@ static ALL: [IntelProfile; 8] = [
             tos: 0x1c9,
             ler: 0x1dd,
             select: 0,
+            jumps_include_calls: false,
             writable: true,
             excludes_tr: true,
         }),
@@ -126,7 +128,7 @@ static ALL: [IntelProfile; 8] = [
             full_width: false,
             events: &NEHALEM_EVENTS,
         }),
-        lbr: Some(NEHALEM_STACK),
+        lbr: Some(LbrProfile { jumps_include_calls: true, ..NEHALEM_STACK }),
         debug_store: Some(DebugStoreProfile {
             pebs: Some(PebsProfile { format: Format::Latency, counters: 4, other_bits: LOAD_LATENCY }),
             ..NEHALEM_DEBUG_STORE
@@ -230,7 +232,7 @@ static ALL: [IntelProfile; 8] = [
     // Jasper Lake, an Atom of the microarchitecture Tremont. Source of its CPUID leaves: InstLatx64,
     // `GenuineIntel00906C0_JasperLake_CPUID01.txt`; of its IA32_PERF_CAPABILITIES: what Linux prints on a Celeron N5105
     // ("PEBS fmt4+-baseline, PEBS-via-PT, 32-deep LBR, full-width counters"). LIP (CPUID.14H.0:ECX[31]), which real
-    // parts have, and the three fixed-function counters are not modelled.
+    // parts have, is not modelled.
     IntelProfile {
         name: "tremont",
         signature: 0x0009_06c0,
@@ -242,7 +244,7 @@ static ALL: [IntelProfile; 8] = [
         perf_capabilities: Some(0x1_74c5),
         counters: Some(CounterProfile {
             count: 4,
-            fixed: 0,
+            fixed: 3,
             width: 48,
             full_width: true,
             events: &TREMONT_EVENTS,
@@ -303,7 +305,7 @@ static PENTIUM_M: IntelProfile = IntelProfile {
     ..NOTHING
 };
 
-/// The last branch record stack of Nehalem.
+/// The last branch record stack of Nehalem, but with the filter of Sandy Bridge and later processors.
 const NEHALEM_STACK: LbrProfile = LbrProfile {
     format: 3,
     entries: 16,
@@ -313,6 +315,7 @@ const NEHALEM_STACK: LbrProfile = LbrProfile {
     tos: 0x1c9,
     ler: 0x1dd,
     select: 0x1ff,
+    jumps_include_calls: false,
     writable: true,
     excludes_tr: false,
 };

@@ -9,7 +9,7 @@ use crate::intel::{IntelProcessor, IntelProfile, IntelSettings};
 
 #[test]
 fn owns_its_msrs_and_no_others() {
-    const ALWAYS: [RangeInclusive<u32>; 4] = [0xce..=0xce, 0x1a0..=0x1a0, 0x345..=0x345, 0x38e..=0x391];
+    const ALWAYS: [RangeInclusive<u32>; 4] = [0xce..=0xce, 0x1a0..=0x1a0, 0x345..=0x345, 0x38e..=0x392];
     const PT: &[RangeInclusive<u32>] = &[0x560..=0x561, 0x570..=0x572, 0x580..=0x587];
     const NEHALEM: &[RangeInclusive<u32>] = &[
         0xc1..=0xc4,
@@ -37,7 +37,7 @@ fn owns_its_msrs_and_no_others() {
     const FIXED: &[RangeInclusive<u32>] = &[0x309..=0x30b, 0x38d..=0x38d];
     const PRESCOTT: &[RangeInclusive<u32>] = &[0x1d7..=0x1da, 0x600..=0x600, 0x680..=0x68f, 0x6c0..=0x6cf];
     const ICELAKE: &[RangeInclusive<u32>] = &[0xc5..=0xc8, 0x18a..=0x18d, 0x3f2..=0x3f2, 0x4c5..=0x4c8];
-    const TREMONT: &[RangeInclusive<u32>] = &[0x3f2..=0x3f2, 0x14c1..=0x14c4];
+    const TREMONT: &[RangeInclusive<u32>] = &[0x3f2..=0x3f2, 0x1309..=0x130b, 0x14c1..=0x14c4];
     type Row = (&'static str, &'static [&'static [RangeInclusive<u32>]]);
     let rows: [Row; 9] = [
         ("skylake", &[PT, NEHALEM, SKYLAKE, FIXED]),
@@ -47,7 +47,7 @@ fn owns_its_msrs_and_no_others() {
         ("pentium-m", &[&[0x1d9..=0x1d9, 0x600..=0x600]]),
         ("broadwell", &[PT, NEHALEM, &[0x4c1..=0x4c4], FIXED]),
         ("icelake", &[PT, NEHALEM, SKYLAKE, ICELAKE]),
-        ("tremont", &[PT, NEHALEM, SKYLAKE, TREMONT]),
+        ("tremont", &[PT, NEHALEM, SKYLAKE, TREMONT, FIXED]),
         ("sapphire-rapids", &[PT]),
     ];
     for (name, owned) in rows {
@@ -64,7 +64,7 @@ fn owns_its_msrs_and_no_others() {
 #[test]
 fn reset_values() {
     // Profile, MSR, value.
-    let rows: [(&str, u32, Option<u64>); 38] = [
+    let rows: [(&str, u32, Option<u64>); 40] = [
         ("prescott", 0xce, None),
         ("pentium-m", 0xce, None),
         ("core2", 0xce, None),
@@ -91,6 +91,8 @@ fn reset_values() {
         ("tremont", 0xce, Some(20 << 8)),
         ("skylake", 0x38e, Some(0)),
         ("skylake", 0x391, Some(0)),
+        ("skylake", 0x392, Some(0)),
+        ("broadwell", 0x392, None),
         ("broadwell", 0x391, None),
         ("broadwell", 0x560, Some(0)),
         ("broadwell", 0x561, Some(0x7f)),
@@ -273,11 +275,37 @@ fn without_output_to_memory_its_registers_fault() {
     assert_eq!(machine.try_write(CTL, 0x2005 | 1 << 6), Ok(()));
 }
 
+/// SDM vol. 3, Performance Monitoring, "IA32_PERF_GLOBAL_INUSE MSR".
+#[test]
+fn counters_that_are_set_up_are_in_use() {
+    const PMI: u64 = 1 << 63;
+    // The register that is written, its value, IA32_PERF_GLOBAL_INUSE.
+    for (number, value, in_use) in [
+        (0x186, 0xc0, 1 << 0),
+        (0x189, 0x01, 1 << 3),
+        // No event, whatever else is set.
+        (0x186, 0x43_0000, 0),
+        (0x186, 0x10_00c0, 1 << 0 | PMI),
+        (0x38d, 0x001, 1 << 32),
+        (0x38d, 0x020, 1 << 33),
+        (0x38d, 0x040, 0),
+        (0x38d, 0xb00, 1 << 34 | PMI),
+        (0x3f1, 0x4, PMI),
+        (0x3f1, 0x2_0000_0000, PMI),
+        (0x3f1, 0, 0),
+    ] {
+        let mut machine = Machine::new("tremont", IntelSettings::default());
+        machine.write(number, value);
+        assert_eq!(machine.read(0x392), in_use, "{number:x} {value:x}");
+        assert_eq!(machine.try_write(0x392, 0), Err(GeneralProtection));
+    }
+}
+
 #[test]
 fn rdpmc_reads_the_counters_that_there_are() {
     const FIXED: u32 = 1 << 30;
     for (profile, counters, fixed) in
-        [("prescott", 0, 0), ("core2", 2, 3), ("skylake", 4, 3), ("icelake", 8, 0), ("tremont", 4, 0)]
+        [("prescott", 0, 0), ("core2", 2, 3), ("skylake", 4, 3), ("icelake", 8, 0), ("tremont", 4, 3)]
     {
         let mut machine = Machine::new(profile, IntelSettings::default());
         for index in 0..counters {

@@ -14,6 +14,10 @@ const DATA_CFG: u32 = 0x3f2;
 const A_PMC0: u32 = 0x4c1;
 const SELECT0: u32 = 0x186;
 const RELOAD0: u32 = 0x14c1;
+const RELOAD_FIXED0: u32 = 0x1309;
+const FIXED0: u32 = 0x309;
+const FIXED_CONTROL: u32 = 0x38d;
+const GLOBAL_CTRL: u32 = 0x38f;
 const TO_PT: u64 = 1 << 61;
 const PMI_EACH: u64 = 1 << 60;
 /// INST_RETIRED.ANY_P with Adaptive_Record, at all levels, enabled.
@@ -151,6 +155,50 @@ fn a_counter_is_reloaded_from_its_register_and_the_next_record_follows() {
     }
 }
 
+/// Each counter has a value of its own: what another one has is not taken.
+#[test]
+fn each_counter_is_reloaded_from_its_own_register() {
+    // Fixed-function counter 0 counts instructions; so do general-purpose counters 0 and 2.
+    for (counters, first, reload) in [(1_u64 << 32, 3, 5), (1 << 32, 2, 9), (1 << 2, 3, 5), (1, 4, 4)] {
+        let mut m = Machine::new("tremont", settings());
+        for (n, number) in (0..).zip((RELOAD0..RELOAD0 + 4).chain(RELOAD_FIXED0..RELOAD_FIXED0 + 3)) {
+            m.write(number, before(1000 + n));
+        }
+        m.write(PEBS_ENABLE, TO_PT | counters);
+        m.write(GLOBAL_CTRL, counters);
+        let counter = counters.trailing_zeros();
+        if counter == 32 {
+            m.write(RELOAD_FIXED0, before(reload));
+            m.write(FIXED0, before(first));
+            m.start(ALL);
+            m.write(FIXED_CONTROL, 3 | 1 << 32);
+        } else {
+            m.write(RELOAD0 + counter, before(reload));
+            m.write(A_PMC0 + counter, before(first));
+            m.start(ALL);
+            m.write(SELECT0 + counter, INSTRUCTIONS);
+        }
+        m.at.ip = 0x40_0000;
+        let expected: Vec<_> = (0..3).map(|n| 0x40_0000 + first + n * (reload + 1)).collect();
+        for _ in 0..=expected[2] - 0x40_0000 {
+            let next = expected.iter().find(|ip| **ip >= m.at.ip).expect("a sample");
+            let unreported = u64::from(m.processor.max_unreported());
+            assert_eq!(unreported, (next - m.at.ip).max(1), "{counters:#x}");
+            m.next(NOP);
+        }
+        m.stop();
+        let len = (m.read(MASK_PTRS) >> 32) as usize;
+        let mut records = PebsBlocks::new(&m.ram[RANGE..RANGE + len]);
+        let mut ips = Vec::new();
+        while let Some(record) = records.next() {
+            let record = record.expect("a record").record;
+            assert_eq!(record.applicable_counters, Some(counters), "{counters:#x}");
+            ips.push(record.eventing_ip.expect("an IP"));
+        }
+        assert_eq!(ips, expected, "{counters:#x}");
+    }
+}
+
 #[test]
 fn a_pmi_comes_after_each_record_where_it_is_asked_for_and_nowhere_else() {
     for each in [false, true] {
@@ -173,10 +221,11 @@ fn a_pmi_comes_after_each_record_where_it_is_asked_for_and_nowhere_else() {
 /// Bits 62:61 are 00 or 01; bit 60 goes with them. The registers have as many bits as a counter.
 #[test]
 fn registers_have_their_bits_where_records_can_go_to_intel_pt() {
-    let rows: [(&str, u32, u64, bool); 16] = [
+    let rows: [(&str, u32, u64, bool); 20] = [
         ("tremont", PEBS_ENABLE, 0xf, true),
         ("tremont", PEBS_ENABLE, 1 << 4, false),
-        ("tremont", PEBS_ENABLE, 1 << 32, false),
+        ("tremont", PEBS_ENABLE, 7 << 32, true),
+        ("tremont", PEBS_ENABLE, 1 << 35, false),
         ("tremont", PEBS_ENABLE, PMI_EACH, true),
         ("tremont", PEBS_ENABLE, TO_PT, true),
         ("tremont", PEBS_ENABLE, TO_PT | PMI_EACH | 0xf, true),
@@ -190,6 +239,9 @@ fn registers_have_their_bits_where_records_can_go_to_intel_pt() {
         ("tremont", RELOAD0, 1 << 48, false),
         ("tremont", RELOAD0 + 4, 0, false),
         ("icelake", RELOAD0, 0, false),
+        ("tremont", RELOAD_FIXED0 + 2, (1 << 48) - 1, true),
+        ("tremont", RELOAD_FIXED0 + 3, 0, false),
+        ("icelake", RELOAD_FIXED0, 0, false),
     ];
     for (profile, msr, value, legal) in rows {
         let mut m = Machine::new(profile, settings());

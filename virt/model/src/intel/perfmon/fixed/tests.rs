@@ -151,6 +151,7 @@ fn each_bit_of_the_control_register_is_there_or_faults() {
         ("broadwell", 0xfff),
         ("skylake", 0xfff),
         ("icelake", 0),
+        ("tremont", 0xfff | 0x111 << 32),
         ("sapphire-rapids", 0_u64),
     ] {
         for bit in 0..64 {
