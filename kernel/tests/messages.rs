@@ -11,7 +11,7 @@ use pugmark_kernel::intel::ds::{
     AreaError, DsRefusal, Gate, Half, LinearRequest, MemoryType, Place, PlanError, Rule, Warning,
 };
 use pugmark_kernel::intel::lbr::LbrRefusal;
-use pugmark_kernel::intel::pebs::{Counter, PebsRefusal, PreciseEvent};
+use pugmark_kernel::intel::pebs::{Counter, PebsRefusal, Periods, PreciseEvent};
 use pugmark_kernel::intel::pt::LeftOn;
 use pugmark_kernel::intel::pt::PtConfigRefusal;
 use pugmark_kernel::intel::pt::TopaError;
@@ -190,6 +190,11 @@ fn of_what_is_absent_whatever_it_is() {
             &Missing::PebsFormat { number: 7 },
             "IA32_PERF_CAPABILITIES[11:8] names the unknown PEBS record format 7",
         ),
+        (&Missing::PebsErrata { family: 6, model: 0xf }, "errata make PEBS useless on family 0x6, model 0xf"),
+        (
+            &Missing::PebsMicrocode { revision: 0x14, needed: 0x28 },
+            "microcode 0x14 makes PEBS useless, which needs 0x28",
+        ),
         (&Missing::PebsTraceOutput, "IA32_PERF_CAPABILITIES[16] (PEBS output to Intel PT) is 0"),
         (&Missing::SamplingCounter, "CPUID.0AH:EAX[15:8] is 0: there is no counter"),
         (
@@ -352,8 +357,24 @@ fn of_samples() {
             "event 0xc0, unit mask 0x01, does not sample on general-purpose counter 0, but on those of 0b10",
         ),
         (
-            &PebsRefusal::Period { counter: fixed, period: 0, longest: 100 },
-            "a period of 0 for fixed-function counter 1, which is 1 to 100",
+            &PebsRefusal::Period {
+                counter: fixed,
+                period: 0,
+                periods: Periods { shortest: 1, longest: 100, step: 1 },
+            },
+            "a period of 0 for fixed-function counter 1, which takes 1 to 100",
+        ),
+        (
+            &PebsRefusal::Period {
+                counter: general,
+                period: 100,
+                periods: Periods { shortest: 128, longest: 1 << 31, step: 64 },
+            },
+            "a period of 100 for general-purpose counter 0, which takes multiples of 64 from 128 to 2147483648",
+        ),
+        (
+            &PebsRefusal::Microcode(general),
+            "the processor's microcode uses general-purpose counter 0 for transactions",
         ),
         (
             &PebsRefusal::Spare { spare: 2, needed: 4 },

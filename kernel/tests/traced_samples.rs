@@ -38,12 +38,18 @@ fn each(period: u64) -> PebsConfig {
 
 /// The addresses of the instructions that were sampled, of records that have what these groups ask for.
 fn samples(bytes: &[u8], whole: impl Fn(&PebsRecord<'_>) -> bool) -> Vec<u64> {
+    let whole = |record: &PebsRecord<'_>| whole(record) && record.applicable_counters == Some(0b10);
+    counted(bytes, whole).into_iter().map(|(ip, _)| ip).collect()
+}
+
+/// The addresses of the instructions that were sampled, and the counters that each sample is for.
+fn counted(bytes: &[u8], whole: impl Fn(&PebsRecord<'_>) -> bool) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     let mut records = PebsBlocks::new(bytes);
     while let Some(record) = records.next() {
         let record = record.expect("a whole record").record;
-        assert!(whole(&record) && record.applicable_counters == Some(0b10), "{record:?}");
-        found.push(record.eventing_ip.expect("an address"));
+        assert!(whole(&record), "{record:?}");
+        found.push((record.eventing_ip.expect("an address"), record.applicable_counters.unwrap()));
     }
     found
 }
@@ -114,6 +120,55 @@ fn samples_in_a_trace_are_the_instructions_after_each_overflow() {
         assert_eq!(pmis, if pmi { expected.len() } else { 0 }, "{period}");
         assert_eq!(machine.violations(), IntelViolations::default(), "{period}");
         drop(sampler);
+    }
+}
+
+/// Each counter begins anew with its own period, also a fixed-function counter, whose reload register is another one
+/// than that of the general-purpose counter with the same number.
+#[test]
+fn each_counter_keeps_its_own_period_whatever_the_others_have() {
+    let event = PreciseEvent::INST_RETIRED;
+    // The counters that sample, by their bits in IA32_PEBS_ENABLE, and their periods.
+    for counters in [
+        &[(32, 7)][..],
+        &[(0, 50), (32, 7)],
+        &[(32, 50), (0, 7)],
+        &[(0, 11), (1, 29), (2, 71), (3, 173)],
+        &[(3, 11), (2, 29), (1, 71), (0, 173), (32, 400)],
+    ] {
+        let machine = tremont();
+        let tracing = machine.start(LARGE, FULL);
+        let mut config = PebsConfig::new().os(false);
+        for &(bit, period) in counters {
+            config = match bit {
+                32.. => config.fixed(bit - 32, period),
+                n => config.general(n, event, period),
+            };
+        }
+        let started = detect(&machine).unwrap().start(&TracedPebsConfig::new(config));
+        let sampling = started.map_err(|failed| failed.error()).unwrap();
+        machine.run(2000);
+        assert_eq!(sampling.lost(), 0);
+        sampling.stop().map_err(|failed| failed.fault).unwrap();
+        let mut collector = Collector::new();
+        collector.finish(&tracing.stop().map_err(|failed| failed.fault).unwrap().trace);
+        let executed = addresses(&machine);
+        let found = counted(collector.whole(), |_| true);
+        // A counter samples the event after `period` of them, unless it has to share another one's record.
+        let mut expected = Vec::new();
+        let mut left: Vec<(u8, u64, u64)> = counters.iter().map(|&(bit, n)| (bit, n, n)).collect();
+        for &ip in &executed[..2000] {
+            let due: u64 = left.iter().filter(|(_, _, left)| *left == 0).map(|(bit, ..)| 1 << bit).sum();
+            if due != 0 {
+                expected.push((ip, due));
+            }
+            for (_, period, left) in &mut left {
+                *left = if *left == 0 { *period } else { *left - 1 };
+            }
+        }
+        assert_eq!(found, expected, "{counters:?}");
+        assert!(found.len() > 1000 / counters[0].1 as usize, "{}", found.len());
+        assert_eq!(machine.violations(), IntelViolations::default(), "{counters:?}");
     }
 }
 

@@ -7,7 +7,7 @@ use pugmark_decoder_core::pebs::Format;
 use pugmark_kernel::drain::{Chunk, KeepAll, Sink};
 use pugmark_kernel::intel::ds::{AreaPlan, BufferMode, BufferPlan, DsConfig, DsRefusal, Half};
 use pugmark_kernel::intel::pebs::{
-    Groups, Item, PebsCapabilities, PebsConfig, PreciseEvent, Samples as RecordSink,
+    Counter, Groups, Item, PebsCapabilities, PebsConfig, PreciseEvent, Samples as RecordSink,
 };
 use pugmark_kernel::lifecycle::StartError;
 use pugmark_kernel::msr::GeneralProtection;
@@ -24,7 +24,7 @@ use crate::session::{Prepared, Running, Serve, SourceError, Stopped};
 /// The events to sample, one in each pass. Instructions are first, because every processor with PEBS can sample them.
 const SAMPLED: [EventKind; 2] = [EventKind::Instructions, EventKind::Branches];
 
-/// Events from one sample to the next. What the handler does after it lets the counters go on must be shorter than the
+/// Events from one sample to the next, or less on a processor that does not take them. What the handler does after it lets the counters go on must be shorter than the
 /// time in which the buffer fills.
 const INSTRUCTIONS: u32 = 211;
 const BRANCHES: u32 = 41;
@@ -53,8 +53,10 @@ impl Source for PreciseSampling {
         plan.require("samples", &[Need::DebugStore]).map_err(SourceError::refused)?;
         let capabilities = unit.capabilities().pebs.map_err(SourceError::refused)?;
         let format = capabilities.format;
-        let period = if kind == EventKind::Branches { BRANCHES } else { INSTRUCTIONS };
         let (event, counter) = choose(kind, &capabilities);
+        let wanted = if kind == EventKind::Branches { BRANCHES } else { INSTRUCTIONS };
+        let period =
+            capabilities.periods(Counter::General(counter), Some(event)).at_most(wanted.into()) as u32;
         let config = PebsConfig::new().general(counter, event, period.into()).os(plan.os()).user(plan.user());
         // Check now, before a session is announced.
         config

@@ -121,6 +121,20 @@ pub enum Missing {
         /// Its number.
         number: u8,
     },
+    /// PEBS does not work on this model, because of errata: Core 2 of 65 nm.
+    PebsErrata {
+        /// The family, with the extended field added.
+        family: u8,
+        /// The model, with the extended field added.
+        model: u8,
+    },
+    /// PEBS does not work with this revision of the microcode (IA32_BIOS_SIGN_ID): Sandy Bridge.
+    PebsMicrocode {
+        /// The revision.
+        revision: u32,
+        /// The first revision with which it works; [`u32::MAX`] if none is known.
+        needed: u32,
+    },
     /// `IA32_PERF_CAPABILITIES[16]` is 0: PEBS records cannot go into a trace.
     PebsTraceOutput,
     /// `CPUID.0AH:EAX[15:8]` is 0: no counter that samples.
@@ -176,6 +190,12 @@ impl fmt::Display for Missing {
                     f,
                     "IA32_PERF_CAPABILITIES[11:8] names the unknown PEBS record format {number}"
                 );
+            }
+            Self::PebsErrata { family, model } => {
+                return write!(f, "errata make PEBS useless on family {family:#x}, model {model:#x}");
+            }
+            Self::PebsMicrocode { revision, needed } => {
+                return write!(f, "microcode {revision:#x} makes PEBS useless, which needs {needed:#x}");
             }
             Self::PebsTraceOutput => "IA32_PERF_CAPABILITIES[16] (PEBS output to Intel PT) is 0",
             Self::SamplingCounter => "CPUID.0AH:EAX[15:8] is 0: there is no counter",

@@ -65,6 +65,33 @@ impl PerfCapabilities {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GlobalCtrl(pub u64);
 
+/// IA32_PERF_GLOBAL_INUSE (`0x392`): bit n, general-purpose counter n is in use; bit 32 + n, fixed-function counter n.
+/// Read only. The register exists from version 4 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GlobalInUse(pub u64);
+
+/// IA32_BIOS_SIGN_ID (`0x8b`): the microcode, as of the last CPUID.1.
+///
+/// Scope: core. Source: SDM vol. 3, Processor Management and Initialization, "Microcode Update Facilities".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BiosSignId(pub u64);
+
+impl BiosSignId {
+    /// The revision: bits 63:32; 0 if no update is loaded.
+    pub(crate) const fn revision(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+bitflags! {
+    /// IA32_TSX_FORCE_ABORT (`0x10f`): exists with `CPUID.07H.0:EDX[13]`. Only read here.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct TsxForceAbort: u64 {
+        /// RTM_FORCE_ABORT: each transaction aborts, and general-purpose counter 3 can be used.
+        const RTM_FORCE_ABORT = 1 << 0;
+    }
+}
+
 /// IA32_FIXED_CTR_CTRL (`0x38d`): four bits for each fixed-function counter, and bit 32 + 4n for adaptive records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FixedCtrCtrl(pub u64);
@@ -188,10 +215,13 @@ flags! {
     Ia32PerfEvtSel,
     PerfCapabilities = 0x345,
     PebsDataCfg = 0x3f2,
+    TsxForceAbort = 0x10f,
 }
 
 values! {
     GlobalCtrl = 0x38f,
+    GlobalInUse = 0x392,
+    BiosSignId = 0x8b,
     FixedCtrCtrl = 0x38d,
     PebsEnable = 0x3f1,
 }

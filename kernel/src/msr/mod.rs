@@ -53,8 +53,8 @@ mod vmx;
 use core::fmt;
 
 pub(crate) use counters::{
-    Counter, FixedCtrCtrl, GlobalCtrl, Ia32PerfEvtSel, PebsDataCfg, PebsEnable, PerfCapabilities,
-    fixed_counter, full_width_pmc, pmc, reload_fixed_counter, reload_pmc,
+    BiosSignId, Counter, FixedCtrCtrl, GlobalCtrl, GlobalInUse, Ia32PerfEvtSel, PebsDataCfg, PebsEnable,
+    PerfCapabilities, TsxForceAbort, fixed_counter, full_width_pmc, pmc, reload_fixed_counter, reload_pmc,
 };
 pub(crate) use debug::{DebugCtl, DebugCtlLayout, DebugFlags};
 pub(crate) use ds::DsAreaBase;

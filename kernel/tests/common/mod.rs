@@ -261,6 +261,17 @@ impl Machine {
         state.processor.take_interrupt()
     }
 
+    /// Executes one branch of user code, whose encoding is `bytes`; returns its address.
+    pub(crate) fn branch(&self, bytes: &[u8]) -> u64 {
+        let before = self.state.borrow().user();
+        let after = user(before.ip + 0x10);
+        self.retire(before, after, bytes);
+        let mut state = self.state.borrow_mut();
+        state.ip = after.ip;
+        state.tsc += 10;
+        before.ip
+    }
+
     /// Executes one taken conditional branch to itself: a long loop of it writes the same packets again and again.
     pub(crate) fn spin(&self) {
         let context = self.state.borrow().user();

@@ -54,7 +54,7 @@ impl DsCapabilities {
 
     /// Reads what is announced. Writes no register.
     pub(super) fn read(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<Self, Absent> {
-        let id = CpuId::with_cpuid_reader(cpuid);
+        let id = CpuId::with_cpuid_reader(cpuid.clone());
         if id.get_vendor_info().is_none_or(|vendor| vendor.as_str() != "GenuineIntel") {
             return Err(Missing::Intel.into());
         }
@@ -68,7 +68,7 @@ impl DsCapabilities {
             true => DsLayout::Bits64,
             false => DsLayout::Bits32,
         };
-        let pebs = PebsCapabilities::detect(&id, off, layout == DsLayout::Bits64, msr)?;
+        let pebs = PebsCapabilities::detect(&cpuid, off, layout == DsLayout::Bits64, msr)?;
         match pebs {
             Err(pebs) if !bts => return Err(Absent::NothingToStore { misc_enable: off, pebs }),
             _ => {}

@@ -1,7 +1,7 @@
 //! Detects last branch records and what they can do.
 
 use super::{LbrFormat, Stack};
-use crate::intel::errata::Errata;
+use crate::intel::errata::{Errata, lbrs_do_not_freeze};
 use crate::lifecycle::{self, Absent, Missing};
 use crate::msr::{
     DebugCtl, DebugCtlLayout, DebugFlags, GeneralProtection, LbrCtl, Msr, PerfCapabilities, Register,
@@ -22,10 +22,12 @@ pub struct LbrCapabilities {
     pub classes: bool,
     /// The processor has call-stack mode.
     pub call_stack: bool,
-    /// A PMI can freeze them: FREEZE_LBRS_ON_PMI.
+    /// A PMI can freeze them: FREEZE_LBRS_ON_PMI. It does not on the first Atoms (model 1CH before stepping 10).
     pub freeze_on_pmi: bool,
     /// The processor has Intel PT (`CPUID.07H.0:EBX[25]`), and on this model PT excludes these records while it traces.
     pub(super) processor_trace: bool,
+    /// A filter that leaves jumps out leaves calls and returns out, too.
+    pub(super) calls_need_jumps: bool,
     pub(super) control: DebugCtlLayout,
 }
 
@@ -45,15 +47,19 @@ impl LbrCapabilities {
         let features = id.get_feature_info().ok_or(Missing::Intel)?;
         let (family, model) = (features.family_id(), features.model_id());
         let control = DebugCtlLayout::of(family, model).ok_or(Missing::LastBranchModel { family, model })?;
+        let errata = Errata::of(family, model);
         let found = Self {
             stack: Stack::architectural(0),
             format: LbrFormat::Lip,
             levels: false,
             classes: false,
             call_stack: false,
-            freeze_on_pmi: features.has_pdcm() && control.has(DebugFlags::FREEZE_LBRS_ON_PMI),
+            freeze_on_pmi: features.has_pdcm()
+                && control.has(DebugFlags::FREEZE_LBRS_ON_PMI)
+                && !lbrs_do_not_freeze(family, model, features.stepping_id()),
             processor_trace: id.get_extended_feature_info().is_some_and(|f| f.has_processor_trace())
-                && Errata::of(family, model).contains(Errata::TRACE_EXCLUDES_BRANCH_RECORDS),
+                && errata.contains(Errata::TRACE_EXCLUDES_BRANCH_RECORDS),
+            calls_need_jumps: errata.contains(Errata::LBR_CALLS_NEED_JUMPS),
             control,
         };
         let found = match architectural {

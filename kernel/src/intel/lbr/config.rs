@@ -57,7 +57,8 @@ impl LbrConfig {
         Self { user, ..self }
     }
 
-    /// Sets which kinds of branches are recorded.
+    /// Sets which kinds of branches are recorded. A processor may record others beside them, see
+    /// [`LbrConfig::recorded`].
     #[must_use]
     pub const fn classes(self, classes: Classes) -> Self {
         Self { classes, ..self }
@@ -109,11 +110,11 @@ impl LbrConfig {
     }
 
     /// Returns the value for MSR_LBR_SELECT, whose bits exclude branches.
-    pub(super) fn select(&self) -> LbrSelect {
+    pub(super) fn select(&self, capabilities: &LbrCapabilities) -> LbrSelect {
         let mut select = LbrSelect::empty();
         select.set(LbrSelect::CPL_EQ_0, !self.os);
         select.set(LbrSelect::CPL_NEQ_0, !self.user);
-        let recorded = self.recorded();
+        let recorded = self.recorded(capabilities);
         for (class, flag) in [
             (Classes::JCC, LbrSelect::JCC),
             (Classes::NEAR_REL_CALL, LbrSelect::NEAR_REL_CALL),
@@ -134,7 +135,7 @@ impl LbrConfig {
         let mut control = LbrCtl::empty();
         control.set(LbrCtl::OS, self.os);
         control.set(LbrCtl::USR, self.user);
-        let recorded = self.recorded();
+        let recorded = self.wanted();
         for (class, flag) in [
             (Classes::JCC, LbrCtl::JCC),
             (Classes::NEAR_REL_CALL, LbrCtl::NEAR_REL_CALL),
@@ -150,7 +151,27 @@ impl LbrConfig {
         control
     }
 
-    fn recorded(&self) -> Classes {
+    /// Returns the kinds of branches that the processor records: those that were requested, and on Nehalem and Westmere
+    /// jumps beside calls and returns, which they would not record otherwise. A reader that wants the requested kinds
+    /// alone must look at the instruction at [`Branch::from`].
+    #[must_use]
+    pub const fn recorded(&self, capabilities: &LbrCapabilities) -> Classes {
+        let wanted = self.wanted();
+        if !capabilities.calls_need_jumps {
+            return wanted;
+        }
+        let both = Classes::NEAR_IND_JMP.union(Classes::NEAR_REL_JMP);
+        let jumps = if wanted.intersects(Classes::NEAR_REL_CALL.union(Classes::NEAR_RET)) {
+            both
+        } else if wanted.contains(Classes::NEAR_IND_CALL) {
+            Classes::NEAR_IND_JMP
+        } else {
+            Classes::empty()
+        };
+        wanted.union(jumps)
+    }
+
+    const fn wanted(&self) -> Classes {
         match self.call_stack {
             true => Classes::NEAR_REL_CALL.union(Classes::NEAR_IND_CALL).union(Classes::NEAR_RET),
             false => self.classes,

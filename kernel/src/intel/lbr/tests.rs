@@ -245,6 +245,51 @@ fn filters_are_written_as_the_processor_wants_them() {
 }
 
 #[test]
+fn nehalem_and_westmere_record_jumps_with_calls_and_returns() {
+    let jumps = Classes::NEAR_REL_JMP | Classes::NEAR_IND_JMP;
+    let westmere = Model { signature: 0x206c2, ..NEHALEM };
+    let sandy_bridge = Model { signature: 0x206a7, ..NEHALEM };
+    for (classes, others) in [
+        (Classes::NEAR_REL_CALL, jumps),
+        (Classes::NEAR_IND_CALL, Classes::NEAR_IND_JMP),
+        (Classes::NEAR_RET, jumps),
+        (Classes::NEAR_IND_CALL | Classes::NEAR_RET | Classes::JCC, jumps),
+        (Classes::JCC, Classes::empty()),
+        (Classes::NEAR_IND_JMP, Classes::empty()),
+        (Classes::OTHER, Classes::empty()),
+    ] {
+        for (model, others) in [
+            (NEHALEM, others),
+            (westmere, others),
+            (sandy_bridge, Classes::empty()),
+            (HASWELL, Classes::empty()),
+        ] {
+            let machine = LbrMachine::of(model);
+            let config = LbrConfig::new().classes(classes);
+            assert_eq!(config.recorded(machine.unit().capabilities()), classes | others, "{classes:?}");
+            let _running = machine.start(config);
+            // Bits 6 and 7 leave jumps out.
+            let left_out = machine.get(LBR_SELECT) >> 6 & 0b11;
+            let expected = [Classes::NEAR_IND_JMP, Classes::NEAR_REL_JMP]
+                .map(|jump| u64::from(!(classes | others).contains(jump)));
+            assert_eq!(left_out, expected[0] | expected[1] << 1, "{classes:?} {:#x}", model.signature);
+        }
+    }
+}
+
+#[test]
+fn the_first_atoms_do_not_freeze_them() {
+    for (signature, freezes) in
+        [(0x106c0, false), (0x106c2, false), (0x106c9, false), (0x106ca, true), (0x20661, true)]
+    {
+        let machine = LbrMachine::of(row(signature, Some(2), 8, [0x40, 0x60, 0], 0x1c9));
+        let unit = machine.unit();
+        assert_eq!(unit.capabilities().freeze_on_pmi, freezes, "{signature:#x}");
+        assert_eq!(unit.start(&LbrConfig::new().freeze_on_pmi(true)).is_ok(), freezes, "{signature:#x}");
+    }
+}
+
+#[test]
 fn branches_of_user_code_alone_have_no_address_of_the_kernel() {
     let kernel = 0xffff_ffff_8123_4567;
     let branches = [(0x40_1000, 0x40_2000), (kernel, 0x40_3000), (0x40_4000, kernel), (0x40_5000, 0x40_6000)];

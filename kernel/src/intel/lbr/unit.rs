@@ -205,7 +205,7 @@ impl<M: Msr> LbrUnit<M> {
         }
         self.clear()?;
         if self.capabilities.stack.select {
-            let select: LbrSelect = config.select();
+            let select: LbrSelect = config.select(&self.capabilities);
             // SAFETY: as above.
             unsafe { self.msr.write(select) }?;
         }

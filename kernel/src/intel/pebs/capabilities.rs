@@ -1,10 +1,13 @@
 //! Detects PEBS and what it can do.
 
-use super::{GENERAL, PreciseEvent, PreciseEvents};
+use super::{GENERAL, PeriodRules, PreciseEvent, PreciseEvents};
+use crate::intel::errata::{Errata, least_pebs_microcode};
 use crate::lifecycle::Missing;
-use crate::msr::{FixedCtrCtrl, GeneralProtection, MiscEnable, Msr, PerfCapabilities, TypedMsr};
+use crate::msr::{
+    BiosSignId, FixedCtrCtrl, GeneralProtection, MiscEnable, Msr, PerfCapabilities, TsxForceAbort, TypedMsr,
+};
 use pugmark_decoder_core::pebs::Format;
-use raw_cpuid::{CpuId, CpuIdReader};
+use raw_cpuid::{CpuId, CpuIdReader, FeatureInfo};
 
 /// What this processor's PEBS can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +31,14 @@ pub struct PebsCapabilities {
     pub(crate) full_width: bool,
     /// The events that sample.
     pub(crate) precise: PreciseEvents,
+    /// The periods that counters take.
+    pub(crate) period_rules: PeriodRules,
+    /// The general-purpose counters that microcode uses now, as bits.
+    pub(crate) microcode_counters: u8,
+    /// The model has the errata of [`PebsCapabilities::disturbs_other_thread`].
+    pub(crate) memory_events_disturb: bool,
+    /// IA32_PERF_GLOBAL_INUSE exists: `CPUID.0AH:EAX[7:0]` is 4 or more.
+    pub(crate) global_in_use: bool,
 }
 
 impl PebsCapabilities {
@@ -38,13 +49,21 @@ impl PebsCapabilities {
             8.. => 0xff,
             n => (1 << n) - 1,
         };
-        self.precise.counters(event) & there
+        self.precise.counters(event) & there & !self.microcode_counters
     }
 
-    /// Detects PEBS; returns `Ok(Err(_))` if there is none. Reads only registers that CPUID announces. `wide_fields`:
-    /// the DS save area has fields of 8 bytes.
-    pub(crate) fn detect<R: CpuIdReader>(
-        id: &CpuId<R>,
+    /// Returns whether a counter that samples `event` changes the counter with the same number of the core's other
+    /// thread, if two threads are on (errata BJ122, BV98, HSD29: memory accesses on Sandy Bridge, Ivy Bridge and
+    /// Haswell). The driver sees one thread only; the kernel must leave the other one's counter unused.
+    #[must_use]
+    pub const fn disturbs_other_thread(&self, event: PreciseEvent) -> bool {
+        matches!(event.select, 0xd0..=0xd3) && self.memory_events_disturb
+    }
+
+    /// Detects PEBS; returns `Ok(Err(_))` if there is none, or none that works. Reads only registers that CPUID
+    /// announces. `wide_fields`: the DS save area has fields of 8 bytes.
+    pub(crate) fn detect(
+        cpuid: &impl CpuIdReader,
         misc_enable: MiscEnable,
         wide_fields: bool,
         msr: &mut impl Msr,
@@ -52,6 +71,7 @@ impl PebsCapabilities {
         if misc_enable.contains(MiscEnable::PEBS_UNAVAILABLE) {
             return Ok(Err(Missing::Pebs));
         }
+        let id = CpuId::with_cpuid_reader(cpuid.clone());
         let Some(features) = id.get_feature_info() else { return Ok(Err(Missing::PerfCapabilities)) };
         if features.family_id() == 0xf {
             return Ok(Err(Missing::NetBurstPebs));
@@ -76,7 +96,10 @@ impl PebsCapabilities {
             return Ok(Err(Missing::PebsFormat { number }));
         };
         let baseline = capabilities.contains(PerfCapabilities::PEBS_BASELINE);
-        let model = features.model_id();
+        if let Some(broken) = broken(&features, msr)? {
+            return Ok(Err(broken));
+        }
+        let (family, model) = (features.family_id(), features.model_id());
         let (general, fixed, precise) = match baseline {
             true => (GENERAL, FixedCtrCtrl::COUNTERS, PreciseEvents::Extended),
             false => (sampling_counters(model), 0, PreciseEvents::of(model)),
@@ -91,11 +114,47 @@ impl PebsCapabilities {
             trace_output: capabilities.contains(PerfCapabilities::PEBS_OUTPUT_PT_AVAIL),
             full_width: capabilities.contains(PerfCapabilities::FW_WRITE),
             precise,
+            period_rules: PeriodRules::of(family, model),
+            microcode_counters: microcode_counters(cpuid, msr),
+            memory_events_disturb: Errata::of(family, model)
+                .contains(Errata::MEMORY_EVENTS_DISTURB_OTHER_THREAD),
+            global_in_use: version >= 4,
         };
         match found.general_counters {
             0 => Ok(Err(Missing::SamplingCounter)),
             _ => Ok(Ok(found)),
         }
+    }
+}
+
+/// Returns the errata that make this processor's PEBS useless, if there are any.
+fn broken(features: &FeatureInfo, msr: &mut impl Msr) -> Result<Option<Missing>, GeneralProtection> {
+    let (family, model) = (features.family_id(), features.model_id());
+    if Errata::of(family, model).contains(Errata::PEBS_IS_UNRELIABLE) {
+        return Ok(Some(Missing::PebsErrata { family, model }));
+    }
+    let Some(needed) = least_pebs_microcode(family, model, features.stepping_id()) else { return Ok(None) };
+    // CPUID.1, which has just been executed, puts the revision there.
+    let revision = msr.read::<BiosSignId>()?.revision();
+    Ok((revision < needed).then_some(Missing::PebsMicrocode { revision, needed }))
+}
+
+/// Returns the general-purpose counters that microcode uses now, as bits: counter 3 while it makes transactions of TSX
+/// safe, unless it aborts all of them.
+///
+/// Source: Intel, "Performance Monitoring Impact of Intel Transactional Synchronization Extension Memory Ordering
+/// Issue"; Linux, arch/x86/events/intel/core.c, `tfa_get_event_constraints`.
+fn microcode_counters(cpuid: &impl CpuIdReader, msr: &mut impl Msr) -> u8 {
+    const RTM: u32 = 1 << 11;
+    const TSX_FORCE_ABORT: u32 = 1 << 13;
+    let leaf = if cpuid.cpuid1(0).eax >= 7 { cpuid.cpuid2(7, 0) } else { return 0 };
+    if leaf.ebx & RTM == 0 || leaf.edx & TSX_FORCE_ABORT == 0 {
+        return 0;
+    }
+    // A hypervisor may announce the register and not have it.
+    match msr.read::<TsxForceAbort>() {
+        Ok(control) if control.contains(TsxForceAbort::RTM_FORCE_ABORT) => 0,
+        Ok(_) | Err(_) => 1 << 3,
     }
 }
 
@@ -141,20 +200,37 @@ mod tests {
     };
 
     fn detect(row: &Enumerated) -> Result<PebsCapabilities, Missing> {
+        detect_with(row, (0, 0), &[])
+    }
+
+    /// `extended`: CPUID.07H.0:EBX and EDX. `registers`: values of further registers.
+    fn detect_with(
+        row: &Enumerated,
+        extended: (u32, u32),
+        registers: &[(u32, u64)],
+    ) -> Result<PebsCapabilities, Missing> {
         let cpuid = |leaf, _| match leaf {
             0 => CpuIdResult { eax: 0xb, ebx: 0x756e_6547, edx: 0x4965_6e69, ecx: 0x6c65_746e },
             1 => CpuIdResult { eax: row.signature, ebx: 0, ecx: row.ecx, edx: DS },
+            7 => CpuIdResult { eax: 0, ebx: extended.0, ecx: 0, edx: extended.1 },
             0xa => CpuIdResult { eax: row.counters.0, ebx: 0, ecx: 0, edx: row.counters.1 },
             _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
         };
         let mut msr = FakeMsr::new();
         msr.set(0x345, row.capabilities);
+        registers.iter().for_each(|&(address, value)| msr.set(address, value));
         let misc_enable = MiscEnable::from_bits_retain(row.misc_enable);
         let wide_fields = row.ecx & 1 << 2 != 0;
-        let id = CpuId::with_cpuid_reader(cpuid);
-        let found = PebsCapabilities::detect(&id, misc_enable, wide_fields, &mut msr);
-        let reads: &[u32] = if row.ecx >> 15 & 1 == 1 { &[0x345] } else { &[] };
+        let found = PebsCapabilities::detect(&cpuid, misc_enable, wide_fields, &mut msr);
+        // IA32_PERF_CAPABILITIES; the microcode's revision of a Sandy Bridge; IA32_TSX_FORCE_ABORT.
+        let reads: &[u32] = match (row.ecx >> 15 & 1, row.signature >> 4, extended.1 >> 13 & 1) {
+            (0, _, _) => &[],
+            (_, 0x206a | 0x206d, _) => &[0x345, 0x8b],
+            (_, _, 0) => &[0x345],
+            (_, _, _) => &[0x345, 0x10f],
+        };
         assert!(reads.starts_with(&msr.reads), "only registers that are there are read");
+        assert_eq!(msr.writes, []);
         found.unwrap()
     }
 
@@ -170,28 +246,44 @@ mod tests {
             trace_output: false,
             full_width,
             precise: PreciseEvents::Unlisted,
+            period_rules: PeriodRules::All,
+            microcode_counters: 0,
+            memory_events_disturb: false,
+            global_in_use: false,
         };
+        let newer = |found| PebsCapabilities { global_in_use: true, ..found };
         let skylake = Enumerated { signature: 0x506e3, counters: (0x0730_0804, 0x603), ..NEHALEM };
         let all = |general_counters, fixed_counters| PebsCapabilities {
             fixed_counters,
             precise: PreciseEvents::Extended,
-            ..general(Format::Adaptive, general_counters, 48, true)
+            ..newer(general(Format::Adaptive, general_counters, 48, true))
         };
         let precise = |precise, found| PebsCapabilities { precise, ..found };
+        let rules = |period_rules, found| PebsCapabilities { period_rules, ..found };
         let table = [
             (
                 Enumerated {
-                    signature: 0x6f6,
+                    signature: 0x10676,
                     counters: (0x0728_0202, 0x600),
                     capabilities: 0xc2,
                     ..NEHALEM
                 },
                 precise(PreciseEvents::Core, general(Format::Registers, 1, 40, false)),
             ),
-            (NEHALEM, precise(PreciseEvents::Nehalem, general(Format::Latency, 4, 48, false))),
+            (
+                NEHALEM,
+                rules(
+                    PeriodRules::Nehalem,
+                    precise(PreciseEvents::Nehalem, general(Format::Latency, 4, 48, false)),
+                ),
+            ),
             (
                 Enumerated { signature: 0x306c3, capabilities: 0x32c4, ..NEHALEM },
-                precise(PreciseEvents::Haswell, general(Format::Transaction, 4, 48, true)),
+                PebsCapabilities {
+                    memory_events_disturb: true,
+                    period_rules: PeriodRules::Haswell,
+                    ..precise(PreciseEvents::Haswell, general(Format::Transaction, 4, 48, true))
+                },
             ),
             // Goldmont and Denverton sample with counter 0, Goldmont Plus with all.
             (
@@ -201,7 +293,7 @@ mod tests {
                     capabilities: 0x3303,
                     ..NEHALEM
                 },
-                general(Format::Time, 1, 48, true),
+                newer(general(Format::Time, 1, 48, true)),
             ),
             (
                 Enumerated {
@@ -210,7 +302,7 @@ mod tests {
                     capabilities: 0x3303,
                     ..NEHALEM
                 },
-                general(Format::Time, 1, 48, true),
+                newer(general(Format::Time, 1, 48, true)),
             ),
             (
                 Enumerated {
@@ -219,12 +311,12 @@ mod tests {
                     capabilities: 0x3303,
                     ..NEHALEM
                 },
-                general(Format::Time, 4, 48, true),
+                newer(general(Format::Time, 4, 48, true)),
             ),
             // Counters 4 to 7 do not sample.
             (
                 Enumerated { capabilities: 0x33c5, ..skylake },
-                precise(PreciseEvents::Skylake, general(Format::Time, 4, 48, true)),
+                newer(precise(PreciseEvents::Skylake, general(Format::Time, 4, 48, true))),
             ),
             (
                 Enumerated {
@@ -244,7 +336,7 @@ mod tests {
                     capabilities: 0x75c5 | 1 << 14,
                     ..NEHALEM
                 },
-                PebsCapabilities { general_resets: 32, ..all(8, 4) },
+                rules(PeriodRules::GoldenCove, PebsCapabilities { general_resets: 32, ..all(8, 4) }),
             ),
             (
                 Enumerated {
@@ -253,7 +345,7 @@ mod tests {
                     capabilities: 0x76c5 | 1 << 14,
                     ..NEHALEM
                 },
-                PebsCapabilities { general_resets: 32, ..all(8, 4) },
+                rules(PeriodRules::GoldenCove, PebsCapabilities { general_resets: 32, ..all(8, 4) }),
             ),
             // Tremont's records can go into a trace.
             (
@@ -285,16 +377,19 @@ mod tests {
     fn core_2_atoms_up_to_goldmont_and_knights_sample_with_counter_0_and_others_with_four() {
         // Models of family 06H. Source: SDM vol. 4, the tables of MSRs of each of them, "IA32_PEBS_ENABLE": its bits.
         let one = [
-            0x0f, 0x16, 0x17, 0x1d, 0x1c, 0x26, 0x27, 0x35, 0x36, 0x37, 0x4a, 0x4c, 0x4d, 0x5a, 0x5d, 0x75,
-            0x5c, 0x5f, 0x57, 0x85_u32,
+            0x16, 0x17, 0x1d, 0x1c, 0x26, 0x27, 0x35, 0x36, 0x37, 0x4a, 0x4c, 0x4d, 0x5a, 0x5d, 0x75, 0x5c,
+            0x5f, 0x57, 0x85_u32,
         ];
-        for model in 0..=0xff {
+        // Model 0FH does not sample.
+        for model in (0..=0xff).filter(|model| *model != 0x0f) {
             let signature = 0x600 | (model >> 4) << 16 | (model & 0xf) << 4;
             // A processor that has only two counters samples with no more than two.
             for (there, all) in [(0x0730_0803, 4), (0x0730_0203, 2)] {
                 let counters = if one.contains(&model) { 1 } else { all };
                 let row = Enumerated { signature, counters: (there, 0x603), ..NEHALEM };
-                assert_eq!(detect(&row).unwrap().general_counters, counters, "{model:#x}");
+                // The newest microcode.
+                let found = detect_with(&row, (0, 0), &[(0x8b, u64::MAX)]).unwrap();
+                assert_eq!(found.general_counters, counters, "{model:#x}");
             }
         }
     }
@@ -306,7 +401,7 @@ mod tests {
             (Enumerated { signature: 0x506e3, ..NEHALEM }, PreciseEvent::INST_RETIRED, 0),
             (Enumerated { signature: 0x506e3, ..NEHALEM }, PreciseEvent::INST_RETIRED_PREC_DIST, 0b10),
             (
-                Enumerated { signature: 0x6f6, counters: (0x0728_0202, 0), ..NEHALEM },
+                Enumerated { signature: 0x10676, counters: (0x0728_0202, 0), ..NEHALEM },
                 PreciseEvent::INST_RETIRED,
                 1,
             ),
@@ -321,11 +416,65 @@ mod tests {
     }
 
     #[test]
+    fn sandy_bridge_samples_with_the_microcode_that_mends_it() {
+        // The signature, and the first revision of the microcode that will do.
+        for (signature, needed) in
+            [(0x206a7, 0x28), (0x206a2, 0x28), (0x206d6, 0x618), (0x206d7, 0x70c), (0x206d5, u32::MAX)]
+        {
+            let row = Enumerated { signature, ..NEHALEM };
+            for revision in [0, 0x27, needed - 1, needed] {
+                let found = detect_with(&row, (0, 0), &[(0x8b, u64::from(revision) << 32 | 0xffff_ffff)]);
+                let missing = Missing::PebsMicrocode { revision, needed };
+                let expected = if revision < needed { Some(missing) } else { None };
+                assert_eq!(found.err(), expected, "{signature:#x} {revision:#x}");
+            }
+        }
+        // Ivy Bridge needs none.
+        assert!(detect(&Enumerated { signature: 0x306a9, ..NEHALEM }).is_ok());
+    }
+
+    #[test]
+    fn counter_3_is_the_microcodes_while_it_makes_transactions_safe() {
+        let skylake = Enumerated { signature: 0x506e3, counters: (0x0730_0404, 0x603), ..NEHALEM };
+        const RTM: u32 = 1 << 11;
+        const FORCE_ABORT: u32 = 1 << 13;
+        // CPUID.07H.0:EBX and EDX, IA32_TSX_FORCE_ABORT, the counters that are taken.
+        for (extended, control, taken) in [
+            ((RTM, FORCE_ABORT), 0, 0b1000),
+            ((RTM, FORCE_ABORT), 1, 0),
+            ((RTM, 0), 0, 0),
+            ((0, FORCE_ABORT), 0, 0),
+        ] {
+            let found = detect_with(&skylake, extended, &[(0x10f, control)]).unwrap();
+            assert_eq!(found.microcode_counters, taken, "{extended:x?} {control}");
+            assert_eq!(found.counters_for(PreciseEvent::BR_INST_RETIRED_PEBS), 0b1111 & !taken);
+        }
+    }
+
+    #[test]
+    fn memory_accesses_disturb_the_other_threads_counter_on_some_models() {
+        let event = |select| PreciseEvent { select, umask: 1 };
+        for (signature, disturbs) in [(0x306a9, true), (0x306c3, true), (0x306d4, false), (0x506e3, false)] {
+            let found = detect(&Enumerated { signature, ..NEHALEM }).unwrap();
+            for select in [0xcf, 0xd0, 0xd1, 0xd2, 0xd3, 0xd4] {
+                let expected = disturbs && (0xd0..=0xd3).contains(&select);
+                assert_eq!(
+                    found.disturbs_other_thread(event(select)),
+                    expected,
+                    "{signature:#x} {select:#x}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn says_why_it_is_not_there() {
         let table = [
             (Enumerated { misc_enable: 1 << 12 | 1 << 7, ..NEHALEM }, Missing::Pebs),
             (Enumerated { misc_enable: 0, ..NEHALEM }, Missing::PerformanceMonitoring),
             (Enumerated { signature: 0xf41, ..NEHALEM }, Missing::NetBurstPebs),
+            (Enumerated { signature: 0x6f6, ..NEHALEM }, Missing::PebsErrata { family: 6, model: 0xf }),
+            (Enumerated { signature: 0x6fd, ..NEHALEM }, Missing::PebsErrata { family: 6, model: 0xf }),
             (Enumerated { ecx: 1 << 2, ..NEHALEM }, Missing::PerfCapabilities),
             (Enumerated { ecx: 1 << 15, ..NEHALEM }, Missing::WideRecords),
             (Enumerated { counters: (0x0730_0401, 0), ..NEHALEM }, Missing::GlobalCtrl { version: 1 }),

@@ -1,6 +1,6 @@
 //! Which counters sample, and how often.
 
-use super::{Counter, FIXED, GENERAL, PebsCapabilities};
+use super::{Counter, FIXED, GENERAL, PebsCapabilities, Periods};
 use crate::msr::Ia32PerfEvtSel;
 use core::fmt;
 
@@ -44,7 +44,8 @@ impl PebsConfig {
         Self { general: [None; GENERAL as usize], fixed: [None; FIXED as usize], os: true, user: true }
     }
 
-    /// Adds a record about every `period` events by general-purpose counter `n`. A number above 7 is ignored.
+    /// Adds a record about every `period` events by general-purpose counter `n`. A number above 7 is ignored. The
+    /// processor does not take every period ([`PebsCapabilities::periods`]); others are refused, not rounded.
     #[must_use]
     pub const fn general(mut self, n: u8, event: PreciseEvent, period: u64) -> Self {
         if n < GENERAL {
@@ -85,23 +86,11 @@ impl PebsConfig {
         }
         let mut needed = 0;
         for (counter, period) in self.counters() {
-            let (there, longest) = match counter {
-                Counter::General(n) => (n < capabilities.general_counters, longest(capabilities)),
-                Counter::Fixed(n) => {
-                    (n < capabilities.fixed_counters, full_width_period(capabilities.fixed_bits))
-                }
-            };
-            if !there {
-                return Err(PebsRefusal::NoCounter(counter));
-            }
-            if let (Counter::General(n), Some(event)) = (counter, self.event(counter)) {
-                let counters = capabilities.counters_for(event);
-                if counters >> n & 1 == 0 {
-                    return Err(PebsRefusal::NotPrecise { event, counter, counters });
-                }
-            }
-            if period == 0 || period > longest {
-                return Err(PebsRefusal::Period { counter, period, longest });
+            let event = self.event(counter);
+            check_counter(counter, event, capabilities)?;
+            let periods = capabilities.periods(counter, event);
+            if !periods.contain(period) {
+                return Err(PebsRefusal::Period { counter, period, periods });
             }
             needed += 1 + LATENCY / period;
         }
@@ -157,19 +146,27 @@ impl Default for PebsConfig {
 /// kept free for that time represent.
 const LATENCY: u64 = 1024;
 
-/// Returns the longest period of a general-purpose counter: without full-width writes, only half of the range of 32
-/// bits can be written.
-const fn longest(capabilities: &PebsCapabilities) -> u64 {
-    match capabilities.full_width {
-        true => full_width_period(capabilities.general_bits),
-        false => 1 << 31,
+/// Checks that a counter is there and samples its event.
+fn check_counter(
+    counter: Counter,
+    event: Option<PreciseEvent>,
+    capabilities: &PebsCapabilities,
+) -> Result<(), PebsRefusal> {
+    let there = match counter {
+        Counter::General(n) => n < capabilities.general_counters,
+        Counter::Fixed(n) => n < capabilities.fixed_counters,
+    };
+    if !there {
+        return Err(PebsRefusal::NoCounter(counter));
     }
-}
-
-const fn full_width_period(bits: u8) -> u64 {
-    match bits {
-        64.. => u64::MAX,
-        _ => (1 << bits) - 1,
+    let (Counter::General(n), Some(event)) = (counter, event) else { return Ok(()) };
+    if capabilities.microcode_counters >> n & 1 == 1 {
+        return Err(PebsRefusal::Microcode(counter));
+    }
+    let counters = capabilities.counters_for(event);
+    match counters >> n & 1 {
+        0 => Err(PebsRefusal::NotPrecise { event, counter, counters }),
+        _ => Ok(()),
     }
 }
 
@@ -191,14 +188,17 @@ pub enum PebsRefusal {
         /// The general-purpose counters that sample it, as bits; 0 if it is not precise on this processor.
         counters: u8,
     },
-    /// The counter cannot count that far, or the period is 0.
+    /// The processor's microcode uses the counter for transactions (TSX) now: `CPUID.07H.0:EDX[13]` is 1, and
+    /// IA32_TSX_FORCE_ABORT does not abort all transactions.
+    Microcode(Counter),
+    /// The counter does not take this period: it is 0, too long, or one of those that an erratum makes useless.
     Period {
         /// The counter.
         counter: Counter,
         /// The requested period.
         period: u64,
-        /// The longest possible period.
-        longest: u64,
+        /// The periods that it takes.
+        periods: Periods,
     },
     /// The buffer keeps fewer records free than may be stored until a PMI is served.
     Spare {
@@ -223,8 +223,11 @@ impl fmt::Display for PebsRefusal {
                 "event {select:#04x}, unit mask {umask:#04x}, does not sample on {counter}, \
                  but on those of {counters:#b}"
             ),
-            Self::Period { counter, period, longest } => {
-                write!(f, "a period of {period} for {counter}, which is 1 to {longest}")
+            Self::Microcode(counter) => {
+                write!(f, "the processor's microcode uses {counter} for transactions")
+            }
+            Self::Period { counter, period, periods } => {
+                write!(f, "a period of {period} for {counter}, which takes {periods}")
             }
             Self::Spare { spare, needed } => write!(
                 f,
@@ -239,7 +242,7 @@ impl core::error::Error for PebsRefusal {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::intel::pebs::PreciseEvents;
+    use crate::intel::pebs::{PeriodRules, PreciseEvents};
     use pugmark_decoder_core::pebs::Format;
 
     const SKYLAKE: PebsCapabilities = PebsCapabilities {
@@ -252,6 +255,10 @@ mod tests {
         trace_output: false,
         full_width: true,
         precise: PreciseEvents::Skylake,
+        period_rules: PeriodRules::All,
+        microcode_counters: 0,
+        memory_events_disturb: false,
+        global_in_use: true,
     };
     const ICE_LAKE: PebsCapabilities = PebsCapabilities {
         format: Format::Adaptive,
@@ -285,7 +292,9 @@ mod tests {
     #[test]
     fn refuses_what_the_processor_does_not_do() {
         let branches = |n, period| PebsConfig::new().general(n, PreciseEvent::BR_INST_RETIRED_PEBS, period);
-        let period = |counter, period, longest| Err(PebsRefusal::Period { counter, period, longest });
+        let period = |counter, period, longest| {
+            Err(PebsRefusal::Period { counter, period, periods: Periods { shortest: 1, longest, step: 1 } })
+        };
         let (zero, fixed) = (Counter::General(0), Counter::Fixed(3));
         let table = [
             (branches(0, 2000), SKYLAKE, 1, Ok(())),
@@ -308,6 +317,32 @@ mod tests {
         for (config, capabilities, spare, expected) in table {
             assert_eq!(config.check(&capabilities, spare), expected, "{config:?}");
         }
+    }
+
+    #[test]
+    fn a_period_that_an_erratum_makes_useless_is_refused_with_those_that_are_not() {
+        let broadwell = PebsCapabilities {
+            precise: PreciseEvents::Haswell,
+            period_rules: PeriodRules::Broadwell,
+            ..SKYLAKE
+        };
+        let periods = Periods { shortest: 128, longest: (1 << 48) - 1, step: 64 };
+        let config = |period| PebsConfig::new().general(1, PreciseEvent::INST_RETIRED_PREC_DIST, period);
+        for period in [1, 99, 100, 127, 129, 1000] {
+            let refusal = PebsRefusal::Period { counter: Counter::General(1), period, periods };
+            assert_eq!(config(period).check(&broadwell, u32::MAX), Err(refusal));
+            assert_eq!(config(periods.at_most(period)).check(&broadwell, u32::MAX), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_counter_of_the_microcode_is_refused() {
+        let taken = PebsCapabilities { microcode_counters: 1 << 3, ..SKYLAKE };
+        let config = |n| PebsConfig::new().general(n, PreciseEvent::BR_INST_RETIRED_PEBS, 2000);
+        let refusal = PebsRefusal::Microcode(Counter::General(3));
+        assert_eq!(config(3).check(&taken, 1), Err(refusal));
+        assert_eq!((config(2).check(&taken, 1), config(3).check(&SKYLAKE, 1)), (Ok(()), Ok(())));
+        assert_eq!(taken.counters_for(PreciseEvent::BR_INST_RETIRED_PEBS), 0b111);
     }
 
     #[test]

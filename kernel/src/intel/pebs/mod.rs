@@ -7,6 +7,7 @@
 mod capabilities;
 mod config;
 mod groups;
+mod periods;
 mod precise;
 mod program;
 mod samples;
@@ -17,6 +18,8 @@ pub use capabilities::PebsCapabilities;
 pub use config::{PebsConfig, PebsRefusal, PreciseEvent};
 pub use groups::Groups;
 pub(crate) use groups::NoSuchRecord;
+pub(crate) use periods::PeriodRules;
+pub use periods::Periods;
 pub(crate) use precise::PreciseEvents;
 pub use samples::{Item, Samples};
 pub use traced::{TracedPebsConfig, TracedPebsRefusal, TracedPebsRunning, TracedPebsSession, TracedPebsUnit};

@@ -3,9 +3,9 @@
 use super::{Counter, PebsCapabilities, PebsConfig};
 use crate::lifecycle::InUse;
 use crate::msr::{
-    FixedCtrCtrl, GeneralProtection, GlobalCtrl, GlobalStatus, Ia32PerfEvtSel, Msr, PebsDataCfg, PebsEnable,
-    Register, RegisterAt, RegisterValue, TypedMsr, fixed_counter, full_width_pmc, pmc, reload_fixed_counter,
-    reload_pmc,
+    FixedCtrCtrl, GeneralProtection, GlobalCtrl, GlobalInUse, GlobalStatus, Ia32PerfEvtSel, Msr, PebsDataCfg,
+    PebsEnable, Register, RegisterAt, RegisterValue, TypedMsr, fixed_counter, full_width_pmc, pmc,
+    reload_fixed_counter, reload_pmc,
 };
 use pugmark_decoder_core::pebs::Format;
 
@@ -77,12 +77,17 @@ impl Program {
     /// Returns the other owner of its counters or of PEBS, if there is one.
     ///
     /// An event select other than 0 means that a counter is in use, as in IA32_PERF_GLOBAL_INUSE, which not all
-    /// processors have.
+    /// processors have. That register also shows counters that microcode uses.
     pub(crate) fn in_use(&self, msr: &mut impl Msr) -> Result<Option<InUse>, GeneralProtection> {
         let PebsEnable(pebs_enable) = msr.read()?;
         if pebs_enable != 0 {
             return Ok(Some(InUse::Sampler { pebs_enable }));
         }
+        let others = match self.capabilities.global_in_use {
+            // A hypervisor may announce the register and not have it.
+            true => msr.read::<GlobalInUse>().map_or(0, |GlobalInUse(counters)| counters),
+            false => 0,
+        };
         for (counter, _) in self.config.counters() {
             let (control, used) = match counter {
                 Counter::General(n) => {
@@ -97,6 +102,9 @@ impl Program {
             };
             if used != 0 {
                 return Ok(Some(InUse::Counter { counter, control }));
+            }
+            if others & bit(counter) != 0 {
+                return Ok(Some(InUse::Counter { counter, control: others }));
             }
         }
         Ok(None)

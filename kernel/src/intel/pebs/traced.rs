@@ -43,13 +43,13 @@ impl<M: Msr> TracedPebsUnit<M> {
     ///
     /// Either is absent, or an access raised #GP.
     pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, Absent> {
-        let id = CpuId::with_cpuid_reader(cpuid);
+        let id = CpuId::with_cpuid_reader(cpuid.clone());
         if id.get_vendor_info().is_none_or(|vendor| vendor.as_str() != "GenuineIntel") {
             return Err(Missing::Intel.into());
         }
         let misc_enable: MiscEnable = msr.read()?;
         // The layout is that of records in memory, which are not used.
-        let capabilities = PebsCapabilities::detect(&id, misc_enable, true, &mut msr)??;
+        let capabilities = PebsCapabilities::detect(&cpuid, misc_enable, true, &mut msr)??;
         if !id.get_extended_feature_info().is_some_and(|features| features.has_processor_trace()) {
             return Err(Missing::ProcessorTrace.into());
         }

@@ -2,7 +2,7 @@
 
 use crate::fake::FakeLinear;
 use crate::intel::ds::*;
-use crate::intel::pebs::{Groups, PebsCapabilities, PreciseEvents};
+use crate::intel::pebs::{Groups, PebsCapabilities, PeriodRules, PreciseEvents};
 use crate::lifecycle::Missing;
 use crate::msr::DebugCtlLayout;
 use pugmark_decoder_core::pebs::Format;
@@ -30,6 +30,10 @@ const SAMPLES: PebsCapabilities = PebsCapabilities {
     trace_output: false,
     full_width: true,
     precise: PreciseEvents::Skylake,
+    period_rules: PeriodRules::All,
+    microcode_counters: 0,
+    memory_events_disturb: false,
+    global_in_use: true,
 };
 
 /// 2 730 records in 17 pages, starting in the middle of a page.

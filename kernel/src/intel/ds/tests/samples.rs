@@ -17,7 +17,8 @@ pub(super) const ICE_LAKE: (u32, u64, u64) = (0x706e5, 0x6400, 32);
 /// Formats 5 and 6.
 const METEOR_LAKE: (u32, u64, u64) = (0xa06a4, 0x6500, 32);
 const LUNAR_LAKE: (u32, u64, u64) = (0xb06d1, 0x6600, 32);
-const CORE_2: (u32, u64, u64) = (0x6f6, 0, 144);
+/// Of 45 nm: those of 65 nm do not sample.
+const CORE_2: (u32, u64, u64) = (0x10676, 0, 144);
 
 /// A processor with samples in this format, whose memory holds branch records and samples.
 pub(super) fn machine((signature, capabilities, _): (u32, u64, u64)) -> DsMachine {
@@ -259,6 +260,35 @@ fn what_somebody_else_uses_is_left_alone() {
     let config = DsConfig::new().pebs(PebsConfig::new().fixed(1, 2000)).gate(INTERRUPT_GATE);
     let failed = unit.start(&config, area).err().unwrap();
     assert_eq!(failed.error(), InUse::Counter { counter: Counter::Fixed(1), control: 0x20 }.into());
+}
+
+#[test]
+fn a_counter_that_only_the_processor_says_is_in_use_is_left_alone() {
+    const GLOBAL_INUSE: u32 = 0x392;
+    // The counter that is to sample, the version, IA32_PERF_GLOBAL_INUSE, whether that is for the counter.
+    for (counter, version, others, taken) in [
+        (Counter::General(3), 5, 1 << 3, true),
+        (Counter::General(3), 5, !(1 << 3), false),
+        (Counter::Fixed(1), 5, 1 << 33, true),
+        (Counter::Fixed(1), 5, !(1 << 33), false),
+        // The register is not there.
+        (Counter::General(3), 3, 1 << 3, false),
+    ] {
+        let machine = DsMachine { version, ..machine(ICE_LAKE) };
+        let unit = machine.unit();
+        let area = machine.memory_for(&unit, &machine.plan(32));
+        machine.set(GLOBAL_INUSE, others);
+        machine.msr.borrow_mut().writes.clear();
+        let pebs = match counter {
+            Counter::General(n) => PebsConfig::new().general(n, PreciseEvent::INST_RETIRED, 2000),
+            Counter::Fixed(n) => PebsConfig::new().fixed(n, 2000),
+        };
+        let started = unit.start(&DsConfig::new().pebs(pebs).gate(INTERRUPT_GATE), area);
+        let error = started.err().map(|failed| failed.error());
+        let in_use = InUse::Counter { counter, control: others };
+        assert_eq!(error, taken.then_some(StartError::InUse(in_use)), "{counter} {version}");
+        assert_eq!(machine.msr.borrow().writes.is_empty(), taken, "{counter} {version}");
+    }
 }
 
 #[test]
