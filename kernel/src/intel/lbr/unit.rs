@@ -223,7 +223,7 @@ impl<M: Msr> LbrUnit<M> {
         let freeze = self.freeze_bit(config.freezes());
         let on = control & LBR != 0 || freeze != 0 && control & freeze != 0;
         let selects = self.capabilities.stack.select;
-        Ok(on && (!selects || self.msr.read::<LbrSelect>()? == config.select()))
+        Ok(on && (!selects || self.msr.read::<LbrSelect>()? == config.select(&self.capabilities)))
     }
 
     fn clear(&mut self) -> Result<(), GeneralProtection> {

@@ -18,7 +18,7 @@ impl Periods {
     /// Returns whether a counter takes this period.
     #[must_use]
     pub const fn contain(&self, period: u64) -> bool {
-        self.shortest <= period && period <= self.longest && period.is_multiple_of(self.step)
+        self.shortest <= period && period <= self.longest && period % self.step == 0
     }
 
     /// Returns the longest period that is not longer than `period`, or the shortest one if there is none.
