@@ -36,6 +36,7 @@ pub mod libipt;
 pub mod libipt_speed;
 pub mod linux;
 pub mod machine;
+mod monitor_lines;
 pub mod qemu;
 
 pub mod report;

@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Instant;
 
 use crate::images::Images;
+use crate::monitor_lines::{self, MonitorLines};
 use crate::qemu::QEMU;
 use crate::report::Transcript;
 use crate::scratch::Scratch;
@@ -68,7 +69,7 @@ pub struct Machine {
 /// What a machine did until it ended.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What the guest wrote to its serial port.
+    /// What the guest wrote to its serial port, and what the monitor said of it.
     pub transcript: Transcript,
     /// What the monitor logged; empty if the machine ran without the monitor.
     pub truth: Truth,
@@ -143,8 +144,9 @@ impl Machine {
         self
     }
 
-    /// Runs the machine to its end. Calls `watch` for each line as the guest writes it, with everything that was said
-    /// and logged up to then.
+    /// Runs the machine to its end. Calls `watch` for each line as the guest or the monitor writes it, with everything
+    /// that was said and logged up to then. Each of the monitor's lines comes before the line that the guest had not
+    /// ended then.
     ///
     /// # Errors
     /// The machine does not start; the guest breaks the protocol, makes no progress, or ends without its closing line
@@ -152,18 +154,19 @@ impl Machine {
     /// that was broken within a workload is reported in [`crate::report::End`].
     pub fn run_watched(&self, watch: impl FnMut(&str, &Transcript, &Truth)) -> Result<Outcome> {
         let scratch = Scratch::new()?;
-        let (ram, dump) = (scratch.file("ram"), scratch.file("dump"));
-        self.follow(self.command(&ram, &dump), &ram, &dump, watch)
+        let files = MachineFiles::new(&scratch);
+        self.follow(self.command(&files), &files, watch)
     }
 
-    /// Runs a command that writes a guest's lines to its standard output, and the log and the dump into these files.
+    /// Runs a command that writes a guest's lines to its standard output, and the rest into these files.
     fn follow(
         &self,
         command: Command,
-        ram: &Path,
-        dump: &Path,
+        files: &MachineFiles,
         mut watch: impl FnMut(&str, &Transcript, &Truth),
     ) -> Result<Outcome> {
+        let ram = &files.ram;
+        let mut monitor = MonitorLines::new(files.monitor.clone());
         let mut child = Running::start(command)?;
         let lines = child.lines()?;
         let mut progress = ProgressWatch::new(self.time_limits, Instant::now());
@@ -177,6 +180,7 @@ impl Machine {
             };
             match lines.recv_timeout(wait) {
                 Ok(line) => {
+                    hear(monitor.before_guest_line()?, &mut transcript, &truth, &mut watch)?;
                     transcript.line(&line)?;
                     let ended = line.starts_with("ok ") || line.starts_with("fail ");
                     if self.keeps_truth && ended {
@@ -188,6 +192,7 @@ impl Machine {
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
+                    hear(monitor.until_guest_line()?, &mut transcript, &truth, &mut watch)?;
                     if self.keeps_truth {
                         let retired = truth::retired_at(ram, LogPlace::of(monitor_options))?;
                         progress.note_retired(Instant::now(), retired);
@@ -196,8 +201,9 @@ impl Machine {
             }
         }
         let (status, stderr) = child.wait()?;
+        hear(monitor.rest()?, &mut transcript, &truth, &mut watch)?;
         let passed = match transcript.done {
-            None if transcript.other.iter().any(|line| line.starts_with(LOST)) => bail!(LostGuest),
+            None if transcript.monitor.iter().any(|line| line.starts_with(LOST)) => bail!(LostGuest),
             None => bail!("ended without its closing line, status {status}\n{}\n{stderr}", tail(&transcript)),
             Some(Done { failed, .. }) => failed == 0,
         };
@@ -210,7 +216,7 @@ impl Machine {
         }
         let outside: Vec<_> = transcript.broken_outside().collect();
         ensure!(outside.is_empty(), "the kernel broke rules of the hardware: {}", outside.join("\n"));
-        Ok(Outcome { transcript, truth, dump: std::fs::read(dump).unwrap_or_default() })
+        Ok(Outcome { transcript, truth, dump: std::fs::read(&files.dump).unwrap_or_default() })
     }
 
     /// [`Self::run_watched`] for callers that want only the lines. Starts the machine again if QEMU has
@@ -225,7 +231,7 @@ impl Machine {
         Ok(outcome)
     }
 
-    fn command(&self, ram: &Path, dump: &Path) -> Command {
+    fn command(&self, files: &MachineFiles) -> Command {
         let with_path = |prefix: &str, path: &Path| {
             let mut text = OsString::from(prefix);
             text.push(path);
@@ -236,20 +242,54 @@ impl Machine {
         command
             .args(["-accel", "tcg", "-cpu", "max", "-m", &size, "-machine", "pc,memory-backend=ram"])
             .arg("-object")
-            .arg(with_path(&format!("memory-backend-file,id=ram,size={size},share=on,mem-path="), ram))
+            .arg(with_path(&format!("memory-backend-file,id=ram,size={size},share=on,mem-path="), &files.ram))
             .args(["-display", "none", "-monitor", "none", "-serial", "stdio", "-nic", "none", "-no-reboot"])
             .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"])
             .arg("-chardev")
-            .arg(with_path("file,id=dump,path=", dump))
+            .arg(with_path("file,id=dump,path=", &files.dump))
             .args(["-device", "isa-debugcon,iobase=0xe9,chardev=dump"])
             .arg("-kernel")
             .arg(&self.kernel);
+        if self.keeps_truth {
+            command.args(monitor_lines::arguments(&files.monitor));
+        }
         if let Some(module) = &self.module {
             command.arg("-initrd").arg(module);
         }
         command.arg("-append").arg(&self.command_line).args(&self.extra);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
+    }
+}
+
+/// Takes in lines of the monitor's.
+fn hear(
+    said: Vec<String>,
+    transcript: &mut Transcript,
+    truth: &Truth,
+    watch: &mut impl FnMut(&str, &Transcript, &Truth),
+) -> Result<()> {
+    for line in said {
+        transcript.monitor_line(&line)?;
+        watch(&line, transcript, truth);
+    }
+    Ok(())
+}
+
+/// The files that a machine writes.
+struct MachineFiles {
+    /// Its memory, and in it the log.
+    ram: PathBuf,
+    /// What the guest writes to the debug console.
+    dump: PathBuf,
+    /// What the monitor says.
+    monitor: PathBuf,
+}
+
+impl MachineFiles {
+    fn new(scratch: &Scratch) -> Self {
+        let [ram, dump, monitor] = ["ram", "dump", "monitor"].map(|name| scratch.file(name));
+        Self { ram, dump, monitor }
     }
 }
 
@@ -313,7 +353,8 @@ fn timed_out(reason: TimedOut, transcript: &Transcript) -> anyhow::Error {
 
 fn tail(transcript: &Transcript) -> String {
     let run = transcript.runs.last();
-    let mut lines: Vec<String> = transcript.other.iter().rev().take(20).rev().cloned().collect();
+    let last = |lines: &[String]| lines[lines.len().saturating_sub(20)..].to_vec();
+    let mut lines = [last(&transcript.other), last(&transcript.monitor)].concat();
     if let Some(run) = run {
         lines.push(format!("in {} ({:?})", run.name, run.end));
     }
@@ -326,19 +367,26 @@ mod tests {
     use std::time::Duration;
 
     /// A program in place of QEMU: it writes these lines, writes `oops` to standard error, and ends with the status of
-    /// `last`.
-    fn program(lines: &str, last: &str) -> Command {
+    /// `last`. Lines that begin with `monitor: ` go to the monitor's file, where each of the guest's leaves its mark.
+    fn program(lines: &str, last: &str, files: &MachineFiles) -> Command {
+        const WRITE: &str = "while IFS= read -r line; do
+                case $line in
+                    'monitor: '*) echo \"$line\" >>\"$1\" ;;
+                    *) echo >>\"$1\"; echo \"$line\" ;;
+                esac
+            done";
         let mut command = Command::new("sh");
-        command.args(["-c", &format!("cat <<'END'\n{lines}\nEND\necho oops >&2\n{last}")]);
+        command.args(["-c", &format!("{WRITE} <<'END'\n{lines}\nEND\necho oops >&2\n{last}")]);
+        command.arg("sh").arg(&files.monitor);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
     fn followed(machine: &Machine, lines: &str, last: &str) -> Result<Outcome> {
         let scratch = Scratch::new()?;
-        let (ram, dump) = (scratch.file("ram"), scratch.file("dump"));
-        std::fs::write(&dump, "trace")?;
-        machine.follow(program(lines, last), &ram, &dump, |_, _, _| {})
+        let files = MachineFiles::new(&scratch);
+        std::fs::write(&files.dump, "trace")?;
+        machine.follow(program(lines, last, &files), &files, |_, _, _| {})
     }
 
     #[test]
@@ -382,7 +430,7 @@ mod tests {
             (&[&lost, "run a\nok a\ndone 1 0"], 2),
             (&[&lost, "run a\nmonitor: unexpected exit", "not reached"], 2),
             (&[&lost, &lost, &lost, "not reached"], 3),
-            // A guest that says so after its closing line has not been lost.
+            // What is said so after the guest's closing line is not that it was lost.
             (&[&format!("run a\nok a\ndone 1 0\n{LOST}")], 1),
         ] {
             let mut starts = 0;
@@ -409,15 +457,21 @@ mod tests {
     #[test]
     fn each_line_comes_with_what_was_reported_by_then() {
         let scratch = Scratch::new().unwrap();
-        let (ram, dump) = (scratch.file("ram"), scratch.file("dump"));
+        let files = MachineFiles::new(&scratch);
         let mut seen = Vec::new();
-        let command = program("run a\nok a\ndone 1 0", "exit 33");
+        let command = program("run a\nmonitor: one\nok a\ndone 1 0\nmonitor: two", "exit 33", &files);
         let machine = Machine::plain(Path::new("kernel"), "");
         let watch = |line: &str, said: &Transcript, _: &Truth| {
             seen.push((line.to_owned(), said.runs[0].end.is_some()))
         };
-        machine.follow(command, &ram, &dump, watch).unwrap();
-        let expected = [("run a", false), ("ok a", true), ("done 1 0", true)];
+        machine.follow(command, &files, watch).unwrap();
+        let expected = [
+            ("run a", false),
+            ("monitor: one", false),
+            ("ok a", true),
+            ("done 1 0", true),
+            ("monitor: two", true),
+        ];
         assert_eq!(seen, expected.map(|(line, ended)| (line.to_owned(), ended)));
         // With a monitor there must be a log.
         let machine = Machine { keeps_truth: true, ..machine };
@@ -427,7 +481,10 @@ mod tests {
     #[test]
     fn qemus_arguments_name_what_to_boot() {
         let machine = Machine::plain(Path::new("kernel"), "only=sort").processors(3).arguments(["-S"]);
-        let command = machine.command(Path::new("ram"), Path::new("dump"));
+        let files = ["ram", "dump", "monitor"].map(PathBuf::from);
+        let [ram, dump, monitor] = files;
+        let files = MachineFiles { ram, dump, monitor };
+        let command = machine.command(&files);
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
         let expected = ["-kernel", "kernel", "-initrd", "kernel", "-append", "only=sort", "-smp", "3", "-S"];
         assert_eq!(words[words.len() - expected.len()..], expected);
@@ -435,5 +492,9 @@ mod tests {
             words.iter().any(|word| word == "memory-backend-file,id=ram,size=512M,share=on,mem-path=ram")
         );
         assert!(words.iter().any(|word| word == "file,id=dump,path=dump"));
+        // The monitor's channel is there where there is a monitor.
+        let channel = "isa-debugcon,iobase=0xe8,chardev=monitor";
+        let has_channel = |machine: &Machine| machine.command(&files).get_args().any(|word| word == channel);
+        assert!(!has_channel(&machine) && has_channel(&Machine { keeps_truth: true, ..machine }));
     }
 }

@@ -24,6 +24,8 @@ pub struct Transcript {
     pub(crate) outside: Vec<(u64, Violation, String)>,
     /// Lines outside the protocol.
     pub other: Vec<String>,
+    /// What the monitor said, without its reports of broken rules.
+    pub monitor: Vec<String>,
 }
 
 /// What a guest said of one workload.
@@ -110,20 +112,30 @@ pub struct LastBranches {
 }
 
 impl Transcript {
-    /// Takes in one line.
+    /// Takes in one line of the guest's.
     ///
     /// # Errors
     /// A line of the protocol that is malformed or out of place.
     pub fn line(&mut self, line: &str) -> Result<()> {
         let line = line.trim_end();
-        if let Some((processor, violation)) = Violation::parse(line)? {
-            match self.runs.last_mut().filter(|run| run.end.is_none() && run.processor() == processor) {
-                Some(run) => run.violations.add(violation, line),
-                None => self.outside.push((processor, violation, line.into())),
-            }
-            return Ok(());
-        }
         self.take(line).with_context(|| format!("in the guest's line {line:?}"))
+    }
+
+    /// Takes in one line of the monitor's, which came before the guest's next line.
+    ///
+    /// # Errors
+    /// A report of a broken rule that is malformed.
+    pub fn monitor_line(&mut self, line: &str) -> Result<()> {
+        match Violation::parse(line)? {
+            None => self.monitor.push(line.into()),
+            Some((processor, violation)) => {
+                match self.runs.last_mut().filter(|run| run.end.is_none() && run.processor() == processor) {
+                    Some(run) => run.violations.add(violation, line),
+                    None => self.outside.push((processor, violation, line.into())),
+                }
+            }
+        }
+        Ok(())
     }
 
     fn take(&mut self, line: &str) -> Result<()> {

@@ -18,8 +18,10 @@ pub(crate) fn run(name: &str, text: &str) -> Run {
     transcript.line(&format!("run {name}")).unwrap();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-        let whole = if word == "monitor:" { line.into() } else { format!("{word} {name} {rest}") };
-        transcript.line(&whole).unwrap();
+        match word {
+            "monitor:" => transcript.monitor_line(line).unwrap(),
+            _ => transcript.line(&format!("{word} {name} {rest}")).unwrap(),
+        }
     }
     assert!(transcript.other.is_empty(), "{:?}", transcript.other);
     transcript.runs.pop().unwrap()

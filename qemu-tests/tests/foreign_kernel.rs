@@ -4,6 +4,7 @@ use pugmark_qemu_tests::images::{Images, build_foreign_kernel};
 use pugmark_qemu_tests::machine::{Machine, Outcome};
 use pugmark_qemu_tests::report::End;
 use pugmark_qemu_tests::truth::hash;
+use std::collections::HashSet;
 
 /// The session in which the first processor traces its work. Each start of another processor has one of the next.
 const FIRST_SESSION: u16 = 10;
@@ -27,6 +28,11 @@ fn boot(monitor_options: &str, processors: u16) -> Outcome {
         "traps-in-session",
         "holes",
         "holes-in-session",
+        "map",
+        "dma",
+        "ports",
+        "no-memory",
+        "no-memory-in-session",
         "patches",
         "patches-in-session",
         "clock",
@@ -42,6 +48,32 @@ fn a_kernel_that_is_not_ours_finds_pt_and_gets_gp_on_a_reserved_bit() {
     for options in ["", "stretch=1"] {
         boot(options, 1);
     }
+}
+
+/// The kernel looks at what it is told of its memory, uses addresses where it has none, and makes a device write there.
+/// The monitor's heap and image are among these, and the monitor goes on.
+#[test]
+fn what_is_done_where_no_memory_is_is_told_once_for_each_place() {
+    let outcome = boot("", 1);
+    let mut told = HashSet::new();
+    for line in outcome.transcript.monitor.iter().filter_map(|line| line.strip_prefix("monitor: missing ")) {
+        let numbers = line.split_whitespace().filter_map(|word| word.trim_end_matches(':').split_once("=0x"));
+        let number = |wanted| {
+            let mut numbers = numbers.clone().filter(|(name, _)| *name == wanted);
+            numbers.next().and_then(|(_, digits)| u64::from_str_radix(digits, 16).ok())
+        };
+        let [address, rip] = ["address", "rip"].map(|name| number(name).unwrap_or_else(|| panic!("{line}")));
+        assert!(address >= 256 << 20, "there is memory: {line}");
+        assert!(told.insert((address >> 12, rip)), "told twice: {line}");
+    }
+    // What is read and written, what DMA names, and where code, a page table and a stack are.
+    for address in [0x1000_0000, 0x1234_5000, 0x17ff_f000, 0x3fff_f000, 0x1400_0000, 1 << 40] {
+        assert!(told.iter().any(|(page, _)| page << 12 == address), "{address:#x}: {told:x?}");
+    }
+    for address in [0x1800_1000, 0x1800_2000, 0x1800_3000] {
+        assert!(told.iter().any(|(page, _)| page << 12 == address), "{address:#x}: {told:x?}");
+    }
+    assert_eq!(outcome.dump, b"D", "what is written over the edge of the monitor's port");
 }
 
 #[test]

@@ -179,8 +179,8 @@ impl LinuxOptions {
         move |event| {
             let at = started.elapsed().as_secs_f64();
             match event {
-                // A line of the monitor says that something is wrong.
-                Event::Console(line) if console || line.starts_with("monitor: ") => eprintln!("{line}"),
+                Event::Monitor(line) => eprintln!("{line}"),
+                Event::Console(line) if console => eprintln!("{line}"),
                 Event::Console(_) => {}
                 Event::Begin(uptime) => {
                     eprintln!("linux: booted in {at:.1} s, {uptime} s by the guest's clock");

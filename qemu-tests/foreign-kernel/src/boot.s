@@ -90,6 +90,12 @@ start64:
     lea rax, [rip + protection]
     mov ecx, 13
     call set_gate
+    lea rax, [rip + invalid_opcode]
+    mov ecx, 6
+    call set_gate
+    lea rax, [rip + page_fault]
+    mov ecx, 14
+    call set_gate
     lidt [rip + idt_pointer]
 
     mov edi, [boot_magic]
@@ -403,6 +409,7 @@ idt_pointer:
     .section .bss.boot, "aw", @nobits
     .balign 4096
 level4: .skip 4096
+    .global level3
 level3: .skip 4096
 level2: .skip 4096
 level2_devices: .skip 4096

@@ -12,13 +12,15 @@ use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 mod amd;
+mod memory;
 mod processors;
 
 global_asm!(
     include_str!("patch.s"),
     include_str!("boot.s"),
     include_str!("processors.s"),
-    include_str!("amd.s")
+    include_str!("amd.s"),
+    include_str!("memory.s")
 );
 
 unsafe extern "C" {
@@ -51,6 +53,11 @@ extern "C" fn kernel_main(magic: u32, information: u32) -> ! {
         ("foreign-traps-in-session", &|| trapping(2)),
         ("foreign-holes", &|| holes(0)),
         ("foreign-holes-in-session", &|| holes(3)),
+        ("foreign-map", &|| memory::map(information)),
+        ("foreign-dma", &memory::dma),
+        ("foreign-ports", &memory::ports),
+        ("foreign-no-memory", &|| memory::no_memory(0)),
+        ("foreign-no-memory-in-session", &|| memory::no_memory(6)),
         ("foreign-patches", &|| patching(0)),
         ("foreign-patches-in-session", &|| patching(4)),
         ("foreign-clock", &|| clock(command_line(information))),
@@ -159,18 +166,21 @@ fn processor_count(information: u32) -> usize {
 /// The bytes of the command line.
 fn command_line(information: u32) -> &'static [u8] {
     const COMMAND_LINE: u32 = 1;
+    tag(information, COMMAND_LINE).and_then(|line| line.split_last()).map_or(&[], |(_, line)| line)
+}
+
+/// The content of a tag of the boot information.
+fn tag(information: u32, kind: u32) -> Option<&'static [u8]> {
     // SAFETY: the boot loader has put its information there, and all of it is mapped.
     let word = |at: u32| unsafe { (at as *const u32).read() };
     let end = information + word(information);
     let mut tag = information + 8;
-    while tag < end && word(tag) != COMMAND_LINE {
+    while tag < end && word(tag) != kind {
         tag += word(tag + 4).next_multiple_of(8);
     }
-    if tag >= end {
-        return &[];
-    }
     // SAFETY: as above.
-    unsafe { core::slice::from_raw_parts((tag + 8) as *const u8, word(tag + 4) as usize - 9) }
+    (tag < end)
+        .then(|| unsafe { core::slice::from_raw_parts((tag + 8) as *const u8, word(tag + 4) as usize - 8) })
 }
 
 /// The result must be the same in a session that is logged and in none.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::channel::{Sent, check, receive};
 use super::{pages, probe::ProbeTrace};
 use crate::machine::Running;
+use crate::monitor_lines::{self, MonitorLines};
 use crate::qemu::{self, QEMU};
 use crate::scratch::Scratch;
 use crate::time_limits::{ProgressWatch, TimeLimits};
@@ -82,8 +83,10 @@ pub struct LinuxMachine {
 /// What happens in a guest, as it happens.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// A line on the console, of Linux or of the monitor.
+    /// A line on the console.
     Console(&'a str),
+    /// A line of the monitor's.
+    Monitor(&'a str),
     /// The command begins, this many seconds after Linux did by the guest's clock.
     Begin(&'a str),
     /// Some of what the command writes.
@@ -101,7 +104,7 @@ pub enum Event<'a> {
 pub struct LinuxOutcome {
     /// The command's exit status.
     pub status: i32,
-    /// The lines of the console.
+    /// The lines of the console, each after those that the monitor said before Linux had ended it.
     pub console: Vec<String>,
     /// The files, by their paths below `/out`.
     pub files: Vec<(PathBuf, Vec<u8>)>,
@@ -145,10 +148,11 @@ impl LinuxMachine {
         let options = self.monitor.as_ref().map(|monitor| self.options(monitor)).transpose()?;
         let options = options.unwrap_or_default();
         let scratch = Scratch::new()?;
-        let (ram, socket) = (scratch.file("ram"), scratch.file("results"));
+        let [ram, socket, said] = ["ram", "results", "monitor"].map(|name| scratch.file(name));
         let listener = UnixListener::bind(&socket).context("cannot make a socket")?;
         let started = Instant::now();
-        let mut machine = Running::start(self.command(&ram, &socket)?)?;
+        let mut machine = Running::start(self.command(&ram, &socket, &said)?)?;
+        let mut monitor = MonitorLines::new(said);
         let (sender, events) = channel();
         if !self.interactive {
             let console = machine.output()?;
@@ -175,10 +179,21 @@ impl LinuxMachine {
         loop {
             let wait =
                 progress.wait(Instant::now()).map_err(|reason| outcome.failed(&anyhow!("{reason}")))?;
-            match events.recv_timeout(wait) {
+            let event = events.recv_timeout(wait);
+            outcome.hear(
+                match &event {
+                    Ok(Read::Console(_)) => monitor.before_guest_line()?,
+                    // Nobody reads the console, or nothing more comes.
+                    _ if self.interactive || matches!(event, Ok(Read::Closed(_))) => monitor.rest()?,
+                    _ => monitor.until_guest_line()?,
+                },
+                &mut watch,
+            );
+            match event {
                 Ok(Read::Closed(Ok(()))) => break,
                 Ok(Read::Closed(Err(error))) => {
                     std::thread::sleep(Duration::from_secs(1));
+                    outcome.hear(monitor.rest()?, &mut watch);
                     let error = match machine.ended()? {
                         Some((status, stderr)) => {
                             anyhow!("{error:#}, with status {status}: {}", stderr.trim())
@@ -243,7 +258,7 @@ impl LinuxMachine {
         Ok(options)
     }
 
-    fn command(&self, ram: &Path, socket: &Path) -> Result<Command> {
+    fn command(&self, ram: &Path, socket: &Path, said: &Path) -> Result<Command> {
         let with_path = |prefix: &str, path: &Path| {
             let mut text = OsString::from(prefix);
             text.push(path);
@@ -277,6 +292,7 @@ impl LinuxMachine {
             Some(monitor) => {
                 let Places { kernel, initramfs, .. } = self.places()?;
                 command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
+                command.args(monitor_lines::arguments(said));
                 for (file, (address, _)) in [(&self.kernel, kernel), (&self.initramfs, initramfs)] {
                     let device = format!("loader,addr={address:#x},force-raw=on,file=");
                     command.arg("-device").arg(with_path(&device, file));
@@ -346,6 +362,14 @@ fn read_console(console: impl BufRead, sender: &Sender<Read>) {
 }
 
 impl LinuxOutcome {
+    /// Takes in lines of the monitor's.
+    fn hear(&mut self, said: Vec<String>, watch: &mut impl FnMut(Event<'_>)) {
+        for line in said {
+            watch(Event::Monitor(&line));
+            self.console.push(line);
+        }
+    }
+
     fn take(&mut self, read: Read, started: Instant, watch: &mut impl FnMut(Event<'_>)) -> Result<()> {
         match read {
             Read::Console(line) => {

@@ -6,7 +6,10 @@ use super::*;
 
 fn transcript(lines: &[&str]) -> Result<Transcript> {
     let mut transcript = Transcript::default();
-    lines.iter().try_for_each(|line| transcript.line(line))?;
+    lines.iter().try_for_each(|line| match line.starts_with("monitor: ") {
+        true => transcript.monitor_line(line),
+        false => transcript.line(line),
+    })?;
     Ok(transcript)
 }
 
@@ -181,4 +184,19 @@ fn losses_add_up_by_kind() {
 fn keeps_the_reason_of_a_failure() {
     let transcript = transcript(&["run a", "fail a: sum is 3, not 4", "done 0 1"]).unwrap();
     assert_eq!(transcript.runs[0].end, Some(End::Fail("sum is 3, not 4".into())));
+}
+
+#[test]
+fn only_the_monitor_reports_a_broken_rule() {
+    let line = "monitor: violation processor=0 pmis_dropped=1";
+    let mut transcript = Transcript::default();
+    for line in ["run a", line, "ok a"] {
+        transcript.line(line).unwrap();
+    }
+    assert_eq!((transcript.broken_rules().len(), &transcript.other[..]), (0, &[line.to_owned()][..]));
+    transcript.monitor_line("monitor: 4 processors").unwrap();
+    assert_eq!(transcript.monitor, ["monitor: 4 processors"]);
+    transcript.monitor_line(line).unwrap();
+    assert_eq!(transcript.broken_rules().len(), 1);
+    assert!(transcript.monitor_line("monitor: violation processor=x").is_err());
 }

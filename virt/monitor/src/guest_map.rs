@@ -52,6 +52,13 @@ impl GuestRam {
         let Some(end) = address.checked_add(bytes as u64) else { return false };
         end <= self.end && (end <= MONITOR.start || address >= MONITOR.end)
     }
+
+    /// Returns how many of `bytes` bytes from `address` on are RAM before the first that is not.
+    #[must_use]
+    pub fn reached(self, address: u64, bytes: u32) -> u32 {
+        let part = self.ranges().into_iter().find(|part| part.contains(&address));
+        part.map_or(0, |part| (part.end - address).min(bytes.into()) as u32)
+    }
 }
 
 /// Size of a page.
@@ -62,8 +69,11 @@ pub const LARGE_PAGE: u64 = 2 << 20;
 pub const ENTRIES: usize = 512;
 /// An entry's flags: present, writable, user. The nested walk treats guest accesses as user accesses.
 pub const LINK: u64 = 0b111;
-/// An entry's flags where there is no memory: the guest reads what the page has, and a write exits.
-pub const NO_MEMORY: u64 = 0b101;
+/// An entry where there is no memory: nothing is mapped, so that each access exits. The bit is one that the processor
+/// ignores.
+pub const NO_MEMORY: u64 = 1 << 9;
+/// An entry's flags: present, user, but not writable.
+pub const READ_ONLY: u64 = 0b101;
 /// An entry's flag: it may be written.
 pub const WRITABLE: u64 = 1 << 1;
 /// An entry's flag: it maps a large page.
@@ -113,14 +123,14 @@ impl GuestMap<'_> {
     }
 
     /// Fills the four levels of tables, with pages of 2 MiB where a page belongs to the guest as a whole. Where there
-    /// is nothing, `hole`, the address of a page, is mapped for reading. Nothing is mapped at the local APIC's page.
-    /// Returns the address of the root table.
+    /// is nothing, tables lead to [`NO_MEMORY`]. Nothing is mapped at the local APIC's page. Returns the address of the
+    /// root table.
     ///
     /// `table` returns an empty table and its physical address; the first table that it returns becomes the root.
-    pub fn build<'t>(&self, hole: u64, mut table: impl FnMut() -> (u64, &'t mut PageTable)) -> u64 {
+    pub fn build<'t>(&self, mut table: impl FnMut() -> (u64, &'t mut PageTable)) -> u64 {
         let (root, level4) = table();
-        // Tables of one level each that lead to the hole page from everywhere.
-        let mut nothing = [hole | NO_MEMORY; 4];
+        // Tables of one level each that lead to no memory from everywhere.
+        let mut nothing = [NO_MEMORY; 4];
         for level in 1..4 {
             let (address, all_alike) = table();
             all_alike.0.fill(nothing[level - 1]);
@@ -175,7 +185,7 @@ mod tests {
 
     fn build(map: &GuestMap<'_>) -> (u64, Vec<(u64, &'static mut PageTable)>) {
         let mut tables: Vec<*mut PageTable> = Vec::new();
-        let root = map.build(HOLE, || {
+        let root = map.build(|| {
             let table = Box::leak(Box::new(PageTable::EMPTY));
             tables.push(table);
             ((tables.len() as u64) << 12, table)
@@ -184,10 +194,7 @@ mod tests {
         (root, tables.iter().enumerate().map(|(i, &t)| ((i as u64 + 1) << 12, unsafe { &mut *t })).collect())
     }
 
-    const HOLE: u64 = 0x5_0000_0000;
-
-    /// Returns the address to which a guest address is translated; `None` if nothing is mapped, or the hole page for
-    /// reading.
+    /// Returns the address to which a guest address is translated; `None` if nothing is mapped.
     fn translate(root: u64, tables: &[(u64, &'static mut PageTable)], address: u64) -> Option<u64> {
         let find =
             |at: u64| tables.iter().find(|(address, _)| *address == at & !0xfff).map(|(_, table)| &table.0);
@@ -195,9 +202,13 @@ mod tests {
         for level in (1..=4).rev() {
             let entry = find(at)?[(address >> (3 + 9 * level)) as usize & 511];
             let is_apic = address & !0xfff == LOCAL_APIC;
-            assert_eq!(entry == 0, is_apic && level == 1, "{address:#x}: all but the local APIC is mapped");
+            assert_eq!(
+                entry == 0,
+                is_apic && level == 1,
+                "{address:#x}: all but the local APIC has an entry"
+            );
             if entry & 7 != 7 {
-                assert!(is_apic || level == 1 && entry == HOLE | 5, "{address:#x}: {entry:#x}");
+                assert!(is_apic || level == 1 && entry == NO_MEMORY, "{address:#x}: {entry:#x}");
                 return None;
             }
             let page = 1u64 << (3 + 9 * level);
@@ -266,6 +277,26 @@ mod tests {
             (u64::MAX, 2, false),
         ] {
             assert_eq!(ram.contains(address, bytes), contained, "{bytes} bytes at {address:#x}");
+        }
+    }
+
+    #[test]
+    fn a_range_reaches_to_the_end_of_the_ram_that_it_begins_in() {
+        let ram = GuestRam::up_to(0x2000_0000).unwrap();
+        for (address, bytes, reached) in [
+            (0, 16, 16),
+            (0xfff_fff0, 16, 16),
+            (0xfff_fff0, 17, 16),
+            (0xfff_fff0, u32::MAX, 16),
+            (0x1000_0000, 1, 0),
+            (0x13ff_ffff, 2, 0),
+            (0x1400_0000, 7, 7),
+            (0x1fff_ffff, 2, 1),
+            (0x2000_0000, 2, 0),
+            (u64::MAX, 2, 0),
+            (5, 0, 0),
+        ] {
+            assert_eq!(ram.reached(address, bytes), reached, "{bytes} bytes at {address:#x}");
         }
     }
 

@@ -16,6 +16,7 @@
 //!            cmdline                                   the options: which profile, what is stepped, the guest's words
 //!            loader (elf, multiboot2, pvh)             where the guest kernel goes, and how it starts
 //!            guest_map, permission_map                 which memory, MSRs and ports the guest reaches by itself
+//!            firmware_map, fw_cfg                      how firmware tells it which memory it has
 //!
 //!  a step    guest::Lookahead    the next instruction, or several that must follow one another
 //!              │
@@ -108,6 +109,8 @@ pub mod cmdline;
 pub mod cpuid;
 pub mod elf;
 pub mod entry;
+pub mod firmware_map;
+pub mod fw_cfg;
 pub mod guest;
 pub mod guest_clock;
 pub mod guest_map;
@@ -118,6 +121,7 @@ pub mod memory;
 pub mod msr;
 pub mod multiboot2;
 pub mod permission_map;
+pub mod places;
 pub mod probe;
 pub mod pvh;
 pub mod single_step;

@@ -2,42 +2,17 @@
 
 use alloc::vec::Vec;
 use core::fmt;
-use core::ops::Range;
 
-use crate::boot_info::{BootInfo, MemoryKind, MemoryRange, Module};
+use crate::boot_info::{BootInfo, Module};
 use crate::elf::{self, Elf};
 use crate::guest::GuestMemory;
-use crate::guest_map::{GuestRam, MONITOR};
+use crate::guest_map::GuestRam;
 use crate::{multiboot2, pvh};
 
 /// Guest-physical address of the start info or boot information: below 1 MiB, where kernels are not loaded.
 pub const BOOT_INFO_BASE: u64 = 0x8000;
 /// The address after the room for the boot information.
 pub const BOOT_INFO_END: u64 = 0x1_0000;
-
-/// Returns the memory map that a guest with this RAM is given. The monitor's addresses are in it as reserved if there
-/// is RAM above them.
-#[must_use]
-pub fn memory_map(ram: GuestRam) -> Vec<MemoryRange> {
-    const EBDA: u64 = 0x9_fc00;
-    const HIGH: u64 = 0x10_0000;
-    let range = |range: Range<u64>, kind| MemoryRange {
-        start: range.start,
-        bytes: range.end.saturating_sub(range.start),
-        kind,
-    };
-    let [below, above] = ram.ranges();
-    let mut map = Vec::from([
-        range(0..EBDA, MemoryKind::Ram),
-        range(EBDA..HIGH, MemoryKind::Reserved),
-        range(HIGH..below.end, MemoryKind::Ram),
-    ]);
-    if !above.is_empty() {
-        map.push(range(MONITOR, MemoryKind::Reserved));
-        map.push(range(above, MemoryKind::Ram));
-    }
-    map
-}
 
 /// How the loaded kernel starts: 32-bit protected mode, paging off, flat segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +89,7 @@ impl From<multiboot2::Multiboot2Error> for LoadError {
 }
 
 /// Loads `file` into `memory`, which is `ram`. Also puts a copy of `module` at the end of that memory as module
-/// 0, if there is one, and writes the boot information.
+/// 0, if there is one, and writes the boot information: what is `given`, with that module.
 ///
 /// A file with both a PVH note and a multiboot2 header starts by PVH.
 ///
@@ -123,8 +98,7 @@ impl From<multiboot2::Multiboot2Error> for LoadError {
 pub fn load(
     file: &[u8],
     module: Option<&[u8]>,
-    command_line: &str,
-    rsdp: u64,
+    given: &BootInfo<'_>,
     ram: GuestRam,
     memory: &mut impl GuestMemory,
 ) -> Result<EntryState, LoadError> {
@@ -145,7 +119,7 @@ pub fn load(
     }
     let modules = &[place_of_module][..usize::from(module.is_some())];
 
-    let info = BootInfo { command_line, modules, memory: &memory_map(ram), rsdp };
+    let info = BootInfo { modules, ..*given };
     let (boot_info, eax) = match plan.protocol {
         BootProtocol::Pvh => (pvh::build(BOOT_INFO_BASE, &info), 0),
         BootProtocol::Multiboot2 => (multiboot2::build(&info), multiboot2::BOOTLOADER_MAGIC),

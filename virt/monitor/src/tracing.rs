@@ -4,7 +4,7 @@
 use pugmark_model::intel::Registers;
 use pugmark_model::{Mapping, Memory, PageFault, PageSize, PhysMemory, amd};
 
-use crate::guest::{Access, AccessKind, Cpu, Gpr, GuestError, GuestMemory, walk};
+use crate::guest::{Access, AccessKind, Cpu, Gpr, GuestMemory, walk};
 
 /// The guest's memory as the processor itself accesses it, for example to store samples.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl<M: GuestMemory> PhysMemory for TracingMemory<'_, M> {
         self.memory.write(addr, bytes)
     }
 
-    /// A non-canonical address, or one whose page tables are not in RAM, is treated as not mapped.
+    /// A non-canonical address is treated as not mapped.
     fn translate(&mut self, addr: u64, write: bool) -> Result<Mapping, PageFault> {
         let kind = if write { AccessKind::Write } else { AccessKind::Read };
         let absent = PageFault { address: addr, code: if write { 2 } else { 0 } };
@@ -47,11 +47,10 @@ impl<M: GuestMemory> PhysMemory for TracingMemory<'_, M> {
                     (false, _) => Memory::Device,
                 },
             }),
-            Err(GuestError::Exception(fault)) => Err(PageFault {
+            Err(fault) => Err(PageFault {
                 address: fault.cr2.unwrap_or(addr),
                 code: fault.error_code.unwrap_or_default(),
             }),
-            Err(GuestError::Unsupported(_)) => Err(absent),
         }
     }
 }

@@ -10,6 +10,8 @@ pub mod rflags {
     pub const TF: u64 = 1 << 8;
     /// Maskable interrupts are taken.
     pub const IF: u64 = 1 << 9;
+    /// Direction of string instructions: down.
+    pub const DF: u64 = 1 << 10;
     /// Overflow.
     pub const OF: u64 = 1 << 11;
     /// I/O privilege level, two bits.

@@ -154,11 +154,6 @@ pub enum GuestError {
 /// What the monitor does not emulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsupported {
-    /// A page table, descriptor table, stack or instruction is at an address where the guest has no RAM.
-    NoMemory {
-        /// The guest-physical address.
-        address: u64,
-    },
     /// An event goes through a task gate.
     TaskGate {
         /// The event's vector.
@@ -196,9 +191,6 @@ impl From<Unsupported> for GuestError {
 impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoMemory { address } => {
-                write!(f, "the guest uses physical address {address:#x}, where it has no RAM")
-            }
             Self::TaskGate { vector } => {
                 write!(f, "vector {vector:#x} has a task gate: the monitor cannot switch tasks")
             }
@@ -225,10 +217,6 @@ mod tests {
     #[test]
     fn what_cannot_be_emulated_is_reported_with_its_address() {
         for (unsupported, text) in [
-            (
-                Unsupported::NoMemory { address: 0x10 },
-                "the guest uses physical address 0x10, where it has no RAM",
-            ),
             (
                 Unsupported::TaskGate { vector: 8 },
                 "vector 0x8 has a task gate: the monitor cannot switch tasks",

@@ -1,25 +1,23 @@
 //! Access to ranges of linear memory, and the checks of segmentation.
 
 use super::cpu::{Cpu, Mode, Segment};
-use super::exception::{Exception, GuestError, Unsupported};
+use super::exception::Exception;
 use super::memory::GuestMemory;
 use super::paging::{Access, AccessKind, translate};
 
-/// Reads the bytes at `linear`, across page boundaries.
+/// Reads the bytes at `linear`, across page boundaries. Those of a page without memory are all ones.
 ///
-/// Errors: the page fault of the first page that faults, or a page without RAM.
+/// Errors: the page fault of the first page that faults.
 pub fn read_linear<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
     linear: u64,
     out: &mut [u8],
     access: Access,
-) -> Result<(), GuestError> {
+) -> Result<(), Exception> {
     for piece in pieces(linear, out.len()) {
         let address = translate(cpu, memory, piece.linear, access)?;
-        if !memory.read(address, &mut out[piece.offset..piece.offset + piece.len]) {
-            return Err(Unsupported::NoMemory { address }.into());
-        }
+        memory.load(address, &mut out[piece.offset..piece.offset + piece.len]);
     }
     Ok(())
 }
@@ -32,33 +30,29 @@ pub(super) fn read_array<const BYTES: usize, M: GuestMemory + ?Sized>(
     memory: &mut M,
     linear: u64,
     access: Access,
-) -> Result<[u8; BYTES], GuestError> {
+) -> Result<[u8; BYTES], Exception> {
     let mut bytes = [0; BYTES];
     read_linear(cpu, memory, linear, &mut bytes, access)?;
     Ok(bytes)
 }
 
-/// Writes `bytes` at `linear`, across page boundaries. Nothing is written if any page of the range faults.
+/// Writes `bytes` at `linear`, across page boundaries. Nothing is written if any page of the range faults. What is
+/// written to a page without memory is lost.
 ///
-/// Errors: the page fault of the first page that faults, or a page without RAM.
+/// Errors: the page fault of the first page that faults.
 pub fn write_linear<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
     linear: u64,
     bytes: &[u8],
     access: Access,
-) -> Result<(), GuestError> {
+) -> Result<(), Exception> {
     for piece in pieces(linear, bytes.len()) {
-        let address = translate(cpu, memory, piece.linear, access)?;
-        if !memory.read(address, &mut [0]) {
-            return Err(Unsupported::NoMemory { address }.into());
-        }
+        translate(cpu, memory, piece.linear, access)?;
     }
     for piece in pieces(linear, bytes.len()) {
         let address = translate(cpu, memory, piece.linear, access)?;
-        if !memory.write(address, &bytes[piece.offset..piece.offset + piece.len]) {
-            return Err(Unsupported::NoMemory { address }.into());
-        }
+        memory.store(address, &bytes[piece.offset..piece.offset + piece.len]);
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ mod testing;
 
 pub use cpu::{Cpu, DescriptorTableRegister, Gpr, Mode, Segment, Shadow, cr0, cr4, efer, rflags};
 pub use deliver::{DeliveryOutcome, deliver};
-pub use emulate::{ExecutionOutcome, PtwriteOperand, execute, ptwrite_operand, retire};
+pub use emulate::{ExecutionOutcome, PtwriteOperand, StringPort, execute, ptwrite_operand, retire};
 pub use event::{Event, SoftwareKind};
 pub use exception::{Exception, ExceptionKind, GuestError, Unsupported, vector};
 pub use linear::{read_linear, write_linear};

@@ -1,7 +1,7 @@
 //! Walks the guest's page tables.
 
 use super::cpu::{Cpu, cr0, cr4, efer, rflags};
-use super::exception::{Exception, GuestError, Unsupported};
+use super::exception::Exception;
 use super::memory::GuestMemory;
 
 /// The kind of an access.
@@ -73,16 +73,17 @@ pub fn translate<M: GuestMemory + ?Sized>(
     memory: &mut M,
     linear: u64,
     access: Access,
-) -> Result<u64, GuestError> {
+) -> Result<u64, Exception> {
     Ok(walk(cpu, memory, linear, access)?.physical)
 }
 
 /// Walks the guest's page tables for `linear`.
 ///
 /// Sets accessed and dirty flags as the processor does, but only on success. Without paging the result is `linear`
-/// itself. Bits above the linear address width are not checked: use [`Cpu::is_canonical`] for that.
+/// itself. Bits above the linear address width are not checked: use [`Cpu::is_canonical`] for that. A table where there
+/// is no memory reads as all ones, so its reserved bits are set.
 ///
-/// Errors: the page fault, or [`Unsupported::NoMemory`] if a table is not in RAM.
+/// Errors: the page fault.
 ///
 /// Source: SDM vol. 3, Paging, "32-Bit Paging", "PAE Paging", "4-Level Paging and 5-Level Paging", "Access Rights",
 /// "Page-Fault Exceptions", "Accessed and Dirty Flags".
@@ -91,7 +92,7 @@ pub fn walk<M: GuestMemory + ?Sized>(
     memory: &mut M,
     linear: u64,
     access: Access,
-) -> Result<Mapped, GuestError> {
+) -> Result<Mapped, Exception> {
     let linear = if cpu.is_long_mode() { linear } else { linear & 0xffff_ffff };
     if cpu.cr0 & cr0::PG == 0 {
         return Ok(Mapped { physical: linear, user: false, marked: true, page_bits: 12, uncached: false });
@@ -138,7 +139,7 @@ impl Tlb {
         cpu: &Cpu,
         memory: &mut M,
         linear: u64,
-    ) -> Result<u64, GuestError> {
+    ) -> Result<u64, Exception> {
         let context = [cpu.cr3, cpu.cr4, cpu.cr0, cpu.efer << 2 | u64::from(cpu.cpl)];
         if self.context != context {
             self.context = context;
@@ -203,15 +204,14 @@ impl PageWalk {
 
     /// Sets A in all entries, and for a write D in the last one. Like P, both flags are in the low byte of every
     /// format. Returns `false` if an entry has changed since it was read.
-    fn mark<M: GuestMemory + ?Sized>(&self, memory: &mut M, kind: AccessKind) -> Result<bool, GuestError> {
+    fn mark<M: GuestMemory + ?Sized>(&self, memory: &mut M, kind: AccessKind) -> bool {
         for (address, value, flags) in self.unmarked(kind) {
-            match memory.replace(address, value as u8, (value | flags) as u8) {
-                Some(true) => {}
-                Some(false) => return Ok(false),
-                None => return Err(Unsupported::NoMemory { address }.into()),
+            // A write where there is no memory is lost.
+            if memory.replace(address, value as u8, (value | flags) as u8) == Some(false) {
+                return false;
             }
         }
-        Ok(true)
+        true
     }
 
     /// Returns the entries whose flags must be set: address, value and flags.
@@ -232,11 +232,11 @@ impl PageWalk {
         kind: AccessKind,
         rights: u64,
         (physical, page_bits): (u64, u32),
-    ) -> Result<Option<Mapped>, GuestError> {
+    ) -> Option<Mapped> {
         let marked = self.unmarked(kind).next().is_none();
         let uncached = self.entries[..self.len].last().is_some_and(|(_, value)| value & entry::PCD != 0);
         let mapped = Mapped { physical, user: rights & entry::US != 0, marked, page_bits, uncached };
-        Ok(self.mark(memory, kind)?.then_some(mapped))
+        self.mark(memory, kind).then_some(mapped)
     }
 }
 
@@ -246,7 +246,7 @@ fn walk_wide<M: GuestMemory + ?Sized>(
     memory: &mut M,
     linear: u64,
     access: Access,
-) -> Result<Option<Mapped>, GuestError> {
+) -> Result<Option<Mapped>, Exception> {
     let long = cpu.is_long_mode();
     let levels = match (long, cpu.cr4 & cr4::LA57 != 0) {
         (true, true) => 5,
@@ -261,7 +261,7 @@ fn walk_wide<M: GuestMemory + ?Sized>(
     for level in (1..=levels).rev() {
         let shift = 12 + 9 * (level - 1);
         let address = table + (linear >> shift & 0x1ff) * 8;
-        let value = read_entry::<8, M>(memory, address)?;
+        let value = read_entry::<8, M>(memory, address);
         if value & entry::P == 0 {
             return Err(fault(cpu, linear, access, 0));
         }
@@ -295,7 +295,7 @@ fn walk_wide<M: GuestMemory + ?Sized>(
             }
             let offset = (1 << shift) - 1;
             let physical = value & entry::ADDRESS & !offset | linear & offset;
-            return trail.mapped(memory, access.kind, rights, (physical, shift));
+            return Ok(trail.mapped(memory, access.kind, rights, (physical, shift)));
         }
         table = value & entry::ADDRESS;
     }
@@ -309,10 +309,10 @@ fn walk_narrow<M: GuestMemory + ?Sized>(
     memory: &mut M,
     linear: u64,
     access: Access,
-) -> Result<Option<Mapped>, GuestError> {
+) -> Result<Option<Mapped>, Exception> {
     let mut trail = PageWalk::new();
     let directory = (cpu.cr3 & 0xffff_f000) + (linear >> 22 & 0x3ff) * 4;
-    let value = read_entry::<4, M>(memory, directory)?;
+    let value = read_entry::<4, M>(memory, directory);
     if value & entry::P == 0 {
         return Err(fault(cpu, linear, access, 0));
     }
@@ -326,7 +326,7 @@ fn walk_narrow<M: GuestMemory + ?Sized>(
         (value, high | value & 0xffc0_0000 | linear & 0x3f_ffff, 22)
     } else {
         let table = (value & 0xffff_f000) + (linear >> 12 & 0x3ff) * 4;
-        let leaf = read_entry::<4, M>(memory, table)?;
+        let leaf = read_entry::<4, M>(memory, table);
         if leaf & entry::P == 0 {
             return Err(fault(cpu, linear, access, 0));
         }
@@ -336,15 +336,13 @@ fn walk_narrow<M: GuestMemory + ?Sized>(
     if !permits(cpu, access, rights, false) {
         return Err(fault(cpu, linear, access, code::P));
     }
-    trail.mapped(memory, access.kind, rights, (physical, page_bits))
+    Ok(trail.mapped(memory, access.kind, rights, (physical, page_bits)))
 }
 
-fn read_entry<const N: usize, M: GuestMemory + ?Sized>(memory: &M, address: u64) -> Result<u64, GuestError> {
+fn read_entry<const N: usize, M: GuestMemory + ?Sized>(memory: &M, address: u64) -> u64 {
     let mut bytes = [0; 8];
-    if !memory.read(address, &mut bytes[..N]) {
-        return Err(Unsupported::NoMemory { address }.into());
-    }
-    Ok(u64::from_le_bytes(bytes))
+    memory.load(address, &mut bytes[..N]);
+    u64::from_le_bytes(bytes)
 }
 
 /// Returns a mask of bits 51 down to the physical address width.
@@ -381,7 +379,7 @@ fn permits(cpu: &Cpu, access: Access, rights: u64, no_execute: bool) -> bool {
     access.kind != AccessKind::Write || writable || cpu.cr0 & cr0::WP == 0
 }
 
-fn fault(cpu: &Cpu, linear: u64, access: Access, code: u32) -> GuestError {
+fn fault(cpu: &Cpu, linear: u64, access: Access, code: u32) -> Exception {
     let mut code = code;
     match access.kind {
         AccessKind::Read => {}
@@ -397,7 +395,7 @@ fn fault(cpu: &Cpu, linear: u64, access: Access, code: u32) -> GuestError {
     if access.privilege == Privilege::User {
         code |= code::US;
     }
-    Exception::page_fault(code, linear).into()
+    Exception::page_fault(code, linear)
 }
 
 #[cfg(test)]

@@ -2,13 +2,25 @@
 
 extern crate std;
 
+use core::cell::RefCell;
 use std::vec;
 use std::vec::Vec;
 
 use super::{Cpu, DescriptorTableRegister, Gpr, GuestMemory, Segment, cr0, cr4, efer, rflags};
 
-/// RAM beginning at address 0.
-pub(super) struct Ram(Vec<u8>);
+/// RAM beginning at address 0, and the addresses that were used where there is none.
+pub(super) struct Ram(Vec<u8>, RefCell<Vec<u64>>);
+
+impl Ram {
+    fn new() -> Self {
+        Self(vec![0; RAM], RefCell::default())
+    }
+
+    /// Returns the addresses that were used in vain since the last call.
+    pub(super) fn take_missing(&mut self) -> Vec<u64> {
+        self.1.take()
+    }
+}
 
 impl GuestMemory for Ram {
     fn read(&self, address: u64, out: &mut [u8]) -> bool {
@@ -31,6 +43,10 @@ impl GuestMemory for Ram {
             }
             None => false,
         }
+    }
+
+    fn note_missing(&self, address: u64) {
+        self.1.borrow_mut().push(address);
     }
 }
 
@@ -107,7 +123,7 @@ impl Machine {
     /// 64-bit mode at privilege level 0. The first 512 KiB are mapped in pages of 4 KiB for every access. All gates are
     /// interrupt gates.
     pub(super) fn long() -> Self {
-        let mut machine = Self { cpu: Cpu::default(), ram: Ram(vec![0; RAM]) };
+        let mut machine = Self { cpu: Cpu::default(), ram: Ram::new() };
         for (level, table) in (at::TABLES..at::LAST_TABLE).step_by(0x1000).enumerate() {
             machine.put(table, &((table + 0x1000) | 7).to_le_bytes());
             assert!(level < 3);
@@ -189,7 +205,7 @@ impl Machine {
 
     /// Real-address mode: all segments at 0 except CS at 1000H; IP is 10H.
     pub(super) fn real() -> Self {
-        let mut machine = Self { cpu: Cpu::default(), ram: Ram(vec![0; RAM]) };
+        let mut machine = Self { cpu: Cpu::default(), ram: Ram::new() };
         let cpu = &mut machine.cpu;
         cpu.rflags = rflags::FIXED;
         cpu.ss = Segment { selector: 0, attributes: 0x93, limit: 0xffff, base: 0 };

@@ -43,7 +43,7 @@ impl Vcpu {
         let before = self.context();
         let logged = self.is_logged();
         self.local_apic.abandon_window();
-        self.nested.close_holes();
+        self.close_holes();
         self.repeating_rip = None;
         self.vmsave();
         let outcome = match guest::deliver(&mut self.cpu, &mut self.memory, event) {

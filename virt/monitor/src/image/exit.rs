@@ -19,10 +19,10 @@ pub(crate) fn exit(value: u32) -> ! {
     }
 }
 
-/// Prints the reason on the serial port and ends the machine with [`FAILED`].
+/// Prints the reason and ends the machine with [`FAILED`].
 macro_rules! fatal {
     ($($arg:tt)*) => {{
-        $crate::image::serial::report!($($arg)*);
+        $crate::image::channel::report!($($arg)*);
         $crate::image::exit::exit($crate::image::exit::FAILED)
     }};
 }

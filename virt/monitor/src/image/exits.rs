@@ -5,13 +5,25 @@ use pugmark_monitor::guest::{Emulation, Exception, Instruction, efer, ptwrite_op
 use pugmark_monitor::guest_map::LOCAL_APIC;
 use pugmark_monitor::vmcb::exit_code;
 
+use crate::image::channel::report;
 use crate::image::exit::{FAILED, exit};
 use crate::image::interrupts;
-use crate::image::serial::report;
 use crate::image::vcpu::Vcpu;
 
-/// A bit of the information about a nested page fault: it was a write.
+/// Bits of the information about a nested page fault: it was a write, a fetch, an access to the guest's page tables.
 pub(crate) const NPF_WRITE: u64 = 1 << 1;
+const NPF_FETCH: u64 = 1 << 4;
+const NPF_TABLES: u64 = 1 << 33;
+
+/// Returns the access that a nested page fault was for.
+const fn npf_access(info: u64) -> &'static str {
+    match info {
+        _ if info & NPF_TABLES != 0 => "as a page table",
+        _ if info & NPF_FETCH != 0 => "for an instruction",
+        _ if info & NPF_WRITE != 0 => "for a write",
+        _ => "for a read",
+    }
+}
 
 impl Vcpu {
     /// Runs the guest at full speed until it exits, and handles the exit. `mode` is one of the two free modes.
@@ -40,7 +52,9 @@ impl Vcpu {
                 let timers = self.clock.as_ref().and_then(|clock| clock.read((info2 & 0xff0) as usize));
                 self.local_apic.open_window(info2, info1 & NPF_WRITE != 0, timers, &self.processor);
             }
-            exit_code::NPF if self.nested.open_hole(info2) => {}
+            exit_code::NPF if self.nested.open_hole(info2, info1 & NPF_WRITE != 0) => {
+                self.report_missing(info2, npf_access(info1));
+            }
             exit_code::PUSHF
             | exit_code::POPF
             | exit_code::IRET

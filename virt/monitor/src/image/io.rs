@@ -1,69 +1,152 @@
-//! The intercepted ports: the debug exit, the marker of trace sessions, and PCI configuration if the guest's processor
-//! has its own northbridge.
+//! The intercepted ports: the debug exit, the marker of trace sessions, the monitor's own channel, the firmware's
+//! configuration device, the first serial port, and PCI configuration if the guest's processor has its own northbridge.
 
-use pugmark_monitor::guest::Instruction;
+use core::ops::RangeInclusive;
 
+use pugmark_monitor::fw_cfg;
+use pugmark_monitor::guest::{Instruction, StringPort};
+use pugmark_monitor::permission_map::{PORT_MAP_BYTES, intercept_ports};
+use x86_64::instructions::port::Port;
+use x86_64::structures::port::{PortRead, PortWrite};
+
+use crate::image::channel::{self, CHANNEL_PORT, COM1, report};
 use crate::image::configuration::{FIRST_PORT, LAST_PORT};
-use crate::image::exit::{DEBUG_EXIT_PORT, exit, fatal};
+use crate::image::exit::{DEBUG_EXIT_PORT, exit};
 use crate::image::interrupts;
-use crate::image::serial::report;
 use crate::image::vcpu::Vcpu;
 
 /// Port to which a guest writes the number of the trace session that it begins; 0 if it ends one.
-pub(crate) const MARKER_PORT: u16 = 0xe700;
+const MARKER_PORT: u16 = 0xe700;
+/// VMware's interface, by which QEMU tells how much RAM the machine has. The guest's machine does not have it.
+const VMWARE_PORT: u16 = 0x5658;
+
+/// Ports at which a guest finds no device: a read gives ones, and a write has no effect but the monitor's own.
+const OWN_PORTS: [RangeInclusive<u16>; 4] = [
+    DEBUG_EXIT_PORT..=DEBUG_EXIT_PORT + 3,
+    MARKER_PORT..=MARKER_PORT + 3,
+    CHANNEL_PORT..=CHANNEL_PORT,
+    VMWARE_PORT..=VMWARE_PORT + 3,
+];
 
 /// Bits of the information about an intercepted access: IN, string, size bits 6:4, port 31:16.
 const IN: u64 = 1 << 0;
 const STRING: u64 = 1 << 2;
+
+/// Intercepts the ports. The guest's northbridge and the firmware's device are intercepted if they are there.
+pub(crate) fn intercept(map: &mut [u8; PORT_MAP_BYTES], has_northbridge: bool, has_fw_cfg: bool) {
+    let some = |there: bool, ports| there.then_some(ports);
+    let more = [
+        some(has_northbridge, FIRST_PORT..=LAST_PORT),
+        some(has_fw_cfg, fw_cfg::PORTS),
+        // To say where a line of the guest's ends.
+        some(channel::is_there(), COM1..=COM1),
+    ];
+    for ports in OWN_PORTS.into_iter().chain(more.into_iter().flatten()) {
+        intercept_ports(map, *ports.start(), ports.end() - ports.start() + 1);
+    }
+}
+
+/// Returns whether the guest finds no device at `port`.
+fn is_own(port: u16) -> bool {
+    OWN_PORTS.iter().any(|ports| ports.contains(&port))
+}
 
 impl Vcpu {
     /// Executes an access to an intercepted port.
     pub(crate) fn port(&mut self, info: u64, instruction: &Instruction) {
         let port = (info >> 16) as u16;
         let bytes = (info >> 4 & 7) as u32;
-        let mask = match bytes {
-            1 => 0xff,
-            2 => 0xffff,
-            _ => 0xffff_ffff,
-        };
         if info & STRING != 0 {
-            fatal!(
-                "the guest accesses port {port:#x} by a string instruction at rip {:#x}, which is not \
-                 emulated",
-                self.cpu.rip
-            );
+            return self.string_port(port, bytes, instruction);
         }
+        let mask = u32::MAX >> (32 - 8 * bytes);
         if info & IN != 0 {
-            let value = match port {
-                FIRST_PORT..=LAST_PORT => self.read_configuration(port, bytes),
-                // No device answers a read.
-                _ => u32::MAX,
-            };
-            let kept = if mask == 0xffff_ffff { 0 } else { self.cpu.gpr[0] & !mask };
-            self.cpu.gpr[0] = kept | u64::from(value) & mask;
+            let value = self.read_port(port, bytes);
+            let kept = if bytes == 4 { 0 } else { self.cpu.gpr[0] & !u64::from(mask) };
+            self.cpu.gpr[0] = kept | u64::from(value & mask);
             return self.finish(instruction, 0);
         }
-        let value = (self.cpu.gpr[0] & mask) as u32;
-        match port {
-            DEBUG_EXIT_PORT => self.end_machine(value),
-            MARKER_PORT => self.write_marker(value, instruction),
-            FIRST_PORT..=LAST_PORT => {
-                self.write_configuration(port, bytes, value);
-                self.finish(instruction, 0);
-            }
-            _ => self.finish(instruction, 0),
-        }
+        let begun = self.write_port(port, bytes, self.cpu.gpr[0] as u32 & mask);
+        self.finish(instruction, 0);
+        self.session = begun.unwrap_or(self.session);
     }
 
-    /// Begins or ends a session. Neither marker instruction belongs to the session itself.
-    fn write_marker(&mut self, value: u32, instruction: &Instruction) {
-        let session = value as u16;
+    /// Executes one iteration of INS or OUTS.
+    fn string_port(&mut self, port: u16, bytes: u32, instruction: &Instruction) {
+        self.vmsave();
+        let next = match StringPort::next(&self.cpu, &mut self.memory, instruction, bytes as usize) {
+            Ok(Some(next)) => next,
+            Ok(None) => return self.finish(instruction, 0),
+            Err(error) => return self.deliver_error(error),
+        };
+        let (mut input, mut begun) = (0, None);
+        match next.output {
+            Some(value) => begun = self.write_port(port, bytes, value),
+            None => input = self.read_port(port, bytes),
+        }
+        match next.end(&mut self.cpu, &mut self.memory, input) {
+            Ok(true) => {
+                self.repeating_rip = None;
+                self.finish(instruction, 0);
+            }
+            Ok(false) => {
+                self.repeating_rip = Some(instruction.rip());
+                self.cpu.shadow = None;
+                self.deliver_single_step_if(self.cpu.owns_single_step());
+            }
+            Err(error) => self.deliver_error(error),
+        }
+        self.session = begun.unwrap_or(self.session);
+    }
+
+    fn read_port(&self, port: u16, bytes: u32) -> u32 {
+        if (FIRST_PORT..=LAST_PORT).contains(&port) {
+            return self.read_configuration(port, bytes);
+        }
+        if fw_cfg::PORTS.contains(&port) {
+            return self.read_fw_cfg(port, bytes);
+        }
+        // What reaches over the edge of a device is split up.
+        let ports = || (0..bytes as u16).map(|index| port.wrapping_add(index));
+        if ports().any(is_own) {
+            let byte = |port| if is_own(port) { 0xff } else { read_below(port, 1) };
+            return ports().rev().fold(0, |value, port| value << 8 | byte(port));
+        }
+        read_below(port, bytes)
+    }
+
+    /// Writes to a port. Returns the trace session that begins after the instruction.
+    fn write_port(&mut self, port: u16, bytes: u32, value: u32) -> Option<u16> {
+        match port {
+            DEBUG_EXIT_PORT => self.end_machine(value),
+            MARKER_PORT => return Some(self.announce_session(value as u16)),
+            FIRST_PORT..=LAST_PORT => self.write_configuration(port, bytes, value),
+            _ if fw_cfg::PORTS.contains(&port) => self.write_fw_cfg(port, bytes, value),
+            _ => {
+                if port == COM1 && value as u8 == b'\n' {
+                    channel::end_guest_line();
+                }
+                let ports = (0..bytes as u16).map(|index| port.wrapping_add(index));
+                if !ports.clone().any(is_own) {
+                    write_below(port, bytes, value);
+                } else {
+                    for (port, byte) in ports.zip(value.to_le_bytes()).filter(|(port, _)| !is_own(*port)) {
+                        write_below(port, 1, byte.into());
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Prepares for the session that the marker announces, and returns it. Neither marker instruction belongs to the
+    /// session itself.
+    fn announce_session(&mut self, session: u16) -> u16 {
         self.report_session_violations();
         if session == 0 {
             self.session = 0;
         }
-        self.finish(instruction, 0);
-        self.session = session;
+        session
     }
 
     /// Ends the machine at the guest's request. Before that, each processor reports the violations that it has not
@@ -101,5 +184,32 @@ impl Vcpu {
             tenths / 10,
             tenths % 10
         );
+    }
+}
+
+/// Executes the guest's IN of `bytes` bytes at a device of the machine below.
+pub(crate) fn read_below(port: u16, bytes: u32) -> u32 {
+    fn read<T: PortRead>(port: u16) -> T {
+        // SAFETY: the guest's own access to a device that belongs to the guest. The monitor has nothing there that
+        // reading changes.
+        unsafe { Port::new(port).read() }
+    }
+    match bytes {
+        1 => read::<u8>(port).into(),
+        2 => read::<u16>(port).into(),
+        _ => read(port),
+    }
+}
+
+/// Executes the guest's OUT of `bytes` bytes at a device of the machine below.
+pub(crate) fn write_below(port: u16, bytes: u32, value: u32) {
+    fn write<T: PortWrite>(port: u16, value: T) {
+        // SAFETY: the guest's own access to a device that belongs to the guest.
+        unsafe { Port::new(port).write(value) }
+    }
+    match bytes {
+        1 => write(port, value as u8),
+        2 => write(port, value as u16),
+        _ => write(port, value),
     }
 }

@@ -1,11 +1,12 @@
-//! Changes in the nested page tables while the guest runs: holes in physical memory take a write and forget it, and
-//! the pages of a stretch's instructions cannot be written while the stretch executes.
+//! Changes in the nested page tables while the guest runs: for one instruction a hole in physical memory reads as all
+//! ones, or takes a write that is forgotten, and the pages of a stretch's instructions cannot be written while the
+//! stretch executes.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use pugmark_monitor::guest_map::{
-    ENTRIES, LARGE, LARGE_PAGE, LINK, NO_MEMORY, PAGE, PageTable, WRITABLE, index_at,
+    ENTRIES, LARGE, LARGE_PAGE, LINK, NO_MEMORY, PAGE, PageTable, READ_ONLY, WRITABLE, index_at,
 };
 
 const ACCESSED: u64 = 1 << 5;
@@ -37,40 +38,41 @@ unsafe impl Send for Nested {}
 
 impl Nested {
     /// `root` is the address of tables that live forever and that nothing else changes, except the entry of the local
-    /// APIC's page; `hole` is the address of the page that they map where there is no memory.
+    /// APIC's page; `hole` is the address of a page of all ones.
     pub(crate) fn new(root: u64, hole: u64) -> Self {
         Self { root, hole, scratch: Box::new(HolePage::NEW), opened: Vec::new(), protected: Vec::new() }
     }
 
-    /// Lets the next instruction write to a page without memory. Returns `false` if there is something at `address`.
-    pub(crate) fn open_hole(&mut self, address: u64) -> bool {
+    /// Lets the next instruction read from a page without memory, or write to it. Returns `false` if there is something
+    /// at `address`.
+    pub(crate) fn open_hole(&mut self, address: u64, write: bool) -> bool {
         let scratch = &raw const *self.scratch as u64;
         let Some((entry, _)) = self.leaf(address) else { return false };
         // SAFETY: see `leaf`.
         let found = unsafe { entry.read() };
         // The walk sets the accessed bit, and may set the dirty bit.
-        if found & !(ACCESSED | DIRTY) != self.hole | NO_MEMORY {
+        let found = found & !(ACCESSED | DIRTY);
+        let readable = self.hole | READ_ONLY;
+        if found != NO_MEMORY && !(write && found == readable) {
             return false;
         }
         // SAFETY: as above.
-        unsafe { entry.write(scratch | LINK) };
+        unsafe { entry.write(if write { scratch | LINK } else { readable }) };
         self.opened.push(entry);
         true
     }
 
-    /// Returns whether the next instruction may write to a page without memory.
+    /// Returns whether the next instruction may access a page without memory.
     pub(crate) fn hole_is_open(&self) -> bool {
         !self.opened.is_empty()
     }
 
-    /// Forgets what was written to pages without memory.
-    pub(crate) fn close_holes(&mut self) {
-        if self.opened.is_empty() {
-            return;
-        }
+    /// Forgets what was written to pages without memory. The next access to them exits; if `readable`, only a write.
+    pub(crate) fn close_holes(&mut self, readable: bool) {
+        let closed = if readable { self.hole | READ_ONLY } else { NO_MEMORY };
         for entry in self.opened.drain(..) {
             // SAFETY: see `leaf`.
-            unsafe { entry.write(self.hole | NO_MEMORY) };
+            unsafe { entry.write(closed) };
         }
         self.scratch.0.fill(0xff);
     }

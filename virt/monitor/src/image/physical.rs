@@ -1,20 +1,28 @@
 //! Access to physical memory, which the boot code mapped to itself.
 
 use core::arch::asm;
+use core::cell::Cell;
 
 use pugmark_monitor::guest::GuestMemory;
-use pugmark_monitor::guest_map::GuestRam;
+use pugmark_monitor::guest_map::{GuestRam, LOCAL_APIC, PAGE};
 use pugmark_truth::probe::REGION_BYTES;
 
 /// Physical memory from address 0 up to an end, or the guest's RAM. Address 0 is an ordinary address in it, but a Rust
 /// pointer must not be null; therefore the accesses are in assembly.
+#[derive(Clone, Debug)]
+pub(crate) struct Physical {
+    extent: Extent,
+    /// The last address that the guest has used in vain.
+    missing: Cell<Option<u64>>,
+}
+
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Physical {
+enum Extent {
     /// All memory below this address.
     Below(u64),
     /// The guest's memory, which leaves out the monitor, and a region that its processors' hardware may also write:
-    /// its address and its number of bytes.
-    Guest(GuestRam, u64, u64),
+    /// its address and its number of bytes. The ranges are what firmware has left for the guest to read.
+    Guest(GuestRam, (u64, u64), &'static [(u64, u64)]),
 }
 
 impl Physical {
@@ -24,28 +32,46 @@ impl Physical {
     /// The memory must be mapped to itself and readable. A caller that writes through the value is responsible for what
     /// it overwrites.
     pub(crate) const unsafe fn below(end: u64) -> Self {
-        Self::Below(end)
+        Self { extent: Extent::Below(end), missing: Cell::new(None) }
     }
 
-    /// The guest's memory, and the region of a probe if there is one.
+    /// The guest's memory, the region of a probe if there is one, and ranges of the firmware's.
     ///
     /// # Safety
     /// As for [`Physical::below`].
-    pub(crate) const unsafe fn guest(ram: GuestRam, probe: Option<u64>) -> Self {
-        match probe {
-            Some(region) => Self::Guest(ram, region, REGION_BYTES),
-            None => Self::Guest(ram, 0, 0),
-        }
+    pub(crate) const unsafe fn guest(
+        ram: GuestRam,
+        probe: Option<u64>,
+        firmware: &'static [(u64, u64)],
+    ) -> Self {
+        let probe = match probe {
+            Some(region) => (region, REGION_BYTES),
+            None => (0, 0),
+        };
+        Self { extent: Extent::Guest(ram, probe, firmware), missing: Cell::new(None) }
+    }
+
+    /// Returns the last address that the guest has used where nothing answers, once.
+    pub(crate) fn take_missing(&self) -> Option<u64> {
+        self.missing.take()
     }
 
     fn has(&self, address: u64, bytes: usize) -> bool {
-        match *self {
-            Self::Below(below) => address.checked_add(bytes as u64).is_some_and(|end| end <= below),
-            Self::Guest(ram, first, more) => {
+        match self.extent {
+            Extent::Below(below) => address.checked_add(bytes as u64).is_some_and(|end| end <= below),
+            Extent::Guest(ram, (first, more), _) => {
                 let at = address.wrapping_sub(first);
                 ram.contains(address, bytes) || at < more && bytes as u64 <= more - at
             }
         }
+    }
+
+    /// Returns whether devices or firmware answer for all of the range, which is within one page.
+    fn has_other(&self, address: u64, bytes: usize) -> bool {
+        let Extent::Guest(_, _, firmware) = self.extent else { return false };
+        let end = address.saturating_add(bytes as u64);
+        let device = (GuestRam::MAX_END..1 << 32).contains(&address) && address & !(PAGE - 1) != LOCAL_APIC;
+        device && end <= 1 << 32 || firmware.iter().any(|range| range.0 <= address && end <= range.1)
     }
 }
 
@@ -92,19 +118,33 @@ impl GuestMemory for Physical {
         if !self.has(address, bytes.len()) {
             return false;
         }
-        // SAFETY: source and destination are as long as `bytes`. The destination is memory, and the maker of this
-        // value has promised that it may be written.
-        unsafe {
-            asm!(
-                "rep movsq",
-                "mov rcx, {tail}",
-                "rep movsb",
-                tail = in(reg) bytes.len() % 8,
-                inout("rsi") bytes.as_ptr() => _, inout("rdi") address => _, inout("rcx") bytes.len() / 8 => _,
-                options(nostack)
-            );
-        }
+        fill(address, bytes);
         true
+    }
+
+    fn load(&self, address: u64, out: &mut [u8]) {
+        if self.read(address, out) {
+            return;
+        }
+        if self.has_other(address, out.len()) {
+            return copy(address, out);
+        }
+        out.fill(0xff);
+        self.note_missing(address);
+    }
+
+    fn store(&mut self, address: u64, bytes: &[u8]) {
+        if self.write(address, bytes) {
+            return;
+        }
+        if self.has_other(address, bytes.len()) {
+            return fill(address, bytes);
+        }
+        self.note_missing(address);
+    }
+
+    fn note_missing(&self, address: u64) {
+        self.missing.set(Some(address));
     }
 
     fn replace(&mut self, address: u64, old: u8, new: u8) -> Option<bool> {
@@ -143,6 +183,22 @@ fn load_byte(address: u64) -> u8 {
         asm!("mov {}, byte ptr [{}]", out(reg_byte) value, in(reg) address, options(nostack, readonly))
     };
     value
+}
+
+/// Writes `bytes` at `address`. The caller has checked that the guest reaches all of them.
+fn fill(address: u64, bytes: &[u8]) {
+    // SAFETY: source and destination are as long as `bytes`. The destination is the guest's, and the maker of the
+    // `Physical` has promised that it may be written.
+    unsafe {
+        asm!(
+            "rep movsq",
+            "mov rcx, {tail}",
+            "rep movsb",
+            tail = in(reg) bytes.len() % 8,
+            inout("rsi") bytes.as_ptr() => _, inout("rdi") address => _, inout("rcx") bytes.len() / 8 => _,
+            options(nostack)
+        );
+    }
 }
 
 /// Fills `out` with the bytes at `address`. The caller has checked that all of them are memory.

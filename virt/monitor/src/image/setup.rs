@@ -10,9 +10,10 @@ use pugmark_model::CpuidResult;
 use pugmark_model::amd::Northbridge;
 use pugmark_monitor::acpi;
 use pugmark_monitor::apic_timer::TimerRate;
-use pugmark_monitor::boot_info::{MemoryKind, MemoryRange, Module};
+use pugmark_monitor::boot_info::{BootInfo, MemoryKind, MemoryRange, Module};
 use pugmark_monitor::clock::EveryNth;
 use pugmark_monitor::cmdline::{self, MonitorOptions};
+use pugmark_monitor::firmware_map;
 use pugmark_monitor::guest::{
     Cpu, DescriptorTableRegister as TableRegister, GuestMemory, Lookahead, Segment,
 };
@@ -28,9 +29,9 @@ use pugmark_truth::probe::REGION_BYTES;
 use pugmark_truth::{LogMode, LogWriter};
 
 use crate::image::clock::{OwnClock, SharedClock};
-use crate::image::configuration;
-use crate::image::exit::DEBUG_EXIT_PORT;
-use crate::image::io::MARKER_PORT;
+use crate::image::firmware as firmware_devices;
+use crate::image::fw_cfg;
+use crate::image::io;
 use crate::image::local_apic::LocalApic;
 use crate::image::nested::{HolePage, Nested};
 use crate::image::peers::Peers;
@@ -124,20 +125,22 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     }
     enable_svm().map_err(SetupError::Svm)?;
 
+    let firmware: &'static [(u64, u64)] = firmware(&info.memory, options.ram).collect::<Vec<_>>().leak();
     // SAFETY: this memory is the guest's alone: the image and its heap are not in it. It is written
     // only while the guest does not run, or in the way that one of the guest's processors would write it.
-    let mut memory = unsafe { Physical::guest(options.ram, options.probe) };
+    let mut memory = unsafe { Physical::guest(options.ram, options.probe, firmware) };
     let start = load(&info, &options, &mut memory)?;
-    let firmware: Vec<(u64, u64)> = firmware(&info.memory, options.ram).collect();
+    firmware_devices::show_ram(options.ram);
+    let has_fw_cfg = fw_cfg::find(options.ram);
     let northbridge: &'static Northbridge = Box::leak(Box::new(options.profile.northbridge()));
     let ids = processors(info.rsdp, &machine);
     let plan = MachinePlan {
         clock: (options.clock > 0)
             .then(|| &*Box::leak(Box::new(SharedClock::new(options.clock, ids.len() == 1)))),
-        map: GuestMap { ram: options.ram, firmware: &firmware },
-        maps: PermissionMaps::new(&hardware(&options, northbridge), northbridge),
+        map: GuestMap { ram: options.ram, firmware },
+        maps: PermissionMaps::new(&hardware(&options, northbridge), northbridge, has_fw_cfg),
         northbridge,
-        memory,
+        memory: memory.clone(),
         truth: options
             .truth
             .then(|| truth_log(log, options.log_mode))
@@ -175,7 +178,7 @@ impl MachinePlan<'_> {
     /// local APIC's page is open to one processor only.
     fn vcpu(&self, peers: Peers) -> Vcpu {
         let hole = &raw const HOLE as u64;
-        let (nested_cr3, local_apic_table) = nested_tables(&self.map, hole);
+        let (nested_cr3, local_apic_table) = nested_tables(&self.map);
         let processor = hardware(&self.options, self.northbridge);
         let own_clock =
             |shared: &'static SharedClock| OwnClock::new(shared, timer_rate(&processor, shared.frequency()));
@@ -200,10 +203,11 @@ impl MachinePlan<'_> {
             local_apic: LocalApic::new(local_apic_table, peers, self.options.x2apic),
             timer_limit: TimerLimit::new(if self.clock.is_some() { 0 } else { self.options.timer_apart }),
             clock,
-            memory: self.memory,
+            memory: self.memory.clone(),
             nmi_pending: false,
             repeating_rip: None,
             last_ip: 0,
+            at_rip: 0,
             emulated_without_exit: false,
             session: 0,
             step_policy: self.options.step,
@@ -295,7 +299,9 @@ fn load(
         unsafe { file(place, above_guest(options.ram), &info.memory) }.ok_or(SetupError::NoFile(place))
     };
     let (kernel, module) = (bytes(kernel)?, module.map(bytes).transpose()?);
-    loader::load(kernel, module, options.guest, info.rsdp, options.ram, memory).map_err(SetupError::Guest)
+    let map = firmware_map::of_guest(&info.memory, options.ram);
+    let given = BootInfo { command_line: options.guest, modules: &[], memory: &map, rsdp: info.rsdp };
+    loader::load(kernel, module, &given, options.ram, memory).map_err(SetupError::Guest)
 }
 
 /// Returns the first address that is neither the guest's RAM nor the monitor's.
@@ -329,9 +335,9 @@ fn truth_log(place: Module, mode: LogMode) -> Result<LogWriter<'static>, pugmark
 static HOLE: HolePage = HolePage::NEW;
 
 /// Builds the nested tables. Returns the root's address, and the table whose first entry is the local APIC's page.
-fn nested_tables(map: &GuestMap<'_>, hole: u64) -> (u64, &'static mut PageTable) {
+fn nested_tables(map: &GuestMap<'_>) -> (u64, &'static mut PageTable) {
     let mut tables: Vec<*mut PageTable> = Vec::new();
-    let root = map.build(hole, || {
+    let root = map.build(|| {
         let table: &'static mut PageTable = Box::leak(Box::new(PageTable::EMPTY));
         tables.push(table);
         (tables[tables.len() - 1] as u64, table)
@@ -355,22 +361,14 @@ struct PermissionMaps {
 
 impl PermissionMaps {
     /// Makes the maps of what is intercepted for a guest with this `processor`.
-    fn new(processor: &Hardware, northbridge: &Northbridge) -> &'static Self {
+    fn new(processor: &Hardware, northbridge: &Northbridge, has_fw_cfg: bool) -> &'static Self {
         let maps = Box::leak(Box::new(Self { msrs: [0; MSR_MAP_BYTES], ports: [0; PORT_MAP_BYTES] }));
         for msr in permission_map::mapped_msrs() {
             let own = processor.owns_msr(msr);
             let (read, write) = if own { (true, true) } else { processor.msr_handler(msr).exits() };
             permission_map::intercept_msr(&mut maps.msrs, msr, read, write);
         }
-        permission_map::intercept_ports(&mut maps.ports, DEBUG_EXIT_PORT, 4);
-        permission_map::intercept_ports(&mut maps.ports, MARKER_PORT, 4);
-        if northbridge.is_present() {
-            permission_map::intercept_ports(
-                &mut maps.ports,
-                configuration::FIRST_PORT,
-                configuration::LAST_PORT + 1 - configuration::FIRST_PORT,
-            );
-        }
+        io::intercept(&mut maps.ports, northbridge.is_present(), has_fw_cfg);
         maps
     }
 }

@@ -13,11 +13,11 @@ use pugmark_monitor::guest::GuestMemory;
 use pugmark_monitor::local_apic::{INIT_COMMAND, start_up_command};
 
 use crate::image::apic_registers::send;
+use crate::image::channel::report;
 use crate::image::exit::fatal;
 use crate::image::idt;
 use crate::image::interrupts;
 use crate::image::physical::Physical;
-use crate::image::serial::report;
 use crate::image::svm::enable_svm;
 use crate::image::vcpu::Vcpu;
 
@@ -186,7 +186,7 @@ impl Vcpu {
             );
         }
         self.local_apic.abandon_window();
-        self.nested.close_holes();
+        self.close_holes();
         self.stepped_alone = None;
         self.lookahead.flush();
         self.processor.init();

@@ -84,7 +84,7 @@ impl Vcpu {
         }
         if progress != Progress::None {
             self.local_apic.close_window(&mut self.processor, self.clock.as_mut());
-            self.nested.close_holes();
+            self.close_holes();
             self.cpu.shadow = None;
         }
         self.repeating_rip = (progress == Progress::Iteration).then_some(instruction.rip());

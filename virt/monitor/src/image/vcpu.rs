@@ -55,6 +55,8 @@ pub(crate) struct Vcpu {
     pub(crate) repeating_rip: Option<u64>,
     /// Linear address of the instruction that retired last.
     pub(crate) last_ip: u64,
+    /// RIP of the instruction that the monitor is at.
+    pub(crate) at_rip: u64,
     /// The current instruction is executed by hand without an exit.
     pub(crate) emulated_without_exit: bool,
     /// The session that the last marker named.
@@ -109,6 +111,8 @@ impl Vcpu {
     /// Runs the guest until it ends the machine.
     pub(crate) fn run(&mut self) -> ! {
         loop {
+            self.report_missing_of_hand();
+            self.at_rip = self.cpu.rip;
             self.report_first_violations();
             if self.has_requests() {
                 self.answer_requests();
@@ -141,8 +145,8 @@ impl Vcpu {
         }
     }
 
-    /// Returns whether the next instruction alone reaches a page in place of the local APIC's, or writes where there is
-    /// no memory.
+    /// Returns whether the next instruction alone reaches a page in place of the local APIC's, or one where there is no
+    /// memory.
     pub(crate) fn window_is_open(&self) -> bool {
         self.local_apic.window_is_open() || self.nested.hole_is_open()
     }
@@ -291,6 +295,7 @@ impl Vcpu {
             );
         }
         mode.store(&self.vmcb, &mut self.cpu);
+        self.at_rip = self.cpu.rip;
     }
 
     /// Executes `VMSAVE`, so that `cpu` has the state that stays in the processor across exits.

@@ -1,5 +1,5 @@
-//! Reports on the serial port what the guest's software does against the manual, as it happens, and all that it does
-//! with the tracing hardware's registers if that is wanted. The reader of these lines judges them.
+//! Reports what the guest's software does against the manual, as it happens, and all that it does with the tracing
+//! hardware's registers if that is wanted. The reader of these lines judges them.
 //!
 //! `monitor: violation processor=N NAME=COUNT…` reports rules that hardware does not enforce: how often each one was
 //! broken since the previous line of this kind. The first violation of a session is reported at once, the others when
@@ -9,7 +9,7 @@
 
 use pugmark_monitor::hardware::NewViolations;
 
-use crate::image::serial::report;
+use crate::image::channel::report;
 use crate::image::vcpu::Vcpu;
 
 impl Vcpu {

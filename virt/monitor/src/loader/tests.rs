@@ -4,7 +4,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::{BOOT_INFO_BASE, EntryState, LoadError, load};
-use crate::boot_info::{MemoryKind, MemoryRange};
+use crate::boot_info::{BootInfo, MemoryKind, MemoryRange};
 use crate::elf::tests::{executable, note};
 use crate::guest_map::GuestRam;
 use crate::memory::SliceMemory;
@@ -12,9 +12,18 @@ use crate::pvh::StartInfo;
 
 const RAM: usize = 4 << 20;
 
+const MAP: &[MemoryRange] = &[
+    MemoryRange { start: 0, bytes: 0x9_fc00, kind: MemoryKind::Ram },
+    MemoryRange { start: 0x10_0000, bytes: RAM as u64 - 0x10_0000, kind: MemoryKind::Ram },
+];
+
+fn given(command_line: &str) -> BootInfo<'_> {
+    BootInfo { command_line, modules: &[], memory: MAP, rsdp: 0 }
+}
+
 fn load_into(ram: &mut [u8], file: &[u8]) -> Result<EntryState, LoadError> {
     let size = GuestRam::up_to(ram.len() as u64).unwrap();
-    load(file, Some(file), "only=sort", 0, size, &mut SliceMemory { base: 0, bytes: ram })
+    load(file, Some(file), &given("only=sort"), size, &mut SliceMemory { base: 0, bytes: ram })
 }
 
 fn pvh_kernel(physical: u64) -> Vec<u8> {
@@ -50,7 +59,7 @@ fn a_pvh_kernel_starts_with_its_start_info_and_itself_as_module() {
     let module = info.modules[0];
     assert_eq!(ram[module.start as usize..][..module.bytes as usize], file);
     assert_eq!(&ram[info.command_line as usize..][..10], b"only=sort\0");
-    assert_eq!(info.memory.last().unwrap().end(), RAM as u64);
+    assert_eq!(info.memory, MAP);
 }
 
 #[test]
@@ -59,7 +68,7 @@ fn another_file_can_be_the_module_or_none() {
     for module in [None, Some(&b"the module"[..])] {
         let mut ram = vec![0xaa; RAM];
         let mut memory = SliceMemory { base: 0, bytes: &mut ram };
-        load(&file, module, "", 0, GuestRam::up_to(RAM as u64).unwrap(), &mut memory).unwrap();
+        load(&file, module, &given(""), GuestRam::up_to(RAM as u64).unwrap(), &mut memory).unwrap();
         let info = StartInfo::read(BOOT_INFO_BASE, &memory).unwrap();
         let found = info.modules.iter().map(|at| &ram[at.start as usize..][..at.bytes as usize]);
         assert_eq!(found.collect::<Vec<_>>(), module.into_iter().collect::<Vec<_>>());
@@ -135,8 +144,7 @@ fn refuses_what_has_no_room_or_no_protocol() {
     let refused = load(
         &pvh_kernel(0x10_0000),
         None,
-        &long,
-        0,
+        &given(&long),
         GuestRam::up_to(RAM as u64).unwrap(),
         &mut SliceMemory { base: 0, bytes: &mut ram },
     );
@@ -186,22 +194,4 @@ fn why_a_kernel_is_not_loaded_is_said() {
     ] {
         assert_eq!(error.to_string(), text);
     }
-}
-
-#[test]
-fn the_monitor_is_a_reserved_hole_in_ram_that_is_around_it() {
-    let map = |end| {
-        let ranges = super::memory_map(GuestRam::up_to(end).unwrap());
-        ranges.iter().map(|range: &MemoryRange| (range.start, range.end(), range.kind)).collect::<Vec<_>>()
-    };
-    let below = [
-        (0, 0x9_fc00, MemoryKind::Ram),
-        (0x9_fc00, 0x10_0000, MemoryKind::Reserved),
-        (0x10_0000, 0x1000_0000, MemoryKind::Ram),
-    ];
-    assert_eq!(map(0x1000_0000), below);
-    let above =
-        [(0x1000_0000, 0x1400_0000, MemoryKind::Reserved), (0x1400_0000, 0x4000_0000, MemoryKind::Ram)];
-    assert_eq!(map(0x4000_0000), [&below[..], &above[..]].concat());
-    assert_eq!(map(0x80_0000).last(), Some(&(0x10_0000, 0x80_0000, MemoryKind::Ram)));
 }

@@ -85,9 +85,11 @@ fn smap_keeps_the_hardware_from_pages_of_users() {
 #[test]
 fn what_has_no_page_tables_is_not_mapped() {
     let mut ram = tables(P | W | A, FRAME | P | W | A | D);
-    for (cr3, address) in [(0x1000, 1 << 47), (0x1000, LINEAR | 1 << 63), (0x10_0000, LINEAR)] {
+    // Where no memory is, each entry has its reserved bits set.
+    for (cr3, address, code) in [(0x1000, 1 << 47, 0), (0x1000, LINEAR | 1 << 63, 0), (0x10_0000, LINEAR, 9)]
+    {
         let cpu = Cpu { cr3, ..cpu() };
-        for (write, code) in [(false, 0), (true, 2)] {
+        for (write, code) in [(false, code), (true, code | 2)] {
             let found = translate(&cpu, &mut ram, address, write);
             assert_eq!(found, Err(PageFault { address, code }), "{cr3:#x} {address:#x}");
         }

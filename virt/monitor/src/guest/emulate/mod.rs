@@ -13,10 +13,12 @@ mod operand;
 mod ptwrite;
 mod stack;
 mod stack_segment;
+mod string_port;
 mod syscall;
 mod sysenter;
 
 pub use ptwrite::{PtwriteOperand, ptwrite_operand};
+pub use string_port::StringPort;
 
 /// What follows an instruction executed by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

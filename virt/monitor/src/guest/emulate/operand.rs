@@ -75,15 +75,19 @@ fn address(cpu: &Cpu, decoded: &iced_x86::Instruction, index: u32, len: u64) -> 
             Some(if name.is_segment_register() { 0 } else { register(cpu, name) })
         })
         .ok_or(Exception::invalid_opcode())?;
-    let name = match decoded.memory_segment() {
+    segment_address(cpu, segment(decoded), effective, len, AccessKind::Read)
+}
+
+/// Returns the segment of the memory operand.
+pub(super) fn segment(decoded: &iced_x86::Instruction) -> SegmentName {
+    match decoded.memory_segment() {
         Register::ES => SegmentName::Es,
         Register::CS => SegmentName::Cs,
         Register::SS => SegmentName::Ss,
         Register::FS => SegmentName::Fs,
         Register::GS => SegmentName::Gs,
         _ => SegmentName::Ds,
-    };
-    segment_address(cpu, name, effective, len, AccessKind::Read)
+    }
 }
 
 /// Returns a general register of 16 to 64 bits.

@@ -2,8 +2,10 @@
 
 extern crate std;
 
+use std::vec::Vec;
+
 use super::super::testing::{Machine, at};
-use super::super::{Cpu, DeliveryOutcome, Lookahead, Shadow, deliver};
+use super::super::{Cpu, DeliveryOutcome, Lookahead, Segment, Shadow, deliver};
 use super::*;
 
 mod debug_status;
@@ -12,6 +14,7 @@ mod iret;
 mod processor;
 mod ptwrite;
 mod stack_segment;
+mod string_port;
 mod syscall;
 
 const GP: Exception = Exception::general_protection(0);

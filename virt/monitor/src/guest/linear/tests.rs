@@ -22,11 +22,7 @@ fn a_range_over_two_pages_goes_to_both_frames() {
 #[test]
 fn nothing_is_written_when_any_page_faults() {
     let gone = PAGE + 0x1000;
-    let rows = [
-        (0, GuestError::from(Exception::page_fault(6, gone))),
-        (gone | 5, Exception::page_fault(7, gone).into()),
-        (0x10_0007, Unsupported::NoMemory { address: 0x10_0000 }.into()),
-    ];
+    let rows = [(0, Exception::page_fault(6, gone)), (gone | 5, Exception::page_fault(7, gone))];
     for (entry, error) in rows {
         let mut machine = Machine::long();
         machine.set_page(gone, entry);
@@ -37,15 +33,22 @@ fn nothing_is_written_when_any_page_faults() {
 }
 
 #[test]
-fn where_there_is_no_ram_its_physical_address_is_told() {
+fn where_there_is_no_memory_reads_give_ones_writes_are_lost_and_the_address_is_noted() {
     let gone = PAGE + 0x1000;
     let mut machine = Machine::long();
     machine.set_page(gone, 0x10_0007);
     for (linear, len, address) in [(gone, 1, 0x10_0000), (gone + 8, 2, 0x10_0008), (gone - 4, 8, 0x10_0000)] {
-        let error = Err(Unsupported::NoMemory { address }.into());
+        let there = gone.saturating_sub(linear) as usize;
         let mut out = [0; 8];
-        assert_eq!(read_linear(&machine.cpu, &mut machine.ram, linear, &mut out[..len], READ), error);
-        assert_eq!(write_linear(&machine.cpu, &mut machine.ram, linear, &out[..len], USER_WRITE), error);
+        assert_eq!(read_linear(&machine.cpu, &mut machine.ram, linear, &mut out[..len], READ), Ok(()));
+        assert!(
+            out[..there].iter().all(|byte| *byte == 0) && out[there..len].iter().all(|byte| *byte == 0xff)
+        );
+        assert_eq!(machine.ram.take_missing(), [address]);
+        assert_eq!(write_linear(&machine.cpu, &mut machine.ram, linear, &[7; 8][..len], USER_WRITE), Ok(()));
+        assert_eq!(machine.ram.take_missing(), [address]);
+        assert_eq!(machine.quad(gone - 8) >> 32, if there > 0 { 0x0707_0707 } else { 0 });
+        machine.put(gone - 8, &[0; 8]);
     }
 }
 

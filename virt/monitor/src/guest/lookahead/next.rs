@@ -6,7 +6,7 @@ use super::classify::{Classification, ClassificationCache, classify};
 use super::emulation::{Emulation, MAX_LEN};
 use super::known_stretches::KnownStretches;
 use crate::guest::cpu::{Cpu, Mode, Shadow, rflags};
-use crate::guest::exception::{Exception, GuestError, Unsupported};
+use crate::guest::exception::{Exception, GuestError};
 use crate::guest::linear::within_limit;
 use crate::guest::memory::GuestMemory;
 use crate::guest::paging::Tlb;
@@ -158,9 +158,7 @@ impl Lookahead {
         bytes: &mut [u8],
     ) -> Result<u64, GuestError> {
         let address = self.tlb.translate_fetch(cpu, memory, linear(cpu, rip)?)?;
-        if !memory.read(address, bytes) {
-            return Err(Unsupported::NoMemory { address }.into());
-        }
+        memory.load(address, bytes);
         Ok(address)
     }
 }

@@ -3,7 +3,6 @@ extern crate std;
 use std::vec::Vec;
 
 use super::super::testing::{Machine, Ram, at};
-use super::super::{GuestError, Unsupported};
 use super::*;
 
 const PAGE: u64 = 0x3_0000;
@@ -12,8 +11,8 @@ const WRITE: AccessKind = AccessKind::Write;
 const EXECUTE: AccessKind = AccessKind::Execute;
 const NX: u64 = 1 << 63;
 
-fn page_fault(code: u32, address: u64) -> Result<u64, GuestError> {
-    Err(Exception::page_fault(code, address).into())
+fn page_fault(code: u32, address: u64) -> Result<u64, Exception> {
+    Err(Exception::page_fault(code, address))
 }
 
 #[test]
@@ -261,7 +260,7 @@ fn large_pages_of_every_format() {
             machine.put(address, &value.to_le_bytes()[..size]);
         }
         let access = Access::at_cpl(&machine.cpu, READ);
-        let expected = expected.map_err(|code| Exception::page_fault(code, linear).into());
+        let expected = expected.map_err(|code| Exception::page_fault(code, linear));
         assert_eq!(translate(&machine.cpu, &mut machine.ram, linear, access), expected, "{entries:x?}");
     }
 }
@@ -313,15 +312,13 @@ fn without_paging_linear_is_physical_in_32_bits() {
 }
 
 #[test]
-fn a_table_outside_ram_is_reported_with_its_address() {
+fn a_table_where_no_memory_is_has_reserved_bits_set() {
     let mut machine = Machine::long();
+    machine.cpu.physical_address_bits = 40;
     machine.put_quads(at::TABLES + 0x2000, &[0x4000_0007]);
     let read = Access::at_cpl(&machine.cpu, READ);
-    let address = 0x4000_0000 + (PAGE >> 12) * 8;
-    assert_eq!(
-        translate(&machine.cpu, &mut machine.ram, PAGE, read),
-        Err(Unsupported::NoMemory { address }.into())
-    );
+    assert_eq!(translate(&machine.cpu, &mut machine.ram, PAGE, read), page_fault(9, PAGE));
+    assert_eq!(machine.ram.take_missing(), [0x4000_0000 + (PAGE >> 12) * 8]);
 }
 
 #[test]

@@ -1,0 +1,100 @@
+//! The monitor's own lines, on a channel of its own: a debug console at a port that the guest does not reach.
+//!
+//! An empty line on the channel says that the guest is about to end a line on the first serial port. A reader of both
+//! therefore knows between which lines of the guest each of the monitor's came, although they are two streams.
+//!
+//! On a machine without that debug console the lines go to the first serial port, in the middle of what the guest
+//! writes there.
+
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use x86_64::instructions::port::Port;
+
+/// Port of the debug console that belongs to the monitor.
+pub(crate) const CHANNEL_PORT: u16 = 0xe8;
+/// What QEMU's debug console answers where it is read.
+const READ_BACK: u8 = 0xe9;
+
+/// The first serial port: its data register.
+pub(crate) const COM1: u16 = 0x3f8;
+const LINE_CONTROL: u16 = COM1 + 3;
+const MODEM_CONTROL: u16 = COM1 + 4;
+const LINE_STATUS: u16 = COM1 + 5;
+/// Line control: the data register is the divisor's.
+const DLAB: u8 = 1 << 7;
+/// Modem control: what is sent comes back and does not leave the port.
+const LOOPBACK: u8 = 1 << 4;
+/// Line status: the transmitter holding register is empty.
+const THRE: u8 = 1 << 5;
+
+/// Returns whether the machine has the monitor's own channel.
+pub(crate) fn is_there() -> bool {
+    read(CHANNEL_PORT) == READ_BACK
+}
+
+/// Says on the channel that the guest ends a line on the first serial port, which is still to get the newline.
+pub(crate) fn end_guest_line() {
+    if read(LINE_CONTROL) & DLAB == 0 && read(MODEM_CONTROL) & LOOPBACK == 0 {
+        print(format_args!(""));
+    }
+}
+
+/// Either place that the lines go to.
+struct Output {
+    own: bool,
+}
+
+impl fmt::Write for Output {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        let put = if self.own { |byte| write(CHANNEL_PORT, byte) } else { put_serial };
+        s.bytes().for_each(put);
+        Ok(())
+    }
+}
+
+/// Sends a byte to the first serial port, in the state that the guest left it in.
+fn put_serial(byte: u8) {
+    // A guest may have left the port in loopback or without its FIFO, so do not wait forever.
+    for _ in 0..100_000 {
+        if read(LINE_STATUS) & THRE != 0 {
+            break;
+        }
+    }
+    write(COM1, byte);
+}
+
+fn read(port: u16) -> u8 {
+    // SAFETY: reading the status of a 16550, its control registers, or a debug console changes nothing but error bits.
+    unsafe { Port::new(port).read() }
+}
+
+fn write(port: u16, byte: u8) {
+    // SAFETY: both ports that this is called for send the byte, and touch no memory.
+    unsafe { Port::new(port).write(byte) }
+}
+
+/// Whether a processor is printing a line.
+static PRINTING: AtomicBool = AtomicBool::new(false);
+
+/// Prints `line` with a newline. The lines of several processors do not mix.
+pub(crate) fn print(line: fmt::Arguments<'_>) {
+    // A processor that faults while it prints must not wait for itself forever.
+    for _ in 0..100_000_000 {
+        if !PRINTING.swap(true, Ordering::Acquire) {
+            break;
+        }
+        core::hint::spin_loop();
+    }
+    // Writing to the port cannot fail.
+    let _ = fmt::write(&mut Output { own: is_there() }, format_args!("{line}\n"));
+    PRINTING.store(false, Ordering::Release);
+}
+
+/// Prints one line that begins with `monitor: `.
+macro_rules! report {
+    ($($arg:tt)*) => {
+        $crate::image::channel::print(format_args!("monitor: {}", format_args!($($arg)*)))
+    };
+}
+pub(crate) use report;
