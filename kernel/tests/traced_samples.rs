@@ -278,6 +278,42 @@ fn a_counter_of_somebody_elses_is_left_alone() {
 }
 
 #[test]
+fn a_counter_that_somebody_else_enables_meanwhile_stays_enabled() {
+    let machine = tremont();
+    let tracing = machine.start(LARGE, FULL);
+    let started = detect(&machine).unwrap().start(&TracedPebsConfig::new(each(100)));
+    let sampling = started.map_err(|failed| failed.error()).unwrap();
+    let enabled = machine.msr(GLOBAL_CTRL) | 1 << 32;
+    // SAFETY: nothing is written to memory.
+    unsafe { machine.registers().wrmsr(GLOBAL_CTRL, enabled) }.unwrap();
+    sampling.stop().map_err(|failed| failed.fault).unwrap();
+    assert_eq!(machine.msr(GLOBAL_CTRL), enabled);
+    drop(tracing);
+}
+
+#[test]
+fn a_start_loads_each_counter_and_clears_the_requests_that_were_left() {
+    // Ovf_PMC1, Ovf_FixedCtr2, OvfBuf.
+    const LEFT: u64 = 1 << 1 | 1 << 34 | 1 << 62;
+    let machine = tremont();
+    let tracing = machine.start(LARGE, FULL);
+    // SAFETY: nothing is written to memory.
+    unsafe { machine.registers().wrmsr(0x391, LEFT) }.unwrap();
+    let config = TracedPebsConfig::new(each(100).fixed(2, 6000).fixed(1, 7000));
+    let started = detect(&machine).unwrap().start(&config);
+    let sampling = started.map_err(|failed| failed.error()).unwrap();
+    assert_eq!(machine.msr(0x38e) & LEFT, 0);
+    // IA32_PMC1, IA32_FIXED_CTR0 to 2, and what each is reloaded with.
+    for (value, reload, period) in
+        [(0xc2, 0x14c2, 100), (0x309, 0x1309, 1 << 48), (0x30a, 0x130a, 7000), (0x30b, 0x130b, 6000)]
+    {
+        let expected = ((1 << 48) - period, if period == 1 << 48 { 0 } else { (1 << 48) - period });
+        assert_eq!((machine.msr(value), machine.msr(reload)), expected, "{value:#x}");
+    }
+    drop((sampling, tracing));
+}
+
+#[test]
 fn each_access_that_faults_in_turn_leaves_the_counters_off_or_is_tried_again() {
     let config = TracedPebsConfig::new(each(100)).pmi_after_each_record(true);
     let mut faults = 0;
