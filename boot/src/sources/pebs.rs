@@ -24,8 +24,8 @@ use crate::session::{Prepared, Running, Serve, SourceError, Stopped};
 /// The events to sample, one in each pass. Instructions are first, because every processor with PEBS can sample them.
 const SAMPLED: [EventKind; 2] = [EventKind::Instructions, EventKind::Branches];
 
-/// Events from one sample to the next, or less on a processor that does not take them. What the handler does after it lets the counters go on must be shorter than the
-/// time in which the buffer fills.
+/// Events from one sample to the next, or fewer on a processor that does not take that period. What the handler does
+/// after it lets the counters go on must be shorter than the time in which the buffer fills.
 const INSTRUCTIONS: u32 = 211;
 const BRANCHES: u32 = 41;
 

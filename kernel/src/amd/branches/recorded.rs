@@ -28,8 +28,9 @@ pub enum Speculation {
 
 /// The addresses of LBR version 2 have 57 bits; the bits above are reserved.
 const LBR_ADDRESS: u32 = 57;
-/// A reserved bit of a target, by which erratum 1452 shows (family 19h models 10h to 1Fh): it is set in an entry that was
-/// recorded without a branch, although its valid and speculative bits are set. No processor sets it in a branch's entry.
+/// A reserved bit of a target, by which erratum 1452 shows (family 19h models 10h to 1Fh): it is set in an entry that
+/// was recorded without a branch, although its valid and speculative bits are set. No processor sets it in the entry of
+/// a branch.
 ///
 /// Source: Revision Guide for AMD Family 19h Models 10h-1Fh Processors, erratum 1452, as Linux cites it
 /// (arch/x86/events/amd/lbr.c, `amd_pmu_lbr_read`).

@@ -18,8 +18,8 @@ impl BtsConfig {
     }
 
     /// Sets whether branches at CPL 0 are stored. Excluding them needs `CPUID.1:ECX[4]`. A branch between privilege
-    /// levels may still be recorded with an address of the kernel, so the records must be kept from user code. On Core 2
-    /// of 65 nm (models 0FH and 16H) its source may also be wrong (erratum AR62).
+    /// levels may still be recorded with an address of the kernel, so the records must be kept from user code. On
+    /// Core 2 of 65 nm (models 0FH and 16H) its source may also be wrong (erratum AR62).
     #[must_use]
     pub const fn os(self, os: bool) -> Self {
         Self { os, ..self }

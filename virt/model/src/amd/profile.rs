@@ -140,8 +140,8 @@ impl Errata {
     /// Source: Revision Guide for AMD Family 1Ah Models 00h-0Fh Processors.
     pub const IBS_LATENCY_FILTER_LEAKS: Self = Self(1 << 8);
 
-    /// 1452: the last branch stack has entries that are no branches, with the valid and the speculative bit set, and bit
-    /// 61 of the target. They come after each eighth branch here; no profile has the erratum, because an operating
+    /// 1452: the last branch stack has entries that are no branches, with the valid and the speculative bit set, and
+    /// bit 61 of the target. They come after each eighth branch here; no profile has the erratum, because an operating
     /// system that does not know it takes them for branches.
     ///
     /// Source: Revision Guide for AMD Family 19h Models 10h-1Fh Processors.

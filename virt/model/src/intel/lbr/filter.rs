@@ -1,8 +1,8 @@
 //! MSR_LBR_SELECT: which branches the stack captures, and the call-stack mode.
 //!
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, the tables "MSR_LBR_SELECT" of
-//! Nehalem, Sandy Bridge and Haswell, and the list below Haswell's table. Sandy Bridge's table excepts calls and returns
-//! from the jumps that bits 6 and 7 leave out, and says that Nehalem's filter has other semantics.
+//! Nehalem, Sandy Bridge and Haswell, and the list below Haswell's table. Sandy Bridge's table excepts calls and
+//! returns from the jumps that bits 6 and 7 leave out, and says that Nehalem's filter has other semantics.
 
 use crate::intel::taken_branch::{TakenBranch, TakenBranchKind};
 

@@ -8,9 +8,9 @@
 //! Skylake microarchitectures, and "Adaptive PEBS".
 //!
 //! Records can also go to Intel PT (`blocks`, `pt::packetizer`). The manual's section on it was not at hand. The bits
-//! of IA32_PEBS_ENABLE and the registers MSR_RELOAD_PMCx and MSR_RELOAD_FIXED_CTRx, with their #GP, are those that an emulation by Intel's
-//! authors has (KVM, "PEBS output to Intel PT MSRs emulation", 2019): bits 62:61 are 01, other values than 00 and 01
-//! are reserved; a reload value has as many bits as its counter. Not certain, and decided here:
+//! of IA32_PEBS_ENABLE and the registers MSR_RELOAD_PMCx and MSR_RELOAD_FIXED_CTRx, with their #GP, are those that an
+//! emulation by Intel's authors has (KVM, "PEBS output to Intel PT MSRs emulation", 2019): bits 62:61 are 01, other
+//! values than 00 and 01 are reserved; a reload value has as many bits as its counter. Not certain, and decided here:
 //! - Bit 60 may be set whatever bits 62:61 are; it acts with records to Intel PT only.
 //! - The PMI after a record comes with OvfDSBuffer, which is the only status bit that Linux takes for PEBS's: with it
 //!   Linux 6.1 takes each of these PMIs for its own.
