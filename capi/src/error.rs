@@ -51,7 +51,9 @@ impl From<ErrorKind> for Code {
             ErrorKind::OutOfSync => Self::NoSync,
             ErrorKind::UnexpectedPacket(_) => Self::BadContext,
             ErrorKind::EndOfSlice | ErrorKind::Truncated { .. } => Self::EndOfStream,
-            ErrorKind::TraceMismatch { .. } | ErrorKind::EndlessLoop { .. } => Self::BadQuery,
+            ErrorKind::TraceMismatch { .. }
+            | ErrorKind::EndlessLoop { .. }
+            | ErrorKind::EndlessCode { .. } => Self::BadQuery,
             ErrorKind::TooManyWaiting(_) | ErrorKind::LooksTooFar => Self::NoMemory,
             ErrorKind::NoIp(_) => Self::NoIp,
             ErrorKind::IpSuppressed(_) => Self::IpSuppressed,
@@ -131,6 +133,7 @@ mod tests {
             ErrorKind::ModeMismatch { mode: None },
             ErrorKind::TraceMismatch { ip },
             ErrorKind::EndlessLoop { ip },
+            ErrorKind::EndlessCode { ip, insns: 0 },
             ErrorKind::NoMemory { ip },
             ErrorKind::TruncatedInstruction { ip },
             ErrorKind::UnknownInstruction { ip },

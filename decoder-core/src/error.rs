@@ -73,6 +73,14 @@ pub enum ErrorKind {
         /// An instruction in the loop.
         ip: u64,
     },
+    /// The path to the next event goes on without end, as in memory that reads as zeros everywhere: more instructions
+    /// in a row need no packet than the image has bytes, or than is plausible of an image without end.
+    EndlessCode {
+        /// The last instruction of them.
+        ip: u64,
+        /// How many instructions there were since a packet was used.
+        insns: u64,
+    },
     /// The image has no byte at the instruction's address.
     NoMemory {
         /// The address of the instruction.
@@ -218,6 +226,7 @@ impl ErrorKind {
             Self::StateMismatch { .. } | Self::ModeMismatch { .. } => "bad status update",
             Self::TraceMismatch { .. }
             | Self::EndlessLoop { .. }
+            | Self::EndlessCode { .. }
             | Self::UnreachableBranch { .. }
             | Self::ImpossibleBranch { .. } => "trace stream does not match query",
             Self::NoMemory { .. } => "no memory mapped at this address",
@@ -236,6 +245,7 @@ impl ErrorKind {
             Self::StateMismatch { ip }
             | Self::TraceMismatch { ip }
             | Self::EndlessLoop { ip }
+            | Self::EndlessCode { ip, .. }
             | Self::NoMemory { ip }
             | Self::TruncatedInstruction { ip }
             | Self::UnknownInstruction { ip }
@@ -282,6 +292,9 @@ impl fmt::Display for ErrorKind {
             Self::StateMismatch { ip } => write!(f, "PSB+ contradicts the state at {ip:#x}"),
             Self::TraceMismatch { ip } => write!(f, "the instruction at {ip:#x} does not fit the trace"),
             Self::EndlessLoop { ip } => write!(f, "endless loop at {ip:#x} on the way to the next event"),
+            Self::EndlessCode { ip, insns } => {
+                write!(f, "endless code at {ip:#x}, {insns} instructions after the last event")
+            }
             Self::NoMemory { ip } => write!(f, "no memory in the image for the instruction at {ip:#x}"),
             Self::TruncatedInstruction { ip } => {
                 write!(f, "no memory in the image for all of the instruction at {ip:#x}")
@@ -370,6 +383,11 @@ mod tests {
             (
                 ErrorKind::EndlessLoop { ip },
                 "endless loop at 0x1000 on the way to the next event",
+                "trace stream does not match query",
+            ),
+            (
+                ErrorKind::EndlessCode { ip, insns: 4096 },
+                "endless code at 0x1000, 4096 instructions after the last event",
                 "trace stream does not match query",
             ),
             (

@@ -206,8 +206,10 @@
 //!
 //! # Not supported yet
 //!
-//! PEBS output through PT and PEBS load latency; Intel's counters without sampling; output to the trace transport
-//! subsystem; the registers of trigger tracing.
+//! - output to the trace transport subsystem
+//! - the registers of trigger tracing
+//! - PEBS load latency
+//! - Intel's counters without sampling
 //!
 //! A kernel suspends its traces ([`suspend`](intel::pt::PtRunning::suspend)) before VMXON where [`VmxTracing`] says so,
 //! and before a processor sleeps or goes offline. Guests are traced by

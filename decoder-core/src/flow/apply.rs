@@ -123,6 +123,7 @@ impl Walker<'_> {
     /// compares.
     fn apply_status(&mut self, event: Event) -> Result<(), ErrorKind> {
         let mismatch = Err(ErrorKind::StateMismatch { ip: self.at.ip });
+        self.at.loops.consumed();
         if matches!(event.kind, EventKind::Enabled { .. } | EventKind::Disabled) {
             self.at.psb = Some(event.offset);
             self.at.status_at = event.ip.map(|ip| (event.offset, ip));

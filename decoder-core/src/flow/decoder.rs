@@ -42,7 +42,8 @@ impl<'a> InsnDecoder<'a> {
 
     /// Goes to the first PSB after which nothing was reported yet and returns its offset; `None` when there is none.
     ///
-    /// This is the next PSB, or the last one that was read if an error came before the first instruction after it.
+    /// This is the next PSB, or the last one that was read if an error came before the first instruction or event after
+    /// it.
     pub fn resync(&mut self) -> Option<u64> {
         self.walker.resync()
     }

@@ -69,7 +69,7 @@ impl Walker<'_> {
             Continuation::On => next,
             Continuation::Jump | Continuation::Call | Continuation::CallNext => {
                 if !self.at.loops.jump(target) && !self.counts_to_event() {
-                    return Err(self.fail(ErrorKind::EndlessLoop { ip: self.at.ip }));
+                    return Err(self.endless_loop());
                 }
                 if way == Continuation::Call {
                     self.at.returns.push(next);

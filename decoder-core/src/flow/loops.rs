@@ -1,14 +1,60 @@
-//! Finds endless loops in the code, and counts instructions since the last place that the trace gave.
+//! Finds walks that never end, and counts instructions since the last place that the trace gave.
 //!
 //! Between two packets the code alone decides where the walk goes, so if it comes to an address a second time it
 //! never ends. Brent's method detects that with one remembered address, which is compared with each jump's target
 //! and replaced after 1, 2, 4, 8 … jumps.
+//!
+//! Code without such a loop can still go on for ever, where an image has bytes everywhere. It comes to each address at
+//! most once, so it has at most as many instructions as the image has bytes: see [`WalkLimit`].
+
+use crate::image::Image;
+
+/// After so many instructions without a packet the walk's length is checked, and then after as many again.
+const CHECKED_EVERY: u64 = 1 << 12;
+
+/// How long a walk may go on without the trace.
+///
+/// Each walk may have as many instructions as the image has bytes, but all walks of a trace that end without using the
+/// trace have at most [`WASTED`](Self::WASTED) and [`WASTED_PER_BYTE`](Self::WASTED_PER_BYTE): so a decoder's time is
+/// linear in the trace, even if an image pretends to have bytes everywhere, and a walk after each PSB fails.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct WalkLimit {
+    /// How many instructions of walks that failed there were.
+    wasted: u64,
+}
+
+impl WalkLimit {
+    /// The most instructions without the trace, however large the image is: 256 MiB of code at the least.
+    const WASTED: u64 = 1 << 28;
+    /// The same for code that a [`CodeReader`](crate::image::CodeReader) supplies, which may be code without end.
+    const WASTED_FROM_READER: u64 = 1 << 24;
+    /// How much more that is for each byte of the trace before.
+    const WASTED_PER_BYTE: u64 = 1 << 10;
+
+    /// Returns `false` if a walk that comes to the offset `offset` of the trace goes on for ever, or as good as.
+    pub(super) fn allows(self, insns: u64, image: &Image<'_>, offset: u64) -> bool {
+        let (most, bytes) = match image.reader() {
+            Some(_) => (Self::WASTED_FROM_READER.max(image.size().min(Self::WASTED)), u64::MAX),
+            None => (Self::WASTED, image.size()),
+        };
+        let left =
+            most.saturating_add(offset.saturating_mul(Self::WASTED_PER_BYTE)).saturating_sub(self.wasted);
+        insns <= bytes.min(left).min(most)
+    }
+
+    /// Notes that a walk failed after so many instructions without the trace.
+    pub(super) fn waste(&mut self, insns: u64) {
+        self.wasted = self.wasted.saturating_add(insns);
+    }
+}
 
 /// Finds endless loops, and counts instructions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoopDetector {
     /// Instructions since the last place that the trace named, which TRIG packets count from.
     insns: u64,
+    /// Instructions since a packet was used.
+    unused: u64,
     /// Jumps since the mark was set, and the number of jumps after which it is set again.
     jumps: u64,
     limit: u64,
@@ -18,12 +64,13 @@ pub(crate) struct LoopDetector {
 
 impl LoopDetector {
     pub(super) const fn new() -> Self {
-        Self { insns: 0, jumps: 0, limit: 1, mark: None }
+        Self { insns: 0, unused: 0, jumps: 0, limit: 1, mark: None }
     }
 
     /// Notes that a packet was used: the walk up to here cannot be part of an endless loop.
     #[inline]
     pub(super) fn consumed(&mut self) {
+        self.unused = 0;
         self.jumps = 0;
         self.limit = 1;
         self.mark = None;
@@ -36,10 +83,18 @@ impl LoopDetector {
         self.consumed();
     }
 
-    /// Counts `insns` more instructions.
+    /// Counts one more instruction. Returns `true` if [`WalkLimit`] must be asked.
     #[inline]
-    pub(crate) fn step(&mut self, insns: u64) {
-        self.insns += insns;
+    #[must_use]
+    pub(super) fn step(&mut self) -> bool {
+        self.insns += 1;
+        self.unused += 1;
+        self.unused % CHECKED_EVERY == 0
+    }
+
+    /// How many instructions there were since a packet was used.
+    pub(super) const fn unused(&self) -> u64 {
+        self.unused
     }
 
     /// How many instructions there were since the last anchor.

@@ -31,7 +31,7 @@ pub(crate) struct Place {
     pub(crate) loops: LoopDetector,
     /// The offset of the last packet, other than outcomes, that gives the place.
     pub(super) located: u64,
-    /// The last PSB, if no instruction was executed since.
+    /// The last PSB, if no instruction was executed and no event reported since.
     pub(crate) psb: Option<u64>,
     /// The last PSB+ that gave an address at which tracing is on, and that address.
     pub(super) status_at: Option<(u64, u64)>,

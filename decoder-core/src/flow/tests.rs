@@ -4,6 +4,7 @@ extern crate std;
 
 use super::*;
 use crate::{
+    block::{BlockDecoder, BlockItem},
     config::{AddressFilter, AddressRange, Config, RangeKind},
     errata::Errata,
     error::{Error, ErrorKind},
@@ -197,6 +198,42 @@ fn an_error_is_followed_by_out_of_sync_until_a_psb() {
     assert_eq!(decoder.sync_backward(), Some(38));
     assert_eq!(decoder.sync_backward(), Some(0));
     assert_eq!(decoder.sync_backward(), None);
+}
+
+#[test]
+fn what_was_reported_after_a_psb_is_not_reported_again() {
+    // The overflow is after the second PSB+, and no instruction comes between them.
+    let overflow = [Ovf, Fup(ip(0x1001))];
+    let reads_on = trace(&[&psb_plus(0x1000), &psb_plus(0x1000), &overflow]);
+    // JE has no outcome, so that an error comes after the overflow.
+    let fails = trace(&[&psb_plus(0x1000), &psb_plus(0x1000), &overflow, &[Packet::Tip(ip(0x1000))]]);
+    for (trace, errors) in [(reads_on, 0), (fails, 1)] {
+        let mut decoder = InsnDecoder::new(&trace, Image::new(&CODE));
+        let (mut overflows, mut failed, mut synced) = (0, 0, vec![]);
+        while let Some(psb) = decoder.resync() {
+            synced.push(psb);
+            loop {
+                match decoder.next() {
+                    Ok(Some(FlowItem::Event(_))) => overflows += 1,
+                    Ok(Some(FlowItem::Insn(_))) => {}
+                    Ok(None) => break,
+                    Err(_) => {
+                        failed += 1;
+                        break;
+                    }
+                }
+            }
+        }
+        assert_eq!((overflows, failed, &synced[..]), (1, errors, &[0][..]));
+        let mut decoder = BlockDecoder::new(&trace, Image::new(&CODE));
+        let mut overflows = 0;
+        while decoder.resync().is_some() {
+            while let Ok(Some(item)) = decoder.next() {
+                overflows += u32::from(matches!(item, BlockItem::Event(_)));
+            }
+        }
+        assert_eq!(overflows, 1);
+    }
 }
 
 #[test]

@@ -6,7 +6,9 @@
 use super::{
     ExecutedInsn,
     ahead::Ahead,
-    fetch, place,
+    fetch,
+    loops::WalkLimit,
+    place,
     place::{Place, Placed, Tracing},
 };
 use crate::{
@@ -28,6 +30,7 @@ pub(crate) struct Walker<'a> {
     pub(crate) window: Window<'a>,
     /// What was read of the trace and not used yet.
     pub(super) ahead: Ahead,
+    limit: WalkLimit,
     /// Where the walk is in the code.
     pub(crate) at: Place,
 }
@@ -52,20 +55,22 @@ impl<'a> Walker<'a> {
             image,
             window: Window::default(),
             ahead: Ahead::NOTHING,
+            limit: WalkLimit::default(),
             at: Place::UNKNOWN,
         }
     }
 
     /// Continues in another part of the trace, with the same image.
     pub(crate) fn resumed<'b>(self, input: Input<'b>, config: Config<'b>, image: Image<'b>) -> Walker<'b> {
-        let Self { events, ahead, at, .. } = self;
+        let Self { events, ahead, limit, at, .. } = self;
         let events = events.resumed(input, config);
-        Walker { events, image, window: Window::default(), ahead, at }
+        Walker { events, image, window: Window::default(), ahead, limit, at }
     }
 
     /// Goes to the start of another trace of the same image.
     pub(crate) fn set_trace(&mut self, trace: &'a [u8]) {
         self.forget();
+        self.limit = WalkLimit::default();
         self.events = EventDecoder::with_config(trace, *self.config());
     }
 
@@ -75,9 +80,10 @@ impl<'a> Walker<'a> {
         self.events.restart(offset);
     }
 
-    /// Continues with another image.
+    /// Continues with another image. What is at an address may be other code now, so the walk is in no loop.
     pub(crate) fn set_image(&mut self, image: Image<'a>) {
         self.image = image;
+        self.at.loops.consumed();
         self.window = Window::default();
     }
 
@@ -128,7 +134,7 @@ impl<'a> Walker<'a> {
     pub(crate) fn depart(&mut self, hold: bool) -> Result<Option<Upcoming>, Error> {
         let Some(executed) = self.at.executed else { return Ok(None) };
         if !self.look()? {
-            return Ok(Some(Upcoming::End));
+            return Ok(Some(self.end()));
         }
         if let Some(event) = self.event_if_next() {
             if self.is_after(event, &executed) || self.leads_out_by_skl014(&executed, event) {
@@ -166,7 +172,14 @@ impl<'a> Walker<'a> {
                 return Ok(Upcoming::Event(event));
             }
         }
-        Ok(Upcoming::End)
+        Ok(self.end())
+    }
+
+    /// Ends the walk: nothing is left to go back for.
+    #[cold]
+    fn end(&mut self) -> Upcoming {
+        self.at.psb = None;
+        Upcoming::End
     }
 
     /// Leaves `insn` for the next instruction.
@@ -196,6 +209,7 @@ impl<'a> Walker<'a> {
     fn take_after(&mut self, insn: insn::Insn) -> Result<Upcoming, Error> {
         let Some(event) = self.ahead.event.take() else { return Ok(Upcoming::Held) };
         let event = self.apply_after(event, insn);
+        self.at.psb = None;
         self.at.placed = Placed::After;
         if self.config().dialect.leaves_before_last_event()
             && self.at.executed.is_some()
@@ -264,6 +278,9 @@ impl<'a> Walker<'a> {
         self.at.placed = Placed::Here;
         let applied = self.apply(event).map_err(|kind| Error { offset: self.blamed(&event), kind })?;
         self.ahead.event = None;
+        if !event.status {
+            self.at.psb = None;
+        }
         Ok(applied)
     }
 
@@ -288,7 +305,9 @@ impl<'a> Walker<'a> {
         self.at.executed = Some(insn);
         self.at.bound = 0;
         self.at.psb = None;
-        self.at.loops.step(1);
+        if self.at.loops.step() {
+            self.check_length()?;
+        }
         Ok(Some(ExecutedInsn {
             ip,
             len: insn.len,
@@ -296,6 +315,24 @@ impl<'a> Walker<'a> {
             mode,
             speculative: self.at.speculative,
         }))
+    }
+
+    /// Fails if the walk goes on for ever.
+    #[cold]
+    fn check_length(&mut self) -> Result<(), Error> {
+        let insns = self.at.loops.unused();
+        if self.limit.allows(insns, &self.image, self.offset()) {
+            return Ok(());
+        }
+        self.limit.waste(insns);
+        Err(self.fail(ErrorKind::EndlessCode { ip: self.at.ip, insns }))
+    }
+
+    /// The error of a walk that came back to an instruction.
+    #[cold]
+    pub(super) fn endless_loop(&mut self) -> Error {
+        self.limit.waste(self.at.loops.unused());
+        self.fail(ErrorKind::EndlessLoop { ip: self.at.ip })
     }
 
     #[cold]

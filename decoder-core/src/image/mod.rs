@@ -51,6 +51,8 @@ pub struct Image<'a> {
     reader: Option<CodeReader<'a>>,
     /// The sections are in order and none overlaps another, so that one is found by halving.
     apart: bool,
+    /// How many bytes all sections have.
+    size: u64,
 }
 
 /// Contiguous bytes of an image in one address space, from one section.
@@ -78,7 +80,7 @@ impl<'a> Image<'a> {
     /// The image of these sections.
     #[must_use]
     pub const fn new(sections: &'a [Section<'a>]) -> Self {
-        Self { sections, reader: None, apart: are_apart(sections) }
+        Self { sections, reader: None, apart: are_apart(sections), size: size(sections) }
     }
 
     /// The same image, with the bytes that `reader` gives wherever no section is.
@@ -91,6 +93,11 @@ impl<'a> Image<'a> {
     #[must_use]
     pub const fn sections(&self) -> &'a [Section<'a>] {
         self.sections
+    }
+
+    /// How many bytes the sections have, those that are hidden included.
+    pub(crate) const fn size(&self) -> u64 {
+        self.size
     }
 
     /// The reader for addresses in no section.
@@ -214,6 +221,15 @@ const fn are_apart(sections: &[Section<'_>]) -> bool {
         rest = after;
     }
     true
+}
+
+const fn size(sections: &[Section<'_>]) -> u64 {
+    let (mut rest, mut size) = (sections, 0_u64);
+    while let [section, after @ ..] = rest {
+        size = size.saturating_add(section.bytes.len() as u64);
+        rest = after;
+    }
+    size
 }
 
 /// Copies as many bytes as both slices allow and returns their number.

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod coverage;
+mod endless;
 mod real;
 mod robustness;
 mod scenarios;

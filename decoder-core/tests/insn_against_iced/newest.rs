@@ -1,6 +1,7 @@
 //! Instructions that iced does not have, one encoding of each.
 //!
-//! Source: XED's datafiles of July 2026, with the processors up to Diamond Rapids and Nova Lake, ACE-1 and AVX10-V2-AUX.
+//! Source: XED's datafiles of July 2026, with the processors up to Diamond Rapids and Nova Lake, ACE-1 and
+//! AVX10-V2-AUX.
 
 /// Name and bytes in 64-bit mode. None of them branches.
 const NEWEST: &str = "

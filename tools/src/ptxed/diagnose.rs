@@ -42,7 +42,8 @@ impl LastInsn {
             | ErrorKind::UnknownInstruction { ip }
             | ErrorKind::UnknownMode { ip }
             | ErrorKind::TraceMismatch { ip }
-            | ErrorKind::EndlessLoop { ip } => ip,
+            | ErrorKind::EndlessLoop { ip }
+            | ErrorKind::EndlessCode { ip, .. } => ip,
             _ => self.next,
         }
     }
