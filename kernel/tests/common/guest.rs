@@ -25,6 +25,17 @@ impl Machine {
         machine
     }
 
+    /// Enters a guest that this kernel's units know nothing of, and leaves it: the VM exit clears IA32_DEBUGCTL.
+    pub(crate) fn vm_exit(&self) {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        let host = kernel(HANDLER + 0x20);
+        let exit =
+            VmxTransition { before: host, after: host, tsc: state.tsc, rtit_ctl: None, concealed: true };
+        state.processor.vm_entry(&exit, &mut &*self.ram).expect("a VM entry");
+        state.processor.vm_exit(&exit, &mut &*self.ram).expect("a VM exit");
+    }
+
     /// Enters the guest, which makes `jumps` jumps or is ended by a PMI, and leaves it. Returns the targets of the
     /// jumps, and whether a PMI came. If not `clears`, the VM exit leaves IA32_RTIT_CTL as it is.
     pub(crate) fn guest(&self, ctl: RtitCtl, jumps: usize, clears: bool) -> (Vec<u64>, bool) {

@@ -392,19 +392,24 @@ impl Machine {
     }
 
     fn deliver_from(&self, before: model::Context) {
+        self.deliver_as(model::DeliveryKind::Nmi, 2, before);
+    }
+
+    fn deliver_as(&self, kind: model::DeliveryKind, vector: u8, before: model::Context) {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        let delivery = model::Delivery {
-            kind: model::DeliveryKind::Nmi,
-            vector: 2,
-            before,
-            after: kernel(HANDLER),
-            cr2: None,
-            tsc: state.tsc,
-        };
+        let delivery =
+            model::Delivery { kind, vector, before, after: kernel(HANDLER), cr2: None, tsc: state.tsc };
         if state.processor.needs_each_instruction() {
             state.processor.deliver(&delivery, &mut &*self.ram);
         }
+    }
+
+    /// Takes a debug exception, whose handler returns at once.
+    pub(crate) fn debug_exception(&self) {
+        let context = self.state.borrow().user();
+        self.deliver_as(model::DeliveryKind::Trap, 1, context);
+        self.iret();
     }
 
     fn iret(&self) {

@@ -20,7 +20,10 @@ impl<M: Msr> BranchRunning<M> {
         let was_on = core::mem::take(&mut self.session_mut().on);
         let halted = self.halt()?;
         let session = self.session_mut();
-        session.turned_off = was_on && !session.found.contains(session.unit.recorder.enable());
+        // Branch sampling ends by itself when it is full.
+        let ends_itself = matches!(session.unit.recorder, Recorder::Sampling { .. });
+        session.turned_off =
+            was_on && !ends_itself && !session.found.contains(session.unit.recorder.enable());
         let count = match session.unit.recorder {
             Recorder::LbrV2 { depth, .. } => session.read(0..depth, out),
             Recorder::Sampling { .. } => session.read((0..session.found.recorded()).rev(), out),
@@ -30,7 +33,7 @@ impl<M: Msr> BranchRunning<M> {
         Ok(out.get(..count).unwrap_or_default())
     }
 
-    /// Returns whether the last [`BranchRunning::last`] found the recorder turned off by something else than the driver:
+    /// Returns whether the last [`BranchRunning::last`] found LBR version 2 turned off by something else than the driver:
     /// what it returned are the branches before that. The call has turned it on again.
     #[must_use]
     pub fn was_turned_off(&self) -> bool {

@@ -295,3 +295,38 @@ fn a_fault_at_each_access_can_be_tried_again() {
         }
     }
 }
+
+#[test]
+fn a_recorder_that_firmware_left_on_is_taken_over_and_one_that_runs_says_so() {
+    for (part, on) in [(fake::ZEN_4, LBR_EN), (fake::ZEN_3, BRS_EN)] {
+        let machine = Machine::new(part);
+        machine.set(CONFIG, on);
+        let in_use = InUse::BranchRecorder { address: CONFIG, control: on };
+        let detected = BranchUnit::detect(machine.cpuid(), machine.clone());
+        assert_eq!(detected.err(), Some(in_use.into()));
+        let (unit, left_on) = BranchUnit::take_over(machine.cpuid(), machine.clone()).unwrap();
+        assert_eq!((left_on, machine.get(CONFIG) & (LBR_EN | 1 << 2)), (Some(in_use), 0));
+        drop(unit);
+        assert_eq!(BranchUnit::take_over(machine.cpuid(), machine.clone()).unwrap().1, None, "off already");
+    }
+    let machine = Machine::new(fake::ZEN_4);
+    let mut running = start(&machine, BranchConfig::new());
+    record(&machine, 0, 0x40_1000, VALID | 0x40_2000);
+    drop(BranchUnit::take_over(machine.cpuid(), machine.clone()).unwrap());
+    record(&machine, 1, 0x40_3000, VALID | 0x40_4000);
+    assert_eq!(last(&mut running).len(), 2, "what was there when it was turned off");
+    assert!(running.was_turned_off());
+    assert_eq!((last(&mut running), running.was_turned_off()), (vec![], false), "it goes on, empty");
+}
+
+#[test]
+fn of_two_units_the_second_is_refused_and_leaves_the_first_on() {
+    let machine = Machine::new(fake::ZEN_4);
+    let (one, other) = (unit(&machine), unit(&machine));
+    let _running = one.start(&BranchConfig::new()).map_err(|failed| failed.error()).unwrap();
+    let failed = other.start(&BranchConfig::new()).err().unwrap();
+    let in_use = InUse::BranchRecorder { address: CONFIG, control: LBR_EN };
+    assert_eq!(failed.error(), StartError::InUse(in_use));
+    drop(failed);
+    assert_eq!(machine.get(CONFIG), LBR_EN);
+}

@@ -94,8 +94,8 @@ impl<M: Msr> BranchUnit<M> {
 
     /// Detects the recorder as [`BranchUnit::detect`] does, and takes it over if another owner has left it on: turns it
     /// off, and returns the register that showed it. For a recorder that firmware, a boot loader or another kernel
-    /// before this one has left on. A recorder of this driver says then that it was turned off
-    /// ([`BranchRunning::was_turned_off`]).
+    /// before this one has left on. LBR version 2 of this driver says then that it was turned
+    /// off ([`BranchRunning::was_turned_off`]).
     ///
     /// # Errors
     ///

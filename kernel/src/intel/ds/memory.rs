@@ -12,7 +12,8 @@ pub use x86_64::{PhysAddr, VirtAddr};
 ///   alignment and below the requested limit, mapped at consecutive linear addresses.
 /// - What [`LinearMemory::page`] returns must be true from then on until the block is freed, in every address space
 ///   that [`LinearMemory::spaces`] counts, and that method must count each address space that can be in CR3 while the
-///   processor traces.
+///   processor traces. Those of a guest in VMX non-root operation cannot be counted: around a VM entry the recording is
+///   off ([`DsRunning::run_guest`](super::DsRunning::run_guest)).
 /// - [`LinearMemory::pointer`] must return a mapping of the whole block, readable and writable, that stays valid until
 ///   the block is freed.
 pub unsafe trait LinearMemory {

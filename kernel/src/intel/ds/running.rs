@@ -71,6 +71,47 @@ impl<M: Msr, L: LinearMemory> DsRunning<M, L> {
         session.go_on(halted).inspect_err(|_| session.note_what_is_off())
     }
 
+    /// Runs a guest (VMX non-root operation) with both halves off: `run` enters it, and returns after the VM exit. Then
+    /// the halves that were on resume; nothing is lost, because the guest is not to be recorded.
+    ///
+    /// **No VM entry may happen while this recording runs.** IA32_DS_AREA and the buffers' addresses are linear, and the
+    /// processor translates them by the page tables that are in CR3. Those of the guest map other memory there: its
+    /// records would overwrite what the guest, or a hypervisor without EPT, has at these addresses.
+    ///
+    /// ```
+    /// use pugmark_kernel::intel::ds::{DsRunning, LinearMemory};
+    /// use pugmark_kernel::msr::{GeneralProtection, Msr};
+    ///
+    /// /// Enters a guest from a kernel that may be recording.
+    /// fn run<M: Msr, L: LinearMemory>(
+    ///     recording: Option<&mut DsRunning<M, L>>,
+    ///     enter: impl FnOnce(),
+    /// ) -> Result<(), GeneralProtection> {
+    ///     match recording {
+    ///         Some(recording) => recording.run_guest(enter),
+    ///         None => Ok(enter()),
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// Source: SDM vol. 3, Debug, Branch Profile, TSC, "BTS and DS Save Area"; VM Exits, "Loading Host Control
+    /// Registers, Debug Registers, MSRs": a VM exit clears IA32_DEBUGCTL.
+    ///
+    /// # Errors
+    ///
+    /// TR or a counter could not be stopped, and `run` was not called. A fault after it is told by
+    /// [`DsRunning::state`] and the next drain.
+    pub fn run_guest<R>(&mut self, run: impl FnOnce() -> R) -> Result<R, GeneralProtection> {
+        let halted = self.halted()?;
+        self.session_mut().collect(&halted);
+        let result = run();
+        let session = self.session_mut();
+        if session.go_on(halted).is_err() {
+            session.note_what_is_off();
+        }
+        Ok(result)
+    }
+
     /// Halts both halves. If one cannot be halted, the other one is off.
     fn halted(&mut self) -> Result<Halted, GeneralProtection> {
         self.halt().inspect_err(|_| self.session_mut().note_what_is_off())

@@ -47,7 +47,18 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
             | DebugFlags::BTS_OFF_USR;
         let bits = (control.map_or(0, |control| register.bits(control)), register.bits(store));
         let (bts, pebs) = (Progress::new(), Progress::new());
-        Self { unit, area, control, bits, program, bts, pebs, branches: false, named: false, unprepared: false }
+        Self {
+            unit,
+            area,
+            control,
+            bits,
+            program,
+            bts,
+            pebs,
+            branches: false,
+            named: false,
+            unprepared: false,
+        }
     }
 
     pub(super) const fn loss(&self, half: Half) -> &Loss {

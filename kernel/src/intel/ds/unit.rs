@@ -183,7 +183,10 @@ pub struct DsLeftOn {
 
 impl DsLeftOn {
     /// Ends all recording, first of what writes to memory. Returns `None` if nothing was on.
-    fn turn_off(capabilities: &DsCapabilities, msr: &mut impl Msr) -> Result<Option<Self>, GeneralProtection> {
+    fn turn_off(
+        capabilities: &DsCapabilities,
+        msr: &mut impl Msr,
+    ) -> Result<Option<Self>, GeneralProtection> {
         let recorders = capabilities.control.bits(DebugFlags::RECORDERS | DebugFlags::BTINT);
         let DebugCtl(control) = msr.read()?;
         if control & recorders != 0 {

@@ -180,3 +180,16 @@ fn nothing_starts_before_its_interrupt_is_routed() {
     assert_eq!(failed.error(), StartError::Refused(IbsRefusal::Nothing));
     assert_eq!(machine.writes(), []);
 }
+
+#[test]
+fn of_two_units_the_second_is_refused_and_leaves_the_first_sampling() {
+    let machine = Machine::new(fake::ZEN_2);
+    let (one, other) = (unit(&machine), unit(&machine));
+    let config = IbsConfig::new().op(0x1000);
+    let _running = one.start(&config).map_err(|failed| failed.error()).unwrap();
+    let op = machine.get(OP_CTL);
+    let failed = other.start(&config).err().unwrap();
+    assert!(matches!(failed.error(), StartError::InUse(InUse::Ibs { .. })), "{failed}");
+    drop(failed);
+    assert_eq!(machine.get(OP_CTL), op);
+}
