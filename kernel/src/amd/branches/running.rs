@@ -33,8 +33,8 @@ impl<M: Msr> BranchRunning<M> {
         Ok(out.get(..count).unwrap_or_default())
     }
 
-    /// Returns whether the last [`BranchRunning::last`] found LBR version 2 turned off by something else than the driver:
-    /// what it returned are the branches before that. The call has turned it on again.
+    /// Returns whether the last [`BranchRunning::last`] found LBR version 2 turned off by something else than the
+    /// driver: what it returned are the branches before that. The call has turned it on again.
     #[must_use]
     pub fn was_turned_off(&self) -> bool {
         self.session().turned_off

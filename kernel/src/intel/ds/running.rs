@@ -74,9 +74,9 @@ impl<M: Msr, L: LinearMemory> DsRunning<M, L> {
     /// Runs a guest (VMX non-root operation) with both halves off: `run` enters it, and returns after the VM exit. Then
     /// the halves that were on resume; nothing is lost, because the guest is not to be recorded.
     ///
-    /// **No VM entry may happen while this recording runs.** IA32_DS_AREA and the buffers' addresses are linear, and the
-    /// processor translates them by the page tables that are in CR3. Those of the guest map other memory there: its
-    /// records would overwrite what the guest, or a hypervisor without EPT, has at these addresses.
+    /// **No VM entry may happen while this recording runs.** IA32_DS_AREA and the buffers' addresses are linear, and
+    /// the processor translates them by the page tables in CR3. Those of the guest map other memory there: records
+    /// would overwrite what the guest, or a hypervisor without EPT, has at these addresses.
     ///
     /// ```
     /// use pugmark_kernel::intel::ds::{DsRunning, LinearMemory};

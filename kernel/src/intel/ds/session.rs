@@ -163,8 +163,8 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
         }
     }
 
-    /// Returns whether IA32_DS_AREA names this session's area. The area is this session's own from its start to its end,
-    /// so the address tells, whatever the allocator has given out since.
+    /// Returns whether IA32_DS_AREA names this session's area. The area is the session's own from its start to its
+    /// end, so the address tells, whatever the allocator has given out since.
     fn has_registers(&mut self) -> Result<bool, GeneralProtection> {
         let DsAreaBase(area) = self.unit.msr.read()?;
         Ok(area == self.area.address())
