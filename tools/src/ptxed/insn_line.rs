@@ -338,7 +338,11 @@ mod tests {
             (&[0x0f, 0x18, 0x08], false, true, "  prefetcht0z  (%rax)"),
             (&[0x0f, 0xc2, 0xc8, 0x01], false, false, "  cmpps xmm1, xmm0, 0x1"),
             (&[0xf3, 0x0f, 0x01, 0xec], false, true, "  uiretl  "),
+            // APX's ADD, MOVRS, VMOVRSB, UDB.
             (&[0xd5, 0x48, 0x01, 0xc0], false, false, "  (unknown)"),
+            (&[0x0f, 0x38, 0x8a, 0x00], false, false, "  (unknown)"),
+            (&[0x62, 0xf5, 0x7f, 0x08, 0x6f, 0x00], false, false, "  (unknown)"),
+            (&[0xd6], false, false, "  (unknown)"),
         ] {
             let options = PtxedOptions { raw_insn, att, ..PtxedOptions::default() };
             let reading = IcedReading::of(bytes, ExecMode::Bits64, 0x1000);

@@ -2,7 +2,7 @@
 //! it.
 
 use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, FlowControl, Instruction};
-use pugmark_decoder_core::insn::{Class, MAX_LEN};
+use pugmark_decoder_core::insn::{self, Class, MAX_LEN};
 use pugmark_decoder_core::mode::ExecMode;
 use std::fmt;
 
@@ -11,7 +11,7 @@ use std::fmt;
 pub(super) enum IcedReading {
     /// An instruction.
     Insn(Instruction),
-    /// Not an instruction that it knows, but one of a newer extension.
+    /// Not an instruction that it knows, or one of another length, but one that the trace's decoder executes.
     Newer,
     /// Not an instruction.
     Refused(Refusal),
@@ -55,10 +55,16 @@ impl IcedReading {
             (insn, decoder.last_error())
         };
         let (insn, error) = decode(bytes, DecoderOptions::NONE);
+        // The trace's decoder decides what is executed, and the other one only gives the text.
+        let own = insn::decode(bytes, mode, ip).ok();
         if error == DecoderError::None {
-            return Self::Insn(insn);
+            return match own {
+                Some(own) if usize::from(own.len) != insn.len() => Self::Newer,
+                _ => Self::Insn(insn),
+            };
         }
-        if mode == ExecMode::Bits64 && is_newer(bytes) {
+        // It is not refused for a reserved field: the other decoder does not know it at all.
+        if own.is_some() && decode(bytes, DecoderOptions::NO_INVALID_CHECK).1 != DecoderError::None {
             return Self::Newer;
         }
         // Bytes are appended to distinguish an instruction that was cut off from bytes that are no instruction.
@@ -82,16 +88,6 @@ impl IcedReading {
             Self::Insn(insn) if class_of(insn) != class => Some(Objection { class, code: insn.code() }),
             _ => None,
         }
-    }
-}
-
-/// Returns whether the instruction is one of APX: REX2, or EVEX with opcode map 4.
-fn is_newer(bytes: &[u8]) -> bool {
-    let start = bytes.iter().take_while(|byte| is_prefix(byte)).count();
-    match bytes[start..] {
-        [0xd5, ..] => true,
-        [0x62, payload, ..] => payload & 7 == 4,
-        _ => false,
     }
 }
 
