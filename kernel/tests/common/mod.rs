@@ -233,6 +233,13 @@ impl Machine {
         self.state.borrow().jumps.clone()
     }
 
+    /// Forgets the jumps so far, in a test with very many.
+    pub(crate) fn forget_jumps(&self) {
+        let mut state = self.state.borrow_mut();
+        state.jumps.clear();
+        state.executed.clear();
+    }
+
     /// Executes one jump of the user code; returns the PMI that came with it, if any.
     pub(crate) fn jump(&self) -> Option<model::Pmi> {
         if self.state.borrow().in_kernel {
