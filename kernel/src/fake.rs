@@ -10,6 +10,7 @@ use crate::memory::{Frames, Request};
 use crate::msr::{GeneralProtection, Msr};
 use core::ptr::NonNull;
 use pugmark_decoder_core::errata::Cpu;
+use std::alloc::{Layout, alloc, dealloc};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use x86_64::PhysAddr;
@@ -97,8 +98,7 @@ pub(crate) fn capabilities() -> PtCapabilities {
 /// allocated, and if a block was not freed at the end.
 #[derive(Debug)]
 pub(crate) struct FakeFrames {
-    memory: NonNull<u8>,
-    size: usize,
+    memory: FakePages,
     next: Cell<u64>,
     live: RefCell<Vec<(PhysAddr, Request)>>,
     /// The number of the allocation that fails.
@@ -112,10 +112,8 @@ impl FakeFrames {
     pub(crate) const BASE: u64 = 0x10_0000;
 
     pub(crate) fn new(size: usize) -> Self {
-        let memory = Box::leak(vec![0xa5u8; size].into_boxed_slice());
         Self {
-            memory: NonNull::from(memory).cast(),
-            size,
+            memory: FakePages::new(size, 0xa5),
             next: Cell::new(Self::BASE),
             live: RefCell::default(),
             fail_at: Cell::new(None),
@@ -132,9 +130,9 @@ impl FakeFrames {
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) {
         for (n, &byte) in bytes.iter().enumerate() {
             let at = (address - Self::BASE) as usize + n;
-            assert!(at < self.size);
+            assert!(at < self.memory.size);
             // SAFETY: within the memory.
-            let to = unsafe { self.memory.add(at) };
+            let to = unsafe { self.memory.start.add(at) };
             // SAFETY: within the memory, which no reference points into now.
             unsafe { to.write(byte) };
         }
@@ -147,7 +145,7 @@ unsafe impl Frames for FakeFrames {
         let nth = self.allocations.replace(self.allocations.get() + 1);
         let start = self.next.get().next_multiple_of(request.align) + self.skew.get();
         let end = start + request.size;
-        if self.fail_at.get() == Some(nth) || end > Self::BASE + self.size as u64 {
+        if self.fail_at.get() == Some(nth) || end > Self::BASE + self.memory.size as u64 {
             return None;
         }
         self.next.set(end);
@@ -164,7 +162,7 @@ unsafe impl Frames for FakeFrames {
 
     fn pointer(&self, address: PhysAddr) -> NonNull<u8> {
         // SAFETY: within the memory, as every allocated block.
-        unsafe { self.memory.add((address.as_u64() - Self::BASE) as usize) }
+        unsafe { self.memory.start.add((address.as_u64() - Self::BASE) as usize) }
     }
 }
 
@@ -173,8 +171,33 @@ impl Drop for FakeFrames {
         if !std::thread::panicking() {
             assert_eq!(*self.live.borrow(), []);
         }
-        let slice = NonNull::slice_from_raw_parts(self.memory, self.size);
-        // SAFETY: from the box in `new`, and no block is used any more.
-        drop(unsafe { Box::from_raw(slice.as_ptr()) });
+    }
+}
+
+/// Memory whose addresses are as aligned as those that a fake gives out, up to a page.
+#[derive(Debug)]
+struct FakePages {
+    start: NonNull<u8>,
+    size: usize,
+}
+
+impl FakePages {
+    fn new(size: usize, fill: u8) -> Self {
+        // SAFETY: no test asks for 0 bytes.
+        let start = NonNull::new(unsafe { alloc(Self::layout(size)) }).expect("memory");
+        // SAFETY: just allocated with this size.
+        unsafe { start.write_bytes(fill, size) };
+        Self { start, size }
+    }
+
+    fn layout(size: usize) -> Layout {
+        Layout::from_size_align(size, 0x1000).expect("a size that fits")
+    }
+}
+
+impl Drop for FakePages {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `new` like this, and the fake's blocks are not used any more.
+        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.size)) };
     }
 }

@@ -1,6 +1,9 @@
 //! The embedding kernel's physical memory, which the driver allocates through [`Frames`].
 
+mod shared;
+
 use core::ptr::NonNull;
+pub(crate) use shared::SharedBytes;
 pub use x86_64::PhysAddr;
 
 /// Allocates memory that the processor writes to, and maps it for the driver.

@@ -2,8 +2,9 @@
 
 use super::Sink;
 use crate::loss::{Gap, Overwritten};
-use core::cell::UnsafeCell;
+use crate::memory::SharedBytes;
 use core::marker::PhantomData;
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// A ring between the processor that is traced and another one that decodes, stores or sends the trace.
@@ -46,7 +47,9 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 /// ```
 #[derive(Debug)]
 pub struct Relay<'m> {
-    memory: &'m [UnsafeCell<u8>],
+    memory: SharedBytes,
+    /// The memory stays borrowed.
+    borrowed: PhantomData<&'m mut [u8]>,
     /// How many bytes were written and read. The byte with number `n` is at `n % memory.len()`.
     head: AtomicU64,
     tail: AtomicU64,
@@ -59,6 +62,9 @@ pub struct Relay<'m> {
 // SAFETY: bytes from `tail` to `head` are only read, and by the one reader; the others are touched by the one writer
 // alone. Both numbers are published after the accesses that they end.
 unsafe impl Sync for Relay<'_> {}
+
+// SAFETY: it has the only borrow of the memory, and bytes have no thread.
+unsafe impl Send for Relay<'_> {}
 
 /// The number of gaps that fit in.
 const GAPS: usize = 16;
@@ -80,12 +86,11 @@ impl<'m> Relay<'m> {
     #[must_use]
     pub fn new(memory: &'m mut [u8]) -> Self {
         assert!(!memory.is_empty(), "a ring needs memory");
-        let memory: *const [u8] = memory;
-        // SAFETY: `UnsafeCell<u8>` has the layout of `u8`, and the memory is borrowed mutably as long as the value
-        // lives.
-        let memory = unsafe { &*(memory as *const [UnsafeCell<u8>]) };
+        let len = memory.len();
+        // SAFETY: initialized memory, borrowed mutably as long as the value lives.
+        let memory = unsafe { SharedBytes::new(NonNull::from(memory).cast(), len) };
         let [head, tail, gap_head, gap_tail] = [const { AtomicU64::new(0) }; 4];
-        Self { memory, head, tail, gaps: Default::default(), gap_head, gap_tail }
+        Self { memory, borrowed: PhantomData, head, tail, gaps: Default::default(), gap_head, gap_tail }
     }
 
     /// Returns the two ends, each for one processor.
@@ -94,9 +99,9 @@ impl<'m> Relay<'m> {
         (RelayWriter(relay), RelayReader(Ends { ..relay }))
     }
 
-    fn place(&self, number: u64) -> (*mut u8, usize) {
-        let offset = (number % self.memory.len() as u64) as usize;
-        (self.memory[offset].get(), self.memory.len() - offset)
+    /// Returns the memory from the byte with this number to the ring's end.
+    fn place(&self, number: u64) -> SharedBytes {
+        self.memory.from((number % self.memory.len() as u64) as usize)
     }
 }
 
@@ -131,12 +136,12 @@ impl Sink for RelayWriter<'_> {
         let relay = self.0.relay;
         let head = relay.head.load(Ordering::Relaxed);
         let bytes = &bytes[..bytes.len().min(self.room() as usize)];
-        let (to, until_end) = relay.place(head);
-        let (first, second) = bytes.split_at(bytes.len().min(until_end));
+        let to = relay.place(head);
+        let (first, second) = bytes.split_at(bytes.len().min(to.len()));
         // SAFETY: free memory of the ring, which only this writer touches.
-        unsafe { to.copy_from_nonoverlapping(first.as_ptr(), first.len()) };
+        unsafe { to.write(first) };
         // SAFETY: as above, from the ring's beginning.
-        unsafe { relay.memory[0].get().copy_from_nonoverlapping(second.as_ptr(), second.len()) };
+        unsafe { relay.memory.write(second) };
         relay.head.store(head + bytes.len() as u64, Ordering::Release);
         bytes.len()
     }
@@ -191,11 +196,11 @@ impl RelayReader<'_> {
             if tail >= end {
                 return true;
             }
-            let (from, until_end) = relay.place(tail);
-            let len = until_end.min((end - tail) as usize);
+            let from = relay.place(tail);
+            let len = from.len().min((end - tail) as usize);
             // SAFETY: bytes that were written before `head` was published, and that the writer does not touch before
             // this reader publishes that it has read them.
-            let bytes = unsafe { core::slice::from_raw_parts(from, len) };
+            let bytes = unsafe { from.slice(len) };
             let taken = sink.bytes(bytes).min(len);
             relay.tail.store(tail + taken as u64, Ordering::Release);
             if taken < len {

@@ -1,5 +1,6 @@
 //! Fake linear memory whose mappings a test can corrupt.
 
+use super::FakePages;
 use crate::intel::ds::{LinearMemory, LinearPage, LinearRequest, MemoryType};
 use core::ptr::NonNull;
 use std::cell::{Cell, RefCell};
@@ -16,7 +17,7 @@ type Spoil = Box<dyn Fn(usize, u64, &mut Option<LinearPage>)>;
 pub(crate) struct FakeLinear(Rc<LinearState>);
 
 struct LinearState {
-    memory: NonNull<[u64]>,
+    memory: FakePages,
     base: u64,
     next: Cell<u64>,
     live: RefCell<Vec<(VirtAddr, LinearRequest)>>,
@@ -42,9 +43,8 @@ impl FakeLinear {
     }
 
     pub(crate) fn at(base: u64) -> Self {
-        let memory = NonNull::from(Box::leak(vec![0x1111_1111_1111_1111u64; SIZE / 8].into_boxed_slice()));
         Self(Rc::new(LinearState {
-            memory,
+            memory: FakePages::new(SIZE, 0x11),
             base,
             next: Cell::new(base),
             live: RefCell::default(),
@@ -108,7 +108,7 @@ impl FakeLinear {
         let at = (address - self.0.base) as usize;
         assert!(at + 8 <= SIZE);
         // SAFETY: within the memory.
-        unsafe { self.0.memory.cast::<u8>().add(at) }
+        unsafe { self.0.memory.start.add(at) }
     }
 }
 
@@ -174,7 +174,5 @@ impl Drop for LinearState {
         if !std::thread::panicking() {
             assert_eq!(*self.live.borrow(), []);
         }
-        // SAFETY: from the box in `at`, and no block is used any more.
-        drop(unsafe { Box::from_raw(self.memory.as_ptr()) });
     }
 }

@@ -2,6 +2,7 @@
 
 use pugmark_kernel::memory::{Frames, Request};
 use pugmark_model::PhysMemory;
+use std::alloc::{Layout, alloc, dealloc};
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use x86_64::PhysAddr;
@@ -35,9 +36,12 @@ impl Ram {
     pub(crate) const BASE: u64 = 0x1000_0000;
 
     pub(crate) fn new(size: usize) -> Self {
-        let memory = Box::leak(vec![0x5au8; size].into_boxed_slice());
+        // SAFETY: no test asks for 0 bytes.
+        let memory = NonNull::new(unsafe { alloc(in_pages(size)) }).expect("memory");
+        // SAFETY: just allocated with this size.
+        unsafe { memory.write_bytes(0x5a, size) };
         Self {
-            memory: NonNull::from(memory).cast(),
+            memory,
             size: size as u64,
             next: Cell::new(Self::BASE),
             live: RefCell::default(),
@@ -189,10 +193,14 @@ impl PhysMemory for &Ram {
     }
 }
 
+/// The layout of memory whose addresses are as aligned as the physical ones, up to a page.
+fn in_pages(size: usize) -> Layout {
+    Layout::from_size_align(size, 0x1000).expect("a size that fits")
+}
+
 impl Drop for Ram {
     fn drop(&mut self) {
-        let slice = NonNull::slice_from_raw_parts(self.memory, self.size as usize);
-        // SAFETY: from the box in `new`, and no block is used any more.
-        drop(unsafe { Box::from_raw(slice.as_ptr()) });
+        // SAFETY: allocated by `new` like this, and no block is used any more.
+        unsafe { dealloc(self.memory.as_ptr(), in_pages(self.size as usize)) };
     }
 }

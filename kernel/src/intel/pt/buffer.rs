@@ -9,10 +9,9 @@ use crate::intel::pt::shape::Shape;
 use crate::intel::pt::topa::{Chain, Listed, Marks, RegionSize, Sizes, Topa, TopaError, TopaPlan};
 use crate::intel::pt::{Feature, PtCapabilities};
 use crate::lifecycle::Halted;
-use crate::memory::Frames;
+use crate::memory::{Frames, SharedBytes};
 use crate::msr::{OutputBase, OutputMaskPtrs, RtitCtl};
 use core::fmt;
-use core::ptr::NonNull;
 use range::SingleRange;
 
 /// Memory that a unit can trace into. Dropping it frees the memory.
@@ -279,7 +278,7 @@ impl<F: Frames> Buffer<F> {
 
     /// Returns the bytes from `offset` of region `n` to the region's end, or to the ring's end if it is one block of
     /// memory.
-    pub(crate) fn memory(&self, n: u32, offset: u64) -> (NonNull<u8>, u64) {
+    pub(crate) fn memory(&self, n: u32, offset: u64) -> SharedBytes {
         let shape = self.shape();
         let (start, bytes) = match &self.output {
             Output::SingleRange(range) => (range.pointer(), range.bytes()),
@@ -289,36 +288,31 @@ impl<F: Frames> Buffer<F> {
             Output::Topa(topa) => (topa.pointer(n), shape.size(n)),
         };
         debug_assert!(offset <= shape.size(n));
-        // SAFETY: `offset` is at most a region's size, and the region is mapped as one block.
-        let start = unsafe { start.add(offset as usize) };
-        (start, bytes - offset)
+        // SAFETY: a region, or the rest of a block of regions, which is mapped as one and belongs to this buffer.
+        unsafe { SharedBytes::new(start, bytes as usize) }.from(offset as usize)
     }
 
     /// Fills the rest of region `n` with PAD packets, and returns how many bytes that is.
     pub(crate) fn pad(&mut self, n: u32, offset: u64, _: &Halted) -> u64 {
-        let (start, _) = self.memory(n, offset);
         let bytes = self.shape().size(n) - offset;
         // SAFETY: the rest of one of our own regions, and the trace is off.
-        unsafe { start.write_bytes(0, bytes as usize) };
+        unsafe { self.memory(n, offset).fill(0, bytes as usize) };
         bytes
     }
 
     /// Writes [`GUARD`] to the bytes before `end`, a place in the only region. These bytes must be free.
     pub(crate) fn set_guard(&mut self, end: u64, _: &Halted) {
         for at in self.guard_places(end) {
-            let (to, _) = self.memory(0, at);
             // SAFETY: a byte of our own region, and the trace is off.
-            unsafe { to.write(GUARD) };
+            unsafe { self.memory(0, at).write(&[GUARD]) };
         }
     }
 
     /// Returns for each of the bytes before `end` whether it is still as [`Buffer::set_guard`] left it.
     pub(crate) fn look_at_guard(&self, end: u64, _: &Halted) -> [bool; GUARD_BYTES as usize] {
         self.guard_places(end).map(|at| {
-            let (from, _) = self.memory(0, at);
             // SAFETY: a byte of our own region, and the trace is off.
-            let byte = unsafe { from.read_volatile() };
-            byte == GUARD
+            unsafe { self.memory(0, at).slice(1) == [GUARD] }
         })
     }
 

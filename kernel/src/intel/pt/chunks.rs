@@ -37,12 +37,12 @@ impl<'a, F: Frames> Iterator for Chunks<'a, F> {
             return None;
         }
         let (region, offset) = self.ring.place(tail);
-        let (start, there) = self.buffer.memory(region, offset);
-        let len = there.min(end - tail);
+        let memory = self.buffer.memory(region, offset);
+        let len = (memory.len() as u64).min(end - tail);
         self.ring.consume(len);
         // SAFETY: `len` bytes of one block of the buffer's memory, which is borrowed; the processor does not write to
         // it, see `new`.
-        Some(Chunk::Bytes(unsafe { core::slice::from_raw_parts(start.as_ptr(), len as usize) }))
+        Some(Chunk::Bytes(unsafe { memory.slice(len as usize) }))
     }
 }
 

@@ -138,17 +138,15 @@ fn a_guard_is_in_the_bytes_before_its_end_and_shows_each_that_changed() {
     let layout = Layout::SingleRange { bytes: 0x1000 };
     let mut buffer = Buffer::allocate(&frames, &capabilities(), layout, Mode::Overwrite).unwrap();
     for end in [0x1000, 0x30, 0xffa, 0x1008, 5, 0] {
-        let (start, _) = buffer.memory(0, 0);
+        let region = buffer.memory(0, 0);
         // SAFETY: the buffer's one region, and nothing else uses it.
-        unsafe { start.write_bytes(1, 0x1000) };
+        unsafe { region.fill(1, 0x1000) };
         assert!(!buffer.look_at_guard(end, &off).contains(&true));
         buffer.set_guard(end, &off);
         assert_eq!(buffer.look_at_guard(end, &off), [true; GUARD_BYTES as usize]);
         for n in 0..GUARD_BYTES {
-            // SAFETY: a byte of the region.
-            let byte = unsafe { start.add(((end + 0x1000 - GUARD_BYTES + n) % 0x1000) as usize) };
             // SAFETY: as above.
-            unsafe { byte.write(2) };
+            unsafe { region.from(((end + 0x1000 - GUARD_BYTES + n) % 0x1000) as usize).write(&[2]) };
             assert_eq!(
                 buffer.look_at_guard(end, &off).iter().filter(|intact| !**intact).count(),
                 n as usize + 1
@@ -156,7 +154,7 @@ fn a_guard_is_in_the_bytes_before_its_end_and_shows_each_that_changed() {
             assert!(!buffer.look_at_guard(end, &off)[n as usize]);
         }
         // SAFETY: the buffer's one region, and nothing writes to it.
-        let bytes = unsafe { core::slice::from_raw_parts(start.as_ptr(), 0x1000) };
+        let bytes = unsafe { region.slice(0x1000) };
         assert_eq!(
             bytes.iter().filter(|byte| **byte == 1).count(),
             0x1000 - GUARD_BYTES as usize,
@@ -192,13 +190,11 @@ fn padding_fills_the_rest_of_its_region() {
     let mut buffer =
         Buffer::allocate(&frames, &capabilities(), layout, Mode::StopWhenFull { spare: 1 }).unwrap();
     assert_eq!(buffer.pad(0, 0xff0, &Halted::for_tests()), 0x10);
-    let (start, len) = buffer.memory(0, 0);
-    // SAFETY: the buffer's one region, and nothing writes to it.
-    let bytes = unsafe { core::slice::from_raw_parts(start.as_ptr(), len as usize) };
+    // SAFETY: a region of the buffer, and nothing writes to it.
+    let bytes = unsafe { buffer.memory(0, 0).slice(0x1000) };
     assert_eq!(bytes.iter().rposition(|&byte| byte != 0), Some(0xfef));
-    let (start, _) = buffer.memory(1, 0);
     // SAFETY: as above.
-    assert_ne!(unsafe { start.read() }, 0);
+    assert_ne!(unsafe { buffer.memory(1, 0).slice(1) }, [0]);
 }
 
 #[test]
