@@ -176,6 +176,12 @@ pub mod time;
 
 pub use error::{Error, ErrorKind};
 
+/// Returns how often a test repeats with other random values: Miri takes a thousand times as long for each.
+#[cfg(test)]
+const fn rounds(elsewhere: u32) -> u32 {
+    if cfg!(miri) { elsewhere.div_ceil(100) } else { elsewhere }
+}
+
 pub mod last_ip {
     //! The last IP: packets hold only the low bits of an address, and take the rest from the last IP sent. See
     //! [`LastIp`].

@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn finds_what_the_definition_says_in_bytes_that_are_nearly_psbs() {
         let mut state = 1_u32;
-        for _ in 0..2_000 {
+        for _ in 0..crate::rounds(2_000) {
             let mut bytes = [0x02, 0x82].repeat(40);
             for _ in 0..4 {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

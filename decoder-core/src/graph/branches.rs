@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn outcomes_are_in_the_order_of_their_packets() {
         let mut rng = fastrand::Rng::with_seed(1);
-        for _ in 0..1000 {
+        for _ in 0..crate::rounds(1000) {
             let packets: Vec<_> = (0..rng.usize(1..20))
                 .map(|_| {
                     let len = if rng.bool() { rng.u8(1..=6) } else { rng.u8(1..=47) };

@@ -167,7 +167,7 @@ mod tests {
         }
         let ratio = (less << 64) / more;
         let mut rng = fastrand::Rng::with_seed(3);
-        for _ in 0..1_000 {
+        for _ in 0..crate::rounds(1_000) {
             let ip = rng.u64(..);
             assert_eq!(place(ip), ((u128::from(ip) * ratio) >> 48) as u16, "{ip:x}");
         }

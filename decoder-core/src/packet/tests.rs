@@ -479,7 +479,7 @@ fn what_parses_re_emits_to_an_equal_packet_whatever_the_bytes() {
                 check(&bytes);
             }
         }
-        for _ in 0..20_000 {
+        for _ in 0..crate::rounds(20_000) {
             let third = random() as u8;
             let mut bytes = [0x02, random() as u8, third, 0, 0, 0, 0, 0, 0, 0, 0];
             bytes[3..].copy_from_slice(&random().to_le_bytes());
@@ -514,7 +514,7 @@ fn tnt_outcomes_come_oldest_first() {
 #[test]
 fn outcomes_that_are_folded_are_those_that_come_one_by_one() {
     let mut random = random();
-    for round in 0..1000 {
+    for round in 0..crate::rounds(1000) {
         let tnt = Tnt { bits: random(), len: (round % 70) as u8 };
         let mut folded = Vec::new();
         tnt.outcomes().for_each(|taken| folded.push(taken));

@@ -150,7 +150,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             state >> (state >> 58)
         };
-        for _ in 0..2_000 {
+        for _ in 0..crate::rounds(2_000) {
             let denominator = random() as u32 | 1;
             let Some(frequency) = TscFrequency::new(random(), denominator) else { continue };
             let (ticks, seconds) = (random(), random());

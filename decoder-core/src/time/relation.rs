@@ -114,7 +114,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             state >> (state >> 58)
         };
-        for _ in 0..5_000 {
+        for _ in 0..crate::rounds(5_000) {
             let clocks = clocks(random() as u32 | 1, random() as u32 | 1, random() as i64);
             let tsc = random();
             let (crystal, adjusted) = clocks.crystal(tsc).unwrap();

@@ -466,7 +466,7 @@ fn lost_records_are_an_overflow_and_begin_anew() {
 fn any_records_come_to_an_end() {
     let mut rng = fastrand::Rng::with_seed(4);
     let sections = sections();
-    for round in 0..2_000 {
+    for round in 0..crate::rounds(2_000) {
         let mut address = |from: bool| match rng.u8(..8) {
             0 => rng.u64(..),
             1 => 0,

@@ -124,7 +124,7 @@ fn a_sample_becomes_the_record_that_it_came_from() {
 #[test]
 fn nothing_that_registers_hold_is_too_much() {
     let mut random = fastrand::Rng::with_seed(7);
-    for _ in 0..20_000 {
+    for _ in 0..crate::rounds(20_000) {
         let part = Part { family: random.u8(..), model: random.u8(..), caps: Caps(random.u32(..)) };
         let mut raw = [0; RawSample::MAX_BYTES];
         random.fill(&mut raw);

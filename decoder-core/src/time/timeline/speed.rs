@@ -70,7 +70,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % below
         };
-        for _ in 0..2_000 {
+        for _ in 0..crate::rounds(2_000) {
             let nominal = 1 + random(40) as u8;
             let lowest = 1 + random(60) as u8;
             let highest = lowest + random(60) as u8;
