@@ -59,14 +59,15 @@ fn file((_, folder): (&str, &str)) -> PathBuf {
 
 /// Makes the list of a library.
 fn made((package, _): (&str, &str)) -> Result<Made> {
-    let Some(toolchain) = nightly(&crate::oldest_toolchain::installed()) else {
+    let installed = crate::oldest_toolchain::installed();
+    let Some(toolchain) = crate::nightly::nightlies(&installed).next() else {
         return Ok(Made::No(
             "the lists of public items need a nightly toolchain: `rustup toolchain install nightly`".into(),
         ));
     };
     let folder = target_folder().join("api");
     let output = Command::new("rustup")
-        .args(["run", &toolchain, "cargo", "rustdoc", "--quiet", "--locked", "--lib", "--package", package])
+        .args(["run", toolchain, "cargo", "rustdoc", "--quiet", "--locked", "--lib", "--package", package])
         .arg("--target-dir")
         .arg(&folder)
         .args(["--", "-Z", "unstable-options", "--output-format", "json", "--cap-lints", "allow"])
@@ -92,12 +93,6 @@ fn made((package, _): (&str, &str)) -> Result<Made> {
         .omit_auto_derived_impls(true)
         .build()?;
     Ok(Made::List(api.to_string()))
-}
-
-/// The first nightly toolchain in rustup's list.
-fn nightly(installed: &str) -> Option<String> {
-    let names = installed.lines().filter_map(|line| line.split_whitespace().next());
-    names.into_iter().find(|name| name.starts_with("nightly-")).map(str::to_owned)
 }
 
 fn format_of(json: &str) -> Result<u64> {
@@ -155,15 +150,6 @@ mod tests {
         let new = "pub fn same()\npub fn twice()\npub fn b()\n";
         assert_eq!(changed_lines(old, new), "-pub fn a()\n-pub fn twice()\n+pub fn b()\n");
         assert_eq!(changed_lines(old, old), "");
-    }
-
-    #[test]
-    fn a_nightly_toolchain_is_found_with_or_without_a_date() {
-        let stable = "stable-x86_64-unknown-linux-gnu (active, default)\n1.95.0-x86_64-unknown-linux-gnu\n";
-        for name in ["nightly-x86_64-unknown-linux-gnu", "nightly-2026-05-20-x86_64-unknown-linux-gnu"] {
-            assert_eq!(nightly(&format!("{stable}{name} (override)\n")).as_deref(), Some(name));
-        }
-        assert_eq!(nightly(stable), None);
     }
 
     #[test]

@@ -7,13 +7,14 @@ use std::process::ExitCode;
 use crate::cargo::cargo;
 use crate::headline::headline;
 use crate::setup::SetupOptions;
-use crate::{deny, mutants, oldest_toolchain, test};
+use crate::{deny, miri, mutants, oldest_toolchain, sanitize, test};
 
 /// After this many minutes no further mutant is tried: a commit may change many lines.
 const MINUTES_OF_MUTANTS: u64 = 5;
 
 /// Checks format, lints and documentation with warnings denied, the oldest toolchains, and the dependencies; runs all
-/// tests and the mutants of the lines that the last commit changes.
+/// tests, some of them in Miri and with AddressSanitizer where a nightly toolchain has these, and the mutants of the
+/// lines that the last commit changes.
 pub(crate) fn ci(options: SetupOptions) -> Result<()> {
     // The foreign kernel, the examples and the decoders to compare with are workspaces of their own.
     let manifests = [
@@ -33,8 +34,12 @@ pub(crate) fn ci(options: SetupOptions) -> Result<()> {
     cargo(&["doc", "--locked", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
     oldest_toolchain::check(options)?;
     deny::deny_if_there()?;
+    let skipped: Vec<String> = [miri::in_ci()?, sanitize::in_ci()?].into_iter().flatten().collect();
     let tally = test::test(&test::TestOptions { setup: options, name: String::new() })?;
     ensure!(!tally.misses_something(), "tests were skipped whose tools can be installed");
+    for step in &skipped {
+        println!("skipped: {step}");
+    }
     mutants_of_the_last_commit()
 }
 

@@ -14,13 +14,16 @@ mod iso;
 #[cfg(test)]
 mod lines;
 mod linux;
+mod miri;
 mod mutants;
 #[cfg(test)]
 mod names;
+mod nightly;
 mod oldest_toolchain;
 mod package;
 mod parallel;
 mod run;
+mod sanitize;
 mod setup;
 mod test;
 mod workspace_copy;
@@ -57,6 +60,10 @@ enum Command {
     Fuzz(fuzz::FuzzOptions),
     /// Check the lists of the libraries' public items, or write them; needs a nightly toolchain
     Api(api::ApiOptions),
+    /// Run unit tests of driver and decoder in Miri; needs a nightly toolchain with Miri
+    Miri(miri::MiriOptions),
+    /// Run the tests of libipt.so.2 with AddressSanitizer; needs the same
+    Sanitize,
     /// Check licences, sources and known faults of the libraries that are built in, by cargo-deny
     Deny(SetupOptions),
     /// Try to publish the crates without doing it, or make a Debian package of the programs
@@ -76,6 +83,8 @@ fn main() -> ExitCode {
         Command::Capi(options) => capi::capi(&options).map(|()| ExitCode::SUCCESS),
         Command::Fuzz(options) => fuzz::fuzz(&options),
         Command::Api(options) => api::api(&options).map(|()| ExitCode::SUCCESS),
+        Command::Miri(options) => miri::miri(&options).map(|()| ExitCode::SUCCESS),
+        Command::Sanitize => sanitize::sanitize().map(|()| ExitCode::SUCCESS),
         Command::Deny(options) => deny::deny(options).map(|()| ExitCode::SUCCESS),
         Command::Package(options) => package::package(&options).map(|()| ExitCode::SUCCESS),
         Command::Mutants(options) => mutants::mutants(&options),

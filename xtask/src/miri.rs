@@ -1,0 +1,70 @@
+//! `cargo xtask miri`: unit tests in Miri, which finds undefined behaviour that no test can see.
+//!
+//! Loops of tests that only repeat are shorter there (`cfg(miri)`); tests that need the machine itself are absent.
+
+use anyhow::Result;
+use clap::Args;
+use pugmark_qemu_tests::images::target_folder;
+
+use crate::nightly;
+
+/// Pointers keep their provenance: an address that is made a pointer again is an error. The host's clock and random
+/// numbers are there for `fastrand` and the test harness.
+const FLAGS: &str = "-Zmiri-disable-isolation -Zmiri-strict-provenance";
+
+/// The crates, and those of their tests that CI runs, in about a minute for each crate: a part of each name. The decoder
+/// has no `unsafe` code: Miri checks the compiler's assumptions about it, and that is worth less time.
+const CRATES: [(&str, &[&str]); 2] = [
+    ("pugmark-kernel", &["drain::"]),
+    (
+        "pugmark-decoder-core",
+        &[
+            "bts::tests::records",
+            "config::",
+            "errata::",
+            "event::",
+            "flow::tests",
+            "flow::tnt",
+            "flow::loops",
+        ],
+    ),
+];
+
+#[derive(Args)]
+pub(crate) struct MiriOptions {
+    /// Only tests whose path contains one of these, such as `drain::`; all of them take hours
+    #[arg(value_name = "TEST")]
+    tests: Vec<String>,
+    /// The tests that CI runs
+    #[arg(long, conflicts_with = "tests")]
+    ci: bool,
+}
+
+/// Runs the tests that were asked for.
+pub(crate) fn miri(options: &MiriOptions) -> Result<()> {
+    let toolchain = toolchain().map_err(anyhow::Error::msg)?;
+    for (package, chosen) in CRATES {
+        let asked: Vec<&str> = options.tests.iter().map(String::as_str).collect();
+        run(&toolchain, package, if options.ci { chosen } else { &asked })?;
+    }
+    Ok(())
+}
+
+/// Runs the chosen tests. Returns why not, if the machine has no Miri.
+pub(crate) fn in_ci() -> Result<Option<String>> {
+    match toolchain() {
+        Ok(_) => miri(&MiriOptions { tests: Vec::new(), ci: true }).map(|()| None),
+        Err(reason) => Ok(Some(format!("Miri: {reason}"))),
+    }
+}
+
+fn toolchain() -> Result<String, String> {
+    nightly::with_components(&["miri", "rust-src"])
+}
+
+fn run(toolchain: &str, package: &str, tests: &[&str]) -> Result<()> {
+    let folder = target_folder().join("miri").display().to_string();
+    let arguments =
+        ["miri", "test", "--locked", "--lib", "--package", package, "--target-dir", &folder, "--"];
+    nightly::cargo(toolchain, &[&arguments, tests].concat(), &[("MIRIFLAGS", FLAGS)])
+}
