@@ -14,7 +14,7 @@ use pugmark_decoder_core::graph::edges::{EDGES, EdgeMap};
 use pugmark_decoder_core::graph::{ExecutionSink, Graph, Straight};
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_decoder_core::image::{Image, Section};
-use pugmark_decoder_core::resume::{BlockStream, KEPT};
+use pugmark_decoder_core::resume::{BlockStream, Kept};
 use pugmark_kernel::drain::{Relay, Sink};
 use pugmark_kernel::loss::Gap;
 
@@ -117,7 +117,7 @@ fn relayed(trace: &[u8]) -> u64 {
 
 /// Decodes the trace slice by slice, as the driver's decoder does in a PMI handler.
 fn decoded<S: ExecutionSink>(trace: &[u8], image: Image<'_>, graph: &mut Graph<'_>, sink: S) -> S {
-    let (mut kept, mut sink) = ([0; KEPT], sink);
+    let (mut kept, mut sink) = (Box::new(<Kept>::new()), sink);
     let mut stream = BlockStream::new(image, Config::default(), &mut kept);
     for slice in trace.chunks(SLICE) {
         stream.decode(slice, graph, &mut sink);

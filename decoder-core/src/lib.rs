@@ -163,6 +163,7 @@ pub mod hash;
 pub mod ibs;
 pub mod image;
 pub mod insn;
+mod keeper;
 mod lost;
 pub mod mode;
 pub mod packet;

@@ -25,6 +25,12 @@ impl ReturnStack {
         Self { addresses: [0; Self::DEPTH], top: 0, len: 0 }
     }
 
+    /// Makes it the same as `other`, without a copy in between.
+    pub(crate) fn copy_from(&mut self, other: &Self) {
+        self.addresses.copy_from_slice(&other.addresses);
+        (self.top, self.len) = (other.top, other.len);
+    }
+
     /// Remembers where a call will return to.
     #[inline]
     pub(crate) fn push(&mut self, address: u64) {

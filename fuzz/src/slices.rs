@@ -12,7 +12,7 @@ use pugmark_decoder_core::{
     last_ip::LastIp,
     packet::{Ip, IpPacket, Packet, PacketSink, Packets, Tnt, Unknown},
     query::{AnswerSink, QueryDecoder},
-    resume::{AnswerStream, BlockStream, Lost, PacketStream},
+    resume::{AnswerStream, BlockStream, Kept, Lost, PacketStream},
 };
 
 /// Checks that streams pass on the same wherever the cuts are, and that this is what the decoders of the whole trace
@@ -180,7 +180,7 @@ fn answers(subject: &Subject) -> Vec<SliceStep> {
 }
 
 fn answers_of_slices(subject: &Subject, cuts: &[usize]) -> Vec<SliceStep> {
-    let (mut steps, mut kept) = (SliceSteps::default(), [0; 1024]);
+    let (mut steps, mut kept) = (SliceSteps::default(), Kept::<1024>::new());
     let mut stream = AnswerStream::new(subject.config, &mut kept);
     slices(&subject.trace, cuts, |slice| stream.decode(slice, &mut steps));
     stream.finish(&mut steps);
@@ -199,7 +199,7 @@ fn blocks(subject: &Subject, image: Image<'_>, words: usize) -> Vec<SliceStep> {
 }
 
 fn blocks_of_slices(subject: &Subject, image: Image<'_>, words: usize, cuts: &[usize]) -> Vec<SliceStep> {
-    let (mut steps, mut memory, mut kept) = (SliceSteps::default(), vec![0; words], [0; 1024]);
+    let (mut steps, mut memory, mut kept) = (SliceSteps::default(), vec![0; words], Kept::<1024>::new());
     let mut graph = Graph::new(&mut memory);
     let mut stream = BlockStream::new(image, subject.config, &mut kept);
     slices(&subject.trace, cuts, |slice| stream.decode(slice, &mut graph, &mut steps));

@@ -185,6 +185,9 @@
 //! - Software has enabled the local APIC: bit 8 of the spurious-interrupt vector register is 1. Otherwise no PMI
 //!   arrives, and [`Slot::start`](slot::Slot::start) refuses.
 //! - Preemption is disabled while a method of the slot runs: a thread that is preempted in it holds the slot.
+//! - The stack of the handler has [`HANDLER_STACK`](pmi::HANDLER_STACK) bytes besides what the kernel's own code takes,
+//!   with a page below it that is not mapped. [`Slot::start`](slot::Slot::start) and [`Slot::stop`](slot::Slot::stop)
+//!   move the trace and take more.
 //! - The handler and this crate use no SSE registers, or the handler saves them.
 //! - An NMI that [`Pmi::may_be_anothers`](pmi::Pmi::may_be_anothers) speaks of goes to the kernel's other handlers.
 //! - The decoder has to restart after each [`Gap`](loss::Gap). The bytes before a gap may end within a packet, and the

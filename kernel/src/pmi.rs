@@ -11,6 +11,17 @@ use crate::lapic::{Delivery, LocalApic, LvtPc};
 use crate::msr::{GeneralProtection, GlobalStatus, GlobalStatusReset, Msr, TypedMsr};
 use core::cell::Cell;
 
+/// How many bytes of stack an interrupt handler needs to call [`Slot::interrupt`](crate::slot::Slot::interrupt) or
+/// [`Handler::handle_at`], with each unit of this crate and each of its sinks, and
+/// [`PtDecoder`](crate::intel::pt::PtDecoder) among them. What the kernel's own code needs comes on top: the frame that
+/// the processor pushes, the registers that the stub saves, the kernel's sink.
+///
+/// The value is measured, with a margin, on the painted stack of a kernel that decodes in its NMI handler: an optimised
+/// build takes 6.5 KB of 8 KiB. Code that is not optimised (debug assertions stand for it here) has a place for each
+/// temporary value, and gets 32 KiB; a kernel that has less compiles the two crates with `opt-level = 1`, by
+/// `[profile.dev.package.NAME]`.
+pub const HANDLER_STACK: usize = if cfg!(debug_assertions) { 32 << 10 } else { 8 << 10 };
+
 /// The PMI handler of one logical processor.
 ///
 /// It belongs to the processor and not to a trace: the kernel also calls it, without sources, while nothing is traced.

@@ -6,7 +6,7 @@ use common::{Machine, Ram, Registers, assert_same, user_code};
 use pugmark_decoder_core::event::Event;
 use pugmark_decoder_core::graph::{ExecutionSink, Graph, Straight};
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
-use pugmark_decoder_core::resume::{BlockStream, KEPT, Lost};
+use pugmark_decoder_core::resume::{BlockStream, Kept, Lost};
 use pugmark_kernel::drain::{KeepAll, Sink};
 use pugmark_kernel::intel::pt::{Layout, Mode, PtDecoder, PtTracer, RegionSize};
 use pugmark_kernel::lapic::Delivery;
@@ -66,7 +66,7 @@ impl<S: Sink> Sink for Counted<'_, S> {
 fn bytes_are_decoded_in_the_handler_where_the_processor_wrote_them_and_none_is_copied() {
     for contiguous in [false, true] {
         let machine = Machine::new("skylake", IntelSettings::default());
-        let (code, mut kept, mut blocks) = (code(), [0; KEPT], vec![0; 1 << 16]);
+        let (code, mut kept, mut blocks) = (code(), <Kept>::new(), vec![0; 1 << 16]);
         let sections = [Section { base: 0x40_0000, bytes: &code, space: AddressSpace::Any }];
         let config = user_code().for_decoder(&machine.capabilities()).unwrap();
         let stream = BlockStream::new(Image::new(&sections), config, &mut kept);
@@ -107,7 +107,7 @@ fn bytes_are_decoded_in_the_handler_where_the_processor_wrote_them_and_none_is_c
 #[test]
 fn a_gap_is_passed_to_the_decoder_with_the_number_of_bytes_where_it_is_known() {
     let machine = Machine::new("skylake", IntelSettings::default());
-    let (code, mut kept, mut blocks) = (code(), [0; KEPT], vec![0; 1 << 16]);
+    let (code, mut kept, mut blocks) = (code(), <Kept>::new(), vec![0; 1 << 16]);
     let sections = [Section { base: 0x40_0000, bytes: &code, space: AddressSpace::Any }];
     let config = user_code().for_decoder(&machine.capabilities()).unwrap();
     let stream = BlockStream::new(Image::new(&sections), config, &mut kept);

@@ -6,7 +6,7 @@ use pugmark_decoder_core::event::Event;
 use pugmark_decoder_core::graph::{ExecutionSink, Graph, Straight};
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
-use pugmark_decoder_core::resume::{BlockStream, KEPT, Lost as Missing};
+use pugmark_decoder_core::resume::{BlockStream, Kept, Lost as Missing};
 use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::drain::Sink;
 use pugmark_kernel::intel::pt::{Buffer, PtCapabilities, PtDecoder, PtRunning, PtStopped, PtUnit};
@@ -44,7 +44,7 @@ impl Source for InPlace {
         let text =
             Section { base: image::text().start, bytes: image::text_bytes(), space: AddressSpace::Any };
         let code = Image::new(Box::leak(Box::new([text])));
-        let stream = BlockStream::new(code, for_decoder, Box::leak(Box::new([0; KEPT])));
+        let stream = BlockStream::new(code, for_decoder, Box::leak(Box::new(<Kept>::new())));
         let decoder = PtDecoder::new(stream, Graph::new(vec![0; GRAPH].leak()), Executed::new());
         Ok(Prepared::new(plan.delivery, move || {
             let running = unit.start(&config, buffer).map_err(|failed| not_started(failed.error()))?;

@@ -5,10 +5,11 @@ use crate::{
     config::Config,
     error::{Error, ErrorKind},
     flow::{Recovered, Walker, walker_verbs},
+    graph::Scratch,
     hash::AddressHash,
     image::{Image, Section, Window},
+    keeper::{Keeper, Own, Owned},
     mode::ExecMode,
-    packet::Input,
     time::Span,
 };
 
@@ -16,8 +17,8 @@ use crate::{
 ///
 /// Decoding starts at a PSB: call [`sync_forward`](Self::sync_forward) first, and again after each error.
 #[derive(Debug)]
-pub struct BlockDecoder<'a> {
-    pub(crate) walker: Walker<'a>,
+pub struct BlockDecoder<'a, K: Keeper = Own> {
+    pub(crate) walker: Walker<'a, K>,
     /// Instructions that were executed but not reported yet; none if the count is 0.
     pub(crate) block: Block,
     /// The error that comes after `block`.
@@ -32,6 +33,8 @@ pub struct BlockDecoder<'a> {
     pub(crate) edge_before: u16,
     /// A number for the image, to tell it from others, if it was needed.
     image_key: Option<u64>,
+    /// What a visit works in.
+    pub(crate) scratch: K::Of<Scratch>,
 }
 
 pub(super) const NO_BLOCK: Block = Block {
@@ -57,7 +60,7 @@ impl Block {
     }
 }
 
-walker_verbs!(BlockDecoder);
+walker_verbs!(BlockDecoder<K>);
 
 impl<'a> BlockDecoder<'a> {
     /// A decoder in front of `trace`, not synchronised.
@@ -79,6 +82,7 @@ impl<'a> BlockDecoder<'a> {
             section: u32::MAX,
             edge_before: 0,
             image_key: None,
+            scratch: Owned(Scratch::new()),
         }
     }
 
@@ -87,23 +91,42 @@ impl<'a> BlockDecoder<'a> {
         self.forget();
         self.walker.set_trace(trace);
     }
+}
 
-    /// Continues in another part of the trace. `image` is the same image, if it was not replaced.
-    pub(crate) fn resumed<'b>(
-        self,
-        input: Input<'b>,
-        config: Config<'b>,
-        image: Image<'b>,
-    ) -> BlockDecoder<'b> {
-        let Self { walker, block, failed, after, decided, edge_before, image_key, .. } = self;
-        let walker = walker.resumed(input, config, image);
+/// The part of a decoder's state that is not the walk's. It borrows nothing, and is small.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenBlock {
+    block: Block,
+    failed: Option<Error>,
+    after: u64,
+    decided: bool,
+    edge_before: u16,
+    image_key: Option<u64>,
+}
+
+impl OpenBlock {
+    /// No block.
+    pub(crate) const NONE: Self =
+        Self { block: NO_BLOCK, failed: None, after: 0, decided: false, edge_before: 0, image_key: None };
+
+    /// Says that another image follows.
+    pub(crate) const fn forget_image(&mut self) {
+        self.image_key = None;
+    }
+}
+
+impl<'a, K: Keeper> BlockDecoder<'a, K> {
+    /// A decoder that goes on with a walk.
+    pub(crate) fn with_state(walker: Walker<'a, K>, scratch: K::Of<Scratch>, open: OpenBlock) -> Self {
+        let OpenBlock { block, failed, after, decided, edge_before, image_key } = open;
         let (window, section) = (Window::default(), u32::MAX);
-        BlockDecoder { walker, block, failed, after, decided, window, section, edge_before, image_key }
+        Self { walker, block, failed, after, decided, window, section, edge_before, image_key, scratch }
     }
 
-    /// Continues at `offset`, where a synchronisation comes next.
-    pub(crate) fn restart(&mut self, offset: u64) {
-        self.walker.restart(offset);
+    /// What is left besides the walk.
+    pub(crate) const fn open_block(&self) -> OpenBlock {
+        let Self { block, failed, after, decided, edge_before, image_key, .. } = *self;
+        OpenBlock { block, failed, after, decided, edge_before, image_key }
     }
 
     /// Replaces the image, from the next block on.

@@ -40,6 +40,7 @@ mod section;
 mod step;
 
 pub use decoder::BlockDecoder;
+pub(crate) use decoder::OpenBlock;
 pub use insns::Insns;
 pub(crate) use section::{is_truncated, section_of};
 

@@ -8,9 +8,10 @@ use crate::{
     error::{Error, ErrorKind},
     flow::{Upcoming, needs_trace},
     insn::Class,
+    keeper::Keeper,
 };
 
-impl BlockDecoder<'_> {
+impl<K: Keeper> BlockDecoder<'_, K> {
     /// Walks until there is something to report.
     #[inline(never)]
     pub(super) fn step(&mut self) -> Result<Option<BlockItem>, Error> {

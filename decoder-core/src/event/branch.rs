@@ -11,51 +11,53 @@ use super::{
 };
 use crate::{
     error::ErrorKind,
+    keeper::Keeper,
     packet::{Ip, Pip, Vmcs},
 };
 
-impl EventDecoder<'_> {
+impl<K: Keeper> EventDecoder<'_, K> {
     #[inline]
     pub(super) fn tip(&mut self, offset: u64, ip: Ip) -> Result<Option<Event>, ErrorKind> {
-        if !self.tracing {
+        if !self.state.tracing {
             return Err(ErrorKind::UnexpectedPacket("TIP"));
         }
-        let ip = self.last_ip.update(ip);
-        if self.waiting.is_empty() {
+        let ip = self.state.last_ip.update(ip);
+        if self.state.waiting.is_empty() {
             return Ok(Some(self.event(offset, ip, EventKind::Tip)));
         }
-        let kind = self.waiting.take(is_branch).and_then(|branch| branch.kind).unwrap_or(EventKind::Tip);
+        let kind =
+            self.state.waiting.take(is_branch).and_then(|branch| branch.kind).unwrap_or(EventKind::Tip);
         self.publish(offset, ip, kind)?;
         self.publish_for_tip(offset, ip).map(|()| None)
     }
 
     pub(super) fn tip_pge(&mut self, offset: u64, ip: Ip) -> Result<(), ErrorKind> {
-        let ip = self.last_ip.update(ip);
+        let ip = self.state.last_ip.update(ip);
         if ip.is_none() && self.config().dialect.needs_ip_at_once() {
             return Err(ErrorKind::IpSuppressed("TIP.PGE"));
         }
-        self.tracing = true;
+        self.state.tracing = true;
         self.publish(offset, ip, EventKind::Enabled { resumed: false })?;
-        if self.waiting.any(|waiter| waiter.partner == Partner::Tip) {
+        if self.state.waiting.any(|waiter| waiter.partner == Partner::Tip) {
             return Err(ErrorKind::UnexpectedPacket("TIP.PGE"));
         }
         self.publish_for_tip(offset, ip)
     }
 
     pub(super) fn tip_pgd(&mut self, offset: u64, ip: Ip) -> Result<(), ErrorKind> {
-        let ip = self.last_ip.update(ip);
-        let branch = self.waiting.take(is_branch).and_then(|branch| branch.kind);
+        let ip = self.state.last_ip.update(ip);
+        let branch = self.state.waiting.take(is_branch).and_then(|branch| branch.kind);
         if let Some(EventKind::AsyncBranch { from: at }) = branch {
-            self.tracing = false;
+            self.state.tracing = false;
             self.publish(offset, ip, EventKind::AsyncDisabled { at })?;
             return self.publish_for_tip_pgd(offset);
         }
         if self.config().dialect.reports_mode_before_disabling() {
             self.publish_for_tip_pgd(offset)?;
         }
-        self.tracing = false;
-        if !self.waiting.any(|waiter| waiter.partner.is_tip()) {
-            self.held = self.next_offset();
+        self.state.tracing = false;
+        if !self.state.waiting.any(|waiter| waiter.partner.is_tip()) {
+            self.state.held = self.next_offset();
         }
         self.publish(offset, ip, EventKind::Disabled)?;
         self.publish_for_tip_pgd(offset)
@@ -63,7 +65,7 @@ impl EventDecoder<'_> {
 
     /// Publishes the events that wait for a TIP when a TIP.PGD came instead.
     fn publish_for_tip_pgd(&mut self, offset: u64) -> Result<(), ErrorKind> {
-        while let Some(waiter) = self.waiting.take(|waiter| waiter.partner.is_tip()) {
+        while let Some(waiter) = self.state.waiting.take(|waiter| waiter.partner.is_tip()) {
             if waiter.partner == Partner::FupOrTipOfSame
                 && !self.config().dialect.disabling_completes_iflags()
             {
@@ -76,7 +78,7 @@ impl EventDecoder<'_> {
 
     /// Publishes the events that wait for a TIP.
     fn publish_for_tip(&mut self, offset: u64, ip: Option<u64>) -> Result<(), ErrorKind> {
-        while let Some(waiter) = self.waiting.take(|waiter| waiter.partner.is_tip()) {
+        while let Some(waiter) = self.state.waiting.take(|waiter| waiter.partner.is_tip()) {
             if matches!(waiter.kind, Some(EventKind::AsyncBranch { .. })) {
                 return Err(ErrorKind::UnexpectedPacket("FUP"));
             }
@@ -86,24 +88,24 @@ impl EventDecoder<'_> {
     }
 
     pub(super) fn pip(&mut self, offset: u64, pip: Pip) -> Result<(), ErrorKind> {
-        if self.waiting.any(is_branch) {
-            return self.waiting.push(Partner::Tip, Some(EventKind::AsyncPaging(pip)), "PIP");
+        if self.state.waiting.any(is_branch) {
+            return self.state.waiting.push(Partner::Tip, Some(EventKind::AsyncPaging(pip)), "PIP");
         }
         self.publish(offset, None, EventKind::Paging(pip))
     }
 
     pub(super) fn vmcs(&mut self, offset: u64, vmcs: Vmcs) -> Result<(), ErrorKind> {
-        if !self.waiting.any(is_branch) {
+        if !self.state.waiting.any(is_branch) {
             return self.publish(offset, None, EventKind::Vmcs(vmcs));
         }
         // The VMCS comes before a change of CR3, because that change is within the VMCS.
         let mut last = Some(EventKind::AsyncVmcs(vmcs));
         if let Some(paging) =
-            self.waiting.find(|waiter| matches!(waiter.kind, Some(EventKind::AsyncPaging(_))))
+            self.state.waiting.find(|waiter| matches!(waiter.kind, Some(EventKind::AsyncPaging(_))))
         {
             core::mem::swap(&mut paging.kind, &mut last);
         }
-        self.waiting.push(Partner::Tip, last, "VMCS")
+        self.state.waiting.push(Partner::Tip, last, "VMCS")
     }
 }
 

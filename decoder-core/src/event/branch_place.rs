@@ -49,7 +49,7 @@ impl BranchPlace {
     }
 
     /// Notes a TNT packet.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn outcomes<B: BranchSink>(&mut self, input: &Input<'_>, into: &mut B) {
         if B::PLACES {
             self.outcomes_at = self.at;
@@ -59,7 +59,7 @@ impl BranchPlace {
 
     /// Goes past one of the packets that most branches are in: a short TNT, or a TIP with 16 or 32 bits of the address.
     /// Returns whether it is one.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn frequent<B: BranchSink>(&mut self, input: &Input<'_>, first: u8, into: &mut B) -> bool {
         if is_short_tnt(first) {
             self.outcomes(input, into);
@@ -76,7 +76,7 @@ impl BranchPlace {
 
     /// Goes past a packet that has nothing to do with time and is not [`frequent`](Self::frequent). Returns whether it
     /// is a branch, or `None` if it ends the reading.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn other<B: BranchSink>(
         &mut self,
         input: &Input<'_>,
@@ -106,7 +106,7 @@ impl BranchPlace {
     }
 
     /// Goes past the TIP packet with this first byte, or returns `None` if it is not whole.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn tip<B: BranchSink>(&mut self, input: &Input<'_>, first: u8, into: &mut B) -> Option<bool> {
         let (form, payload, size) = target_after(first, input.bytes.get(self.at..)?.first_chunk()?)?;
         self.ip = LastIp::updated(self.ip, form, payload);
@@ -124,7 +124,7 @@ impl BranchPlace {
     }
 
     /// Puts the offsets of the last packets into `read`. `base` is the offset of the input's first byte.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn write_offsets(&self, base: u64, read: &mut ReadAhead) {
         let offset = |at: usize| base + at as u64;
         if self.outcomes_at != NOWHERE {

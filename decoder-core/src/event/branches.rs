@@ -7,10 +7,11 @@ use super::{
     Counters, EventDecoder, Stamp,
     branch_place::{BranchPlace, is_timing},
     clock::Clock,
-    decoder::State,
+    decoder::{EventState, Giving},
 };
 use crate::{
     error::Error,
+    keeper::Keeper,
     last_ip::LastIp,
     packet::{Input, Tnt, may_be_ovf_by_skd007},
     time::CycSums,
@@ -61,33 +62,39 @@ pub(crate) struct ReadAhead {
     pub(crate) target_at: u64,
 }
 
-impl EventDecoder<'_> {
+impl Mark {
+    /// No place.
+    pub(crate) const UNKNOWN: Self =
+        Self { offset: 0, last_ip: LastIp::new(), clock: Clock::STOPPED, held: 0, counters: Counters::NONE };
+}
+
+impl<K: Keeper> EventDecoder<'_, K> {
     /// Where the decoder is, to return with [`reset`](Self::reset). Nothing but branches may be read in between.
     pub(crate) fn mark(&self) -> Mark {
-        let Self { last_ip, clock, held, counters, .. } = *self;
+        let EventState { last_ip, clock, held, counters, .. } = *self.state;
         Mark { offset: self.offset(), last_ip, clock, held, counters }
     }
 
     /// Goes back to where the decoder was.
     pub(crate) fn reset(&mut self, mark: &Mark) {
         self.rewind(mark.offset);
-        self.state = State::Synced;
-        (self.last_ip, self.clock) = (mark.last_ip, mark.clock);
-        (self.held, self.counters) = (mark.held, mark.counters);
+        self.state.giving = Giving::Synced;
+        (self.state.last_ip, self.state.clock) = (mark.last_ip, mark.clock);
+        (self.state.held, self.state.counters) = (mark.held, mark.counters);
     }
 
     /// Undoes what events after the branches have changed. A [`reset`](Self::reset) to the branches must follow.
     pub(crate) fn drop_events(&mut self) {
-        self.tracing = true;
-        self.waiting.clear();
-        self.ready.clear();
-        self.replay = None;
+        self.state.tracing = true;
+        self.state.waiting.clear();
+        self.state.ready.clear();
+        self.state.replay = None;
     }
 
     /// Reads branches and timing packets up to a packet of another kind, or until `into` is full. `read` has the last
     /// branches that were read before this call, and afterwards those of this call. If there are only branches, no
     /// packet is read that begins at the offset `until` or after it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn read_branches<B: BranchSink>(
         &mut self,
         into: &mut B,
@@ -102,7 +109,7 @@ impl EventDecoder<'_> {
         if let Some(until) = until {
             trace = trace.get(..until.saturating_sub(base) as usize).unwrap_or(trace);
         }
-        let mut place = BranchPlace::new((self.packets.offset() - base) as usize, self.last_ip.base());
+        let mut place = BranchPlace::new((self.packets.offset() - base) as usize, self.state.last_ip.base());
         // Up to the first timing packet, the time stays as it is.
         loop {
             // What is frequent has a loop of its own: one loop for all packets was a tenth slower.
@@ -117,21 +124,21 @@ impl EventDecoder<'_> {
         if trace.get(place.at).copied().is_some_and(is_timing) {
             self.read_timed_branches(into, &input, &mut place, read);
         } else if place.has_branch() {
-            read.when = self.clock.now();
+            read.when = self.state.clock.now();
         }
         self.rewind(base + place.at as u64);
-        self.counters.packets += place.packets;
+        self.state.counters.packets += place.packets;
         if B::PLACES {
             place.write_offsets(base, read);
         }
         if let Some((ip, at)) = place.last_target() {
-            self.last_ip.set(ip);
-            self.held = base + at as u64;
+            self.state.last_ip.set(ip);
+            self.state.held = base + at as u64;
         }
     }
 
     /// Goes on with timing packets between the branches.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn read_timed_branches<B: BranchSink>(
         &mut self,
         into: &mut B,
@@ -140,7 +147,7 @@ impl EventDecoder<'_> {
         read: &mut ReadAhead,
     ) {
         let trace = input.readable();
-        let mut cycs = self.clock.cycs();
+        let mut cycs = self.state.clock.cycs();
         let mut plain = cycs.are_plain();
         // The sums of CYCs, and what they were at the last branch.
         let (mut sums, mut at_branch) = (CycSums::default(), CycSums::default());
@@ -153,19 +160,19 @@ impl EventDecoder<'_> {
                     Some(false) => continue,
                     None if is_timing(byte) => {
                         if branch {
-                            read.when = self.clock.after_cycs(&cycs, at_branch);
+                            read.when = self.state.clock.after_cycs(&cycs, at_branch);
                             branch = false;
                         }
-                        self.clock.apply_cycs(&cycs, sums);
+                        self.state.clock.apply_cycs(&cycs, sums);
                         sums = CycSums::default();
                         self.rewind(input.base + place.at as u64);
                         let Some((offset, packet)) = self.packets.next_plain() else { break };
                         let tracked = self.track_time(packet);
-                        cycs = self.clock.cycs();
+                        cycs = self.state.clock.cycs();
                         plain = cycs.are_plain();
                         place.skip((self.packets.offset() - offset) as usize);
                         if let Err(kind) = tracked {
-                            self.state = State::Failing(Error { offset, kind });
+                            self.state.giving = Giving::Failing(Error { offset, kind });
                             break;
                         }
                         continue;
@@ -193,18 +200,18 @@ impl EventDecoder<'_> {
             }
         }
         if branch {
-            read.when = self.clock.after_cycs(&cycs, at_branch);
+            read.when = self.state.clock.after_cycs(&cycs, at_branch);
         }
-        self.clock.apply_cycs(&cycs, sums);
+        self.state.clock.apply_cycs(&cycs, sums);
     }
 
     /// Whether no event waits or is queued, so that the next packet alone decides what comes next.
     #[inline(always)]
     pub(super) fn has_nothing_open(&self) -> bool {
-        matches!(self.state, State::Synced)
-            && self.tracing
-            && self.waiting.is_empty()
-            && self.ready.is_empty()
-            && self.replay.is_none()
+        matches!(self.state.giving, Giving::Synced)
+            && self.state.tracing
+            && self.state.waiting.is_empty()
+            && self.state.ready.is_empty()
+            && self.state.replay.is_none()
     }
 }

@@ -4,12 +4,13 @@ use super::{EventDecoder, Stamp};
 use crate::{
     config::Config,
     error::ErrorKind,
+    keeper::Keeper,
     packet::{Cyc, Packet},
     time::{Calibration, CycSums, Cycs, Estimate, TimeError},
 };
 
 /// The current time, and how long a core cycle takes.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     estimate: Estimate,
     calibration: Calibration,
@@ -18,6 +19,10 @@ pub(super) struct Clock {
 }
 
 impl Clock {
+    /// Before the first timing packet.
+    pub(super) const STOPPED: Self =
+        Self { estimate: Estimate::NOTHING, calibration: Calibration::NOTHING, in_psb: false };
+
     /// Enters a PSB+. `suspect_mtc`: erratum SKL168 applies, which libipt's event decoder does not allow for.
     pub(super) fn enter_psb(&mut self, suspect_mtc: bool) {
         self.in_psb = true;
@@ -62,11 +67,11 @@ impl Clock {
     }
 }
 
-impl EventDecoder<'_> {
+impl<K: Keeper> EventDecoder<'_, K> {
     /// Applies a packet that has to do with time.
     #[inline]
     pub(super) fn track_time(&mut self, packet: Packet) -> Result<(), ErrorKind> {
-        self.clock.track(packet, self.packets.config())
+        self.state.clock.track(packet, self.packets.config())
     }
 }
 

@@ -6,18 +6,16 @@
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Event Tracing Packets".
 
-use super::{
-    EventDecoder, EventKind,
-    waiting::{Partner, Waiting},
-};
+use super::{EventDecoder, EventKind, waiting::Partner};
 use crate::{
     error::ErrorKind,
+    keeper::Keeper,
     packet::{Cfe, Evd},
 };
 
-impl EventDecoder<'_> {
+impl<K: Keeper> EventDecoder<'_, K> {
     pub(super) fn evd(&mut self, evd: Evd) -> Result<(), ErrorKind> {
-        let begun = self.waiting.take_for(Partner::Cfe).and_then(|waiter| waiter.kind);
+        let begun = self.state.waiting.take_for(Partner::Cfe).and_then(|waiter| waiter.kind);
         let payload = Some(evd.payload);
         let kind = match (evd.kind, begun) {
             (0, None) => Some(EventKind::Interrupt { vector: 0, cr2: payload }),
@@ -33,22 +31,22 @@ impl EventDecoder<'_> {
             // An EVD of an unknown type is ignored.
             (_, begun) => begun,
         };
-        if kind.is_some() { self.waiting.push(Partner::Cfe, kind, "EVD") } else { Ok(()) }
+        if kind.is_some() { self.state.waiting.push(Partner::Cfe, kind, "EVD") } else { Ok(()) }
     }
 
     pub(super) fn cfe(&mut self, offset: u64, cfe: Cfe) -> Result<(), ErrorKind> {
-        let kind = match self.waiting.take_for(Partner::Cfe).and_then(|waiter| waiter.kind) {
+        let kind = match self.state.waiting.take_for(Partner::Cfe).and_then(|waiter| waiter.kind) {
             Some(begun) => Some(completed(begun, cfe).ok_or(ErrorKind::UnexpectedPacket("CFE"))?),
             None => kind(cfe),
         };
         match kind {
-            None if cfe.ip => self.waiting.push(Partner::OwnFup, None, "CFE"),
+            None if cfe.ip => self.state.waiting.push(Partner::OwnFup, None, "CFE"),
             None => Ok(()),
             Some(EventKind::Rsm | EventKind::Sipi { .. }) if cfe.ip => {
                 Err(ErrorKind::MalformedPacket { packet: "CFE", value: u64::from(cfe.kind) })
             }
-            Some(kind) if !cfe.ip && self.tracing && shares_fup(kind) => {
-                self.waiting.push(Partner::AnyFup, Some(kind), "CFE")
+            Some(kind) if !cfe.ip && self.state.tracing && shares_fup(kind) => {
+                self.state.waiting.push(Partner::AnyFup, Some(kind), "CFE")
             }
             Some(kind) => self.at_fup(offset, cfe.ip, kind, "CFE"),
         }
@@ -57,8 +55,12 @@ impl EventDecoder<'_> {
     /// Publishes the waiting events at an OVF while tracing is off. Their place in the code is unknown, and no packet
     /// that would give it was lost.
     pub(super) fn publish_unplaced(&mut self, offset: u64) -> Result<(), ErrorKind> {
-        let mut waiting = core::mem::replace(&mut self.waiting, Waiting::new());
-        while let Some(waiter) = waiting.take(|waiter| waiter.partner != Partner::Cfe) {
+        let mut next = 0;
+        while let Some(&waiter) = self.state.waiting.as_slice().get(next) {
+            next += 1;
+            if waiter.partner == Partner::Cfe {
+                continue;
+            }
             let belongs_to_a_branch = matches!(
                 waiter.kind,
                 Some(EventKind::AsyncBranch { .. } | EventKind::AsyncPaging(_) | EventKind::AsyncVmcs(_))

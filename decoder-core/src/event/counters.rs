@@ -12,3 +12,7 @@ pub struct Counters {
     /// TraceStop packets.
     pub stops: u64,
 }
+
+impl Counters {
+    pub(crate) const NONE: Self = Self { packets: 0, psbs: 0, overflows: 0, stops: 0 };
+}

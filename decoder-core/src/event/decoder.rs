@@ -4,17 +4,24 @@ use super::{Counters, Event, EventKind, clock::Clock, psb::Replay, ready::Ready,
 use crate::{
     config::Config,
     error::{Error, ErrorKind},
+    keeper::{Keeper, Own, Owned},
     last_ip::LastIp,
-    packet::{Input, ModeExec, Packet, Packets, Tnt},
+    packet::{ModeExec, Packet, Packets, Tnt},
 };
 
 /// Gives the events of a trace, in order.
 ///
 /// Decoding starts at a PSB: call [`sync_forward`](Self::sync_forward) first, and again after each error.
-#[derive(Clone, Debug)]
-pub struct EventDecoder<'a> {
+#[derive(Debug)]
+pub struct EventDecoder<'a, K: Keeper = Own> {
     pub(super) packets: Packets<'a>,
-    pub(super) state: State,
+    pub(super) state: K::Of<EventState>,
+}
+
+/// What an event decoder knows, besides its place in the trace.
+#[derive(Clone, Debug)]
+pub(crate) struct EventState {
+    pub(super) giving: Giving,
     /// The PSB of the last PSB+.
     pub(super) status_psb: u64,
     pub(super) last_ip: LastIp,
@@ -33,7 +40,7 @@ pub struct EventDecoder<'a> {
 
 /// Whether an event decoder gives events.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum State {
+pub(super) enum Giving {
     /// None until the next synchronisation.
     OutOfSync,
     Synced,
@@ -51,20 +58,53 @@ impl<'a> EventDecoder<'a> {
     /// A decoder in front of `trace`, not synchronised.
     #[must_use]
     pub fn with_config(trace: &'a [u8], config: Config<'a>) -> Self {
+        Self { packets: Packets::with_config(trace, config), state: Owned(EventState::new()) }
+    }
+}
+
+impl EventState {
+    /// Counts of the packets read so far.
+    pub(crate) const fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Nothing is known.
+    pub(crate) const fn new() -> Self {
         Self {
-            packets: Packets::with_config(trace, config),
-            state: State::OutOfSync,
+            giving: Giving::OutOfSync,
             status_psb: 0,
             last_ip: LastIp::new(),
             tracing: false,
-            clock: Clock::default(),
+            clock: Clock::STOPPED,
             held: 0,
             ready: Ready::new(),
             replay: None,
             mode: None,
             waiting: Waiting::new(),
-            counters: Counters::default(),
+            counters: Counters::NONE,
         }
+    }
+}
+
+impl<'a, K: Keeper> EventDecoder<'a, K> {
+    /// A decoder with this state.
+    pub(crate) const fn with_state(packets: Packets<'a>, state: K::Of<EventState>) -> Self {
+        Self { packets, state }
+    }
+
+    /// All that is known.
+    pub(crate) fn state(&self) -> &EventState {
+        &self.state
+    }
+
+    /// Goes back to another place and what was known there.
+    pub(crate) fn go_back(&mut self, packets: Packets<'a>, state: EventState) {
+        (self.packets, *self.state) = (packets, state);
+    }
+
+    /// The place in the trace.
+    pub(crate) const fn packets(&self) -> &Packets<'a> {
+        &self.packets
     }
 
     /// The configuration that the trace is read with.
@@ -88,31 +128,31 @@ impl<'a> EventDecoder<'a> {
     /// The time at the packet that was read last: the estimated TSC, 56 bits; `None` before the first TSC packet.
     #[must_use]
     pub fn time(&self) -> Option<u64> {
-        self.clock.now().tsc
+        self.state.clock.now().tsc
     }
 
     /// How many MTC packets the [`time`](Self::time) does not include, because their clock ran too far.
     #[must_use]
     pub fn lost_mtc(&self) -> u32 {
-        self.clock.now().lost_mtc
+        self.state.clock.now().lost_mtc
     }
 
     /// How many CYC packets the [`time`](Self::time) does not include, because no ratio was known.
     #[must_use]
     pub fn lost_cyc(&self) -> u32 {
-        self.clock.now().lost_cyc
+        self.state.clock.now().lost_cyc
     }
 
     /// The ratio of core clock to bus clock by the last CBR packet.
     #[must_use]
     pub fn core_bus_ratio(&self) -> Option<u8> {
-        self.clock.now().core_bus_ratio
+        self.state.clock.now().core_bus_ratio
     }
 
     /// Counts of the packets read so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.counters
+        self.state.counters
     }
 
     /// The next event, or `None` at the end of the trace.
@@ -123,14 +163,14 @@ impl<'a> EventDecoder<'a> {
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Event>, Error> {
-        if !matches!(self.state, State::Synced) {
+        if !matches!(self.state.giving, Giving::Synced) {
             return self.next_of_failed();
         }
         self.advance().or_else(|error| {
             if error.kind == ErrorKind::EndOfSlice {
                 return Err(error);
             }
-            self.state = State::Failing(error);
+            self.state.giving = Giving::Failing(error);
             // Complete events come before the error.
             self.next_of_failed()
         })
@@ -138,13 +178,13 @@ impl<'a> EventDecoder<'a> {
 
     #[cold]
     fn next_of_failed(&mut self) -> Result<Option<Event>, Error> {
-        let State::Failing(error) = self.state else {
+        let Giving::Failing(error) = self.state.giving else {
             return Err(Error { offset: self.offset(), kind: ErrorKind::OutOfSync });
         };
-        if let Some(event) = self.ready.pop() {
+        if let Some(event) = self.state.ready.pop() {
             return Ok(Some(event));
         }
-        self.state = State::OutOfSync;
+        self.state.giving = Giving::OutOfSync;
         // The wrong packet may be a PSB, which the next synchronisation should find.
         self.packets.set_offset(error.offset);
         Err(error)
@@ -152,10 +192,10 @@ impl<'a> EventDecoder<'a> {
 
     fn advance(&mut self) -> Result<Option<Event>, Error> {
         loop {
-            if let Some(event) = self.ready.pop() {
+            if let Some(event) = self.state.ready.pop() {
                 return Ok(Some(event));
             }
-            if self.replay.is_some() {
+            if self.state.replay.is_some() {
                 if let Some(event) = self.replay()? {
                     return Ok(Some(event));
                 }
@@ -163,7 +203,7 @@ impl<'a> EventDecoder<'a> {
             }
             let Some(packet) = self.packets.next() else { return Ok(None) };
             let (offset, packet) = packet?;
-            self.counters.packets += 1;
+            self.state.counters.packets += 1;
             if matches!(packet, Packet::Psb | Packet::Ovf) {
                 self.step_ahead(offset, packet)?;
             } else {
@@ -178,7 +218,7 @@ impl<'a> EventDecoder<'a> {
     /// Applies a PSB or an OVF, whose meaning depends on packets after it. If they are not at hand, nothing changes.
     #[cold]
     fn step_ahead(&mut self, offset: u64, packet: Packet) -> Result<(), Error> {
-        let before = self.packets.may_end(offset).then(|| self.clone());
+        let before = self.packets.may_end(offset).then(|| self.state.snapshot());
         self.packets.set_fence(offset);
         let done = match packet {
             Packet::Psb => self.psb(offset),
@@ -190,9 +230,9 @@ impl<'a> EventDecoder<'a> {
         self.packets.clear_fence();
         match (done, before) {
             (Err(error @ Error { kind: ErrorKind::EndOfSlice, .. }), Some(before)) => {
-                *self = before;
+                self.state.restore(before);
+                self.state.counters.packets -= 1;
                 self.packets.set_offset(offset);
-                self.counters.packets -= 1;
                 Err(error)
             }
             (Err(Error { kind: kind @ ErrorKind::LooksTooFar, .. }), _) => Err(Error { offset, kind }),
@@ -210,7 +250,7 @@ impl<'a> EventDecoder<'a> {
         // A packet that completes others is held until all of them are reported.
         let completes =
             matches!(packet, Packet::Tip(_) | Packet::Fup(_) | Packet::TipPge(_) | Packet::TipPgd(_));
-        self.held = if completes { offset } else { self.next_offset() };
+        self.state.held = if completes { offset } else { self.next_offset() };
         self.track_time(packet)?;
         match packet {
             Packet::TntShort(tnt) | Packet::TntLong(tnt) => return self.tnt(offset, tnt).map(Some),
@@ -225,38 +265,38 @@ impl<'a> EventDecoder<'a> {
             | Packet::Bip(_)
             // A PSBEND that does not end a PSB+ has no meaning.
             | Packet::PsbEnd
-            | Packet::Unknown(_) => {}
-            Packet::Cbr(cbr) => self.publish(offset, None, EventKind::Cbr { ratio: cbr.ratio })?,
-            Packet::Fup(ip) => self.fup(offset, ip)?,
-            Packet::TipPge(ip) => self.tip_pge(offset, ip)?,
-            Packet::TipPgd(ip) => self.tip_pgd(offset, ip)?,
-            Packet::ModeExec(mode) => self.mode_exec(mode)?,
-            Packet::ModeTsx(mode) => self.mode_tsx(offset, mode)?,
-            Packet::Pip(pip) => self.pip(offset, pip)?,
-            Packet::Vmcs(vmcs) => self.vmcs(offset, vmcs)?,
+            | Packet::Unknown(_) => Ok(()),
+            Packet::Cbr(cbr) => self.publish(offset, None, EventKind::Cbr { ratio: cbr.ratio }),
+            Packet::Fup(ip) => self.fup(offset, ip),
+            Packet::TipPge(ip) => self.tip_pge(offset, ip),
+            Packet::TipPgd(ip) => self.tip_pgd(offset, ip),
+            Packet::ModeExec(mode) => self.mode_exec(mode),
+            Packet::ModeTsx(mode) => self.mode_tsx(offset, mode),
+            Packet::Pip(pip) => self.pip(offset, pip),
+            Packet::Vmcs(vmcs) => self.vmcs(offset, vmcs),
             Packet::TraceStop => {
-                self.counters.stops += 1;
-                self.publish(offset, None, EventKind::Stop)?;
+                self.state.counters.stops += 1;
+                self.publish(offset, None, EventKind::Stop)
             }
-            Packet::Mnt(mnt) => self.publish(offset, None, EventKind::Mnt { payload: mnt.payload })?,
-            Packet::Exstop(exstop) => self.exstop(offset, exstop)?,
-            Packet::Mwait(mwait) => self.mwait(mwait)?,
-            Packet::Pwre(pwre) => self.pwre(pwre)?,
-            Packet::Pwrx(pwrx) => self.pwrx(offset, pwrx)?,
-            Packet::Ptw(ptw) => self.ptw(offset, ptw)?,
-            Packet::Bep(bep) => self.bep(bep)?,
-            Packet::Cfe(cfe) => self.cfe(offset, cfe)?,
-            Packet::Evd(evd) => self.evd(evd)?,
-            Packet::Trig(trig) => self.trig(offset, trig)?,
+            Packet::Mnt(mnt) => self.publish(offset, None, EventKind::Mnt { payload: mnt.payload }),
+            Packet::Exstop(exstop) => self.exstop(offset, exstop),
+            Packet::Mwait(mwait) => self.mwait(mwait),
+            Packet::Pwre(pwre) => self.pwre(pwre),
+            Packet::Pwrx(pwrx) => self.pwrx(offset, pwrx),
+            Packet::Ptw(ptw) => self.ptw(offset, ptw),
+            Packet::Bep(bep) => self.bep(bep),
+            Packet::Cfe(cfe) => self.cfe(offset, cfe),
+            Packet::Evd(evd) => self.evd(evd),
+            Packet::Trig(trig) => self.trig(offset, trig),
             // Only `step_ahead` handles these, because an error after them has another offset.
-            Packet::Psb | Packet::Ovf => return Err(ErrorKind::UnexpectedPacket(packet.name())),
+            Packet::Psb | Packet::Ovf => Err(ErrorKind::UnexpectedPacket(packet.name())),
         }
-        Ok(None)
+        .map(|()| None)
     }
 
     #[inline]
     fn tnt(&mut self, offset: u64, tnt: Tnt) -> Result<Event, ErrorKind> {
-        if !self.tracing {
+        if !self.state.tracing {
             return Err(ErrorKind::UnexpectedPacket("TNT"));
         }
         Ok(self.event(offset, None, EventKind::Tnt(tnt)))
@@ -264,7 +304,7 @@ impl<'a> EventDecoder<'a> {
 
     #[inline]
     pub(super) fn event(&self, offset: u64, ip: Option<u64>, kind: EventKind) -> Event {
-        Event { kind, ip, when: self.clock.now(), offset, held: self.held, status: false }
+        Event { kind, ip, when: self.state.clock.now(), offset, held: self.state.held, status: false }
     }
 
     /// Appends an event to those that are ready.
@@ -274,7 +314,7 @@ impl<'a> EventDecoder<'a> {
 
     /// Appends an event to those that are ready.
     pub(super) fn publish_event(&mut self, event: Event) -> Result<(), ErrorKind> {
-        if self.ready.push(event) { Ok(()) } else { Err(ErrorKind::TooManyWaiting("event")) }
+        if self.state.ready.push(event) { Ok(()) } else { Err(ErrorKind::TooManyWaiting("event")) }
     }
 
     /// The offset of the next packet, or where the trace ends. libipt passes over padding.
@@ -286,24 +326,57 @@ impl<'a> EventDecoder<'a> {
         }
         offset
     }
+}
 
-    /// Continues in another part of the trace.
-    pub(crate) fn resumed<'b>(self, input: Input<'b>, config: Config<'b>) -> EventDecoder<'b> {
-        let Self { packets, state, status_psb, last_ip, tracing, clock, held, .. } = self;
-        let Self { ready, replay, mode, waiting, counters, .. } = self;
-        EventDecoder {
-            packets: packets.resumed(input, config),
-            state,
-            status_psb,
-            last_ip,
-            tracing,
-            clock,
-            held,
-            ready,
-            replay,
-            mode,
-            waiting,
-            counters,
-        }
+/// A state to come back to, without the events that wait or are ready: in between some may be dropped, but none replaced.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    giving: Giving,
+    status_psb: u64,
+    last_ip: LastIp,
+    tracing: bool,
+    clock: Clock,
+    held: u64,
+    replay: Option<Replay>,
+    mode: Option<ModeExec>,
+    counters: Counters,
+    ready: usize,
+    waiting: usize,
+}
+
+impl EventState {
+    /// The state as it is now.
+    fn snapshot(&self) -> Snapshot {
+        let Self { giving, status_psb, last_ip, tracing, clock, held, mode, counters, .. } = *self;
+        let (replay, ready, waiting) = (self.replay.clone(), self.ready.len(), self.waiting.len());
+        Snapshot { giving, status_psb, last_ip, tracing, clock, held, replay, mode, counters, ready, waiting }
+    }
+
+    fn restore(&mut self, before: Snapshot) {
+        let Snapshot { giving, status_psb, last_ip, tracing, clock, held, mode, counters, .. } = before;
+        (self.giving, self.status_psb, self.last_ip, self.tracing) = (giving, status_psb, last_ip, tracing);
+        (self.clock, self.held, self.mode, self.counters) = (clock, held, mode, counters);
+        self.replay = before.replay;
+        self.ready.restore(before.ready);
+        self.waiting.restore(before.waiting);
+    }
+}
+
+impl<'a, K: Keeper> EventDecoder<'a, K> {
+    /// The state and the place, to look back at branches and then [come back](Self::come_back).
+    pub(crate) fn leave(&self) -> (Packets<'a>, Snapshot) {
+        (self.packets.clone(), self.state.snapshot())
+    }
+
+    /// Undoes [`drop_events`](Self::drop_events), and the reading of branches after it.
+    pub(crate) fn come_back(&mut self, (packets, state): (Packets<'a>, Snapshot)) {
+        self.packets = packets;
+        self.state.restore(state);
+    }
+}
+
+impl Clone for EventDecoder<'_> {
+    fn clone(&self) -> Self {
+        Self { packets: self.packets.clone(), state: self.state.clone() }
     }
 }

@@ -7,17 +7,18 @@
 use super::{EventDecoder, EventKind, Stamp, is_aside, waiting::Partner};
 use crate::{
     error::{Error, ErrorKind},
+    keeper::Keeper,
     last_ip::LastIp,
     packet::{Exstop, ModeTsx, Packet, Packets},
 };
 
-impl EventDecoder<'_> {
+impl<K: Keeper> EventDecoder<'_, K> {
     /// SKD010: the FUP after the OVF at `offset` may be missing. Looks for a packet that says where tracing
     /// continues, or that it is off. If there is one, reports the overflow, continues reading there and returns true.
     pub(super) fn resume_by_skd010(&mut self, offset: u64, when: Stamp) -> Result<bool, Error> {
         let mut packets = self.packets.clone();
-        let mut clock = self.clock;
-        let mut last_ip = self.last_ip;
+        let mut clock = self.state.clock;
+        let mut last_ip = self.state.last_ip;
         let mut tsx: Option<ModeTsx> = None;
         loop {
             let Some(packet) = packets.next() else { return Ok(false) };
@@ -29,26 +30,26 @@ impl EventDecoder<'_> {
                     let is_fup = matches!(packet, Packet::Fup(_));
                     // A FUP is read again after the overflow, together with a MODE.TSX before it.
                     self.packets.set_offset(if is_fup { at } else { packets.offset() });
-                    (self.clock, self.last_ip, self.tracing) = (clock, last_ip, true);
+                    (self.state.clock, self.state.last_ip, self.state.tracing) = (clock, last_ip, true);
                     if let (Some(ModeTsx { in_tx, abort }), true) = (tsx, is_fup) {
                         let kind = EventKind::Tsx { speculative: in_tx, aborted: abort };
-                        self.waiting.push(Partner::OwnFup, Some(kind), "MODE.TSX").map_err(here)?;
+                        self.state.waiting.push(Partner::OwnFup, Some(kind), "MODE.TSX").map_err(here)?;
                     }
-                    self.held = self.next_offset();
+                    self.state.held = self.next_offset();
                     return self.publish_overflow(offset, ip, when).map(|()| true).map_err(here);
                 }
                 Packet::TipPgd(ip) => {
                     last_ip.update(ip);
-                    (self.clock, self.last_ip) = (clock, last_ip);
+                    (self.state.clock, self.state.last_ip) = (clock, last_ip);
                     self.packets.set_offset(packets.offset());
-                    self.held = self.next_offset();
+                    self.state.held = self.next_offset();
                     return self.publish_overflow(offset, None, when).map(|()| true).map_err(here);
                 }
                 Packet::Psb => {
                     let Some(ip) = psb_ip(&mut packets)? else { return Ok(false) };
-                    (self.clock, self.tracing) = (clock, true);
+                    (self.state.clock, self.state.tracing) = (clock, true);
                     self.packets.set_offset(at);
-                    self.held = at;
+                    self.state.held = at;
                     return self.publish_overflow(offset, Some(ip), when).map(|()| true).map_err(here);
                 }
                 Packet::PsbEnd => return Err(here(ErrorKind::UnexpectedPacket("PSBEND"))),
@@ -74,16 +75,16 @@ impl EventDecoder<'_> {
     /// with tracing off and returns true.
     pub(super) fn go_off_by_apl11(&mut self, offset: u64, when: Stamp) -> Result<bool, Error> {
         let mut packets = self.packets.clone();
-        let mut clock = self.clock;
+        let mut clock = self.state.clock;
         while let Some(packet) = packets.next() {
             let (at, packet) = packet?;
             let here = |kind| Error { offset: at, kind };
             match packet {
                 Packet::TipPgd(ip) => {
-                    self.last_ip.update(ip);
-                    self.clock = clock;
+                    self.state.last_ip.update(ip);
+                    self.state.clock = clock;
                     self.packets.set_offset(packets.offset());
-                    self.held = self.next_offset();
+                    self.state.held = self.next_offset();
                     return self.publish_overflow(offset, None, when).map(|()| true).map_err(here);
                 }
                 _ if is_aside(&packet) => clock.track(packet, self.packets.config()).map_err(here)?,
@@ -119,11 +120,11 @@ impl EventDecoder<'_> {
         while self.packets.offset() < end {
             let Some(packet) = self.packets.next() else { break };
             let (at, packet) = packet?;
-            self.counters.packets += 1;
+            self.state.counters.packets += 1;
             self.track_time(packet).map_err(|kind| Error { offset: at, kind })?;
         }
-        self.held = self.next_offset();
-        self.publish_overflow(offset, None, self.clock.now()).map_err(|kind| Error { offset, kind })
+        self.state.held = self.next_offset();
+        self.publish_overflow(offset, None, self.state.clock.now()).map_err(|kind| Error { offset, kind })
     }
 }
 

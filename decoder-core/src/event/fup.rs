@@ -6,20 +6,21 @@ use super::{
 };
 use crate::{
     error::ErrorKind,
+    keeper::Keeper,
     last_ip::NoIp,
     packet::{Bep, Ip, ModeTsx, Ptw, Trig},
 };
 
-impl EventDecoder<'_> {
+impl<K: Keeper> EventDecoder<'_, K> {
     pub(super) fn fup(&mut self, offset: u64, ip: Ip) -> Result<(), ErrorKind> {
-        let ip = self.last_ip.update(ip);
+        let ip = self.state.last_ip.update(ip);
         if ip.is_none() && self.config().dialect.needs_ip_at_once() {
             return Err(ErrorKind::IpSuppressed("FUP"));
         }
-        let claimed = self.waiting.any(|waiter| waiter.partner.claims_fup());
-        while let Some(waiter) = self.waiting.take(|waiter| waiter.partner.is_fup()) {
+        let claimed = self.state.waiting.any(|waiter| waiter.partner.claims_fup());
+        while let Some(waiter) = self.state.waiting.take(|waiter| waiter.partner.is_fup()) {
             // An OVF's own FUP shows that packet generation is on again.
-            self.tracing |= waiter.kind == Some(EventKind::Overflow);
+            self.state.tracing |= waiter.kind == Some(EventKind::Overflow);
             // These events have no place in the code.
             let placed = !matches!(waiter.kind, Some(EventKind::Rsm | EventKind::Sipi { .. }));
             self.publish_waiter(offset, ip.filter(|_| placed), waiter)?;
@@ -27,11 +28,11 @@ impl EventDecoder<'_> {
         if claimed {
             return Ok(());
         }
-        let from = ip.ok_or(match self.last_ip.get() {
+        let from = ip.ok_or(match self.state.last_ip.get() {
             Err(NoIp::Never) => ErrorKind::NoIp("FUP"),
             _ => ErrorKind::IpSuppressed("FUP"),
         })?;
-        self.waiting.push(Partner::Tip, Some(EventKind::AsyncBranch { from }), "FUP")
+        self.state.waiting.push(Partner::Tip, Some(EventKind::AsyncBranch { from }), "FUP")
     }
 
     /// Publishes an event that waited.
@@ -55,7 +56,7 @@ impl EventDecoder<'_> {
         packet: &'static str,
     ) -> Result<(), ErrorKind> {
         if follows {
-            self.waiting.push(Partner::OwnFup, Some(kind), packet)
+            self.state.waiting.push(Partner::OwnFup, Some(kind), packet)
         } else {
             self.publish(offset, None, kind)
         }
@@ -63,12 +64,12 @@ impl EventDecoder<'_> {
 
     pub(super) fn mode_tsx(&mut self, offset: u64, mode: ModeTsx) -> Result<(), ErrorKind> {
         let kind = EventKind::Tsx { speculative: mode.in_tx, aborted: mode.abort };
-        if !self.tracing {
+        if !self.state.tracing {
             return self.publish(offset, None, kind);
         }
         // The FUP of an abort also begins an asynchronous branch.
         let partner = if mode.abort { Partner::AnyFup } else { Partner::OwnFup };
-        self.waiting.push(partner, Some(kind), "MODE.TSX")
+        self.state.waiting.push(partner, Some(kind), "MODE.TSX")
     }
 
     pub(super) fn ptw(&mut self, offset: u64, ptw: Ptw) -> Result<(), ErrorKind> {
@@ -76,7 +77,7 @@ impl EventDecoder<'_> {
     }
 
     pub(super) fn bep(&mut self, bep: Bep) -> Result<(), ErrorKind> {
-        if bep.ip { self.waiting.push(Partner::OwnFup, None, "BEP") } else { Ok(()) }
+        if bep.ip { self.state.waiting.push(Partner::OwnFup, None, "BEP") } else { Ok(()) }
     }
 
     pub(super) fn trig(&mut self, offset: u64, trig: Trig) -> Result<(), ErrorKind> {
@@ -86,7 +87,7 @@ impl EventDecoder<'_> {
             (true, Some(0)) => None,
             (true, icnt) => return malformed(icnt.unwrap_or(0)),
             // While tracing is off there is no place to count from.
-            (false, Some(icnt)) if icnt > 0 && !self.tracing => return malformed(icnt),
+            (false, Some(icnt)) if icnt > 0 && !self.state.tracing => return malformed(icnt),
             (false, icnt) => icnt,
         };
         self.at_fup(offset, trig.ip, EventKind::Trigger { trbv: trig.trbv, icnt, mult: trig.mult }, "TRIG")

@@ -55,6 +55,7 @@ pub use decoder::EventDecoder;
 pub use text::Text;
 
 pub(crate) use branches::{BranchSink, Mark, ReadAhead};
+pub(crate) use decoder::{EventState, Snapshot};
 pub(crate) use kinds::{is_aside, is_state};
 pub(crate) use packet_place::PacketPlace;
 
@@ -100,6 +101,12 @@ pub struct Stamp {
     pub lost_cyc: u32,
     /// The ratio of core clock to bus clock; `None` before the first CBR packet.
     pub core_bus_ratio: Option<u8>,
+}
+
+impl Stamp {
+    /// Before the first timing packet.
+    pub(crate) const UNKNOWN: Self =
+        Self { tsc: None, time: 0, lost_mtc: 0, lost_cyc: 0, core_bus_ratio: None };
 }
 
 /// What happened.

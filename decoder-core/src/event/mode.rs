@@ -4,7 +4,7 @@
 //! makes no event.
 
 use super::{EventDecoder, EventKind, waiting::Partner};
-use crate::{error::ErrorKind, mode::ExecMode, packet::ModeExec};
+use crate::{error::ErrorKind, keeper::Keeper, mode::ExecMode, packet::ModeExec};
 
 /// The mode that CS.L and CS.D make.
 pub(super) const fn exec_mode(mode: ModeExec) -> Option<ExecMode> {
@@ -16,22 +16,22 @@ pub(super) const fn exec_mode(mode: ModeExec) -> Option<ExecMode> {
     }
 }
 
-impl EventDecoder<'_> {
+impl<K: Keeper> EventDecoder<'_, K> {
     pub(super) fn mode_exec(&mut self, mode: ModeExec) -> Result<(), ErrorKind> {
-        let known = self.mode.replace(mode);
+        let known = self.state.mode.replace(mode);
         let changed = known.map(exec_mode) != Some(exec_mode(mode));
         let iflag = self.config().flags.iflags && known.map(|known| known.iflag) != Some(mode.iflag);
         if changed {
             let kind = EventKind::ExecMode(exec_mode(mode));
-            self.waiting.push(Partner::FupOrTip, Some(kind), "MODE.Exec")?;
+            self.state.waiting.push(Partner::FupOrTip, Some(kind), "MODE.Exec")?;
         }
         if iflag {
             let kind = EventKind::Iflags { enabled: mode.iflag };
-            self.waiting.push(Partner::FupOrTipOfSame, Some(kind), "MODE.Exec")?;
+            self.state.waiting.push(Partner::FupOrTipOfSame, Some(kind), "MODE.Exec")?;
         }
         // A packet without an event still has a TIP or FUP that belongs to it.
         if !changed && !iflag {
-            self.waiting.push(Partner::FupOrTipOfSame, None, "MODE.Exec")
+            self.state.waiting.push(Partner::FupOrTipOfSame, None, "MODE.Exec")
         } else {
             Ok(())
         }
@@ -40,7 +40,7 @@ impl EventDecoder<'_> {
     /// Compares a MODE.Exec in a PSB+ with the known state. RFLAGS.IF counts only if its changes are reported:
     /// without event trace they are not in the trace.
     pub(super) fn check_mode(&mut self, mode: ModeExec) -> Result<(), ErrorKind> {
-        let known = *self.mode.get_or_insert(mode);
+        let known = *self.state.mode.get_or_insert(mode);
         let same = (known.cs_l, known.cs_d) == (mode.cs_l, mode.cs_d)
             && (known.iflag == mode.iflag || !self.config().flags.iflags);
         if same { Ok(()) } else { Err(ErrorKind::ModeMismatch { mode: exec_mode(mode) }) }

@@ -4,23 +4,24 @@
 //! of each packet.
 
 use super::{EventDecoder, branch::is_branch};
+use crate::keeper::Keeper;
 use crate::packet::Packet;
 
-impl EventDecoder<'_> {
+impl<K: Keeper> EventDecoder<'_, K> {
     /// Whether no processor sends `packet` after the packets before it. libipt accepts some of these packets.
     #[inline]
     pub(super) fn is_out_of_place(&self, packet: &Packet) -> bool {
-        let needs_fup = || self.waiting.any(|waiter| waiter.partner.needs_fup());
-        let is_within_branch = || self.waiting.any(is_branch);
+        let needs_fup = || self.state.waiting.any(|waiter| waiter.partner.needs_fup());
+        let is_within_branch = || self.state.waiting.any(is_branch);
         match packet {
             // The check that tracing is on is in `tnt` and `tip`, because libipt makes it, too.
             Packet::TntShort(_) | Packet::TntLong(_) => needs_fup() || is_within_branch(),
             Packet::Tip(_) => needs_fup(),
-            Packet::TipPgd(_) => !self.tracing || needs_fup(),
-            Packet::TipPge(_) => self.tracing || needs_fup(),
+            Packet::TipPgd(_) => !self.state.tracing || needs_fup(),
+            Packet::TipPge(_) => self.state.tracing || needs_fup(),
             Packet::Fup(_) => {
-                let claimed = self.waiting.any(|waiter| waiter.partner.claims_fup());
-                !claimed && (!self.tracing || is_within_branch())
+                let claimed = self.state.waiting.any(|waiter| waiter.partner.claims_fup());
+                !claimed && (!self.state.tracing || is_within_branch())
             }
             Packet::PsbEnd => true,
             _ => false,

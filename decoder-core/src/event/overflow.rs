@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
+    keeper::Keeper,
     packet::Packet,
 };
 
@@ -23,23 +24,23 @@ enum AfterOverflow {
     End,
 }
 
-impl EventDecoder<'_> {
+impl<K: Keeper> EventDecoder<'_, K> {
     pub(super) fn ovf(&mut self, offset: u64) -> Result<(), Error> {
-        self.counters.overflows += 1;
-        self.held = offset;
+        self.state.counters.overflows += 1;
+        self.state.held = offset;
         let dialect = self.config().dialect;
         let here = |kind| Error { offset, kind };
-        if !self.tracing {
+        if !self.state.tracing {
             self.publish_unplaced(offset).map_err(here)?;
         }
-        self.waiting.clear();
-        self.mode = None;
-        self.tracing = false;
+        self.state.waiting.clear();
+        self.state.mode = None;
+        self.state.tracing = false;
         if dialect.forgets_last_ip_at_overflow() {
-            self.last_ip.reset();
+            self.state.last_ip.reset();
         }
         let blame = |error: Error| if dialect.blames_overflow() { Error { offset, ..error } } else { error };
-        let when = self.clock.now();
+        let when = self.state.clock.now();
         let after = match self.after_overflow() {
             Err(error @ Error { kind: ErrorKind::EndOfSlice, .. }) => return Err(error),
             // The FUP of an OVF follows at once. Many timing packets come while tracing is off.
@@ -52,7 +53,7 @@ impl EventDecoder<'_> {
             }
             let waiter =
                 Waiter { partner: Partner::OwnFup, kind: Some(EventKind::Overflow), when: Some(when) };
-            return self.waiting.push_with(waiter, "OVF").map_err(here);
+            return self.state.waiting.push_with(waiter, "OVF").map_err(here);
         }
         if self.config().errata.skd010 && unless_far(self.resume_by_skd010(offset, when)).map_err(blame)? {
             return Ok(());
@@ -65,7 +66,7 @@ impl EventDecoder<'_> {
             return Ok(());
         }
         after.map_err(blame)?;
-        self.held = self.next_offset();
+        self.state.held = self.next_offset();
         self.publish_overflow(offset, None, when).map_err(here)
     }
 

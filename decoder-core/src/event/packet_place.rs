@@ -1,6 +1,7 @@
 //! A place between two packets, for what goes over whole packets without reading them.
 
 use super::{EventDecoder, Stamp};
+use crate::keeper::Keeper;
 
 /// A place in the trace between two packets, with the state of a decoder that has read everything before it.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +43,7 @@ impl PacketPlace {
     }
 }
 
-impl<'a> EventDecoder<'a> {
+impl<'a, K: Keeper> EventDecoder<'a, K> {
     /// The bytes at hand and the place of the next packet there, if no event is open. `outcomes_at` and `target_at` are
     /// the offsets of the last packets with branches.
     pub(crate) fn whole_packets(&self, outcomes_at: u64, target_at: u64) -> Option<(&'a [u8], PacketPlace)> {
@@ -53,8 +54,8 @@ impl<'a> EventDecoder<'a> {
         let place = PacketPlace {
             at: (self.packets.offset() - input.base) as usize,
             base: input.base,
-            ip: self.last_ip.base(),
-            packets: self.counters.packets,
+            ip: self.state.last_ip.base(),
+            packets: self.state.counters.packets,
             named: false,
             outcomes_at,
             target_at,
@@ -65,11 +66,11 @@ impl<'a> EventDecoder<'a> {
     /// Goes to a place up to which only TNT and TIP packets came. Returns the time there.
     pub(crate) fn go_to(&mut self, place: &PacketPlace) -> Stamp {
         self.rewind(place.base + place.at as u64);
-        self.counters.packets = place.packets;
+        self.state.counters.packets = place.packets;
         if place.named {
-            self.held = place.target_at;
-            self.last_ip.set(place.ip);
+            self.state.held = place.target_at;
+            self.state.last_ip.set(place.ip);
         }
-        self.clock.now()
+        self.state.clock.now()
     }
 }

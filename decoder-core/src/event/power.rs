@@ -8,28 +8,30 @@ use super::{
 };
 use crate::{
     error::ErrorKind,
+    keeper::Keeper,
     packet::{Exstop, Mwait, Pwre, Pwrx},
 };
 
-impl EventDecoder<'_> {
+impl<K: Keeper> EventDecoder<'_, K> {
     pub(super) fn mwait(&mut self, mwait: Mwait) -> Result<(), ErrorKind> {
-        self.waiting.push(Partner::Exstop, Some(EventKind::Mwait(mwait)), "MWAIT")
+        self.state.waiting.push(Partner::Exstop, Some(EventKind::Mwait(mwait)), "MWAIT")
     }
 
     pub(super) fn exstop(&mut self, offset: u64, exstop: Exstop) -> Result<(), ErrorKind> {
         if exstop.ip {
-            if let Some(mwait) = self.waiting.take_for(Partner::Exstop) {
-                self.waiting.push(Partner::OwnFup, mwait.kind, "EXSTOP")?;
+            if let Some(mwait) = self.state.waiting.take_for(Partner::Exstop) {
+                self.state.waiting.push(Partner::OwnFup, mwait.kind, "EXSTOP")?;
             }
-            return self.waiting.push(Partner::OwnFup, Some(EventKind::Exstop), "EXSTOP");
+            return self.state.waiting.push(Partner::OwnFup, Some(EventKind::Exstop), "EXSTOP");
         }
         self.publish_for(Partner::Exstop, offset)?;
         self.publish(offset, None, EventKind::Exstop)
     }
 
     pub(super) fn pwre(&mut self, pwre: Pwre) -> Result<(), ErrorKind> {
-        let when = Some(self.clock.now());
-        self.waiting
+        let when = Some(self.state.clock.now());
+        self.state
+            .waiting
             .push_with(Waiter { partner: Partner::Pwrx, kind: Some(EventKind::Pwre(pwre)), when }, "PWRE")
     }
 
@@ -40,11 +42,11 @@ impl EventDecoder<'_> {
 
     /// Publishes the events that wait for the current packet, which is held meanwhile.
     fn publish_for(&mut self, partner: Partner, offset: u64) -> Result<(), ErrorKind> {
-        let after = core::mem::replace(&mut self.held, offset);
-        while let Some(waiter) = self.waiting.take_for(partner) {
+        let after = core::mem::replace(&mut self.state.held, offset);
+        while let Some(waiter) = self.state.waiting.take_for(partner) {
             self.publish_waiter(offset, None, waiter)?;
         }
-        self.held = after;
+        self.state.held = after;
         Ok(())
     }
 }

@@ -8,6 +8,7 @@
 use super::{Event, EventDecoder, EventKind, is_aside, is_state, mode::exec_mode, waiting::Partner};
 use crate::{
     error::{Error, ErrorKind},
+    keeper::Keeper,
     packet::{PSB, Packet},
 };
 
@@ -25,19 +26,20 @@ pub(super) struct Replay {
     first: Option<Event>,
 }
 
-impl EventDecoder<'_> {
+impl<K: Keeper> EventDecoder<'_, K> {
     /// Reads on to the end of the PSB+ whose PSB is at `psb`.
     pub(super) fn psb(&mut self, psb: u64) -> Result<(), Error> {
-        self.counters.psbs += 1;
-        self.held = psb;
+        self.state.counters.psbs += 1;
+        self.state.held = psb;
         let power = |partner| matches!(partner, Partner::Exstop | Partner::Pwrx);
         let dialect = self.config().dialect;
-        if self.waiting.any(|waiter| !(dialect.expects_psb_in_sleep() && power(waiter.partner))) {
+        if self.state.waiting.any(|waiter| !(dialect.expects_psb_in_sleep() && power(waiter.partner))) {
             return Err(Error { offset: psb, kind: ErrorKind::UnexpectedPacket("PSB") });
         }
-        self.status_psb = psb;
-        self.last_ip.reset();
-        self.clock.enter_psb(dialect.allows_for_skl168() && self.config().errata.skl168);
+        self.state.status_psb = psb;
+        self.state.last_ip.reset();
+        let suspect_mtc = dialect.allows_for_skl168() && self.config().errata.skl168;
+        self.state.clock.enter_psb(suspect_mtc);
         let start = psb + PSB.len() as u64;
         let mut ip = None;
         loop {
@@ -46,7 +48,7 @@ impl EventDecoder<'_> {
             let here = |kind| Error { offset, kind };
             match packet {
                 Packet::PsbEnd => {
-                    self.counters.packets += 1;
+                    self.state.counters.packets += 1;
                     self.begin_replay(psb, start, offset, ip, true);
                     return Ok(());
                 }
@@ -59,14 +61,14 @@ impl EventDecoder<'_> {
                 Packet::Fup(fup) => {
                     let stray = self.config().errata.bdm70
                         && self.is_enabled_next().map_err(|error| Error { offset, ..error })?;
-                    ip = if stray { None } else { self.last_ip.update(fup) };
+                    ip = if stray { None } else { self.state.last_ip.update(fup) };
                 }
                 Packet::ModeExec(mode) => self.check_mode(mode).map_err(here)?,
                 _ if is_aside(&packet) || is_state(&packet) => {}
                 _ => return Err(here(ErrorKind::UnexpectedPacket(packet.name()))),
             }
             self.track_time(packet).map_err(here)?;
-            self.counters.packets += 1;
+            self.state.counters.packets += 1;
         }
     }
 
@@ -78,13 +80,13 @@ impl EventDecoder<'_> {
             None => whole.then_some(EventKind::Disabled),
         };
         if kind.is_some() {
-            self.tracing = ip.is_some();
+            self.state.tracing = ip.is_some();
         }
-        self.clock.leave_psb();
+        self.state.clock.leave_psb();
         // libipt holds the end of the PSB+ while it reports its events.
-        self.held = end;
+        self.state.held = end;
         let first = kind.map(|kind| Event { status: true, ..self.event(psb, ip, kind) });
-        self.replay = Some(Replay { next: start, start, end, maintenance: false, first });
+        self.state.replay = Some(Replay { next: start, start, end, maintenance: false, first });
     }
 
     /// Whether a TIP.PGE follows. If so, by erratum BDM70, the FUP in the PSB+ should not be there.
@@ -102,15 +104,15 @@ impl EventDecoder<'_> {
 
     /// The next event of the PSB+ in its second reading.
     pub(super) fn replay(&mut self) -> Result<Option<Event>, Error> {
-        let Some(replay) = &mut self.replay else { return Ok(None) };
+        let Some(replay) = &mut self.state.replay else { return Ok(None) };
         if let Some(first) = replay.first.take() {
             return Ok(Some(first));
         }
         loop {
-            let Some(replay) = &mut self.replay else { return Ok(None) };
+            let Some(replay) = &mut self.state.replay else { return Ok(None) };
             if replay.next >= replay.end {
                 if replay.maintenance {
-                    self.replay = None;
+                    self.state.replay = None;
                     return Ok(None);
                 }
                 // Events that are not about state come last.
@@ -133,7 +135,7 @@ impl EventDecoder<'_> {
                 Packet::ModeExec(mode) => {
                     let iflags = EventKind::Iflags { enabled: mode.iflag };
                     let event = Event { status: true, ..self.event(offset, None, iflags) };
-                    if self.config().flags.iflags && !self.ready.push(event) {
+                    if self.config().flags.iflags && !self.state.ready.push(event) {
                         return Err(Error { offset, kind: ErrorKind::TooManyWaiting("MODE.Exec") });
                     }
                     EventKind::ExecMode(exec_mode(mode))

@@ -22,6 +22,15 @@ impl Ready {
         self.len = 0;
     }
 
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Undoes a [`clear`](Self::clear) of `len` events, after which none was appended; or drops all if `len` is 0.
+    pub(super) const fn restore(&mut self, len: usize) {
+        self.len = len;
+    }
+
     #[inline]
     pub(super) const fn is_empty(&self) -> bool {
         self.len == 0

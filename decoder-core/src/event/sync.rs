@@ -1,9 +1,9 @@
 //! Synchronising: an event decoder starts at a PSB, without any state.
 
-use super::{Event, EventDecoder, clock::Clock, decoder::State};
-use crate::{error::Error, packet::Packet};
+use super::{Counters, Event, EventDecoder, EventState, clock::Clock, decoder::Giving};
+use crate::{error::Error, keeper::Keeper, packet::Packet};
 
-impl EventDecoder<'_> {
+impl<K: Keeper> EventDecoder<'_, K> {
     /// Goes to the next PSB and returns its offset; `None` when none follows.
     ///
     /// The decoder forgets all state except the counters.
@@ -70,7 +70,7 @@ impl EventDecoder<'_> {
 
     /// Whether the decoder gives events: it found a PSB and no error was reported since.
     pub(crate) fn is_synced(&self) -> bool {
-        !matches!(self.state, State::OutOfSync)
+        !matches!(self.state.giving, Giving::OutOfSync)
     }
 
     /// The offset of the packet that is held after all events returned so far are used: see [`Event::held`].
@@ -80,13 +80,13 @@ impl EventDecoder<'_> {
 
     /// The PSB of the last status updates.
     pub(crate) fn status_psb(&self) -> u64 {
-        self.status_psb
+        self.state.status_psb
     }
 
     /// The next status update of the PSB+ whose events are being returned.
     pub(crate) fn next_status(&mut self) -> Result<Option<Event>, Error> {
-        match &self.replay {
-            Some(replay) if !replay.maintenance => match self.ready.pop() {
+        match &self.state.replay {
+            Some(replay) if !replay.maintenance => match self.state.ready.pop() {
                 Some(event) => Ok(Some(event)),
                 None => self.replay(),
             },
@@ -95,17 +95,30 @@ impl EventDecoder<'_> {
     }
 
     fn begin(&mut self, found: bool) {
-        self.state = if found { State::Synced } else { State::OutOfSync };
+        self.state.giving = if found { Giving::Synced } else { Giving::OutOfSync };
     }
 
     fn forget(&mut self) {
-        self.state = State::OutOfSync;
+        self.state.forget();
+    }
+}
+
+impl EventState {
+    /// Forgets everything but the counters.
+    fn forget(&mut self) {
+        self.giving = Giving::OutOfSync;
         self.last_ip.reset();
         self.tracing = false;
-        self.clock = Clock::default();
+        self.clock = Clock::STOPPED;
         self.ready.clear();
         self.replay = None;
         self.mode = None;
         self.waiting.clear();
+    }
+
+    /// Forgets everything, the counters too.
+    pub(crate) fn clear(&mut self) {
+        self.forget();
+        (self.status_psb, self.held, self.counters) = (0, 0, Counters::NONE);
     }
 }

@@ -78,6 +78,16 @@ impl Waiting {
         self.len = 0;
     }
 
+    /// How many there are.
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Undoes a [`clear`](Self::clear) of `len` waiters, after which none was added.
+    pub(super) const fn restore(&mut self, len: usize) {
+        self.len = len;
+    }
+
     pub(super) fn push(
         &mut self,
         partner: Partner,
@@ -121,7 +131,8 @@ impl Waiting {
         self.len == 0
     }
 
-    fn as_slice(&self) -> &[Waiter] {
+    /// All of them.
+    pub(super) fn as_slice(&self) -> &[Waiter] {
         self.waiters.get(..self.len).unwrap_or_default()
     }
 }

@@ -4,6 +4,7 @@ use super::{tnt::UnusedOutcomes, walker::Walker};
 use crate::{
     error::{Error, ErrorKind},
     event::{Event, EventKind},
+    keeper::Keeper,
 };
 
 /// What was read of the trace and not used yet.
@@ -40,7 +41,7 @@ impl Ahead {
     };
 }
 
-impl Walker<'_> {
+impl<K: Keeper> Walker<'_, K> {
     /// Reads what comes next in the trace, an outcome or an event, if it is not known yet; `false` at the end of the
     /// trace.
     #[inline]

@@ -9,9 +9,10 @@ use crate::{
     event::{Event, EventKind},
     image::Window,
     insn::{Class, Insn, Op},
+    keeper::Keeper,
 };
 
-impl Walker<'_> {
+impl<K: Keeper> Walker<'_, K> {
     /// Applies an event before the instruction at `ip`. Returns the event if it is to be reported.
     pub(super) fn apply(&mut self, event: Event) -> Result<Option<Event>, ErrorKind> {
         if event.status {

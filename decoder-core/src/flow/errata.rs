@@ -9,12 +9,13 @@ use crate::{
     error::Error,
     event::{Event, EventKind},
     insn::{Class, Insn, Op},
+    keeper::Keeper,
 };
 
 /// How many instructions to check for the place of an abort.
 const STEPS: usize = 256;
 
-impl Walker<'_> {
+impl<K: Keeper> Walker<'_, K> {
     /// BDM64: if the next event is an abort at a place that the code does not reach by itself, the last branch led to
     /// that place.
     pub(crate) fn jump_by_bdm64(&mut self) -> Result<(), Error> {

@@ -5,6 +5,7 @@ use crate::{
     error::{Error, ErrorKind},
     event::{Event, EventKind},
     insn::{Class, Insn},
+    keeper::Keeper,
 };
 
 /// How a walk continues after an instruction.
@@ -41,7 +42,7 @@ impl Continuation {
     }
 }
 
-impl Walker<'_> {
+impl<K: Keeper> Walker<'_, K> {
     /// Goes from `insn`, executed at `ip`, to the instruction that was executed next.
     #[inline]
     pub(super) fn leave(&mut self, insn: Insn) -> Result<(), Error> {
@@ -63,7 +64,7 @@ impl Walker<'_> {
 
     /// Goes from the instruction at `ip` to the one that was executed next. `target` is the target of a direct
     /// branch, `next` the address after the instruction.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn go(&mut self, way: Continuation, target: u64, next: u64) -> Result<(), Error> {
         self.at.ip = match way {
             Continuation::On => next,
@@ -150,17 +151,25 @@ impl Walker<'_> {
     /// Reads the event after the outcomes that are left: a TIP, if it is deferred.
     #[cold]
     fn look_after_outcomes(&mut self) -> Result<(), Error> {
-        let back = self
-            .config()
-            .dialect
-            .looks_and_goes_back()
-            .then(|| (self.events.clone(), self.ahead.deferred_tip));
-        let next = self.next_event();
-        match (next, back) {
-            (Err(error @ Error { kind: ErrorKind::EndOfSlice, .. }), _) => return Err(error),
-            (Ok(event @ Some(Event { kind: EventKind::Tip, .. })), _) => self.ahead.event = event,
-            (_, Some(back)) if !self.ahead.tnt.is_empty() => (self.events, self.ahead.deferred_tip) = back,
-            (next, _) => self.ahead.event = next?,
+        if self.config().dialect.looks_and_goes_back() && !self.ahead.tnt.is_empty() {
+            return self.look_and_go_back();
+        }
+        self.ahead.event = self.next_event()?;
+        Ok(())
+    }
+
+    /// The same as libipt does it: forgets that it has looked if it finds something else.
+    #[inline(never)]
+    fn look_and_go_back(&mut self) -> Result<(), Error> {
+        let (packets, state) = (self.events.packets().clone(), self.events.state().clone());
+        let deferred_tip = self.ahead.deferred_tip;
+        match self.next_event() {
+            Err(error @ Error { kind: ErrorKind::EndOfSlice, .. }) => return Err(error),
+            Ok(event @ Some(Event { kind: EventKind::Tip, .. })) => self.ahead.event = event,
+            _ => {
+                self.events.go_back(packets, state);
+                self.ahead.deferred_tip = deferred_tip;
+            }
         }
         Ok(())
     }

@@ -17,13 +17,16 @@ const CHECKED_EVERY: u64 = 1 << 12;
 /// Each walk may have as many instructions as the image has bytes, but all walks of a trace that end without using the
 /// trace have at most [`WASTED`](Self::WASTED) and [`WASTED_PER_BYTE`](Self::WASTED_PER_BYTE): so a decoder's time is
 /// linear in the trace, even if an image pretends to have bytes everywhere, and a walk after each PSB fails.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct WalkLimit {
     /// How many instructions of walks that failed there were.
     wasted: u64,
 }
 
 impl WalkLimit {
+    /// The limit at the start of a trace.
+    pub(super) const NEW: Self = Self { wasted: 0 };
+
     /// The most instructions without the trace, however large the image is: 256 MiB of code at the least.
     const WASTED: u64 = 1 << 28;
     /// The same for code that a [`CodeReader`](crate::image::CodeReader) supplies, which may be code without end.

@@ -58,7 +58,7 @@ pub(crate) use leave::Continuation;
 pub(crate) use place::needs_trace;
 pub(crate) use read_ahead::Start;
 pub(crate) use verbs::walker_verbs;
-pub(crate) use walker::{Upcoming, Walker};
+pub(crate) use walker::{Upcoming, WalkState, Walker};
 
 use crate::{event::Event, insn::Class, mode::ExecMode};
 

@@ -6,6 +6,7 @@ use crate::{
     event::{Event, EventKind, Stamp},
     image::Asid,
     insn::{Class, Insn, Op},
+    keeper::Keeper,
     mode::ExecMode,
     ret_stack::ReturnStack,
 };
@@ -68,7 +69,7 @@ impl Place {
         located: 0,
         psb: None,
         status_at: None,
-        when: Stamp { tsc: None, time: 0, lost_mtc: 0, lost_cyc: 0, core_bus_ratio: None },
+        when: Stamp::UNKNOWN,
         tick: None,
         landed: false,
         placed: Placed::Here,
@@ -98,7 +99,7 @@ pub(crate) enum Tracing {
     On,
 }
 
-impl Walker<'_> {
+impl<K: Keeper> Walker<'_, K> {
     /// Whether `event` happened before the instruction at `ip` and after all executed instructions.
     #[inline]
     pub(super) fn is_here(&self, event: &Event) -> bool {

@@ -2,12 +2,15 @@
 
 use super::{
     ahead::Ahead,
+    loops::LoopDetector,
     place::{Place, Tracing},
     tnt::UnusedOutcomes,
     walker::Walker,
 };
 use crate::{
-    event::{BranchSink, Event, EventKind, Mark, PacketPlace, ReadAhead, Stamp},
+    event::{BranchSink, Event, EventKind, Mark, PacketPlace, ReadAhead, Snapshot, Stamp},
+    keeper::Keeper,
+    packet::Packets,
     ret_stack::ReturnStack,
 };
 
@@ -21,7 +24,28 @@ pub(crate) struct Start {
     when: Stamp,
 }
 
-impl<'a> Walker<'a> {
+/// Where a walk was before it looked back at branches.
+#[derive(Debug)]
+pub(crate) struct LookingBack<'a> {
+    events: (Packets<'a>, Snapshot),
+    ahead: Ahead,
+    located: u64,
+    when: Stamp,
+    loops: LoopDetector,
+}
+
+impl Start {
+    /// No place.
+    pub(crate) const UNKNOWN: Self = Self {
+        mark: Mark::UNKNOWN,
+        tnt: UnusedOutcomes::new(),
+        outcomes_at: 0,
+        located: 0,
+        when: Stamp::UNKNOWN,
+    };
+}
+
+impl<'a, K: Keeper> Walker<'a, K> {
     /// Whether branches may come next, and the walk may go on at an instruction without an event before it.
     pub(crate) fn may_read_ahead(&self) -> bool {
         self.at.executed.is_none()
@@ -46,7 +70,7 @@ impl<'a> Walker<'a> {
 
     /// The place in the trace, to come back to.
     pub(crate) fn start(&self) -> Start {
-        let (Ahead { tnt, outcomes_at, .. }, Place { located, when, .. }) = (&self.ahead, &self.at);
+        let (Ahead { tnt, outcomes_at, .. }, Place { located, when, .. }) = (&*self.ahead, &*self.at);
         Start {
             mark: self.events.mark(),
             tnt: *tnt,
@@ -74,7 +98,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Reads branches ahead, as if all of them were used; of branches alone only those before the offset `until`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn read_ahead<B: BranchSink>(&mut self, into: &mut B, until: Option<u64>) {
         let mut read =
             ReadAhead { when: self.at.when, outcomes_at: self.ahead.outcomes_at, target_at: self.at.located };
@@ -103,6 +127,26 @@ impl<'a> Walker<'a> {
         (self.ahead.event, self.ahead.deferred, self.ahead.deferred_tip) = (None, None, None);
         self.events.drop_events();
         self.return_to(start);
+    }
+
+    /// What a look back at branches changes, to come back to.
+    pub(crate) fn look_back(&self) -> LookingBack<'a> {
+        let Place { located, when, loops, .. } = &*self.at;
+        LookingBack {
+            events: self.events.leave(),
+            ahead: self.ahead.clone(),
+            located: *located,
+            when: *when,
+            loops: *loops,
+        }
+    }
+
+    /// Comes back from branches that were read again after [`return_from_event`](Self::return_from_event).
+    pub(crate) fn come_back(&mut self, here: LookingBack<'a>) {
+        let LookingBack { events, ahead, located, when, loops } = here;
+        self.events.come_back(events);
+        *self.ahead = ahead;
+        (self.at.located, self.at.when, self.at.loops) = (located, when, loops);
     }
 
     /// Uses the next `outcomes` outcomes and `targets` targets, in the order of the trace.
@@ -139,11 +183,8 @@ impl<'a> Walker<'a> {
         }
     }
 
-    pub(crate) fn take_returns(&mut self) -> ReturnStack {
-        self.at.returns.clone()
-    }
-
-    pub(crate) fn put_returns(&mut self, returns: ReturnStack) {
-        self.at.returns = returns;
+    /// The calls that have not returned.
+    pub(crate) fn returns(&mut self) -> &mut ReturnStack {
+        &mut self.at.returns
     }
 }

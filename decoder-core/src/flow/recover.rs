@@ -7,6 +7,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     event::{Event, EventKind},
+    keeper::Keeper,
 };
 
 /// The result of [`InsnDecoder::recover`](super::InsnDecoder::recover).
@@ -20,7 +21,7 @@ pub enum Recovered {
     Event(Event),
 }
 
-impl Walker<'_> {
+impl<K: Keeper> Walker<'_, K> {
     /// After an error, looks for the next event that gives the walk's place, and continues there.
     pub(crate) fn recover(&mut self) -> Result<Recovered, Error> {
         self.at.executed = None;

@@ -3,10 +3,11 @@
 use super::walker::Walker;
 use crate::{
     event::{Event, EventKind},
+    keeper::Keeper,
     time::Span,
 };
 
-impl Walker<'_> {
+impl<K: Keeper> Walker<'_, K> {
     /// The last packet that gives the walk's place: whatever comes next happened after it.
     ///
     /// A packet that is not bound to the code, such as PSB+ or CBR, does not count: the walk may not have come to the

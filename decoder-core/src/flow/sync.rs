@@ -4,9 +4,10 @@ use super::{place::Tracing, walker::Walker};
 use crate::{
     error::Error,
     event::{Event, EventKind},
+    keeper::Keeper,
 };
 
-impl Walker<'_> {
+impl<K: Keeper> Walker<'_, K> {
     /// Goes to the next PSB and returns its offset; `None` when none follows.
     pub(crate) fn sync_forward(&mut self) -> Option<u64> {
         self.forget();

@@ -3,8 +3,8 @@
 /// Implements the accessors of a decoder with a [`Walker`](super::Walker) in its field `walker`: its place in the
 /// trace and in the code, and the time.
 macro_rules! walker_verbs {
-    ($decoder:ident) => {
-        impl<'a> $decoder<'a> {
+    ($decoder:ident $(<$keeper:ident>)?) => {
+        impl<'a $(, $keeper: $crate::keeper::Keeper)?> $decoder<'a $(, $keeper)?> {
             /// The offset of the packet that completed the next event; if no event is known, of a packet after the
             /// next outcomes; or the end of the trace.
             #[must_use]

@@ -14,25 +14,26 @@ use super::{
 use crate::{
     config::Config,
     error::{Error, ErrorKind},
-    event::{Counters, Event, EventDecoder, EventKind},
-    image::{Image, Window},
+    event::{Counters, Event, EventDecoder, EventKind, EventState, Stamp},
+    image::{Asid, Image, Window},
     insn::{self, InsnError},
+    keeper::{Keeper, Lent, Own, Owned},
     mode::ExecMode,
-    packet::{Input, before_psb},
+    packet::{Packets, before_psb},
 };
 
 /// The state of a walk, and what it has read ahead.
-#[derive(Clone, Debug)]
-pub(crate) struct Walker<'a> {
-    pub(super) events: EventDecoder<'a>,
+#[derive(Debug)]
+pub(crate) struct Walker<'a, K: Keeper = Own> {
+    pub(super) events: EventDecoder<'a, K>,
     pub(crate) image: Image<'a>,
     /// The part of the image that the last instruction came from.
     pub(crate) window: Window<'a>,
     /// What was read of the trace and not used yet.
-    pub(super) ahead: Ahead,
-    limit: WalkLimit,
+    pub(super) ahead: K::Of<Ahead>,
+    limit: K::Of<WalkLimit>,
     /// Where the walk is in the code.
-    pub(crate) at: Place,
+    pub(crate) at: K::Of<Place>,
 }
 
 /// What comes next in the walk.
@@ -54,26 +55,96 @@ impl<'a> Walker<'a> {
             events: EventDecoder::with_config(trace, config),
             image,
             window: Window::default(),
-            ahead: Ahead::NOTHING,
-            limit: WalkLimit::default(),
-            at: Place::UNKNOWN,
+            ahead: Owned(Ahead::NOTHING),
+            limit: Owned(WalkLimit::NEW),
+            at: Owned(Place::UNKNOWN),
         }
-    }
-
-    /// Continues in another part of the trace, with the same image.
-    pub(crate) fn resumed<'b>(self, input: Input<'b>, config: Config<'b>, image: Image<'b>) -> Walker<'b> {
-        let Self { events, ahead, limit, at, .. } = self;
-        let events = events.resumed(input, config);
-        Walker { events, image, window: Window::default(), ahead, limit, at }
     }
 
     /// Goes to the start of another trace of the same image.
     pub(crate) fn set_trace(&mut self, trace: &'a [u8]) {
         self.forget();
-        self.limit = WalkLimit::default();
+        *self.limit = WalkLimit::NEW;
         self.events = EventDecoder::with_config(trace, *self.config());
     }
+}
 
+/// What a walk knows, besides its place in the trace.
+#[derive(Debug)]
+pub(crate) struct WalkState {
+    events: EventState,
+    ahead: Ahead,
+    limit: WalkLimit,
+    at: Place,
+}
+
+impl Clone for Walker<'_> {
+    fn clone(&self) -> Self {
+        let Self { events, image, window, ahead, limit, at } = self;
+        let (ahead, limit, at) = (ahead.clone(), limit.clone(), at.clone());
+        Self { events: events.clone(), image: *image, window: *window, ahead, limit, at }
+    }
+}
+
+impl WalkState {
+    /// The address of the next instruction, or of the one executed last; `None` while tracing is off.
+    pub(crate) fn place(&self) -> Option<u64> {
+        (self.at.tracing == Tracing::On).then_some(self.at.ip)
+    }
+
+    /// The address space.
+    pub(crate) const fn space(&self) -> Asid {
+        self.at.space
+    }
+
+    /// The time of the last packet used.
+    pub(crate) const fn when(&self) -> Stamp {
+        self.at.when
+    }
+
+    /// Counts of the packets read so far.
+    pub(crate) const fn counters(&self) -> Counters {
+        self.events.counters()
+    }
+
+    /// All state of its layer below.
+    pub(crate) const fn events(&mut self) -> &mut EventState {
+        &mut self.events
+    }
+
+    /// Forgets everything, the counters too.
+    pub(crate) fn clear(&mut self) {
+        self.events.clear();
+        (self.ahead, self.limit, self.at) = (Ahead::NOTHING, WalkLimit::NEW, Place::UNKNOWN);
+    }
+
+    /// Nothing is known.
+    pub(crate) const fn new() -> Self {
+        Self { events: EventState::new(), ahead: Ahead::NOTHING, limit: WalkLimit::NEW, at: Place::UNKNOWN }
+    }
+}
+
+impl<'a, 's> Walker<'a, Lent<'s>> {
+    /// The walk with this state.
+    pub(crate) fn with_state(packets: Packets<'a>, image: Image<'a>, state: &'s mut WalkState) -> Self {
+        let WalkState { events, ahead, limit, at } = state;
+        Self {
+            events: EventDecoder::with_state(packets, events),
+            image,
+            window: Window::default(),
+            ahead,
+            limit,
+            at,
+        }
+    }
+
+    /// The place in the trace.
+    pub(crate) const fn packets(&self) -> &Packets<'a> {
+        self.events.packets()
+    }
+}
+
+impl<'a, K: Keeper> Walker<'a, K> {
     /// Forgets everything but the counters, and continues at `offset`.
     pub(crate) fn restart(&mut self, offset: u64) {
         self.forget();
@@ -89,8 +160,8 @@ impl<'a> Walker<'a> {
 
     pub(super) fn forget(&mut self) {
         self.window = Window::default();
-        self.ahead = Ahead::NOTHING;
-        self.at = Place::UNKNOWN;
+        *self.ahead = Ahead::NOTHING;
+        *self.at = Place::UNKNOWN;
     }
 
     /// The offset of the packet that completed the next event, or of the packet that comes next when no event is

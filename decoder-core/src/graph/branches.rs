@@ -9,6 +9,8 @@ use crate::{event::BranchSink, packet::Tnt};
 /// The most targets and outcomes in a part.
 const TARGETS: usize = 64;
 const OUTCOMES: usize = 1024;
+/// The most outcomes in a part whose offsets are kept: each takes eight bytes more.
+const OUTCOMES_WITH_OFFSETS: usize = 256;
 /// The outcomes of one packet may come after the last, and are written eight at a time.
 const ROOM: usize = OUTCOMES + 72;
 
@@ -61,7 +63,7 @@ impl BranchesLeft<'_> {
 /// The offsets of the packets that branches which were read ahead are in.
 #[derive(Debug)]
 pub(super) struct BranchOffsets {
-    outcomes: [u64; ROOM],
+    outcomes: [u64; OUTCOMES_WITH_OFFSETS + (ROOM - OUTCOMES)],
     targets: [u64; TARGETS],
     /// That of the packet that is read.
     packet: u64,
@@ -69,7 +71,7 @@ pub(super) struct BranchOffsets {
 
 impl BranchOffsets {
     pub(super) const fn new() -> Self {
-        Self { outcomes: [0; ROOM], targets: [0; TARGETS], packet: 0 }
+        Self { outcomes: [0; OUTCOMES_WITH_OFFSETS + (ROOM - OUTCOMES)], targets: [0; TARGETS], packet: 0 }
     }
 
     /// Where the branch at a place is: an outcome, or the target there if `is_target`.
@@ -89,6 +91,9 @@ pub(super) struct BranchWriter<'a, O> {
 
 /// Whether and where the offsets of branches are kept.
 pub(super) trait OffsetWriter {
+    /// The most outcomes in a part.
+    const OUTCOMES: usize;
+
     /// The next branches are in the packet at this offset.
     fn packet_at(&mut self, offset: u64);
 
@@ -103,6 +108,8 @@ pub(super) trait OffsetWriter {
 pub(super) struct NoOffsets;
 
 impl OffsetWriter for NoOffsets {
+    const OUTCOMES: usize = OUTCOMES;
+
     #[inline(always)]
     fn packet_at(&mut self, _: u64) {}
 
@@ -114,6 +121,8 @@ impl OffsetWriter for NoOffsets {
 }
 
 impl OffsetWriter for &mut BranchOffsets {
+    const OUTCOMES: usize = OUTCOMES_WITH_OFFSETS;
+
     #[inline(always)]
     fn packet_at(&mut self, offset: u64) {
         self.packet = offset;
@@ -199,7 +208,7 @@ impl BranchesAhead {
     }
 
     /// What is left from a place on.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn left(&self, from: BranchCursor) -> BranchesLeft<'_> {
         let targets = self.targets.get(from.targets..=self.end.targets).unwrap_or_default();
         let until = targets.first().map_or(0, |next| next.at as usize);
@@ -207,7 +216,7 @@ impl BranchesAhead {
     }
 
     /// The place where this is left.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn cursor(&self, left: &BranchesLeft<'_>) -> BranchCursor {
         let until = left.targets.first().map_or(0, |next| next.at as usize);
         BranchCursor {
@@ -217,7 +226,7 @@ impl BranchesAhead {
     }
 
     /// Takes the next target, after the outcomes before it; `None` at the end.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn take_target<'a>(&'a self, left: &mut BranchesLeft<'a>) -> Option<Target> {
         let (target, rest) = left.targets.split_first()?;
         let next = rest.first()?;
@@ -269,7 +278,7 @@ impl<O: OffsetWriter> BranchSink for BranchWriter<'_, O> {
 
     #[inline(always)]
     fn is_full(&self) -> bool {
-        self.end.outcomes >= OUTCOMES || self.end.targets >= TARGETS
+        self.end.outcomes >= O::OUTCOMES || self.end.targets >= TARGETS
     }
 }
 

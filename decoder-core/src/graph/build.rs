@@ -59,7 +59,7 @@ impl<'a> Code<'a> {
 
 impl Graph<'_> {
     /// The block at `ip`, which is decoded if there is none yet.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn at(&mut self, code: &mut Code<'_>, ip: u64) -> Result<u32, NoBlock> {
         match self.find(ip) {
             Ok(number) if self.view().node(number).ends() != BlockEnd::None as u32 => Ok(number),

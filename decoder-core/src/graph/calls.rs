@@ -38,17 +38,20 @@ impl Top {
 }
 
 impl GraphCalls {
-    pub(super) const fn new(stack: ReturnStack) -> Self {
-        Self { stack, blocks: [0; DEPTH] }
+    pub(super) const fn new() -> Self {
+        Self { stack: ReturnStack::new(), blocks: [0; DEPTH] }
     }
 
-    pub(super) const fn top(&mut self) -> Top {
+    /// Begins with these calls, whose blocks are not known. Returns the place in the stack.
+    pub(super) fn enter(&mut self, returns: &ReturnStack) -> Top {
+        self.stack.copy_from(returns);
+        self.blocks.fill(0);
         let (_, at, len) = self.stack.parts();
         Top { at, len }
     }
 
     /// Adds the calls of a block; without the last one if `all` is not set.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn push(&mut self, top: &mut Top, view: &View<'_>, caller: u32, node: Node<'_>, all: bool) {
         if node.site() != 0 && all && !node.has_several_calls() {
             self.push_block(top, caller, node.site());
@@ -87,7 +90,7 @@ impl GraphCalls {
 
     /// Removes the last call that has not returned. Returns the block at its return address, or 0, and the block with
     /// the call, or 0; `None` if there is no call.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn pop(&self, top: &mut Top) -> Option<(u32, u32)> {
         top.len = top.len.checked_sub(1)?;
         top.at = top.at.wrapping_sub(1);
@@ -135,14 +138,14 @@ impl GraphCalls {
                 self.stack.parts().0[at] = view.ip(site);
             }
         }
-        self.blocks = [0; DEPTH];
+        self.blocks.fill(0);
     }
 
-    /// The stack with all addresses.
-    pub(super) fn settle(mut self, top: Top, view: View<'_>) -> ReturnStack {
+    /// Writes the stack with all addresses to `returns`.
+    pub(super) fn settle(&mut self, top: Top, view: View<'_>, returns: &mut ReturnStack) {
         self.forget_blocks(top, view);
         self.stack.set_place(top.at, top.len);
-        self.stack
+        returns.copy_from(&self.stack);
     }
 }
 
@@ -195,8 +198,8 @@ mod tests {
         let blocks = blocks(&mut graph);
         let mut rng = fastrand::Rng::with_seed(5);
         for _ in 0..300 {
-            let mut calls = GraphCalls::new(ReturnStack::new());
-            let mut top = calls.top();
+            let mut calls = GraphCalls::new();
+            let mut top = calls.enter(&ReturnStack::new());
             // The addresses that are to come, and whether the block there was known, and the block with the call.
             let mut expected: Vec<(u64, u32, u32)> = vec![];
             for _ in 0..rng.usize(1..150) {
@@ -227,7 +230,8 @@ mod tests {
                     }
                 }
             }
-            let mut stack = calls.settle(top, graph.view());
+            let mut stack = ReturnStack::new();
+            calls.settle(top, graph.view(), &mut stack);
             let found: Vec<u64> = core::iter::from_fn(|| stack.pop()).collect();
             assert!(found.iter().eq(expected.iter().rev().map(|(ip, ..)| ip)), "{found:x?} {expected:x?}");
         }

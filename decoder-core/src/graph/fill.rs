@@ -5,6 +5,7 @@ use crate::{
     block::{Block, BlockDecoder, BlockItem},
     error::Error,
     event::Event,
+    keeper::Keeper,
 };
 
 /// Takes items until there is no room.
@@ -42,7 +43,7 @@ impl ExecutionSink for Items<'_> {
     }
 }
 
-impl BlockDecoder<'_> {
+impl<K: Keeper> BlockDecoder<'_, K> {
     /// Writes the next items to `items`, and returns how many: fewer than there is room for at the end of the trace
     /// and before an error, which is returned with them.
     ///

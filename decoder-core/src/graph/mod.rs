@@ -53,9 +53,11 @@ mod fill;
 mod node;
 mod repeat;
 mod rows;
+mod scratch;
 mod sink;
 mod store;
 mod visit;
 
+pub(crate) use scratch::Scratch;
 pub use sink::{ExecutionSink, Straight};
 pub use store::{Graph, Statistics, WORDS_PER_BLOCK};

@@ -177,7 +177,7 @@ impl<'m> Graph<'m> {
     }
 
     /// The block at `ip` in the current context, or the place in the index for it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn find(&self, ip: u64) -> Result<u32, IndexSlot> {
         let mask = self.index.len().wrapping_sub(1);
         let hash = (ip ^ u64::from(self.context) << 56).wrapping_mul(GOLDEN_RATIO);
@@ -195,7 +195,7 @@ impl<'m> Graph<'m> {
     }
 
     /// The block at the target of an indirect branch in the current context; 0 if there is none that can be walked.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn find_target(&mut self, ip: u64) -> u32 {
         let slot = (ip.wrapping_mul(GOLDEN_RATIO) >> self.target_shift) as usize;
         let place = self.targets.get(slot).copied().unwrap_or_default();

@@ -12,12 +12,14 @@ use super::{
     edges,
     node::{BlockEnd, NO_PAIR, Node, whole},
     repeat::{self, Repeated},
+    scratch::{LastPart, Scratch},
     store::View,
 };
 use crate::{
     block::{Block, BlockDecoder, BlockItem},
     error::{Error, ErrorKind},
-    flow::{Continuation, Start},
+    flow::Continuation,
+    keeper::Keeper,
     time::Span,
 };
 
@@ -73,14 +75,7 @@ pub(super) struct GraphWalk {
     after: u64,
 }
 
-/// A batch of branches that was used up: where it began, and its ends without and with the last branch.
-struct LastPart {
-    start: Start,
-    before_last: BranchCursor,
-    cursor: BranchCursor,
-}
-
-impl BlockDecoder<'_> {
+impl<K: Keeper> BlockDecoder<'_, K> {
     /// Passes everything up to the end of the trace or an error to `sink`: what [`next`](Self::next) would return,
     /// but faster. It ends early when the sink is full.
     ///
@@ -97,82 +92,81 @@ impl BlockDecoder<'_> {
         end
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn visit_all<S: ExecutionSink>(&mut self, graph: &mut Graph<'_>, sink: &mut S) -> Result<(), Error> {
-        let mut ahead = BranchesAhead::new();
-        let mut offsets = takes_spans::<S>().then(BranchOffsets::new);
-        let mut last = None;
+        // The last block is in the last part of the branches, but it is not known where.
+        let mut unplaced = false;
         loop {
             if S::FILLS && sink.is_full() {
                 return Ok(());
             }
-            if self.may_walk() && self.walk(graph, sink, &mut ahead, &mut offsets, &mut last)? {
+            if self.may_walk() && self.walk(graph, sink, &mut unplaced)? {
                 continue;
             }
-            let next = self.next();
-            if let (Ok(None) | Err(_), Some(last)) = (&next, &last) {
-                self.find_last_block(last);
-            }
-            match next? {
-                Some(BlockItem::Block(block)) => {
-                    last = None;
-                    if takes_spans::<S>() {
-                        sink.span(self.span());
-                    }
-                    if S::INSNS {
-                        for (ip, insn) in self.insns(&block) {
-                            sink.insns(Straight { ip, lengths: insn.len.into() });
-                        }
-                    }
-                    if S::BLOCKS {
-                        sink.block(&block);
-                    }
-                    if S::EDGES {
-                        let (edge, before) = edges::edge(self.edge_before, edges::place(block.ip));
-                        self.edge_before = before;
-                        sink.edge(edge);
-                    }
-                }
-                Some(BlockItem::Event(event)) => {
-                    if edges::breaks(&event) {
-                        self.edge_before = 0;
-                    }
-                    sink.event(&event);
-                }
-                None => return Ok(()),
+            if !self.visit_next(sink, &mut unplaced)? {
+                return Ok(());
             }
         }
     }
 
-    /// Walks as long as only branches come next; `false` if nothing was executed. `unplaced` becomes the last part of
-    /// the branches if the decoder was not told which of them the last block is between.
+    /// Passes on the next item, which the exact decoder finds; `false` at the end. A function of its own, for the stack:
+    /// items are large, and a walk needs none.
+    #[inline(never)]
+    fn visit_next<S: ExecutionSink>(&mut self, sink: &mut S, unplaced: &mut bool) -> Result<bool, Error> {
+        let next = self.next();
+        if *unplaced && matches!(next, Ok(None) | Err(_)) {
+            self.find_last_block();
+        }
+        match &next {
+            Ok(Some(BlockItem::Block(block))) => {
+                *unplaced = false;
+                if takes_spans::<S>() {
+                    sink.span(self.span());
+                }
+                if S::INSNS {
+                    for (ip, insn) in self.insns(block) {
+                        sink.insns(Straight { ip, lengths: insn.len.into() });
+                    }
+                }
+                if S::BLOCKS {
+                    sink.block(block);
+                }
+                if S::EDGES {
+                    let (edge, before) = edges::edge(self.edge_before, edges::place(block.ip));
+                    self.edge_before = before;
+                    sink.edge(edge);
+                }
+            }
+            Ok(Some(BlockItem::Event(event))) => {
+                if edges::breaks(event) {
+                    self.edge_before = 0;
+                }
+                sink.event(event);
+            }
+            Ok(None) => return Ok(false),
+            Err(error) => return Err(*error),
+        }
+        Ok(true)
+    }
+
+    /// Walks as long as only branches come next; `false` if nothing was executed. `unplaced` is set if the decoder was not
+    /// told which of the last part of the branches the last block is between.
     #[inline(never)]
     fn walk<S: ExecutionSink>(
         &mut self,
         graph: &mut Graph<'_>,
         sink: &mut S,
-        ahead: &mut BranchesAhead,
-        offsets: &mut Option<BranchOffsets>,
-        unplaced: &mut Option<LastPart>,
+        unplaced: &mut bool,
     ) -> Result<bool, Error> {
         let Some(mode) = self.walker.at.mode else { return Ok(false) };
         let context =
             CodeContext { mode, speculative: self.walker.at.speculative, space: self.walker.at.space };
-        graph.enter(context, sink);
         let mut code = Code::new(self.walker.image, context);
-        let block = match graph.at(&mut code, self.walker.at.ip) {
-            Err(NoBlock::Full) => {
-                graph.flush(sink);
-                graph.at(&mut code, self.walker.at.ip)
-            }
-            found => found,
-        };
-        let Ok(block) = block else { return Ok(false) };
-        let mut calls = GraphCalls::new(self.walker.take_returns());
+        let Some(block) = enter(graph, &mut code, self.walker.at.ip, sink) else { return Ok(false) };
         let mut walk = GraphWalk {
             block,
             before: self.edge_before,
-            top: calls.top(),
+            top: self.scratch.calls.enter(self.walker.returns()),
             cursor: BranchCursor::default(),
             before_last: BranchCursor::default(),
             executed: false,
@@ -180,68 +174,47 @@ impl BlockDecoder<'_> {
             after: 0,
         };
         let (mut executed, mut used) = (false, false);
-        // The branches that the last block is among, and how they were used.
-        let mut last = (self.walker.start(), BranchCursor::default(), BranchCursor::default());
-        // If repeats were the last that was executed.
-        let mut last_repeats = None;
+        // Where repeats ended, if they were the last that was executed.
+        let mut repeats = None;
         let stop = loop {
             let mut until = None;
             if repeat::wanted::<S>() && graph.repeats.allow_attempt() {
-                let Repeated { taken, until: next } = self.take_repeats(graph, &mut walk, &mut calls, sink);
-                if taken.is_some() {
-                    last_repeats = taken;
+                let Repeated { end, until: next } = self.take_repeats(graph, &mut walk, sink);
+                if end.is_some() {
+                    repeats = end;
                     (executed, used) = (true, true);
                 }
                 until = next;
             }
-            let start = self.walker.start();
-            match offsets {
-                Some(offsets) if takes_spans::<S>() => {
-                    walk.after = self.walker.after();
-                    self.read_ahead_with_offsets(ahead, offsets);
-                }
-                _ => self.read_ahead(ahead, until),
-            }
-            if ahead.is_empty() {
+            self.read_part::<S>(&mut walk, until);
+            if self.scratch.ahead.is_empty() {
                 break Stop::Used;
             }
-            (walk.cursor, walk.before_last) = (BranchCursor::default(), BranchCursor::default());
-            walk.executed = false;
+            let Scratch { ahead, offsets, calls, .. } = &mut *self.scratch;
             find_targets(graph, ahead, 0);
-            let stop = walk.go(graph, &mut code, &mut calls, sink, ahead, offsets.as_ref());
+            let stop = walk.go(graph, &mut code, calls, sink, ahead, offsets);
             if walk.executed || walk.cursor != BranchCursor::default() || stop == Stop::Misfit {
                 used |= walk.cursor != BranchCursor::default();
                 executed = true;
-                if !S::FILLS {
-                    // The last block ended with the last branch, or does not fit what comes next.
-                    walk.before_last =
-                        if stop == Stop::Misfit { walk.cursor } else { ahead.before(walk.cursor) };
-                }
-                last = (start, walk.before_last, walk.cursor);
-                last_repeats = None;
+                self.scratch.note_last(&mut walk, stop == Stop::Misfit, S::FILLS);
+                repeats = None;
             }
             if stop != Stop::Used {
                 break stop;
             }
             sink.reached(self.walker.used().0);
         };
-        if let Some(repeats) = last_repeats {
-            last = self.place_repeats(repeats, ahead);
+        if let Some(end) = repeats {
+            self.place_repeats(end);
         }
         // If all was read that was used, only callers that stop here need to know how.
         if stop != Stop::Used || executed && S::FILLS {
-            let (start, before_last, cursor) = last;
-            self.walker.return_to(&start);
-            if executed {
-                self.use_branches(before_last, cursor);
-                *unplaced = None;
-            }
-        } else if executed {
-            let (start, before_last, cursor) = last;
-            *unplaced = Some(LastPart { start, before_last, cursor });
+            self.return_to_last(executed);
+            *unplaced &= !executed;
+        } else {
+            *unplaced |= executed;
         }
-        let returns = calls.settle(walk.top, graph.view());
-        self.walker.put_returns(returns);
+        self.scratch.calls.settle(walk.top, graph.view(), self.walker.returns());
         self.edge_before = walk.before;
         if executed {
             self.walker.has_walked(used);
@@ -254,28 +227,62 @@ impl BlockDecoder<'_> {
         Ok(executed)
     }
 
+    /// Reads the next part of the branches ahead, and notes where it begins.
+    #[inline(never)]
+    fn read_part<S: ExecutionSink>(&mut self, walk: &mut GraphWalk, until: Option<u64>) {
+        self.scratch.start = self.walker.start();
+        (walk.cursor, walk.before_last) = (BranchCursor::default(), BranchCursor::default());
+        walk.executed = false;
+        if takes_spans::<S>() {
+            walk.after = self.walker.after();
+            self.read_ahead_with_offsets();
+        } else {
+            self.read_ahead(until);
+        }
+    }
+
     /// Reads branches ahead. A function of its own, because its loop needs all registers.
     #[inline(never)]
-    pub(super) fn read_ahead(&mut self, ahead: &mut BranchesAhead, until: Option<u64>) {
-        ahead.fill(NoOffsets, |writer| self.walker.read_ahead(writer, until));
+    pub(super) fn read_ahead(&mut self, until: Option<u64>) {
+        let Self { walker, scratch, .. } = self;
+        scratch.ahead.fill(NoOffsets, |writer| walker.read_ahead(writer, until));
     }
 
     /// The same, with the offsets of the branches' packets.
     #[inline(never)]
-    fn read_ahead_with_offsets(&mut self, ahead: &mut BranchesAhead, offsets: &mut BranchOffsets) {
-        ahead.fill(offsets, |writer| self.walker.read_ahead(writer, None));
+    fn read_ahead_with_offsets(&mut self) {
+        let Self { walker, scratch, .. } = self;
+        let Scratch { ahead, offsets, .. } = &mut **scratch;
+        ahead.fill(offsets, |writer| walker.read_ahead(writer, None));
+    }
+
+    /// Returns to the last part of the branches and uses it as far as the last block; or, if nothing was executed, to
+    /// the branches that were read ahead.
+    #[inline(never)]
+    fn return_to_last(&mut self, executed: bool) {
+        let Self { walker, scratch, .. } = self;
+        let LastPart { start, before_last, cursor } = &scratch.last;
+        if executed {
+            walker.return_to(start);
+            let (before_last, cursor) = (*before_last, *cursor);
+            self.use_branches(before_last, cursor);
+        } else {
+            walker.return_to(&scratch.start);
+        }
     }
 
     /// Finds out which packets the last block is between, where a visit ends after events, and no block came since.
     #[cold]
     #[inline(never)]
-    fn find_last_block(&mut self, last: &LastPart) {
+    fn find_last_block(&mut self) {
         // A block that is open has its place.
         if self.block.insns == 0 {
-            let here = self.walker.clone();
-            self.walker.return_from_event(&last.start);
-            self.use_branches(last.before_last, last.cursor);
-            self.walker = here;
+            let here = self.walker.look_back();
+            let LastPart { start, before_last, cursor } = &self.scratch.last;
+            self.walker.return_from_event(start);
+            let (before_last, cursor) = (*before_last, *cursor);
+            self.use_branches(before_last, cursor);
+            self.walker.come_back(here);
         }
     }
 
@@ -320,8 +327,21 @@ const fn takes_spans<S: ExecutionSink>() -> bool {
     S::SPANS && !S::FILLS
 }
 
+/// The block at `ip`, from which a walk may begin.
+#[inline(never)]
+fn enter<S: ExecutionSink>(graph: &mut Graph<'_>, code: &mut Code<'_>, ip: u64, sink: &mut S) -> Option<u32> {
+    graph.enter(code.context, sink);
+    match graph.at(code, ip) {
+        Err(NoBlock::Full) => {
+            graph.flush(sink);
+            graph.at(code, ip).ok()
+        }
+        found => found.ok(),
+    }
+}
+
 /// Looks up the blocks at the targets from that number on. The lookups do not wait for each other.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn find_targets(graph: &mut Graph<'_>, ahead: &mut BranchesAhead, from: usize) {
     for target in ahead.targets_mut(from) {
         target.block = graph.find_target(target.ip);
@@ -333,13 +353,13 @@ fn find_targets(graph: &mut Graph<'_>, ahead: &mut BranchesAhead, from: usize) {
 /// A sink that takes blocks or instructions works while the processor waits for the read, and with the node's address
 /// at hand the code has fewer instructions. Any other walk is as fast as each number leads to the next one: it does
 /// without the address.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn next_but_one<S: ExecutionSink>(view: &View<'_>, block: u32, node: Node<'_>, first: u8, second: u8) -> u32 {
     if S::INSNS || S::BLOCKS { node.pair(first, second) } else { view.pair(block, first, second) }
 }
 
 /// Passes a block on to the sink, with its place in a map of edges.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn pass_on<S: ExecutionSink>(
     view: &View<'_>,
     sink: &mut S,
@@ -367,9 +387,23 @@ fn pass_on<S: ExecutionSink>(
     }
 }
 
+impl Scratch {
+    /// Notes how the branches that were read ahead were used: the last block is among them. Only sinks that fill know
+    /// where.
+    #[inline(never)]
+    fn note_last(&mut self, walk: &mut GraphWalk, misfit: bool, fills: bool) {
+        if !fills {
+            // The last block ended with the last branch, or does not fit what comes next.
+            walk.before_last = if misfit { walk.cursor } else { self.ahead.before(walk.cursor) };
+        }
+        self.last.start = self.start;
+        (self.last.before_last, self.last.cursor) = (walk.before_last, walk.cursor);
+    }
+}
+
 impl GraphWalk {
     /// Walks from the cursor on, and adds to the graph what is missing.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn go<S: ExecutionSink>(
         &mut self,
         graph: &mut Graph<'_>,
@@ -377,7 +411,7 @@ impl GraphWalk {
         calls: &mut GraphCalls,
         sink: &mut S,
         ahead: &mut BranchesAhead,
-        offsets: Option<&BranchOffsets>,
+        offsets: &BranchOffsets,
     ) -> Stop {
         let like = code.context.block();
         let mut flushed = None;
@@ -438,7 +472,7 @@ impl GraphWalk {
         calls: &mut GraphCalls,
         sink: &mut S,
         ahead: &BranchesAhead,
-        offsets: Option<&BranchOffsets>,
+        offsets: &BranchOffsets,
         like: &Block,
     ) -> Miss {
         let Self { mut block, mut before, mut top, mut after, .. } = *self;
@@ -475,7 +509,7 @@ impl GraphWalk {
                 self.before_last = ahead.cursor(&left);
                 self.executed = true;
             }
-            if let Some(offsets) = offsets.filter(|_| takes_spans::<S>()) {
+            if takes_spans::<S>() {
                 let has_call = node.has_calls() || !top.is_empty();
                 let fits = match (ends, left.outcomes) {
                     (COND | OPEN, [_, ..]) => true,

@@ -169,12 +169,11 @@ impl<'a> Packets<'a> {
     }
 
     /// Continues in another part of the trace.
-    pub(crate) fn resumed<'b>(self, input: Input<'b>, config: Config<'b>) -> Packets<'b> {
-        let offset = self.offset();
-        let Self { fence, sync, failed, plain, context, .. } = self;
-        let mut packets = Packets { input, at: 0, fence, sync, failed, plain, context, config };
-        packets.at = packets.place_of(offset);
-        packets
+    #[inline(never)]
+    pub(crate) fn resumed<'b>(&self, input: Input<'b>, config: Config<'b>) -> Packets<'b> {
+        let Self { fence, sync, failed, plain, context, .. } = *self;
+        let at = usize::try_from(self.offset().saturating_sub(input.base)).unwrap_or(usize::MAX);
+        Packets { input, at, fence, sync, failed, plain, context, config }
     }
 }
 

@@ -5,16 +5,17 @@ use crate::{
     config::Config,
     error::Error,
     event::{Counters, Event, EventDecoder, EventKind, Stamp},
-    packet::{Input, Tnt, before_psb},
+    keeper::{Keeper, Own},
+    packet::{Packets, Tnt, before_psb},
 };
 
 /// Gives the outcomes of branches and the events between them, each when the caller asks for it.
 ///
 /// Decoding starts at a PSB: call [`sync_forward`](Self::sync_forward) first, and again after each error in the
 /// trace.
-#[derive(Clone, Debug)]
-pub struct QueryDecoder<'a> {
-    pub(super) events: EventDecoder<'a>,
+#[derive(Debug)]
+pub struct QueryDecoder<'a, K: Keeper = Own> {
+    pub(super) events: EventDecoder<'a, K>,
     /// Outcomes that were not taken yet; the oldest is in bit `len - 1`. They come before `next`.
     pub(super) tnt: Tnt,
     /// The event after the outcomes, if it was read.
@@ -42,6 +43,45 @@ impl<'a> QueryDecoder<'a> {
             when: Stamp::default(),
         }
     }
+}
+
+impl Clone for QueryDecoder<'_> {
+    fn clone(&self) -> Self {
+        let Self { events, tnt, next, when } = self;
+        Self { events: events.clone(), tnt: *tnt, next: *next, when: *when }
+    }
+}
+
+/// The part of a decoder's state that is not the events'. It borrows nothing, and is small.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenAnswer {
+    tnt: Tnt,
+    next: Option<Event>,
+    when: Stamp,
+}
+
+impl OpenAnswer {
+    /// Nothing was read.
+    pub(crate) const NONE: Self = Self { tnt: NO_OUTCOMES, next: None, when: Stamp::UNKNOWN };
+
+    /// The time of the last answer.
+    pub(crate) const fn time(&self) -> Option<u64> {
+        self.when.tsc
+    }
+}
+
+impl<'a, K: Keeper> QueryDecoder<'a, K> {
+    /// A decoder that goes on with these events.
+    pub(crate) const fn with_state(events: EventDecoder<'a, K>, open: OpenAnswer) -> Self {
+        let OpenAnswer { tnt, next, when } = open;
+        Self { events, tnt, next, when }
+    }
+
+    /// What is left besides the events, and the place in the trace.
+    pub(crate) fn parts(&self) -> (Packets<'a>, OpenAnswer) {
+        let Self { events, tnt, next, when } = self;
+        (events.packets().clone(), OpenAnswer { tnt: *tnt, next: *next, when: *when })
+    }
 
     /// Goes to the next PSB and returns its offset; `None` when none follows.
     ///
@@ -67,18 +107,6 @@ impl<'a> QueryDecoder<'a> {
             self.forget();
         }
         found
-    }
-
-    /// Continues in another part of the trace.
-    pub(crate) fn resumed<'b>(self, input: Input<'b>, config: Config<'b>) -> QueryDecoder<'b> {
-        let Self { events, tnt, next, when } = self;
-        QueryDecoder { events: events.resumed(input, config), tnt, next, when }
-    }
-
-    /// Forgets everything but the counters, and continues at `offset`.
-    pub(crate) fn restart(&mut self, offset: u64) {
-        self.forget();
-        self.events.restart(offset);
     }
 
     /// The offset before which nothing of the trace is needed again.

@@ -31,6 +31,7 @@ mod decoder;
 mod error;
 mod visit;
 
+pub(crate) use decoder::OpenAnswer;
 pub use decoder::QueryDecoder;
 pub use error::QueryError;
 pub use visit::AnswerSink;

@@ -4,6 +4,7 @@ use super::{Answer, QueryDecoder};
 use crate::{
     error::Error,
     event::{BranchSink, Event, ReadAhead},
+    keeper::Keeper,
     lost::Lost,
     packet::Tnt,
 };
@@ -59,7 +60,7 @@ impl<A: AnswerSink> BranchSink for Passing<'_, A> {
     }
 }
 
-impl QueryDecoder<'_> {
+impl<K: Keeper> QueryDecoder<'_, K> {
     /// Passes all answers up to the end of the trace or an error to `answers`: what [`next`](Self::next) would
     /// return, but faster.
     ///

@@ -1,39 +1,43 @@
 //! Outcomes, targets and events of a trace that comes in slices.
 
-use super::{Lost, by_the_manual, tail::Tail};
+use super::{Kept, Lost, by_the_manual, tail::Tail};
 use crate::{
     config::Config,
     error::{Error, ErrorKind},
-    event::Counters,
-    packet::Input,
-    query::{AnswerSink, QueryDecoder},
+    event::{Counters, EventDecoder, EventState},
+    keeper::Lent,
+    packet::{Input, Packets},
+    query::{AnswerSink, OpenAnswer, QueryDecoder},
 };
 
 /// Answers where each branch went in a trace that comes in slices: [`QueryDecoder::visit`], from slice to slice.
 #[derive(Debug)]
 pub struct AnswerStream<'c, 'm> {
     tail: Tail<'m>,
-    answers: Answers<'c>,
+    answers: Answers<'c, 'm>,
 }
 
 /// A stream without its bytes.
 #[derive(Debug)]
-struct Answers<'c> {
-    /// Between two slices, always there.
-    decoder: Option<QueryDecoder<'c>>,
-    config: Config<'c>,
+struct Answers<'c, 'm> {
+    /// The place in the trace.
+    packets: Packets<'c>,
+    state: &'m mut EventState,
+    open: OpenAnswer,
     synced: bool,
     errors: u64,
 }
 
 impl<'c, 'm> AnswerStream<'c, 'm> {
-    /// A stream in front of its first slice. What must be kept of slices goes into `kept`: [`KEPT`](super::KEPT) bytes
-    /// will do; fewer than 1024 do not compile.
+    /// A stream in front of its first slice.
     #[must_use]
-    pub fn new<const N: usize>(config: Config<'c>, kept: &'m mut [u8; N]) -> Self {
-        let config = by_the_manual(config);
-        let decoder = Some(QueryDecoder::with_config(&[], config));
-        Self { tail: Tail::new(kept), answers: Answers { decoder, config, synced: false, errors: 0 } }
+    pub fn new<const N: usize>(config: Config<'c>, kept: &'m mut Kept<N>) -> Self {
+        let packets = Packets::with_config(&[], by_the_manual(config));
+        let Kept { bytes, state, .. } = kept;
+        state.clear();
+        let answers =
+            Answers { packets, state: state.events(), open: OpenAnswer::NONE, synced: false, errors: 0 };
+        Self { tail: Tail::new(bytes), answers }
     }
 
     /// Decodes the next slice, and passes on to `sink` what is certain without the slice after it.
@@ -66,13 +70,13 @@ impl<'c, 'm> AnswerStream<'c, 'm> {
     /// The time of the last answer: the estimated TSC, 56 bits; `None` before the first TSC packet.
     #[must_use]
     pub fn time(&self) -> Option<u64> {
-        self.answers.decoder.as_ref().and_then(QueryDecoder::time)
+        self.answers.open.time()
     }
 
     /// Counts of the packets read so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.answers.decoder.as_ref().map(QueryDecoder::counters).unwrap_or_default()
+        self.answers.state.counters()
     }
 
     /// How many times decoding had to skip to the next PSB because of an error.
@@ -89,30 +93,37 @@ impl<'c, 'm> AnswerStream<'c, 'm> {
     fn go_to(&mut self, offset: u64) {
         self.tail.go_to(offset);
         self.answers.synced = false;
-        if let Some(decoder) = &mut self.answers.decoder {
-            decoder.restart(offset);
-        }
+        let Answers { packets, state, open, .. } = &mut self.answers;
+        packets.restart(offset);
+        let mut events: EventDecoder<'_, Lent<'_>> = EventDecoder::with_state(packets.clone(), &mut **state);
+        events.restart(offset);
+        *open = OpenAnswer::NONE;
     }
 }
 
-impl Answers<'_> {
+impl Answers<'_, '_> {
     /// Decodes what is at hand, and returns the offset from which on bytes are needed again.
     fn run<S: AnswerSink>(&mut self, input: Input<'_>, sink: &mut S) -> u64 {
-        let Some(decoder) = self.decoder.take() else { return input.base };
-        let mut decoder = decoder.resumed(input, self.config);
-        while self.synced || decoder.sync_forward().is_some() {
-            self.synced = true;
+        let Self { packets, state, open, synced, errors } = self;
+        let config = *packets.config();
+        let events: EventDecoder<'_, Lent<'_>> =
+            EventDecoder::with_state(packets.resumed(input, config), &mut **state);
+        let mut decoder = QueryDecoder::with_state(events, *open);
+        while *synced || decoder.sync_forward().is_some() {
+            *synced = true;
             match decoder.visit(sink) {
                 Ok(()) | Err(Error { kind: ErrorKind::EndOfSlice, .. }) => break,
                 Err(error) => {
-                    self.synced = false;
-                    self.errors += 1;
+                    *synced = false;
+                    *errors += 1;
                     sink.lost(&Lost::Error(error));
                 }
             }
         }
         let keep = decoder.keep_from();
-        self.decoder = Some(decoder.resumed(Input { bytes: &[], base: keep, ..input }, self.config));
+        let (place, rest) = decoder.parts();
+        *open = rest;
+        *packets = place.resumed(Input { bytes: &[], base: keep, ..input }, config);
         keep
     }
 }

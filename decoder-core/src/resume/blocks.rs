@@ -1,42 +1,48 @@
 //! Instructions, blocks and edges of a trace that comes in slices.
 
-use super::{Lost, by_the_manual, tail::Tail};
+use super::{Kept, Lost, by_the_manual, tail::Tail};
 use crate::{
-    block::BlockDecoder,
+    block::{BlockDecoder, OpenBlock},
     config::Config,
     error::{Error, ErrorKind},
     event::Counters,
-    graph::{ExecutionSink, Graph},
+    flow::{WalkState, Walker},
+    graph::{ExecutionSink, Graph, Scratch},
     image::{Asid, Image},
-    packet::Input,
+    keeper::Lent,
+    packet::{Input, Packets},
 };
 
 /// Walks over the code along a trace that comes in slices: [`BlockDecoder::visit`], from slice to slice.
 #[derive(Debug)]
 pub struct BlockStream<'c, 'm> {
     tail: Tail<'m>,
-    walk: SlicedWalk<'c>,
+    walk: SlicedWalk<'c, 'm>,
 }
 
 /// A stream without its bytes.
 #[derive(Debug)]
-struct SlicedWalk<'c> {
-    /// Between two slices, always there.
-    decoder: Option<BlockDecoder<'c>>,
+struct SlicedWalk<'c, 'm> {
+    /// The place in the trace.
+    packets: Packets<'c>,
     image: Image<'c>,
-    config: Config<'c>,
+    state: &'m mut WalkState,
+    scratch: &'m mut Scratch,
+    open: OpenBlock,
     synced: bool,
     errors: u64,
 }
 
 impl<'c, 'm> BlockStream<'c, 'm> {
-    /// A stream in front of its first slice. What must be kept of slices goes into `kept`: [`KEPT`](super::KEPT) bytes
-    /// will do; fewer than 1024 do not compile.
+    /// A stream in front of its first slice.
     #[must_use]
-    pub fn new<const N: usize>(image: Image<'c>, config: Config<'c>, kept: &'m mut [u8; N]) -> Self {
-        let config = by_the_manual(config);
-        let decoder = Some(BlockDecoder::with_config(&[], image, config));
-        Self { tail: Tail::new(kept), walk: SlicedWalk { decoder, image, config, synced: false, errors: 0 } }
+    pub fn new<const N: usize>(image: Image<'c>, config: Config<'c>, kept: &'m mut Kept<N>) -> Self {
+        let packets = Packets::with_config(&[], by_the_manual(config));
+        let Kept { bytes, state, scratch } = kept;
+        state.clear();
+        let walk =
+            SlicedWalk { packets, image, state, scratch, open: OpenBlock::NONE, synced: false, errors: 0 };
+        Self { tail: Tail::new(bytes), walk }
     }
 
     /// Decodes the next slice, and passes on to `sink` what is certain without the slice after it.
@@ -63,9 +69,7 @@ impl<'c, 'm> BlockStream<'c, 'm> {
     /// Replaces the image. Call it between two slices; it holds from the next block on.
     pub fn set_image(&mut self, image: Image<'c>) {
         self.walk.image = image;
-        if let Some(decoder) = &mut self.walk.decoder {
-            decoder.set_image(image);
-        }
+        self.walk.open.forget_image();
     }
 
     /// The offset of the next slice's first byte.
@@ -77,26 +81,26 @@ impl<'c, 'm> BlockStream<'c, 'm> {
     /// The address of the next instruction, or of the one executed last; `None` while tracing is off.
     #[must_use]
     pub fn ip(&self) -> Option<u64> {
-        self.walk.decoder.as_ref().and_then(BlockDecoder::ip)
+        self.walk.state.place()
     }
 
     /// The address space at the decoder's place, as far as the trace gave it.
     #[must_use]
     pub fn asid(&self) -> Asid {
-        self.walk.decoder.as_ref().map(BlockDecoder::asid).unwrap_or_default()
+        self.walk.state.space()
     }
 
     /// The time of the last event, outcome or target used: the estimated TSC, 56 bits; `None` before the first TSC
     /// packet.
     #[must_use]
     pub fn time(&self) -> Option<u64> {
-        self.walk.decoder.as_ref().and_then(BlockDecoder::time)
+        self.walk.state.when().tsc
     }
 
     /// Counts of the packets read so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.walk.decoder.as_ref().map(BlockDecoder::counters).unwrap_or_default()
+        self.walk.state.counters()
     }
 
     /// How many times decoding had to skip to the next PSB because of an error.
@@ -113,32 +117,47 @@ impl<'c, 'm> BlockStream<'c, 'm> {
     fn go_to(&mut self, offset: u64) {
         self.tail.go_to(offset);
         self.walk.synced = false;
-        if let Some(decoder) = &mut self.walk.decoder {
-            decoder.restart(offset);
-        }
+        let SlicedWalk { packets, image, state, .. } = &mut self.walk;
+        packets.restart(offset);
+        Walker::with_state(packets.clone(), *image, state).restart(offset);
     }
 }
 
-impl SlicedWalk<'_> {
+impl SlicedWalk<'_, '_> {
     /// Decodes what is at hand, and returns the offset from which on bytes are needed again.
     fn run<S: ExecutionSink>(&mut self, input: Input<'_>, graph: &mut Graph<'_>, sink: &mut S) -> u64 {
         const { assert!(!S::FILLS, "a stream passes on everything at once") };
-        let Some(decoder) = self.decoder.take() else { return input.base };
-        let mut decoder = decoder.resumed(input, self.config, self.image);
-        while self.synced || decoder.resync().is_some() {
-            self.synced = true;
+        let Self { packets, image, state, scratch, open, synced, errors } = self;
+        let config = *packets.config();
+        let mut decoder = over(packets, input, *image, state, scratch, open);
+        while *synced || decoder.resync().is_some() {
+            *synced = true;
             match decoder.visit(graph, sink) {
                 Ok(()) | Err(Error { kind: ErrorKind::EndOfSlice, .. }) => break,
                 Err(error) => {
-                    self.synced = false;
-                    self.errors += 1;
+                    *synced = false;
+                    *errors += 1;
                     sink.lost(&Lost::Error(error));
                 }
             }
         }
         let keep = decoder.walker.keep_from();
-        self.decoder =
-            Some(decoder.resumed(Input { bytes: &[], base: keep, ..input }, self.config, self.image));
+        *open = decoder.open_block();
+        *packets = decoder.walker.packets().resumed(Input { bytes: &[], base: keep, ..input }, config);
         keep
     }
+}
+
+/// The decoder of what is at hand. A function of its own, for the stack: a decoder is made here, and used elsewhere.
+#[inline(never)]
+fn over<'a, 's>(
+    packets: &Packets<'a>,
+    input: Input<'a>,
+    image: Image<'a>,
+    state: &'s mut WalkState,
+    scratch: &'s mut Scratch,
+    open: &OpenBlock,
+) -> BlockDecoder<'a, Lent<'s>> {
+    let packets = packets.resumed(input, *packets.config());
+    BlockDecoder::with_state(Walker::with_state(packets, image, state), scratch, *open)
 }

@@ -21,7 +21,7 @@
 //! use pugmark_decoder_core::event::Event;
 //! use pugmark_decoder_core::graph::{ExecutionSink, Graph, Straight};
 //! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
-//! use pugmark_decoder_core::resume::{BlockStream, KEPT};
+//! use pugmark_decoder_core::resume::{BlockStream, Kept};
 //!
 //! /// Collects the addresses of instructions.
 //! #[derive(Default)]
@@ -44,7 +44,7 @@
 //! let trace = b"\
 //!     \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\x0c";
 //!
-//! let (mut memory, mut kept) = ([0; 4096], [0; KEPT]);
+//! let (mut memory, mut kept) = ([0; 4096], <Kept>::new());
 //! let mut graph = Graph::new(&mut memory);
 //! let mut sink = Addresses::default();
 //! let mut stream = BlockStream::new(Image::new(&sections), Config::new(), &mut kept);
@@ -67,7 +67,7 @@
 //! use pugmark_decoder_core::config::Config;
 //! use pugmark_decoder_core::graph::{Graph, edges::{EDGES, EdgeMap}};
 //! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
-//! use pugmark_decoder_core::resume::{BlockStream, KEPT};
+//! use pugmark_decoder_core::resume::{BlockStream, Kept};
 //!
 //! /// Stands for a processor, which traces a run of the program under test: returns how many bytes it wrote.
 //! fn trace_run(buffer: &mut [u8], taken: bool) -> usize {
@@ -82,7 +82,7 @@
 //!
 //! // 1000: jz 1002; 1002: nop
 //! let sections = [Section { base: 0x1000, bytes: &[0x74, 0x00, 0x90], space: AddressSpace::Any }];
-//! let (mut memory, mut kept, mut counts) = (vec![0; 4096], [0; KEPT], [0; EDGES]);
+//! let (mut memory, mut kept, mut counts) = (vec![0; 4096], <Kept>::new(), [0; EDGES]);
 //! let mut graph = Graph::new(&mut memory);
 //! let mut stream = BlockStream::new(Image::new(&sections), Config::new(), &mut kept);
 //! let mut buffer = [0; 4096];
@@ -121,11 +121,13 @@
 
 mod answers;
 mod blocks;
+mod kept;
 mod packets;
 mod tail;
 
 pub use answers::AnswerStream;
 pub use blocks::BlockStream;
+pub use kept::Kept;
 pub use packets::PacketStream;
 
 pub use crate::lost::Lost;

@@ -20,9 +20,7 @@ pub struct PacketStream<'c, 'm> {
 /// A stream without its bytes.
 #[derive(Debug)]
 struct Reading<'c> {
-    /// Between two slices, always there.
-    packets: Option<Packets<'c>>,
-    config: Config<'c>,
+    packets: Packets<'c>,
     last_ip: LastIp,
     synced: bool,
     errors: u64,
@@ -33,9 +31,8 @@ impl<'c, 'm> PacketStream<'c, 'm> {
     /// bytes will do; fewer do not compile.
     #[must_use]
     pub fn new<const N: usize>(config: Config<'c>, kept: &'m mut [u8; N]) -> Self {
-        let config = by_the_manual(config);
-        let packets = Some(Packets::with_config(&[], config));
-        let reading = Reading { packets, config, last_ip: LastIp::new(), synced: false, errors: 0 };
+        let packets = Packets::with_config(&[], by_the_manual(config));
+        let reading = Reading { packets, last_ip: LastIp::new(), synced: false, errors: 0 };
         Self { tail: Tail::new(kept), reading }
     }
 
@@ -80,17 +77,15 @@ impl<'c, 'm> PacketStream<'c, 'm> {
     fn go_to(&mut self, offset: u64) {
         self.tail.go_to(offset);
         self.reading.synced = false;
-        if let Some(packets) = &mut self.reading.packets {
-            packets.restart(offset);
-        }
+        self.reading.packets.restart(offset);
     }
 }
 
 impl Reading<'_> {
     /// Decodes what is at hand, and returns the offset from which on bytes are needed again.
     fn run<S: PacketSink>(&mut self, input: Input<'_>, sink: &mut S) -> u64 {
-        let Some(packets) = self.packets.take() else { return input.base };
-        let mut packets = packets.resumed(input, self.config);
+        let config = *self.packets.config();
+        let mut packets = self.packets.resumed(input, config);
         while self.synced || packets.sync_forward().is_some() {
             self.synced = true;
             match packets.visit(&mut self.last_ip, sink) {
@@ -103,7 +98,7 @@ impl Reading<'_> {
             }
         }
         let keep = before_psb(packets.offset());
-        self.packets = Some(packets.resumed(Input { bytes: &[], base: keep, ..input }, self.config));
+        self.packets = packets.resumed(Input { bytes: &[], base: keep, ..input }, config);
         keep
     }
 }

@@ -21,6 +21,10 @@ pub struct Calibration {
 }
 
 impl Calibration {
+    /// Before the first timing packet.
+    pub(crate) const NOTHING: Self =
+        Self { ratio: None, tsc: 0, cyc_tsc: 0, mtc: None, cyc_mtc: 0, suspect_mtc: false };
+
     /// TSC ticks per core cycle, a fixed point number with eight fraction bits.
     ///
     /// # Errors

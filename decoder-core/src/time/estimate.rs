@@ -30,6 +30,21 @@ pub struct Estimate {
 }
 
 impl Estimate {
+    /// Before the first timing packet.
+    pub(crate) const NOTHING: Self = Self {
+        have_tsc: false,
+        have_tma: false,
+        have_mtc: false,
+        tsc: 0,
+        base: 0,
+        fast_counter: 0,
+        ctc: 0,
+        ctc_cyc: 0,
+        lost_mtc: 0,
+        lost_cyc: 0,
+        core_bus_ratio: None,
+    };
+
     /// The time at the last timing packet.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use pugmark_decoder_core::{
     event::Event,
     graph::{ExecutionSink, Graph, Straight},
     image::{Image, Section},
-    resume::{AnswerStream, BlockStream, KEPT, PacketStream},
+    resume::{AnswerStream, BlockStream, KEPT, Kept, PacketStream},
 };
 
 /// Moves the offsets of what was seen.
@@ -47,9 +47,9 @@ fn a_gap_ends_what_was_before_and_decoding_restarts_after_it() {
                 expected.extend(moved(layer.whole(after, image, config).0, at as u64 + LOST));
                 expected
             };
-            let mut kept = [0; KEPT];
+            let (mut kept, mut kept_bytes) = (<Kept>::new(), [0; KEPT]);
             let mut steps = Steps::default();
-            let mut packets = PacketStream::new(config, &mut kept);
+            let mut packets = PacketStream::new(config, &mut kept_bytes);
             packets.decode(before, &mut steps);
             packets.gap(LOST, &mut steps);
             packets.decode(after, &mut steps);
@@ -79,7 +79,7 @@ fn a_gap_ends_what_was_before_and_decoding_restarts_after_it() {
 
 #[test]
 fn after_its_end_a_stream_begins_anew() {
-    let mut kept = [0; KEPT];
+    let mut kept = <Kept>::new();
     let mut memory = [0; 5000];
     let mut graph = Graph::new(&mut memory);
     for (name, scenario) in traces() {
@@ -107,7 +107,7 @@ fn an_image_that_is_set_between_two_slices_holds_for_all_that_follow() {
     let images = [&[0xff, 0xe0][..], &[0x90, 0xff, 0xe0]].map(|bytes| [Section { bytes, ..LOOP[0] }]);
     // PSB+ at 1000, then TIP (1000) again and again.
     let trace = [&around(b"")[..27], &b"\x2d\0\x10".repeat(60)].concat();
-    let (mut memory, mut kept) = ([0; 5000], [0; KEPT]);
+    let (mut memory, mut kept) = ([0; 5000], <Kept>::new());
     let mut graph = Graph::new(&mut memory);
     let mut executed = Executed::default();
     let mut blocks = BlockStream::new(Image::new(&images[0]), Config::new(), &mut kept);
@@ -143,7 +143,7 @@ fn after_their_end_streams_of_packets_and_of_answers_begin_anew() {
     for (name, scenario) in traces() {
         let (trace, config) = (&scenario.trace, scenario.config);
         let whole = |layer: Layer| layer.whole(trace, Image::new(&[]), config).0;
-        let (mut kept, mut others) = ([0; KEPT], [0; KEPT]);
+        let (mut kept, mut others) = ([0; KEPT], <Kept>::new());
         let mut packets = PacketStream::new(config, &mut kept);
         let mut answers = AnswerStream::new(config, &mut others);
         for round in 1..4 {

@@ -15,7 +15,7 @@ use pugmark_decoder_core::{
         edges::{EDGES, EdgeMap},
     },
     image::Image,
-    resume::{BlockStream, KEPT},
+    resume::{BlockStream, Kept},
 };
 
 #[test]
@@ -36,7 +36,7 @@ fn loops_in_slices_have_the_edges_of_the_whole() {
         let mut graph = Graph::new(&mut memory);
         // Each size several times: what comes again is known after some times.
         for size in [24, 64, 100, 1000, 4096, 24, 64, 100, 1000, 4096] {
-            let (mut map, mut kept) = (Box::new([0; EDGES]), [0; KEPT]);
+            let (mut map, mut kept) = (Box::new([0; EDGES]), <Kept>::new());
             let mut edges = EdgeMap::<false>::new(&mut map);
             let mut stream = BlockStream::new(image, Config::new(), &mut kept);
             Cuts::Each(size).slices(&trace, |slice| stream.decode(slice, &mut graph, &mut edges));

@@ -9,7 +9,7 @@ use pugmark_decoder_core::{
     image::{AddressSpace, Asid, Image, Section},
     packet::{Context, Tnt, Unknown},
     query::{AnswerSink, QueryDecoder},
-    resume::{AnswerStream, BlockStream, KEPT, Lost},
+    resume::{AnswerStream, BlockStream, Kept, Lost},
 };
 
 /// Counts answers and errors.
@@ -65,7 +65,7 @@ fn between_two_slices_a_stream_of_answers_says_the_time_of_the_last_one() {
         let (trace, config) = (&scenario.trace.repeat(2), scenario.config);
         let expected = times(trace, config);
         for size in [1, 5, 17, 40] {
-            let mut kept = [0; KEPT];
+            let mut kept = <Kept>::new();
             let mut stream = AnswerStream::new(config, &mut kept);
             let mut count = Count::default();
             Cuts::Each(size).slices(trace, |slice| {
@@ -119,7 +119,7 @@ fn between_two_slices_a_stream_of_blocks_says_where_and_when_it_is() {
         (b"", None, Some(0xb), known),
     ];
     for words in [0, 5_000] {
-        let (mut memory, mut kept) = (vec![0; words], [0; KEPT]);
+        let (mut memory, mut kept) = (vec![0; words], <Kept>::new());
         let mut graph = Graph::new(&mut memory);
         let mut stream = BlockStream::new(Image::new(&sections), Config::new(), &mut kept);
         for (packets, ip, time, space) in slices {
@@ -135,34 +135,6 @@ fn between_two_slices_a_stream_of_blocks_says_where_and_when_it_is() {
 }
 
 #[test]
-fn of_a_slice_only_its_end_is_copied() {
-    let mut kept = [0xa5; KEPT];
-    let (mut memory, mut count) = ([0; 5_000], Count::default());
-    // 1000: je 1000
-    let sections = [Section { base: 0x1000, bytes: &[0x74, 0xfe], space: AddressSpace::Any }];
-    // PSB, MODE.Exec (64 bit), FUP (1000), PSBEND, TNTs
-    let start = b"\
-        \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
-    let trace = [&start[..], &[0xfe; 6_000]].concat();
-    let mut answers = AnswerStream::new(Config::new(), &mut kept);
-    trace.chunks(2_000).for_each(|slice| answers.decode(slice, &mut count));
-    answers.finish(&mut count);
-    assert!(count.0 >= 36_000);
-    assert!(
-        kept[200..].iter().all(|byte| *byte == 0xa5),
-        "{}",
-        kept.iter().rposition(|b| *b != 0xa5).unwrap()
-    );
-
-    kept.fill(0xa5);
-    let mut graph = Graph::new(&mut memory);
-    let mut blocks = BlockStream::new(Image::new(&sections), Config::new(), &mut kept);
-    trace.chunks(2_000).for_each(|slice| blocks.decode(slice, &mut graph, &mut Nothing));
-    blocks.finish(&mut graph, &mut Nothing);
-    assert!(kept[200..].iter().all(|byte| *byte == 0xa5));
-}
-
-#[test]
 fn the_least_memory_holds_the_most_that_must_be_kept() {
     // 05, and the size of the packet.
     let long = |_: &Config<'_>, position: Position<'_>, _: Context| match *position.bytes() {
@@ -174,7 +146,7 @@ fn the_least_memory_holds_the_most_that_must_be_kept() {
         Config { unknown: Some(UnknownPackets::new(&long)), dialect: Dialect::Manual, ..Config::new() };
     let sections = [Section { base: 0x1000, bytes: &[0x74, 0xfe], space: AddressSpace::Any }];
     let run = |trace: &[u8], cuts: &Cuts| {
-        let (mut memory, mut kept) = ([0; 5_000], [0; 1024]);
+        let (mut memory, mut kept) = ([0; 5_000], Kept::<1024>::new());
         let mut graph = Graph::new(&mut memory);
         let mut steps = super::whole::Steps::default();
         let mut stream = BlockStream::new(Image::new(&sections), config, &mut kept);

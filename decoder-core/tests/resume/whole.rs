@@ -11,7 +11,7 @@ use pugmark_decoder_core::{
     last_ip::LastIp,
     packet::{Ip, IpPacket, Packet, PacketSink, Packets, Tnt},
     query::{AnswerSink, QueryDecoder},
-    resume::{AnswerStream, BlockStream, KEPT, Lost, PacketStream},
+    resume::{AnswerStream, BlockStream, KEPT, Kept, Lost, PacketStream},
 };
 
 /// One thing that was passed to a sink.
@@ -156,10 +156,10 @@ impl Layer {
     /// What a stream gives.
     pub(crate) fn sliced(self, trace: &[u8], image: Image<'_>, config: Config<'_>, cuts: &Cuts) -> Seen {
         let mut steps = Steps::default();
-        let mut kept = [0; KEPT];
+        let (mut kept, mut kept_bytes) = (<Kept>::new(), [0; KEPT]);
         let (counters, errors) = match self {
             Self::Packets => {
-                let mut stream = PacketStream::new(config, &mut kept);
+                let mut stream = PacketStream::new(config, &mut kept_bytes);
                 cuts.slices(trace, |slice| stream.decode(slice, &mut steps));
                 assert_eq!(stream.offset(), trace.len() as u64);
                 stream.finish(&mut steps);

@@ -5,19 +5,19 @@
 
 use core::hint::black_box;
 use core::ptr::NonNull;
-use machine::{PHYSICAL_MEMORY_OFFSET, frames, println, processors};
+use machine::{PHYSICAL_MEMORY_OFFSET, frames, println, processors, traps};
 use pugmark_decoder_core::config::Config;
 use pugmark_decoder_core::event::Event;
 use pugmark_decoder_core::graph::edges::{EDGES, EdgeMap};
 use pugmark_decoder_core::graph::{ExecutionSink, Graph, Straight};
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
-use pugmark_decoder_core::resume::{BlockStream, KEPT, Lost};
+use pugmark_decoder_core::resume::{BlockStream, Kept, Lost};
 use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::intel::pt::{Buffer, Layout, Mode, PtConfig, PtDecoder, PtTracer, PtUnit, RegionSize};
 use pugmark_kernel::lapic::{Delivery, XApic};
 use pugmark_kernel::memory::{Frames, PhysAddr, Request};
-use pugmark_kernel::pmi::{Handler, Pmi};
+use pugmark_kernel::pmi::{HANDLER_STACK, Handler, Pmi};
 use pugmark_kernel::slot::Slot;
 use spin::Once;
 
@@ -108,7 +108,7 @@ fn decoder(config: Config<'static>) -> Decoder {
     let edges = EdgeMap::new(memory::<u8, EDGES>());
     let watch =
         Watch { all: AddressHash::new(), edges, last: [(0, 0); LAST], branches: 0, from: 0, next: None };
-    let stream = BlockStream::new(Image::new(code), config, memory::<u8, KEPT>());
+    let stream = BlockStream::new(Image::new(code), config, kept());
     PtDecoder::new(stream, Graph::new(memory::<u32, { 64 << 10 }>()), watch)
 }
 
@@ -161,18 +161,35 @@ fn trace_this_processor() {
     machine::mark_truth(0);
     let (stopped, decoder) = stopped.unwrap().unwrap();
     assert!(stopped.loss.is_none(), "{}", stopped.loss);
+    // On the machine's stack of NMIs, 16 KiB, there is room for all this.
+    let used = traps::nmi_stack_used().expect("a stack");
+    println!("stack {number} {used}");
+    assert!(used <= HANDLER_STACK + traps::STUB, "the handler has used {used} bytes of stack");
     report(decoder, number, slot.handler(|handler| handler.counts().served).unwrap());
 }
 
 /// Memory that is never given back, zeroed.
 fn memory<T: From<u8>, const N: usize>() -> &'static mut [T; N] {
-    let address =
-        frames::allocate(size_of::<[T; N]>() as u64, 4096).expect("memory") + PHYSICAL_MEMORY_OFFSET;
-    let memory = address as *mut [T; N];
+    let memory = place::<[T; N]>();
     // SAFETY: the memory was just allocated.
     unsafe { memory.write_bytes(0, 1) };
     // SAFETY: nothing else refers to it, and 0 is a value of the types that this kernel asks for, u8 and u32.
     unsafe { &mut *memory }
+}
+
+/// The memory of a stream, which is never given back.
+fn kept() -> &'static mut Kept {
+    let memory = place::<Kept>();
+    // SAFETY: the memory was just allocated, for such a value.
+    unsafe { memory.write(Kept::new()) };
+    // SAFETY: the value was just written, and nothing else refers to it.
+    unsafe { &mut *memory }
+}
+
+/// Memory for a value, where nothing was written yet.
+fn place<T>() -> *mut T {
+    let address = frames::allocate(size_of::<T>() as u64, 4096).expect("memory") + PHYSICAL_MEMORY_OFFSET;
+    address as *mut T
 }
 
 // What is traced: each processor sorts other numbers.

@@ -10,6 +10,7 @@ pub mod frames;
 mod hosted;
 pub mod processors;
 pub mod serial;
+mod stacks;
 pub mod symbols;
 pub mod traps;
 

@@ -55,7 +55,7 @@ pub(crate) fn init(number: usize) {
     let place = frames::allocate(4096, 4096).expect("memory") + PHYSICAL_MEMORY_OFFSET;
     // SAFETY: the memory was just allocated.
     unsafe { (place as *mut usize).write(number) };
-    traps::init();
+    traps::init(number);
     GsBase::write(VirtAddr::new(place));
     // Software enables the local APIC; without this, no entry of its table can be unmasked.
     write_local_apic(SPURIOUS, 0x1ff);

@@ -3,13 +3,15 @@
 //! Each vector but #GP has a stack of its own, because code for a hosted target uses the red zone below its stack
 //! pointer. #GP has none, as `pugmark_kernel::arch::GuardedMsr` asks.
 
-use crate::{PHYSICAL_MEMORY_OFFSET, frames};
+use crate::stacks::{self, Stack};
+use crate::{PHYSICAL_MEMORY_OFFSET, frames, processors};
 use core::arch::global_asm;
 use pugmark_kernel::arch::{Interrupted, fixup};
 use spin::{LazyLock, Once};
 use x86_64::VirtAddr;
 use x86_64::instructions::segmentation::{CS, SS, Segment};
 use x86_64::instructions::tables::load_tss;
+use x86_64::registers::control::Cr2;
 use x86_64::structures::gdt::{Descriptor, GlobalDescriptorTable};
 use x86_64::structures::idt::{Entry, EntryOptions, InterruptDescriptorTable};
 use x86_64::structures::tss::TaskStateSegment;
@@ -57,6 +59,9 @@ extern "C" fn trap(frame: &Frame) {
         (13, Some(fixup), _) => unsafe {
             fixup.resume(&Interrupted { rbx, rbp, r12, r13, r14, r15, rsp, rflags })
         },
+        (14, ..) if stacks::is_below_a_stack(Cr2::read_raw()) => {
+            panic!("a stack has overflowed: {:#x} is below it; {frame:x?}", Cr2::read_raw())
+        }
         _ => panic!("trap {vector}: {frame:x?}"),
     }
 }
@@ -87,7 +92,24 @@ fn with_stack(options: &mut EntryOptions, index: u16) {
     unsafe { options.set_stack_index(index) };
 }
 
+/// The stack of NMIs: the usual size of a kernel's interrupt stack.
+const NMI_STACK: u64 = 16 << 10;
+/// The stacks of exceptions, on which a panic prints.
 const STACK: u64 = 32 << 10;
+
+/// How many bytes of the stack of NMIs are in use when the handler is called: what the processor and the stub push, and
+/// the SSE registers.
+pub const STUB: usize = size_of::<Frame>() + 512 + 32;
+
+/// The most processors that [`nmi_stack_used`] tells of.
+const PROCESSORS: usize = 16;
+
+static NMI_STACKS: [Once<Stack>; PROCESSORS] = [const { Once::new() }; PROCESSORS];
+
+/// Returns how many bytes of its stack of NMIs this processor has used at most since it came.
+pub fn nmi_stack_used() -> Option<usize> {
+    NMI_STACKS.get(processors::this())?.get().map(|stack| stack.used() as usize)
+}
 
 /// A processor's own tables. They are never dropped.
 struct Tables {
@@ -95,13 +117,17 @@ struct Tables {
     gdt: GlobalDescriptorTable,
 }
 
-/// Gives this processor its tables and stacks.
-pub(crate) fn init() {
-    let memory = || VirtAddr::new(PHYSICAL_MEMORY_OFFSET + frames::allocate(STACK, 4096).expect("memory"));
-    let tables = memory().as_mut_ptr::<Tables>();
+/// Gives this processor, whose number this is, its tables and stacks.
+pub(crate) fn init(number: usize) {
+    let memory = frames::allocate(size_of::<Tables>() as u64, 4096).expect("memory");
+    let tables = VirtAddr::new(PHYSICAL_MEMORY_OFFSET + memory).as_mut_ptr::<Tables>();
+    let nmi = Stack::new(NMI_STACK);
+    if let Some(place) = NMI_STACKS.get(number) {
+        place.call_once(|| nmi);
+    }
     let mut tss = TaskStateSegment::new();
-    for index in 0..3 {
-        tss.interrupt_stack_table[index] = memory() + STACK;
+    for (index, stack) in [Stack::new(STACK), nmi, Stack::new(STACK)].into_iter().enumerate() {
+        tss.interrupt_stack_table[index] = stack.top();
     }
     // SAFETY: the memory is large enough, aligned and used for nothing else.
     unsafe { tables.write(Tables { tss, gdt: GlobalDescriptorTable::new() }) };

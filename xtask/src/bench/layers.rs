@@ -20,7 +20,7 @@ use pugmark_decoder_core::{
     last_ip::LastIp,
     packet::{self, Cyc, Ip, IpPacket, Mtc, Packet, Packets, Tnt, Tsc},
     query::{AnswerSink, QueryDecoder},
-    resume::{AnswerStream, BlockStream, KEPT},
+    resume::{AnswerStream, BlockStream, Kept},
 };
 use pugmark_qemu_tests::libipt_speed::{Libipt, LibiptImage, TimedDecode};
 use std::{hint::black_box, time::Duration};
@@ -383,7 +383,7 @@ pub(super) fn query_slices(trace: &[u8]) -> TimedDecode {
 
 /// The same as [`query`] from slices of `slice` bytes.
 pub(super) fn query_of_slices(trace: &[u8], slice: usize) -> TimedDecode {
-    let (mut answers, mut kept) = (EachAnswer::default(), [0; KEPT]);
+    let (mut answers, mut kept) = (EachAnswer::default(), <Kept>::new());
     let mut stream = AnswerStream::new(CONFIG, &mut kept);
     for slice in trace.chunks(slice) {
         stream.decode(slice, &mut answers);
@@ -446,7 +446,7 @@ pub(super) fn blocks_of_slices(
     graph: &mut Graph<'_>,
     slice: usize,
 ) -> TimedDecode {
-    let (mut blocks, mut kept) = (Blocks::default(), [0; KEPT]);
+    let (mut blocks, mut kept) = (Blocks::default(), <Kept>::new());
     let mut stream = BlockStream::new(image, CONFIG, &mut kept);
     for slice in trace.chunks(slice) {
         stream.decode(slice, graph, &mut blocks);

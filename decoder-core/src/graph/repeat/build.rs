@@ -7,7 +7,7 @@ use super::{
         node::{BlockEnd, Node, halves},
         store::Graph,
     },
-    At, CALLS, EDGES, Key, NEVER, REST_WORDS, Repeats, Rest, Sizes, WAYS, is_canonical, middle,
+    At, CALLS, EDGES, Kept, Key, NEVER, REST_WORDS, Repeats, Rest, Sizes, WAYS, is_canonical, middle,
     packets::{Branches, Bytes, RepeatEnd},
     tell,
 };
@@ -99,9 +99,49 @@ impl Graph<'_> {
 
     /// Follows the branches up to the last place at which a repeat can end.
     fn repeat(&self, at: &At, calls: &GraphCalls, bytes: &Bytes, last_ip: u64) -> Option<(Key, Rest)> {
-        let branches = Branches::of(bytes, last_ip);
         let first = self.view().get(at.block)?.edge();
-        let mut follow = Follow {
+        let (mut follow, mut best) = (Follow::begin(at, first), None);
+        let kept = self.follow(calls, &Branches::of(bytes, last_ip), &mut follow, &mut best);
+        let Best { follow, next, end } = best?;
+        Some(follow.words(at.block, next, &end, kept, bytes, [u64::from(first), last_ip]))
+    }
+
+    /// Follows the branches as far as the graph knows the way, and notes the last place at which a repeat can end.
+    #[inline(never)]
+    fn follow(
+        &self,
+        calls: &GraphCalls,
+        branches: &Branches,
+        follow: &mut Follow,
+        best: &mut Option<Best>,
+    ) -> Kept {
+        let mut outcome = 0;
+        for end in branches.ends() {
+            let Some(next) = follow.up_to(self, calls, branches.outcomes(outcome, end), end) else { break };
+            if follow.depth <= CALLS && is_canonical(end.ip) {
+                *best = Some(Best { follow: *follow, next, end: *end });
+            }
+            if follow.go(self, next).is_none() {
+                break;
+            }
+            outcome = end.outcomes;
+        }
+        branches.kept
+    }
+}
+
+/// A place at which a repeat can end.
+struct Best {
+    follow: Follow,
+    /// The block there.
+    next: u32,
+    end: RepeatEnd,
+}
+
+impl Follow {
+    /// Begins where the walk is; `first` is the place of that block in a map of edges.
+    const fn begin(at: &At, first: u16) -> Self {
+        Self {
             block: at.block,
             before: edges::edge(0, first).1,
             edges: [0; EDGES],
@@ -112,48 +152,46 @@ impl Graph<'_> {
             popped_len: 0,
             rise: 0,
             below: at.top,
-        };
-        let mut best = None;
-        let mut outcome = 0;
-        for end in branches.ends() {
-            let Some(next) = follow.up_to(self, calls, branches.outcomes(outcome, end), end) else { break };
-            if follow.depth <= CALLS && is_canonical(end.ip) {
-                best = Some((follow, next, end));
-            }
-            if follow.go(self, next).is_none() {
-                break;
-            }
-            outcome = end.outcomes;
         }
-        let (follow, next, end) = best?;
+    }
+
+    /// The words of the repeat from `block` to `next`. `before` are the place of its first block in a map of edges and
+    /// the last IP before it.
+    #[inline(never)]
+    fn words(
+        &self,
+        block: u32,
+        next: u32,
+        end: &RepeatEnd,
+        kept: Kept,
+        bytes: &Bytes,
+        [first, last_ip]: [u64; 2],
+    ) -> (Key, Rest) {
         let sizes = Sizes {
             len: end.len,
-            popped: follow.popped_len,
-            pushed: follow.depth,
+            popped: self.popped_len,
+            pushed: self.depth,
             // All places of calls are written, whether or not there are as many.
-            rise: follow.rise.max(CALLS),
-            kept: branches.kept,
+            rise: self.rise.max(CALLS),
+            kept,
             packets: end.packets,
             tnt_at: end.tnt_at,
             tip_at: end.tip_at,
         };
         let ([a, b], [c, d], [low, high]) =
             (halves(bytes.halves()[0]), halves(bytes.halves()[1]), halves(end.ip));
-        let places = u32::from(first) | u32::from(follow.before) << 16;
+        let places = first as u32 | u32::from(self.before) << 16;
         let mut pushed = [0; CALLS];
-        pushed.iter_mut().zip(&follow.calls[..follow.depth]).for_each(|(to, from)| *to = *from);
-        let ([p, q, popped @ ..], [r, s, pushed @ ..]) = (follow.popped, pushed);
-        let key =
-            [at.block, next, a, b, c, d, low, high, 0, places, sizes.word(), middle(last_ip), p, q, r, s];
+        pushed.iter_mut().zip(&self.calls[..self.depth]).for_each(|(to, from)| *to = *from);
+        let ([p, q, popped @ ..], [r, s, pushed @ ..]) = (self.popped, pushed);
+        let key = [block, next, a, b, c, d, low, high, 0, places, sizes.word(), middle(last_ip), p, q, r, s];
         let mut rest = [0; REST_WORDS];
-        let edges = follow.edges.chunks_exact(2).map(|pair| u32::from(pair[0]) | u32::from(pair[1]) << 16);
-        let words = popped.into_iter().chain(pushed).chain([follow.edges_len as u32]).chain(edges);
+        let edges = self.edges.chunks_exact(2).map(|pair| u32::from(pair[0]) | u32::from(pair[1]) << 16);
+        let words = popped.into_iter().chain(pushed).chain([self.edges_len as u32]).chain(edges);
         rest.iter_mut().zip(words).for_each(|(to, word)| *to = word);
-        Some((key, rest))
+        (key, rest)
     }
-}
 
-impl Follow {
     /// Follows the outcomes up to an end. Returns the block there.
     fn up_to(
         &mut self,

@@ -1,15 +1,10 @@
 //! Repeats in a visit: instead of the part of the branches that would be read ahead next.
 
 use super::{
-    super::{
-        ExecutionSink, Graph,
-        branches::{BranchCursor, BranchesAhead},
-        calls::GraphCalls,
-        visit::GraphWalk,
-    },
+    super::{ExecutionSink, Graph, scratch::Scratch, visit::GraphWalk},
     At, Bytes, TURN, Worth,
 };
-use crate::{block::BlockDecoder, flow::Start};
+use crate::{block::BlockDecoder, keeper::Keeper};
 
 /// Whether repeats are of use to a sink.
 pub(in crate::graph) const fn wanted<S: ExecutionSink>() -> bool {
@@ -18,24 +13,26 @@ pub(in crate::graph) const fn wanted<S: ExecutionSink>() -> bool {
 
 /// How a walk went on by repeats.
 pub(in crate::graph) struct Repeated {
-    /// Where the last of them began, if there were any, or some before it, and the offset where they ended.
-    pub(in crate::graph) taken: Option<(Start, u64)>,
+    /// The offset where they ended, if there were any.
+    pub(in crate::graph) end: Option<u64>,
     /// Up to which offset to read before the next attempt.
     pub(in crate::graph) until: Option<u64>,
 }
 
-impl BlockDecoder<'_> {
-    /// Goes on by repeats that are known, and remembers those that came often enough.
+impl<K: Keeper> BlockDecoder<'_, K> {
+    /// Goes on by repeats that are known, and remembers those that came often enough. If there were any, the place where
+    /// the last of them began, or one before it, is noted.
     #[inline(never)]
     pub(in crate::graph) fn take_repeats<S: ExecutionSink>(
         &mut self,
         graph: &mut Graph<'_>,
         walk: &mut GraphWalk,
-        calls: &mut GraphCalls,
         sink: &mut S,
     ) -> Repeated {
-        let mut repeated = Repeated { taken: None, until: None };
-        let Some((trace, mut place)) = self.walker.whole_packets() else { return repeated };
+        let mut repeated = Repeated { end: None, until: None };
+        let Self { walker, scratch, .. } = self;
+        let Scratch { calls, repeats, .. } = &mut **scratch;
+        let Some((trace, mut place)) = walker.whole_packets() else { return repeated };
         if !super::is_canonical(place.ip) {
             return repeated;
         }
@@ -43,9 +40,9 @@ impl BlockDecoder<'_> {
         loop {
             let taken = graph.repeats.take(&mut at, calls, trace, &mut place, |edge| sink.edge(edge));
             if taken > 0 {
-                let start = self.walker.start();
-                self.walker.go_to(&place);
-                repeated.taken = Some((start, self.walker.used().0));
+                *repeats = walker.start();
+                walker.go_to(&place);
+                repeated.end = Some(walker.used().0);
                 (walk.block, walk.before, walk.top) = (at.block, at.before, at.top);
             }
             if taken == TURN {
@@ -58,30 +55,27 @@ impl BlockDecoder<'_> {
                 continue;
             }
             if graph.repeats.worth.credit >= Worth::LOW {
-                repeated.until = Some(self.walker.used().0 + bytes.until_next() as u64);
+                repeated.until = Some(walker.used().0 + bytes.until_next() as u64);
             }
             return repeated;
         }
     }
 
-    /// Where the last block before the end of repeats began, as a part of the branches that is read again.
+    /// Finds the last block before the end of repeats, as a part of the branches that is read again.
     #[cold]
     #[inline(never)]
-    pub(in crate::graph) fn place_repeats(
-        &mut self,
-        (mut start, end): (Start, u64),
-        ahead: &mut BranchesAhead,
-    ) -> (Start, BranchCursor, BranchCursor) {
-        let here = self.walker.clone();
-        self.walker.return_to(&start);
+    pub(in crate::graph) fn place_repeats(&mut self, end: u64) {
+        let here = self.walker.start();
+        self.walker.return_to(&self.scratch.repeats);
         loop {
-            self.read_ahead(ahead, Some(end));
-            if ahead.is_empty() || self.walker.used().0 >= end {
+            self.scratch.last.start = self.walker.start();
+            self.read_ahead(Some(end));
+            if self.scratch.ahead.is_empty() || self.walker.used().0 >= end {
                 break;
             }
-            start = self.walker.start();
         }
-        self.walker = here;
-        (start, ahead.before(ahead.end()), ahead.end())
+        self.walker.return_to(&here);
+        let Scratch { ahead, last, .. } = &mut *self.scratch;
+        (last.before_last, last.cursor) = (ahead.before(ahead.end()), ahead.end());
     }
 }

@@ -14,7 +14,7 @@ use pugmark_decoder_core::resume::BlockStream;
 /// ```
 /// use pugmark_decoder_core::graph::{ExecutionSink, Graph};
 /// use pugmark_decoder_core::image::Image;
-/// use pugmark_decoder_core::resume::{BlockStream, KEPT};
+/// use pugmark_decoder_core::resume::{BlockStream, Kept};
 /// use pugmark_kernel::intel::pt::{PtCapabilities, PtConfig, PtConfigRefusal, PtDecoder};
 ///
 /// /// What is traced by `config`, decoded over the code in `image`.
@@ -22,7 +22,7 @@ use pugmark_decoder_core::resume::BlockStream;
 ///     config: &PtConfig,
 ///     capabilities: &PtCapabilities,
 ///     image: Image<'a>,
-///     kept: &'a mut [u8; KEPT],
+///     kept: &'a mut Kept,
 ///     blocks: &'a mut [u32],
 ///     sink: S,
 /// ) -> Result<PtDecoder<'a, 'a, 'a, S>, PtConfigRefusal> {

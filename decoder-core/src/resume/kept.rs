@@ -1,0 +1,96 @@
+//! What a stream keeps between two slices.
+
+use crate::{flow::WalkState, graph::Scratch};
+
+/// The memory of a [`BlockStream`](super::BlockStream) or an [`AnswerStream`](super::AnswerStream): `N` bytes for what
+/// must be kept of slices, and some five kilobytes for the state of the decoder, which stays where it is while slices
+/// come and go. So the stream itself is a few hundred bytes, and decodes on a small stack.
+///
+/// [`KEPT`](super::KEPT) bytes will do; fewer than 1024 do not compile. A kernel gives it a `static`, or memory of its
+/// own: on a stack it is larger than all that decoding takes.
+#[derive(Debug)]
+pub struct Kept<const N: usize = { super::KEPT }> {
+    pub(super) bytes: [u8; N],
+    pub(super) state: WalkState,
+    pub(super) scratch: Scratch,
+}
+
+impl<const N: usize> Kept<N> {
+    /// Memory for one stream.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { bytes: [0; N], state: WalkState::new(), scratch: Scratch::new() }
+    }
+}
+
+impl<const N: usize> Default for Kept<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config::Config,
+        event::Event,
+        graph::{ExecutionSink, Graph},
+        image::{AddressSpace, Image, Section},
+        packet::Tnt,
+        query::AnswerSink,
+        resume::{AnswerStream, BlockStream},
+    };
+
+    /// Counts outcomes.
+    #[derive(Default)]
+    struct Count(u64);
+
+    impl AnswerSink for Count {
+        fn outcomes(&mut self, outcomes: Tnt) {
+            self.0 += u64::from(outcomes.len);
+        }
+
+        fn target(&mut self, _: Option<u64>) {}
+
+        fn event(&mut self, _: &Event) {}
+    }
+
+    struct Nothing;
+
+    impl ExecutionSink for Nothing {
+        fn event(&mut self, _: &Event) {}
+    }
+
+    extern crate std;
+    use std::vec;
+
+    #[test]
+    fn of_a_slice_only_its_end_is_copied() {
+        let mut kept = <Kept>::new();
+        kept.bytes.fill(0xa5);
+        let (mut memory, mut count) = ([0; 5_000], Count::default());
+        // 1000: je 1000
+        let sections = [Section { base: 0x1000, bytes: &[0x74, 0xfe], space: AddressSpace::Any }];
+        // PSB, MODE.Exec (64 bit), FUP (1000), PSBEND, TNTs
+        let start = b"\
+            \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
+        let trace = [&start[..], &vec![0xfe; 6_000]].concat();
+        let mut answers = AnswerStream::new(Config::new(), &mut kept);
+        trace.chunks(2_000).for_each(|slice| answers.decode(slice, &mut count));
+        answers.finish(&mut count);
+        assert!(count.0 >= 36_000);
+        assert!(
+            kept.bytes[200..].iter().all(|byte| *byte == 0xa5),
+            "{}",
+            kept.bytes.iter().rposition(|b| *b != 0xa5).unwrap()
+        );
+
+        kept.bytes.fill(0xa5);
+        let mut graph = Graph::new(&mut memory);
+        let mut blocks = BlockStream::new(Image::new(&sections), Config::new(), &mut kept);
+        trace.chunks(2_000).for_each(|slice| blocks.decode(slice, &mut graph, &mut Nothing));
+        blocks.finish(&mut graph, &mut Nothing);
+        assert!(kept.bytes[200..].iter().all(|byte| *byte == 0xa5));
+    }
+}
