@@ -52,7 +52,7 @@ impl Packages<'_> {
     /// # Errors
     /// Those of [`Self::kernel`].
     pub fn busybox(&mut self) -> Result<PathBuf> {
-        Ok(self.unpacked(BUSYBOX)?.join("bin/busybox"))
+        program(&self.unpacked(BUSYBOX)?, "busybox")
     }
 
     /// Returns the folder with a package's files. Downloads and unpacks the package if that was not done before.
@@ -77,6 +77,13 @@ impl Packages<'_> {
         fs::write(&unpacked, "")?;
         Ok(files)
     }
+}
+
+/// Returns a program among the files of its package. Since Debian 13, packages have programs in `/usr/bin` only.
+fn program(files: &Path, name: &str) -> Result<PathBuf> {
+    let found =
+        ["bin", "usr/bin"].into_iter().map(|folder| files.join(folder).join(name)).find(|file| file.exists());
+    found.with_context(|| format!("{} has no {name}", files.display()))
 }
 
 /// Takes the ELF file out of a kernel's file.
@@ -110,6 +117,18 @@ fn kernel_file(files: &Path) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_is_found_in_either_folder() {
+        let scratch = crate::scratch::Scratch::new().unwrap();
+        assert!(program(scratch.folder(), "busybox").is_err());
+        for folder in ["usr/bin", "bin"] {
+            let folder = scratch.folder().join(folder);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("busybox"), "").unwrap();
+            assert_eq!(program(scratch.folder(), "busybox").unwrap(), folder.join("busybox"));
+        }
+    }
 
     #[test]
     fn the_newest_kernel_is_what_the_package_without_a_number_depends_on() {
