@@ -31,21 +31,20 @@ const NAME: &str = "log.";
 pub enum Lines {
     /// For each block of instructions. Only for a machine with one processor.
     Blocks,
-    /// For each instruction, which takes several times as long. Several processors share the blocks, so without this a
+    /// For each instruction, of a machine that executes [singly](crate::machine::Machine::singly), which takes several
+    /// times as long. Several processors share the blocks, so without this a
     /// processor's log would lack the bytes of blocks that another processor entered first.
     Instructions,
 }
 
 /// Returns QEMU's arguments for a log, in `folder`, of the instructions in `ranges`.
 #[must_use]
-pub fn arguments(folder: &Path, ranges: &[Range<u64>], lines: Lines) -> Vec<String> {
+pub fn arguments(folder: &Path, ranges: &[Range<u64>]) -> Vec<String> {
     let range = |range: &Range<u64>| format!("{:#x}..{:#x}", range.start, range.end - 1);
     let filter = ranges.iter().map(range).collect::<Vec<_>>().join(",");
     // One file per thread, because exits do not name their processor.
     let files = folder.join(format!("{NAME}%d")).to_string_lossy().into_owned();
-    let singly = if lines == Lines::Instructions { &["-singlestep"][..] } else { &[] };
-    let log = ["-d", "exec,nochain,in_asm,tid", "-D", &files, "-dfilter", &filter];
-    singly.iter().chain(&log).map(ToString::to_string).collect()
+    ["-d", "exec,nochain,in_asm,tid", "-D", &files, "-dfilter", &filter].map(ToString::to_string).to_vec()
 }
 
 /// What a processor did as an SVM guest.

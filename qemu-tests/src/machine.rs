@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use crate::images::Images;
 use crate::monitor_lines::{self, MonitorLines};
-use crate::qemu::QEMU;
+use crate::qemu::{self, QEMU};
 use crate::report::Transcript;
 use crate::scratch::Scratch;
 use crate::time_limits::{ProgressWatch, TimeLimits, TimedOut};
@@ -64,6 +64,8 @@ pub struct Machine {
     keeps_truth: bool,
     /// The machine's memory in MiB.
     memory: u32,
+    /// QEMU's arguments that say how it executes the guest.
+    accelerator: &'static [&'static str],
 }
 
 /// What a machine did until it ended.
@@ -89,6 +91,7 @@ impl Machine {
             extra: Vec::new(),
             keeps_truth: false,
             memory: 512,
+            accelerator: &["-accel", "tcg"],
         }
     }
 
@@ -114,6 +117,7 @@ impl Machine {
             extra: Vec::new(),
             keeps_truth: true,
             memory: 512,
+            accelerator: &["-accel", "tcg"],
         }
     }
 
@@ -135,6 +139,15 @@ impl Machine {
     pub fn memory(mut self, mib: u32) -> Self {
         self.memory = mib;
         self
+    }
+
+    /// Lets QEMU execute each instruction by itself.
+    ///
+    /// # Errors
+    /// QEMU cannot be started, or does not print its version.
+    pub fn singly(mut self) -> Result<Self> {
+        self.accelerator = qemu::one_by_one(qemu::version()?);
+        Ok(self)
     }
 
     /// Adds arguments to QEMU's command line.
@@ -240,7 +253,8 @@ impl Machine {
         let size = format!("{}M", self.memory);
         let mut command = Command::new(QEMU);
         command
-            .args(["-accel", "tcg", "-cpu", "max", "-m", &size, "-machine", "pc,memory-backend=ram"])
+            .args(self.accelerator)
+            .args(["-cpu", "max", "-m", &size, "-machine", "pc,memory-backend=ram"])
             .arg("-object")
             .arg(with_path(&format!("memory-backend-file,id=ram,size={size},share=on,mem-path="), &files.ram))
             .args(["-display", "none", "-monitor", "none", "-serial", "stdio", "-nic", "none", "-no-reboot"])

@@ -10,6 +10,10 @@ pub const QEMU: &str = "qemu-system-x86_64";
 /// deba78709ae8, "Always lock pages before translation".
 const TRANSLATES_SAFELY: (u32, u32) = (8, 1);
 
+/// The first version with a property of the accelerator that gives each instruction a block of its own; older ones
+/// have an option for it, which newer ones have dropped.
+const HAS_ONE_INSN_PER_TB: (u32, u32) = (8, 1);
+
 /// QEMU's version: its first two numbers.
 ///
 /// # Errors
@@ -34,12 +38,20 @@ fn parse_version(text: &str) -> Option<(u32, u32)> {
 /// which replaces the first byte of an instruction by an INT3 and then by another byte, executes that INT3 for ever. On
 /// one thread the processors take turns, and no translation meets a write.
 pub(crate) const fn accelerator(version: (u32, u32), processors: u16) -> &'static str {
-    let (major, minor) = TRANSLATES_SAFELY;
-    if processors > 1 && (version.0 < major || version.0 == major && version.1 < minor) {
-        "tcg,thread=single"
+    if processors > 1 && is_older(version, TRANSLATES_SAFELY) { "tcg,thread=single" } else { "tcg" }
+}
+
+/// QEMU's arguments with which each instruction is executed by itself, by the version of QEMU.
+pub(crate) const fn one_by_one(version: (u32, u32)) -> &'static [&'static str] {
+    if is_older(version, HAS_ONE_INSN_PER_TB) {
+        &["-accel", "tcg", "-singlestep"]
     } else {
-        "tcg"
+        &["-accel", "tcg,one-insn-per-tb=on"]
     }
+}
+
+const fn is_older(version: (u32, u32), than: (u32, u32)) -> bool {
+    version.0 < than.0 || version.0 == than.0 && version.1 < than.1
 }
 
 #[cfg(test)]
@@ -52,6 +64,18 @@ mod tests {
         assert_eq!(parse_version(debian), Some((7, 2)));
         assert_eq!(parse_version("QEMU emulator version 10.0.2"), Some((10, 0)));
         assert_eq!(parse_version("something else"), None);
+    }
+
+    #[test]
+    fn each_version_executes_singly_by_its_own_arguments() {
+        for (version, expected) in [
+            ((7, 2), &["-accel", "tcg", "-singlestep"][..]),
+            ((8, 0), &["-accel", "tcg", "-singlestep"]),
+            ((8, 1), &["-accel", "tcg,one-insn-per-tb=on"]),
+            ((10, 0), &["-accel", "tcg,one-insn-per-tb=on"]),
+        ] {
+            assert_eq!(one_by_one(version), expected, "{version:?}");
+        }
     }
 
     #[test]

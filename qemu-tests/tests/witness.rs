@@ -68,7 +68,7 @@ fn disagreements(images: &Images, &(profile, words, names): &Job<'_>) -> Vec<Str
     let options = format!("profile={profile}");
     let command_line = format!("no-decode {words} only={}", names.join(","));
     let outcome = Machine::on_monitor(images, &options, &command_line)
-        .arguments(exec_log::arguments(scratch.folder(), &GUEST, Lines::Blocks))
+        .arguments(exec_log::arguments(scratch.folder(), &GUEST))
         .arguments(VIRTUAL_TIME)
         .time_limits(TIME_LIMITS)
         .run(|_| {})
@@ -111,7 +111,9 @@ fn the_truth_of_each_processor_is_what_it_executed() {
     let scratch = Scratch::new().unwrap();
     let outcome = Machine::kernel_on_monitor(&images, &kernel, "profile=skylake", "processors=4")
         .processors(4)
-        .arguments(exec_log::arguments(scratch.folder(), &GUEST[..1], Lines::Instructions))
+        .singly()
+        .unwrap()
+        .arguments(exec_log::arguments(scratch.folder(), &GUEST[..1]))
         .time_limits(TIME_LIMITS)
         .run(|_| {})
         .unwrap();
