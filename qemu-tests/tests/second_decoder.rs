@@ -22,7 +22,7 @@ fn same_as_libipt(profile: &str) {
         let outcome = Machine::on_monitor(&images, &boot.monitor_options, &command_line).run(|_| {}).unwrap();
         for trace in traces::of(&outcome, &images.guest).unwrap() {
             let Some(parts) = decode(&trace) else {
-                println!("skipped: libipt is not installed");
+                println!("{}", libipt::REFERENCE.skipped());
                 return;
             };
             match compare(trace.run, &parts) {

@@ -15,12 +15,9 @@ fn the_version_is_debians_with_an_extension() {
     let number =
         |version: &crate::library::Version| (version.major, version.minor, version.patch, version.build);
     assert_eq!(number(&ours), (2, 0, 5, 0));
-    // SAFETY: both are texts of their libraries.
-    let texts = [theirs.ext, ours.ext].map(|text| unsafe { CStr::from_ptr(text) });
-    assert_eq!(texts[1], c"pugmark");
-    if (theirs.major, theirs.minor, theirs.patch) != (2, 0, 5) {
-        println!("skipped: the installed libipt is not 2.0.5");
-    }
+    assert_eq!(number(&ours), number(&theirs));
+    // SAFETY: it is a text of the library.
+    assert_eq!(unsafe { CStr::from_ptr(ours.ext) }, c"pugmark");
 }
 
 #[test]

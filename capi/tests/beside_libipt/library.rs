@@ -1,5 +1,6 @@
 //! Both libraries, loaded side by side.
 
+use crate::release::V2_0_5;
 use std::{
     ffi::{c_char, c_int, c_void},
     path::PathBuf,
@@ -202,14 +203,13 @@ pub(crate) fn our_file() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libipt.so")
 }
 
-/// The installed library and ours, or `None` if none is installed; then a line says so.
+/// The release whose answers ours gives, and ours; `None` if that release is not there, and then a line says so.
 pub(crate) fn both() -> Option<[&'static Library; 2]> {
     static BOTH: OnceLock<Option<[Library; 2]>> = OnceLock::new();
     let both = BOTH.get_or_init(|| {
         // Theirs comes first: ours has the same soname, by which the loader would find it again.
-        // SAFETY: libipt has no constructors and no destructors.
-        let theirs = unsafe { libloading::Library::new("libipt.so.2") }.ok()?;
-        // SAFETY: nor has ours.
+        let theirs = V2_0_5.open()?;
+        // SAFETY: it has no constructors and no destructors.
         let ours = unsafe { libloading::Library::new(our_file()) }.unwrap();
         // The functions are used until the program ends, so the libraries are never unloaded.
         let both = [theirs, ours].map(|library| Library::of(Box::leak(Box::new(library))));
@@ -217,7 +217,7 @@ pub(crate) fn both() -> Option<[&'static Library; 2]> {
         Some(both)
     });
     if both.is_none() {
-        println!("skipped: libipt is not installed");
+        println!("{}", V2_0_5.skipped());
     }
     both.as_ref().map(|both| both.each_ref())
 }

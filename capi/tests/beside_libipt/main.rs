@@ -1,4 +1,4 @@
-//! The same calls to the installed libipt and to ours: every returned value, structure and error must be equal.
+//! The same calls to libipt 2.0.5 and to ours: every returned value, structure and error must be equal.
 
 #![expect(
     clippy::multiple_unsafe_ops_per_block,
@@ -14,5 +14,8 @@ mod known_code;
 mod library;
 mod packets;
 mod queries;
+#[allow(dead_code, unreachable_pub, reason = "a module of another crate, of which this needs one release")]
+#[path = "../../../qemu-tests/src/libipt/release.rs"]
+mod release;
 mod rules;
 mod sections;

@@ -1,8 +1,13 @@
 //! libipt's own tests with our library: its tools pttc, ptdump and ptxed are built from its sources, and its script
 //! runs them on each of its files.
 //!
-//! `cargo xtask test` gets the sources. A test that fails with the installed libipt as well says nothing about ours.
+//! `cargo xtask test` gets the sources. A test that fails with libipt's own library as well says nothing about ours.
 
+#[allow(dead_code, unreachable_pub, reason = "a module of another crate, of which this needs one release")]
+#[path = "../../../qemu-tests/src/libipt/release.rs"]
+mod release;
+
+use release::V2_0_5;
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -18,8 +23,8 @@ use std::{
 const BUILD: &str = env!("CARGO_TARGET_TMPDIR");
 const SOURCES: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/../libipt-sources");
 
-/// What CMake would define. ptxed reads no ELF files here. Of newer sources it knows an option whose flag the installed
-/// header lacks; the tests of that option then fail with the installed libipt as well.
+/// What CMake would define. ptxed reads no ELF files here. Of newer sources it knows an option whose flag 2.0.5's header
+/// lacks; the tests of that option then fail with libipt's own library as well.
 const DEFINED: [&str; 7] = [
     "-D_POSIX_C_SOURCE=200809L",
     "-DPT_VERSION_MAJOR=2",
@@ -58,6 +63,10 @@ const DECODERS: [&str; 2] = ["--insn-decoder", "--block-decoder"];
 struct Suite {
     folder: PathBuf,
     sources: PathBuf,
+    /// The folder of libipt's header.
+    header: PathBuf,
+    /// The folder of libipt's own library.
+    theirs: PathBuf,
 }
 
 fn is_there(program: &str) -> bool {
@@ -80,13 +89,11 @@ impl Suite {
         fs::create_dir_all(folder.join("lib")).unwrap();
         let library = folder.join("lib/libipt.so.2");
         fs::copy(env::current_exe().unwrap().with_file_name("libipt.so"), &library).unwrap();
-        let header =
-            Command::new("cc").args(["-E", "-include", "intel-pt.h", "-x", "c", "/dev/null"]).output();
-        if !header.unwrap().status.success() {
-            println!("skipped: intel-pt.h is not installed");
+        let (Some(header), Some(theirs)) = (V2_0_5.include(), V2_0_5.library_folder()) else {
+            println!("{}", V2_0_5.skipped());
             return None;
-        }
-        let suite = Self { folder, sources };
+        };
+        let suite = Self { folder, sources, header, theirs };
         for (tool, files) in TOOLS {
             suite.compile(tool, files, &library);
         }
@@ -97,7 +104,8 @@ impl Suite {
         let include = |folder: &str| format!("-I{}", self.sources.join(folder).display());
         let own = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/tests/libipts_own");
         let output = Command::new("cc")
-            .args(["-std=c99", "-O1", "-w", own])
+            .args(["-std=c99", "-O1", "-w", own, "-I"])
+            .arg(&self.header)
             .args(DEFINED)
             .args(["include", "include/posix", "libipt/internal/include"].map(include))
             .args([include("libipt/internal/include/posix"), include(&format!("{tool}/include"))])
@@ -119,7 +127,7 @@ impl Suite {
         files
     }
 
-    /// Runs the tests of a file with a decoder, with our library or the installed one.
+    /// Runs the tests of a file with a decoder, with our library or libipt's own.
     fn run(&self, file: &Path, decoder: &str, ours: bool) -> Output {
         let tool = |name| self.folder.join(name);
         let folder = self.folder.join(if ours { "ours" } else { "theirs" }).join(decoder);
@@ -127,9 +135,8 @@ impl Suite {
         let mut command = Command::new("bash");
         command.arg(self.sources.join("script/test.bash")).arg("-f").arg("-g").arg(tool("pttc"));
         command.arg("-d").arg(tool("ptdump")).arg("-x").arg(tool("ptxed")).args(["-X", decoder]).arg(file);
-        if ours {
-            command.env("LD_LIBRARY_PATH", self.folder.join("lib"));
-        }
+        let library = if ours { self.folder.join("lib") } else { self.theirs.clone() };
+        command.env("LD_LIBRARY_PATH", library);
         command.current_dir(folder).output().unwrap()
     }
 }

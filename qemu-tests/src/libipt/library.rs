@@ -6,6 +6,8 @@ use std::{
     sync::OnceLock,
 };
 
+use super::{REFERENCE, release::Release};
+
 pub(super) type Handle = NonNull<c_void>;
 pub(super) type ReadMemory =
     unsafe extern "C" fn(*mut u8, usize, *const AddressSpace, u64, *mut c_void) -> c_int;
@@ -127,15 +129,14 @@ pub(super) struct AddressSpace {
 }
 
 impl Library {
-    /// Loads the library at its first use; `None` if it is not installed.
+    /// Loads the release with which all tests here compare, at its first use; `None` if it is not there.
     pub(super) fn get() -> Option<&'static Self> {
         static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
-        LIBRARY.get_or_init(Self::load).as_ref()
+        LIBRARY.get_or_init(|| Self::load(REFERENCE)).as_ref()
     }
 
-    fn load() -> Option<Self> {
-        // SAFETY: libipt has no constructors and no destructors.
-        let library = unsafe { libloading::Library::new("libipt.so.2") }.ok()?;
+    fn load(release: &Release) -> Option<Self> {
+        let library = release.open()?;
         // Its functions are used until the program ends, so it is never unloaded.
         let library: &'static libloading::Library = Box::leak(Box::new(library));
         /// The function of this name, with the type of the field to which it is assigned.

@@ -1,11 +1,13 @@
-//! Decodes traces with Intel's libipt, if it is installed, as a second opinion.
+//! Decodes traces with Intel's libipt, if it is there, as a second opinion.
 //!
-//! The library is loaded at run time, so that it is not needed for building. In Debian it is the package `libipt2`.
+//! The library is loaded at run time, so that it is not needed for building. Which release it must be, and where each is
+//! found, says [`release`].
 
 pub(crate) mod edges;
 mod insns;
 mod library;
 mod packets;
+pub mod release;
 #[cfg(test)]
 mod tests;
 
@@ -13,7 +15,11 @@ pub use library::Cpu;
 
 use insns::Decoder;
 use library::Library;
+use release::Release;
 use std::fmt;
+
+/// The release that decodes.
+pub const REFERENCE: &Release = &release::V2_0_5;
 
 /// What libipt decoded of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,7 +65,7 @@ pub struct Section<'a> {
 /// Decodes a trace with libipt's instruction flow decoder, which goes on at the next PSB after each error.
 ///
 /// `sections` are the addresses and bytes of the code; a later section hides earlier ones that it overlaps. Returns
-/// `None` if libipt is not installed. The number of instructions is limited to [`MOST_INSTRUCTIONS`], because libipt
+/// `None` if [`REFERENCE`] is not there. The number of instructions is limited to [`MOST_INSTRUCTIONS`], because libipt
 /// does not detect an endless loop in the code.
 #[must_use]
 pub fn decode(trace: &[u8], sections: &[(u64, &[u8])]) -> Option<Decoded> {
@@ -81,13 +87,13 @@ pub fn decode_sections(cpu: Option<Cpu>, trace: &[u8], sections: &[Section<'_>])
 
 /// Decodes a trace from its first PSB to the first error. Reaching `most` instructions is an error too.
 ///
-/// Returns `None` if libipt is not installed.
+/// Returns `None` if [`REFERENCE`] is not there.
 #[must_use]
 pub fn decode_to_error(trace: &[u8], sections: &[Section<'_>], most: usize) -> Option<Decoded> {
     Some(Decoder::new(Library::get()?, None, trace, &sections, most)?.run_to_error())
 }
 
-/// Returns the number of packets from the first PSB on, and the first error; `None` if libipt is not installed.
+/// Returns the number of packets from the first PSB on, and the first error; `None` if [`REFERENCE`] is not there.
 #[must_use]
 pub fn packets(trace: &[u8]) -> Option<(usize, Option<DecodeError>)> {
     packets::packets(Library::get()?, trace)

@@ -1,4 +1,4 @@
-//! Compares the decoder with Debian's libipt 2.0.5, if it is installed, on random control-flow graphs and on damaged
+//! Compares the decoder with libipt 2.0.5, if it is there, on random control-flow graphs and on damaged
 //! traces.
 //!
 //! Traces contain only packets that this version knows. This runs a hundred thousand of each in two minutes:
@@ -24,5 +24,5 @@ fn cases() -> u64 {
 
 /// Reports that a test cannot do anything.
 fn skipped() {
-    println!("skipped: libipt is not installed");
+    println!("{}", pugmark_qemu_tests::libipt::REFERENCE.skipped());
 }

@@ -60,7 +60,7 @@ pub(crate) fn addresses(part: &Part) -> Vec<u64> {
         decoded.addresses.iter().for_each(|&address| found.add(address));
         assert_eq!(found, part.truth, "libipt, {name}");
     } else {
-        println!("skipped: libipt is not installed");
+        println!("{}", libipt::REFERENCE.skipped());
     }
     addresses
 }
