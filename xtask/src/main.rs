@@ -1,6 +1,7 @@
 //! `cargo xtask`: one command for each thing that one does with Pugmark.
 
 mod api;
+mod bare;
 mod bench;
 mod capi;
 mod cargo;
@@ -50,6 +51,8 @@ enum Command {
     Test(test::TestOptions),
     /// What the CI runs: format, clippy, documentation, all tests, mutants of what has changed
     Ci(SetupOptions),
+    /// Run commands of this list on a bare Debian system, which is made for it: README's two, without others
+    Bare(bare::BareOptions),
     /// Make a disk image for a USB stick or a CD: the kernel alone, for a machine that has the tracing hardware
     Iso(iso::IsoOptions),
     /// Measure the decoder's layers beside libipt's
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Command::Linux(options) => linux::linux(&options),
         Command::Test(options) => test::test(&options).map(|_| ExitCode::SUCCESS),
         Command::Ci(options) => ci::ci(options).map(|()| ExitCode::SUCCESS),
+        Command::Bare(options) => bare::bare(&options),
         Command::Iso(options) => iso::iso(&options).map(|()| ExitCode::SUCCESS),
         Command::Bench(options) => bench::bench(&options),
         Command::Capi(options) => capi::capi(&options).map(|()| ExitCode::SUCCESS),

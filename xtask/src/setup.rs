@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use pugmark_qemu_tests::images::target_folder;
+use pugmark_qemu_tests::libipt::release::{self, Download, RELEASES, Release};
 use pugmark_qemu_tests::linux::packages;
 use pugmark_qemu_tests::qemu::{self, QEMU};
 use std::path::Path;
@@ -37,6 +38,8 @@ struct PackageManager {
     lcov: &'static str,
     valgrind: &'static str,
     yasm: &'static str,
+    /// Empty if the system has no such package.
+    mmdebstrap: &'static str,
 }
 
 /// Returns the names of the packages with a program or library.
@@ -58,6 +61,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         lcov: "lcov",
         valgrind: "valgrind",
         yasm: "yasm",
+        mmdebstrap: "mmdebstrap",
     },
     PackageManager {
         systems: &["fedora", "rhel"],
@@ -74,6 +78,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         lcov: "lcov",
         valgrind: "valgrind",
         yasm: "yasm",
+        mmdebstrap: "mmdebstrap",
     },
     PackageManager {
         systems: &["arch"],
@@ -90,6 +95,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         lcov: "lcov",
         valgrind: "valgrind",
         yasm: "yasm",
+        mmdebstrap: "",
     },
     PackageManager {
         systems: &["opensuse", "suse"],
@@ -106,6 +112,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         lcov: "lcov",
         valgrind: "valgrind",
         yasm: "yasm",
+        mmdebstrap: "",
     },
     PackageManager {
         systems: &["alpine"],
@@ -122,6 +129,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         lcov: "lcov",
         valgrind: "valgrind",
         yasm: "yasm",
+        mmdebstrap: "",
     },
 ];
 
@@ -168,8 +176,14 @@ pub(crate) fn prepare_tests(no_install: bool) -> Result<()> {
     if let Err(error) = require("perf", |manager| manager.perf, no_install) {
         println!("{error:#}");
     }
-    if let Err(error) = libipt_sources(no_install) {
-        println!("{error:#}");
+    for result in RELEASES
+        .map(|release| libipt_release(release, no_install))
+        .into_iter()
+        .chain([libipt_sources(no_install)])
+    {
+        if let Err(error) = result {
+            println!("{error:#}");
+        }
     }
     let mut packages = packages::Packages { no_install, tell: &mut |command| println!("{command}") };
     if let Err(error) = packages.kernel().and_then(|_| packages.busybox()) {
@@ -201,9 +215,10 @@ fn install_optional(optional: impl IntoIterator<Item = Optional>, no_install: bo
 
 /// The folder of libipt's sources in the build folder: its tests run with our library.
 const LIBIPT_SOURCES: &str = "libipt-sources";
-/// Gets the sources from which Debian's 2.0.5 is built, unchanged.
+/// Gets the sources from which 2.0.5 is built, on a system without apt.
 const LIBIPT_CLONE: &str = "git clone --quiet --depth 1 --branch v2.0.5 https://github.com/intel/libipt";
-/// A crate with a copy of the sources, somewhat newer, for a machine that reaches crates and not GitHub.
+
+/// A crate with a copy of the sources, somewhat newer, for a machine that reaches neither.
 const LIBIPT_CRATE: (&str, &str) = ("libipt-sys", "=0.1.4");
 
 /// Gets libipt's sources into the build folder if they are not there.
@@ -212,11 +227,17 @@ fn libipt_sources(no_install: bool) -> Result<()> {
     if folder.exists() {
         return Ok(());
     }
+    let archive = release::V2_0_5.sources;
+    let unpack = format!("tar --strip-components=1 -xzf {}", archive.0);
     let clone = format!("{LIBIPT_CLONE} {}", folder.display());
-    ensure!(!no_install, "the sources of libipt are missing; this gets them: {clone}");
-    install("the sources of libipt", &clone).or_else(|error| {
+    let get = in_new_folder(&folder, &[(archive, unpack)]);
+    ensure!(!no_install, "the sources of libipt are missing; this gets them: {get}");
+    install("the source archive of libipt", &get).or_else(|error| {
         println!("{error:#}");
-        libipt_of_the_crate(&folder)
+        install("a copy of libipt's repository", &clone).or_else(|error| {
+            println!("{error:#}");
+            libipt_of_the_crate(&folder)
+        })
     })
 }
 
@@ -239,6 +260,36 @@ fn libipt_of_the_crate(folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Gets the library and the header of a release of libipt into the build folder, unless the system has them.
+fn libipt_release(release: &Release, no_install: bool) -> Result<()> {
+    if release.open().is_some() && release.include().is_some() {
+        return Ok(());
+    }
+    let name = release.folder_name();
+    let packages = release.packages.map(|package| (package, format!("dpkg-deb -x {} .", package.0)));
+    let get = in_new_folder(&target_folder().join(&name), &packages);
+    ensure!(!no_install, "{name} is missing; this gets it: {get}");
+    install(&name, &get)
+}
+
+/// The command that gets files by apt, which checks them, unpacks each by its own command, and makes the folder with
+/// what was in them if all of that succeeds.
+fn in_new_folder(folder: &Path, files: &[(Download, String)]) -> String {
+    let part = folder.with_extension("part");
+    let (folder, part) = (folder.display(), part.display());
+    let file = |(download, unpack): &(Download, String)| {
+        let (name, hash) = download;
+        let address = release::address(*download);
+        format!(
+            "/usr/lib/apt/apt-helper -qq download-file {address} {name} SHA256:{hash} && {unpack} && rm {name}"
+        )
+    };
+    let files = files.iter().map(file).collect::<Vec<_>>().join(" && ");
+    format!(
+        "rm -rf {part} && mkdir -p {part} && (cd {part} && {files}) && rm -rf {folder} && mv {part} {folder}"
+    )
+}
+
 /// Whether the loader finds the library.
 fn is_library(name: &str) -> bool {
     // SAFETY: these libraries have no other initialisers than any C library.
@@ -258,6 +309,12 @@ pub(crate) fn prepare_bench(instructions: bool, no_install: bool) -> Result<()> 
     let beside = if instructions { "valgrind" } else { "libipt.so.2" };
     let needed = OPTIONAL.into_iter().filter(|(name, ..)| [beside, "qemu-x86_64"].contains(name));
     install_optional(needed, no_install)
+}
+
+/// Makes sure that a bare Debian system can be made, and that this may be done: the system is a root folder.
+pub(crate) fn prepare_bare(no_install: bool) -> Result<()> {
+    ensure!(is_root()?, "only root can make a system and change into it: `sudo -E cargo xtask bare`");
+    require("mmdebstrap", |manager| manager.mmdebstrap, no_install)
 }
 
 /// Makes sure that GRUB can make a disk image.

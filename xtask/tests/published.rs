@@ -5,6 +5,7 @@
 mod cargo_home;
 
 use cargo_home::fresh_cargo_home;
+use pugmark_tools::pugmark::record::emulator_is_installed;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -58,8 +59,8 @@ fn programs_that_are_built_from_the_published_packages_record_and_decode() {
     let tables = target.join(format!("package/pugmark-pfm-{}/events", env!("CARGO_PKG_VERSION")));
     assert!(tables.join("NOTICE.md").is_file());
 
-    if !cfg!(target_os = "linux") || Command::new("qemu-x86_64").arg("--version").output().is_err() {
-        println!("skipped: qemu-x86_64 is not installed");
+    if !emulator_is_installed() {
+        println!("skipped: QEMU's user-mode emulator, version 5 to 8, is not installed");
         return;
     }
     let recording = target.join("recording");
