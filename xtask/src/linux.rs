@@ -3,9 +3,10 @@
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use pugmark_qemu_tests::images::{Images, build_pugmark};
+use pugmark_qemu_tests::linux::boots::{self, Booted};
 use pugmark_qemu_tests::linux::packages::{self, Packages, unpack_kernel};
 use pugmark_qemu_tests::linux::verify::{Verified, Verify, all};
-use pugmark_qemu_tests::linux::{Event, Guest, LinuxMachine, Monitor, Program};
+use pugmark_qemu_tests::linux::{DebianKernel, Event, Guest, LinuxMachine, Monitor, Program};
 use pugmark_qemu_tests::time_limits::TimeLimits;
 use std::fs;
 use std::io::Write;
@@ -19,12 +20,16 @@ use crate::setup::{self, SetupOptions};
 /// perf, for the guest and for the host.
 const PERF: &str = "/usr/bin/perf";
 
+/// How the monitor begins to say that the guest has enabled a counter for an event that is not modelled.
+const NOT_COUNTED: &str = "monitor: not counted ";
+
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   cargo xtask linux                                        a shell; what is in /out at its end comes to the host
   cargo xtask linux -- perf record -e intel_pt//u -o /out/perf.data -- gzip -k /etc/passwd
   cargo xtask linux --with ./a.out:/bin/a.out -- perf stat a.out
+  cargo xtask linux --boots                                Debian's kernels on all processors, and their complaints
   cargo xtask linux --verify=skylake                       perf and our decoder against the truth, on one processor")]
 pub(crate) struct LinuxOptions {
     #[command(flatten)]
@@ -41,6 +46,9 @@ pub(crate) struct LinuxOptions {
     /// The guest's memory in MiB
     #[arg(long, value_name = "MIB")]
     memory: Option<u64>,
+    /// Boot this kernel of Debian's: bookworm-cloud, bookworm-rt (Linux 6.1), trixie-cloud or trixie-rt (Linux 6.12)
+    #[arg(long, value_name = "RELEASE-FLAVOUR", conflicts_with = "kernel")]
+    debian: Option<DebianKernel>,
     /// Boot this kernel: a bzImage, or the ELF file in it; otherwise Debian's newest
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
@@ -74,6 +82,11 @@ pub(crate) struct LinuxOptions {
     #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "", require_equals = true)]
     #[arg(conflicts_with_all = ["plain", "initrd", "with", "truth", "command"])]
     verify: Option<String>,
+    /// Boot each of these kernels on each profile with the watchdog's counter on, and print what they complain of; only
+    /// those whose row has this text, if one is given
+    #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "", require_equals = true)]
+    #[arg(conflicts_with_all = ["plain", "kernel", "debian", "initrd", "with", "truth", "verify", "command"])]
+    boots: Option<String>,
     /// What to run in the guest, as root; without it a shell
     #[arg(last = true)]
     command: Vec<String>,
@@ -86,9 +99,13 @@ pub(crate) fn linux(options: &LinuxOptions) -> Result<ExitCode> {
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut packages =
         Packages { no_install: options.setup.no_install, tell: &mut |command| println!("{command}") };
-    let kernel = match &options.kernel {
-        None => packages.kernel()?,
-        Some(file) => {
+    if let Some(text) = &options.boots {
+        return boots(&mut packages, text);
+    }
+    let kernel = match (&options.kernel, options.debian) {
+        (None, None) => packages.kernel()?,
+        (None, Some(kernel)) => packages.kernel_of(kernel)?,
+        (Some(file), _) => {
             let elf = folder.join("vmlinux");
             unpack_kernel(file, &elf)?;
             elf
@@ -133,6 +150,9 @@ pub(crate) fn linux(options: &LinuxOptions) -> Result<ExitCode> {
     let outcome = machine.run(options.reporter())?;
     if !machine.interactive {
         write(&folder.join("console.log"), outcome.console.join("\n").as_bytes())?;
+    }
+    for event in outcome.console.iter().filter_map(|line| Some(line.split_once(NOT_COUNTED)?.1)) {
+        eprintln!("linux: perf shows 0 for what is not modelled: {event}");
     }
     outcome.write_files(&options.out)?;
     if options.initrd.is_none() {
@@ -202,6 +222,30 @@ impl LinuxOptions {
             }
         }
     }
+}
+
+/// Boots the kernels on the profiles whose row has this text.
+fn boots(packages: &mut Packages<'_>, text: &str) -> Result<ExitCode> {
+    let rows: Vec<_> = boots::all().filter(|row| row.to_string().contains(text)).collect();
+    ensure!(!rows.is_empty(), "no kernel and profile has {text:?}");
+    let mut wrong = 0;
+    for row in &rows {
+        match row.run(packages) {
+            Ok(booted) => {
+                let Booted { version, time, complaints, counters } = booted;
+                wrong += usize::from(!complaints.is_empty());
+                let count = complaints.len();
+                println!("{:6.1} s {count:3} complaints  {row}, {version}: {counters}", time.as_secs_f64());
+                complaints.iter().for_each(|line| println!("    {line}"));
+            }
+            Err(error) => {
+                wrong += 1;
+                println!("wrong: {row}: {error:#}");
+            }
+        }
+    }
+    println!("{} of {} boots are without complaints", rows.len() - wrong, rows.len());
+    Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Runs the rows of the table that have this text.

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use pugmark_qemu_tests::images::target_folder;
 use pugmark_qemu_tests::libipt::release::{self, Download, RELEASES, Release};
-use pugmark_qemu_tests::linux::packages;
+use pugmark_qemu_tests::linux::{DebianKernel, packages};
 use pugmark_qemu_tests::qemu::{self, QEMU};
 use std::path::Path;
 use std::process::Command;
@@ -186,7 +186,12 @@ pub(crate) fn prepare_tests(no_install: bool) -> Result<()> {
         }
     }
     let mut packages = packages::Packages { no_install, tell: &mut |command| println!("{command}") };
-    if let Err(error) = packages.kernel().and_then(|_| packages.busybox()) {
+    let kernels = |packages: &mut packages::Packages<'_>| {
+        DebianKernel::ALL.into_iter().try_for_each(|kernel| packages.kernel_of(kernel).map(|_| ()))
+    };
+    if let Err(error) =
+        packages.kernel().and_then(|_| packages.busybox()).and_then(|_| kernels(&mut packages))
+    {
         println!("Linux is missing as a guest: {error:#}");
     }
     Ok(())

@@ -22,7 +22,9 @@ use crate::truth::{self, LogPlace, Truth};
 use pugmark_truth::probe::REGION_BYTES;
 
 /// What Linux is told: where its console is, that its addresses are those of its file, and that it ends when it fails.
-const COMMAND_LINE: &str = "console=ttyS0 nokaslr mitigations=off panic=-1 tsc=reliable nowatchdog";
+const COMMAND_LINE: &str = "console=ttyS0 nokaslr mitigations=off panic=-1 tsc=reliable";
+/// What keeps Linux from counting cycles for its watchdog, unless the words of a machine say something of it.
+const NO_WATCHDOG: &str = "nowatchdog";
 
 const MIB: u64 = 1 << 20;
 /// Below this are a guest of up to [`DEFAULT_MEMORY`] under the monitor, the monitor, and its log.
@@ -274,7 +276,8 @@ impl LinuxMachine {
         command.arg("-chardev").arg(with_path("socket,id=results,path=", socket));
         command.args(["-serial", "chardev:results"]);
         let symbols = if self.probe.is_some() { SENDS_SYMBOLS } else { "" };
-        let words = format!("{COMMAND_LINE} {symbols} {}", self.words);
+        let watchdog = if self.words.contains("watchdog") { "" } else { NO_WATCHDOG };
+        let words = format!("{COMMAND_LINE} {watchdog} {symbols} {}", self.words);
         let end = match self.monitor {
             Some(_) => self.places()?.end / MIB,
             None => self.memory.unwrap_or(512),

@@ -1,8 +1,10 @@
 //! Linux as a guest: Debian's kernel as it is, with busybox, perf and the host's programs, on the monitor or on the
 //! machine itself.
 
+pub mod boots;
 mod channel;
 mod code_file;
+mod debian;
 mod guest;
 mod initramfs;
 mod kernel;
@@ -16,6 +18,7 @@ mod ptwrite;
 mod session;
 pub mod verify;
 
+pub use debian::DebianKernel;
 pub use guest::{Guest, Program};
 pub use initramfs::Files;
 pub use machine::{Event, LinuxMachine, LinuxOutcome, Monitor};

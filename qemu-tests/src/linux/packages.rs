@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::debian::DebianKernel;
 use super::kernel::vmlinux;
 use crate::images::target_folder;
 
@@ -12,6 +13,8 @@ use crate::images::target_folder;
 const KERNEL: &str = "linux-image-cloud-amd64";
 /// The package with a shell and its tools in one program without libraries.
 const BUSYBOX: &str = "busybox-static";
+/// A shell's command that unpacks the packages of a folder into its folder `files`.
+const UNPACK: &str = "mkdir -p files; for file in *.deb; do dpkg-deb -x \"$file\" files || exit 1; done";
 
 /// Gets packages.
 pub struct Packages<'a> {
@@ -47,6 +50,31 @@ impl Packages<'_> {
         Ok(elf)
     }
 
+    /// Returns the ELF file of the newest kernel that a release of Debian's has, whatever release this system is.
+    ///
+    /// # Errors
+    /// The system has no apt, or the kernel would have to be downloaded and may not be.
+    pub fn kernel_of(&mut self, kernel: DebianKernel) -> Result<PathBuf> {
+        let folder = folder().join(kernel.to_string());
+        let elf = folder.join("vmlinux");
+        if elf.exists() {
+            return Ok(elf);
+        }
+        let (package, options) =
+            (kernel.package(), "apt-get update and download, with an own list of sources");
+        ensure!(!self.no_install, "{kernel} is missing; this gets it, in {}: {options}", folder.display());
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let options = kernel.apt_options(&folder)?;
+        let mut run = |command: &str| self.run(&kernel.to_string(), command, &folder);
+        run(&format!("apt-get {options} update"))?;
+        let text = run(&format!("apt-cache {options} depends {package}"))?;
+        let newest = dependency(&text).with_context(|| format!("{kernel} has no package {package}"))?;
+        run(&format!("apt-get {options} download {newest}"))?;
+        run(UNPACK)?;
+        unpack_kernel(&kernel_file(&folder.join("files"))?, &elf)?;
+        Ok(elf)
+    }
+
     /// Returns Debian's busybox, which needs no libraries.
     ///
     /// # Errors
@@ -65,17 +93,19 @@ impl Packages<'_> {
         let download = format!("apt-get download {package}");
         ensure!(!self.no_install, "{package} is missing; this gets it, in {}: {download}", folder.display());
         fs::create_dir_all(&files).with_context(|| format!("cannot make {}", files.display()))?;
-        let mut run = |command: &str| {
-            (self.tell)(&format!("{package} is missing; getting it, in {}: {command}", folder.display()));
-            let output = Command::new("sh").args(["-c", command]).current_dir(&folder).output()?;
-            let text = String::from_utf8_lossy(&output.stderr).into_owned();
-            ensure!(output.status.success(), "`{command}` failed: {}", text.trim());
-            anyhow::Ok(())
-        };
-        run(&download)?;
-        run("for file in *.deb; do dpkg-deb -x \"$file\" files || exit 1; done")?;
+        self.run(package, &download, &folder)?;
+        self.run(package, UNPACK, &folder)?;
         fs::write(&unpacked, "")?;
         Ok(files)
+    }
+
+    /// Runs a shell's command that gets `what`, and returns what it writes.
+    fn run(&mut self, what: &str, command: &str, folder: &Path) -> Result<String> {
+        (self.tell)(&format!("{what} is missing; getting it, in {}: {command}", folder.display()));
+        let output = Command::new("sh").args(["-c", command]).current_dir(folder).output()?;
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.success(), "`{command}` failed: {}", text.trim());
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
 

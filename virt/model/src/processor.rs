@@ -39,6 +39,10 @@ pub trait Processor {
         mem: &mut dyn PhysMemory,
     ) -> Result<(), GeneralProtection>;
 
+    /// If `msr` selects an event that is not modelled, for a counter that is enabled: the event select with its unit
+    /// mask. The counter stands still.
+    fn event_that_is_not_counted(&self, msr: u32) -> Option<u64>;
+
     /// Executes RDPMC with `index` in ECX. Whether software may use RDPMC at all (CR4.PCE) is not checked.
     fn rdpmc(&self, index: u32) -> Result<u64, GeneralProtection>;
 
@@ -48,6 +52,17 @@ pub trait Processor {
     /// Whether software has a unit on that sees each instruction. Stepping may end later than this, because of an
     /// interrupt that is on its way.
     fn is_on(&self) -> bool;
+
+    /// Whether a counter counts, be it only time. Between instructions that are not reported [`Processor::begin_time`]
+    /// and [`Processor::pass_time`] must be called then.
+    fn counts_time(&self) -> bool;
+
+    /// Instructions execute from now on that are not reported; `tsc` is the time.
+    fn begin_time(&mut self, tsc: u64);
+
+    /// Instructions have executed until `tsc` that were not reported, and the processor was not halted: counters of time
+    /// count. One that has overflowed meanwhile interrupts now.
+    fn pass_time(&mut self, tsc: u64, mem: &mut dyn PhysMemory);
 
     /// Whether taken branches are recorded, in memory or in registers.
     fn records_branches(&self) -> bool;

@@ -31,27 +31,6 @@ const SVM: u32 = 1 << 2;
 /// CPUID.80000001H:ECX.
 const SKINIT: u32 = 1 << 12;
 
-/// Changes the frequencies in a leaf to those that a guest with a clock of its own measures: its time-stamp counter
-/// has `frequency`. The ratio of the counter to the crystal stays.
-///
-/// Source: SDM vol. 2, CPUID, "Time Stamp Counter and Nominal Core Crystal Clock Information Leaf", "Processor
-/// Frequency Information Leaf".
-#[must_use]
-pub fn with_frequency(leaf: u32, answer: CpuidResult, frequency: u64) -> CpuidResult {
-    let CpuidResult { eax, ebx, ecx, .. } = answer;
-    match leaf {
-        0x15 if ebx != 0 && ecx != 0 => {
-            let crystal = u128::from(frequency) * u128::from(eax) / u128::from(ebx);
-            CpuidResult { ecx: crystal as u32, ..answer }
-        }
-        0x16 if eax != 0 => {
-            let base = ((frequency + 500_000) / 1_000_000) as u32;
-            CpuidResult { eax: base, ebx: ebx.max(base), ..answer }
-        }
-        _ => answer,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,21 +57,5 @@ mod tests {
             let shown = [x2apic(below), x2apic(nothing)];
             assert_eq!(shown, if leaf == 1 { [1, 1] } else { [ecx >> 21 & 1, 0] }, "{leaf:#x}");
         }
-    }
-
-    #[test]
-    fn frequencies_are_those_of_the_guests_clock() {
-        let leaf = |number, [eax, ebx, ecx, edx]: [u32; 4]| {
-            let changed = with_frequency(number, CpuidResult { eax, ebx, ecx, edx }, 2_600_000_400);
-            [changed.eax, changed.ebx, changed.ecx, changed.edx]
-        };
-        assert_eq!(leaf(0x15, [2, 208, 25_000_000, 0]), [2, 208, 25_000_003, 0]);
-        // The leaf does not give the crystal's frequency.
-        assert_eq!(leaf(0x15, [2, 250, 0, 0]), [2, 250, 0, 0]);
-        assert_eq!(leaf(0x15, [0; 4]), [0; 4]);
-        assert_eq!(leaf(0x16, [3000, 3600, 100, 0]), [2600, 3600, 100, 0]);
-        assert_eq!(leaf(0x16, [1000, 1200, 100, 0]), [2600, 2600, 100, 0]);
-        assert_eq!(leaf(0x16, [0; 4]), [0; 4]);
-        assert_eq!(leaf(0x14, [1, 2, 3, 4]), [1, 2, 3, 4]);
     }
 }

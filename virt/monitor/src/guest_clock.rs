@@ -5,12 +5,36 @@
 //! the guest's clock stands still, except that each instruction that retires takes a fixed time. So does what another
 //! processor executes unseen until its next instruction is seen: from a switch of tasks in the kernel to the task's
 //! first instruction time must pass, for a decoder tells by the time whose instruction that is. Otherwise the clock
-//! runs as the time-stamp counter of the processor below does.
+//! runs as the time-stamp counter of the processor below does, at the frequency that the guest's processor says it has.
 
 /// How many instructions of a stepped processor take as long as what another one executes unseen. Intel PT tells time
 /// by the crystal clock, mostly in units of a thousand ticks, which at a hundred ticks per instruction are ten
 /// instructions.
 const UNSEEN: u64 = 100;
+
+/// How fast the guest's time-stamp counter counts, and the counter below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockRate {
+    /// The guest's frequency in Hz.
+    pub guest_hz: u64,
+    /// The frequency of the counter below in Hz.
+    pub below_hz: u64,
+}
+
+impl ClockRate {
+    /// Returns how many ticks of the guest's counter pass in this many of the one below.
+    #[must_use]
+    pub fn guest_ticks(self, below: u64) -> u64 {
+        (u128::from(below) * u128::from(self.guest_hz) / u128::from(self.below_hz.max(1))) as u64
+    }
+
+    /// Finds the frequency of the counter below: it counted `ticks` in so many nanoseconds.
+    #[must_use]
+    pub fn measured(guest_hz: u64, ticks: u64, nanoseconds: u64) -> Self {
+        let below_hz = u128::from(ticks) * 1_000_000_000 / u128::from(nanoseconds.max(1));
+        Self { guest_hz, below_hz: below_hz as u64 }
+    }
+}
 
 /// What all the guest's processors read as the time-stamp counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +48,8 @@ pub struct GuestClock {
 }
 
 impl GuestClock {
-    /// A clock that agrees with the counter below until a processor is stepped.
+    /// A clock that agrees with the counter below until a processor is stepped. That counter is the machine's, in ticks
+    /// of the guest's ([`ClockRate::guest_ticks`]).
     #[must_use]
     pub const fn new(per_instruction: u32) -> Self {
         Self { per_instruction: per_instruction as u64, stepped: 0, value: 0 }
@@ -34,12 +59,6 @@ impl GuestClock {
     #[must_use]
     pub const fn now(&self, below: u64) -> u64 {
         if self.stepped == 0 { below.wrapping_add(self.value) } else { self.value }
-    }
-
-    /// Returns how far the guest's counter is ahead of the one below, while no processor is stepped.
-    #[must_use]
-    pub const fn offset(&self) -> u64 {
-        self.value
     }
 
     /// Notes that one more processor is stepped.
@@ -76,7 +95,7 @@ mod tests {
     #[test]
     fn a_stepped_guests_time_is_that_of_its_instructions() {
         let mut clock = GuestClock::new(100);
-        assert_eq!((clock.now(5000), clock.offset()), (5000, 0));
+        assert_eq!(clock.now(5000), 5000);
         clock.begin(6000);
         assert_eq!([clock.now(6000), clock.now(9_000_000)], [6000; 2]);
         clock.retired();
@@ -84,7 +103,6 @@ mod tests {
         assert_eq!(clock.now(9_000_000), 6200);
         clock.end(10_000_000);
         assert_eq!([clock.now(10_000_000), clock.now(10_000_007)], [6200, 6207]);
-        assert_eq!(10_000_000u64.wrapping_add(clock.offset()), 6200);
         clock.begin(10_000_010);
         assert_eq!(clock.now(20_000_000), 6210);
     }
@@ -93,7 +111,7 @@ mod tests {
     fn what_a_processor_executes_unseen_takes_time_while_another_is_stepped() {
         let mut clock = GuestClock::new(10);
         clock.retired_after_unseen();
-        assert_eq!((clock.now(70), clock.offset()), (70, 0));
+        assert_eq!(clock.now(70), 70);
         clock.begin(100);
         clock.retired_after_unseen();
         assert_eq!(clock.now(9000), 1100);
@@ -110,5 +128,16 @@ mod tests {
         clock.retired();
         clock.end(500);
         assert_eq!(clock.now(510), 116);
+    }
+
+    #[test]
+    fn the_guests_ticks_have_the_guests_frequency() {
+        let rate = ClockRate::measured(3_000_000_000, 50_000_000, 20_000_000);
+        assert_eq!(rate.below_hz, 2_500_000_000);
+        assert_eq!([0, 5, 2_500_000_000].map(|below| rate.guest_ticks(below)), [0, 6, 3_000_000_000]);
+        // A month.
+        assert_eq!(rate.guest_ticks(2_592_000 * 2_500_000_000), 2_592_000 * 3_000_000_000);
+        assert_eq!(ClockRate::measured(5, 7, 0).guest_ticks(7), 0);
+        assert_eq!(ClockRate { guest_hz: 1, below_hz: 0 }.guest_ticks(9), 9);
     }
 }

@@ -35,6 +35,27 @@ impl Profile {
         intel.chain(AmdProfile::all().iter().map(|profile| profile.name))
     }
 
+    /// Calls `tell` for each event that its general-purpose counters can count: event select, and on Intel's processors
+    /// the unit mask from bit 8 on.
+    pub fn each_event(self, tell: impl FnMut(u16)) {
+        match self {
+            Self::Intel(profile) => {
+                let events = profile.counters.as_ref().map_or(&[][..], |counters| counters.events);
+                events.iter().map(|event| u16::from_le_bytes([event.select, event.umask])).for_each(tell);
+            }
+            Self::Amd(profile) => profile.event_selects().for_each(tell),
+        }
+    }
+
+    /// The frequency of the time-stamp counter in Hz, as the processor's CPUID and MSRs say it.
+    #[must_use]
+    pub const fn tsc_hz(self) -> u64 {
+        match self {
+            Self::Intel(profile) => profile.tsc_hz(),
+            Self::Amd(profile) => profile.tsc_mhz as u64 * 1_000_000,
+        }
+    }
+
     /// The northbridge that the profile's processors share.
     #[must_use]
     pub const fn northbridge(self) -> Northbridge {

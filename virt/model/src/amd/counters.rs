@@ -15,6 +15,9 @@ const LEGACY_COUNTERS: u32 = 4;
 /// The width of a counter in bits.
 const WIDTH: u32 = 48;
 const VALUE_MASK: u64 = (1 << WIDTH) - 1;
+/// From how many cycles before its overflow a counter of cycles is read instead of stepped. An overflow is noticed some
+/// milliseconds late then; sampling by cycles has periods of some hundred thousand.
+const FAR: u64 = 1 << 26;
 /// The most events that are counted in one cycle.
 const MAX_EVENTS_IN_A_CYCLE: u64 = 32;
 
@@ -40,6 +43,12 @@ pub(super) struct AmdCounters {
     svme: bool,
     /// The counters that can count at some privilege level, by all of the above.
     counting: CounterSet,
+    /// Those of them that count cycles at all privilege levels.
+    timed: CounterSet,
+    /// The counters that were far from their overflow when they were written or overflowed.
+    far: CounterSet,
+    /// The TSC up to which they have counted cycles.
+    time: u64,
     /// Whether one of these counters needs the data accesses of instructions.
     wants_data: bool,
 }
@@ -70,6 +79,9 @@ impl AmdCounters {
             debug_ctl: 0,
             svme: false,
             counting: 0,
+            timed: 0,
+            far: !0,
+            time: 0,
             wants_data: false,
         }
     }
@@ -134,7 +146,11 @@ impl AmdCounters {
                 self.select[index] = value & bits;
                 self.event[index] = self.selected(index);
             }
-            AmdCounterRegister::Value(index) => self.value[index] = value & VALUE_MASK,
+            AmdCounterRegister::Value(index) => {
+                self.value[index] = value & VALUE_MASK;
+                let is_far = VALUE_MASK - self.value[index] >= FAR;
+                self.far = self.far & !(1 << index) | CounterSet::from(is_far) << index;
+            }
             AmdCounterRegister::Status => return Err(GeneralProtection),
             AmdCounterRegister::DebugCtl if value & !(debug_ctl::FREEZE_LBR | debug_ctl::FREEZE_PMC) != 0 => {
                 return Err(GeneralProtection);
@@ -154,6 +170,14 @@ impl AmdCounters {
             Some(AmdCounterRegister::Select(index) | AmdCounterRegister::Value(index)) => 1 << index,
             _ => 0,
         }
+    }
+
+    /// If `msr` selects an event that is not modelled, for a counter that is enabled: its event select and unit mask.
+    pub(super) fn event_that_is_not_counted(&self, msr: u32) -> Option<u64> {
+        let Some(AmdCounterRegister::Select(index)) = self.register(msr) else { return None };
+        let select = self.select[index];
+        (select & evtsel::EN != 0 && self.event[index].is_none())
+            .then_some(select & (evtsel::EVENT_HIGH | 0xffff))
     }
 
     /// Executes RDPMC.
@@ -176,6 +200,34 @@ impl AmdCounters {
         self.counting
     }
 
+    /// Whether a counter must see each instruction. A counter of cycles at all privilege levels that is far from its
+    /// overflow need not: [`Self::pass_time`] counts what passed meanwhile. When it overflows then, the interrupt comes
+    /// late.
+    pub(super) const fn need_each_instruction(&self) -> bool {
+        self.counting & !(self.timed & self.far) != 0
+    }
+
+    /// Begins to count cycles at this time.
+    pub(super) const fn begin_time(&mut self, tsc: u64) {
+        self.time = tsc;
+    }
+
+    /// Counts the cycles since [`Self::begin_time`], in which no instruction needed to be seen. The core's clock is the
+    /// TSC's. Returns the counters that overflowed and must interrupt.
+    pub(super) fn pass_time(&mut self, tsc: u64) -> CounterSet {
+        let cycles = tsc.saturating_sub(core::mem::replace(&mut self.time, tsc));
+        let mut interrupts = 0;
+        for index in 0..MAX_COUNTERS {
+            if self.timed & 1 << index != 0 {
+                interrupts |= self.add(index, cycles);
+            }
+        }
+        if interrupts != 0 {
+            self.freeze();
+        }
+        interrupts
+    }
+
     /// Whether one of the counters needs the data accesses of instructions.
     pub(super) const fn wants_data(&self) -> bool {
         self.wants_data
@@ -183,7 +235,7 @@ impl AmdCounters {
 
     /// Finds which counters count, after a register has changed.
     fn update_counting(&mut self) {
-        (self.counting, self.wants_data) = (0, false);
+        (self.counting, self.timed, self.wants_data) = (0, 0, false);
         if self.status & global_status::PMC_FROZEN != 0 {
             return;
         }
@@ -193,6 +245,10 @@ impl AmdCounters {
             let somewhere = select & (evtsel::USR | evtsel::OS) != 0;
             if let Some(event) = self.event[index].filter(|_| on && somewhere && self.counts_here(select)) {
                 self.counting |= 1 << index;
+                let plain = select & (evtsel::EDGE | evtsel::INV) == 0 && evtsel::cnt_mask(select) == 0;
+                let all_levels = select & evtsel::USR != 0 && select & evtsel::OS != 0;
+                let timed = plain && all_levels && event.is_cycles();
+                self.timed |= CounterSet::from(timed) << index;
                 self.wants_data |= event.wants_data(evtsel::unit_mask(select));
             }
         }
@@ -245,17 +301,24 @@ impl AmdCounters {
             let Some(event) = self.event[index].filter(|_| select & level != 0) else { continue };
             let (first, then, further) = events(event, evtsel::unit_mask(select));
             let increment = self.increment(index, first, then, further);
-            let sum = self.value[index] + increment;
-            self.value[index] = sum & VALUE_MASK;
-            if sum > VALUE_MASK {
-                self.status |= 1 << index;
-                interrupts |= CounterSet::from(select & evtsel::INT != 0) << index;
-            }
+            interrupts |= self.add(index, increment);
         }
         if interrupts != 0 {
             self.freeze();
         }
         interrupts
+    }
+
+    /// Adds events to a counter. Returns the counter if it overflowed and must interrupt.
+    fn add(&mut self, index: usize, events: u64) -> CounterSet {
+        let sum = self.value[index].saturating_add(events);
+        self.value[index] = sum & VALUE_MASK;
+        if sum <= VALUE_MASK {
+            return 0;
+        }
+        self.status |= 1 << index;
+        self.far |= 1 << index;
+        CounterSet::from(self.select[index] & evtsel::INT != 0) << index
     }
 
     /// Freezes what DebugCtl says, because of an overflow.

@@ -20,6 +20,10 @@ pub(super) fn overlay(profile: &AmdProfile, leaf: u32, subleaf: u32, hardware: C
         0x8000_0001 => extended_features(profile, hardware),
         // The name that the physical processor reports is not this processor's.
         0x8000_0002..=0x8000_0004 => CpuidResult::default(),
+        0x8000_0005 | 0x8000_0006 => {
+            let [eax, ebx, ecx, edx] = profile.caches[leaf as usize - 0x8000_0005];
+            CpuidResult { eax, ebx, ecx, edx }
+        }
         0x8000_0007 => CpuidResult { edx: u32::from(profile.invariant_tsc) << 8, ..CpuidResult::default() },
         0x8000_0008 => {
             let eax = hardware.eax & !0xff | profile.physical_address_bits;
@@ -37,7 +41,7 @@ pub(super) fn overlay(profile: &AmdProfile, leaf: u32, subleaf: u32, hardware: C
             let ebx = profile.counters | stack.map_or(0, LastBranchKind::depth) << 4;
             CpuidResult { eax, ebx, ..CpuidResult::default() }
         }
-        0x8000_0005.. => CpuidResult::default(),
+        0x8000_0009.. => CpuidResult::default(),
         _ => hardware,
     }
 }

@@ -132,6 +132,11 @@ pub(super) static ZEN4_EVENTS: [AmdEvent; 16] = [
 ];
 
 impl AmdEvent {
+    /// Whether it counts cycles.
+    pub(super) const fn is_cycles(&self) -> bool {
+        matches!(self.units, UnitMasks::Ignored(Event::Cycles))
+    }
+
     /// The number of events in the first cycle of an instruction, of those that `unit_mask` selects.
     pub(super) fn in_first_cycle(&self, unit_mask: u8, execution: &Execution) -> u64 {
         self.sum(unit_mask, |event| event.in_instruction(execution))

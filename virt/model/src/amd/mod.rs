@@ -29,6 +29,7 @@
 mod access;
 mod branches;
 mod caches;
+mod configuration;
 mod counters;
 mod cpuid;
 mod events;

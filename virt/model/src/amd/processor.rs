@@ -3,6 +3,7 @@
 use super::access::{DataAddress, DataRegisters, InstructionForms, mapping};
 use super::branches::{BranchTransfer, LastBranches};
 use super::caches::{CacheSide, Caches};
+use super::configuration::ConfigurationRegisters;
 use super::counters::{AmdCounters, CounterSet};
 use super::cpuid::overlay;
 use super::execution::{DataAccess, Execution, Fetcher, ops};
@@ -28,6 +29,7 @@ use crate::{
 pub struct AmdProcessor<'n> {
     profile: &'static AmdProfile,
     northbridge: &'n Northbridge,
+    configuration: ConfigurationRegisters,
     counters: AmdCounters,
     fetch: FetchSampling,
     op: OpSampling,
@@ -61,6 +63,7 @@ impl<'n> AmdProcessor<'n> {
         Self {
             profile,
             northbridge,
+            configuration: ConfigurationRegisters::new(profile),
             counters: AmdCounters::new(profile),
             fetch: FetchSampling::new(profile, errata, settings.seed),
             op: OpSampling::new(profile, errata, settings.rip_invalid, settings.seed),
@@ -205,20 +208,28 @@ impl Processor for AmdProcessor<'_> {
 
     fn owns_msr(&self, msr: u32) -> bool {
         match msr {
-            msr::NB_CFG => self.northbridge.configuration().is_some(),
+            msr::NB_CFG if self.northbridge.configuration().is_some() => true,
             msr::IBS_CTL => self.profile.ibs.is_some(),
             _ if self.branches.owns_msr(msr) => true,
-            _ => self.counters.owns_msr(msr) || self.fetch.owns_msr(msr) || self.op.owns_msr(msr),
+            _ => {
+                self.counters.owns_msr(msr)
+                    || self.fetch.owns_msr(msr)
+                    || self.op.owns_msr(msr)
+                    || self.configuration.owns_msr(msr)
+            }
         }
     }
 
     fn read_msr(&self, msr: u32) -> Result<u64, GeneralProtection> {
         match msr {
-            msr::NB_CFG => self.northbridge.configuration().ok_or(GeneralProtection),
+            msr::NB_CFG if self.northbridge.configuration().is_some() => {
+                self.northbridge.configuration().ok_or(GeneralProtection)
+            }
             msr::IBS_CTL => self.ibs_control().ok_or(GeneralProtection),
             _ if self.fetch.owns_msr(msr) => Ok(self.fetch.read(msr)),
             _ if self.op.owns_msr(msr) => Ok(self.op.read(msr)),
             _ if self.branches.owns_msr(msr) => Ok(self.branches.read(msr)),
+            _ if self.configuration.owns_msr(msr) => self.configuration.read(msr),
             _ => self.counters.read(msr),
         }
     }
@@ -235,7 +246,9 @@ impl Processor for AmdProcessor<'_> {
         let before = self.counters.counting();
         let was_stepping = self.needs_each_instruction();
         match msr {
-            msr::NB_CFG if self.owns_msr(msr) => self.northbridge.set_configuration(value),
+            msr::NB_CFG if self.northbridge.configuration().is_some() => {
+                self.northbridge.set_configuration(value)
+            }
             // Read-only.
             msr::IBS_CTL => return Err(GeneralProtection),
             _ if self.fetch.owns_msr(msr) => self.fetch.write(msr, value, &mut self.violations)?,
@@ -245,6 +258,7 @@ impl Processor for AmdProcessor<'_> {
                     self.local_apic.signal(LvtEntry::Counters);
                 }
             }
+            _ if self.configuration.owns_msr(msr) => self.configuration.write(msr, value)?,
             _ => self.counters.write(msr, value, &mut self.violations)?,
         }
         // A unit of IBS is on after the write of another register exactly if it was on before. WRMSR is no branch.
@@ -259,6 +273,10 @@ impl Processor for AmdProcessor<'_> {
         Ok(())
     }
 
+    fn event_that_is_not_counted(&self, msr: u32) -> Option<u64> {
+        self.counters.event_that_is_not_counted(msr)
+    }
+
     fn rdpmc(&self, index: u32) -> Result<u64, GeneralProtection> {
         self.counters.rdpmc(index)
     }
@@ -268,9 +286,29 @@ impl Processor for AmdProcessor<'_> {
         self.is_on() || self.op.is_stuck_on() || self.local_apic.has_interrupt_on_the_way()
     }
 
-    /// Whether a counter counts, a unit of IBS is enabled, or branches are recorded.
+    /// Whether a counter counts instructions, a unit of IBS is enabled, or branches are recorded.
     fn is_on(&self) -> bool {
-        self.counters.counting() != 0 || self.fetch.is_on() || self.op.is_on() || self.records_branches()
+        self.counters.need_each_instruction()
+            || self.fetch.is_on()
+            || self.op.is_on()
+            || self.records_branches()
+    }
+
+    fn counts_time(&self) -> bool {
+        self.counters.counting() != 0
+    }
+
+    fn begin_time(&mut self, tsc: u64) {
+        self.counters.begin_time(tsc);
+    }
+
+    fn pass_time(&mut self, tsc: u64, _mem: &mut dyn PhysMemory) {
+        let overflows = self.counters.pass_time(tsc);
+        self.signal_overflows(overflows);
+        // No instruction is reported at which it could arrive.
+        if overflows != 0 && !self.is_on() {
+            self.local_apic.deliver_all(&mut self.violations);
+        }
     }
 
     /// Whether branches are recorded, or will be when a counter overflows.

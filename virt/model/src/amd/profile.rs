@@ -20,6 +20,10 @@ pub struct AmdProfile {
     pub highest_extended_leaf: u32,
     /// Physical address bits.
     pub physical_address_bits: u32,
+    /// The frequency of the TSC, and of the core in its only P-state, in MHz.
+    pub tsc_mhz: u32,
+    /// The caches and TLBs: CPUID Fn8000_0005 and Fn8000_0006, EAX to EDX.
+    pub caches: [[u32; 4]; 2],
     /// Whether the TSC is invariant, CPUID Fn8000_0007 EDX\[8\].
     pub invariant_tsc: bool,
     /// The number of core performance counters: four, or six with PerfCtrExtCore.
@@ -173,6 +177,11 @@ impl AmdProfile {
     /// family 15h it is an assumption; the PPRs do not say it.
     pub(super) const fn counts_events_as_instructions(&self) -> bool {
         self.family() < 0x17
+    }
+
+    /// The event selects that can be counted, without unit masks.
+    pub fn event_selects(&self) -> impl Iterator<Item = u16> {
+        self.events.iter().map(|event| event.select)
     }
 
     /// Whether it has PerfCtrExtCore: the extended counter registers.

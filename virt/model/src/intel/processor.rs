@@ -13,7 +13,7 @@ use crate::intel::lbr::Lbr;
 use crate::intel::lbr::stack::LbrStack;
 use crate::intel::misc_enable::MiscEnable;
 use crate::intel::pebs::blocks::PebsBlockItems;
-use crate::intel::perfmon::{FixedCounters, FixedEvents, IntelCounters, Perfmon};
+use crate::intel::perfmon::{IntelCounters, Perfmon};
 use crate::intel::pt::Pt;
 use crate::intel::registers::msr;
 use crate::intel::taken_branch::TakenBranch;
@@ -32,8 +32,8 @@ pub use vmx::VmxTransition;
 ///
 /// Not modelled: SMM, TSX and SGX; VMX other than what Intel PT shows of it; state components of XSAVES other than
 /// PT's; SMRR and the APIC page as output; output to MMIO; the trace transport subsystem, which only discards its
-/// output; branch trace messages on a bus; BTF; fixed-function counters of Ice Lake; events of
-/// general-purpose counters other than instructions and branches; load latency.
+/// output; branch trace messages on a bus; BTF; events of general-purpose counters other than instructions, branches
+/// and clocks; load latency.
 #[derive(Debug)]
 pub struct IntelProcessor {
     profile: &'static IntelProfile,
@@ -41,7 +41,6 @@ pub struct IntelProcessor {
     pt: Pt,
     lbr: Lbr,
     counters: IntelCounters,
-    fixed: FixedCounters,
     bts: Bts,
     shared: SharedState,
     misc_enable: MiscEnable,
@@ -62,7 +61,6 @@ impl IntelProcessor {
             ds: Ds::new(profile),
             last_branches: LbrStack::new(profile.lbr.as_ref().map_or(0, |stack| stack.entries)),
             traced_record: PebsBlockItems::new(),
-            fixed_events: FixedEvents::default(),
             violations: IntelViolations::default(),
         };
         Self {
@@ -70,8 +68,7 @@ impl IntelProcessor {
             settings,
             pt: Pt::new(profile, settings),
             lbr: Lbr::new(profile),
-            counters: IntelCounters::new(profile),
-            fixed: FixedCounters::new(profile, settings),
+            counters: IntelCounters::new(profile, settings),
             bts: Bts::new(profile, settings),
             shared,
             misc_enable: MiscEnable::new(profile),
@@ -100,13 +97,12 @@ impl IntelProcessor {
         self.last_ip = retired.before.ip;
         // A sample is stored before the branch record of the same instruction, and after all counters have counted it.
         let units: [&mut dyn TracingUnit; UNITS] =
-            [&mut self.pt, &mut self.lbr, &mut self.fixed, &mut self.counters, &mut self.bts];
+            [&mut self.pt, &mut self.lbr, &mut self.counters, &mut self.bts];
         for (unit, stepped) in units.into_iter().zip(stepped) {
-            if stepped && unit.needs_each_instruction(&self.shared) {
+            if stepped && unit.sees_instructions(&self.shared) {
                 unit.retire(retired, &info, &mut Bus { mem, shared: &mut self.shared });
             }
         }
-        self.fixed.reset(&mut self.shared);
         self.pt.take_record(&retired.after, &mut Bus { mem, shared: &mut self.shared });
         self.shared.perfmon.instruction_retired(&mut self.shared.violations);
     }
@@ -138,7 +134,7 @@ impl IntelProcessor {
     ///
     /// Source: SDM vol. 3, Intel Processor Trace, "Filtering by Current Privilege Level (CPL)".
     pub fn traces_programs_only(&self) -> bool {
-        self.units_on() == [true, false, false, false, false]
+        self.units_on() == [true, false, false, false]
             && self.pt.skips_level_0()
             && !self.shared.perfmon.has_interrupt_on_the_way()
     }
@@ -162,8 +158,12 @@ impl IntelProcessor {
         self.units().map(|unit| unit.needs_each_instruction(&self.shared))
     }
 
+    fn units_that_see(&self) -> [bool; UNITS] {
+        self.units().map(|unit| unit.sees_instructions(&self.shared))
+    }
+
     fn units(&self) -> [&dyn TracingUnit; UNITS] {
-        [&self.pt, &self.lbr, &self.fixed, &self.counters, &self.bts]
+        [&self.pt, &self.lbr, &self.counters, &self.bts]
     }
 }
 
@@ -190,9 +190,7 @@ impl Processor for IntelProcessor {
             msr::IA32_PERF_CAPABILITIES => self.profile.perf_capabilities.ok_or(GeneralProtection),
             vmx::IA32_VMX_MISC if self.vmx => Ok(vmx::PT_IN_VMX),
             _ if self.extended_state.owns_msr(msr) => Ok(self.extended_state.xss()),
-            msr::IA32_PERF_GLOBAL_INUSE if self.profile.perfmon_version >= 4 => {
-                Ok(self.counters.in_use() | self.fixed.in_use())
-            }
+            msr::IA32_PERF_GLOBAL_INUSE if self.profile.perfmon_version >= 4 => Ok(self.counters.in_use()),
             _ if is_processors_own_msr(msr) => self.shared.perfmon.read(msr),
             _ => {
                 let owner = self.units().into_iter().find(|unit| unit.owns_msr(msr));
@@ -209,7 +207,7 @@ impl Processor for IntelProcessor {
         at: &Retired,
         mem: &mut dyn PhysMemory,
     ) -> Result<(), GeneralProtection> {
-        let stepped = self.units_on();
+        let stepped = self.units_that_see();
         match msr {
             msr::IA32_MISC_ENABLE => self.misc_enable.write(value)?,
             msr::PLATFORM_INFO | msr::IA32_PERF_CAPABILITIES => return Err(GeneralProtection),
@@ -217,7 +215,7 @@ impl Processor for IntelProcessor {
             _ if is_processors_own_msr(msr) => self.shared.perfmon.write(msr, value)?,
             _ => {
                 let units: [&mut dyn TracingUnit; UNITS] =
-                    [&mut self.pt, &mut self.lbr, &mut self.fixed, &mut self.counters, &mut self.bts];
+                    [&mut self.pt, &mut self.lbr, &mut self.counters, &mut self.bts];
                 let owner = units.into_iter().find(|unit| unit.owns_msr(msr));
                 let bus = &mut Bus { mem, shared: &mut self.shared };
                 owner.ok_or(GeneralProtection)?.write_msr(msr, value, at, bus)?;
@@ -227,10 +225,15 @@ impl Processor for IntelProcessor {
         Ok(())
     }
 
+    fn event_that_is_not_counted(&self, msr: u32) -> Option<u64> {
+        self.counters.event_that_is_not_counted(msr)
+    }
+
     /// Source: SDM vol. 2, "RDPMC": 4000H in the upper half of ECX selects the fixed-function counters.
     fn rdpmc(&self, index: u32) -> Result<u64, GeneralProtection> {
         let fixed = msr::IA32_FIXED_CTR0 + (index & 0xffff);
-        if index >> 16 == FIXED_COUNTERS && fixed < msr::IA32_FIXED_CTR_CTRL && self.fixed.owns_msr(fixed) {
+        if index >> 16 == FIXED_COUNTERS && fixed < msr::IA32_FIXED_CTR_CTRL && self.counters.owns_msr(fixed)
+        {
             self.read_msr(fixed)
         } else if index < MAX_COUNTERS && self.owns_msr(msr::IA32_PMC0 + index) {
             self.read_msr(msr::IA32_PMC0 + index)
@@ -239,7 +242,7 @@ impl Processor for IntelProcessor {
         }
     }
 
-    /// Whether TraceEn, TR or LBR is set, or a counter counts.
+    /// Whether TraceEn, TR or LBR is set, or a counter counts instructions.
     fn needs_each_instruction(&self) -> bool {
         self.units_on().contains(&true)
     }
@@ -248,21 +251,35 @@ impl Processor for IntelProcessor {
         self.needs_each_instruction()
     }
 
+    fn counts_time(&self) -> bool {
+        self.counters.is_counting(&self.shared)
+    }
+
+    fn begin_time(&mut self, tsc: u64) {
+        self.counters.begin_time(tsc, &self.shared);
+    }
+
+    fn pass_time(&mut self, tsc: u64, mem: &mut dyn PhysMemory) {
+        let interrupts = self.counters.pass_time(tsc, &mut Bus { mem, shared: &mut self.shared });
+        // No instruction is reported at which it could arrive.
+        if interrupts && !self.needs_each_instruction() {
+            self.shared.perfmon.deliver_all(&mut self.shared.violations);
+        }
+    }
+
     /// Whether IA32_DEBUGCTL.TR is set, which generates branch trace messages, or the last branch records are on.
     fn records_branches(&self) -> bool {
         self.shared.debugctl.tr() || self.lbr.needs_each_instruction(&self.shared)
     }
 
     fn max_unreported(&self) -> u32 {
-        let sampled = self.counters.sampled_by(&self.shared);
-        let general = self.counters.instructions_until_sample(&self.shared);
-        let fixed = self.fixed.instructions_until_overflow(sampled);
-        let until_sample = u32::try_from(general.min(fixed)).unwrap_or(u32::MAX);
+        let until_sample =
+            u32::try_from(self.counters.instructions_until_sample(&self.shared)).unwrap_or(u32::MAX);
         until_sample.clamp(1, self.shared.perfmon.instructions_until_pmi())
     }
 
     fn retire(&mut self, retired: &Retired, mem: &mut dyn PhysMemory) {
-        self.retire_in_units(self.units_on(), retired, mem);
+        self.retire_in_units(self.units_that_see(), retired, mem);
     }
 
     fn deliver(&mut self, delivery: &Delivery, mem: &mut dyn PhysMemory) {
@@ -271,17 +288,15 @@ impl Processor for IntelProcessor {
         let units: [(&mut dyn TracingUnit, bool); UNITS] = [
             (&mut self.pt, true),
             (&mut self.lbr, true),
-            (&mut self.fixed, true),
             (&mut self.counters, true),
             // The #PF of a branch record does not make a branch record.
             (&mut self.bts, !own),
         ];
         for (unit, sees) in units {
-            if sees && unit.needs_each_instruction(&self.shared) {
+            if sees && unit.sees_instructions(&self.shared) {
                 unit.deliver(delivery, &taken, &mut Bus { mem, shared: &mut self.shared });
             }
         }
-        self.fixed.reset(&mut self.shared);
         self.pt.take_record(&delivery.after, &mut Bus { mem, shared: &mut self.shared });
         if delivery.kind == DeliveryKind::SoftwareInterrupt {
             self.last_ip = delivery.before.ip;
@@ -333,7 +348,7 @@ const FIXED_COUNTERS: u32 = 0x4000;
 /// The offset of the LVT performance-monitoring-counters register in the page of the local APIC's registers.
 const LVT_PC: u32 = 0x340;
 /// How many units there are.
-const UNITS: usize = 5;
+const UNITS: usize = 4;
 
 /// MSRs that belong to no unit.
 fn is_processors_own_msr(number: u32) -> bool {

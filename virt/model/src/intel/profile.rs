@@ -68,6 +68,24 @@ impl IntelProfile {
         family == 6 && model >= 0x1a
     }
 
+    /// The frequency of the TSC in Hz: the crystal's times the ratio of CPUID.15H, or the bus clock's times the maximum
+    /// non-turbo ratio.
+    pub const fn tsc_hz(&self) -> u64 {
+        let (ticks, crystals) = self.tsc_ratio;
+        if self.crystal_hz != 0 && crystals != 0 {
+            return self.crystal_hz as u64 * ticks as u64 / crystals as u64;
+        }
+        let bus_hz =
+            match (self.signature >> 8 & 0xf, self.signature >> 12 & 0xf0 | self.signature >> 4 & 0xf) {
+                (0xf, _) => 200_000_000,
+                // Core 2 and Nehalem.
+                (6, 0x0f..=0x17) => 333_333_333,
+                (6, 0x1a..=0x2f) => 133_333_333,
+                _ => 100_000_000,
+            };
+        bus_hz * self.non_turbo_ratio as u64
+    }
+
     pub(crate) const fn has_pt(&self) -> bool {
         self.pt_outputs != 0
     }
@@ -112,5 +130,32 @@ impl IntelProfile {
     /// The bits of a physical address that do not exist.
     pub(crate) const fn beyond_physical(&self) -> u64 {
         !((1 << self.physical_address_bits) - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SDM vol. 3, "Time-Stamp Counter", "Invariant TSC"; the frequencies in the names of real parts.
+    #[test]
+    fn the_tsc_is_as_fast_as_cpuid_and_platform_info_say() {
+        let rows = [
+            ("prescott", 3_000_000_000),
+            ("core2", 2_999_999_997),
+            ("nehalem", 2_666_666_660),
+            ("broadwell", 2_600_000_000),
+            ("skylake", 3_000_000_000),
+            ("icelake", 2_600_000_000),
+            ("tremont", 1_996_800_000),
+            ("sapphire-rapids", 2_000_000_000),
+        ];
+        for (name, hz) in rows {
+            let profile = IntelProfile::by_name(name).expect(name);
+            assert_eq!(profile.tsc_hz(), hz, "{name}");
+            // CPUID.16H has the same in MHz, rounded.
+            let base = u64::from(profile.non_turbo_ratio) * 100_000_000;
+            assert!(profile.highest_leaf < 0x16 || base.abs_diff(hz) < 5_000_000, "{name}");
+        }
     }
 }

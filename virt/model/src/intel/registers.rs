@@ -125,10 +125,10 @@ pub(crate) mod fixed {
     pub(crate) const USR: u64 = 1 << 1;
     pub(crate) const ANY_THREAD: u64 = 1 << 2;
     pub(crate) const PMI: u64 = 1 << 3;
-    /// Adaptive_Record of the first counter; the next one's is four bits further. Exists only with PEBS_BASELINE.
-    pub(crate) const ADAPTIVE_RECORD: u64 = 1 << 32;
-    /// The bit of the first counter in the IA32_PERF_GLOBAL registers.
+    /// The bit of the first counter in the IA32_PERF_GLOBAL registers and in IA32_PEBS_ENABLE.
     pub(crate) const FIRST_STATUS_BIT: u32 = 32;
+    /// The first counter's records are adaptive; exists only with PEBS_BASELINE.
+    pub(crate) const ADAPTIVE_RECORD: u64 = 1 << 32;
 }
 
 /// IA32_PERFEVTSELx. Source: SDM vol. 3, Performance Monitoring, the figures "Layout of IA32_PERFEVTSELx MSRs".

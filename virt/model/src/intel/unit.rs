@@ -6,7 +6,7 @@ use crate::intel::debugctl::DebugCtl;
 use crate::intel::ds::Ds;
 use crate::intel::lbr::stack::LbrStack;
 use crate::intel::pebs::blocks::PebsBlockItems;
-use crate::intel::perfmon::{FixedEvents, Perfmon};
+use crate::intel::perfmon::Perfmon;
 use crate::intel::taken_branch::TakenBranch;
 use crate::{Delivery, GeneralProtection, PhysMemory, Retired};
 
@@ -19,8 +19,6 @@ pub(crate) struct SharedState {
     pub(crate) last_branches: LbrStack,
     /// A record that goes to Intel PT once all units have seen the instruction.
     pub(crate) traced_record: PebsBlockItems,
-    /// What the fixed-function counters have counted at this instruction, for samples.
-    pub(crate) fixed_events: FixedEvents,
     pub(crate) violations: IntelViolations,
 }
 
@@ -66,6 +64,11 @@ pub(crate) trait TracingUnit {
 
     /// Whether the unit must see every instruction now.
     fn needs_each_instruction(&self, shared: &SharedState) -> bool;
+
+    /// Whether the unit sees an instruction that is reported now, for whatever unit.
+    fn sees_instructions(&self, shared: &SharedState) -> bool {
+        self.needs_each_instruction(shared)
+    }
 
     fn retire(&mut self, retired: &Retired, info: &InstructionInfo, bus: &mut Bus);
 

@@ -76,8 +76,7 @@ fn msrs_of_hardware_that_a_processor_lacks_fault() {
     const DS: &[&str] = EVERY.split_at(7).0;
     const COUNTERS: &[&str] = DS.split_at(1).1;
     const FOUR_COUNTERS: &[&str] = DS.split_at(2).1;
-    const FULL_WIDTH: &[&str] = DS.split_at(3).1;
-    const FIXED: &[&str] = &["core2", "nehalem", "broadwell", "skylake", "tremont"];
+    const EIGHT_COUNTERS: &[&str] = &["icelake", "sapphire-rapids"];
     const RANGES: &[&str] = EVERY.split_at(4).1;
     const STACK: &[&str] = &["prescott", "nehalem", "broadwell", "skylake", "icelake", "tremont"];
     const INFO: &[&str] = DS.split_at(4).1;
@@ -87,13 +86,13 @@ fn msrs_of_hardware_that_a_processor_lacks_fault() {
         ("of Core Duo, from", 0x44, 0x47, &[]),
         ("of Core 2, to", 0x60, 0x63, &["core2"]),
         ("to", 0x64, 0x67, &[]),
-        ("IA32_PMC0, 1", 0xc1, 0xc2, COUNTERS),
-        ("IA32_PMC2, 3", 0xc3, 0xc4, FOUR_COUNTERS),
-        ("IA32_PMC4 to 7", 0xc5, 0xc8, &["icelake"]),
+        ("IA32_PMC0, 1", 0xc1, 0xc2, FROM_CORE2),
+        ("IA32_PMC2, 3", 0xc3, 0xc4, FROM_NEHALEM),
+        ("IA32_PMC4 to 7", 0xc5, 0xc8, EIGHT_COUNTERS),
         ("MSR_PLATFORM_INFO", 0xce, 0xce, FROM_NEHALEM),
-        ("IA32_PERFEVTSEL0, 1", 0x186, 0x187, COUNTERS),
-        ("IA32_PERFEVTSEL2, 3", 0x188, 0x189, FOUR_COUNTERS),
-        ("IA32_PERFEVTSEL4 to 7", 0x18a, 0x18d, &["icelake"]),
+        ("IA32_PERFEVTSEL0, 1", 0x186, 0x187, FROM_CORE2),
+        ("IA32_PERFEVTSEL2, 3", 0x188, 0x189, FROM_NEHALEM),
+        ("IA32_PERFEVTSEL4 to 7", 0x18a, 0x18d, EIGHT_COUNTERS),
         ("IA32_MISC_ENABLE", 0x1a0, 0x1a0, EVERY),
         ("MSR_LBR_SELECT", 0x1c8, 0x1c8, FOUR_COUNTERS),
         ("MSR_LASTBRANCH_TOS", 0x1c9, 0x1c9, COUNTERS),
@@ -101,17 +100,17 @@ fn msrs_of_hardware_that_a_processor_lacks_fault() {
         ("NetBurst's MSR_LASTBRANCH_TOS", 0x1da, 0x1da, &["prescott"]),
         ("MSR_LASTBRANCH_0, 1 of models 0 to 2", 0x1db, 0x1dc, &[]),
         ("MSR_LER_FROM_LIP, _TO_LIP", 0x1dd, 0x1de, COUNTERS),
-        ("IA32_FIXED_CTR0 to 2", 0x309, 0x30b, FIXED),
-        ("IA32_FIXED_CTR3", 0x30c, 0x30c, &[]),
+        ("IA32_FIXED_CTR0 to 2", 0x309, 0x30b, FROM_CORE2),
+        ("IA32_FIXED_CTR3", 0x30c, 0x30c, EIGHT_COUNTERS),
         ("MSR_PERF_METRICS", 0x329, 0x329, &[]),
         ("IA32_PERF_CAPABILITIES", 0x345, 0x345, FROM_CORE2),
-        ("IA32_FIXED_CTR_CTRL", 0x38d, 0x38d, FIXED),
+        ("IA32_FIXED_CTR_CTRL", 0x38d, 0x38d, FROM_CORE2),
         ("IA32_PERF_GLOBAL_STATUS, _CTRL, _STATUS_RESET", 0x38e, 0x390, FROM_CORE2),
         ("IA32_PERF_GLOBAL_STATUS_SET", 0x391, 0x391, RANGES),
         ("IA32_PERF_GLOBAL_INUSE", 0x392, 0x392, RANGES),
         ("IA32_PEBS_ENABLE", 0x3f1, 0x3f1, COUNTERS),
         ("MSR_PEBS_DATA_CFG", 0x3f2, 0x3f2, &["icelake", "tremont"]),
-        ("IA32_A_PMC0 to 3", 0x4c1, 0x4c4, FULL_WIDTH),
+        ("IA32_A_PMC0 to 3", 0x4c1, 0x4c4, PT),
         ("IA32_RTIT_OUTPUT_BASE, _MASK_PTRS", 0x560, 0x561, PT),
         ("IA32_RTIT_CTL, _STATUS, _CR3_MATCH", 0x570, 0x572, PT),
         ("IA32_RTIT_ADDR0, 1", 0x580, 0x583, RANGES),
@@ -221,8 +220,9 @@ fn rdpmc_reads_the_counters_of_either_maker() {
     {
         assert_eq!(skylake.rdpmc(index), expected, "{index:#x}");
     }
-    assert_eq!(hardware("icelake").rdpmc(1 << 30), Err(GeneralProtection));
-    assert_eq!(hardware("sapphire-rapids").rdpmc(0), Err(GeneralProtection));
+    assert_eq!(hardware("icelake").rdpmc(1 << 30 | 3), Ok(0));
+    assert_eq!(hardware("sapphire-rapids").rdpmc(7), Ok(0));
+    assert_eq!(hardware("prescott").rdpmc(0), Err(GeneralProtection));
 }
 
 #[test]
@@ -247,4 +247,49 @@ fn violations_are_told_by_name() {
     };
     let (before, now) = (intel(0, None), intel(2, Some(0x5008)));
     assert_eq!(NewViolations { before, now }.to_string(), " live_table_edits=2 first_live_edit=0x5008");
+}
+
+#[test]
+fn what_is_not_modelled_is_named_and_what_is_is_listed() {
+    const ON: u64 = 0x43_0000;
+    // The profile, an event select, its value, and the event if it is not modelled.
+    let rows = [
+        ("skylake", 0x186, 0x81d0 | ON, Some(0x81d0)),
+        ("skylake", 0x186, 0xc0 | ON, None),
+        ("skylake", 0x186, 0x3c | ON, None),
+        ("skylake", 0x186, 0x81d0, None),
+        ("skylake", 0x186, 0xc0 | ON | 1 << 24, Some(0xc0 | 1 << 24)),
+        ("icelake", 0x18d, 0x01a4 | ON, None),
+        ("zen4", 0xc001_0200, 0x64 | ON, Some(0x64)),
+        ("zen4", 0xc001_0200, 0x76 | ON, None),
+    ];
+    for (name, msr, value, expected) in rows {
+        let mut hardware = hardware(name);
+        write(&mut hardware, msr, value);
+        assert_eq!(hardware.event_that_is_not_counted(msr), expected, "{name} {value:#x}");
+        assert_eq!(hardware.event_that_is_not_counted(0x10), None, "{name}");
+        let mut counted = alloc::vec::Vec::new();
+        Profile::by_name(name).expect(name).each_event(|event| counted.push(u64::from(event)));
+        assert!(counted.contains(&0xc0) && expected.is_none_or(|event| !counted.contains(&event)), "{name}");
+    }
+}
+
+/// CPUID, MSR_PLATFORM_INFO and the P-states say the frequency that the guest's clock has.
+#[test]
+fn the_clock_is_what_cpuid_and_the_registers_say() {
+    let nothing = pugmark_model::CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
+    for name in Profile::names() {
+        let (hardware, hz) = (hardware(name), Profile::by_name(name).expect(name).tsc_hz());
+        let leaf = hardware.cpuid(0x15, 0, nothing);
+        if leaf.ecx != 0 {
+            assert_eq!(u64::from(leaf.ecx) * u64::from(leaf.ebx) / u64::from(leaf.eax), hz, "{name}");
+        }
+        let base = hardware.cpuid(0x16, 0, nothing).eax;
+        assert!(base == 0 || (u64::from(base) * 1_000_000).abs_diff(hz) < 5_000_000, "{name}");
+        let zen = name.starts_with("zen") && !matches!(name, "zen5" | "zen6");
+        if zen {
+            let state = hardware.read_msr(0xc001_0064).unwrap();
+            assert_eq!((state & 0xff) * 200 / (state >> 8 & 0x3f) * 1_000_000, hz, "{name}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use pugmark_monitor::apic_timer::{ApicTimer, TimerRate};
 use pugmark_monitor::guest::Instruction;
-use pugmark_monitor::guest_clock::GuestClock;
+use pugmark_monitor::guest_clock::{ClockRate, GuestClock};
 use pugmark_monitor::local_apic::{CURRENT_COUNT, DIVIDE, INITIAL_COUNT, LVT_RESET, LVT_TIMER};
 use spin::Mutex;
 use x86_64::registers::model_specific::Msr;
@@ -19,32 +19,67 @@ pub(crate) struct SharedClock {
     time: Mutex<GuestClock>,
     /// Whether the machine has only one processor.
     alone: bool,
-    /// The rate of the timer below.
+    rate: ClockRate,
+    /// The counter below when this was made.
+    start: u64,
+    /// The rate of the timer below, by the guest's counter.
     below: TimerRate,
 }
 
 impl SharedClock {
-    /// Makes the clock, and measures how fast the local APIC's timer of this processor counts.
-    pub(crate) fn new(per_instruction: u32, alone: bool) -> Self {
-        /// Five milliseconds.
-        const COUNTS: u32 = 5_000_000;
+    /// Makes the clock of a guest whose counter has this frequency, and measures how fast the counter of this processor
+    /// counts. QEMU's timer counts nanoseconds.
+    pub(crate) fn new(per_instruction: u32, alone: bool, guest_hz: u64) -> Self {
+        /// Twenty milliseconds.
+        const COUNTS: u32 = 20_000_000;
         write_register(LVT_TIMER, LVT_RESET);
         write_register(DIVIDE, BY_ONE);
         write_register(INITIAL_COUNT, u32::MAX);
-        let (start, first) = (read_register(CURRENT_COUNT), tsc());
-        let (mut counts, mut last) = (0, first);
-        while counts < COUNTS {
-            (counts, last) = (start - read_register(CURRENT_COUNT), tsc());
-        }
+        let first = Reading::best();
+        while first.count - read_register(CURRENT_COUNT) < COUNTS {}
+        let last = Reading::best();
         write_register(INITIAL_COUNT, 0);
-        let ticks = u32::try_from(last - first).unwrap_or(u32::MAX);
+        let (ticks, counts) = (last.tsc - first.tsc, first.count - last.count);
+        let rate = ClockRate::measured(guest_hz, ticks, counts.into());
+        let below =
+            TimerRate { counts: 1_000_000, ticks: u32::try_from(guest_hz / 1000).unwrap_or(u32::MAX) };
         let time = Mutex::new(GuestClock::new(per_instruction));
-        Self { time, alone, below: TimerRate { counts, ticks } }
+        Self { time, alone, rate, start: first.tsc, below }
     }
 
-    /// Returns the frequency of the time-stamp counter. QEMU's timer counts nanoseconds.
+    /// Returns the frequency of the guest's time-stamp counter.
     pub(crate) fn frequency(&self) -> u64 {
-        u64::from(self.below.ticks) * 1_000_000_000 / u64::from(self.below.counts)
+        self.rate.guest_hz
+    }
+
+    /// Returns the counter below in ticks of the guest's.
+    fn below(&self) -> u64 {
+        self.rate.guest_ticks(tsc().wrapping_sub(self.start))
+    }
+}
+
+/// The timer below and the time-stamp counter at the same time.
+struct Reading {
+    count: u32,
+    tsc: u64,
+}
+
+impl Reading {
+    /// Returns the reading of several that took the least time: the host may have paused the others.
+    fn best() -> Self {
+        const TIMES: usize = 32;
+        let read = || {
+            let (before, count, after) = (tsc(), read_register(CURRENT_COUNT), tsc());
+            (after - before, Self { count, tsc: before + (after - before) / 2 })
+        };
+        let (mut least, mut best) = read();
+        for _ in 1..TIMES {
+            let (took, reading) = read();
+            if took < least {
+                (least, best) = (took, reading);
+            }
+        }
+        best
     }
 }
 
@@ -56,7 +91,7 @@ pub(crate) struct OwnClock {
     timer: ApicTimer,
     /// Whether the timer's interrupt was raised and has not been taken yet. The timer below raises the same vector.
     raised: bool,
-    /// The deadline that the timer below was set for, and the clock's offset then.
+    /// The deadline that the timer below was set for, and how far the clock was behind the counter below then.
     armed: Option<(u64, u64)>,
 }
 
@@ -67,26 +102,15 @@ impl OwnClock {
 
     /// Returns the time.
     pub(crate) fn now(&self) -> u64 {
-        self.shared.time.lock().now(tsc())
-    }
-
-    /// Returns the frequency of the time-stamp counter.
-    pub(crate) fn frequency(&self) -> u64 {
-        self.shared.frequency()
-    }
-
-    /// Returns what the processor below must add to its counter while the guest runs freely; `None` if its guest must
-    /// not read it, because another processor may be stepped meanwhile.
-    pub(crate) fn offset(&self) -> Option<u64> {
-        self.shared.alone.then(|| self.shared.time.lock().offset())
+        self.shared.time.lock().now(self.shared.below())
     }
 
     /// Notes whether this processor is stepped from now on.
     pub(crate) fn set_stepped(&mut self, stepped: bool) {
         if stepped != self.stepped {
             self.stepped = stepped;
-            let mut time = self.shared.time.lock();
-            if stepped { time.begin(tsc()) } else { time.end(tsc()) }
+            let (mut time, below) = (self.shared.time.lock(), self.shared.below());
+            if stepped { time.begin(below) } else { time.end(below) }
         }
     }
 
@@ -98,7 +122,7 @@ impl OwnClock {
         } else {
             time.retired_after_unseen()
         }
-        time.now(tsc())
+        time.now(self.shared.below())
     }
 
     /// Returns the vector of the timer's interrupt if it is due; it must be raised then.
@@ -130,18 +154,21 @@ impl OwnClock {
             return;
         };
         let time = *self.shared.time.lock();
-        if self.timer.vector() < 0x10 || self.armed == Some((deadline, time.offset())) {
+        // How far the time is from the counter below: it changes while a processor is stepped.
+        let below = self.shared.below();
+        let behind = below.wrapping_sub(time.now(below));
+        if self.timer.vector() < 0x10 || self.armed == Some((deadline, behind)) {
             return;
         }
         let TimerRate { counts, ticks } = self.shared.below;
-        let left = deadline.saturating_sub(time.now(tsc()));
+        let left = deadline.saturating_sub(time.now(below));
         let left = u128::from(left) * u128::from(counts) / u128::from(ticks.max(1));
         let least = if self.shared.alone { 1 } else { LEAST };
         let left = u32::try_from(left).unwrap_or(u32::MAX).max(least as u32);
         write_register(LVT_TIMER, self.timer.vector().into());
         write_register(DIVIDE, BY_ONE);
         write_register(INITIAL_COUNT, left);
-        self.armed = Some((deadline, time.offset()));
+        self.armed = Some((deadline, behind));
     }
 
     /// Reads a register of the local APIC; `None` if it is not the timer's.

@@ -3,7 +3,7 @@
 use core::arch::x86_64::__cpuid_count;
 
 use pugmark_model::CpuidResult;
-use pugmark_monitor::cpuid::{with_frequency, without_monitor};
+use pugmark_monitor::cpuid::without_monitor;
 use pugmark_monitor::guest::Instruction;
 
 use crate::image::vcpu::Vcpu;
@@ -30,11 +30,6 @@ impl Vcpu {
     pub(crate) fn cpuid_answer(&self, leaf: u32, subleaf: u32) -> CpuidResult {
         let below = __cpuid_count(leaf, subleaf);
         let below = CpuidResult { eax: below.eax, ebx: below.ebx, ecx: below.ecx, edx: below.edx };
-        let answer = self.processor.cpuid(
-            leaf,
-            subleaf,
-            without_monitor(leaf, below, self.local_apic.offers_x2apic()),
-        );
-        self.clock.as_ref().map_or(answer, |clock| with_frequency(leaf, answer, clock.frequency()))
+        self.processor.cpuid(leaf, subleaf, without_monitor(leaf, below, self.local_apic.offers_x2apic()))
     }
 }

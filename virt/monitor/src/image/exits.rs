@@ -3,11 +3,14 @@
 use pugmark_monitor::entry::EntryMode;
 use pugmark_monitor::guest::{Emulation, Exception, Instruction, efer, ptwrite_operand, vector};
 use pugmark_monitor::guest_map::LOCAL_APIC;
+use pugmark_monitor::tracing::TracingMemory;
 use pugmark_monitor::vmcb::exit_code;
 
 use crate::image::channel::report;
+use crate::image::clock::OwnClock;
 use crate::image::exit::{FAILED, exit};
 use crate::image::interrupts;
+use crate::image::tsc::tsc;
 use crate::image::vcpu::Vcpu;
 
 /// Bits of the information about a nested page fault: it was a write, a fetch, an access to the guest's page tables.
@@ -28,7 +31,16 @@ const fn npf_access(info: u64) -> &'static str {
 impl Vcpu {
     /// Runs the guest at full speed until it exits, and handles the exit. `mode` is one of the two free modes.
     pub(crate) fn run_freely(&mut self, mode: EntryMode) {
-        self.enter(mode);
+        if self.processor.counts_time() {
+            let now = self.now();
+            self.processor.begin_time(now);
+            self.enter(mode);
+            let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };
+            let now = self.clock.as_ref().map_or_else(tsc, OwnClock::now);
+            self.processor.pass_time(now, &mut memory);
+        } else {
+            self.enter(mode);
+        }
         // The guest may have changed translations that the lookahead has cached.
         self.lookahead.flush();
         self.exited(None);

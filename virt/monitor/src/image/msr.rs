@@ -111,6 +111,7 @@ impl Vcpu {
         if self.reports_accesses {
             self.report_access("wrote", msr, value, stands.rip);
         }
+        self.report_event_that_is_not_counted(msr);
         self.last_ip = before.ip;
         if logged && self.is_logged() {
             // Intel PT neither sees the instruction that switches it on nor the one that switches it off.

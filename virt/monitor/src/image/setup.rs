@@ -135,8 +135,9 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     let northbridge: &'static Northbridge = Box::leak(Box::new(options.profile.northbridge()));
     let ids = processors(info.rsdp, &machine);
     let plan = MachinePlan {
-        clock: (options.clock > 0)
-            .then(|| &*Box::leak(Box::new(SharedClock::new(options.clock, ids.len() == 1)))),
+        clock: (options.clock > 0).then(|| {
+            &*Box::leak(Box::new(SharedClock::new(options.clock, ids.len() == 1, options.profile.tsc_hz())))
+        }),
         map: GuestMap { ram: options.ram, firmware },
         maps: PermissionMaps::new(&hardware(&options, northbridge), northbridge, has_fw_cfg),
         northbridge,
@@ -196,6 +197,7 @@ impl MachinePlan<'_> {
             lookahead: Box::new(Lookahead::new()),
             reports_accesses: self.options.accesses,
             reported: ReportedViolations::new(processor.all_violations()),
+            profile: self.options.profile,
             processor,
             northbridge: self.northbridge,
             nested: Nested::new(nested_cr3, hole),

@@ -9,7 +9,7 @@ use pugmark_monitor::clock::EveryNth;
 use pugmark_monitor::cmdline::StepPolicy;
 use pugmark_monitor::entry::EntryMode;
 use pugmark_monitor::guest::{Cpu, Exception, Instruction, Lookahead, Mode, rflags};
-use pugmark_monitor::hardware::Hardware;
+use pugmark_monitor::hardware::{Hardware, Profile};
 use pugmark_monitor::timer_limit::TimerLimit;
 use pugmark_monitor::tracing::TracingMemory;
 use pugmark_monitor::vmcb::{Vmcb, intercept1, intercept2};
@@ -35,6 +35,8 @@ pub(crate) struct Vcpu {
     pub(crate) sse: Sse,
     pub(crate) vmcb: Box<Vmcb>,
     pub(crate) lookahead: Box<Lookahead>,
+    /// The processor that the guest sees.
+    pub(crate) profile: Profile,
     /// The model of the processor's tracing hardware.
     pub(crate) processor: Hardware,
     /// The northbridge that it shares with the other processors.
@@ -251,11 +253,11 @@ impl Vcpu {
     pub(crate) fn enter(&mut self, mode: EntryMode) {
         mode.load(&self.cpu, &mut self.vmcb);
         let free = matches!(mode, EntryMode::Free | EntryMode::FreeInKernel);
-        let (mut reads_time, mut takes_interrupts) = (false, false);
+        // A counter of time stands still while the processor is halted, and its overflow is noticed at an interrupt.
+        let counts_time = free && self.processor.counts_time();
+        let (mut reads_time, mut takes_interrupts) = (false, counts_time);
         if let Some(clock) = &mut self.clock {
-            let offset = clock.offset().filter(|_| free);
-            self.vmcb.control.tsc_offset = offset.unwrap_or(0);
-            (reads_time, takes_interrupts) = (offset.is_none(), true);
+            (reads_time, takes_interrupts) = (true, true);
             if free {
                 clock.arm();
             }
@@ -276,6 +278,10 @@ impl Vcpu {
                 control.intercept2 = ALWAYS2 | STEPPING2;
                 control.intercept_exceptions = !0;
             }
+        }
+        if counts_time {
+            control.intercept1 |= intercept1::HLT;
+            control.intercept2 |= intercept2::MWAIT | intercept2::MWAIT_ARMED;
         }
         if reads_time {
             control.intercept1 |= intercept1::RDTSC;

@@ -6,6 +6,13 @@
 //! the session ends. `monitor: refused processor=N msr=0x… value=0x… rip=0x…: WHY` reports a rule that hardware
 //! enforces by #GP; a read has no value. With `accesses=on`, `monitor: read processor=N msr=0x… value=0x…
 //! rip=0x…` and `monitor: wrote …` report each RDMSR and WRMSR that the tracing hardware accepts.
+//!
+//! `monitor: not counted event=0x…` reports once that the guest has enabled a counter for an event that is not modelled:
+//! the counter stands still, as it would on a processor on which the event never happens. The first of these lines has
+//! the events that are.
+
+use alloc::string::String;
+use core::fmt::Write;
 
 use pugmark_monitor::hardware::NewViolations;
 
@@ -41,6 +48,24 @@ impl Vcpu {
     /// Reports that the guest read this value from `msr`, or wrote it, by the instruction at `rip`.
     pub(crate) fn report_access(&self, how: &str, msr: u32, value: u64, rip: u64) {
         report!("{how} processor={} msr={msr:#x} value={value:#x} rip={rip:#x}", self.peers.index());
+    }
+
+    /// Reports, once for each event, that `msr` selects one that is not modelled.
+    pub(crate) fn report_event_that_is_not_counted(&mut self, msr: u32) {
+        let Some(event) = self.processor.event_that_is_not_counted(msr) else { return };
+        if self.reported.events.contains(&event) {
+            return;
+        }
+        let mut counted = String::new();
+        if self.reported.events.is_empty() {
+            counted.push_str("; it counts");
+            self.profile.each_event(|event| {
+                // Writing to a string does not fail.
+                let _ = write!(counted, " {event:#x}");
+            });
+        }
+        self.reported.events.push(event);
+        report!("not counted event={event:#x}: the model has no such event{counted}");
     }
 
     /// Reports an access to `msr` at the current RIP that faults; `value` is the value of a write. The register's

@@ -21,6 +21,11 @@ const ZEN: AmdProfile = AmdProfile {
     highest_leaf: 0x10,
     highest_extended_leaf: 0x8000_0020,
     physical_address_bits: 48,
+    tsc_mhz: 2250,
+    caches: [
+        [0xff40_ff40, 0xff40_ff40, 0x2008_0140, 0x2008_0140],
+        [0x4800_6400, 0x6800_6400, 0x0200_6140, 0x0800_9140],
+    ],
     invariant_tsc: true,
     counters: 6,
     perf_mon_v2: false,
@@ -55,6 +60,11 @@ static ALL: [AmdProfile; 8] = [
         highest_leaf: 1,
         highest_extended_leaf: 0x8000_0018,
         physical_address_bits: 40,
+        tsc_mhz: 2400,
+        caches: [
+            [0xff08_ff08, 0xff20_ff20, 0x4002_0140, 0x4002_0140],
+            [0x0000_0000, 0x4200_4200, 0x0400_8140, 0x0000_0000],
+        ],
         invariant_tsc: false,
         counters: 4,
         event_select_bits: evtsel::COMMON | evtsel::PC,
@@ -70,6 +80,11 @@ static ALL: [AmdProfile; 8] = [
         signature: 0x0010_0f23,
         highest_leaf: 5,
         highest_extended_leaf: 0x8000_001a,
+        tsc_mhz: 2300,
+        caches: [
+            [0xff30_ff10, 0xff30_ff20, 0x4002_0140, 0x4002_0140],
+            [0x2080_0000, 0x4200_4200, 0x0200_8140, 0x0010_a140],
+        ],
         counters: 4,
         event_select_bits: WIDE | evtsel::PC,
         events: &K8_EVENTS,
@@ -83,6 +98,11 @@ static ALL: [AmdProfile; 8] = [
         signature: 0x0061_0f01,
         highest_leaf: 0x0d,
         highest_extended_leaf: 0x8000_001e,
+        tsc_mhz: 3800,
+        caches: [
+            [0xff40_ff18, 0xff40_ff30, 0x1004_0140, 0x4002_0140],
+            [0x6400_6400, 0x6400_4200, 0x0800_8140, 0x0000_0000],
+        ],
         events: &K8_EVENTS,
         ibs: Some(Ibs { leaf: Some(0xff), ctl: FIRST_ENTRY, sources: DataSources::Northbridge }),
         l3: false,
@@ -99,7 +119,12 @@ static ALL: [AmdProfile; 8] = [
     AmdProfile {
         name: "zen3",
         signature: 0x00a0_0f11,
-        highest_extended_leaf: 0x8000_0021,
+        highest_extended_leaf: 0x8000_0023,
+        tsc_mhz: 2450,
+        caches: [
+            [0xff40_ff40, 0xff40_ff40, 0x2008_0140, 0x2008_0140],
+            [0x4800_2200, 0x6800_4200, 0x0200_6140, 0x0800_9140],
+        ],
         ibs: Some(Ibs { leaf: Some(ZEN_IBS), ctl: FIRST_ENTRY, sources: DataSources::NodeWithoutState }),
         branches: Some(LastBranchKind::Sampling),
         errata: Errata::IBS_FETCH_ADDRESS_ZERO
@@ -112,6 +137,12 @@ static ALL: [AmdProfile; 8] = [
         name: "zen4",
         signature: 0x00a1_0f11,
         highest_extended_leaf: 0x8000_0028,
+        physical_address_bits: 52,
+        tsc_mhz: 2400,
+        caches: [
+            [0xff48_ff40, 0xff48_ff40, 0x2008_0140, 0x2008_0140],
+            [0x5c00_2200, 0x6c00_4200, 0x0400_6140, 0x0c00_9140],
+        ],
         perf_mon_v2: true,
         events: &ZEN4_EVENTS,
         ibs: Some(Ibs { leaf: Some(0xbff), ctl: FIRST_ENTRY, sources: DataSources::Extended }),
@@ -122,6 +153,12 @@ static ALL: [AmdProfile; 8] = [
         name: "zen5",
         signature: 0x00b0_0f21,
         highest_extended_leaf: 0x8000_0028,
+        physical_address_bits: 52,
+        tsc_mhz: 2700,
+        caches: [
+            [0xff60_ff40, 0xff60_ff40, 0x300c_0140, 0x2008_0140],
+            [0x4080_2040, 0x6080_4040, 0x0400_8140, 0x0800_9140],
+        ],
         perf_mon_v2: true,
         events: &ZEN4_EVENTS,
         // The size of the data's page is bit 19, as in Linux.
@@ -135,6 +172,12 @@ static ALL: [AmdProfile; 8] = [
         // It has the second control registers of IBS, but no filter of streaming stores.
         signature: 0x00b5_0f00,
         highest_extended_leaf: 0x8000_0028,
+        physical_address_bits: 52,
+        tsc_mhz: 2700,
+        caches: [
+            [0xff60_ff40, 0xff60_ff40, 0x300c_0140, 0x2008_0140],
+            [0x4080_2040, 0x6080_4040, 0x0400_8140, 0x0800_9140],
+        ],
         perf_mon_v2: true,
         events: &ZEN4_EVENTS,
         ibs: Some(Ibs { leaf: Some(0x8_fbff), ctl: FIRST_ENTRY, sources: DataSources::Extended }),

@@ -408,3 +408,49 @@ fn the_write_of_a_counter_or_of_its_event_is_counted_by_all_the_others() {
         }
     }
 }
+
+/// A counter of cycles steps nothing unless it is filtered by level, counts a condition, or is near its overflow.
+#[test]
+fn a_counter_of_cycles_is_read_where_that_is_enough() {
+    const EN: u64 = 1 << 22;
+    const BOTH: u64 = 0b11 << 16;
+    let near = (1 << 48) - (1 << 20);
+    let rows = [
+        (0x76 | BOTH | EN, 0, true, false),
+        (0x76 | BOTH | EN, near, true, true),
+        (0x76 | 1 << 16 | EN, 0, true, true),
+        (0x76 | 1 << 17 | EN, 0, true, true),
+        (0x76 | BOTH | EN | 1 << 18, 0, true, true),
+        (0x76 | BOTH | EN | 1 << 24, 0, true, true),
+        (0xc0 | BOTH | EN, 0, true, true),
+        (0x76 | BOTH, 0, false, false),
+    ];
+    for name in ["k8", "zen2", "zen4"] {
+        for (select, value, counts, stepped) in rows {
+            let mut machine = AmdMachine::new(name);
+            machine.write(VALUE, value);
+            machine.write(SELECT, select);
+            assert_eq!(machine.processor.counts_time(), counts, "{name} {select:#x}");
+            assert_eq!(machine.processor.needs_each_instruction(), stepped, "{name} {select:#x} {value:#x}");
+        }
+    }
+}
+
+#[test]
+fn cycles_that_pass_unseen_are_counted_and_their_overflow_interrupts() {
+    const SELECTED: u64 = 0x53_0076;
+    let mut machine = AmdMachine::new("zen4");
+    machine.processor.write_apic(0x340, 0x400);
+    machine.write(VALUE, (1 << 48) - (1 << 27));
+    machine.write(SELECT, SELECTED);
+    let mut pass = |from: u64, to: u64| {
+        machine.processor.begin_time(from);
+        machine.processor.pass_time(to, &mut crate::FlatMemory { base: 0, bytes: &mut [] });
+        (machine.processor.read_msr(VALUE).unwrap(), machine.processor.take_interrupt())
+    };
+    assert_eq!(pass(1000, 1000 + (1 << 26)), ((1 << 48) - (1 << 26), None));
+    // Between the two the processor was halted.
+    assert_eq!(pass(1 << 40, (1 << 40) + (1 << 26) + 5), (5, Some(Pmi::Nmi)));
+    assert_eq!(machine.processor.read_msr(0xc000_0300), Ok(1));
+    assert!(!machine.processor.needs_each_instruction(), "it is far from its next overflow");
+}

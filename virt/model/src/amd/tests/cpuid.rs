@@ -30,7 +30,7 @@ fn each_family_has_its_leaves() {
         ("barcelona", 0x10, 0x02, (5, 0x8000_001a), 0x0000_0408, 0, (0, 0)),
         ("trinity", 0x15, 0x10, (0xd, 0x8000_001e), 0x0080_0408, 0xff, (0, 0)),
         ("zen2", 0x17, 0x31, (0x10, 0x8000_0020), 0x0080_0408, 0x3ff, (0, 0)),
-        ("zen3", 0x19, 0x01, (0x10, 0x8000_0021), 0x0080_0408, 0x3ff, (0, 0)),
+        ("zen3", 0x19, 0x01, (0x10, 0x8000_0023), 0x0080_0408, 0x3ff, (0, 0)),
         ("zen4", 0x19, 0x11, (0x10, 0x8000_0028), 0x0080_0408, 0xbff, (7, 0x106)),
         ("zen5", 0x1a, 0x02, (0x10, 0x8000_0028), 0x0080_0408, 0x8_1bff, (7, 0x106)),
         ("zen6", 0x1a, 0x50, (0x10, 0x8000_0028), 0x0080_0408, 0x8_fbff, (7, 0x106)),
@@ -52,7 +52,7 @@ fn each_family_has_its_leaves() {
 #[test]
 fn nothing_of_intel_s_shows() {
     for name in ["k8", "zen4"] {
-        for leaf in [2, 4, 0xa, 0x14, 0x15, 0x16, 0x1c, 0x3fff_ffff, 0x8000_0005, 0x8000_000a, 0x8fff_ffff] {
+        for leaf in [2, 4, 0xa, 0x14, 0x15, 0x16, 0x1c, 0x3fff_ffff, 0x8000_000a, 0x8fff_ffff] {
             assert_eq!(cpuid(name, leaf), CpuidResult::default(), "{name} {leaf:#x}");
         }
         let CpuidResult { ecx, edx, .. } = cpuid(name, 1);
@@ -121,8 +121,69 @@ fn features_of_leaf_7_and_of_the_extended_leaves_are_masked_too() {
 
 #[test]
 fn sizes_and_clocks() {
-    for (name, bits, invariant) in [("k8", 40, 0), ("barcelona", 48, 1 << 8), ("zen4", 48, 1 << 8)] {
+    for (name, bits, invariant) in [("k8", 40, 0), ("barcelona", 48, 1 << 8), ("zen4", 52, 1 << 8)] {
         assert_eq!(cpuid(name, 0x8000_0008).eax & 0xff, bits, "{name}");
         assert_eq!(cpuid(name, 0x8000_0007).edx, invariant, "{name}");
+    }
+}
+
+/// Typed from the dumps of InstLatx64 (github.com/InstLatx64/InstLatx64, folder AuthenticAMD): 0040F33_K8_Windsor,
+/// 0100F23_K10_Kuma, 0610F01_K15_Piledriver, 0830F10_K17_Rome, 0A00F11_K19_Milan_02, 0A10F11_K19_Genoa_01 and
+/// 0B00F21_K20_Turin_01. None of Zen 6 has been published.
+#[test]
+fn what_is_enumerated_is_what_the_published_dumps_of_these_processors_have() {
+    const ALL: [u32; 4] = [!0; 4];
+    // Of the features: the extended local APIC, IBS, PerfCtrExtCore.
+    const COUNTING: u32 = 1 << 3 | 1 << 10 | 1 << 23;
+    // Of the sizes: physical addresses; the counters and last branches, without the counters of the northbridge and of
+    // the memory controllers, which are not modelled.
+    const PHYSICAL: [u32; 4] = [0xff, 0, 0, 0];
+    const CORE: [u32; 4] = [!0, 0x3ff, 0, 0];
+    type Row = (&'static str, u32, [u32; 4], [u32; 4]);
+    let rows: [Row; 37] = [
+        ("k8", 0, [1, 0x6874_7541, 0x444d_4163, 0x6974_6e65], ALL),
+        ("k8", 0x8000_0000, [0x8000_0018, 0, 0, 0], [!0, 0, 0, 0]),
+        ("k8", 0x8000_0001, [0, 0, 0x1f & COUNTING, 0], [0, 0, COUNTING, 0]),
+        ("k8", 0x8000_0005, [0xff08_ff08, 0xff20_ff20, 0x4002_0140, 0x4002_0140], ALL),
+        ("k8", 0x8000_0007, [0, 0, 0, 0x3f], [0, 0, 0, 1 << 8]),
+        ("k8", 0x8000_0008, [0x3028, 0, 0, 0], PHYSICAL),
+        ("barcelona", 0, [5, 0x6874_7541, 0x444d_4163, 0x6974_6e65], ALL),
+        ("barcelona", 1, [0x0010_0f23, 0, 0, 0], [!0, 0, 0, 0]),
+        ("barcelona", 0x8000_0000, [0x8000_001a, 0, 0, 0], [!0, 0, 0, 0]),
+        ("barcelona", 0x8000_0001, [0, 0, 0x7ff & COUNTING, 0], [0, 0, COUNTING, 0]),
+        ("barcelona", 0x8000_0006, [0x2080_0000, 0x4200_4200, 0x0200_8140, 0x0010_a140], ALL),
+        ("barcelona", 0x8000_0008, [0x3030, 0, 0, 0], PHYSICAL),
+        ("trinity", 1, [0x0061_0f01, 0, 0, 0], [!0, 0, 0, 0]),
+        ("trinity", 0x8000_0000, [0x8000_001e, 0, 0, 0], [!0, 0, 0, 0]),
+        ("trinity", 0x8000_0001, [0, 0, 0x01ab_bfff & COUNTING, 0], [0, 0, COUNTING, 0]),
+        ("trinity", 0x8000_0005, [0xff40_ff18, 0xff40_ff30, 0x1004_0140, 0x4002_0140], ALL),
+        ("trinity", 0x8000_001b, [0xff, 0, 0, 0], ALL),
+        ("zen2", 1, [0x0083_0f10, 0, 0, 0], [!0, 0, 0, 0]),
+        ("zen2", 0x8000_0000, [0x8000_0020, 0, 0, 0], [!0, 0, 0, 0]),
+        ("zen2", 0x8000_0001, [0, 0, 0x75c2_37ff & COUNTING, 0], [0, 0, COUNTING, 0]),
+        ("zen2", 0x8000_0006, [0x4800_6400, 0x6800_6400, 0x0200_6140, 0x0800_9140], ALL),
+        ("zen2", 0x8000_0008, [0x3030, 0, 0, 0], PHYSICAL),
+        ("zen2", 0x8000_001b, [0x3ff, 0, 0, 0], ALL),
+        ("zen3", 0x8000_0000, [0x8000_0023, 0, 0, 0], [!0, 0, 0, 0]),
+        ("zen3", 0x8000_0006, [0x4800_2200, 0x6800_4200, 0x0200_6140, 0x0800_9140], ALL),
+        ("zen3", 0x8000_0008, [0x3030, 0x91be_f75f, 0, 0], [0xff, 1 << 31, 0, 0]),
+        ("zen3", 0x8000_001b, [0x3ff, 0, 0, 0], ALL),
+        ("zen3", 0x8000_0022, [0; 4], ALL),
+        ("zen4", 1, [0x00a1_0f11, 0, 0, 0], [!0, 0, 0, 0]),
+        ("zen4", 0x8000_0005, [0xff48_ff40, 0xff48_ff40, 0x2008_0140, 0x2008_0140], ALL),
+        ("zen4", 0x8000_0008, [0x3934, 0x79be_f25f, 0, 0], [0xff, 1 << 31, 0, 0]),
+        ("zen4", 0x8000_001b, [0xbff, 0, 0, 0], ALL),
+        ("zen4", 0x8000_0022, [7, 0x0030_4106, 0xfff, 0], CORE),
+        ("zen5", 1, [0x00b0_0f21, 0, 0, 0], [!0, 0, 0, 0]),
+        ("zen5", 0x8000_0006, [0x4080_2040, 0x6080_4040, 0x0400_8140, 0x0800_9140], ALL),
+        ("zen5", 0x8000_001b, [0x8_1bff, 0, 0, 0], ALL),
+        ("zen5", 0x8000_0022, [7, 0x0030_4106, 0xfff, 0], CORE),
+    ];
+    for (name, leaf, published, compared) in rows {
+        let CpuidResult { eax, ebx, ecx, edx } = cpuid(name, leaf);
+        for (register, found) in [eax, ebx, ecx, edx].into_iter().enumerate() {
+            let mask = compared[register];
+            assert_eq!(found & mask, published[register] & mask, "{name} {leaf:#x} {register}");
+        }
     }
 }

@@ -12,7 +12,6 @@ const ZEN4: [bool; 8] = [false, false, false, false, false, true, true, true];
 const ZEN: [bool; 8] = [false, false, false, true, true, true, true, true];
 const EXTENDED: [bool; 8] = [false, false, true, true, true, true, true, true];
 const IBS: [bool; 8] = [false, true, true, true, true, true, true, true];
-const BARCELONA: [bool; 8] = [false, true, false, false, false, false, false, false];
 const ZEN6: [bool; 8] = [false, false, false, false, false, false, false, true];
 const ZEN5: [bool; 8] = [false, false, false, false, false, false, true, true];
 
@@ -22,14 +21,15 @@ fn each_msr_is_there_where_it_is_enumerated() {
         NAMES.map(Some),
         AmdProfile::all().iter().map(|p| Some(p.name)).collect::<std::vec::Vec<_>>()[..]
     );
-    let rows: [(u32, u32, [bool; 8]); 17] = [
+    let rows: [(u32, u32, [bool; 8]); 18] = [
         (0xc000_02ff, 0xc000_02ff, NONE),
         (0xc000_0300, 0xc000_0303, ZEN4),
         (0xc000_0304, 0xc000_0304, NONE),
         (0xc000_ffff, 0xc000_ffff, NONE),
         (0xc001_0000, 0xc001_0007, EVERY),
         (0xc001_0008, 0xc001_0008, NONE),
-        (0xc001_001f, 0xc001_001f, BARCELONA),
+        (0xc001_001e, 0xc001_001e, NONE),
+        (0xc001_001f, 0xc001_001f, IBS),
         (0xc001_01ff, 0xc001_01ff, NONE),
         (0xc001_0200, 0xc001_020b, EXTENDED),
         (0xc001_020c, 0xc001_020c, NONE),
@@ -52,6 +52,11 @@ fn each_msr_is_there_where_it_is_enumerated() {
     }
 }
 
+/// Whether an MSR is one of those that firmware has set, whose values are held by their own tests.
+fn configures(msr: u32) -> bool {
+    matches!(msr, 0xc001_0010..=0xc001_01ff | 0xc001_1020..=0xc001_102f)
+}
+
 #[test]
 fn registers_are_0_after_reset_but_for_these() {
     // All counters are enabled in the global register, the two bits of DBG_EXTN_CFG that must always be set are set,
@@ -64,7 +69,7 @@ fn registers_are_0_after_reset_but_for_these() {
     for (index, name) in NAMES.into_iter().enumerate() {
         let processor = AmdMachine::new(name).processor;
         for msr in (0..0x2000).chain(0xc000_0000..0xc000_2000).chain(0xc001_0000..0xc001_2000) {
-            if processor.owns_msr(msr) {
+            if processor.owns_msr(msr) && !configures(msr) {
                 let other = OTHERS.iter().find(|(other, _)| *other == msr);
                 let expected = other.map_or(0, |(_, values)| values[index]);
                 assert_eq!(processor.read_msr(msr), Ok(expected), "{name} {msr:#x}");

@@ -27,13 +27,14 @@ use pugmark_decoder_core::pebs::{
 use crate::intel::IntelProfile;
 use crate::intel::ds::DsBuffer;
 use crate::intel::lbr::stack::LastBranch;
-use crate::intel::perfmon::FIXED_COUNTERS;
-use crate::intel::registers::{OVF_DS_BUFFER, fixed::FIRST_STATUS_BIT};
+use crate::intel::perfmon::{MAX_COUNTERS, MAX_FIXED};
+use crate::intel::registers::{OVF_DS_BUFFER, fixed};
 use crate::intel::unit::Bus;
 use crate::{ExecMode, GeneralProtection, Retired};
 
-/// The most counters that can be sampled.
-const MAX_COUNTERS: usize = 8;
+/// The most counters that can be sampled: those for general purposes, then the fixed-function counters. The reset values
+/// in the save area are in this order from format 4 on. Source: SDM vol. 3, Performance Monitoring, "Extended PEBS".
+const MAX_SAMPLED: usize = MAX_COUNTERS + MAX_FIXED;
 /// The most last branches that a record can have.
 const MAX_BRANCHES: usize = 32;
 /// The size of the largest record in bytes: all groups of the adaptive format.
@@ -61,7 +62,7 @@ mod data_cfg {
 #[derive(Debug)]
 pub(crate) struct PebsSampler {
     format: Option<Format>,
-    /// A bit for each counter that can be sampled.
+    /// A bit for each counter that can be sampled, as in IA32_PEBS_ENABLE.
     counters: u64,
     other_bits: u64,
     /// Whether records can go to Intel PT.
@@ -71,48 +72,37 @@ pub(crate) struct PebsSampler {
     /// MSR_PEBS_DATA_CFG.
     data_cfg: u64,
     /// MSR_RELOAD_PMCx and MSR_RELOAD_FIXED_CTRx.
-    reload: Resettable<u64>,
+    reload: [u64; MAX_SAMPLED],
     /// Counters that have overflowed and wait for their next event, one bit each.
     armed: u64,
     registers: Registers,
     xmm: [u8; 256],
 }
 
-/// Something for each counter that can be sampled.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Resettable<T> {
-    pub(crate) general: [T; MAX_COUNTERS],
-    pub(crate) fixed: [T; FIXED_COUNTERS],
-}
-
-impl<T> Resettable<T> {
-    /// The place of the counter with this bit in IA32_PEBS_ENABLE.
-    fn at(&mut self, bit: usize) -> Option<&mut T> {
-        match bit.checked_sub(FIRST_STATUS_BIT as usize) {
-            None => self.general.get_mut(bit),
-            Some(index) => self.fixed.get_mut(index),
-        }
+/// Returns the bit of a counter, the fixed-function counters coming last, in IA32_PEBS_ENABLE.
+const fn bit_of(counter: usize) -> u64 {
+    match counter.checked_sub(MAX_COUNTERS) {
+        None => 1 << counter,
+        Some(index) => 1 << (fixed::FIRST_STATUS_BIT + index as u32),
     }
 }
 
 /// The value to which each counter is to be reset, if it is.
-type ResetValues = Resettable<Option<u64>>;
+type ResetValues = [Option<u64>; MAX_SAMPLED];
 
 impl PebsSampler {
     pub(crate) fn new(profile: &IntelProfile) -> Self {
         let pebs = profile.debug_store.as_ref().and_then(|store| store.pebs.as_ref());
-        let fixed = match (&profile.counters, pebs) {
-            (Some(counters), Some(_)) if profile.pebs_baseline() => (1 << counters.fixed) - 1,
-            _ => 0,
-        };
         Self {
             format: pebs.map(|pebs| pebs.format),
-            counters: pebs.map_or(0, |pebs| (1 << pebs.counters) - 1) | fixed << FIRST_STATUS_BIT,
+            counters: pebs.map_or(0, |pebs| {
+                ((1 << pebs.counters) - 1) | ((1 << pebs.fixed) - 1) << fixed::FIRST_STATUS_BIT
+            }),
             other_bits: pebs.map_or(0, |pebs| pebs.other_bits),
             to_pt: profile.pebs_output_pt(),
             enable: 0,
             data_cfg: 0,
-            reload: Resettable::default(),
+            reload: [0; MAX_SAMPLED],
             armed: 0,
             registers: Registers::default(),
             xmm: [0; 256],
@@ -154,25 +144,22 @@ impl PebsSampler {
         Ok(())
     }
 
-    /// The counters that can be sampled, one bit each.
-    pub(crate) fn counters(&self) -> u64 {
-        self.counters
+    /// The counters that are sampled, one bit each.
+    pub(crate) fn sampled(&self) -> u64 {
+        self.enable & self.counters
     }
 
-    /// Whether the counter with this bit in IA32_PEBS_ENABLE has MSR_RELOAD_PMCx or MSR_RELOAD_FIXED_CTRx.
-    pub(crate) fn has_reload(&self, bit: usize) -> bool {
-        self.to_pt && bit < 64 && self.counters >> bit & 1 != 0
+    /// Whether MSR_RELOAD_PMCx and MSR_RELOAD_FIXED_CTRx exist.
+    pub(crate) fn has_reloads(&self) -> bool {
+        self.to_pt
     }
 
-    pub(crate) fn reload(&self, bit: usize) -> u64 {
-        let mut reload = self.reload;
-        reload.at(bit).map_or(0, |value| *value)
+    pub(crate) fn reload(&self, counter: usize) -> u64 {
+        self.reload[counter]
     }
 
-    pub(crate) fn set_reload(&mut self, bit: usize, value: u64) {
-        if let Some(reload) = self.reload.at(bit) {
-            *reload = value;
-        }
+    pub(crate) fn set_reload(&mut self, counter: usize, value: u64) {
+        self.reload[counter] = value;
     }
 
     pub(crate) fn is_armed(&self) -> bool {
@@ -199,7 +186,7 @@ impl PebsSampler {
         retired: &Retired,
         bus: &mut Bus,
     ) -> ResetValues {
-        let mut resets = ResetValues::default();
+        let mut resets = [None; MAX_SAMPLED];
         let applicable = self.armed & counters;
         let Some(format) = self.format.filter(|_| applicable != 0) else { return resets };
         let groups = if applicable & adaptive != 0 { self.data_cfg } else { 0 };
@@ -210,13 +197,12 @@ impl PebsSampler {
             return resets;
         }
         let width = bus.shared.ds.width(retired.after.mode);
-        for bit in (0..64).filter(|bit| self.armed >> bit & 1 != 0) {
-            let value = match to_pt {
-                true => Some(self.reload(bit)),
-                false => bus.ds_counter_reset(reset_field(bit), width),
-            };
-            if let Some(reset) = resets.at(bit) {
-                *reset = value;
+        for (counter, reset) in resets.iter_mut().enumerate() {
+            if self.armed & bit_of(counter) != 0 {
+                *reset = match to_pt {
+                    true => Some(self.reload[counter]),
+                    false => bus.ds_counter_reset(counter as u8, width),
+                };
             }
         }
         bus.shared.perfmon.clear_status(self.armed);
@@ -284,15 +270,6 @@ impl PebsSampler {
             tsc: Some(retired.tsc),
             ..PebsRecord::default()
         }
-    }
-}
-
-/// The number of a counter's reset value in the save area: in the formats that are modelled, those of fixed-function
-/// counters come after eight of general-purpose counters. Source: SDM vol. 3, Performance Monitoring, "Extended PEBS".
-const fn reset_field(bit: usize) -> u8 {
-    match bit.checked_sub(FIRST_STATUS_BIT as usize) {
-        None => bit as u8,
-        Some(index) => (MAX_COUNTERS + index) as u8,
     }
 }
 

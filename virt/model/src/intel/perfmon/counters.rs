@@ -1,23 +1,34 @@
-//! The general-purpose performance counters, which here count instructions and branches.
+//! The performance counters: those for general purposes, which here count instructions, branches and time, and with them
+//! the fixed-function counters.
 //!
 //! Counters with CMASK, INV or E set count conditions over cycles: they stand still here, as do counters of events that
 //! no profile lists. AnyThread makes no difference: there is one logical processor. Interrupts and exceptions are not
 //! counted, except those that an instruction makes: INT n, INT3, INTO, INT1.
 //!
+//! A counter of time at all privilege levels that is not sampled and far from its overflow does not need to see each
+//! instruction: [`IntelCounters::pass_time`] counts what passed meanwhile. When it overflows then, the interrupt comes
+//! late.
+//!
 //! Source: SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring" and "Full-Width Writes to
 //! Performance Counter Registers"; vol. 4, the table "IA-32 Architectural MSRs".
 
+use super::clocks::{Clocks, Elapsed};
+use super::fixed::{Counted, FixedCounters, FixedRegister};
 use crate::branch::InstructionKind;
 use crate::intel::pebs::PebsSampler;
 use crate::intel::profile::{CountedEvent, IntelEvent};
-use crate::intel::registers::{evtsel, fixed::FIRST_STATUS_BIT, msr};
+use crate::intel::registers::{evtsel, msr};
 use crate::intel::taken_branch::{TakenBranch, TakenBranchKind};
 use crate::intel::unit::{Bus, InstructionInfo, SharedState, TracingUnit};
-use crate::intel::{IntelProfile, Registers};
+use crate::intel::{IntelProfile, IntelSettings, Registers};
 use crate::{Delivery, DeliveryKind, GeneralProtection, Retired};
 
-/// The largest number of counters in any profile.
-const MAX_COUNTERS: usize = 8;
+/// The largest number of general-purpose counters in any profile.
+pub(crate) const MAX_COUNTERS: usize = 8;
+
+/// From how many events before its overflow a counter of time is read instead of stepped. An overflow is noticed some
+/// milliseconds late then; sampling by time has periods of some hundred thousand clocks.
+const FAR: u64 = 1 << 26;
 
 #[derive(Debug)]
 pub(crate) struct IntelCounters {
@@ -29,8 +40,17 @@ pub(crate) struct IntelCounters {
     events: &'static [IntelEvent],
     select: [u64; MAX_COUNTERS],
     value: [u64; MAX_COUNTERS],
-    /// Counters that count something if IA32_PERF_GLOBAL_CTRL enables them.
+    fixed: FixedCounters,
+    clocks: Clocks,
+    /// The issue slots of a core clock.
+    slots: u64,
+    /// Counters that count something if IA32_PERF_GLOBAL_CTRL enables them; this and the next ones are bits as in that
+    /// register.
     counting: u64,
+    /// Counters that count time at all privilege levels.
+    timed: u64,
+    /// Counters that were far from their overflow when they were written or overflowed.
+    far: u64,
     sampler: PebsSampler,
 }
 
@@ -39,13 +59,14 @@ enum CounterRegister {
     Select(usize),
     Value(usize),
     FullWidth(usize),
+    Fixed(FixedRegister),
     PebsEnable,
     PebsDataCfg,
     Reload(usize),
 }
 
 impl IntelCounters {
-    pub(crate) fn new(profile: &'static IntelProfile) -> Self {
+    pub(crate) fn new(profile: &'static IntelProfile, settings: IntelSettings) -> Self {
         let counters = profile.counters.as_ref();
         Self {
             profile,
@@ -55,7 +76,12 @@ impl IntelCounters {
             events: counters.map_or(&[], |counters| counters.events),
             select: [0; MAX_COUNTERS],
             value: [0; MAX_COUNTERS],
+            fixed: FixedCounters::new(profile),
+            clocks: Clocks::new(profile, settings),
+            slots: counters.map_or(0, |counters| counters.slots.into()),
             counting: 0,
+            timed: 0,
+            far: !0,
             sampler: PebsSampler::new(profile),
         }
     }
@@ -68,30 +94,65 @@ impl IntelCounters {
     /// Returns their bits of IA32_PERF_GLOBAL_INUSE.
     pub(crate) fn in_use(&self) -> u64 {
         let used = |index: &usize| self.select[*index] & evtsel::EVENT != 0;
-        let bits = (0..self.count).filter(used).fold(0, |bits, index| bits | 1 << index);
+        let bits = (0..self.count).filter(used).fold(self.fixed.counting(), |bits, index| bits | 1 << index);
         let interrupts = self.select.iter().any(|select| select & evtsel::INT != 0);
-        let pmi = interrupts || self.sampler.enable() & self.sampler.counters() != 0;
+        let pmi = interrupts || self.fixed.interrupts() || self.sampler.sampled() != 0;
         bits | if pmi { PMI_IN_USE } else { 0 }
     }
 
-    /// The counters that count and are sampled, fixed-function counters among them.
-    pub(crate) fn sampled_by(&self, shared: &SharedState) -> u64 {
-        shared.perfmon.enabled_counters() & self.sampler.enable() & self.sampler.counters()
-    }
-
-    /// How many instructions retire at least before one that may be sampled, as far as these counters know; 0 if the
-    /// next one may be. An instruction counts once at most.
+    /// How many instructions retire at least before one that may be sampled; 0 if the next one may be. An instruction
+    /// counts once at most.
     pub(crate) fn instructions_until_sample(&self, shared: &SharedState) -> u64 {
         if self.sampler.is_armed() {
             return 0;
         }
-        let sampled = self.sampled_by(shared) & self.counting;
-        let until_overflow = |index: usize| self.mask.wrapping_sub(self.value[index]).saturating_add(1);
+        let sampled = shared.perfmon.enabled_counters() & self.counting & self.sampler.sampled();
+        if sampled == 0 {
+            return u64::MAX;
+        }
+        let until_overflow = |index: usize| {
+            let is_clock = self.event(index).is_some_and(|event| event.counts.is_clock());
+            if is_clock { 0 } else { self.until_overflow(index) }
+        };
         (0..self.count)
             .filter(|index| sampled & 1 << index != 0)
             .map(until_overflow)
             .min()
             .unwrap_or(u64::MAX)
+            .min(self.fixed.instructions_until_overflow(sampled))
+    }
+
+    fn until_overflow(&self, index: usize) -> u64 {
+        (self.mask - self.value[index]).saturating_add(1)
+    }
+
+    /// If `msr` selects an event that is not modelled, for a counter that is enabled: its event select, unit mask, CMASK,
+    /// INV and E.
+    pub(crate) fn event_that_is_not_counted(&self, msr: u32) -> Option<u64> {
+        const EVENT: u64 = 0xffff | evtsel::CMASK | evtsel::INV | evtsel::EDGE;
+        let Some(CounterRegister::Select(index)) = self.register(msr) else { return None };
+        let select = self.select[index];
+        (select & evtsel::EN != 0 && self.event(index).is_none()).then_some(select & EVENT)
+    }
+
+    /// Whether a counter counts, each instruction or time.
+    pub(crate) fn is_counting(&self, shared: &SharedState) -> bool {
+        shared.perfmon.enabled_counters() & self.counting != 0
+    }
+
+    /// Begins to count time at this time.
+    pub(crate) fn begin_time(&mut self, tsc: u64, shared: &SharedState) {
+        self.clocks.begin(tsc, shared);
+    }
+
+    /// Counts the time since [`Self::begin_time`], in which no instruction needed to be seen. Returns whether a counter
+    /// has overflowed that interrupts.
+    pub(crate) fn pass_time(&mut self, tsc: u64, bus: &mut Bus) -> bool {
+        let time = self.clocks.pass(tsc, bus.shared);
+        let enabled = bus.shared.perfmon.enabled_counters() & self.counting & self.timed;
+        // These counters count at all levels.
+        let counted = self.count_events(0, time, 0, enabled, &|_| false);
+        self.overflow(counted, bus)
     }
 
     /// Sets the registers as they are after the instruction that retires next.
@@ -109,22 +170,24 @@ impl IntelCounters {
             Some(CounterRegister::Value(index))
         } else if let Some(index) = of(msr::IA32_A_PMC0).filter(|_| self.full_width) {
             Some(CounterRegister::FullWidth(index))
+        } else if let Some(register) = self.fixed.register(number) {
+            Some(CounterRegister::Fixed(register))
         } else if number == msr::IA32_PEBS_ENABLE && self.sampler.is_present() {
             Some(CounterRegister::PebsEnable)
         } else if number == msr::MSR_PEBS_DATA_CFG && self.sampler.is_adaptive() {
             Some(CounterRegister::PebsDataCfg)
-        } else if let Some(index) = of(msr::MSR_RELOAD_PMC0) {
-            self.sampler.has_reload(index).then_some(CounterRegister::Reload(index))
         } else {
-            let index = number.checked_sub(msr::MSR_RELOAD_FIXED_CTR0)?;
-            let bit = FIRST_STATUS_BIT as usize + index as usize;
-            self.sampler.has_reload(bit).then_some(CounterRegister::Reload(bit))
+            let fixed = || self.fixed.index(msr::MSR_RELOAD_FIXED_CTR0, number).map(|n| MAX_COUNTERS + n);
+            let reload = of(msr::MSR_RELOAD_PMC0).or_else(fixed);
+            reload.filter(|_| self.sampler.has_reloads()).map(CounterRegister::Reload)
         }
     }
 
-    /// The bits that are reserved in IA32_PERFEVTSELx; AnyThread exists from version 3.
+    /// The bits that are reserved in IA32_PERFEVTSELx; AnyThread exists from version 3 on, until it is deprecated.
     fn select_reserved(&self) -> u64 {
-        let any_thread = if self.profile.perfmon_version < 3 { evtsel::ANY_THREAD } else { 0 };
+        let deprecated = self.profile.counters.as_ref().is_some_and(|it| it.any_thread_deprecated);
+        let has_any_thread = self.profile.perfmon_version >= 3 && !deprecated;
+        let any_thread = if has_any_thread { 0 } else { evtsel::ANY_THREAD };
         let adaptive = if self.profile.pebs_baseline() { evtsel::ADAPTIVE_RECORD } else { 0 };
         evtsel::RESERVED & !adaptive | any_thread
     }
@@ -132,7 +195,21 @@ impl IntelCounters {
     /// Counters whose records are adaptive.
     fn adaptive(&self) -> u64 {
         let is = |index: &usize| self.select[*index] & evtsel::ADAPTIVE_RECORD != 0;
-        (0..self.count).filter(is).fold(0, |counters, index| counters | 1 << index)
+        (0..self.count).filter(is).fold(self.fixed.adaptive(), |counters, index| counters | 1 << index)
+    }
+
+    /// Finds what counts, after a register has changed.
+    fn update(&mut self) {
+        (self.counting, self.timed) = (self.fixed.counting(), self.fixed.clocks());
+        self.far = self.fixed.far_from_overflow(FAR);
+        for index in 0..self.count {
+            let bit = 1 << index;
+            self.far |= if self.until_overflow(index) >= FAR { bit } else { 0 };
+            let Some(event) = self.event(index) else { continue };
+            self.counting |= bit;
+            let all_levels = self.counts_level(index, 0) && self.counts_level(index, 3);
+            self.timed |= if all_levels && event.counts.is_clock() { bit } else { 0 };
+        }
     }
 
     /// The event that a counter counts, if its event select enables it.
@@ -147,43 +224,75 @@ impl IntelCounters {
         self.select[index] & if cpl == 0 { evtsel::OS } else { evtsel::USR } != 0
     }
 
-    /// Counts an instruction in each counter for whose event `occurs` returns true.
+    /// Counts an instruction in each counter for whose event `occurs` returns true, and the time before it.
     fn count(&mut self, retired: &Retired, occurs: impl Fn(CountedEvent) -> bool, bus: &mut Bus) {
+        let time = self.clocks.pass(retired.tsc, bus.shared);
         let enabled = bus.shared.perfmon.enabled_counters() & self.counting;
-        let (mut events, mut overflows, mut interrupts) = (0, 0, 0);
+        let counted = self.count_events(1, time, retired.before.cpl, enabled, &occurs);
+        if counted.events | counted.overflows == 0 {
+            return;
+        }
+        // A counter that overflowed before samples this event; a counter that overflows now will sample its next event.
+        let adaptive = self.adaptive();
+        let resets = self.sampler.sample(counted.events, adaptive, retired, bus);
+        for (counter, reset) in resets.into_iter().enumerate() {
+            match (reset, counter.checked_sub(MAX_COUNTERS)) {
+                (None, _) => {}
+                (Some(reset), None) => self.value[counter] = reset & self.mask,
+                (Some(reset), Some(index)) => self.fixed.reset(index, reset),
+            }
+        }
+        self.sampler.arm(counted.overflows & counted.events);
+        self.overflow(counted, bus);
+    }
+
+    /// Counts an instruction and the time before it in the `enabled` counters. The events that are returned are those
+    /// that can be sampled.
+    fn count_events(
+        &mut self,
+        instructions: u64,
+        time: Elapsed,
+        cpl: u8,
+        enabled: u64,
+        occurs: &dyn Fn(CountedEvent) -> bool,
+    ) -> Counted {
+        let mut counted = self.fixed.count(instructions, time, cpl, enabled);
         for index in 0..self.count {
             let bit = 1_u64 << index;
-            let Some(event) = self.event(index).filter(|_| enabled & bit != 0) else { continue };
-            if !self.counts_level(index, retired.before.cpl) || !occurs(event.counts) {
+            if enabled & bit == 0 || !self.counts_level(index, cpl) {
+                continue;
+            }
+            let Some(event) = self.event(index) else { continue };
+            let events = match event.counts {
+                CountedEvent::CoreClocks => time.core,
+                CountedEvent::BusClocks => time.bus,
+                CountedEvent::Slots => time.core.saturating_mul(self.slots),
+                what => occurs(what).into(),
+            };
+            if events == 0 {
                 continue;
             }
             // AnyThread must also be clear for a precise event.
             let precise = event.precise & 1 << index != 0 && self.select[index] & evtsel::ANY_THREAD == 0;
-            events |= if precise { bit } else { 0 };
-            self.value[index] = self.value[index].wrapping_add(1) & self.mask;
-            if self.value[index] == 0 {
-                overflows |= bit;
-                interrupts |= if self.select[index] & evtsel::INT != 0 { bit } else { 0 };
+            counted.events |= if precise { bit } else { 0 };
+            let sum = self.value[index].saturating_add(events);
+            self.value[index] = sum & self.mask;
+            if sum > self.mask {
+                counted.overflows |= bit;
+                counted.interrupts |= if self.select[index] & evtsel::INT != 0 { bit } else { 0 };
             }
         }
-        let fixed = bus.shared.fixed_events;
-        if events | overflows | fixed.counted == 0 {
-            return;
+        counted
+    }
+
+    /// Sets the status bits of counters that have overflowed, and raises their interrupt. Returns whether there is one.
+    fn overflow(&mut self, counted: Counted, bus: &mut Bus) -> bool {
+        bus.shared.perfmon.set_status(counted.overflows);
+        self.far |= counted.overflows;
+        if counted.interrupts != 0 {
+            bus.raise_pmi(counted.interrupts);
         }
-        // A counter that overflowed before samples this event; a counter that overflows now will sample its next event.
-        let adaptive = self.adaptive() | fixed.adaptive;
-        let resets = self.sampler.sample(events | fixed.counted, adaptive, retired, bus);
-        for (value, reset) in self.value.iter_mut().zip(resets.general) {
-            if let Some(reset) = reset {
-                *value = reset & self.mask;
-            }
-        }
-        bus.shared.fixed_events.resets = resets.fixed;
-        self.sampler.arm(overflows & events | fixed.overflowed);
-        bus.shared.perfmon.set_status(overflows);
-        if interrupts != 0 {
-            bus.raise_pmi(interrupts);
-        }
+        counted.interrupts != 0
     }
 }
 
@@ -204,6 +313,7 @@ fn occurs(what: CountedEvent, info: &InstructionInfo) -> bool {
         CountedEvent::NearTaken => info.taken.is_some_and(|taken| taken.kind != TakenBranchKind::FarBranch),
         CountedEvent::FarBranches => matches!(kind, InstructionKind::Far | InstructionKind::InterruptReturn),
         CountedEvent::Mispredicted => info.mispredicted,
+        CountedEvent::CoreClocks | CountedEvent::BusClocks | CountedEvent::Slots => false,
     }
 }
 
@@ -216,6 +326,7 @@ impl TracingUnit for IntelCounters {
         Ok(match self.register(number).ok_or(GeneralProtection)? {
             CounterRegister::Select(index) => self.select[index],
             CounterRegister::Value(index) | CounterRegister::FullWidth(index) => self.value[index],
+            CounterRegister::Fixed(register) => self.fixed.read(register),
             CounterRegister::PebsEnable => self.sampler.enable(),
             CounterRegister::PebsDataCfg => self.sampler.data_cfg(),
             CounterRegister::Reload(index) => self.sampler.reload(index),
@@ -232,12 +343,17 @@ impl TracingUnit for IntelCounters {
         match self.register(number).ok_or(GeneralProtection)? {
             CounterRegister::Select(index) if value & self.select_reserved() == 0 => {
                 self.select[index] = value;
-                let bit = 1 << index;
-                self.counting = self.counting & !bit | if self.event(index).is_some() { bit } else { 0 };
+                self.clocks.stop();
             }
             // The lower half of the value is written, with its sign extended.
             CounterRegister::Value(index) => self.value[index] = value as u32 as i32 as u64 & self.mask,
             CounterRegister::FullWidth(index) if value & !self.mask == 0 => self.value[index] = value,
+            CounterRegister::Fixed(register) => {
+                self.fixed.write(register, value)?;
+                if matches!(register, FixedRegister::Control) {
+                    self.clocks.stop();
+                }
+            }
             CounterRegister::PebsEnable => self.sampler.write_enable(value)?,
             CounterRegister::PebsDataCfg => self.sampler.write_data_cfg(value)?,
             CounterRegister::Reload(index) if value & !self.mask == 0 => {
@@ -247,17 +363,24 @@ impl TracingUnit for IntelCounters {
                 return Err(GeneralProtection);
             }
         }
+        self.update();
         Ok(())
     }
 
     fn needs_each_instruction(&self, shared: &SharedState) -> bool {
-        // Samples of fixed-function counters are stored here, too.
-        let fixed = self.sampled_by(shared) >> FIRST_STATUS_BIT;
-        shared.perfmon.enabled_counters() & self.counting != 0 || fixed != 0
+        let read = self.timed & self.far & !self.sampler.sampled();
+        shared.perfmon.enabled_counters() & self.counting & !read != 0
+    }
+
+    fn sees_instructions(&self, shared: &SharedState) -> bool {
+        self.is_counting(shared)
     }
 
     fn retire(&mut self, retired: &Retired, info: &InstructionInfo, bus: &mut Bus) {
         self.count(retired, |what| occurs(what, info), bus);
+        if matches!(info.decoded.kind, InstructionKind::Hlt | InstructionKind::Mwait) {
+            self.clocks.stop();
+        }
     }
 
     /// INT n and its kin are instructions, which retire; no other delivery is counted.

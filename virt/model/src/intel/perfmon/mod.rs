@@ -3,12 +3,13 @@
 //!
 //! All units share this module: each one signals here that a PMI is raised. After a skid the PMI reaches the local
 //! APIC, which drops it or delivers it as its LVT entry says. The rules for writes of the IA32_PERF_GLOBAL registers
-//! are here. The counters are units of their own, with the rules for their event selects and values: those for general
-//! purposes in `counters.rs`, the fixed-function counters in `fixed.rs`.
+//! are here. The counters are a unit of their own, with the rules for their event selects and values: those for general
+//! purposes in `counters.rs`, with the fixed-function counters (`fixed.rs`) and the clocks that both count (`clocks.rs`).
 //!
 //! Source: SDM vol. 3, "Architectural Performance Monitoring", and Advanced Programmable Interrupt Controller, "Local
 //! Vector Table".
 
+mod clocks;
 mod counters;
 mod fixed;
 
@@ -18,8 +19,8 @@ use crate::intel::registers::{
 };
 use crate::intel::{IntelProfile, IntelViolations};
 use crate::{GeneralProtection, Pmi};
-pub(crate) use counters::IntelCounters;
-pub(crate) use fixed::{COUNTERS as FIXED_COUNTERS, FixedCounters, FixedEvents};
+pub(crate) use counters::{IntelCounters, MAX_COUNTERS};
+pub(crate) use fixed::MAX_FIXED;
 
 const LVT_MASK: u32 = 1 << 16;
 const LVT_WRITABLE: u32 = LVT_MASK | 0x7ff;
@@ -337,7 +338,7 @@ mod tests {
             ("skylake", 0x38f, 7 << 32 | 0xf, true),
             ("skylake", 0x38f, 1 << 35, false),
             ("skylake", 0x390, 7 << 32, true),
-            ("sapphire-rapids", 0x38f, 1 << 32, false),
+            ("sapphire-rapids", 0x38f, 1 << 36, false),
             ("icelake", 0x38f, 1 << 8, false),
             ("skylake", 0x390, 1 << 55, true),
             ("skylake", 0x390, 1 << 63, true),
@@ -359,6 +360,7 @@ mod tests {
     #[test]
     fn each_bit_of_the_global_registers_is_there_or_faults() {
         const FIXED: u64 = 7 << 32;
+        const FOUR: u64 = 0xf << 32;
         // Trace_ToPA_PMI; LBR_FRZ, CTR_FRZ and ASCI; Ovf_Uncore; OvfBuf and CondChgd.
         const TOPA: u64 = 1 << 55;
         const FROZEN: u64 = 0b111 << 58;
@@ -372,9 +374,9 @@ mod tests {
             ("nehalem", Some([FIXED | 0xf, FIXED | 0xf | UNCORE | REST]), false),
             ("broadwell", Some([FIXED | 0xf, FIXED | 0xf | TOPA | UNCORE | REST]), false),
             ("skylake", Some([FIXED | 0xf, FIXED | 0xf | TOPA | FROZEN | UNCORE | REST]), true),
-            ("icelake", Some([0xff, 0xff | TOPA | FROZEN | UNCORE | REST]), true),
+            ("icelake", Some([FOUR | 0xff, FOUR | 0xff | TOPA | FROZEN | UNCORE | REST]), true),
             ("tremont", Some([FIXED | 0xf, FIXED | 0xf | TOPA | FROZEN | UNCORE | REST]), true),
-            ("sapphire-rapids", Some([0, TOPA | FROZEN | UNCORE | REST]), true),
+            ("sapphire-rapids", Some([FOUR | 0xff, FOUR | 0xff | TOPA | FROZEN | UNCORE | REST]), true),
         ];
         for (name, bits, sets) in rows {
             let [ctrl, reset] = bits.unwrap_or_default();

@@ -59,7 +59,7 @@ impl IntelProcessor {
         context: Context,
         memory: &'a mut dyn PhysMemory,
     ) -> Option<NearBranches<'a>> {
-        let alone = self.units_on() == [true, false, false, false, false]
+        let alone = self.units_that_see() == [true, false, false, false]
             && !self.shared.perfmon.has_interrupt_on_the_way()
             && self.shared.traced_record.is_empty();
         let quick = alone && self.pt.traces_near_branches(&context);

@@ -33,8 +33,10 @@ pub struct DebugStoreProfile {
 pub struct PebsProfile {
     /// The format of its records, as IA32_PERF_CAPABILITIES\[11:8\] reports it.
     pub format: Format,
-    /// How many counters can be sampled, counted from the first one.
+    /// How many general-purpose counters can be sampled, counted from the first one.
     pub counters: u32,
+    /// How many fixed-function counters can be sampled, counted from the first one.
+    pub fixed: u32,
     /// Bits of IA32_PEBS_ENABLE that can be set besides those of the counters: load latency, which is not modelled.
     pub other_bits: u64,
 }
@@ -73,6 +75,10 @@ pub struct CounterProfile {
     pub count: u32,
     /// The number of fixed-function counters, CPUID.0AH:EDX\[4:0\].
     pub fixed: u32,
+    /// Whether there is no AnyThread, CPUID.0AH:EDX\[15\].
+    pub any_thread_deprecated: bool,
+    /// The issue slots of a core clock, where there are events for them; otherwise 0.
+    pub slots: u32,
     /// Bits of a counter, CPUID.0AH:EAX\[23:16\].
     pub width: u32,
     /// Whether the full width of counters can be written, by IA32_A_PMCx: IA32_PERF_CAPABILITIES\[13\].
@@ -113,4 +119,17 @@ pub enum CountedEvent {
     FarBranches,
     /// Branches that were mispredicted.
     Mispredicted,
+    /// Core clocks, while the processor is not halted.
+    CoreClocks,
+    /// Clocks of the bus, while the processor is not halted.
+    BusClocks,
+    /// Issue slots, while the processor is not halted.
+    Slots,
+}
+
+impl CountedEvent {
+    /// Whether the event is time, whatever executes.
+    pub(crate) const fn is_clock(self) -> bool {
+        matches!(self, Self::CoreClocks | Self::BusClocks | Self::Slots)
+    }
 }

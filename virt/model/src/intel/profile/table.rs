@@ -1,7 +1,7 @@
 //! The table of profiles. Signatures and leaves are those that real parts of these families report; where parts differ,
 //! one was chosen. `sapphire-rapids` has every capability of Intel PT, and more address ranges than real parts. All
-//! profiles except `sapphire-rapids` have the Debug Store, last branch records and counters. `sapphire-rapids` has none
-//! of these, as if it ran under a hypervisor.
+//! profiles except `sapphire-rapids` have the Debug Store and last branch records. `sapphire-rapids` has neither, as if
+//! it ran under a hypervisor: its last branch records are architectural ones, which are not modelled.
 
 use pugmark_decoder_core::pebs::Format;
 
@@ -81,12 +81,15 @@ static ALL: [IntelProfile; 8] = [
         name: "core2",
         signature: 0x0001_0676,
         highest_leaf: 0x0a,
+        physical_address_bits: 38,
         perfmon_version: 2,
         // 64-bit LIP, PEBS_TRAP, PEBS_ARCH_REG.
         perf_capabilities: Some(0xc1),
         counters: Some(CounterProfile {
             count: 2,
             fixed: 3,
+            any_thread_deprecated: false,
+            slots: 0,
             width: 40,
             full_width: false,
             events: &CORE2_EVENTS,
@@ -109,7 +112,7 @@ static ALL: [IntelProfile; 8] = [
             dtes64: true,
             ds_cpl: true,
             predicted: false,
-            pebs: Some(PebsProfile { format: Format::Registers, counters: 1, other_bits: 0 }),
+            pebs: Some(PebsProfile { format: Format::Registers, counters: 1, fixed: 0, other_bits: 0 }),
         }),
         non_turbo_ratio: 9,
         ..NOTHING
@@ -118,19 +121,27 @@ static ALL: [IntelProfile; 8] = [
         name: "nehalem",
         signature: 0x0001_06a5,
         highest_leaf: 0x0b,
+        physical_address_bits: 40,
         perfmon_version: 3,
         // 64-bit EIP and flags, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 1, SMM_FREEZE.
         perf_capabilities: Some(0x11c3),
         counters: Some(CounterProfile {
             count: 4,
             fixed: 3,
+            any_thread_deprecated: false,
+            slots: 0,
             width: 48,
             full_width: false,
             events: &NEHALEM_EVENTS,
         }),
         lbr: Some(LbrProfile { jumps_include_calls: true, ..NEHALEM_STACK }),
         debug_store: Some(DebugStoreProfile {
-            pebs: Some(PebsProfile { format: Format::Latency, counters: 4, other_bits: LOAD_LATENCY }),
+            pebs: Some(PebsProfile {
+                format: Format::Latency,
+                counters: 4,
+                fixed: 0,
+                other_bits: LOAD_LATENCY,
+            }),
             ..NEHALEM_DEBUG_STORE
         }),
         uncore_pmi: true,
@@ -148,13 +159,20 @@ static ALL: [IntelProfile; 8] = [
         counters: Some(CounterProfile {
             count: 4,
             fixed: 3,
+            any_thread_deprecated: false,
+            slots: 0,
             width: 48,
             full_width: true,
             events: &BROADWELL_EVENTS,
         }),
         lbr: Some(LbrProfile { format: 4, select: 0x3ff, ..NEHALEM_STACK }),
         debug_store: Some(DebugStoreProfile {
-            pebs: Some(PebsProfile { format: Format::Transaction, counters: 4, other_bits: LOAD_LATENCY }),
+            pebs: Some(PebsProfile {
+                format: Format::Transaction,
+                counters: 4,
+                fixed: 0,
+                other_bits: LOAD_LATENCY,
+            }),
             ..NEHALEM_DEBUG_STORE
         }),
         uncore_pmi: true,
@@ -174,13 +192,15 @@ static ALL: [IntelProfile; 8] = [
         counters: Some(CounterProfile {
             count: 4,
             fixed: 3,
+            any_thread_deprecated: false,
+            slots: 0,
             width: 48,
             full_width: true,
             events: &SKYLAKE_EVENTS,
         }),
         lbr: Some(SKYLAKE_STACK),
         debug_store: Some(DebugStoreProfile {
-            pebs: Some(PebsProfile { format: Format::Time, counters: 4, other_bits: LOAD_LATENCY }),
+            pebs: Some(PebsProfile { format: Format::Time, counters: 4, fixed: 0, other_bits: LOAD_LATENCY }),
             ..NEHALEM_DEBUG_STORE
         }),
         uncore_pmi: true,
@@ -206,14 +226,16 @@ static ALL: [IntelProfile; 8] = [
         perf_capabilities: Some(0x74c5),
         counters: Some(CounterProfile {
             count: 8,
-            fixed: 0,
+            fixed: 4,
+            any_thread_deprecated: true,
+            slots: 5,
             width: 48,
             full_width: true,
             events: &ICELAKE_EVENTS,
         }),
         lbr: Some(SKYLAKE_STACK),
         debug_store: Some(DebugStoreProfile {
-            pebs: Some(PebsProfile { format: Format::Adaptive, counters: 8, other_bits: 0 }),
+            pebs: Some(PebsProfile { format: Format::Adaptive, counters: 8, fixed: 4, other_bits: 0 }),
             ..NEHALEM_DEBUG_STORE
         }),
         uncore_pmi: true,
@@ -245,13 +267,15 @@ static ALL: [IntelProfile; 8] = [
         counters: Some(CounterProfile {
             count: 4,
             fixed: 3,
+            any_thread_deprecated: true,
+            slots: 0,
             width: 48,
             full_width: true,
             events: &TREMONT_EVENTS,
         }),
         lbr: Some(SKYLAKE_STACK),
         debug_store: Some(DebugStoreProfile {
-            pebs: Some(PebsProfile { format: Format::Adaptive, counters: 4, other_bits: 0 }),
+            pebs: Some(PebsProfile { format: Format::Adaptive, counters: 4, fixed: 3, other_bits: 0 }),
             ..NEHALEM_DEBUG_STORE
         }),
         pt_features: 0b0111_1111,
@@ -270,9 +294,19 @@ static ALL: [IntelProfile; 8] = [
         name: "sapphire-rapids",
         signature: 0x0008_06f8,
         highest_leaf: 0x20,
-        physical_address_bits: 46,
+        physical_address_bits: 52,
         perfmon_version: 5,
-        perf_capabilities: Some(0),
+        // FW_WRITE.
+        perf_capabilities: Some(0x2000),
+        counters: Some(CounterProfile {
+            count: 8,
+            fixed: 4,
+            any_thread_deprecated: true,
+            slots: 6,
+            width: 48,
+            full_width: true,
+            events: &ICELAKE_EVENTS,
+        }),
         pt_features: 0b1_1111_1111,
         pt_outputs: 0b1111,
         address_ranges: 4,
@@ -336,9 +370,22 @@ const NEHALEM_DEBUG_STORE: DebugStoreProfile = DebugStoreProfile {
 /// IA32_PEBS_ENABLE.LL_EN_PMCx.
 const LOAD_LATENCY: u64 = 0xf << 32;
 
+/// Core clocks, which extended PEBS samples. Source: SDM vol. 3, Performance Monitoring, "Pre-defined Architectural
+/// Performance Events".
+const fn core_clocks(precise: u32) -> IntelEvent {
+    event(0x3c, 0x00, CountedEvent::CoreClocks, precise)
+}
+
+/// The reference clock, which here is the bus's: the manual leaves the choice.
+const fn bus_clocks(precise: u32) -> IntelEvent {
+    event(0x3c, 0x01, CountedEvent::BusClocks, precise)
+}
+
 /// Source: SDM vol. 3, Performance Monitoring Events, "Pre-defined Architectural Performance Events", and Performance
 /// Monitoring, the table "PEBS Performance Events for Intel Core Microarchitecture".
-static CORE2_EVENTS: [IntelEvent; 3] = [
+static CORE2_EVENTS: [IntelEvent; 5] = [
+    core_clocks(0),
+    bus_clocks(0),
     event(0xc0, 0x00, CountedEvent::Instructions, 0b1),
     event(0xc4, 0x00, CountedEvent::Branches, 0),
     event(0xc5, 0x00, CountedEvent::Mispredicted, 0b1),
@@ -346,7 +393,9 @@ static CORE2_EVENTS: [IntelEvent; 3] = [
 
 /// Source: SDM vol. 3, Performance Monitoring Events, "Performance Monitoring Events for Processors Based on Intel
 /// Microarchitecture Code Name Nehalem".
-static NEHALEM_EVENTS: [IntelEvent; 5] = [
+static NEHALEM_EVENTS: [IntelEvent; 7] = [
+    core_clocks(0),
+    bus_clocks(0),
     event(0xc0, 0x00, CountedEvent::Instructions, 0b1111),
     event(0xc4, 0x00, CountedEvent::Branches, 0b1111),
     event(0xc4, 0x01, CountedEvent::Conditional, 0b1111),
@@ -356,14 +405,16 @@ static NEHALEM_EVENTS: [IntelEvent; 5] = [
 
 /// Far branches are counted, but not sampled. Source: SDM vol. 3, Performance Monitoring, "PEBS Facility" of the
 /// Haswell microarchitecture; Intel's event tables of Broadwell.
-static BROADWELL_EVENTS: [IntelEvent; 11] = haswell_events(0);
+static BROADWELL_EVENTS: [IntelEvent; 13] = haswell_events(0);
 
 /// Source: SDM vol. 3, Performance Monitoring, the table "Precise Events for the Skylake Microarchitecture".
-static SKYLAKE_EVENTS: [IntelEvent; 11] = haswell_events(0b1111);
+static SKYLAKE_EVENTS: [IntelEvent; 13] = haswell_events(0b1111);
 
 /// The events from Haswell to Skylake; `far_branches`: the counters that sample far branches.
-const fn haswell_events(far_branches: u32) -> [IntelEvent; 11] {
+const fn haswell_events(far_branches: u32) -> [IntelEvent; 13] {
     [
+        core_clocks(0),
+        bus_clocks(0),
         event(0xc0, 0x00, CountedEvent::Instructions, 0),
         event(0xc0, 0x01, CountedEvent::Instructions, 0b0010),
         event(0xc4, 0x00, CountedEvent::Branches, 0),
@@ -380,7 +431,10 @@ const fn haswell_events(far_branches: u32) -> [IntelEvent; 11] {
 
 /// Extended PEBS samples any event on any counter. Source: SDM vol. 3, Performance Monitoring,
 /// "Extended PEBS"; Intel's event tables of Ice Lake.
-static ICELAKE_EVENTS: [IntelEvent; 8] = [
+static ICELAKE_EVENTS: [IntelEvent; 11] = [
+    core_clocks(0xff),
+    bus_clocks(0xff),
+    event(0xa4, 0x01, CountedEvent::Slots, 0xff),
     event(0xc0, 0x00, CountedEvent::Instructions, 0xff),
     event(0xc4, 0x00, CountedEvent::Branches, 0xff),
     event(0xc4, 0x11, CountedEvent::Conditional, 0xff),
@@ -392,7 +446,9 @@ static ICELAKE_EVENTS: [IntelEvent; 8] = [
 ];
 
 /// Source: Intel's event tables of Snow Ridge, in Linux, `tools/perf/pmu-events/arch/x86/snowridgex/pipeline.json`.
-static TREMONT_EVENTS: [IntelEvent; 7] = [
+static TREMONT_EVENTS: [IntelEvent; 9] = [
+    core_clocks(0b1111),
+    bus_clocks(0b1111),
     event(0xc0, 0x00, CountedEvent::Instructions, 0b1111),
     event(0xc4, 0x00, CountedEvent::Branches, 0b1111),
     event(0xc4, 0x7e, CountedEvent::Conditional, 0b1111),

@@ -35,6 +35,7 @@ fn owns_its_msrs_and_no_others() {
         0x600..=0x600,
     ];
     const FIXED: &[RangeInclusive<u32>] = &[0x309..=0x30b, 0x38d..=0x38d];
+    const SLOTS: &[RangeInclusive<u32>] = &[0x30c..=0x30c];
     const PRESCOTT: &[RangeInclusive<u32>] = &[0x1d7..=0x1da, 0x600..=0x600, 0x680..=0x68f, 0x6c0..=0x6cf];
     const ICELAKE: &[RangeInclusive<u32>] = &[0xc5..=0xc8, 0x18a..=0x18d, 0x3f2..=0x3f2, 0x4c5..=0x4c8];
     const TREMONT: &[RangeInclusive<u32>] = &[0x3f2..=0x3f2, 0x1309..=0x130b, 0x14c1..=0x14c4];
@@ -46,9 +47,9 @@ fn owns_its_msrs_and_no_others() {
         ("prescott", &[PRESCOTT]),
         ("pentium-m", &[&[0x1d9..=0x1d9, 0x600..=0x600]]),
         ("broadwell", &[PT, NEHALEM, &[0x4c1..=0x4c4], FIXED]),
-        ("icelake", &[PT, NEHALEM, SKYLAKE, ICELAKE]),
+        ("icelake", &[PT, NEHALEM, SKYLAKE, ICELAKE, FIXED, SLOTS]),
         ("tremont", &[PT, NEHALEM, SKYLAKE, TREMONT, FIXED]),
-        ("sapphire-rapids", &[PT]),
+        ("sapphire-rapids", &[PT, &[0xc1..=0xc8, 0x186..=0x18d, 0x4c1..=0x4c8], FIXED, SLOTS]),
     ];
     for (name, owned) in rows {
         let machine = Machine::new(name, IntelSettings::default());
@@ -288,7 +289,7 @@ fn counters_that_are_set_up_are_in_use() {
         (0x186, 0x10_00c0, 1 << 0 | PMI),
         (0x38d, 0x001, 1 << 32),
         (0x38d, 0x020, 1 << 33),
-        (0x38d, 0x040, 0),
+        (0x38d, 0x080, PMI),
         (0x38d, 0xb00, 1 << 34 | PMI),
         (0x3f1, 0x4, PMI),
         (0x3f1, 0x2_0000_0000, PMI),
@@ -305,7 +306,7 @@ fn counters_that_are_set_up_are_in_use() {
 fn rdpmc_reads_the_counters_that_there_are() {
     const FIXED: u32 = 1 << 30;
     for (profile, counters, fixed) in
-        [("prescott", 0, 0), ("core2", 2, 3), ("skylake", 4, 3), ("icelake", 8, 0), ("tremont", 4, 3)]
+        [("prescott", 0, 0), ("core2", 2, 3), ("skylake", 4, 3), ("icelake", 8, 4), ("tremont", 4, 3)]
     {
         let mut machine = Machine::new(profile, IntelSettings::default());
         for index in 0..counters {

@@ -16,6 +16,8 @@ fn each_counter_samples_the_precise_events_and_no_others() {
     type Row = (u16, CountedEvent, u32);
     let from_haswell = |far: u32| -> Vec<Row> {
         [
+            (0x003c, CoreClocks, 0),
+            (0x013c, BusClocks, 0),
             (0x00c0, Instructions, 0),
             (0x01c0, Instructions, 1 << 1),
             (0x00c4, Branches, 0),
@@ -33,10 +35,22 @@ fn each_counter_samples_the_precise_events_and_no_others() {
     let rows: [(&str, Vec<Row>); 9] = [
         ("prescott", [].into()),
         ("pentium-m", [].into()),
-        ("core2", [(0x00c0, Instructions, 1), (0x00c4, Branches, 0), (0x00c5, Mispredicted, 1)].into()),
+        (
+            "core2",
+            [
+                (0x003c, CoreClocks, 0),
+                (0x013c, BusClocks, 0),
+                (0x00c0, Instructions, 1),
+                (0x00c4, Branches, 0),
+                (0x00c5, Mispredicted, 1),
+            ]
+            .into(),
+        ),
         (
             "nehalem",
             [
+                (0x003c, CoreClocks, 0),
+                (0x013c, BusClocks, 0),
                 (0x00c0, Instructions, ALL_FOUR),
                 (0x00c4, Branches, ALL_FOUR),
                 (0x01c4, Conditional, ALL_FOUR),
@@ -50,6 +64,9 @@ fn each_counter_samples_the_precise_events_and_no_others() {
         (
             "icelake",
             [
+                (0x003c, CoreClocks, ALL_EIGHT),
+                (0x013c, BusClocks, ALL_EIGHT),
+                (0x01a4, Slots, ALL_EIGHT),
                 (0x00c0, Instructions, ALL_EIGHT),
                 (0x00c4, Branches, ALL_EIGHT),
                 (0x11c4, Conditional, ALL_EIGHT),
@@ -64,6 +81,8 @@ fn each_counter_samples_the_precise_events_and_no_others() {
         (
             "tremont",
             [
+                (0x003c, CoreClocks, ALL_FOUR),
+                (0x013c, BusClocks, ALL_FOUR),
                 (0x00c0, Instructions, ALL_FOUR),
                 (0x00c4, Branches, ALL_FOUR),
                 (0x7ec4, Conditional, ALL_FOUR),
@@ -74,7 +93,23 @@ fn each_counter_samples_the_precise_events_and_no_others() {
             ]
             .into(),
         ),
-        ("sapphire-rapids", [].into()),
+        (
+            "sapphire-rapids",
+            [
+                (0x003c, CoreClocks, ALL_EIGHT),
+                (0x013c, BusClocks, ALL_EIGHT),
+                (0x01a4, Slots, ALL_EIGHT),
+                (0x00c0, Instructions, ALL_EIGHT),
+                (0x00c4, Branches, ALL_EIGHT),
+                (0x11c4, Conditional, ALL_EIGHT),
+                (0x02c4, NearCalls, ALL_EIGHT),
+                (0x08c4, NearReturns, ALL_EIGHT),
+                (0x20c4, NearTaken, ALL_EIGHT),
+                (0x40c4, FarBranches, ALL_EIGHT),
+                (0x00c5, Mispredicted, ALL_EIGHT),
+            ]
+            .into(),
+        ),
     ];
     for (name, expected) in rows {
         let profile = IntelProfile::by_name(name).expect(name);

@@ -156,7 +156,7 @@ fn control_registers_refuse_what_is_reserved() {
         ("core2", GLOBAL_CTRL, 0b100, false),
         ("skylake", GLOBAL_CTRL, 0xf, true),
         ("skylake", GLOBAL_CTRL, 0x10, false),
-        ("icelake", GLOBAL_CTRL, 1 << 32, false),
+        ("icelake", GLOBAL_CTRL, 1 << 36, false),
         ("skylake", GLOBAL_STATUS_RESET, 0xf | 1 << 62, true),
         ("skylake", GLOBAL_STATUS_RESET, 0x10, false),
         ("nehalem", GLOBAL_STATUS_RESET, 1 << 55, false),

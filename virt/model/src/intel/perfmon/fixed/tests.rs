@@ -2,7 +2,7 @@
 
 use crate::intel::IntelSettings;
 use crate::intel::tests::machine::*;
-use crate::{DeliveryKind, Pmi};
+use crate::{DeliveryKind, FlatMemory, Pmi};
 
 const INSTRUCTIONS: u32 = 0x309;
 const CORE_CLOCKS: u32 = 0x30a;
@@ -55,7 +55,8 @@ fn each_counts_at_the_levels_that_it_is_enabled_for() {
         let mut m = machine("skylake");
         m.write(CONTROL, control);
         m.write(GLOBAL_CTRL, ALL_THREE);
-        assert_eq!(m.processor.needs_each_instruction(), control & 0x33 != 0, "{control:#x}");
+        // A counter of time at one level must see which level each instruction has.
+        assert_eq!(m.processor.needs_each_instruction(), control & 0b11 != 0, "{control:#x}");
         m.next(NOP);
         m.at.cpl = 3;
         (0..3).for_each(|_| m.next(NOP));
@@ -118,6 +119,67 @@ fn an_overflow_sets_its_status_bit_and_interrupts_if_it_is_told_to() {
 }
 
 #[test]
+fn slots_are_those_of_the_core_clocks() {
+    for (profile, slots) in [("icelake", 5), ("sapphire-rapids", 6)] {
+        let mut m = machine(profile);
+        // The same by a general-purpose counter.
+        m.write(0x186, 0x43_01a4);
+        m.write(CONTROL, 0x3333);
+        m.write(GLOBAL_CTRL, 0xf << 32 | 1);
+        m.next(NOP);
+        after(&mut m, 26, NOP);
+        let core = m.read(CORE_CLOCKS);
+        assert!(core > 0, "{profile}");
+        assert_eq!((m.read(0x30c), m.read(0xc1)), (slots * core, slots * core), "{profile}");
+    }
+}
+
+/// A counter of time steps nothing unless it is sampled, filtered by level, or near its overflow.
+#[test]
+fn a_counter_of_time_is_read_where_that_is_enough() {
+    // Control, the counter's value, IA32_PEBS_ENABLE; whether each instruction must be seen.
+    let far = (1 << 48) - (1 << 26);
+    let rows = [
+        (0xb0, 0, 0, false),
+        (0xb0, far, 0, false),
+        (0xb0, far + 1, 0, true),
+        (0x90, 0, 0, true),
+        (0xa0, 0, 0, true),
+        (0xb0, 0, 1 << 33, true),
+        (0xb3, 0, 0, true),
+    ];
+    for (control, value, pebs, stepped) in rows {
+        let mut m = machine("icelake");
+        m.write(CORE_CLOCKS, value);
+        m.write(0x3f1, pebs);
+        m.write(CONTROL, control);
+        m.write(GLOBAL_CTRL, ALL_THREE);
+        assert!(m.processor.counts_time(), "{control:#x}");
+        assert_eq!(m.processor.needs_each_instruction(), stepped, "{control:#x} {value:#x} {pebs:#x}");
+        assert_eq!(m.processor.is_on(), stepped, "{control:#x}");
+    }
+}
+
+#[test]
+fn time_that_passes_unseen_is_counted_and_its_overflow_interrupts() {
+    let mut m = machine("icelake");
+    m.processor.write_apic(0x340, 0x400);
+    m.write(REFERENCE_CLOCKS, (1 << 48) - (1 << 27));
+    m.write(CONTROL, 0xb00);
+    m.write(GLOBAL_CTRL, ALL_THREE);
+    let mut pass = |from: u64, to: u64| {
+        m.processor.begin_time(from);
+        m.processor.pass_time(to, &mut FlatMemory { base: 0, bytes: &mut [] });
+        (m.processor.read_msr(REFERENCE_CLOCKS).unwrap(), m.processor.take_interrupt())
+    };
+    assert_eq!(pass(1000, 1000 + (1 << 26)), ((1 << 48) - (1 << 26), None));
+    // Between the two the processor was halted.
+    assert_eq!(pass(1 << 40, (1 << 40) + (1 << 26) + 5), (5, Some(Pmi::Nmi)));
+    assert_eq!(m.processor.read_msr(STATUS), Ok(1 << 34));
+    assert!(!m.processor.needs_each_instruction(), "it is far from its next overflow");
+}
+
+#[test]
 fn writes_of_what_does_not_exist_fault() {
     let rows = [
         ("skylake", CONTROL, 0xfff, true),
@@ -129,8 +191,13 @@ fn writes_of_what_does_not_exist_fault() {
         ("skylake", INSTRUCTIONS, 1 << 48, false),
         ("core2", REFERENCE_CLOCKS, 1 << 40, false),
         ("skylake", 0x30c, 0, false),
-        ("icelake", CONTROL, 0, false),
-        ("sapphire-rapids", INSTRUCTIONS, 0, false),
+        ("icelake", CONTROL, 0xf_0000_bbbb, false),
+        ("icelake", CONTROL, 0x1111_0000_bbbb, true),
+        ("icelake", 0x30c, 0, true),
+        ("icelake", 0x30d, 0, false),
+        ("tremont", 0x30c, 0, false),
+        ("sapphire-rapids", CONTROL, 0xbbbb, true),
+        ("sapphire-rapids", CONTROL, 1 << 32, false),
     ];
     for (profile, number, value, legal) in rows {
         assert_eq!(
@@ -150,9 +217,10 @@ fn each_bit_of_the_control_register_is_there_or_faults() {
         ("nehalem", 0xfff),
         ("broadwell", 0xfff),
         ("skylake", 0xfff),
-        ("icelake", 0),
-        ("tremont", 0xfff | 0x111 << 32),
-        ("sapphire-rapids", 0_u64),
+        // AnyThread is deprecated; adaptive records.
+        ("icelake", 0x1111_0000_bbbb),
+        ("tremont", 0x111_0000_0bbb),
+        ("sapphire-rapids", 0xbbbb_u64),
     ] {
         for bit in 0..64 {
             let mut m = machine(profile);

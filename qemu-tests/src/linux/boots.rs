@@ -1,0 +1,169 @@
+//! Debian's kernels booted on every profile, and what they complain of.
+
+use anyhow::{Context, Result, ensure};
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::packages::Packages;
+use super::{DebianKernel, Guest, LinuxMachine, Monitor};
+use crate::expected::all_profiles;
+use crate::images::Images;
+use crate::scratch::Scratch;
+use crate::time_limits::TimeLimits;
+
+/// Words of Linux's log that say that it found something wrong with the processor, or with itself.
+const COMPLAINTS: [&str; 9] = [
+    "unchecked MSR",
+    "WARNING:",
+    "BUG:",
+    "kernel BUG",
+    "Oops",
+    "general protection fault",
+    "Kernel panic",
+    "self-detected stall",
+    "hard LOCKUP",
+];
+
+/// The profiles that run 64-bit code: those that have workloads, and Tremont, which has none of its own.
+pub fn profiles() -> impl Iterator<Item = &'static str> {
+    all_profiles().chain(["tremont"])
+}
+
+/// What a kernel says of a processor that is newer than the kernel is, on a real one, too: the profile, the beginning of
+/// the kernel's version, and words of the complaint.
+const KNOWN: [(&str, &str, &str); 1] =
+    [("zen6", "6.12.", "WARNING: CPU: 0 PID: 0 at arch/x86/kernel/cpu/amd.c:")];
+
+/// A kernel on a profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Boot {
+    /// The kernel.
+    pub kernel: DebianKernel,
+    /// The profile's name.
+    pub profile: &'static str,
+}
+
+impl fmt::Display for Boot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on {}", self.kernel, self.profile)
+    }
+}
+
+/// What came of a boot.
+#[derive(Clone, Debug)]
+pub struct Booted {
+    /// The kernel's version, as `uname -r` prints it.
+    pub version: String,
+    /// Host time from the machine's start to the first program.
+    pub time: Duration,
+    /// The lines of Linux's log that are complaints, without those that a real processor causes, too.
+    pub complaints: Vec<String>,
+    /// Which hardware Linux says that it counts with.
+    pub counters: String,
+}
+
+/// Returns every kernel on every profile.
+pub fn all() -> impl Iterator<Item = Boot> {
+    profiles().flat_map(|profile| DebianKernel::ALL.into_iter().map(move |kernel| Boot { kernel, profile }))
+}
+
+/// Returns one kernel for each profile, so that each kernel is booted on processors of both vendors.
+pub fn one_a_profile() -> impl Iterator<Item = Boot> {
+    let kernels = DebianKernel::ALL.into_iter().cycle();
+    profiles().zip(kernels).map(|(profile, kernel)| Boot { kernel, profile })
+}
+
+impl Boot {
+    /// Boots the kernel with the watchdog's cycle counter on, if the processor has one, and reads its log.
+    ///
+    /// # Errors
+    /// A package or an image is missing, or the machine does not run to its end.
+    pub fn run(self, packages: &mut Packages<'_>) -> Result<Booted> {
+        let scratch = Scratch::new()?;
+        let mut guest = Guest::new(&packages.busybox()?);
+        guest.script("uname -r; dmesg >/out/dmesg\n");
+        let initramfs = scratch.file("initramfs");
+        fs::write(&initramfs, guest.files().archive()?)?;
+        let machine = self.machine(packages.kernel_of(self.kernel)?, initramfs)?;
+        let mut output = Vec::new();
+        let outcome = machine.run(|event| {
+            if let super::Event::Output(bytes) = event {
+                output.extend_from_slice(bytes);
+            }
+        })?;
+        ensure!(outcome.status == 0, "the guest's script ended with status {}", outcome.status);
+        let log = String::from_utf8_lossy(outcome.file("dmesg")?).into_owned();
+        let version = String::from_utf8(output).context("the guest's output is no UTF-8")?;
+        let counters = log.lines().find_map(|line| line.split_once("Performance Events: "));
+        Ok(Booted {
+            version: version.trim().to_owned(),
+            time: outcome.times[0],
+            complaints: complaints(&log)
+                .filter(|line| !self.is_known(version.trim(), line))
+                .map(str::to_owned)
+                .collect(),
+            counters: counters.map_or("none", |(_, text)| text).to_owned(),
+        })
+    }
+
+    /// Returns whether the kernel of this version says the same on a real processor.
+    fn is_known(self, version: &str, line: &str) -> bool {
+        let is = |(profile, kernel, words): &(&str, &str, &str)| {
+            self.profile == *profile && version.starts_with(kernel) && line.contains(words)
+        };
+        KNOWN.iter().any(is)
+    }
+
+    fn machine(self, kernel: PathBuf, initramfs: PathBuf) -> Result<LinuxMachine> {
+        Ok(LinuxMachine {
+            kernel,
+            initramfs,
+            monitor: Some(Monitor {
+                image: Images::build()?.monitor,
+                options: format!("profile={} times=0", self.profile),
+            }),
+            processors: 1,
+            memory: None,
+            probe: None,
+            // On a busy host QEMU's timer loses ticks, which Linux would take for a timer that does not work.
+            words: "nmi_watchdog=1 no_timer_check".into(),
+            interactive: false,
+            time_limits: TimeLimits::default(),
+        })
+    }
+}
+
+/// Returns the lines of Linux's log that are complaints.
+fn complaints(log: &str) -> impl Iterator<Item = &str> {
+    log.lines().filter(|line| COMPLAINTS.iter().any(|words| line.contains(words)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complaint_is_found_in_the_log() {
+        let log = "[    0.1] Linux version 6.1\n\
+                   [    0.2] unchecked MSR access error: WRMSR to 0x309 (tried to write 0x0)\n\
+                   [    0.3] NMI watchdog: Enabled. Permanently consumes one hw-PMU counter.\n\
+                   [    0.4] WARNING: CPU: 0 PID: 1 at arch/x86/events/core.c:1\n\
+                   [    0.5] BUG: kernel NULL pointer dereference, address: 0\n";
+        let found: Vec<_> = complaints(log).map(|line| &line[..12]).collect();
+        assert_eq!(found, ["[    0.2] un", "[    0.4] WA", "[    0.5] BU"]);
+    }
+
+    #[test]
+    fn each_profile_is_booted_and_each_kernel_on_both_vendors_processors() {
+        let names: Vec<_> = one_a_profile().map(|boot| boot.profile).collect();
+        assert!(names.iter().copied().eq(profiles()));
+        for kernel in DebianKernel::ALL {
+            let on: Vec<_> = one_a_profile().filter(|boot| boot.kernel == kernel).collect();
+            let amd = on.iter().filter(|boot| boot.profile.starts_with("zen")).count();
+            assert!(amd > 0 && amd < on.len(), "{kernel}");
+        }
+        assert_eq!(all().count(), 4 * names.len());
+    }
+}

@@ -1,0 +1,79 @@
+//! The clocks that counters count.
+//!
+//! They are those of Intel PT's packets: reference clocks pass as the TSC does, core and bus clocks in their ratio to
+//! it. From one instruction to the next the clocks count at the privilege level of the second. While the processor is
+//! halted they stand still, and they begin with the first instruction after a counter's control has been written.
+
+use crate::intel::unit::SharedState;
+use crate::intel::{IntelProfile, IntelSettings};
+
+#[derive(Debug)]
+pub(super) struct Clocks {
+    core: ClockRatio,
+    bus: ClockRatio,
+    last: Option<LastInstruction>,
+}
+
+/// How many clocks have passed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Elapsed {
+    pub(super) reference: u64,
+    pub(super) core: u64,
+    pub(super) bus: u64,
+}
+
+/// A clock's frequency over that of the TSC.
+#[derive(Debug)]
+struct ClockRatio {
+    clocks: u64,
+    ticks: u64,
+    /// What is left of the last clock, in units of `1 / ticks`.
+    remainder: u64,
+}
+
+impl ClockRatio {
+    fn pass(&mut self, ticks: u64) -> u64 {
+        let scaled = ticks.saturating_mul(self.clocks).saturating_add(self.remainder);
+        self.remainder = scaled % self.ticks;
+        scaled / self.ticks
+    }
+}
+
+/// Up to where the clocks have been counted.
+#[derive(Clone, Copy, Debug)]
+struct LastInstruction {
+    tsc: u64,
+    /// [`super::Perfmon::changes`]: when it differs, the counters may have stood still.
+    changes: u64,
+}
+
+impl Clocks {
+    pub(super) fn new(profile: &IntelProfile, settings: IntelSettings) -> Self {
+        let ticks = profile.non_turbo_ratio.max(1).into();
+        let core = settings.core_ratio.unwrap_or(profile.non_turbo_ratio).into();
+        Self {
+            core: ClockRatio { clocks: core, ticks, remainder: 0 },
+            bus: ClockRatio { clocks: 1, ticks, remainder: 0 },
+            last: None,
+        }
+    }
+
+    /// Returns how many clocks have passed since the last instruction.
+    pub(super) fn pass(&mut self, tsc: u64, shared: &SharedState) -> Elapsed {
+        let changes = shared.perfmon.changes();
+        let last = self.last.replace(LastInstruction { tsc, changes });
+        let since = last.filter(|last| last.changes == changes);
+        let reference = since.map_or(0, |last| tsc.saturating_sub(last.tsc));
+        Elapsed { reference, core: self.core.pass(reference), bus: self.bus.pass(reference) }
+    }
+
+    /// Begins to count anew at this time: the time before is not counted.
+    pub(super) fn begin(&mut self, tsc: u64, shared: &SharedState) {
+        self.last = Some(LastInstruction { tsc, changes: shared.perfmon.changes() });
+    }
+
+    /// The time until the next instruction is not counted.
+    pub(super) fn stop(&mut self) {
+        self.last = None;
+    }
+}
