@@ -37,6 +37,7 @@ const TABLE: [(&str, What); 15] = [
 const IA32_DEBUGCTL: u32 = 0x1d9;
 const IA32_DS_AREA: u32 = 0x600;
 const IA32_PEBS_ENABLE: u32 = 0x3f1;
+const IA32_PERF_GLOBAL_INUSE: u32 = 0x392;
 const IA32_PERFEVTSEL0: u32 = 0x186;
 
 #[test]
@@ -49,7 +50,10 @@ fn each_access_that_faults_in_turn_leaves_a_recording_that_goes_on() {
             let machine = small(profile);
             machine.fault_in(access);
             let what_failed = format!("{profile} {what:?} access {access}");
-            assert_eq!(life(&machine, profile, what), 1, "{what_failed}: the fault is told");
+            let faults = life(&machine, profile, what);
+            // A hypervisor may announce this register and not have it: the driver does without.
+            let is_told = machine.faulted_read() != Some(IA32_PERF_GLOBAL_INUSE);
+            assert_eq!(faults, u32::from(is_told), "{what_failed}: the fault is told");
             assert_off(&machine, what, &what_failed);
             // Once more, from the beginning.
             assert_eq!(life(&machine, profile, what), 0, "{what_failed}");

@@ -47,6 +47,8 @@ struct State {
     jumps: Vec<u64>,
     /// After how many MSR accesses an access raises #GP, and how many do.
     fault_in: Option<(u32, u32)>,
+    /// The register whose read was made to fault last.
+    faulted_read: Option<u32>,
     accesses: u32,
     cr3: u64,
     /// User code jumps between two places that are far from each other, which makes packets longer.
@@ -82,6 +84,7 @@ impl Machine {
             in_kernel: false,
             jumps: Vec::new(),
             fault_in: None,
+            faulted_read: None,
             accesses: 0,
             cr3: 0x5000,
             far: false,
@@ -130,6 +133,11 @@ impl Machine {
     /// Makes `faults` MSR accesses after `accesses` further ones raise #GP.
     pub(crate) fn faults_in(&self, accesses: u32, faults: u32) {
         self.state.borrow_mut().fault_in = Some((accesses, faults));
+    }
+
+    /// Returns the register whose read was made to fault last.
+    pub(crate) fn faulted_read(&self) -> Option<u32> {
+        self.state.borrow().faulted_read
     }
 
     /// Lets an NMI arrive before the MSR access after `accesses` further ones; its handler makes this many jumps.
@@ -478,7 +486,10 @@ unsafe impl Msr for Registers {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
         self.0.disturbed();
         let mut state = self.0.state.borrow_mut();
-        state.access().map_err(|()| GeneralProtection { address, written: None })?;
+        if state.access().is_err() {
+            state.faulted_read = Some(address);
+            return Err(GeneralProtection { address, written: None });
+        }
         match state.processor.owns_msr(address) {
             true => {
                 state.processor.read_msr(address).map_err(|_| GeneralProtection { address, written: None })
