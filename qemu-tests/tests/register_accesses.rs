@@ -49,19 +49,21 @@ fn a_start_an_interrupt_and_a_stop_take_these_accesses_and_no_others() {
     let read = ["read RTIT_STATUS", "read RTIT_OUTPUT_BASE", "read RTIT_OUTPUT_MASK_PTRS"];
     // Which bits of the output's mask the processor keeps is tried out once.
     let tried = ["read RTIT_OUTPUT_MASK_PTRS", "wrote RTIT_OUTPUT_MASK_PTRS"].repeat(2);
-    let unused = ["read DEBUGCTL", "read RTIT_CTL", "wrote PERF_GLOBAL_OVF_CTRL"];
-    let first = [&["read RTIT_CTL"][..], &tried, &unused, &position].concat();
-    let interrupted = vec!["read RTIT_STATUS", "read PERF_GLOBAL_STATUS", "stops"];
+    let unused = ["read DEBUGCTL", "read RTIT_CTL"];
+    let cleared = ["wrote PERF_GLOBAL_OVF_CTRL"];
+    let first = [&["read RTIT_CTL"][..], &tried, &unused, &read, &cleared, &position].concat();
+    // These prove that the registers are still the trace's own.
+    let owned = ["read RTIT_CTL", "read RTIT_OUTPUT_BASE"];
+    let interrupted = [&["read RTIT_STATUS", "read PERF_GLOBAL_STATUS"][..], &owned, &["stops"]].concat();
     let acknowledged = ["read PERF_GLOBAL_STATUS", "wrote PERF_GLOBAL_OVF_CTRL"];
-    let looks = ["read PERF_GLOBAL_STATUS", "read DEBUGCTL"];
+    let looks = ["read PERF_GLOBAL_STATUS", "read DEBUGCTL", "read RTIT_CTL"];
     let again = [&acknowledged[..], &read, &looks, &position].concat();
-    let expected = BTreeMap::from([
-        (first, 1),
-        (interrupted, pmis),
-        (again, pmis),
-        (vec!["read RTIT_STATUS", "stops"], 1),
-        (read.to_vec(), 1),
-    ]);
+    let stopped = [&["read RTIT_STATUS"][..], &owned, &["stops"]].concat();
+    // The registers are as they were before the trace.
+    let restored = ["wrote RTIT_STATUS", "wrote RTIT_OUTPUT_MASK_PTRS", "wrote RTIT_OUTPUT_BASE", "stops"];
+    let given_back = [&read[..], &owned, &["read RTIT_OUTPUT_MASK_PTRS"], &restored].concat();
+    let expected =
+        BTreeMap::from([(first, 1), (interrupted, pmis), (again, pmis), (stopped, 1), (given_back, 1)]);
     assert!(pmis > 20, "{pmis}");
     assert_eq!(found, expected);
 }
