@@ -127,8 +127,7 @@ impl Boot {
             processors: 1,
             memory: None,
             probe: None,
-            // On a busy host QEMU's timer loses ticks, which Linux would take for a timer that does not work.
-            words: "nmi_watchdog=1 no_timer_check".into(),
+            words: "nmi_watchdog=1".into(),
             interactive: false,
             time_limits: TimeLimits::default(),
         })
