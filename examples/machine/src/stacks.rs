@@ -46,7 +46,7 @@ impl Stack {
 
 /// Returns whether a page fault at this address is the overflow of a stack.
 pub(crate) fn is_below_a_stack(address: u64) -> bool {
-    GUARDS.lock().iter().any(|guard| *guard == address & !(PAGE - 1))
+    GUARDS.lock().contains(&(address & !(PAGE - 1)))
 }
 
 /// The addresses of the pages below stacks; 0 where there is none yet.
