@@ -78,7 +78,7 @@ pub enum ErrorKind {
     EndlessCode {
         /// The last instruction of them.
         ip: u64,
-        /// How many instructions there were since a packet was used.
+        /// The number of instructions since a packet was used.
         insns: u64,
     },
     /// The image has no byte at the instruction's address.

@@ -31,7 +31,7 @@ pub struct Loss {
     pub abandoned: u64,
     /// The recording was found off although the driver had left it on, or others had used its registers: the processor
     /// clears enable bits at VMXON, at a VM exit, at a debug exception, at INIT; another owner can take a unit over.
-    /// What ran from then until the driver noticed is lost.
+    /// Everything from then until the driver noticed is lost.
     pub turned_off: u64,
     /// Execution entered a TraceStop range. This is configured and not a fault, but the trace is off from there.
     pub trace_stop: u64,

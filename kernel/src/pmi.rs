@@ -11,7 +11,7 @@ use crate::lapic::{Delivery, LocalApic, LvtPc};
 use crate::msr::{GeneralProtection, GlobalStatus, GlobalStatusReset, Msr, TypedMsr};
 use core::cell::Cell;
 
-/// How many bytes of stack an interrupt handler needs to call [`Slot::interrupt`](crate::slot::Slot::interrupt) or
+/// The bytes of stack that an interrupt handler needs to call [`Slot::interrupt`](crate::slot::Slot::interrupt) or
 /// [`Handler::handle_at`], with each unit of this crate and each of its sinks, and
 /// [`PtDecoder`](crate::intel::pt::PtDecoder) among them. What the kernel's own code needs comes on top: the frame that
 /// the processor pushes, the registers that the stub saves, the kernel's sink.

@@ -153,7 +153,7 @@ const LAYOUT: Layout =
     Layout::Topa { size: RegionSize::K4, regions: 4, regions_per_table: 3, contiguous: false };
 /// The number of accesses of a detection.
 const DETECTION: u32 = 5;
-/// How many accesses a stop by a drop takes: two reads and the write that halts; three reads and four writes put back
+/// The accesses that a stop by a drop takes: two reads and the write that halts; three reads and four writes put back
 /// the registers that were found.
 const STOP: u32 = 3 + 7;
 /// Blocks of a buffer that is kept: broadwell's has a table for each region, the others of one region no chain.

@@ -1,4 +1,4 @@
-//! What the processor or another owner turns off behind the driver's back is noticed, told, and turned on again.
+//! A unit that the processor or another owner turns off unseen is noticed, told, and turned on again.
 
 mod common;
 

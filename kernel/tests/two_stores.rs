@@ -12,7 +12,7 @@ use pugmark_kernel::loss::Loss;
 use pugmark_kernel::pmi::Handler;
 use pugmark_model::intel::IntelSettings;
 
-/// What is done with one recording.
+/// A step of one recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
     /// The unit is detected and started; refused where another one has an area.

@@ -39,7 +39,7 @@ const KINDS: [Kind; 5] = [
     Kind { profile: "icelake", layout: PAGES, mode: Mode::Overwrite, saved: true, reuses: false },
 ];
 
-/// What is done with one unit.
+/// A step of one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
     /// The unit is detected and started; refused where another one is on.
@@ -74,7 +74,7 @@ const OPS: [Op; 12] = [
     Op::Forget,
 ];
 
-/// What is done next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// Something with unit 0 or 1.
@@ -239,7 +239,7 @@ impl<'a> World<'a> {
     fn stop(&self, trace: Trace<'a>) {
         let Trace { running, mut sink, wanted, left, .. } = trace;
         if self.disturbed {
-            // What was recorded then is not certain.
+            // The recording is not certain then.
             return drop(running.stop());
         }
         let mut stopped = running.stop().map_err(|failed| failed.fault).unwrap();
@@ -298,7 +298,7 @@ fn live(kind: Kind, slot: &'static GateSlot, steps: &[Step]) {
             world.run();
             world.check();
         }
-        // What was forgotten halts, too, and nothing else does.
+        // A unit that was forgotten halts, too, and nothing else does.
         world.forgotten.clear();
         world.check();
     }));
@@ -350,7 +350,7 @@ fn two_units_in_long_random_orders() {
     }
 }
 
-/// How a handler uses a unit of its own between two accesses of the driver.
+/// A handler's use of a unit of its own between two accesses of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Visit {
     /// It starts, stops and frees everything.

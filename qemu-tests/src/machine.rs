@@ -71,7 +71,7 @@ pub struct Machine {
 /// What a machine did until it ended.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What the guest wrote to its serial port, and what the monitor said of it.
+    /// The text that the guest wrote to its serial port, and the monitor's lines.
     pub transcript: Transcript,
     /// What the monitor logged; empty if the machine ran without the monitor.
     pub truth: Truth,
@@ -294,9 +294,9 @@ fn hear(
 struct MachineFiles {
     /// Its memory, and in it the log.
     ram: PathBuf,
-    /// What the guest writes to the debug console.
+    /// The bytes that the guest writes to the debug console.
     dump: PathBuf,
-    /// What the monitor says.
+    /// The monitor's lines.
     monitor: PathBuf,
 }
 
@@ -444,7 +444,7 @@ mod tests {
             (&[&lost, "run a\nok a\ndone 1 0"], 2),
             (&[&lost, "run a\nmonitor: unexpected exit", "not reached"], 2),
             (&[&lost, &lost, &lost, "not reached"], 3),
-            // What is said so after the guest's closing line is not that it was lost.
+            // After the guest's closing line, this does not mean that it was lost.
             (&[&format!("run a\nok a\ndone 1 0\n{LOST}")], 1),
         ] {
             let mut starts = 0;

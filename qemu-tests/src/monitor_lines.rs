@@ -30,7 +30,7 @@ pub(crate) struct MonitorLines {
     path: PathBuf,
     /// The file, once it is there.
     file: Option<File>,
-    /// What was read and not yet taken.
+    /// The bytes that were read and not yet taken.
     text: Vec<u8>,
 }
 

@@ -24,7 +24,7 @@ pub struct Transcript {
     pub(crate) outside: Vec<(u64, Violation, String)>,
     /// Lines outside the protocol.
     pub other: Vec<String>,
-    /// What the monitor said, without its reports of broken rules.
+    /// The monitor's lines, without its reports of broken rules.
     pub monitor: Vec<String>,
 }
 

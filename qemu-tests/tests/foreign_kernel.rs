@@ -66,7 +66,7 @@ fn what_is_done_where_no_memory_is_is_told_once_for_each_place() {
         assert!(address >= 256 << 20, "there is memory: {line}");
         assert!(told.insert((address >> 12, rip)), "told twice: {line}");
     }
-    // What is read and written, what DMA names, and where code, a page table and a stack are.
+    // The places of reads, writes and DMA, and of code, a page table and a stack.
     for address in [0x1000_0000, 0x1234_5000, 0x17ff_f000, 0x3fff_f000, 0x1400_0000, 1 << 40] {
         assert!(told.iter().any(|(page, _)| page << 12 == address), "{address:#x}: {told:x?}");
     }

@@ -49,7 +49,7 @@ enum Command {
     Linux(linux::LinuxOptions),
     /// Run every test: host, model, QEMU, documentation
     Test(test::TestOptions),
-    /// What the CI runs: format, clippy, documentation, all tests, mutants of what has changed
+    /// Run what CI runs: format, clippy, documentation, all tests, mutants of what has changed
     Ci(SetupOptions),
     /// Run commands of this list on a bare Debian system, which is made for it: README's two, without others
     Bare(bare::BareOptions),

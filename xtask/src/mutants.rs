@@ -252,8 +252,8 @@ fn try_all(options: &MutantsOptions, tests: &Tests, chosen: &[&Mutant]) -> Resul
     Ok(fates)
 }
 
-/// Whether tests that are used here should have noticed a mutant. Those that boot machines are not used, so code that
-/// only they reach may well be tested; and a constant may call what nothing reaches at run time.
+/// Returns whether tests that are used here should have noticed a mutant. Those that boot machines are not used, so
+/// code that only they reach may well be tested; and a constant may call what nothing reaches at run time.
 fn is_unnoticed(subject: &MutatedPackages, mutant: &Mutant, fate: &MutantFate) -> bool {
     match fate {
         MutantFate::Killed | MutantFate::TimedOut | MutantFate::NoTimeLeft => false,

@@ -23,8 +23,8 @@ use std::{
 const BUILD: &str = env!("CARGO_TARGET_TMPDIR");
 const SOURCES: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/../libipt-sources");
 
-/// What CMake would define. ptxed reads no ELF files here. Of newer sources it knows an option whose flag 2.0.5's header
-/// lacks; the tests of that option then fail with libipt's own library as well.
+/// The definitions that CMake would make. ptxed reads no ELF files here. Of newer sources it knows an option whose flag
+/// 2.0.5's header lacks; the tests of that option then fail with libipt's own library as well.
 const DEFINED: [&str; 7] = [
     "-D_POSIX_C_SOURCE=200809L",
     "-DPT_VERSION_MAJOR=2",

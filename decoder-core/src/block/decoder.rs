@@ -33,7 +33,7 @@ pub struct BlockDecoder<'a, K: Keeper = Own> {
     pub(crate) edge_before: u16,
     /// A number for the image, to tell it from others, if it was needed.
     image_key: Option<u64>,
-    /// What a visit works in.
+    /// The memory that a visit works in.
     pub(crate) scratch: K::Of<Scratch>,
 }
 
@@ -123,7 +123,7 @@ impl<'a, K: Keeper> BlockDecoder<'a, K> {
         Self { walker, block, failed, after, decided, window, section, edge_before, image_key, scratch }
     }
 
-    /// What is left besides the walk.
+    /// The rest, besides the walk.
     pub(crate) const fn open_block(&self) -> OpenBlock {
         let Self { block, failed, after, decided, edge_before, image_key, .. } = *self;
         OpenBlock { block, failed, after, decided, edge_before, image_key }

@@ -18,7 +18,7 @@ pub struct EventDecoder<'a, K: Keeper = Own> {
     pub(super) state: K::Of<EventState>,
 }
 
-/// What an event decoder knows, besides its place in the trace.
+/// The state of an event decoder, besides its place in the trace.
 #[derive(Clone, Debug)]
 pub(crate) struct EventState {
     pub(super) giving: Giving,

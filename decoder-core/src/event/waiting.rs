@@ -78,7 +78,7 @@ impl Waiting {
         self.len = 0;
     }
 
-    /// How many there are.
+    /// Returns how many there are.
     pub(super) const fn len(&self) -> usize {
         self.len
     }

@@ -12,14 +12,14 @@ use crate::image::Image;
 /// After so many instructions without a packet the walk's length is checked, and then after as many again.
 const CHECKED_EVERY: u64 = 1 << 12;
 
-/// How long a walk may go on without the trace.
+/// A limit on the length of walks that use nothing of the trace.
 ///
 /// Each walk may have as many instructions as the image has bytes, but all walks of a trace that end without using the
 /// trace have at most [`WASTED`](Self::WASTED) and [`WASTED_PER_BYTE`](Self::WASTED_PER_BYTE): so a decoder's time is
 /// linear in the trace, even if an image pretends to have bytes everywhere, and a walk after each PSB fails.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WalkLimit {
-    /// How many instructions of walks that failed there were.
+    /// The number of instructions in walks that failed.
     wasted: u64,
 }
 
@@ -31,7 +31,7 @@ impl WalkLimit {
     const WASTED: u64 = 1 << 28;
     /// The same for code that a [`CodeReader`](crate::image::CodeReader) supplies, which may be code without end.
     const WASTED_FROM_READER: u64 = 1 << 24;
-    /// How much more that is for each byte of the trace before.
+    /// The addition for each byte of the trace before.
     const WASTED_PER_BYTE: u64 = 1 << 10;
 
     /// Returns `false` if a walk that comes to the offset `offset` of the trace goes on for ever, or as good as.
@@ -95,7 +95,7 @@ impl LoopDetector {
         self.unused % CHECKED_EVERY == 0
     }
 
-    /// How many instructions there were since a packet was used.
+    /// Returns the number of instructions since a packet was used.
     pub(super) const fn unused(&self) -> u64 {
         self.unused
     }

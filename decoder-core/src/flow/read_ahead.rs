@@ -129,7 +129,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
         self.return_to(start);
     }
 
-    /// What a look back at branches changes, to come back to.
+    /// The state that a look back at branches changes, to come back to.
     pub(crate) fn look_back(&self) -> LookingBack<'a> {
         let Place { located, when, loops, .. } = &*self.at;
         LookingBack {

@@ -69,7 +69,7 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// What a walk knows, besides its place in the trace.
+/// The state of a walk, besides its place in the trace.
 #[derive(Debug)]
 pub(crate) struct WalkState {
     events: EventState,

@@ -11,7 +11,7 @@ impl<'m, const N: usize> Rows<'m, N> {
         Self(words.split_at_mut(whole).0)
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub(super) const fn len(&self) -> usize {
         self.0.len() / N
     }

@@ -51,7 +51,7 @@ pub struct Image<'a> {
     reader: Option<CodeReader<'a>>,
     /// The sections are in order and none overlaps another, so that one is found by halving.
     apart: bool,
-    /// How many bytes all sections have.
+    /// The number of bytes in all sections.
     size: u64,
 }
 
@@ -95,7 +95,7 @@ impl<'a> Image<'a> {
         self.sections
     }
 
-    /// How many bytes the sections have, those that are hidden included.
+    /// Returns the number of bytes in the sections, those that are hidden included.
     pub(crate) const fn size(&self) -> u64 {
         self.size
     }

@@ -77,7 +77,7 @@ impl<'a, K: Keeper> QueryDecoder<'a, K> {
         Self { events, tnt, next, when }
     }
 
-    /// What is left besides the events, and the place in the trace.
+    /// The rest, besides the events and the place in the trace.
     pub(crate) fn parts(&self) -> (Packets<'a>, OpenAnswer) {
         let Self { events, tnt, next, when } = self;
         (events.packets().clone(), OpenAnswer { tnt: *tnt, next: *next, when: *when })

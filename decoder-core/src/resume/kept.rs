@@ -1,4 +1,4 @@
-//! What a stream keeps between two slices.
+//! The state that a stream keeps between two slices.
 
 use crate::{flow::WalkState, graph::Scratch};
 

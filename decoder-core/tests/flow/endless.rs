@@ -201,7 +201,7 @@ fn a_loop_that_an_interrupt_ends_is_no_error() {
         let (walked, errors) = walk_all(&trace, Image::new(&sections));
         assert_eq!((errors, walked.events.len()), (vec![], times));
         assert!(walked.events.iter().all(|event| event.kind == EventKind::AsyncBranch { from: 0x1000 + at }));
-        // What the loop has before the interrupt, once, and each IRET.
+        // The loop's instructions before the interrupt, once, and each IRET.
         assert_eq!(walked.insns, at + times as u64);
         // Without the interrupt's place in it the loop has no end.
         trace.extend(interrupt(0x3000, 0x2000));

@@ -97,7 +97,7 @@ const NMI_STACK: u64 = 16 << 10;
 /// The stacks of exceptions, on which a panic prints.
 const STACK: u64 = 32 << 10;
 
-/// How many bytes of the stack of NMIs are in use when the handler is called: what the processor and the stub push, and
+/// The bytes of the stack of NMIs that are in use when the handler is called: what the processor and the stub push, and
 /// the SSE registers.
 pub const STUB: usize = size_of::<Frame>() + 512 + 32;
 

@@ -14,9 +14,9 @@ pub struct PauseGate {
     /// The unit's registers are those of a trace that the driver has begun and not halted: TraceEn may be set.
     on: AtomicBool,
     pauses: AtomicU64,
-    /// How often the gate cleared TraceEn.
+    /// The number of times that the gate cleared TraceEn.
     clears: AtomicU64,
-    /// How many calls are about to clear TraceEn: handlers may interrupt one another there.
+    /// The number of calls that are about to clear TraceEn: handlers may interrupt one another there.
     closing: AtomicU32,
 }
 

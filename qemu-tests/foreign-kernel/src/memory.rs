@@ -1,4 +1,4 @@
-//! What a kernel is told about its memory, and what happens where it has none.
+//! The memory that a kernel is told of, and accesses where it has none.
 
 use core::arch::asm;
 

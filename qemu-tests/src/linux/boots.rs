@@ -31,8 +31,8 @@ pub fn profiles() -> impl Iterator<Item = &'static str> {
     all_profiles().chain(["tremont"])
 }
 
-/// What a kernel says of a processor that is newer than the kernel is, on a real one, too: the profile, the beginning of
-/// the kernel's version, and words of the complaint.
+/// The words of a kernel about a processor that is newer than the kernel is, on a real one, too: the profile, the
+/// beginning of the kernel's version, and words of the complaint.
 const KNOWN: [(&str, &str, &str); 1] =
     [("zen6", "6.12.", "WARNING: CPU: 0 PID: 0 at arch/x86/kernel/cpu/amd.c:")];
 
@@ -51,7 +51,7 @@ impl fmt::Display for Boot {
     }
 }
 
-/// What came of a boot.
+/// The outcome of a boot.
 #[derive(Clone, Debug)]
 pub struct Booted {
     /// The kernel's version, as `uname -r` prints it.

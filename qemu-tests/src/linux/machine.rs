@@ -23,7 +23,7 @@ use pugmark_truth::probe::REGION_BYTES;
 
 /// What Linux is told: where its console is, that its addresses are those of its file, and that it ends when it fails.
 const COMMAND_LINE: &str = "console=ttyS0 nokaslr mitigations=off panic=-1 tsc=reliable";
-/// What keeps Linux from counting cycles for its watchdog, unless the words of a machine say something of it.
+/// The word that keeps Linux from counting cycles for its watchdog, unless the words of a machine say something of it.
 const NO_WATCHDOG: &str = "nowatchdog";
 
 const MIB: u64 = 1 << 20;

@@ -53,8 +53,8 @@ pub trait Processor {
     /// interrupt that is on its way.
     fn is_on(&self) -> bool;
 
-    /// Whether a counter counts, be it only time. Between instructions that are not reported [`Processor::begin_time`]
-    /// and [`Processor::pass_time`] must be called then.
+    /// Returns whether a counter counts, be it only time. Between instructions that are not reported
+    /// [`Processor::begin_time`] and [`Processor::pass_time`] must be called then.
     fn counts_time(&self) -> bool;
 
     /// Instructions execute from now on that are not reported; `tsc` is the time.

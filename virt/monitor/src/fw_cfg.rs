@@ -73,7 +73,7 @@ struct OwnItem {
     bytes: Vec<u8>,
 }
 
-/// What the guest finds at the device's ports.
+/// The device as the guest finds it at its ports.
 #[derive(Debug)]
 pub struct FwCfg {
     ram: GuestRam,

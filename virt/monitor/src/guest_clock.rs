@@ -12,7 +12,7 @@
 /// instructions.
 const UNSEEN: u64 = 100;
 
-/// How fast the guest's time-stamp counter counts, and the counter below.
+/// The frequencies of the guest's time-stamp counter and of the counter below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockRate {
     /// The guest's frequency in Hz.

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crate::guest_map::PAGE;
 
-/// Whether an access is to be told.
+/// True if an access is to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Telling {
     /// It is the first from its place.
@@ -20,7 +20,7 @@ pub enum Telling {
 pub struct MissingPlaces(Vec<(u64, u64)>);
 
 impl MissingPlaces {
-    /// How many places are told. A guest that looks for memory everywhere would flood its reader.
+    /// The most places that are told. A guest that looks for memory everywhere would flood its reader.
     pub const MAX: usize = 256;
 
     /// No place has been told.

@@ -42,7 +42,7 @@ impl ChangedLines {
         Ok(Self(files))
     }
 
-    /// Whether a file has such lines.
+    /// Returns whether a file has such lines.
     pub(super) fn are_in(&self, file: &Path) -> bool {
         self.0.contains_key(file)
     }

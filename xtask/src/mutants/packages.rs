@@ -132,7 +132,7 @@ impl Workspace {
 }
 
 impl Package {
-    /// Whether only the library's tests are used.
+    /// Returns whether only the library's tests are used.
     fn is_only_library(&self) -> bool {
         LIBRARY_ONLY.contains(&self.name.as_str())
     }

@@ -66,7 +66,7 @@ pub struct BranchUnit<M: Msr> {
     of_this_processor: PhantomData<*const ()>,
 }
 
-/// What turns a recorder on, whichever the processor has.
+/// The bits that turn a recorder on, whichever the processor has.
 const RECORDERS: DbgExtnCfg = DbgExtnCfg::LBRV2EN.union(DbgExtnCfg::BRSMEN);
 /// DebugCtl: a PMI freezes the last branches.
 const FREEZE: u64 = 1 << 11;

@@ -349,7 +349,7 @@ impl<M: Msr, L: LinearMemory> Recording for DsSession<M, L> {
     fn halt(&mut self) -> Result<(), GeneralProtection> {
         let on = self.branches || self.program.as_ref().is_some_and(Program::may_count);
         if on && self.named && !self.has_registers()? {
-            // What is on is another owner's, and goes to that one's memory.
+            // Another owner's recording is on, and goes to that one's memory.
             self.give_up_registers();
             return Ok(());
         }

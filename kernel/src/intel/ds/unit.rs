@@ -170,7 +170,7 @@ impl<M: Msr> DsUnit<M> {
     }
 }
 
-/// What a debug store recorded that another owner had left on.
+/// The state of a debug store that another owner had left on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DsLeftOn {
     /// IA32_DEBUGCTL, or the register that the family has in its place.

@@ -183,7 +183,7 @@ pub struct TracedPebsSession<M: Msr> {
     unit: TracedPebsUnit<M>,
     program: Program,
     lost: u64,
-    /// How often something else had turned the sampling off.
+    /// Returns how often something else had turned the sampling off.
     turned_off: u64,
 }
 

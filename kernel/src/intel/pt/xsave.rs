@@ -181,7 +181,7 @@ impl<M: Msr, I: PtStateInstructions> XsavedMsr<M, I> {
 unsafe impl<M: Msr, I: PtStateInstructions> Msr for XsavedMsr<M, I> {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
         if address == RtitCtl::ADDRESS {
-            // Whether the unit is on, the area does not say.
+            // The area does not say whether the unit is on.
             let ctl = self.msr.rdmsr(address)?;
             let on = ctl & RtitCtl::TRACE_EN.bits() != 0;
             self.lit &= on;

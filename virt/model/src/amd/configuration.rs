@@ -19,7 +19,7 @@ struct ConfigurationRegister {
     number: u32,
     /// The first and the last family that has it.
     families: (u32, u32),
-    /// What it holds after firmware has run.
+    /// The value after firmware has run.
     reset: u64,
     /// Bits that a write changes.
     writable: u64,
@@ -33,7 +33,7 @@ const fn plain(number: u32, families: (u32, u32), reset: u64) -> ConfigurationRe
     ConfigurationRegister { number, families, reset, writable: !0 }
 }
 
-/// How many registers there are.
+/// The number of registers.
 const COUNT: usize = 16;
 
 static REGISTERS: [ConfigurationRegister; COUNT] = [
@@ -116,7 +116,7 @@ impl ConfigurationRegisters {
         Ok(())
     }
 
-    /// What a register says that tells the frequency of the only P-state.
+    /// Returns the value of a register that tells the frequency of the only P-state.
     fn clock(&self, number: u32) -> Option<u64> {
         let mhz = u64::from(self.tsc_mhz);
         match (number, self.family) {

@@ -200,9 +200,9 @@ impl AmdCounters {
         self.counting
     }
 
-    /// Whether a counter must see each instruction. A counter of cycles at all privilege levels that is far from its
-    /// overflow need not: [`Self::pass_time`] counts what passed meanwhile. When it overflows then, the interrupt comes
-    /// late.
+    /// Returns whether a counter must see each instruction. A counter of cycles at all privilege levels that is far
+    /// from its overflow need not: [`Self::pass_time`] counts what passed meanwhile. When it overflows then, the
+    /// interrupt comes late.
     pub(super) const fn need_each_instruction(&self) -> bool {
         self.counting & !(self.timed & self.far) != 0
     }

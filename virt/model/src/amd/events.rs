@@ -132,7 +132,7 @@ pub(super) static ZEN4_EVENTS: [AmdEvent; 16] = [
 ];
 
 impl AmdEvent {
-    /// Whether it counts cycles.
+    /// Returns whether it counts cycles.
     pub(super) const fn is_cycles(&self) -> bool {
         matches!(self.units, UnitMasks::Ignored(Event::Cycles))
     }

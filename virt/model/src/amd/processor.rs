@@ -286,7 +286,7 @@ impl Processor for AmdProcessor<'_> {
         self.is_on() || self.op.is_stuck_on() || self.local_apic.has_interrupt_on_the_way()
     }
 
-    /// Whether a counter counts instructions, a unit of IBS is enabled, or branches are recorded.
+    /// Returns whether a counter counts instructions, a unit of IBS is enabled, or branches are recorded.
     fn is_on(&self) -> bool {
         self.counters.need_each_instruction()
             || self.fetch.is_on()

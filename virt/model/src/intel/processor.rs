@@ -242,7 +242,7 @@ impl Processor for IntelProcessor {
         }
     }
 
-    /// Whether TraceEn, TR or LBR is set, or a counter counts instructions.
+    /// Returns whether TraceEn, TR or LBR is set, or a counter counts instructions.
     fn needs_each_instruction(&self) -> bool {
         self.units_on().contains(&true)
     }

@@ -65,7 +65,7 @@ pub(crate) trait TracingUnit {
     /// Whether the unit must see every instruction now.
     fn needs_each_instruction(&self, shared: &SharedState) -> bool;
 
-    /// Whether the unit sees an instruction that is reported now, for whatever unit.
+    /// Returns whether the unit sees an instruction that is reported now, for whatever unit.
     fn sees_instructions(&self, shared: &SharedState) -> bool {
         self.needs_each_instruction(shared)
     }

@@ -13,7 +13,7 @@ use x86_64::instructions::port::Port;
 
 /// Port of the debug console that belongs to the monitor.
 pub(crate) const CHANNEL_PORT: u16 = 0xe8;
-/// What QEMU's debug console answers where it is read.
+/// The answer of QEMU's debug console where it is read.
 const READ_BACK: u8 = 0xe9;
 
 /// The first serial port: its data register.
@@ -74,7 +74,7 @@ fn write(port: u16, byte: u8) {
     unsafe { Port::new(port).write(byte) }
 }
 
-/// Whether a processor is printing a line.
+/// True if a processor is printing a line.
 static PRINTING: AtomicBool = AtomicBool::new(false);
 
 /// Prints `line` with a newline. The lines of several processors do not mix.

@@ -154,7 +154,7 @@ impl OwnClock {
             return;
         };
         let time = *self.shared.time.lock();
-        // How far the time is from the counter below: it changes while a processor is stepped.
+        // The distance of the time from the counter below: it changes while a processor is stepped.
         let below = self.shared.below();
         let behind = below.wrapping_sub(time.now(below));
         if self.timer.vector() < 0x10 || self.armed == Some((deadline, behind)) {

@@ -1,4 +1,4 @@
-//! What firmware has left in devices about the machine's RAM, set to the guest's RAM before the guest runs.
+//! The sizes of RAM that firmware has left in devices, set to the guest's RAM before the guest runs.
 
 use x86_64::instructions::port::Port;
 

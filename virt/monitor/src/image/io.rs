@@ -106,7 +106,7 @@ impl Vcpu {
         if fw_cfg::PORTS.contains(&port) {
             return self.read_fw_cfg(port, bytes);
         }
-        // What reaches over the edge of a device is split up.
+        // An access that reaches over the edge of a device is split up.
         let ports = || (0..bytes as u16).map(|index| port.wrapping_add(index));
         if ports().any(is_own) {
             let byte = |port| if is_own(port) { 0xff } else { read_below(port, 1) };

@@ -52,7 +52,7 @@ fn each_msr_is_there_where_it_is_enumerated() {
     }
 }
 
-/// Whether an MSR is one of those that firmware has set, whose values are held by their own tests.
+/// Returns whether an MSR is one of those that firmware has set, whose values are held by their own tests.
 fn configures(msr: u32) -> bool {
     matches!(msr, 0xc001_0010..=0xc001_01ff | 0xc001_1020..=0xc001_102f)
 }

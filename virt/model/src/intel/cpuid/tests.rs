@@ -1,4 +1,4 @@
-//! What each profile answers.
+//! The answers of each profile.
 
 use super::*;
 

@@ -51,8 +51,8 @@ impl BranchFilter {
         self.has(EN_CALLSTACK) && taken.kind == TakenBranchKind::Return && self.passes_level(taken)
     }
 
-    /// Whether the branch is captured. `jumps_include_calls`: as on Nehalem, indirect calls and returns are indirect
-    /// jumps too, and relative calls are relative jumps.
+    /// Returns whether the branch is captured. `jumps_include_calls`: as on Nehalem, indirect calls and returns are
+    /// indirect jumps too, and relative calls are relative jumps.
     pub(super) fn captures(self, taken: &TakenBranch, jumps_include_calls: bool) -> bool {
         let as_jump = match taken.kind {
             TakenBranchKind::RelativeCall { .. } => NEAR_REL_JMP,

@@ -149,7 +149,7 @@ impl PebsSampler {
         self.enable & self.counters
     }
 
-    /// Whether MSR_RELOAD_PMCx and MSR_RELOAD_FIXED_CTRx exist.
+    /// Returns whether MSR_RELOAD_PMCx and MSR_RELOAD_FIXED_CTRx exist.
     pub(crate) fn has_reloads(&self) -> bool {
         self.to_pt
     }

@@ -14,7 +14,7 @@ pub(super) struct Clocks {
     last: Option<LastInstruction>,
 }
 
-/// How many clocks have passed.
+/// A count of clocks that have passed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Elapsed {
     pub(super) reference: u64,
@@ -27,7 +27,7 @@ pub(super) struct Elapsed {
 struct ClockRatio {
     clocks: u64,
     ticks: u64,
-    /// What is left of the last clock, in units of `1 / ticks`.
+    /// The rest of the last clock, in units of `1 / ticks`.
     remainder: u64,
 }
 

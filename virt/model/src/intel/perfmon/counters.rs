@@ -135,7 +135,7 @@ impl IntelCounters {
         (select & evtsel::EN != 0 && self.event(index).is_none()).then_some(select & EVENT)
     }
 
-    /// Whether a counter counts, each instruction or time.
+    /// Returns whether a counter counts, each instruction or time.
     pub(crate) fn is_counting(&self, shared: &SharedState) -> bool {
         shared.perfmon.enabled_counters() & self.counting != 0
     }

@@ -125,7 +125,7 @@ impl FixedCounters {
         self.with(fixed::OS | fixed::USR) & !bit_of(INSTRUCTIONS)
     }
 
-    /// Whether the overflow of a counter interrupts.
+    /// Returns whether the overflow of a counter interrupts.
     pub(super) fn interrupts(&self) -> bool {
         self.with(fixed::PMI) != 0
     }
@@ -145,7 +145,7 @@ impl FixedCounters {
         (self.mask - self.value[index]).saturating_add(1)
     }
 
-    /// How many instructions retire at least until one of `counters` overflows.
+    /// Returns how many instructions retire at least until one of `counters` overflows.
     pub(super) fn instructions_until_overflow(&self, counters: u64) -> u64 {
         let of = |index: usize| if index == INSTRUCTIONS { self.until_overflow(index) } else { 0 };
         (0..self.count).filter(|index| counters & bit_of(*index) != 0).map(of).min().unwrap_or(u64::MAX)

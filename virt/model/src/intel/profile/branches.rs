@@ -33,9 +33,9 @@ pub struct DebugStoreProfile {
 pub struct PebsProfile {
     /// The format of its records, as IA32_PERF_CAPABILITIES\[11:8\] reports it.
     pub format: Format,
-    /// How many general-purpose counters can be sampled, counted from the first one.
+    /// The number of general-purpose counters that can be sampled, counted from the first one.
     pub counters: u32,
-    /// How many fixed-function counters can be sampled, counted from the first one.
+    /// The number of fixed-function counters that can be sampled, counted from the first one.
     pub fixed: u32,
     /// Bits of IA32_PEBS_ENABLE that can be set besides those of the counters: load latency, which is not modelled.
     pub other_bits: u64,
@@ -60,7 +60,7 @@ pub struct LbrProfile {
     pub ler: u32,
     /// Bits of MSR_LBR_SELECT that can be set; 0 if there is no such register.
     pub select: u64,
-    /// Whether the bits that leave out jumps leave out calls and returns, too.
+    /// True if the bits that leave out jumps leave out calls and returns, too.
     pub jumps_include_calls: bool,
     /// Whether the stack's registers can be written.
     pub writable: bool,
@@ -75,7 +75,7 @@ pub struct CounterProfile {
     pub count: u32,
     /// The number of fixed-function counters, CPUID.0AH:EDX\[4:0\].
     pub fixed: u32,
-    /// Whether there is no AnyThread, CPUID.0AH:EDX\[15\].
+    /// True if there is no AnyThread, CPUID.0AH:EDX\[15\].
     pub any_thread_deprecated: bool,
     /// The issue slots of a core clock, where there are events for them; otherwise 0.
     pub slots: u32,
@@ -128,7 +128,7 @@ pub enum CountedEvent {
 }
 
 impl CountedEvent {
-    /// Whether the event is time, whatever executes.
+    /// Returns whether the event is time, whatever executes.
     pub(crate) const fn is_clock(self) -> bool {
         matches!(self, Self::CoreClocks | Self::BusClocks | Self::Slots)
     }
