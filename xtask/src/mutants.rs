@@ -173,7 +173,8 @@ fn subject(options: &MutantsOptions) -> Result<Option<(MutatedPackages, Vec<Sour
     let (mut names, mut all) = (vec![], vec![]);
     for package in workspace.each(options.own_tests) {
         let package = package?;
-        let mut sources = sources(&package, |file| lines.are_in(file))?;
+        let is_wanted = |file: &Path| lines.are_in(file) && file.to_string_lossy().contains(&options.file);
+        let mut sources = sources(&package, is_wanted)?;
         sources.iter_mut().for_each(|source| lines.retain_in(source));
         sources.retain(|source| !source.sites.is_empty());
         if !sources.is_empty() {
