@@ -1,7 +1,7 @@
 //! Debian's kernels boot on every profile, and find nothing wrong with the processor.
 
 use anyhow::{Result, ensure};
-use pugmark_qemu_tests::linux::boots::{Boot, one_a_profile};
+use pugmark_qemu_tests::linux::boots::{LinuxBoot, one_a_profile};
 use pugmark_qemu_tests::linux::packages::Packages;
 
 /// Boots every fourth of the profiles, from this one on, each with one kernel. All are booted by
@@ -9,7 +9,7 @@ use pugmark_qemu_tests::linux::packages::Packages;
 fn boot_each_fourth(first: usize) -> Result<()> {
     let mut packages = Packages { no_install: true, tell: &mut |_| {} };
     for boot in one_a_profile().skip(first).step_by(4) {
-        let Boot { kernel, .. } = boot;
+        let LinuxBoot { kernel, .. } = boot;
         if packages.busybox().is_err() || packages.kernel_of(kernel).is_err() {
             println!("skipped: Debian's kernel {kernel} is not downloaded");
             return Ok(());

@@ -38,14 +38,14 @@ const KNOWN: [(&str, &str, &str); 1] =
 
 /// A kernel on a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Boot {
+pub struct LinuxBoot {
     /// The kernel.
     pub kernel: DebianKernel,
     /// The profile's name.
     pub profile: &'static str,
 }
 
-impl fmt::Display for Boot {
+impl fmt::Display for LinuxBoot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} on {}", self.kernel, self.profile)
     }
@@ -65,17 +65,18 @@ pub struct Booted {
 }
 
 /// Returns every kernel on every profile.
-pub fn all() -> impl Iterator<Item = Boot> {
-    profiles().flat_map(|profile| DebianKernel::ALL.into_iter().map(move |kernel| Boot { kernel, profile }))
+pub fn all() -> impl Iterator<Item = LinuxBoot> {
+    profiles()
+        .flat_map(|profile| DebianKernel::ALL.into_iter().map(move |kernel| LinuxBoot { kernel, profile }))
 }
 
 /// Returns one kernel for each profile, so that each kernel is booted on processors of both vendors.
-pub fn one_a_profile() -> impl Iterator<Item = Boot> {
+pub fn one_a_profile() -> impl Iterator<Item = LinuxBoot> {
     let kernels = DebianKernel::ALL.into_iter().cycle();
-    profiles().zip(kernels).map(|(profile, kernel)| Boot { kernel, profile })
+    profiles().zip(kernels).map(|(profile, kernel)| LinuxBoot { kernel, profile })
 }
 
-impl Boot {
+impl LinuxBoot {
     /// Boots the kernel with the watchdog's cycle counter on, if the processor has one, and reads its log.
     ///
     /// # Errors
@@ -127,8 +128,8 @@ impl Boot {
             processors: 1,
             memory: None,
             probe: None,
-            // Linux counts ticks against the TSC to see whether its timer works, which it leaves out where it knows that
-            // it is a guest: on a busy host ticks come late.
+            // Linux counts ticks against the TSC to see whether its timer works, which it leaves out where it knows
+            // that it is a guest: on a busy host ticks come late.
             words: "nmi_watchdog=1 no_timer_check".into(),
             interactive: false,
             time_limits: TimeLimits::default(),

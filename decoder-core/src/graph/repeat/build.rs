@@ -7,7 +7,7 @@ use super::{
         node::{BlockEnd, Node, halves},
         store::Graph,
     },
-    At, CALLS, EDGES, Kept, Key, NEVER, REST_WORDS, Repeats, Rest, Sizes, WAYS, is_canonical, middle,
+    At, CALLS, EDGES, KeptIp, Key, NEVER, REST_WORDS, Repeats, Rest, Sizes, WAYS, is_canonical, middle,
     packets::{Branches, Bytes, RepeatEnd},
     tell,
 };
@@ -114,7 +114,7 @@ impl Graph<'_> {
         branches: &Branches,
         follow: &mut Follow,
         best: &mut Option<Best>,
-    ) -> Kept {
+    ) -> KeptIp {
         let mut outcome = 0;
         for end in branches.ends() {
             let Some(next) = follow.up_to(self, calls, branches.outcomes(outcome, end), end) else { break };
@@ -163,7 +163,7 @@ impl Follow {
         block: u32,
         next: u32,
         end: &RepeatEnd,
-        kept: Kept,
+        kept: KeptIp,
         bytes: &Bytes,
         [first, last_ip]: [u64; 2],
     ) -> (Key, Rest) {

@@ -114,7 +114,7 @@ struct Sizes {
     popped: usize,
     pushed: usize,
     rise: usize,
-    kept: Kept,
+    kept: KeptIp,
     packets: u64,
     /// The places of its last TNT packet and of its last TIP packet.
     tnt_at: Option<usize>,
@@ -123,7 +123,7 @@ struct Sizes {
 
 /// What the first TIP of a repeat keeps of the last IP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Kept {
+enum KeptIp {
     /// All above bit 15.
     Above16 = 0,
     /// All above bit 31.
@@ -187,9 +187,9 @@ impl Sizes {
             pushed: (word >> 8 & 7) as usize,
             rise: (word >> 11 & 31) as usize,
             kept: match word >> 16 & 3 {
-                0 => Kept::Above16,
-                1 => Kept::Above32,
-                _ => Kept::Nothing,
+                0 => KeptIp::Above16,
+                1 => KeptIp::Above32,
+                _ => KeptIp::Nothing,
             },
             packets: (word >> 18 & 15).into(),
             tnt_at: place(word >> 22 & 31),
@@ -211,7 +211,7 @@ impl Sizes {
     }
 }
 
-impl Kept {
+impl KeptIp {
     /// These bits of the last IP, of which bits 47:16 are given.
     #[inline(always)]
     const fn mask(self) -> u32 {

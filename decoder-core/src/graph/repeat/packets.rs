@@ -5,7 +5,7 @@ use crate::{
     packet::{self, Tnt},
 };
 
-use super::Kept;
+use super::KeptIp;
 
 /// The most bytes of a repeat.
 pub(super) const BYTES: usize = 16;
@@ -27,7 +27,7 @@ pub(super) struct Branches {
     outcomes_len: usize,
     ends: [RepeatEnd; ENDS],
     ends_len: usize,
-    pub(super) kept: Kept,
+    pub(super) kept: KeptIp,
 }
 
 /// A place after a packet, at which a repeat may end.
@@ -157,7 +157,7 @@ impl Branches {
             outcomes_len: 0,
             ends: [RepeatEnd::default(); ENDS],
             ends_len: 0,
-            kept: Kept::Nothing,
+            kept: KeptIp::Nothing,
         };
         let mut end = RepeatEnd { ip: last_ip, ..RepeatEnd::default() };
         // The end if no TIP comes.
@@ -176,9 +176,9 @@ impl Branches {
                 PacketBranches::Target { form, payload } => {
                     if end.tip_at.is_none() {
                         branches.kept = match form {
-                            1 => Kept::Above16,
-                            2 => Kept::Above32,
-                            _ => Kept::Nothing,
+                            1 => KeptIp::Above16,
+                            2 => KeptIp::Above32,
+                            _ => KeptIp::Nothing,
                         };
                     }
                     (end.ip, end.named, end.tip_at) =

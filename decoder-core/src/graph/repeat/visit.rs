@@ -20,8 +20,8 @@ pub(in crate::graph) struct Repeated {
 }
 
 impl<K: Keeper> BlockDecoder<'_, K> {
-    /// Goes on by repeats that are known, and remembers those that came often enough. If there were any, the place where
-    /// the last of them began, or one before it, is noted.
+    /// Goes on by repeats that are known, and remembers those that came often enough. If there were any, the place
+    /// where the last of them began, or one before it, is noted.
     #[inline(never)]
     pub(in crate::graph) fn take_repeats<S: ExecutionSink>(
         &mut self,
