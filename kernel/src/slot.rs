@@ -325,8 +325,8 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     ///
     /// Returns whether that has happened: if the slot is in use by the code that was interrupted, the trace goes on
     /// when that code releases it. It takes three RDMSR, which show that the registers are still those of the trace,
-    /// and one WRMSR; one more RDMSR where branch records exclude PT. No PSB is forced: a decoder carries on. If another
-    /// unit was used meanwhile and is not stopped, all registers are written.
+    /// and one WRMSR; one more RDMSR where branch records exclude PT. No PSB is forced: a decoder carries on. If
+    /// another unit was used meanwhile and is not stopped, all registers are written.
     ///
     /// # Errors
     ///

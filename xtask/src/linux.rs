@@ -20,7 +20,8 @@ use crate::setup::{self, SetupOptions};
 /// perf, for the guest and for the host.
 const PERF: &str = "/usr/bin/perf";
 
-/// The words with which the monitor begins to say that the guest has enabled a counter for an event that is not modelled.
+/// The words with which the monitor begins to say that the guest has enabled a counter for an event that is not
+/// modelled.
 const NOT_COUNTED: &str = "monitor: not counted ";
 
 #[derive(Args)]

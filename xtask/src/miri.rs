@@ -12,8 +12,8 @@ use crate::nightly;
 /// numbers are there for `fastrand` and the test harness.
 const FLAGS: &str = "-Zmiri-disable-isolation -Zmiri-strict-provenance";
 
-/// The crates, and those of their tests that CI runs, in about a minute for each crate: a part of each name. The decoder
-/// has no `unsafe` code: Miri checks the compiler's assumptions about it, and that is worth less time.
+/// The crates, and those of their tests that CI runs, in about a minute for each crate: a part of each name. The
+/// decoder has no `unsafe` code: Miri checks the compiler's assumptions about it, and that is worth less time.
 const CRATES: [(&str, &[&str]); 2] = [
     ("pugmark-kernel", &["drain::"]),
     (

@@ -328,7 +328,8 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
     }
 }
 
-/// A state to come back to, without the events that wait or are ready: in between some may be dropped, but none replaced.
+/// A state to come back to, without the events that wait or are ready: in between some may be dropped, but none
+/// replaced.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
     giving: Giving,

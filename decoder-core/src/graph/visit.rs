@@ -109,8 +109,8 @@ impl<K: Keeper> BlockDecoder<'_, K> {
         }
     }
 
-    /// Passes on the next item, which the exact decoder finds; `false` at the end. A function of its own, for the stack:
-    /// items are large, and a walk needs none.
+    /// Passes on the next item, which the exact decoder finds; `false` at the end. A function of its own, for the
+    /// stack: items are large, and a walk needs none.
     #[inline(never)]
     fn visit_next<S: ExecutionSink>(&mut self, sink: &mut S, unplaced: &mut bool) -> Result<bool, Error> {
         let next = self.next();
@@ -149,8 +149,8 @@ impl<K: Keeper> BlockDecoder<'_, K> {
         Ok(true)
     }
 
-    /// Walks as long as only branches come next; `false` if nothing was executed. `unplaced` is set if the decoder was not
-    /// told which of the last part of the branches the last block is between.
+    /// Walks as long as only branches come next; `false` if nothing was executed. `unplaced` is set if the decoder was
+    /// not told which of the last part of the branches the last block is between.
     #[inline(never)]
     fn walk<S: ExecutionSink>(
         &mut self,

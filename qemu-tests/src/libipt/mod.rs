@@ -1,7 +1,7 @@
 //! Decodes traces with Intel's libipt, if it is there, as a second opinion.
 //!
-//! The library is loaded at run time, so that it is not needed for building. Which release it must be, and where each is
-//! found, says [`release`].
+//! The library is loaded at run time, so that it is not needed for building. Which release it must be, and where each
+//! is found, says [`release`].
 
 pub(crate) mod edges;
 mod insns;

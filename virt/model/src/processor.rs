@@ -60,8 +60,8 @@ pub trait Processor {
     /// Instructions execute from now on that are not reported; `tsc` is the time.
     fn begin_time(&mut self, tsc: u64);
 
-    /// Instructions have executed until `tsc` that were not reported, and the processor was not halted: counters of time
-    /// count. One that has overflowed meanwhile interrupts now.
+    /// Instructions have executed until `tsc` that were not reported, and the processor was not halted: counters of
+    /// time count. One that has overflowed meanwhile interrupts now.
     fn pass_time(&mut self, tsc: u64, mem: &mut dyn PhysMemory);
 
     /// Whether taken branches are recorded, in memory or in registers.

@@ -51,8 +51,8 @@ impl<M: Msr> PtUnit<M> {
 
     /// Detects the unit as [`PtUnit::with_capabilities`] does, and takes it over if another owner has left it on: turns
     /// it off, and returns what it traced. For a unit that firmware or a boot loader has left on. A trace of this
-    /// driver that is on sees that it was turned off ([`Loss::turned_off`](crate::loss::Loss::turned_off)); another owner
-    /// loses its trace without notice.
+    /// driver that is on sees that it was turned off ([`Loss::turned_off`](crate::loss::Loss::turned_off)); another
+    /// owner loses its trace without notice.
     ///
     /// ```
     /// use pugmark_kernel::intel::pt::{PtCapabilities, PtUnit};

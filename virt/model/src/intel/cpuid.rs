@@ -89,8 +89,8 @@ fn structured_features(profile: &IntelProfile, hardware: CpuidResult) -> CpuidRe
     CpuidResult { ebx: hardware.ebx & !(1 << 2 | 1 << 4 | 1 << 11 | 1 << 25) | pt, ..hardware }
 }
 
-/// The counters. A set bit in EBX is an architectural event that the general-purpose counters cannot count: those of the
-/// last-level cache, references (bit 3) and misses (4), which the model does not have. ECX has the fixed-function
+/// The counters. A set bit in EBX is an architectural event that the general-purpose counters cannot count: those of
+/// the last-level cache, references (bit 3) and misses (4), which the model does not have. ECX has the fixed-function
 /// counters, a bit each, from version 5. EDX is reserved in version 1, and has their number (bits 4:0) and width (12:5)
 /// after it.
 fn perfmon(profile: &IntelProfile) -> CpuidResult {

@@ -7,9 +7,9 @@
 //! enforces by #GP; a read has no value. With `accesses=on`, `monitor: read processor=N msr=0x… value=0x…
 //! rip=0x…` and `monitor: wrote …` report each RDMSR and WRMSR that the tracing hardware accepts.
 //!
-//! `monitor: not counted event=0x…` reports once that the guest has enabled a counter for an event that is not modelled:
-//! the counter stands still, as it would on a processor on which the event never happens. The first of these lines has
-//! the events that are.
+//! `monitor: not counted event=0x…` reports once that the guest has enabled a counter for an event that is not
+//! modelled: the counter stands still, as it would on a processor on which the event never happens. The first of these
+//! lines has the events that are.
 
 use alloc::string::String;
 use core::fmt::Write;

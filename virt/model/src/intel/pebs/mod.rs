@@ -32,8 +32,9 @@ use crate::intel::registers::{OVF_DS_BUFFER, fixed};
 use crate::intel::unit::Bus;
 use crate::{ExecMode, GeneralProtection, Retired};
 
-/// The most counters that can be sampled: those for general purposes, then the fixed-function counters. The reset values
-/// in the save area are in this order from format 4 on. Source: SDM vol. 3, Performance Monitoring, "Extended PEBS".
+/// The most counters that can be sampled: those for general purposes, then the fixed-function counters. The reset
+/// values in the save area are in this order from format 4 on. Source: SDM vol. 3, Performance Monitoring, "Extended
+/// PEBS".
 const MAX_SAMPLED: usize = MAX_COUNTERS + MAX_FIXED;
 /// The most last branches that a record can have.
 const MAX_BRANCHES: usize = 32;

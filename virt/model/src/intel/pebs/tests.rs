@@ -220,8 +220,8 @@ fn fixed_function_counters_sample_where_pebs_is_extended() {
             }
         }
         let at = |n: u64| Some(0x1000 + n);
-        // Instructions: 2 events, then 4, and one that is sampled each time. Clocks, 10 an instruction from the second one
-        // on: 45, then 30; they overflow at the sixth instruction.
+        // Instructions: 2 events, then 4, and one that is sampled each time. Clocks, 10 an instruction from the second
+        // one on: 45, then 30; they overflow at the sixth instruction.
         let expected = [
             (2, at(2), Some(1 << 32)),
             (6, at(6), Some(1 << 34)),

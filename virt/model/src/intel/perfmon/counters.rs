@@ -1,5 +1,5 @@
-//! The performance counters: those for general purposes, which here count instructions, branches and time, and with them
-//! the fixed-function counters.
+//! The performance counters: those for general purposes, which here count instructions, branches and time, and with
+//! them the fixed-function counters.
 //!
 //! Counters with CMASK, INV or E set count conditions over cycles: they stand still here, as do counters of events that
 //! no profile lists. AnyThread makes no difference: there is one logical processor. Interrupts and exceptions are not
@@ -126,8 +126,8 @@ impl IntelCounters {
         (self.mask - self.value[index]).saturating_add(1)
     }
 
-    /// If `msr` selects an event that is not modelled, for a counter that is enabled: its event select, unit mask, CMASK,
-    /// INV and E.
+    /// If `msr` selects an event that is not modelled, for a counter that is enabled: its event select, unit mask,
+    /// CMASK, INV and E.
     pub(crate) fn event_that_is_not_counted(&self, msr: u32) -> Option<u64> {
         const EVENT: u64 = 0xffff | evtsel::CMASK | evtsel::INV | evtsel::EDGE;
         let Some(CounterRegister::Select(index)) = self.register(msr) else { return None };

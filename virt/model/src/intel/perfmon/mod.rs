@@ -4,7 +4,8 @@
 //! All units share this module: each one signals here that a PMI is raised. After a skid the PMI reaches the local
 //! APIC, which drops it or delivers it as its LVT entry says. The rules for writes of the IA32_PERF_GLOBAL registers
 //! are here. The counters are a unit of their own, with the rules for their event selects and values: those for general
-//! purposes in `counters.rs`, with the fixed-function counters (`fixed.rs`) and the clocks that both count (`clocks.rs`).
+//! purposes in `counters.rs`, with the fixed-function counters (`fixed.rs`) and the clocks that both count
+//! (`clocks.rs`).
 //!
 //! Source: SDM vol. 3, "Architectural Performance Monitoring", and Advanced Programmable Interrupt Controller, "Local
 //! Vector Table".
