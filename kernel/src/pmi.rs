@@ -12,14 +12,14 @@ use crate::msr::{GeneralProtection, GlobalStatus, GlobalStatusReset, Msr, TypedM
 use core::cell::Cell;
 
 /// The bytes of stack that an interrupt handler needs to call [`Slot::interrupt`](crate::slot::Slot::interrupt) or
-/// [`Handler::handle_at`], with each unit of this crate and each of its sinks, and
-/// [`PtDecoder`](crate::intel::pt::PtDecoder) among them. What the kernel's own code needs comes on top: the frame that
-/// the processor pushes, the registers that the stub saves, the kernel's sink.
+/// [`Handler::handle_at`]. The kernel's own code comes on top: the frame that the processor pushes, the registers that
+/// the stub saves, the kernel's sink.
 ///
-/// The value is measured, with a margin, on the painted stack of a kernel that decodes in its NMI handler: an optimised
-/// build takes 6.5 KB of 8 KiB. Code that is not optimised (debug assertions stand for it here) has a place for each
-/// temporary value, and gets 32 KiB; a kernel that has less compiles the two crates with `opt-level = 1`, by
-/// `[profile.dev.package.NAME]`.
+/// The value is measured, with a margin, on the painted stack of a kernel whose NMI handler decodes a trace of Intel PT
+/// to instructions ([`PtDecoder`](crate::intel::pt::PtDecoder)): an optimised build takes 6.5 KB of 8 KiB. Blocks,
+/// edges and the samples of other units have not been measured. Code that is not optimised (debug assertions stand for
+/// it here) has a place for each temporary value, and gets 32 KiB; a kernel that has less compiles the two crates with
+/// `opt-level = 1`, by `[profile.dev.package.NAME]`.
 pub const HANDLER_STACK: usize = if cfg!(debug_assertions) { 32 << 10 } else { 8 << 10 };
 
 /// The PMI handler of one logical processor.
