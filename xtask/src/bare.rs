@@ -12,7 +12,8 @@ use crate::setup::{self, SetupOptions};
 
 /// The packages that README takes for granted, beside rustup: a C linker, and git, which has the tree.
 const PACKAGES: &str = "gcc,libc6-dev,git,ca-certificates";
-/// Where the system has the tree.
+/// The home folder in the system, and where it has the tree.
+const HOME: &str = "root";
 const TREE: &str = "root/pugmark";
 /// The programs of rustup, the crates, and the choice of a toolchain, in the home folder.
 const RUSTUP: [&str; 3] = [".cargo/bin", ".cargo/registry", ".rustup/settings.toml"];
@@ -92,7 +93,7 @@ fn take_toolchain(root: &Path) -> Result<()> {
     let sysroot = PathBuf::from(String::from_utf8(output.context("cannot start rustc")?.stdout)?.trim_end());
     for from in RUSTUP.map(|path| home.join(path)).into_iter().chain([sysroot]) {
         let path = from.strip_prefix(&home).context("the toolchain is not one of rustup's")?;
-        let to = root.join("root").join(path);
+        let to = root.join(HOME).join(path);
         if !to.exists() {
             let folder = to.parent().context("it has no folder")?;
             fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -130,9 +131,9 @@ fn run(root: &Path, command: &str) -> Result<std::process::ExitStatus> {
 fn in_system(root: &Path, command: &str) -> String {
     let root = root.display();
     let mounts = SHARED.map(|folder| format!("mount --rbind /{folder} {root}/{folder}")).join("; ");
-    let path = "/root/.cargo/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     format!(
-        "{mounts}; exec env -i HOME=/root TERM=dumb PATH={path} chroot {root} \
+        "{mounts}; exec env -i HOME=/{HOME} TERM=dumb PATH=/{HOME}/.cargo/bin:{path} chroot {root} \
          sh -ec 'cd /{TREE}; exec cargo xtask {command}'"
     )
 }
@@ -156,6 +157,9 @@ mod tests {
             script.starts_with("mount --rbind /proc /t/bare/trixie/proc; mount --rbind /sys "),
             "{script}"
         );
-        assert!(script.ends_with("sh -ec 'cd /root/pugmark; exec cargo xtask run --only sort'"), "{script}");
+        assert!(
+            script.ends_with(&format!("sh -ec 'cd /{TREE}; exec cargo xtask run --only sort'")),
+            "{script}"
+        );
     }
 }

@@ -9,7 +9,7 @@
 
 use crate::image::Image;
 
-/// After so many instructions without a packet the walk's length is checked, and then after as many again.
+/// The interval, in instructions without a packet, at which the walk's length is checked.
 const CHECKED_EVERY: u64 = 1 << 12;
 
 /// A limit on the length of walks that use nothing of the trace.
@@ -45,7 +45,7 @@ impl WalkLimit {
         insns <= bytes.min(left).min(most)
     }
 
-    /// Notes that a walk failed after so many instructions without the trace.
+    /// Adds the instructions of a walk that failed.
     pub(super) fn waste(&mut self, insns: u64) {
         self.wasted = self.wasted.saturating_add(insns);
     }

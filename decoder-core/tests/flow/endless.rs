@@ -163,7 +163,7 @@ fn code_that_wraps_around_in_32_bit_mode_ends_as_the_image_does() {
 
 #[test]
 fn long_code_that_ends_is_decoded() {
-    // As many NOPs as a reader's walk may have, and JMPs to the next instruction; then JE, and a NOP behind it.
+    // NOPs up to the limit of a reader's walk, JMPs to the next instruction, then JE and one more NOP.
     let nops = [vec![0x90; 3 << 20], vec![0x74, 0, 0x90]].concat();
     let jumps = [[0xeb, 0].repeat(1 << 20), vec![0x74, 0, 0x90]].concat();
     let calls = [[0xe8, 0, 0, 0, 0].repeat(1 << 18), vec![0x74, 0, 0x90]].concat();

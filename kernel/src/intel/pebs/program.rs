@@ -229,7 +229,7 @@ impl Program {
         Ok(!was_on || kept)
     }
 
-    /// Forgets registers that another owner has taken over. [`Program::prepare`] begins anew.
+    /// Forgets registers that another owner has taken over, until [`Program::prepare`] writes them again.
     pub(crate) const fn forget(&mut self) {
         (self.on, self.dirty, self.before) = (false, false, None);
     }
