@@ -5,14 +5,13 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use pugmark_builds::cargo::cargo;
 use pugmark_qemu_tests::images::{target_folder, workspace};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf, absolute};
 use std::process::Command;
-
-use crate::cargo::cargo;
 
 /// The folder of our libraries in a prefix.
 const FOLDER: &str = "lib/pugmark";
@@ -153,7 +152,7 @@ fn debian_package(built: &Path, folder: &Path) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cargo::FOR_TESTS;
+    use pugmark_builds::cargo::FOR_TESTS;
     use std::process::Output;
 
     /// Prints the library's version: 2, and in its extension whose it is.

@@ -1,13 +1,13 @@
 //! `cargo xtask ci`.
 
 use anyhow::{Result, ensure};
+use pugmark_builds::cargo::cargo;
+use pugmark_builds::cargo::headline;
 use pugmark_qemu_tests::images::target_folder;
 use std::process::ExitCode;
 
-use crate::cargo::cargo;
-use crate::headline::headline;
 use crate::setup::SetupOptions;
-use crate::{deny, miri, mutants, oldest_toolchain, sanitize, test};
+use crate::{deny, miri, oldest_toolchain, sanitize, test};
 
 /// After this many minutes no further mutant is tried: a commit may change many lines.
 const MINUTES_OF_MUTANTS: u64 = 5;
@@ -21,7 +21,7 @@ pub(crate) fn ci(options: SetupOptions) -> Result<()> {
         "Cargo.toml",
         "qemu-tests/foreign-kernel/Cargo.toml",
         "examples/Cargo.toml",
-        "xtask/peers/Cargo.toml",
+        "lab/bench/peers/Cargo.toml",
     ];
     for manifest in manifests {
         cargo(&["fmt", "--all", "--check", "--manifest-path", manifest], &[])?;
@@ -47,18 +47,18 @@ pub(crate) fn ci(options: SetupOptions) -> Result<()> {
 /// xtask mutants --changed`.
 fn mutants_of_the_last_commit() -> Result<()> {
     headline("mutants of the lines that the last commit changes");
-    let base = match mutants::commit_before() {
+    let base = match pugmark_mutants::commit_before() {
         Ok(base) => base,
         Err(error) => {
             println!("no mutant is tried: {error:#}");
             return Ok(());
         }
     };
-    let options = mutants::MutantsOptions::of_changes_since(base, MINUTES_OF_MUTANTS);
+    let options = pugmark_mutants::MutantsOptions::of_changes_since(base, MINUTES_OF_MUTANTS);
     ensure!(
-        mutants::mutants(&options)? == ExitCode::SUCCESS,
-        "tests do not notice the mutants above: give them a test that fails, or xtask/equivalent.toml the reason why \
-         none can"
+        pugmark_mutants::mutants(&options)? == ExitCode::SUCCESS,
+        "tests do not notice the mutants above: give them a test that fails, or \
+         lab/mutants/equivalent.toml the reason why none can"
     );
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! `cargo xtask deny`: checks licences, sources and known faults of the dependencies with cargo-deny and `deny.toml`.
 
 use anyhow::{Context, Result};
+use pugmark_builds::cargo::{cargo, command};
 use std::process::Stdio;
 
-use crate::cargo::{cargo, command};
 use crate::setup::{self, SetupOptions};
 
 /// Checks everything; installs cargo-deny unless `no_install` is set.

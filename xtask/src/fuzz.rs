@@ -5,13 +5,13 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use pugmark_builds::cargo::headline;
 use pugmark_qemu_tests::images::{target_folder, workspace};
 use std::{
     path::{Path, PathBuf},
     process::{Command, ExitCode, Output},
 };
 
-use crate::headline::headline;
 use crate::setup::{self, SetupOptions};
 
 /// One target for each layer, the lowest first.

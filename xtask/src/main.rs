@@ -4,30 +4,25 @@ mod api;
 mod bare;
 mod bench;
 mod capi;
-mod cargo;
 mod ci;
 #[cfg(test)]
 mod circles;
 mod deny;
 mod fuzz;
-mod headline;
 mod iso;
 #[cfg(test)]
 mod lines;
 mod linux;
 mod miri;
-mod mutants;
 #[cfg(test)]
 mod names;
 mod nightly;
 mod oldest_toolchain;
 mod package;
-mod parallel;
 mod run;
 mod sanitize;
 mod setup;
 mod test;
-mod workspace_copy;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -56,7 +51,7 @@ enum Command {
     /// Make a disk image for a USB stick or a CD: the kernel alone, for a machine that has the tracing hardware
     Iso(iso::IsoOptions),
     /// Measure the decoder's layers beside libipt's
-    Bench(bench::BenchOptions),
+    Bench(bench::BenchCommand),
     /// Install our libipt.so.2 beside the system's, remove it, or make a Debian package of it
     Capi(capi::CapiOptions),
     /// Try to break what must hold on any input, one target after the other
@@ -72,7 +67,7 @@ enum Command {
     /// Try to publish the crates without doing it, or make a Debian package of the programs
     Package(package::PackageOptions),
     /// Find small changes of a crate, or of the lines that differ from a commit, that no test notices
-    Mutants(mutants::MutantsOptions),
+    Mutants(pugmark_mutants::MutantsOptions),
 }
 
 fn main() -> ExitCode {
@@ -91,7 +86,7 @@ fn main() -> ExitCode {
         Command::Sanitize => sanitize::sanitize().map(|()| ExitCode::SUCCESS),
         Command::Deny(options) => deny::deny(options).map(|()| ExitCode::SUCCESS),
         Command::Package(options) => package::package(&options).map(|()| ExitCode::SUCCESS),
-        Command::Mutants(options) => mutants::mutants(&options),
+        Command::Mutants(options) => pugmark_mutants::mutants(&options),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

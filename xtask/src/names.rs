@@ -7,12 +7,16 @@ use std::path::{Path, PathBuf};
 use syn::{Attribute, Item};
 
 /// Where the sources of each crate are. The files of each integration test are a crate of their own.
-pub(crate) const CRATES: [&str; 15] = [
+pub(crate) const CRATES: [&str; 18] = [
     "boot/src",
     "capi/src",
     "decoder-core/src",
     "fuzz/src",
     "kernel/src",
+    "lab/bench/peers/src",
+    "lab/bench/src",
+    "lab/builds/src",
+    "lab/mutants/src",
     "pfm/src",
     "qemu-tests/src",
     "tools/src",
@@ -21,7 +25,6 @@ pub(crate) const CRATES: [&str; 15] = [
     "virt/program/src",
     "virt/protocol/src",
     "virt/truth/src",
-    "xtask/peers/src",
     "xtask/src",
 ];
 

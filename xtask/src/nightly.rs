@@ -1,10 +1,10 @@
 //! Nightly toolchains, for the tools that stable Rust does not have.
 
 use anyhow::{Context, Result, ensure};
+use pugmark_builds::cargo::headline;
 use pugmark_qemu_tests::images::workspace;
 use std::process::Command;
 
-use crate::headline::headline;
 use crate::oldest_toolchain::installed;
 
 /// The names of the nightly toolchains in rustup's list.

@@ -1,11 +1,11 @@
 //! Builds each crate with the oldest toolchain that its manifest promises to support.
 
 use anyhow::{Context, Result, bail, ensure};
+use pugmark_builds::cargo::headline;
 use pugmark_qemu_tests::images::{target_folder, workspace};
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use crate::headline::headline;
 use crate::setup::SetupOptions;
 
 /// Builds the crates with the oldest toolchains that their manifests name, which are installed if they are missing.

@@ -5,6 +5,7 @@ mod cargo_home;
 use anyhow::{Context, Result, ensure};
 use cargo_home::fresh_cargo_home;
 use clap::Args;
+use pugmark_builds::cargo::{cargo, command};
 use pugmark_qemu_tests::images::{target_folder, workspace};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +14,6 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::cargo::{cargo, command};
 use crate::setup::{self, SetupOptions};
 
 /// The folder of what cargo-deb packs besides the programs. It finds the build's folder by this beginning, wherever it

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use pugmark_builds::parallel::run_in_parallel;
 use pugmark_qemu_tests::{
     boots::{Boot, boots, processors},
     examples, expected,
@@ -16,7 +17,7 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::{SetupOptions, parallel::run_in_parallel, setup};
+use crate::{SetupOptions, setup};
 
 #[derive(Args)]
 pub(crate) struct RunOptions {

@@ -3,19 +3,19 @@
 //! One call of cargo builds everything, because the choice of packages also chooses their dependencies' features: a
 //! second call would build some of them again. After that the test binaries wait in one queue.
 
-pub(crate) mod binaries;
 mod job;
 mod outcome;
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use pugmark_builds::cargo::headline;
+use pugmark_builds::parallel::run_with_workers;
+use pugmark_builds::test_binaries;
 use pugmark_qemu_tests::images::{EXAMPLES, Images, build_example, build_foreign_kernel, target_folder};
 use std::num::NonZero;
 use std::thread;
 use std::time::Instant;
 
-use crate::headline::headline;
-use crate::parallel::run_with_workers;
 use crate::setup::{self, SetupOptions};
 use outcome::{JobOutcome, Tally};
 
@@ -35,7 +35,7 @@ pub(crate) struct TestOptions {
 pub(crate) fn test(options: &TestOptions) -> Result<Tally> {
     setup::prepare_tests(options.setup.no_install)?;
     let begin = Instant::now();
-    let binaries = binaries::build()?;
+    let binaries = test_binaries::build()?;
     headline("the images");
     Images::build()?;
     build_foreign_kernel()?;

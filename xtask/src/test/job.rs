@@ -1,6 +1,8 @@
 //! The jobs in the queue: whole binaries, single tests that boot machines, the documentation tests.
 
 use anyhow::{Context, Result, ensure};
+use pugmark_builds::cargo::{FOR_TESTS, command as cargo};
+use pugmark_builds::test_binaries::TestBinary;
 use std::cmp::Reverse;
 use std::fmt;
 use std::fs::File;
@@ -8,9 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::binaries::TestBinary;
 use super::outcome::JobOutcome;
-use crate::cargo::{FOR_TESTS, command as cargo};
 
 /// Binaries whose tests are separate jobs: those that boot machines, and one that records programs.
 const RUN_TEST_BY_TEST: [&str; 2] = ["qemu-tests tests/", "tools tests/record"];

@@ -1,16 +1,16 @@
-//! The decoders of `xtask/peers`, which are built on demand and loaded into this process.
+//! The decoders of `lab/bench/peers`, which are built on demand and loaded into this process.
 
 use super::load::Load;
-use crate::cargo::cargo;
 use anyhow::{Context, Result};
 use libloading::Library;
+use pugmark_builds::cargo::cargo;
 use pugmark_qemu_tests::{
     images::{target_folder, workspace},
     libipt_speed::TimedDecode,
 };
 use std::ffi::c_void;
 
-/// The functions of `xtask/peers/src`.
+/// The functions of `lab/bench/peers/src`.
 pub(super) struct Peers {
     packets: unsafe extern "C" fn(*const u8, usize) -> Outcome,
     edges_new: unsafe extern "C" fn(u32, *const Section, usize) -> *mut c_void,
@@ -42,7 +42,7 @@ pub(super) enum EdgePeer {
 impl Peers {
     /// Builds and loads them.
     pub(super) fn build() -> Result<Self> {
-        let manifest = workspace().join("xtask/peers/Cargo.toml");
+        let manifest = workspace().join("lab/bench/peers/Cargo.toml");
         let folder = target_folder().join("bench/peers");
         let (manifest, target) = (manifest.display().to_string(), folder.display().to_string());
         let build = ["build", "--release", "--quiet", "--locked", "--manifest-path"];
@@ -54,7 +54,7 @@ impl Peers {
         /// The function of this name, with the type of the field to which it is assigned.
         macro_rules! function {
             ($name:literal) => {
-                // SAFETY: `xtask/peers` declares the function of this name with this type.
+                // SAFETY: `lab/bench/peers` declares the function of this name with this type.
                 *unsafe { library.get($name) }.context($name.escape_ascii().to_string())?
             };
         }

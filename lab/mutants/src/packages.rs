@@ -1,12 +1,11 @@
 //! Finds the packages to change, and the tests that may notice a change.
 
 use anyhow::{Context, Result, bail, ensure};
+use pugmark_builds::cargo::command;
 use pugmark_qemu_tests::images::workspace;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-
-use crate::cargo::command;
 
 /// Packages without tests that can be built here: the support crate needs std.
 const WITHOUT_TESTS: [&str; 2] = ["pugmark-boot", "pugmark-xtask"];
@@ -53,7 +52,7 @@ pub(crate) struct MutatedPackages {
     pub(crate) tests: BTreeSet<String>,
     /// The folders of packages of which only the library's tests are used, in the form of [`TestBinary::name`].
     ///
-    /// [`TestBinary::name`]: crate::test::binaries::TestBinary::name
+    /// [`TestBinary::name`]: pugmark_builds::test_binaries::TestBinary::name
     pub(crate) only_library: Vec<String>,
 }
 

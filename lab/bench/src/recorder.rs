@@ -4,8 +4,8 @@
 //! the recorder work at the same time. What was recorded must be decoded to the truth.
 
 use super::record::{argument, write_inputs};
-use crate::cargo::cargo;
 use anyhow::{Context, Result, ensure};
+use pugmark_builds::cargo::cargo;
 use pugmark_qemu_tests::images::target_folder;
 use serde_json::Value;
 use std::{

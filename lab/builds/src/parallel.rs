@@ -15,7 +15,7 @@ enum JobMessage<R> {
 ///
 /// `work` gets a job and a function that takes a line of output. Lines of the first unfinished job are passed to
 /// `print` at once; lines of later jobs wait for their turn.
-pub(crate) fn run_in_parallel<J: Sync, R: Send>(
+pub fn run_in_parallel<J: Sync, R: Send>(
     jobs: &[J],
     work: impl Fn(&J, &mut dyn FnMut(String)) -> R + Sync,
     mut print: impl FnMut(String),
@@ -57,7 +57,7 @@ pub(crate) fn run_in_parallel<J: Sync, R: Send>(
 
 /// Runs the jobs, at most `workers` at a time, starts them in their order, and returns their results in that order.
 /// `on_result` gets each result when its job ends.
-pub(crate) fn run_with_workers<J: Sync, R: Send>(
+pub fn run_with_workers<J: Sync, R: Send>(
     jobs: &[J],
     workers: usize,
     work: impl Fn(&J) -> R + Sync,

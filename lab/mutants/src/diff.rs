@@ -88,7 +88,7 @@ pub(super) fn default_base() -> Result<String> {
 /// # Errors
 ///
 /// There is none: not a clone, or a shallow one.
-pub(crate) fn commit_before() -> Result<String> {
+pub fn commit_before() -> Result<String> {
     git(&["rev-parse", "--verify", "--quiet", "HEAD~1"])
         .map(|commit| commit.trim().into())
         .context("there is no commit to compare with: not a clone, or a shallow one")
@@ -108,7 +108,7 @@ fn git(arguments: &[&str]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mutants::sites;
+    use crate::sites;
 
     const DIFF: &str = "\
 diff --git a/a/old.rs b/a/old.rs

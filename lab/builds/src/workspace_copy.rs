@@ -1,4 +1,4 @@
-//! A copy of the tree, in which `cargo xtask mutants` builds the tests with the mutants.
+//! A copy of the tree, in which sources can be changed and tests built.
 
 use anyhow::{Context, Result, ensure};
 use pugmark_qemu_tests::images::{target_folder, workspace};
@@ -17,7 +17,7 @@ const SEED: [&str; 4] = [".rustc_info.json", "debug/deps", "debug/build", "debug
 const NAMES_ITS_FOLDER: &str = "CARGO_MANIFEST_DIR";
 
 /// A copy of the tree, with a target folder of its own.
-pub(crate) struct WorkspaceCopy {
+pub struct WorkspaceCopy {
     tree: PathBuf,
     target: PathBuf,
 }
@@ -25,7 +25,10 @@ pub(crate) struct WorkspaceCopy {
 impl WorkspaceCopy {
     /// Updates the copy in `folder`, or makes it if it does not exist, with these files added or in place of the
     /// tree's.
-    pub(crate) fn with_texts(folder: &Path, texts: &BTreeMap<PathBuf, String>) -> Result<Self> {
+    ///
+    /// # Errors
+    /// If the tree is no clone, or a file cannot be copied.
+    pub fn with_texts(folder: &Path, texts: &BTreeMap<PathBuf, String>) -> Result<Self> {
         let (tree, target) = (folder.join("tree"), folder.join("target"));
         let seeded = folder.join("seeded");
         let fresh = !seeded.exists();
@@ -44,13 +47,15 @@ impl WorkspaceCopy {
         Ok(Self { tree, target })
     }
 
-    /// The folder of the copy's files.
-    pub(crate) fn tree(&self) -> &Path {
+    /// Returns the folder of the copy's files.
+    #[must_use]
+    pub fn tree(&self) -> &Path {
         &self.tree
     }
 
-    /// Cargo in the copy, with the copy's target folder.
-    pub(crate) fn command(&self) -> Command {
+    /// Makes a command of cargo in the copy, with the copy's target folder.
+    #[must_use]
+    pub fn command(&self) -> Command {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.current_dir(&self.tree).env("CARGO_TARGET_DIR", &self.target);
         command
@@ -58,7 +63,10 @@ impl WorkspaceCopy {
 }
 
 /// Locks the copies until the file is dropped.
-pub(crate) fn lock(folder: &Path) -> Result<File> {
+///
+/// # Errors
+/// If the file cannot be made or locked.
+pub fn lock(folder: &Path) -> Result<File> {
     std::fs::create_dir_all(folder)?;
     let file = File::create(folder.join("lock"))?;
     if file.try_lock().is_err() {

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::sites::{Site, SiteForm};
 
 /// The function that returns which mutant is chosen.
-const AT: &str = "::pugmark_mutants::at";
+const AT: &str = "::pugmark_mutant_choice::at";
 
 /// A file with all its mutants.
 pub(super) struct Rewritten {

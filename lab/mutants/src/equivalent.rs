@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use super::mutant::Mutant;
 
 /// The file of the list, relative to the workspace's root.
-const FILE: &str = "xtask/equivalent.toml";
+const FILE: &str = "lab/mutants/equivalent.toml";
 
 #[derive(Default, Deserialize)]
 struct EquivalentList {
@@ -54,7 +54,7 @@ pub(super) fn read() -> Result<Vec<Equivalent>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mutants::{build::SourceFile, mutants_of, sites};
+    use crate::{build::SourceFile, mutants_of, sites};
 
     #[test]
     fn each_line_of_the_list_is_a_mutant_that_there_is() {

@@ -1,13 +1,13 @@
 //! Stores which places each test reaches, so that another run with the same binaries need not find out again.
 
 use anyhow::Result;
+use pugmark_builds::test_binaries::TestBinary;
 use serde::{Deserialize, Serialize};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::time::Duration;
 
 use super::run::Test;
-use crate::test::binaries::TestBinary;
 
 #[derive(Serialize, Deserialize)]
 struct RecordedTests {

@@ -1,6 +1,8 @@
 //! Runs the tests: each alone without a mutant, to see what it reaches, and then with each mutant those that reach it.
 
 use anyhow::{Context, Result, ensure};
+use pugmark_builds::parallel::run_with_workers;
+use pugmark_builds::test_binaries::TestBinary;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,8 +13,6 @@ use std::time::{Duration, Instant};
 
 use super::process::{TestEnd, run};
 use super::recorded;
-use crate::parallel::run_with_workers;
-use crate::test::binaries::TestBinary;
 
 /// The default of [`Tests::least`].
 const DEFAULT_LEAST_SECONDS: u64 = 3;

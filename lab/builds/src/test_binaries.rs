@@ -10,16 +10,20 @@ use crate::cargo::{FOR_TESTS, command};
 
 /// A test binary.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TestBinary {
+pub struct TestBinary {
     /// The package's folder and the target, such as `kernel lib` and `kernel tests/pmi`.
-    pub(crate) name: String,
-    pub(crate) file: PathBuf,
+    pub name: String,
+    /// The program.
+    pub file: PathBuf,
     /// The package's folder, in which cargo runs its tests.
-    pub(crate) folder: PathBuf,
+    pub folder: PathBuf,
 }
 
 /// Builds all tests and the programs that they start.
-pub(super) fn build() -> Result<Vec<TestBinary>> {
+///
+/// # Errors
+/// If cargo cannot be started, or something does not build.
+pub fn build() -> Result<Vec<TestBinary>> {
     let arguments =
         ["test", "--workspace", "--no-run", "--locked", "--message-format=json-render-diagnostics"];
     let arguments: Vec<&str> = arguments.into_iter().chain(FOR_TESTS).collect();
@@ -52,8 +56,9 @@ struct Profile {
     test: bool,
 }
 
-/// The test binary that a message names, if it names one.
-pub(crate) fn binary(line: &str, root: &Path) -> Option<TestBinary> {
+/// Reads a line of cargo's messages: returns the test binary that it names, if it names one.
+#[must_use]
+pub fn binary(line: &str, root: &Path) -> Option<TestBinary> {
     // Messages of other kinds have other fields.
     let message: CargoMessage = serde_json::from_str(line).ok()?;
     let file = message.executable.filter(|_| message.profile.test)?;

@@ -1,5 +1,6 @@
 //! Tests of the whole way from a crate's source to the fates of its mutants.
 
+use pugmark_builds::test_binaries::TestBinary;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
@@ -10,7 +11,6 @@ use super::build::{SourceFile, mutants_to_blame_for};
 use super::rewrite::rewrite;
 use super::run::{MutantFate, Tests};
 use super::sites::{self, Site};
-use crate::test::binaries::TestBinary;
 
 /// What is found in a source, as `line:column old -> new`.
 fn found(text: &str) -> Vec<String> {
@@ -129,7 +129,7 @@ fn mutants_stand_beside_what_was_written() {
         for (site, mutant, range) in &rewritten.mutants {
             assert!(rewritten.text[range.clone()].contains(&sites[*site].mutants[*mutant].code));
         }
-        rewritten.text.replace("::pugmark_mutants::", "")
+        rewritten.text.replace("::pugmark_mutant_choice::", "")
     };
     let source = "fn f() -> A { a + b * c }";
     assert_eq!(
@@ -272,7 +272,7 @@ fn a_small_crate_has_the_survivors_that_its_tests_leave() {
     let places = sites.len();
     let support = format!("{}\nconst PLACES: usize = {places};\n", super::build::SUPPORT);
     std::fs::write(folder.join("support.rs"), support).unwrap();
-    let library = ["--crate-type=rlib", "--crate-name=pugmark_mutants"];
+    let library = ["--crate-type=rlib", "--crate-name=pugmark_mutant_choice"];
     let (built, errors) = rustc(&folder, "support.rs", &library);
     assert!(built, "{errors}");
 
@@ -282,7 +282,8 @@ fn a_small_crate_has_the_survivors_that_its_tests_leave() {
         assert!(round < 5, "no end of errors");
         let rewritten = rewrite(CRATE, &sites, 0, &dropped);
         std::fs::write(folder.join("small.rs"), &rewritten.text).unwrap();
-        let arguments = ["--test", "--crate-name=small", "--extern=pugmark_mutants=libpugmark_mutants.rlib"];
+        let arguments =
+            ["--test", "--crate-name=small", "--extern=pugmark_mutant_choice=libpugmark_mutant_choice.rlib"];
         let (built, errors) = rustc(&folder, "small.rs", &arguments);
         if built {
             break;

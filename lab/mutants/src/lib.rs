@@ -1,4 +1,4 @@
-//! `cargo xtask mutants`: finds the small changes ("mutants") of the code that no test notices, in a crate or in the
+//! Finds the small changes ("mutants") of the code that no test notices, in a crate or in the
 //! lines that differ from a commit.
 //!
 //! All mutants are built in at once: code at each place that can be changed asks at run time which of its mutants is
@@ -11,7 +11,7 @@
 //! too. In constants no mutant is ever chosen, so code that only constants call is reported as not reached.
 //!
 //! Tests that boot machines and documentation tests are not used. Mutants that no test can notice are listed, with the
-//! reason, in `xtask/equivalent.toml`.
+//! reason, in `lab/mutants/equivalent.toml`.
 
 mod build;
 mod changes;
@@ -30,6 +30,7 @@ mod tests;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use pugmark_builds::test_binaries::TestBinary;
 use pugmark_qemu_tests::images::{target_folder, workspace};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -38,17 +39,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::test::binaries::TestBinary;
 use build::{SourceFile, build};
 use diff::ChangedLines;
 use mutant::Mutant;
 use packages::{MutatedPackages, Workspace};
 use run::{MutantFate, Tests};
 
-pub(crate) use diff::commit_before;
+pub use diff::commit_before;
 
+/// The options of `cargo xtask mutants`.
 #[derive(Args)]
-pub(crate) struct MutantsOptions {
+pub struct MutantsOptions {
     /// The crate to change, such as `decoder-core`
     #[arg(required_unless_present = "changed")]
     name: Option<String>,
@@ -92,8 +93,9 @@ pub(crate) struct MutantsOptions {
 }
 
 impl MutantsOptions {
-    /// Options for the lines that differ from a commit: the tests of their own crates, for so many minutes.
-    pub(crate) fn of_changes_since(base: String, minutes: u64) -> Self {
+    /// Makes the options for the lines that differ from a commit: the tests of their own crates, for so many minutes.
+    #[must_use]
+    pub fn of_changes_since(base: String, minutes: u64) -> Self {
         Self {
             name: None,
             changed: Some(Some(base)),
@@ -112,8 +114,11 @@ impl MutantsOptions {
     }
 }
 
-/// Finds, builds, and tries mutants, and prints those that survived. Fails if one of changed lines did.
-pub(crate) fn mutants(options: &MutantsOptions) -> Result<ExitCode> {
+/// Finds, builds, and tries mutants, and prints those that survived. Returns a failure if one of changed lines did.
+///
+/// # Errors
+/// If the sources cannot be read or the tests not built or run.
+pub fn mutants(options: &MutantsOptions) -> Result<ExitCode> {
     let Some((subject, sources)) = subject(options)? else {
         println!("no changed line has a mutant");
         return Ok(ExitCode::SUCCESS);
@@ -129,7 +134,7 @@ pub(crate) fn mutants(options: &MutantsOptions) -> Result<ExitCode> {
     let places = sources.iter().map(|source| source.sites.len()).sum();
     println!("{}: {} mutants in {places} places", subject.name, all.len());
     let folder = target_folder().join("mutants");
-    let _alone = crate::workspace_copy::lock(&folder)?;
+    let _alone = pugmark_builds::workspace_copy::lock(&folder)?;
     let begin = Instant::now();
     let (binaries, dropped) = build(&folder, &subject, &sources)?;
     println!(

@@ -5,8 +5,8 @@
 //! instructions; the programs then continue without it.
 
 use super::load::{Load, recorded_load};
-use crate::cargo::cargo;
 use anyhow::{Context, Result, ensure};
+use pugmark_builds::cargo::cargo;
 use pugmark_qemu_tests::images::target_folder;
 use std::{
     fs,

@@ -4,17 +4,21 @@ use anyhow::{Context, Result, ensure};
 use pugmark_qemu_tests::images::workspace;
 use std::process::Command;
 
-use crate::headline::headline;
-
 /// Arguments for commands that build tests. Test harnesses always unwind, whatever a profile says: without the first
 /// argument the programs that tests start, and all their libraries, would be built a second time. The manifest has
 /// `abort`, because the images, which have no std, are checked in that profile too. The second argument saves a sixth
 /// of the processor time of a clean build; a build for the tests seldom continues from an earlier one.
-pub(crate) const FOR_TESTS: [&str; 4] =
+pub const FOR_TESTS: [&str; 4] =
     ["--config", "profile.dev.panic='unwind'", "--config", "profile.dev.incremental=false"];
 
-/// A cargo command with these arguments, in the workspace's root.
-pub(crate) fn command(arguments: &[&str]) -> Command {
+/// Prints what comes next, so that a long log is easier to read.
+pub fn headline(text: &str) {
+    println!("== {text}");
+}
+
+/// Makes a cargo command with these arguments, in the workspace's root.
+#[must_use]
+pub fn command(arguments: &[&str]) -> Command {
     headline(&format!("cargo {}", arguments.join(" ")));
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(workspace());
@@ -22,7 +26,10 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
 }
 
 /// Runs cargo in the workspace's root with these arguments and this environment; its output is not captured.
-pub(crate) fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
+///
+/// # Errors
+/// If it cannot be started, or fails.
+pub fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
     let status =
         command(arguments).envs(environment.iter().copied()).status().context("cannot start cargo")?;
     ensure!(status.success(), "`cargo {}` failed", arguments.join(" "));

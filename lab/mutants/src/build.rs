@@ -1,6 +1,9 @@
 //! Builds the tests with all mutants in them, without those that do not compile.
 
 use anyhow::{Context, Result, bail, ensure};
+use pugmark_builds::cargo::{self, FOR_TESTS};
+use pugmark_builds::test_binaries::{TestBinary, binary};
+use pugmark_builds::workspace_copy::WorkspaceCopy;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,9 +15,6 @@ use std::process::Stdio;
 use super::packages::MutatedPackages;
 use super::rewrite::{Rewritten, rewrite};
 use super::sites::Site;
-use crate::cargo::{self, FOR_TESTS};
-use crate::test::binaries::{TestBinary, binary};
-use crate::workspace_copy::WorkspaceCopy;
 
 /// The source of the crate that instrumented code asks which mutant is chosen.
 pub(super) const SUPPORT: &str = include_str!("support.rs");
@@ -23,7 +23,7 @@ const FOLDER: &str = "mutants-support";
 /// Called instead of the compiler for the workspace's crates. Only the support crate uses unstable features. Lints are
 /// switched off, because they are for people.
 const WRAPPER: &str = "#!/bin/sh
-case \" $* \" in *' --crate-name pugmark_mutants '*) export RUSTC_BOOTSTRAP=1 ;; esac
+case \" $* \" in *' --crate-name pugmark_mutant_choice '*) export RUSTC_BOOTSTRAP=1 ;; esac
 exec \"$@\" --cap-lints allow
 ";
 /// If the tests do not build after this many rounds, leaving out more mutants does not help.
@@ -139,14 +139,15 @@ fn texts(
             format!("{manifest} has no line `[dependencies]`, to which the support crate is added")
         })?;
         let up = "../".repeat(manifest.components().count() - 1);
-        let line = format!("pugmark-mutants = {{ path = \"{up}{FOLDER}\" }}\n");
+        let line = format!("pugmark-mutant-choice = {{ path = \"{up}{FOLDER}\" }}\n");
         texts.insert(manifest.clone(), format!("{before}[dependencies]\n{line}{after}"));
     }
     let places = sources.iter().map(|source| source.sites.len()).sum::<usize>();
     let support = Path::new(FOLDER);
     texts.insert(
         support.join("Cargo.toml"),
-        "[package]\nname = \"pugmark-mutants\"\nedition = \"2024\"\n\n[lib]\npath = \"lib.rs\"\n".into(),
+        "[package]\nname = \"pugmark-mutant-choice\"\nedition = \"2024\"\n\n[lib]\npath = \"lib.rs\"\n"
+            .into(),
     );
     texts.insert(support.join("lib.rs"), format!("{SUPPORT}\nconst PLACES: usize = {places};\n"));
     Ok(texts)

@@ -5,8 +5,8 @@ use super::{
     race::{Contender, Speed, race},
     report::{Report, Row},
 };
-use crate::cargo::cargo;
 use anyhow::{Context, Result, ensure};
+use pugmark_builds::cargo::cargo;
 use pugmark_qemu_tests::{
     images::target_folder,
     libipt_speed::{Libipt, LibiptImage, TimedDecode},
