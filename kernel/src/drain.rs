@@ -8,7 +8,9 @@ use crate::loss::Gap;
 
 /// Receives a trace while it runs.
 ///
-/// The methods are called in the PMI handler with the trace off: they must neither wait nor allocate. The bytes are in
+/// The methods are called in the PMI handler with the trace off: they must neither wait nor allocate. If a call panics
+/// and that unwinds, what it was given is offered again, and the trace is off until the driver is used the next time
+/// ([`Abandoned::NotResumed`](crate::pmi::Abandoned::NotResumed)). The bytes are in
 /// the buffer itself and can be decoded in place or copied. They are complete in memory for this processor. Another
 /// processor may read them, or a copy, once it has seen a value that was published after the call: the driver executes
 /// a full fence before it. A [`Relay`] does that.

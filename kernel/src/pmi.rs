@@ -315,8 +315,8 @@ impl Handler {
             Ok(Pmi::Stuck) => Some(Abandoned::Stuck),
             Ok(_) => None,
         };
+        self.unfinished = why.is_some();
         if let Some(why) = why {
-            self.unfinished = true;
             abandon(sources, why);
         }
         let requests = sources.iter().fold(0, |all: u8, source| all.saturating_add(source.late_requests()));
@@ -346,7 +346,8 @@ impl Handler {
         let counters = self.serves_entry(sources);
         let mut set_entry = |entry| if counters { set(apic, entry) } else { Ok(()) };
         let ours = sources.iter().fold(Requests::NONE, |all, source| all.union(source.status()));
-        let unfinished = core::mem::take(&mut self.unfinished);
+        // Until it is known how this ends: a source may unwind.
+        let unfinished = core::mem::replace(&mut self.unfinished, true);
         if !delivered && !unfinished && !may_ask(msr, ours, sources)? {
             if !claimed {
                 return Ok(Pmi::NotOurs);

@@ -114,11 +114,8 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     /// The slot is in use or already has a trace, or the local APIC is disabled by software (nothing was done); the
     /// local APIC raised #GP; or the error of `start`.
     pub fn start<E>(&self, start: impl FnOnce() -> Result<T, E>) -> Result<(), NotTraced<E>> {
-        let result = self.try_start(start);
-        if !matches!(result, Err(NotTraced::Slot(SlotError::InUse))) {
-            self.serve_noted();
-        }
-        result
+        let _then = Finally(|| self.serve_noted());
+        self.try_start(start)
     }
 
     fn try_start<E>(&self, start: impl FnOnce() -> Result<T, E>) -> Result<(), NotTraced<E>> {
@@ -166,12 +163,9 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     ///
     /// Nothing was done: nothing is traced, or the slot is in use, for example when this is called from within `work`.
     pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> Result<R, SlotError> {
-        let result = {
-            let mut inner = self.lock()?;
-            inner.0.traced.as_mut().map(work)
-        };
-        self.serve_noted();
-        result.ok_or(SlotError::Empty)
+        let _then = Finally(|| self.serve_noted());
+        let mut inner = self.lock()?;
+        inner.0.traced.as_mut().map(work).ok_or(SlotError::Empty)
     }
 
     /// Takes the trace out of the slot and stops it. The handler remains in the slot and claims interrupts that are
@@ -182,13 +176,11 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     /// Those of [`Slot::with`]. If `stop` fails, [`Slot::start`] can put the running trace that `stop` returns into the
     /// slot again.
     pub fn stop<R>(&self, stop: impl FnOnce(T, &mut Handler) -> R) -> Result<R, SlotError> {
-        let result = {
-            let mut inner = self.lock()?;
-            let Inner { handler, traced } = &mut inner.0;
-            traced.take().map(|traced| self.with_handler(handler, |handler| stop(traced, handler)))
-        };
-        self.serve_noted();
-        result.ok_or(SlotError::Empty)
+        let _then = Finally(|| self.serve_noted());
+        let mut inner = self.lock()?;
+        let Inner { handler, traced } = &mut inner.0;
+        let stopped = traced.take().map(|traced| self.with_handler(handler, |handler| stop(traced, handler)));
+        stopped.ok_or(SlotError::Empty)
     }
 
     /// Calls `work` with the handler, to read its counts or to tell it which NMIs to expect.
@@ -197,9 +189,8 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     ///
     /// The slot is in use; nothing was done.
     pub fn handler<R>(&self, work: impl FnOnce(&mut Handler) -> R) -> Result<R, SlotError> {
-        let result = self.with_handler(&mut self.lock()?.0.handler, work);
-        self.serve_noted();
-        Ok(result)
+        let _then = Finally(|| self.serve_noted());
+        Ok(self.with_handler(&mut self.lock()?.0.handler, work))
     }
 
     /// Calls `work`, which may replace the handler; the slot keeps its own knowledge of whether the entry is unmasked.
@@ -235,22 +226,19 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     ///
     /// The slot is in use or has a trace (nothing was done), or the local APIC raised #GP.
     pub fn disarm(&self) -> Result<(), SlotError> {
-        let result = {
-            let mut inner = self.lock()?;
-            let Inner { handler, traced } = &mut inner.0;
-            if traced.is_some() {
-                return Err(SlotError::Occupied);
-            }
-            let (_, mut apic) = (self.processor)();
-            let was_armed = handler.is_armed();
-            let result = handler.disarm(&mut apic).map_err(SlotError::Fault);
-            if was_armed {
-                handler.expect_latched();
-            }
-            self.publish_evidence(handler);
-            result
-        };
-        self.serve_noted();
+        let _then = Finally(|| self.serve_noted());
+        let mut inner = self.lock()?;
+        let Inner { handler, traced } = &mut inner.0;
+        if traced.is_some() {
+            return Err(SlotError::Occupied);
+        }
+        let (_, mut apic) = (self.processor)();
+        let was_armed = handler.is_armed();
+        let result = handler.disarm(&mut apic).map_err(SlotError::Fault);
+        if was_armed {
+            handler.expect_latched();
+        }
+        self.publish_evidence(handler);
         result
     }
 
@@ -262,17 +250,14 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     ///
     /// The slot is in use, the local APIC is disabled by software, or it raised #GP.
     pub fn rearm(&self) -> Result<(), SlotError> {
-        let result = {
-            let inner = self.lock()?;
-            let (_, mut apic) = (self.processor)();
-            match inner.0.handler.is_armed() {
-                false => Ok(()),
-                true if !apic.is_enabled().map_err(SlotError::Fault)? => return Err(SlotError::ApicDisabled),
-                true => inner.0.handler.arm(&mut apic).map_err(SlotError::Fault),
-            }
-        };
-        self.serve_noted();
-        result
+        let _then = Finally(|| self.serve_noted());
+        let inner = self.lock()?;
+        let (_, mut apic) = (self.processor)();
+        match inner.0.handler.is_armed() {
+            false => Ok(()),
+            true if !apic.is_enabled().map_err(SlotError::Fault)? => Err(SlotError::ApicDisabled),
+            true => inner.0.handler.arm(&mut apic).map_err(SlotError::Fault),
+        }
     }
 
     /// Pauses tracing on this processor: when this returns, nothing is traced until [`Slot::resume`], whatever PMIs,
@@ -333,15 +318,12 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     /// An access raised #GP; [`PtRunning::state`](crate::intel::pt::PtRunning::state) says that the trace is off.
     pub fn resume(&self) -> Result<bool, GeneralProtection> {
         self.gate.open();
-        let resumed = match self.lock() {
-            Ok(mut inner) => inner.0.traced.as_mut().map_or(Ok(()), Traced::resume),
-            Err(_) => {
-                self.resuming.store(true, Ordering::SeqCst);
-                return Ok(false);
-            }
+        let _then = Finally(|| self.serve_noted());
+        let Ok(mut inner) = self.lock() else {
+            self.resuming.store(true, Ordering::SeqCst);
+            return Ok(false);
         };
-        self.serve_noted();
-        resumed.map(|()| true)
+        inner.0.traced.as_mut().map_or(Ok(true), |traced| traced.resume().map(|()| true))
     }
 
     /// Resumes what a handler wanted to resume while the slot was in use. Returns `false` if it is in use now.
@@ -428,13 +410,18 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         self.serving.store(true, Ordering::Relaxed);
         let Inner { handler, traced } = inner;
         let interrupt = Interrupt::new(handler, &mut msr, &mut apic, arrival);
+        // If a sink unwinds, too, the interrupt waits for the next use of the slot.
+        let unserved = Finally(|| {
+            self.serving.store(false, Ordering::Relaxed);
+            self.note();
+        });
         let served = match traced {
             Some(traced) => traced.serve(interrupt),
             None => interrupt.serve(&mut []),
         };
-        self.serving.store(false, Ordering::Relaxed);
-        if matches!(served, Err(_) | Ok(Pmi::Stuck)) {
-            self.note();
+        if !matches!(served, Err(_) | Ok(Pmi::Stuck)) {
+            self.serving.store(false, Ordering::Relaxed);
+            core::mem::forget(unserved);
         }
         served
     }
@@ -477,6 +464,15 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
             Delivery::Nmi => Evidence::Nothing,
         };
         self.evidence.store(evidence as u8, Ordering::Relaxed);
+    }
+}
+
+/// Does something when it is dropped, also by a panic that unwinds.
+struct Finally<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for Finally<F> {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }
 

@@ -9,7 +9,7 @@ use pugmark_kernel::drain::{Chunk, Sink};
 use pugmark_kernel::intel::ds::{AreaError, BufferMode, DsArea, DsUnit, Half, Records, Strictness};
 use pugmark_kernel::intel::lbr::{self, Branch, LbrConfig};
 use pugmark_kernel::lapic::Delivery;
-use pugmark_kernel::lifecycle::NotStarted;
+use pugmark_kernel::lifecycle::{NotCurrent, NotStarted};
 use pugmark_kernel::loss::{Gap, Overwritten};
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Handler, Pmi};
@@ -375,7 +375,12 @@ fn last_branches(machine: &Machine) -> u32 {
             Err(_) => {
                 faults += 1;
                 let mut out = [EMPTY; 64];
-                running.last(&mut out).unwrap().iter().map(|branch| branch.to).collect()
+                // After a fault of the resume they are outdated, but nothing ran since.
+                let newest = match running.last(&mut out) {
+                    Ok(newest) | Err(NotCurrent::Outdated { why: Gap::Abandoned, before: newest }) => newest,
+                    Err(error) => panic!("{error}"),
+                };
+                newest.iter().map(|branch| branch.to).collect()
             }
         };
         let ran: Vec<u64> = machine.jumps().into_iter().rev().take(depth).collect();

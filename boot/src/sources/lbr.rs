@@ -2,12 +2,13 @@
 //! have not returned.
 
 use alloc::boxed::Box;
+use alloc::string::ToString;
 use alloc::vec;
 use alloc::vec::Vec;
 use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::cpuid::this_processor;
 use pugmark_kernel::intel::lbr::{Branch as LbrEntry, LbrConfig, LbrRefusal, LbrRunning, LbrUnit};
-use pugmark_kernel::lifecycle::{Absent, StartError};
+use pugmark_kernel::lifecycle::{Absent, NotCurrent, StartError};
 use pugmark_kernel::loss::Loss;
 use pugmark_kernel::msr::GeneralProtection;
 use pugmark_kernel::pmi::{Handler, Pmi};
@@ -68,7 +69,11 @@ impl Running for RunningLbr {
         let Self { running, calls } = *self;
         let mut unit = running.stop().map_err(|failed| SourceError::does_not_stop(failed.fault))?;
         let mut memory = vec![LbrEntry::default(); MOST];
-        let branches = unit.last(&mut memory).map_err(SourceError::does_not_stop)?.to_vec();
+        let branches = match unit.last(&mut memory) {
+            Ok(last) => last.to_vec(),
+            Err(NotCurrent::Fault(fault)) => return Err(SourceError::does_not_stop(fault)),
+            Err(outdated) => return Err(SourceError::failed(outdated.to_string())),
+        };
         Ok(Stopped::new(LastRecords { calls, branches }, Loss::default()))
     }
 }

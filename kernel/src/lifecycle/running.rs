@@ -2,8 +2,9 @@
 
 use super::{NotStarted, StartError, StopFailed};
 use crate::msr::GeneralProtection;
+use crate::pmi::Abandoned;
 use core::fmt;
-use core::mem::ManuallyDrop;
+use core::mem::{ManuallyDrop, take};
 
 /// A unit with the memory that it records into.
 ///
@@ -61,6 +62,10 @@ pub trait Recording: Sealed + Sized {
         Ok(())
     }
 
+    /// Halts the unit if it is not halted, and notes that it is left off until it is used again.
+    #[doc(hidden)]
+    fn abandon(&mut self, why: Abandoned);
+
     /// Returns the result of a stop. The session was halted, finished and left.
     #[doc(hidden)]
     fn into_stopped(self) -> Self::Stopped;
@@ -102,13 +107,15 @@ impl Halted {
 /// ([`Slot`](crate::slot::Slot)).
 pub struct Running<S: Recording> {
     session: ManuallyDrop<S>,
+    /// A call has begun that halts the unit, and has neither resumed it nor noted why it stays off.
+    unsettled: bool,
 }
 
 impl<S: Recording> Running<S> {
     /// Starts a session whose configuration has been checked.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub(crate) fn start(session: S) -> Result<Self, NotStarted<S>> {
-        let mut running = Self { session: ManuallyDrop::new(session) };
+        let mut running = Self { session: ManuallyDrop::new(session), unsettled: false };
         let Err(error) = running.session.begin() else { return Ok(running) };
         match running.halt_and_leave() {
             Ok(()) => {
@@ -131,6 +138,7 @@ impl<S: Recording> Running<S> {
     /// read or one of its registers could not be restored. The caller can try again.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn stop(mut self) -> Result<S::Stopped, StopFailed<S>> {
+        self.settle();
         let stopped = self.halt().and_then(|halted| {
             self.session.finish(&halted)?;
             self.session.leave(&halted)
@@ -149,8 +157,24 @@ impl<S: Recording> Running<S> {
         &mut self.session
     }
 
-    pub(crate) fn halt(&mut self) -> Result<Halted, GeneralProtection> {
-        Halted::halt(self.session_mut())
+    /// Calls `work`, which halts the unit, and resumes it or notes why it stays off.
+    pub(crate) fn with<R>(&mut self, work: impl FnOnce(&mut S) -> R) -> R {
+        let mut call = Call::new(self);
+        call.begin();
+        let result = work(call.session());
+        call.end();
+        result
+    }
+
+    /// Notes that the unit was left off, if the last call that halted it has not ended.
+    fn settle(&mut self) {
+        if take(&mut self.unsettled) {
+            self.session.abandon(Abandoned::NotResumed);
+        }
+    }
+
+    fn halt(&mut self) -> Result<Halted, GeneralProtection> {
+        Halted::halt(&mut *self.session)
     }
 
     pub(super) fn halt_and_leave(&mut self) -> Result<(), GeneralProtection> {
@@ -162,6 +186,49 @@ impl<S: Recording> Running<S> {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: taken once; `this` is neither used nor dropped any more.
         unsafe { ManuallyDrop::take(&mut this.session) }
+    }
+}
+
+/// A call that may halt a unit.
+///
+/// Dropped between [`Call::begin`] and [`Call::end`], as by a panic in a sink, it notes that the unit stays off. Where
+/// it is forgotten, the next call notes that.
+pub(super) struct Call<'a, S: Recording>(&'a mut Running<S>);
+
+impl<'a, S: Recording> Call<'a, S> {
+    pub(super) fn new(running: &'a mut Running<S>) -> Self {
+        running.settle();
+        Self(running)
+    }
+
+    /// Notes that the unit may be halted from now on.
+    pub(super) const fn begin(&mut self) {
+        self.0.unsettled = true;
+    }
+
+    /// Notes that the unit was resumed, or that the session knows why it is off.
+    pub(super) const fn end(&mut self) {
+        self.0.unsettled = false;
+    }
+
+    pub(super) fn session(&mut self) -> &mut S {
+        &mut self.0.session
+    }
+
+    pub(super) fn session_ref(&self) -> &S {
+        &self.0.session
+    }
+}
+
+impl<S: Recording> Drop for Call<'_, S> {
+    fn drop(&mut self) {
+        self.0.settle();
+    }
+}
+
+impl<S: Recording> fmt::Debug for Call<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").finish_non_exhaustive()
     }
 }
 

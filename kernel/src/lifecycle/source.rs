@@ -1,6 +1,7 @@
 //! A recording unit as one source of PMIs, to be served by the [PMI handler](crate::pmi::Handler).
 
-use super::{Halted, Recording};
+use super::running::Call;
+use super::{Halted, Recording, Running};
 use crate::msr::GeneralProtection;
 use crate::pmi::{Abandoned, PmiSource, Requests, Route};
 
@@ -50,9 +51,6 @@ pub(crate) trait Serve<K>: Recording {
     /// An access raised #GP.
     fn resume(&mut self, halted: Halted) -> Result<(), GeneralProtection>;
 
-    /// As [`PmiSource::abandon`].
-    fn abandon(&mut self, why: Abandoned);
-
     /// As [`PmiSource::late_requests`].
     fn late_requests(&self) -> u8 {
         0
@@ -60,36 +58,39 @@ pub(crate) trait Serve<K>: Recording {
 }
 
 /// A recording unit in a PMI handler, with the sinks that receive what it has recorded.
+///
+/// Dropped while the unit is halted, it notes that the unit stays off.
 #[derive(Debug)]
-pub(crate) struct Source<'a, S, K> {
-    session: &'a mut S,
+pub(crate) struct Source<'a, S: Recording, K> {
+    call: Call<'a, S>,
     sinks: K,
     /// The proof that the unit is halted, until it is resumed.
     halted: Option<Halted>,
 }
 
 impl<'a, S: Serve<K>, K> Source<'a, S, K> {
-    pub(crate) const fn new(session: &'a mut S, sinks: K) -> Self {
-        Self { session, sinks, halted: None }
+    pub(crate) fn new(running: &'a mut Running<S>, sinks: K) -> Self {
+        Self { call: Call::new(running), sinks, halted: None }
     }
 
     /// Returns the proof that the unit is halted. A handler has called [`PmiSource::quiesce`] before; other callers of
     /// this safe trait may not have, and then the unit is halted here: memory is never read or armed while it records.
     fn take_halted(&mut self) -> Result<Halted, GeneralProtection> {
+        self.call.begin();
         match self.halted.take() {
             Some(halted) => Ok(halted),
-            None => Halted::halt(self.session),
+            None => Halted::halt(self.call.session()),
         }
     }
 }
 
 impl<S: Serve<K>, K> PmiSource for Source<'_, S, K> {
     fn status(&self) -> Requests {
-        self.session.status()
+        self.call.session_ref().status()
     }
 
     fn route(&self) -> Route {
-        self.session.route()
+        self.call.session_ref().route()
     }
 
     fn quiesce(&mut self) -> Result<(), GeneralProtection> {
@@ -98,30 +99,33 @@ impl<S: Serve<K>, K> PmiSource for Source<'_, S, K> {
     }
 
     fn asks(&mut self) -> Result<bool, GeneralProtection> {
-        self.session.asks()
+        self.call.session().asks()
     }
 
     fn may_ask(&mut self) -> Result<bool, GeneralProtection> {
-        self.session.may_ask()
+        self.call.session().may_ask()
     }
 
     fn service(&mut self, seen: Requests) -> Result<bool, GeneralProtection> {
         let halted = self.take_halted()?;
-        let served = self.session.serve(seen, &mut self.sinks, &halted);
+        let served = self.call.session().serve(seen, &mut self.sinks, &halted);
         self.halted = Some(halted);
         served
     }
 
     fn resume(&mut self) -> Result<(), GeneralProtection> {
         let halted = self.take_halted()?;
-        self.session.resume(halted)
+        self.call.session().resume(halted)?;
+        self.call.end();
+        Ok(())
     }
 
     fn abandon(&mut self, why: Abandoned) {
-        self.session.abandon(why);
+        self.call.session().abandon(why);
+        self.call.end();
     }
 
     fn late_requests(&self) -> u8 {
-        self.session.late_requests()
+        self.call.session_ref().late_requests()
     }
 }

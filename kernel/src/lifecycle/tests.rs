@@ -74,6 +74,11 @@ impl<const WRITES: bool> Recording for Session<WRITES> {
         self.0.0.step("leave")
     }
 
+    fn abandon(&mut self, why: Abandoned) {
+        assert_eq!(why, Abandoned::NotResumed);
+        let _ = self.0.0.step("abandon");
+    }
+
     fn into_stopped(self) -> SessionMemory {
         self.0
     }
@@ -91,8 +96,6 @@ impl<const WRITES: bool> Serve<()> for Session<WRITES> {
     fn resume(&mut self, _: Halted) -> Result<(), GeneralProtection> {
         self.0.0.step("resume")
     }
-
-    fn abandon(&mut self, _: Abandoned) {}
 }
 
 fn start<const WRITES: bool>(log: &Log) -> Result<Running<Session<WRITES>>, NotStarted<Session<WRITES>>> {
@@ -192,7 +195,7 @@ fn a_source_is_halted_once_from_there_until_it_goes_on() {
     let log = Log::default();
     let mut running = start::<true>(&log).unwrap();
     log.steps();
-    let mut source = Source::new(running.session_mut(), ());
+    let mut source = Source::new(&mut running, ());
     source.quiesce().unwrap();
     assert_eq!(source.service(Requests::NONE), Ok(true));
     assert_eq!(source.service(Requests::NONE), Ok(true));
@@ -208,12 +211,67 @@ fn a_source_is_halted_once_from_there_until_it_goes_on() {
 #[test]
 fn a_source_that_is_not_halted_is_neither_served_nor_resumed() {
     let log = Log::failing(&["halt", "halt", "halt"]);
-    let mut session = Session::<true>(SessionMemory(log.clone()));
-    let mut source = Source::new(&mut session, ());
+    let mut running = start::<true>(&log).unwrap();
+    log.steps();
+    let mut source = Source::new(&mut running, ());
     assert_eq!(source.quiesce(), Err(FAULT));
     assert_eq!(source.service(Requests::NONE), Err(FAULT));
     assert_eq!(source.resume(), Err(FAULT));
     assert_eq!(log.steps(), "halt halt halt");
+}
+
+#[test]
+fn a_unit_whose_source_ends_without_a_resume_is_told_that_it_stays_off() {
+    type Use = fn(&mut dyn PmiSource);
+    let table: [(Use, &str); 7] = [
+        (|_| (), ""),
+        (|source| _ = (source.asks(), source.status()), ""),
+        (|source| _ = source.quiesce(), "halt abandon"),
+        (|source| _ = source.service(Requests::NONE), "halt serve abandon"),
+        (|source| _ = (source.quiesce(), source.resume()), "halt resume"),
+        (|source| _ = (source.resume(), source.service(Requests::NONE)), "halt resume halt serve abandon"),
+        (|source| source.abandon(Abandoned::NotResumed), "abandon"),
+    ];
+    for (used, steps) in table {
+        let log = Log::default();
+        let mut running = start::<true>(&log).unwrap();
+        log.steps();
+        let mut source = Source::new(&mut running, ());
+        used(&mut source);
+        drop(source);
+        assert_eq!(log.steps(), steps);
+        // The next use finds what a forgotten one has left.
+        let mut source = Source::new(&mut running, ());
+        used(&mut source);
+        core::mem::forget(source);
+        assert_eq!(log.steps(), steps.strip_suffix(" abandon").unwrap_or(steps));
+        let _ = running.stop();
+        let left = if steps.ends_with(" abandon") { "abandon " } else { "" };
+        assert_eq!(log.steps(), format!("{left}halt finish leave free"));
+    }
+}
+
+#[test]
+fn a_unit_whose_resume_or_halt_fails_is_told_unless_the_handler_does() {
+    for (failing, steps) in [("halt", "halt abandon"), ("resume", "halt resume abandon")] {
+        let log = Log::failing(&[failing]);
+        let mut running = start::<true>(&log).unwrap();
+        log.steps();
+        assert_eq!(Source::new(&mut running, ()).resume(), Err(FAULT));
+        assert_eq!(log.steps(), steps);
+    }
+}
+
+#[test]
+fn a_call_through_which_a_panic_unwinds_leaves_the_unit_off_and_tells() {
+    let log = Log::default();
+    let mut running = start::<true>(&log).unwrap();
+    log.steps();
+    let call = std::panic::AssertUnwindSafe(|| running.with(|_| std::panic::resume_unwind(Box::new(()))));
+    assert!(std::panic::catch_unwind(call).is_err());
+    assert_eq!(log.steps(), "abandon");
+    running.with(|_| ());
+    assert_eq!(log.steps(), "");
 }
 
 #[test]

@@ -158,6 +158,9 @@ pub enum Abandoned {
     Fault(GeneralProtection),
     /// Sources had new requests each time they were served.
     Stuck,
+    /// The code that had stopped the source ended without resuming it: a panic unwound through a sink or another
+    /// callback, or a [`PmiSource`] was dropped before its [`PmiSource::resume`].
+    NotResumed,
 }
 
 /// The entry of the local vector table that delivers a source's interrupts.

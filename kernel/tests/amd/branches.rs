@@ -3,10 +3,13 @@
 use super::machine::{CODE, Kernel, Machine, PERIOD};
 use pugmark_kernel::amd::branches::{BranchConfig, BranchRunning, BranchUnit, Recorded};
 use pugmark_kernel::amd::counters::CountedEvent;
-use pugmark_kernel::lifecycle::NotStarted;
+use pugmark_kernel::lifecycle::{NotCurrent, NotStarted};
+use pugmark_kernel::loss::Gap;
 use pugmark_kernel::msr::GeneralProtection;
 
 const WITH_STACK: [&str; 2] = ["zen4", "zen5"];
+const SELECT: u32 = 0xc000_010e;
+const CONFIG: u32 = 0xc000_010f;
 const DEPTH: usize = 16;
 /// The distance from a branch of the program to the next one, in bytes and in instructions.
 const BLOCK: u64 = 0x20;
@@ -23,13 +26,39 @@ fn up_to(to: u64, count: usize) -> Vec<(u64, u64)> {
 }
 
 fn last(running: &mut BranchRunning<Machine>) -> Vec<(u64, u64)> {
-    try_last(running).unwrap()
+    let (last, missing) = try_last(running).unwrap();
+    assert_eq!(missing, None);
+    last
 }
 
-fn try_last(running: &mut BranchRunning<Machine>) -> Result<Vec<(u64, u64)>, GeneralProtection> {
+/// Returns the recorded branches, and why others are missing after them.
+type Read = (Vec<(u64, u64)>, Option<Gap>);
+
+fn try_last(running: &mut BranchRunning<Machine>) -> Result<Read, GeneralProtection> {
     let mut out = [Recorded::default(); DEPTH];
-    let read = running.last(&mut out)?;
-    Ok(read.iter().map(|recorded| (recorded.branch.from, recorded.branch.to)).collect())
+    let (read, missing) = match running.last(&mut out) {
+        Ok(last) => (last, None),
+        Err(NotCurrent::Outdated { why, before }) => (before, Some(why)),
+        Err(NotCurrent::Fault(fault)) => return Err(fault),
+    };
+    Ok((read.iter().map(|recorded| (recorded.branch.from, recorded.branch.to)).collect(), missing))
+}
+
+#[test]
+fn a_stack_that_something_else_turned_off_says_so_and_goes_on_empty() {
+    for (register, value) in [(CONFIG, 0), (SELECT, 1)] {
+        let machine = Machine::new("zen4", 0);
+        let mut running = start(&machine, BranchConfig::new());
+        machine.run(20 * INSTRUCTIONS);
+        let until = machine.ip();
+        machine.write(register, value);
+        machine.run(50 * INSTRUCTIONS);
+        let (found, missing) = try_last(&mut running).unwrap();
+        assert_eq!(missing, Some(Gap::TurnedOff));
+        assert!(register == SELECT || found == up_to(until, DEPTH), "what there was before");
+        machine.run(5 * INSTRUCTIONS);
+        assert_eq!(last(&mut running), up_to(machine.ip(), 5), "nothing from before");
+    }
 }
 
 #[test]
@@ -125,11 +154,13 @@ fn a_fault_at_each_access_can_be_tried_again() {
                 Err(stuck) => panic!("{profile} access {fault}: {stuck}"),
             };
             machine.run(3 * INSTRUCTIONS);
-            let read = try_last(&mut running).or_else(|_| try_last(&mut running)).unwrap();
+            let (read, _) = try_last(&mut running).or_else(|_| try_last(&mut running)).unwrap();
             machine.run(INSTRUCTIONS);
-            let again = try_last(&mut running).or_else(|_| try_last(&mut running)).unwrap();
+            let (again, missing) = try_last(&mut running).or_else(|_| try_last(&mut running)).unwrap();
             if profile == "zen4" {
                 assert_eq!(read[..3], up_to(machine.ip() - BLOCK, 3), "{profile} access {fault}");
+                // A fault of the second resume: nothing ran since.
+                assert!(matches!(missing, None | Some(Gap::Abandoned)), "{profile} access {fault}");
                 assert_eq!(again[0], up_to(machine.ip(), 1)[0], "{profile} access {fault}");
             }
             if let Err(failed) = running.stop() {

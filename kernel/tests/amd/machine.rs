@@ -94,6 +94,12 @@ impl Machine {
         self.0.borrow().processor.read_msr(address).unwrap()
     }
 
+    /// Writes a register, as another owner does.
+    pub(crate) fn write(&self, address: u32, value: u64) {
+        // SAFETY: the registers are the model's.
+        unsafe { self.clone().wrmsr(address, value) }.unwrap();
+    }
+
     pub(crate) fn rdpmc(&self, index: u32) -> u64 {
         self.0.borrow().processor.rdpmc(index).unwrap()
     }

@@ -2,9 +2,11 @@
 
 use super::unit::POISON;
 use super::{BranchConfig, BranchRefusal, BranchUnit, Recorded, Recorder};
-use crate::lifecycle::{self, Halted, Recording, Sealed, StartError};
+use crate::lifecycle::{self, Halted, NotCurrent, Recording, Sealed, StartError};
+use crate::loss::Gap;
 use crate::msr::amd::{DbgExtnCfg, branch_from, branch_to};
 use crate::msr::{GeneralProtection, Msr, TypedMsr};
+use crate::pmi::Abandoned;
 
 /// A recorder that is on. A stop returns the unit; the records stay readable until the next start.
 pub type BranchRunning<M> = lifecycle::Running<BranchSession<M>>;
@@ -15,29 +17,13 @@ impl<M: Msr> BranchRunning<M> {
     ///
     /// # Errors
     ///
-    /// An access raised #GP. The recorder may be off; the next call tries again.
-    pub fn last<'a>(&mut self, out: &'a mut [Recorded]) -> Result<&'a [Recorded], GeneralProtection> {
-        let was_on = core::mem::take(&mut self.session_mut().on);
-        let halted = self.halt()?;
-        let session = self.session_mut();
-        // Branch sampling ends by itself when it is full.
-        let ends_itself = matches!(session.unit.recorder, Recorder::Sampling { .. });
-        session.turned_off =
-            was_on && !ends_itself && !session.found.contains(session.unit.recorder.enable());
-        let count = match session.unit.recorder {
-            Recorder::LbrV2 { depth, .. } => session.read(0..depth, out),
-            Recorder::Sampling { .. } => session.read((0..session.found.recorded()).rev(), out),
-        };
-        session.begin_anew(halted)?;
-        let count = count?;
-        Ok(out.get(..count).unwrap_or_default())
-    }
-
-    /// Returns whether the last [`BranchRunning::last`] found LBR version 2 turned off by something else than the
-    /// driver: what it returned are the branches before that. The call has turned it on again.
-    #[must_use]
-    pub fn was_turned_off(&self) -> bool {
-        self.session().turned_off
+    /// LBR version 2 was off before this call, so that the branches in it, which the error has, are not the last ones:
+    /// something else had turned it off, or filters it, or an access raised #GP at the last call. This call has cleared
+    /// the records and turned them on again. Or an access raised #GP: the recorder may be off, and the next call tries
+    /// again.
+    pub fn last<'a>(&mut self, out: &'a mut [Recorded]) -> Result<&'a [Recorded], NotCurrent<'a, Recorded>> {
+        let (count, missing) = self.with(|session| session.read(out))?;
+        NotCurrent::check(out, count, missing)
     }
 
     /// Forgets what was recorded, because another task runs from now on.
@@ -46,22 +32,13 @@ impl<M: Msr> BranchRunning<M> {
     ///
     /// An access raised #GP; the next call tries again.
     pub fn forget(&mut self) -> Result<(), GeneralProtection> {
-        let halted = self.halt()?;
-        let session = self.session_mut();
-        match session.unit.recorder {
-            Recorder::LbrV2 { depth, .. } => {
-                for n in 0..depth {
-                    session.unit.write_at(branch_to(n), 0)?;
-                }
-            }
-            // Branch sampling delays a counter's interrupt until it is full, and must not restart because of this.
-            Recorder::Sampling { .. } => {
-                if let Some(newest) = session.found.recorded().checked_sub(1) {
-                    session.unit.write_at(branch_to(newest), POISON)?;
-                }
-            }
-        }
-        session.go_on(halted)
+        self.with(|session| {
+            let halted = Halted::halt(session)?;
+            session
+                .forget()
+                .and_then(|()| session.go_on(halted))
+                .inspect_err(|_| session.miss(Gap::Abandoned))
+        })
     }
 
     /// Pauses the recorder. Branch sampling must be off while the processor sleeps, because it would delay an interrupt
@@ -71,7 +48,7 @@ impl<M: Msr> BranchRunning<M> {
     ///
     /// An access raised #GP: the recorder may be on.
     pub fn pause(&mut self) -> Result<(), GeneralProtection> {
-        self.halt().map(|_| ())
+        self.with(|session| Halted::halt(session).map(|_| ()))
     }
 
     /// Resumes the recorder after [`BranchRunning::pause`], and keeps its records.
@@ -80,8 +57,10 @@ impl<M: Msr> BranchRunning<M> {
     ///
     /// An access raised #GP: the recorder may be off.
     pub fn resume(&mut self) -> Result<(), GeneralProtection> {
-        let halted = self.halt()?;
-        self.session_mut().go_on(halted)
+        self.with(|session| {
+            let halted = Halted::halt(session)?;
+            session.go_on(halted).inspect_err(|_| session.miss(Gap::Abandoned))
+        })
     }
 }
 
@@ -96,35 +75,75 @@ pub struct BranchSession<M: Msr> {
     claimed: bool,
     /// The driver has turned it on, and not off since.
     on: bool,
-    /// It was found off.
-    turned_off: bool,
+    /// Why branches are missing after those that are recorded.
+    missing: Option<Gap>,
 }
 
 impl<M: Msr> BranchSession<M> {
     pub(super) const fn new(unit: BranchUnit<M>, config: BranchConfig) -> Self {
-        Self { unit, config, found: DbgExtnCfg::empty(), claimed: false, on: false, turned_off: false }
+        Self { unit, config, found: DbgExtnCfg::empty(), claimed: false, on: false, missing: None }
+    }
+
+    /// Reads the records and resumes. Returns the number of branches, and why others are missing after them.
+    fn read(&mut self, out: &mut [Recorded]) -> Result<(usize, Option<Gap>), GeneralProtection> {
+        let halted = Halted::halt(self)?;
+        let missing = self.missing;
+        let count = match self.unit.recorder {
+            Recorder::LbrV2 { depth, .. } => self.read_entries(0..depth, out),
+            Recorder::Sampling { .. } => self.read_entries((0..self.found.recorded()).rev(), out),
+        };
+        self.begin_anew(halted).inspect_err(|_| self.miss(Gap::Abandoned))?;
+        Ok((count?, missing))
     }
 
     /// Resumes the recorder; branch sampling restarts with empty records.
-    fn begin_anew(&mut self, _: Halted) -> Result<(), GeneralProtection> {
-        // Records from before and after would look like one run of branches.
-        match self.turned_off {
-            true => self.unit.begin(&self.config)?,
-            false => self.unit.resume(self.config.freeze_on_pmi)?,
+    fn begin_anew(&mut self, halted: Halted) -> Result<(), GeneralProtection> {
+        if self.missing.is_some() {
+            return self.go_on(halted);
         }
+        self.unit.resume(self.config.freeze_on_pmi)?;
         self.on = true;
         Ok(())
     }
 
-    /// Resumes the recorder and keeps its records.
+    /// Resumes the recorder and keeps its records, unless branches are missing after them.
     fn go_on(&mut self, _: Halted) -> Result<(), GeneralProtection> {
-        self.unit.go_on()?;
-        self.on = true;
+        match self.missing {
+            // Records from before and after would look like one run of branches.
+            Some(_) => self.unit.begin(&self.config)?,
+            None => self.unit.go_on()?,
+        }
+        (self.on, self.missing) = (true, None);
         Ok(())
+    }
+
+    fn forget(&mut self) -> Result<(), GeneralProtection> {
+        match self.unit.recorder {
+            Recorder::LbrV2 { depth, .. } => {
+                for n in 0..depth {
+                    self.unit.write_at(branch_to(n), 0)?;
+                }
+            }
+            // Branch sampling delays a counter's interrupt until it is full, and must not restart because of this.
+            Recorder::Sampling { .. } => {
+                if let Some(newest) = self.found.recorded().checked_sub(1) {
+                    self.unit.write_at(branch_to(newest), POISON)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that branches are missing from here on. Of several reasons the first one is kept. Branch sampling records
+    /// at times only.
+    fn miss(&mut self, why: Gap) {
+        if let Recorder::LbrV2 { .. } = self.unit.recorder {
+            self.missing.get_or_insert(why);
+        }
     }
 
     /// Reads the records of `entries`, the newest first.
-    fn read(
+    fn read_entries(
         &mut self,
         mut entries: impl Iterator<Item = u8>,
         out: &mut [Recorded],
@@ -168,7 +187,11 @@ impl<M: Msr> Recording for BranchSession<M> {
         Ok(())
     }
 
+    /// Pauses the recorder, and notes if something else had turned it off before.
     fn halt(&mut self) -> Result<(), GeneralProtection> {
+        if self.on && !self.unit.is_as_left(&self.config)? {
+            self.miss(Gap::TurnedOff);
+        }
         if self.claimed {
             self.found = self.unit.pause()?;
         }
@@ -178,6 +201,13 @@ impl<M: Msr> Recording for BranchSession<M> {
 
     fn leave(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
         if self.claimed { self.unit.freeze_no_more(self.config.freeze_on_pmi) } else { Ok(()) }
+    }
+
+    /// Notes that the recorder was left off. One that cannot be paused goes on.
+    fn abandon(&mut self, _: Abandoned) {
+        if self.halt().is_ok() {
+            self.miss(Gap::Abandoned);
+        }
     }
 
     fn into_stopped(self) -> BranchUnit<M> {

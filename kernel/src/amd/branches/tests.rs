@@ -1,7 +1,8 @@
 use super::*;
 use crate::amd::fake::{self, Cpu, Machine};
 use crate::intel::lbr::{Branch, Classes};
-use crate::lifecycle::{Absent, InUse, Missing, NotBacked, NotStarted, StartError};
+use crate::lifecycle::{Absent, InUse, Missing, NotBacked, NotCurrent, NotStarted, StartError};
+use crate::loss::Gap;
 use crate::msr::amd::DbgExtnCfg;
 
 const DEBUGCTL: u32 = 0x1d9;
@@ -281,7 +282,10 @@ fn a_fault_at_each_access_can_be_tried_again() {
                 assert!(access > 3, "{access} accesses");
                 break;
             }
-            last(&mut running);
+            match running.last(&mut [Recorded::default(); 16]) {
+                Ok(_) | Err(NotCurrent::Outdated { why: Gap::Abandoned, .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
             assert_eq!(machine.get(CONFIG) & (LBR_EN | 1 << 2), on, "{cpu:x?} access {access}: it goes on");
         }
         for access in 0.. {
@@ -314,9 +318,65 @@ fn a_recorder_that_firmware_left_on_is_taken_over_and_one_that_runs_says_so() {
     record(&machine, 0, 0x40_1000, VALID | 0x40_2000);
     drop(BranchUnit::take_over(machine.cpuid(), machine.clone()).unwrap());
     record(&machine, 1, 0x40_3000, VALID | 0x40_4000);
-    assert_eq!(last(&mut running).len(), 2, "what was there when it was turned off");
-    assert!(running.was_turned_off());
-    assert_eq!((last(&mut running), running.was_turned_off()), (vec![], false), "it goes on, empty");
+    let mut out = [Recorded::default(); 16];
+    match running.last(&mut out) {
+        Err(NotCurrent::Outdated { why: Gap::TurnedOff, before }) => assert_eq!(before.len(), 2),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(last(&mut running), [], "it goes on, empty");
+}
+
+#[test]
+fn records_that_were_filtered_by_others_or_left_off_are_outdated_until_they_are_read() {
+    type Meanwhile = fn(&Machine, &mut BranchRunning<Machine>);
+    let table: [(Meanwhile, Option<Gap>); 7] = [
+        (|_, _| (), None),
+        (|machine, _| machine.set(SELECT, 1), Some(Gap::TurnedOff)),
+        (|machine, _| machine.set(CONFIG, 0), Some(Gap::TurnedOff)),
+        // A pause is the kernel's own; what turned the recorder off before it is not.
+        (|_, running| running.pause().and_then(|()| running.resume()).unwrap(), None),
+        (
+            |machine, running| {
+                machine.set(CONFIG, 0);
+                running.pause().unwrap();
+            },
+            Some(Gap::TurnedOff),
+        ),
+        // These empty the records, so that nothing is missing after them.
+        (
+            |machine, running| {
+                machine.set(CONFIG, 0);
+                running.resume().unwrap();
+                assert_eq!(last(running), []);
+                record(machine, 0, 0x40_1000, VALID | 0x40_2000);
+            },
+            None,
+        ),
+        (
+            |machine, running| {
+                machine.set(CONFIG, 0);
+                running.forget().unwrap();
+                record(machine, 0, 0x40_1000, VALID | 0x40_2000);
+            },
+            None,
+        ),
+    ];
+    for (n, (meanwhile, why)) in table.into_iter().enumerate() {
+        let machine = Machine::new(fake::ZEN_4);
+        let mut running = start(&machine, BranchConfig::new());
+        record(&machine, 0, 0x40_1000, VALID | 0x40_2000);
+        meanwhile(&machine, &mut running);
+        let mut out = [Recorded::default(); 16];
+        match (running.last(&mut out), why) {
+            (Ok(last), None) => assert_eq!(last.len(), 1, "{n}"),
+            (Err(NotCurrent::Outdated { why, before }), Some(expected)) => {
+                assert_eq!((why, before.len()), (expected, 1), "{n}");
+                assert_eq!((machine.get(CONFIG), machine.get(SELECT)), (LBR_EN, 0), "{n}: as started");
+                assert_eq!(last(&mut running), [], "{n}: it goes on, empty");
+            }
+            (other, _) => panic!("{n}: {other:?}"),
+        }
+    }
 }
 
 #[test]

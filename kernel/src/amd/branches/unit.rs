@@ -4,7 +4,7 @@ use super::{BranchConfig, BranchRunning, BranchSession};
 use crate::amd::AmdCapabilities;
 use crate::cpuid::CpuIdReader;
 use crate::lifecycle::{self, Absent, InUse, Missing, NotStarted, StartError};
-use crate::msr::amd::{DbgExtnCfg, PerfCntrGlobalStatusClr, branch_from, branch_to};
+use crate::msr::amd::{AmdLbrSelect, DbgExtnCfg, PerfCntrGlobalStatusClr, branch_from, branch_to};
 use crate::msr::{DebugCtl, GeneralProtection, Msr, Register, RegisterAt, RegisterValue, TypedMsr};
 use core::marker::PhantomData;
 
@@ -95,7 +95,7 @@ impl<M: Msr> BranchUnit<M> {
     /// Detects the recorder as [`BranchUnit::detect`] does, and takes it over if another owner has left it on: turns it
     /// off, and returns the register that showed it. For a recorder that firmware, a boot loader or another kernel
     /// before this one has left on. LBR version 2 of this driver says then that it was turned
-    /// off ([`BranchRunning::was_turned_off`]).
+    /// off ([`NotCurrent::Outdated`](crate::lifecycle::NotCurrent::Outdated)).
     ///
     /// # Errors
     ///
@@ -162,6 +162,16 @@ impl<M: Msr> BranchUnit<M> {
             }
         }
         self.resume(config.freeze_on_pmi)
+    }
+
+    /// Returns whether the registers are as [`BranchUnit::begin`] left them. Branch sampling ends by itself when it is
+    /// full.
+    pub(super) fn is_as_left(&mut self, config: &BranchConfig) -> Result<bool, GeneralProtection> {
+        if let Recorder::Sampling { .. } = self.recorder {
+            return Ok(true);
+        }
+        let on = self.msr.read::<DbgExtnCfg>()?.contains(self.recorder.enable());
+        Ok(on && self.msr.read::<AmdLbrSelect>()? == config.select())
     }
 
     /// Pauses the recorder; returns the old value of its register.

@@ -79,6 +79,6 @@ impl<M: Msr> CounterRunning<M> {
     /// Returns the counters as a source for a handler, with the sink that receives their overflows.
     pub fn source<S: OverflowSink + ?Sized>(&mut self, sink: &mut S) -> impl PmiSource {
         self.session_mut().begin_interrupt();
-        Source::new(self.session_mut(), sink)
+        Source::new(self, sink)
     }
 }

@@ -244,9 +244,11 @@ impl<M: Msr> CounterSession<M> {
         // The counter continued from 0 after the overflow, so the next period is shorter by that.
         slot.state = CounterState::Taken(MASK + 1 - (period - counter % period));
         self.counts.skipped += counter / period;
-        match sink.overflow(Overflow { event: n, count }) {
-            true => self.counts.taken += 1,
-            false => self.counts.lost += 1,
+        // Lost, too, if the call unwinds.
+        self.counts.lost += 1;
+        if sink.overflow(Overflow { event: n, count }) {
+            self.counts.lost -= 1;
+            self.counts.taken += 1;
         }
     }
 
@@ -446,6 +448,12 @@ impl<M: Msr> Recording for CounterSession<M> {
         }
     }
 
+    /// Stops the counters that can be stopped.
+    fn abandon(&mut self, _: Abandoned) {
+        let _ = self.halt();
+        self.counts.abandoned += 1;
+    }
+
     fn into_stopped(self) -> LateNmis<CounterStopped<M>> {
         let nmis = u8::try_from(self.counts.unseen).unwrap_or(u8::MAX);
         let totals = core::array::from_fn(|n| self.slot(n).map_or(0, |slot| slot.total));
@@ -471,10 +479,6 @@ impl<M: Msr, K: OverflowSink + ?Sized> Serve<&mut K> for CounterSession<M> {
 
     fn resume(&mut self, halted: Halted) -> Result<(), GeneralProtection> {
         self.go_on(halted)
-    }
-
-    fn abandon(&mut self, _: Abandoned) {
-        self.counts.abandoned += 1;
     }
 
     fn late_requests(&self) -> u8 {

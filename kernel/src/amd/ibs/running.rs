@@ -39,6 +39,6 @@ impl<M: Msr> IbsRunning<M> {
     /// units.
     pub fn source<S: SampleSink + ?Sized>(&mut self, sink: &mut S) -> impl PmiSource {
         self.session_mut().begin_interrupt();
-        Source::new(self.session_mut(), sink)
+        Source::new(self, sink)
     }
 }

@@ -232,17 +232,22 @@ impl<M: Msr> IbsSession<M> {
             Sample::Op(op) => (op.rip(), false),
         };
         let levels: Levels = self.plan.levels;
-        let count = match levels.keep(address) {
-            None => &mut self.counts.unplaced,
-            _ if spoiled => &mut self.counts.unplaced,
-            Some(false) => &mut self.counts.filtered,
-            Some(true) if !sink.sample(&sample) => &mut self.counts.lost,
-            Some(true) => match sample {
-                Sample::Fetch(_) => &mut self.counts.fetches,
-                Sample::Op(_) => &mut self.counts.ops,
-            },
-        };
-        *count += 1;
+        match levels.keep(address) {
+            None => self.counts.unplaced += 1,
+            _ if spoiled => self.counts.unplaced += 1,
+            Some(false) => self.counts.filtered += 1,
+            Some(true) => {
+                // Lost, too, if the call unwinds.
+                self.counts.lost += 1;
+                if sink.sample(&sample) {
+                    self.counts.lost -= 1;
+                    match sample {
+                        Sample::Fetch(_) => self.counts.fetches += 1,
+                        Sample::Op(_) => self.counts.ops += 1,
+                    }
+                }
+            }
+        }
     }
 
     /// Returns where the next count begins: at the processor's random value, so that periods do not synchronize with
@@ -351,6 +356,11 @@ impl<M: Msr> Recording for IbsSession<M> {
         fetch.and(op)
     }
 
+    /// Leaves the units as they are: those whose samples were taken stay stopped.
+    fn abandon(&mut self, _: Abandoned) {
+        self.counts.abandoned += 1;
+    }
+
     fn into_stopped(self) -> LateNmis<IbsStopped<M>> {
         let Self { counts, last, .. } = self;
         LateNmis::new(self.units(), IbsStopped { unit: self.unit, counts, last })
@@ -381,11 +391,6 @@ impl<M: Msr, K: SampleSink + ?Sized> Serve<&mut K> for IbsSession<M> {
         let fetch = self.resume_fetch();
         let op = self.resume_op();
         fetch.and(op)
-    }
-
-    /// Leaves the units as they are: those whose samples were taken stay stopped.
-    fn abandon(&mut self, _: Abandoned) {
-        self.counts.abandoned += 1;
     }
 
     /// Each unit that was served has requested its own NMI.

@@ -3,6 +3,7 @@
 use super::{DsRefusal, DsUnit};
 use crate::lifecycle::{Recording, Running, Sealed, StartError};
 use crate::msr::{DebugFlags, GeneralProtection, Msr};
+use crate::pmi::Abandoned;
 
 /// A unit that sends branch trace messages without storing them. A stop returns the unit.
 pub type Messages<M> = Running<MessageSession<M>>;
@@ -47,6 +48,9 @@ impl<M: Msr> Recording for MessageSession<M> {
         self.on = false;
         Ok(())
     }
+
+    /// Only a stop halts it.
+    fn abandon(&mut self, _: Abandoned) {}
 
     fn into_stopped(self) -> DsUnit<M> {
         self.unit

@@ -5,6 +5,7 @@ use super::buffer::{BadIndex, RecordBuffer};
 use super::memory::LinearMemory;
 use crate::drain::{Chunk, Sink};
 use crate::loss::{Gap, Loss, Overwritten};
+use crate::pmi::Abandoned;
 
 /// The state of a half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,9 @@ pub enum DsState {
     Excluded,
     /// The index is not in the buffer: other code wrote to the area. The half is off.
     Failed(BadIndex),
+    /// The half is off because the PMI handler gave up, or a call reported a fault. It resumes at the next drain, at
+    /// the end of the next PMI, or at [`DsRunning::resume`](super::DsRunning::resume).
+    Abandoned(Abandoned),
 }
 
 /// How far the recording of one half has come.
@@ -38,8 +42,8 @@ pub(super) struct Progress {
     gap: Option<(u64, Gap)>,
     /// The half could resume, but another owner excludes it.
     excluded: bool,
-    /// The handler left the half off, and it has not resumed yet.
-    abandoned: bool,
+    /// Why the driver left the half off, if it did and the half has not resumed yet.
+    abandoned: Option<Abandoned>,
     /// Something else turned the half off, which is not told yet.
     turned_off: bool,
     /// The half is off until [`Progress::wake`], even if nothing else keeps it off.
@@ -57,7 +61,7 @@ impl Progress {
             cut: None,
             gap: None,
             excluded: false,
-            abandoned: false,
+            abandoned: None,
             turned_off: false,
             suspended: false,
         }
@@ -73,10 +77,11 @@ impl Progress {
     }
 
     pub(super) fn state(&self) -> DsState {
-        match self.state {
-            DsState::Recording | DsState::Full if self.suspended => DsState::Suspended,
-            DsState::Recording if self.excluded => DsState::Excluded,
-            state => state,
+        match (self.state, self.abandoned) {
+            (DsState::Recording | DsState::Full, _) if self.suspended => DsState::Suspended,
+            (DsState::Recording, _) if self.excluded => DsState::Excluded,
+            (DsState::Recording, Some(why)) => DsState::Abandoned(why),
+            (state, _) => state,
         }
     }
 
@@ -87,7 +92,7 @@ impl Progress {
             self.gap = Some((self.filled, gap));
         }
         self.excluded = false;
-        self.abandoned = false;
+        self.abandoned = None;
     }
 
     /// Notes that the half could resume, but another owner records what excludes it.
@@ -98,14 +103,13 @@ impl Progress {
         }
     }
 
-    /// Notes that the handler leaves the half off until it is resumed. A half that is off for another reason keeps that
+    /// Notes that the driver leaves the half off until it is resumed. A half that is off for another reason keeps that
     /// reason.
-    pub(super) fn abandon(&mut self) {
+    pub(super) fn abandon(&mut self, why: Abandoned) {
         if self.state() == DsState::Recording {
-            self.loss.abandoned += u64::from(!self.abandoned);
-            if !core::mem::replace(&mut self.abandoned, true) {
-                self.miss(Gap::Abandoned);
-            }
+            self.abandoned = Some(why);
+            self.loss.abandoned += 1;
+            self.miss(Gap::Abandoned);
         }
     }
 
@@ -278,8 +282,9 @@ mod tests {
         let mut progress = Progress::new();
         assert_eq!((progress.state(), *progress.loss()), (DsState::Recording, Loss::NONE));
         for _ in 0..3 {
-            progress.abandon();
+            progress.abandon(Abandoned::Stuck);
             assert_eq!((*progress.loss(), progress.cut), (losses(1, 0), Some(Gap::Abandoned)));
+            assert_eq!(progress.state(), DsState::Abandoned(Abandoned::Stuck));
         }
         for _ in 0..3 {
             progress.exclude();
@@ -293,7 +298,7 @@ mod tests {
         // What is excluded already is not abandoned as well.
         let mut progress = Progress::new();
         progress.exclude();
-        progress.abandon();
+        progress.abandon(Abandoned::Stuck);
         assert_eq!((*progress.loss(), progress.cut), (losses(0, 1), Some(Gap::Excluded)));
     }
 }

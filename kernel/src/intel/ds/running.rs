@@ -37,11 +37,7 @@ impl<M: Msr, L: LinearMemory> DsRunning<M, L> {
         branches: &mut (impl Sink + ?Sized),
         samples: &mut (impl Sink + ?Sized),
     ) -> Result<(), GeneralProtection> {
-        let halted = self.halted()?;
-        let session = self.session_mut();
-        session.collect(&halted);
-        session.deliver(branches, samples, &halted);
-        session.go_on(halted).inspect_err(|_| session.note_what_is_off())
+        self.while_halted(|session, halted| session.deliver(branches, samples, halted))
     }
 
     /// Stops recording until [`DsRunning::resume`], for example while another task runs on this processor. IA32_DS_AREA
@@ -52,10 +48,11 @@ impl<M: Msr, L: LinearMemory> DsRunning<M, L> {
     ///
     /// TR or a counter could not be stopped: that half still runs.
     pub fn suspend(&mut self) -> Result<(), GeneralProtection> {
-        let halted = self.halted()?;
-        self.session_mut().collect(&halted);
-        self.session_mut().suspend();
-        Ok(())
+        self.with(|session| {
+            session.halt_and_collect()?;
+            session.suspend();
+            Ok(())
+        })
     }
 
     /// Resumes after [`DsRunning::suspend`].
@@ -64,11 +61,7 @@ impl<M: Msr, L: LinearMemory> DsRunning<M, L> {
     ///
     /// An access raised #GP: a part of the recording is off, and the next call tries again.
     pub fn resume(&mut self) -> Result<(), GeneralProtection> {
-        let halted = self.halted()?;
-        let session = self.session_mut();
-        session.collect(&halted);
-        session.wake();
-        session.go_on(halted).inspect_err(|_| session.note_what_is_off())
+        self.while_halted(|session, _| session.wake())
     }
 
     /// Runs a guest (VMX non-root operation) with both halves off: `run` enters it, and returns after the VM exit. Then
@@ -102,19 +95,26 @@ impl<M: Msr, L: LinearMemory> DsRunning<M, L> {
     /// TR or a counter could not be stopped, and `run` was not called. A fault after it is told by
     /// [`DsRunning::state`] and the next drain.
     pub fn run_guest<R>(&mut self, run: impl FnOnce() -> R) -> Result<R, GeneralProtection> {
-        let halted = self.halted()?;
-        self.session_mut().collect(&halted);
-        let result = run();
-        let session = self.session_mut();
-        if session.go_on(halted).is_err() {
-            session.note_what_is_off();
-        }
-        Ok(result)
+        self.with(|session| {
+            let halted = session.halt_and_collect()?;
+            let result = run();
+            if let Err(fault) = session.go_on(halted) {
+                session.note_what_is_off(fault);
+            }
+            Ok(result)
+        })
     }
 
-    /// Halts both halves. If one cannot be halted, the other one is off.
-    fn halted(&mut self) -> Result<Halted, GeneralProtection> {
-        self.halt().inspect_err(|_| self.session_mut().note_what_is_off())
+    /// Calls `work` while both halves are halted, and resumes them.
+    fn while_halted(
+        &mut self,
+        work: impl FnOnce(&mut DsSession<M, L>, &Halted),
+    ) -> Result<(), GeneralProtection> {
+        self.with(|session| {
+            let halted = session.halt_and_collect()?;
+            work(session, &halted);
+            session.go_on(halted).inspect_err(|&fault| session.note_what_is_off(fault))
+        })
     }
 
     /// Returns this recording as a source for a PMI handler, with the sinks that receive its records.
@@ -123,6 +123,6 @@ impl<M: Msr, L: LinearMemory> DsRunning<M, L> {
         branches: &mut B,
         samples: &mut P,
     ) -> impl PmiSource {
-        Source::new(self.session_mut(), (branches, samples))
+        Source::new(self, (branches, samples))
     }
 }

@@ -111,8 +111,15 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
         due(Half::Bts, &self.bts) || due(Half::Pebs, &self.pebs)
     }
 
+    /// Halts both halves, and reads how far the processor came. If one cannot be halted, the other one is off.
+    pub(super) fn halt_and_collect(&mut self) -> Result<Halted, GeneralProtection> {
+        let halted = Halted::halt(self).inspect_err(|&fault| self.note_what_is_off(fault))?;
+        self.collect(&halted);
+        Ok(halted)
+    }
+
     /// Reads how far the processor came.
-    pub(super) fn collect(&mut self, _: &Halted) {
+    fn collect(&mut self, _: &Halted) {
         if let Some(buffer) = self.area.half(Half::Bts) {
             self.bts.collect(buffer);
         }
@@ -223,12 +230,13 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
     }
 
     /// Notes which halves a call has left off because an access raised #GP.
-    pub(super) fn note_what_is_off(&mut self) {
+    pub(super) fn note_what_is_off(&mut self, fault: GeneralProtection) {
+        let why = Abandoned::Fault(fault);
         if self.control.is_some() && !self.branches {
-            self.bts.abandon();
+            self.bts.abandon(why);
         }
         if self.program.as_ref().is_some_and(|program| !program.is_on()) {
-            self.pebs.abandon();
+            self.pebs.abandon(why);
         }
     }
 
@@ -381,6 +389,19 @@ impl<M: Msr, L: LinearMemory> Recording for DsSession<M, L> {
         }
     }
 
+    /// Counts what was left off. A half that cannot be stopped keeps running.
+    fn abandon(&mut self, why: Abandoned) {
+        if self.halt().is_err() {
+            return;
+        }
+        if self.control.is_some() {
+            self.bts.abandon(why);
+        }
+        if self.program.is_some() {
+            self.pebs.abandon(why);
+        }
+    }
+
     fn into_stopped(self) -> DsStopped<M, L> {
         let Self { unit, area, bts, pebs, .. } = self;
         DsStopped::new(unit, area, bts, pebs)
@@ -421,18 +442,5 @@ impl<M: Msr, L: LinearMemory, B: Sink + ?Sized, P: Sink + ?Sized> Serve<(&mut B,
     fn resume(&mut self, halted: Halted) -> Result<(), GeneralProtection> {
         self.collect(&halted);
         self.go_on(halted)
-    }
-
-    /// Counts what was left off. A half that cannot be stopped keeps running.
-    fn abandon(&mut self, _: Abandoned) {
-        if self.halt().is_err() {
-            return;
-        }
-        if self.control.is_some() {
-            self.bts.abandon();
-        }
-        if self.program.is_some() {
-            self.pebs.abandon();
-        }
     }
 }

@@ -1,8 +1,10 @@
 //! Last branch records that are on.
 
 use super::{Branch, LbrConfig, LbrRefusal, LbrUnit};
-use crate::lifecycle::{self, Halted, Recording, Sealed, StartError};
+use crate::lifecycle::{self, Halted, NotCurrent, Recording, Sealed, StartError};
+use crate::loss::Gap;
 use crate::msr::{GeneralProtection, Msr};
+use crate::pmi::Abandoned;
 
 /// Last branch records that are on. A stop returns the unit. The records stay readable until the next start:
 /// [`LbrUnit::last`].
@@ -13,35 +15,30 @@ impl<M: Msr> LbrRunning<M> {
     /// meanwhile. This also resumes records that a PMI froze, unless another owner has begun to record what excludes
     /// them.
     ///
-    /// # Errors
-    ///
-    /// An access raised #GP. The records may be off; the next call tries again.
-    pub fn last<'a>(&mut self, out: &'a mut [Branch]) -> Result<&'a [Branch], GeneralProtection> {
-        self.session_mut().look()?;
-        let halted = self.halt()?;
-        let count = self.session_mut().unit.read(out);
-        self.session_mut().go_on(halted)?;
-        let count = count?;
-        Ok(out.get(..count).unwrap_or_default())
-    }
-
-    /// Returns whether the last [`LbrRunning::last`] found the records turned off, or filtered by others: what it
-    /// returned are the branches before that, and branches since are missing. A debug exception turns them off, so that
-    /// its handler sees what led there; a VM exit does, and so can another owner. The call has cleared the records and
-    /// turned them on again.
-    ///
     /// Source: SDM vol. 3, Debug, Branch Profile, TSC, "Monitoring Branches, Exceptions, and Interrupts"; VM Exits,
     /// "Loading Host Control Registers, Debug Registers, MSRs".
-    #[must_use]
-    pub fn was_turned_off(&self) -> bool {
-        self.session().turned_off
+    ///
+    /// # Errors
+    ///
+    /// The records were off before this call, so that the branches in them, which the error has, are not the last ones:
+    ///
+    /// - something else had turned them off, or filters them. A debug exception turns them off, so that its handler
+    ///   sees what led there; a VM exit does, and so can another owner;
+    /// - at the last call, PT or the branch trace store was on, which excludes them ([`LbrRunning::is_excluded`]);
+    /// - at the last call, an access raised #GP.
+    ///
+    /// This call has cleared the records and turned them on again, unless they are still excluded. Or an access raised
+    /// #GP: the records may be off, and the next call tries again.
+    pub fn last<'a>(&mut self, out: &'a mut [Branch]) -> Result<&'a [Branch], NotCurrent<'a, Branch>> {
+        let (count, missing) = self.with(|session| session.read(out))?;
+        NotCurrent::check(out, count, missing)
     }
 
     /// Returns whether the records are off, as of the last [`LbrRunning::last`], because PT or the branch trace store
     /// was turned on while a PMI had frozen them. The next call of that method checks again.
     #[must_use]
     pub fn is_excluded(&self) -> bool {
-        self.session().excluded
+        self.session().missing == Some(Gap::Excluded)
     }
 }
 
@@ -52,35 +49,43 @@ pub struct LbrSession<M: Msr> {
     config: LbrConfig,
     /// Their registers belong to this session.
     claimed: bool,
-    /// Another owner uses what excludes them.
-    excluded: bool,
     /// The driver has turned them on, and not off since.
     on: bool,
-    /// They were found off, or filtered by others.
-    turned_off: bool,
+    /// Why branches are missing after those that are recorded.
+    missing: Option<Gap>,
 }
 
 impl<M: Msr> LbrSession<M> {
     pub(super) const fn new(unit: LbrUnit<M>, config: LbrConfig) -> Self {
-        Self { unit, config, claimed: false, excluded: false, on: false, turned_off: false }
+        Self { unit, config, claimed: false, on: false, missing: None }
+    }
+
+    /// Reads the records and resumes. Returns the number of branches, and why others are missing after them.
+    fn read(&mut self, out: &mut [Branch]) -> Result<(usize, Option<Gap>), GeneralProtection> {
+        let halted = Halted::halt(self)?;
+        let count = self.unit.read(out);
+        let missing = self.missing;
+        self.go_on(halted).inspect_err(|_| self.miss(Gap::Abandoned))?;
+        Ok((count?, missing))
     }
 
     fn go_on(&mut self, _: Halted) -> Result<(), GeneralProtection> {
-        self.excluded = self.unit.is_excluded()?;
-        match (self.excluded, self.turned_off) {
-            (true, _) => return Ok(()),
-            // Records from before and after would look like one run of branches.
-            (false, true) => self.unit.begin(&self.config)?,
-            (false, false) => self.unit.turn_on(self.config.freezes())?,
+        if self.unit.is_excluded()? {
+            self.miss(Gap::Excluded);
+            return Ok(());
         }
-        self.on = true;
+        match self.missing {
+            // Records from before and after would look like one run of branches.
+            Some(_) => self.unit.begin(&self.config)?,
+            None => self.unit.turn_on(self.config.freezes())?,
+        }
+        (self.on, self.missing) = (true, None);
         Ok(())
     }
 
-    /// Looks whether something else has turned the records off. They must not be halted.
-    fn look(&mut self) -> Result<(), GeneralProtection> {
-        self.turned_off = self.on && !self.unit.is_as_left(&self.config)?;
-        Ok(())
+    /// Notes that branches are missing from here on. Of several reasons the first one is kept.
+    fn miss(&mut self, why: Gap) {
+        self.missing.get_or_insert(why);
     }
 }
 
@@ -103,7 +108,11 @@ impl<M: Msr> Recording for LbrSession<M> {
         Ok(())
     }
 
+    /// Turns the records off, and notes if something else had done so before.
     fn halt(&mut self) -> Result<(), GeneralProtection> {
+        if self.on && !self.unit.is_as_left(&self.config)? {
+            self.miss(Gap::TurnedOff);
+        }
         if self.claimed {
             self.unit.pause()?;
         }
@@ -115,8 +124,15 @@ impl<M: Msr> Recording for LbrSession<M> {
         if self.claimed { self.unit.freeze_no_more(self.config.freezes()) } else { Ok(()) }
     }
 
+    /// Notes that the records were left off. What cannot be turned off goes on.
+    fn abandon(&mut self, _: Abandoned) {
+        if self.halt().is_ok() {
+            self.miss(Gap::Abandoned);
+        }
+    }
+
     fn into_stopped(self) -> LbrUnit<M> {
-        self.unit
+        self.unit.stopped(self.missing)
     }
 
     fn into_parts(self) -> (LbrUnit<M>, ()) {

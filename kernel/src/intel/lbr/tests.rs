@@ -2,7 +2,8 @@ use super::branch::LbrFormat;
 use super::*;
 use crate::cpuid::{CpuIdReader, CpuIdResult};
 use crate::fake::FakeMsr;
-use crate::lifecycle::{Absent, InUse, Missing, NotBacked, NotStarted, StartError};
+use crate::lifecycle::{Absent, InUse, Missing, NotBacked, NotCurrent, NotStarted, StartError};
+use crate::loss::Gap;
 use crate::msr::{GeneralProtection, Msr};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -164,6 +165,14 @@ impl LbrMachine {
                 }
             }
         }
+    }
+}
+
+/// Returns why the branches are not the last ones, and their targets.
+fn outdated(running: &mut LbrRunning<LbrMachine>) -> (Gap, Vec<u64>) {
+    match running.last(&mut [Branch::default(); 64]) {
+        Err(NotCurrent::Outdated { why, before }) => (why, before.iter().map(|branch| branch.from).collect()),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -430,6 +439,31 @@ fn without_tsx_its_bits_say_nothing() {
 }
 
 #[test]
+fn a_stopped_unit_says_that_its_branches_are_not_the_last_ones() {
+    for turned_off in [false, true] {
+        let machine = LbrMachine::of(SKYLAKE);
+        let running = machine.start(LbrConfig::new());
+        machine.branches(1..3);
+        if turned_off {
+            machine.set(DEBUGCTL, 0);
+        }
+        let mut unit = running.stop().map_err(|failed| failed.fault).unwrap();
+        let mut out = [Branch::default(); 32];
+        match unit.last(&mut out) {
+            Ok(last) => assert_eq!((last.len(), turned_off), (2, false)),
+            Err(NotCurrent::Outdated { why: Gap::TurnedOff, before }) => {
+                assert_eq!((before.len(), turned_off), (2, true));
+            }
+            Err(error) => panic!("{error}"),
+        }
+        // The next start begins anew.
+        let running = unit.start(&LbrConfig::new()).map_err(|failed| failed.error()).unwrap();
+        let mut unit = running.stop().map_err(|failed| failed.fault).unwrap();
+        assert_eq!(unit.last(&mut out), Ok(&[][..]));
+    }
+}
+
+#[test]
 fn they_do_not_go_on_beside_a_recorder_that_came_while_a_pmi_had_frozen_them() {
     // (register, value)
     for (register, value) in [(0x570, 0x2005), (DEBUGCTL, 0x8c0)] {
@@ -439,15 +473,15 @@ fn they_do_not_go_on_beside_a_recorder_that_came_while_a_pmi_had_frozen_them() {
         // What a PMI does, and then another owner.
         machine.set(DEBUGCTL, 0x800);
         machine.set(register, value);
-        for _ in 0..2 {
-            assert_eq!(last(&mut running), [3, 2, 1]);
-            assert_eq!((running.is_excluded(), machine.get(DEBUGCTL) & 1), (true, 0));
-        }
+        assert_eq!(last(&mut running), [3, 2, 1]);
+        assert_eq!((running.is_excluded(), machine.get(DEBUGCTL) & 1), (true, 0));
+        assert_eq!(outdated(&mut running), (Gap::Excluded, vec![3, 2, 1]));
+        assert!(running.is_excluded());
         machine.set(register, if register == DEBUGCTL { 0x800 } else { 0 });
-        last(&mut running);
+        assert_eq!(outdated(&mut running), (Gap::Excluded, vec![3, 2, 1]));
         assert_eq!((running.is_excluded(), machine.get(DEBUGCTL)), (false, 0x801));
         machine.branches(4..5);
-        assert_eq!(last(&mut running), [4, 3, 2, 1]);
+        assert_eq!(last(&mut running), [4]);
     }
     // The architectural records can be used together with PT.
     let machine = LbrMachine::of(SAPPHIRE_RAPIDS);
@@ -525,16 +559,26 @@ fn a_fault_at_any_access_leaves_them_off_and_the_unit_at_hand() {
 
 #[test]
 fn a_fault_while_reading_or_stopping_can_be_tried_again() {
-    for nth in 0..6 {
+    for nth in 0.. {
         let machine = LbrMachine::of(NEHALEM);
         let mut running = machine.start(LbrConfig::new());
         machine.branches(1..3);
         machine.msr.borrow_mut().fault_in(nth);
-        running.last(&mut [Branch::default(); 16]).unwrap_err();
-        assert_eq!(last(&mut running), [2, 1], "access {nth}");
-        assert_eq!(machine.get(DEBUGCTL), 1);
+        if running.last(&mut [Branch::default(); 16]).is_ok() {
+            assert!(nth > 10, "{nth} accesses");
+            break;
+        }
+        let was_off = machine.get(DEBUGCTL) == 0;
+        let found = match was_off {
+            true => outdated(&mut running),
+            false => (Gap::Abandoned, last(&mut running)),
+        };
+        assert_eq!(found, (Gap::Abandoned, vec![2, 1]), "access {nth}");
+        machine.branches(3..4);
+        let newest = if was_off { vec![3] } else { vec![3, 2, 1] };
+        assert_eq!((machine.get(DEBUGCTL), last(&mut running)), (1, newest), "access {nth}");
     }
-    for nth in 0..2 {
+    for nth in 0..4 {
         let machine = LbrMachine::of(NEHALEM);
         let running = machine.start(LbrConfig::new());
         machine.msr.borrow_mut().fault_in(nth);

@@ -4,7 +4,8 @@ use super::capabilities::LBR;
 use super::stack::Entries;
 use super::{Branch, LbrCapabilities, LbrConfig, LbrRefusal, LbrRunning, LbrSession};
 use crate::cpuid::CpuIdReader;
-use crate::lifecycle::{Absent, InUse, NotStarted, StartError};
+use crate::lifecycle::{Absent, InUse, NotCurrent, NotStarted, StartError};
+use crate::loss::Gap;
 use crate::msr::{
     DebugCtl, DebugFlags, GeneralProtection, LbrDepth, LbrSelect, Msr, Register, RegisterAt, RegisterValue,
     RtitCtl, TypedMsr,
@@ -21,6 +22,8 @@ pub struct LbrUnit<M: Msr> {
     capabilities: LbrCapabilities,
     /// The configuration of the last start.
     config: LbrConfig,
+    /// Why branches are missing between those that are recorded and the last stop.
+    missing: Option<Gap>,
     of_this_processor: PhantomData<*const ()>,
 }
 
@@ -32,13 +35,14 @@ impl<M: Msr> LbrUnit<M> {
     /// They are absent. If their register raised #GP when its value was restored, they are on.
     pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, Absent> {
         let capabilities = LbrCapabilities::detect(cpuid, &mut msr)?;
-        Ok(Self { msr, capabilities, config: LbrConfig::new(), of_this_processor: PhantomData })
+        let config = LbrConfig::new();
+        Ok(Self { msr, capabilities, config, missing: None, of_this_processor: PhantomData })
     }
 
     /// Detects them as [`LbrUnit::detect`] does, and takes them over if another owner has left them on: turns them off,
     /// and returns the register that showed it. For records that firmware, a boot loader or another kernel before this
     /// one has left on. Records of this driver say then that they were turned off
-    /// ([`LbrRunning::was_turned_off`]). BTS, which excludes them, is left alone:
+    /// ([`NotCurrent::Outdated`]). BTS, which excludes them, is left alone:
     /// [`DsUnit::take_over`](crate::intel::ds::DsUnit::take_over).
     ///
     /// # Errors
@@ -74,9 +78,12 @@ impl<M: Msr> LbrUnit<M> {
     /// The configuration or the processor refuses, or another owner records branches. The unit is returned, unless it
     /// cannot be stopped any more.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
-    pub fn start(self, config: &LbrConfig) -> Result<LbrRunning<M>, NotStarted<LbrSession<M>>> {
+    pub fn start(mut self, config: &LbrConfig) -> Result<LbrRunning<M>, NotStarted<LbrSession<M>>> {
         match config.check(&self.capabilities) {
-            Ok(()) => LbrRunning::start(LbrSession::new(self, *config)),
+            Ok(()) => {
+                self.missing = None;
+                LbrRunning::start(LbrSession::new(self, *config))
+            }
             Err(refusal) => {
                 Err(NotStarted::Off { unit: self, memory: (), error: StartError::Refused(refusal) })
             }
@@ -88,10 +95,10 @@ impl<M: Msr> LbrUnit<M> {
     ///
     /// # Errors
     ///
-    /// An access raised #GP.
-    pub fn last<'a>(&mut self, out: &'a mut [Branch]) -> Result<&'a [Branch], GeneralProtection> {
+    /// The records were off when they were stopped, as told at [`LbrRunning::last`]; or an access raised #GP.
+    pub fn last<'a>(&mut self, out: &'a mut [Branch]) -> Result<&'a [Branch], NotCurrent<'a, Branch>> {
         let count = self.read(out)?;
-        Ok(out.get(..count).unwrap_or_default())
+        NotCurrent::check(out, count, self.missing)
     }
 
     pub(super) fn read(&mut self, out: &mut [Branch]) -> Result<usize, GeneralProtection> {
@@ -138,6 +145,11 @@ impl<M: Msr> LbrUnit<M> {
                 Ok((msr.read_at(from.plus(n))?, msr.read_at(to.plus(n))?, info))
             }
         }
+    }
+
+    /// Notes why branches are missing between those that are recorded and the stop.
+    pub(super) fn stopped(self, missing: Option<Gap>) -> Self {
+        Self { missing, ..self }
     }
 
     /// Turns recording on, and sets whether a PMI freezes the records.

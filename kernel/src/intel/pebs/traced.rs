@@ -170,10 +170,16 @@ impl<M: Msr> TracedPebsRunning<M> {
         self.session().turned_off
     }
 
+    /// Returns how often the counters were left off until the next PMI, after a fault or because PMIs did not end.
+    #[must_use]
+    pub fn abandoned(&self) -> u64 {
+        self.session().abandoned
+    }
+
     /// Returns these counters as a source for a PMI handler, beside the trace's. It must be there whenever the trace's
     /// is: a handler that halts the trace alone lets samples be dropped.
     pub fn source(&mut self) -> impl PmiSource {
-        Source::new(self.session_mut(), ())
+        Source::new(self, ())
     }
 }
 
@@ -183,15 +189,15 @@ pub struct TracedPebsSession<M: Msr> {
     unit: TracedPebsUnit<M>,
     program: Program,
     lost: u64,
-    /// Returns how often something else had turned the sampling off.
     turned_off: u64,
+    abandoned: u64,
 }
 
 impl<M: Msr> TracedPebsSession<M> {
     fn new(unit: TracedPebsUnit<M>, config: &TracedPebsConfig) -> Self {
         let program = Program::new(config.counters, unit.capabilities, config.groups.data_cfg())
             .into_trace(config.pmi_after_each_record);
-        Self { unit, program, lost: 0, turned_off: 0 }
+        Self { unit, program, lost: 0, turned_off: 0, abandoned: 0 }
     }
 
     fn status_bits(&self) -> GlobalStatus {
@@ -262,6 +268,11 @@ impl<M: Msr> Recording for TracedPebsSession<M> {
         self.program.put_back(&mut self.unit.msr)
     }
 
+    /// Counts that the counters were left off. What cannot be halted goes on; nobody else's memory is written.
+    fn abandon(&mut self, _: Abandoned) {
+        self.abandoned += u64::from(self.halt().is_ok());
+    }
+
     fn into_stopped(self) -> TracedPebsUnit<M> {
         self.unit
     }
@@ -282,10 +293,5 @@ impl<M: Msr> Serve<()> for TracedPebsSession<M> {
 
     fn resume(&mut self, _: Halted) -> Result<(), GeneralProtection> {
         self.go_on()
-    }
-
-    fn abandon(&mut self, _: Abandoned) {
-        // What cannot be halted goes on; nobody else's memory is written.
-        let _ = self.halt();
     }
 }

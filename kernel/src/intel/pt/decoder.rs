@@ -2,11 +2,17 @@
 
 use crate::drain::Sink;
 use crate::loss::{Gap, Overwritten};
+use core::mem::replace;
 use pugmark_decoder_core::graph::{ExecutionSink, Graph};
 use pugmark_decoder_core::resume::BlockStream;
 
 /// Decodes a trace as it is drained: in the PMI handler, and after the stop. No slice is copied; what the decoder keeps
 /// of a slice's end lies in the stream's memory ([`BlockStream::new`]).
+///
+/// If the sink or what reads the code panics and that unwinds, the driver offers the same bytes again, and decoding
+/// restarts at the first PSB in them: what was reported of them is reported a second time, after a [`Lost`].
+///
+/// [`Lost`]: pugmark_decoder_core::resume::Lost
 ///
 /// It takes every byte, so the processor traces into the memory again when the handler returns. All memory is the
 /// caller's and was allocated before the trace began.
@@ -40,19 +46,30 @@ pub struct PtDecoder<'c, 'm, 'g, S> {
     pub sink: S,
     bytes: u64,
     gaps: u64,
+    /// A call decodes, or a panic of the sink or of the code's reader has unwound through the last one that did.
+    decodes: bool,
 }
 
 impl<'c, 'm, 'g, S: ExecutionSink> PtDecoder<'c, 'm, 'g, S> {
     /// Creates the decoder of a trace that has not begun.
     pub const fn new(stream: BlockStream<'c, 'm>, graph: Graph<'g>, sink: S) -> Self {
-        Self { stream, graph, sink, bytes: 0, gaps: 0 }
+        Self { stream, graph, sink, bytes: 0, gaps: 0, decodes: false }
     }
 
     /// Decodes what the stream has kept: after the stop, when the rest was handed over. What comes next is another
     /// trace.
     pub fn finish(&mut self) {
+        self.decode(|stream, graph, sink| stream.finish(graph, sink));
+    }
+
+    /// Calls `decode`. If a panic has unwound through the last call, decoding restarts at the next PSB.
+    fn decode(&mut self, decode: impl FnOnce(&mut BlockStream<'c, 'm>, &mut Graph<'g>, &mut S)) {
         let Self { stream, graph, sink, .. } = self;
-        stream.finish(graph, sink);
+        if replace(&mut self.decodes, true) {
+            stream.gap(0, graph, sink);
+        }
+        decode(stream, graph, sink);
+        self.decodes = false;
     }
 
     /// Returns how many bytes were decoded.
@@ -70,8 +87,7 @@ impl<'c, 'm, 'g, S: ExecutionSink> PtDecoder<'c, 'm, 'g, S> {
 
 impl<S: ExecutionSink> Sink for PtDecoder<'_, '_, '_, S> {
     fn bytes(&mut self, bytes: &[u8]) -> usize {
-        let Self { stream, graph, sink, .. } = self;
-        stream.decode(bytes, graph, sink);
+        self.decode(|stream, graph, sink| stream.decode(bytes, graph, sink));
         self.bytes += bytes.len() as u64;
         bytes.len()
     }
@@ -81,8 +97,7 @@ impl<S: ExecutionSink> Sink for PtDecoder<'_, '_, '_, S> {
             Gap::Wrap(Overwritten::Exactly(bytes)) => bytes,
             _ => 0,
         };
-        let Self { stream, graph, sink, .. } = self;
-        stream.gap(missing, graph, sink);
+        self.decode(|stream, graph, sink| stream.gap(missing, graph, sink));
         self.gaps += 1;
         true
     }

@@ -1,5 +1,6 @@
 //! Traces of guests: VMX non-root operation.
 
+use super::session::PtSession;
 use super::{PtRunning, PtState};
 use crate::memory::Frames;
 use crate::msr::{GeneralProtection, Msr, RtitCtl};
@@ -53,28 +54,22 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
         &mut self,
         run: impl FnOnce(RtitCtl) -> R,
     ) -> (R, Result<PtState, GeneralProtection>) {
-        let admitted = self.admit_guest();
-        let result = run(admitted.unwrap_or(RtitCtl::empty()));
-        (result, admitted.and_then(|_| self.leave_guest()))
+        self.with(|session| {
+            let admitted = admit(session);
+            let result = run(admitted.unwrap_or(RtitCtl::empty()));
+            (result, admitted.and_then(|_| leave(session)))
+        })
     }
+}
 
-    fn admit_guest(&mut self) -> Result<RtitCtl, GeneralProtection> {
-        let halted = self.halt()?;
-        let session = self.session_mut();
-        session
-            .collect(false, &halted)
-            .and_then(|()| session.admit_guest(halted))
-            .inspect_err(|&fault| session.leave_off(Abandoned::Fault(fault)))
-    }
+fn admit<M: Msr, F: Frames>(session: &mut PtSession<M, F>) -> Result<RtitCtl, GeneralProtection> {
+    let halted = session.halt_and_collect()?;
+    session.admit_guest(halted).inspect_err(|&fault| session.leave_off(Abandoned::Fault(fault)))
+}
 
-    /// Clears TraceEn if the VM exit has not, and reads how far the guest came.
-    fn leave_guest(&mut self) -> Result<PtState, GeneralProtection> {
-        let halted = self.halt()?;
-        let session = self.session_mut();
-        session
-            .collect(false, &halted)
-            .and_then(|()| session.leave_guest(halted))
-            .inspect_err(|&fault| session.leave_off(Abandoned::Fault(fault)))?;
-        Ok(session.state())
-    }
+/// Clears TraceEn if the VM exit has not, and reads how far the guest came.
+fn leave<M: Msr, F: Frames>(session: &mut PtSession<M, F>) -> Result<PtState, GeneralProtection> {
+    let halted = session.halt_and_collect()?;
+    session.leave_guest(halted).inspect_err(|&fault| session.leave_off(Abandoned::Fault(fault)))?;
+    Ok(session.state())
 }

@@ -2,9 +2,9 @@
 
 use super::session::PtSession;
 use super::stretch::Stretches;
-use super::{NotSwitched, OperationalError, PtRefusal, PtTask, VmxTracing};
+use super::{NotSwitched, OperationalError, PtTask, VmxTracing};
 use crate::drain::Sink;
-use crate::lifecycle::{self, Halted, Source, StartError};
+use crate::lifecycle::{self, Halted, Source};
 use crate::loss::Loss;
 use crate::memory::Frames;
 use crate::msr::{GeneralProtection, Msr};
@@ -131,8 +131,10 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     /// An access raised #GP. If TraceEn could not be cleared, the trace still runs and is not suspended. Otherwise it
     /// is suspended, and another call reads how far it came.
     pub fn suspend(&mut self) -> Result<(), GeneralProtection> {
-        let halted = self.halt()?;
-        self.session_mut().suspend(&halted)
+        self.with(|session| {
+            let halted = Halted::halt(session)?;
+            session.suspend(&halted)
+        })
     }
 
     /// Resumes a suspended trace; it begins with a PSB. A trace that was off for another reason when it was suspended
@@ -152,10 +154,11 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     ///
     /// Those of [`PtRunning::drain`].
     pub fn resume(&mut self) -> Result<PtState, GeneralProtection> {
-        let session = self.session_mut();
-        let same = session.resume_paused();
-        if same.inspect_err(|&fault| session.leave_off(Abandoned::Fault(fault)))? {
-            return Ok(session.state());
+        let same = self.with(|session| {
+            session.resume_paused().inspect_err(|&fault| session.leave_off(Abandoned::Fault(fault)))
+        })?;
+        if same {
+            return Ok(self.state());
         }
         // Another owner records branches: from now on the trace is off for that reason.
         self.while_halted(|_, _| ())
@@ -215,25 +218,18 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
     /// [`PtRunning::state`] says that the trace is off; its next drain tries again.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn switch(&mut self, coming: PtTask<F>) -> Result<PtTask<F>, NotSwitched<F>> {
-        let error = match self.collect_for(&coming) {
-            Ok(halted) => return Ok(self.session_mut().exchange(coming, halted)),
-            Err(error) => error,
-        };
-        Err(NotSwitched { coming, error })
-    }
-
-    /// Checks that `coming` can run here, and brings the accounts of the trace here up to date.
-    fn collect_for(&mut self, coming: &PtTask<F>) -> Result<Halted, StartError<PtRefusal>> {
-        self.session().accepts(coming)?;
-        let halted = self.halt()?;
-        let session = self.session_mut();
-        session.collect(false, &halted).inspect_err(|&fault| session.leave_off(Abandoned::Fault(fault)))?;
-        Ok(halted)
+        if let Err(error) = self.session().accepts(&coming) {
+            return Err(NotSwitched { coming, error });
+        }
+        self.with(|session| match session.halt_and_collect() {
+            Ok(halted) => Ok(session.exchange(coming, halted)),
+            Err(fault) => Err(NotSwitched { coming, error: fault.into() }),
+        })
     }
 
     /// Returns this trace as a source for a PMI handler, with the sink that receives its bytes.
     pub fn source<S: Sink + ?Sized>(&mut self, sink: &mut S) -> impl PmiSource {
-        Source::new(self.session_mut(), sink)
+        Source::new(self, sink)
     }
 
     /// Calls `work` while the unit is halted, and resumes it.
@@ -241,18 +237,11 @@ impl<M: Msr, F: Frames> PtRunning<M, F> {
         &mut self,
         work: impl FnOnce(&mut PtSession<M, F>, &Halted),
     ) -> Result<PtState, GeneralProtection> {
-        let halted = self.halt()?;
-        let session = self.session_mut();
-        let done = session.collect(false, &halted).and_then(|()| {
+        self.with(|session| {
+            let halted = session.halt_and_collect()?;
             work(session, &halted);
-            session.go_on(halted)
-        });
-        match done {
-            Ok(()) => Ok(session.state()),
-            Err(fault) => {
-                session.leave_off(Abandoned::Fault(fault));
-                Err(fault)
-            }
-        }
+            session.go_on(halted).inspect_err(|&fault| session.leave_off(Abandoned::Fault(fault)))?;
+            Ok(session.state())
+        })
     }
 }

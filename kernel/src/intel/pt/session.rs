@@ -63,6 +63,8 @@ pub struct PtSession<M: Msr, F: Frames> {
     filled: bool,
     /// There are guard bytes at the end of the free space.
     guarded: bool,
+    /// A PMI was acknowledged and is not served yet, because an access faulted or the sink panicked.
+    asked: bool,
 }
 
 /// The status bits that carry over from one stretch of a trace to the next.
@@ -93,6 +95,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
             resync: false,
             filled: false,
             guarded: false,
+            asked: false,
         }
     }
 
@@ -182,13 +185,23 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         Ok(())
     }
 
-    /// Offers what was traced to `sink`, as far as the sink takes it.
+    /// Halts the unit, and reads how far the processor has written. After a fault in that the trace is off and says
+    /// so; one that cannot be halted still runs.
+    pub(super) fn halt_and_collect(&mut self) -> Result<Halted, GeneralProtection> {
+        let halted = Halted::halt(self)?;
+        self.collect(false, &halted).inspect_err(|&fault| self.leave_off(Abandoned::Fault(fault)))?;
+        Ok(halted)
+    }
+
+    /// Offers what was traced to `sink`, as far as the sink takes it. If a call of the sink unwinds, what it has taken
+    /// before is not offered again.
     pub(super) fn deliver(&mut self, sink: &mut (impl Sink + ?Sized), _: &Halted) {
-        let (mut ring, mut gaps) = (self.ring, self.gaps);
-        chunks::deliver(&self.buffer, &mut ring, &mut gaps, sink);
-        // In overwrite mode the sink is only shown what is there.
-        if self.buffer.mode() != Mode::Overwrite {
-            (self.ring, self.gaps) = (ring, gaps);
+        if self.buffer.mode() == Mode::Overwrite {
+            // The sink is only shown what is there.
+            let (mut ring, mut gaps) = (self.ring, self.gaps);
+            chunks::deliver(&self.buffer, &mut ring, &mut gaps, sink);
+        } else {
+            chunks::deliver(&self.buffer, &mut self.ring, &mut self.gaps, sink);
         }
     }
 
@@ -320,7 +333,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
     /// Leaves the trace off: what runs until it is resumed is lost. A trace that cannot be stopped keeps running, and
     /// one that is off for another reason keeps that reason.
     pub(super) fn leave_off(&mut self, why: Abandoned) {
-        if self.halt().is_err() || self.state != PtState::Tracing {
+        if self.halt().is_err() || self.suspended || self.state != PtState::Tracing {
             return;
         }
         self.loss.abandoned += 1;
@@ -549,6 +562,10 @@ impl<M: Msr, F: Frames> Recording for PtSession<M, F> {
         Ok(())
     }
 
+    fn abandon(&mut self, why: Abandoned) {
+        self.leave_off(why);
+    }
+
     fn into_stopped(self) -> PtStopped<M, F> {
         let Self { unit, buffer, ring, gaps, loss, error, .. } = self;
         PtStopped { unit, trace: Trace::new(buffer, ring, gaps), loss, error }
@@ -570,20 +587,18 @@ impl<M: Msr, F: Frames, K: Sink + ?Sized> Serve<&mut K> for PtSession<M, F> {
         sink: &mut &mut K,
         halted: &Halted,
     ) -> Result<bool, GeneralProtection> {
-        if seen.is_empty() {
+        self.asked |= !seen.is_empty();
+        if !self.asked {
             return Ok(false);
         }
         self.collect(true, halted)?;
         self.deliver(*sink, halted);
+        self.asked = false;
         Ok(true)
     }
 
     fn resume(&mut self, halted: Halted) -> Result<(), GeneralProtection> {
         self.collect(false, &halted)?;
         self.go_on(halted)
-    }
-
-    fn abandon(&mut self, why: Abandoned) {
-        self.leave_off(why);
     }
 }
