@@ -7,3 +7,5 @@ mod faults;
 mod ibs;
 mod interrupts;
 mod machine;
+mod turned_off;
+mod unwinding;

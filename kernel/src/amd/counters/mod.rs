@@ -22,6 +22,7 @@
 mod assign;
 mod constraints;
 mod event;
+mod overflow;
 mod rdpmc;
 mod registers;
 mod running;
@@ -31,9 +32,10 @@ mod tests;
 mod unit;
 
 pub use event::{CountedEvent, CountersRefusal};
+pub use overflow::{Overflow, OverflowCounts, OverflowSink};
 pub use rdpmc::Rdpmc;
 pub use running::{CounterRunning, CounterStopped};
-pub use session::{CounterSession, Overflow, OverflowCounts, OverflowSink};
+pub use session::CounterSession;
 pub use unit::CounterUnit;
 
 /// The maximum number of counters of a processor: the number is a field of four bits.

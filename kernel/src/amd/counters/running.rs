@@ -1,6 +1,7 @@
 //! Performance counters that count.
 
-use super::session::{CounterSession, OverflowCounts, OverflowSink};
+use super::overflow::{OverflowCounts, OverflowSink};
+use super::session::CounterSession;
 use super::{CounterUnit, MAX_COUNTERS, Rdpmc};
 use crate::lifecycle::{self, Source};
 use crate::msr::{GeneralProtection, Msr};
@@ -39,13 +40,15 @@ impl<M: Msr> CounterStopped<M> {
 }
 
 impl<M: Msr> CounterRunning<M> {
-    /// Returns how often event `event` of the list has happened so far; `None` if the list is shorter.
+    /// Returns how often event `event` of the list has happened so far; `None` if the list is shorter. If something
+    /// else has turned its counter off, [`OverflowCounts::turned_off`] says so from now on, and the counter goes on. No
+    /// interrupt tells of that.
     ///
     /// # Errors
     ///
-    /// The access raised #GP.
+    /// An access raised #GP; the next call tries again.
     pub fn count(&mut self, event: usize) -> Result<Option<u64>, GeneralProtection> {
-        self.session_mut().value(event)
+        self.with(|session| session.value(event))
     }
 
     /// Returns the counter of an event; for an event that needs two, the first one.
@@ -73,7 +76,7 @@ impl<M: Msr> CounterRunning<M> {
     ///
     /// An access raised #GP; the next call tries again.
     pub fn svm_changed(&mut self) -> Result<(), GeneralProtection> {
-        self.session_mut().svm_changed()
+        self.with(CounterSession::svm_changed)
     }
 
     /// Returns the counters as a source for a handler, with the sink that receives their overflows.

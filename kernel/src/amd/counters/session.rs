@@ -1,6 +1,9 @@
 //! Performance counters while they count: the steps that start, handler and stop consist of.
 
+mod left_on;
+
 use super::event::{CountedEvent, CountersRefusal};
+use super::overflow::{Overflow, OverflowCounts, OverflowSink};
 use super::registers::Bank;
 use super::{CounterStopped, CounterUnit, LONGEST, MASK, MAX_COUNTERS, Rdpmc, WIDTH};
 use crate::lifecycle::{Halted, LateNmis, Recording, Sealed, Serve, StartError};
@@ -8,43 +11,6 @@ use crate::msr::amd::PerfEvtSel;
 use crate::msr::amd::{PerfCntrGlobalCtl, PerfCntrGlobalStatus, PerfCntrGlobalStatusClr};
 use crate::msr::{GeneralProtection, Msr, Register, RegisterAt, RegisterValue, TypedMsr};
 use crate::pmi::{Abandoned, Requests};
-
-/// Receives overflows in the handler: it must not wait, allocate or format.
-pub trait OverflowSink {
-    /// Takes an overflow; returns `false` if there is no room for it, and it is lost.
-    fn overflow(&mut self, overflow: Overflow) -> bool;
-}
-
-impl<F: FnMut(Overflow) -> bool> OverflowSink for F {
-    fn overflow(&mut self, overflow: Overflow) -> bool {
-        self(overflow)
-    }
-}
-
-/// The end of a counter's period. It happened in the code that the handler interrupted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Overflow {
-    /// The event's place in the list.
-    pub event: usize,
-    /// The number of events since the start.
-    pub count: u64,
-}
-
-/// What happened to the overflows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OverflowCounts {
-    /// Overflows that the sink took.
-    pub taken: u64,
-    /// Overflows that the sink had no room for.
-    pub lost: u64,
-    /// Periods that ended before the handler served the previous one.
-    pub skipped: u64,
-    /// Overflows that no handler saw, because the counters were stopped first.
-    pub unseen: u64,
-    /// How often the handler gave up, after a fault or because interrupts did not end: the counters that could be
-    /// stopped were stopped until an interrupt was served again, and what happened meanwhile is not counted.
-    pub abandoned: u64,
-}
 
 /// The counters with their events.
 #[derive(Debug)]
@@ -59,6 +25,8 @@ pub struct CounterSession<M: Msr> {
     counts: OverflowCounts,
     /// The number of counters that were served in this interrupt.
     served: u8,
+    /// The driver has let them count, and not stopped them since.
+    on: bool,
 }
 
 /// A counter with its event.
@@ -73,6 +41,8 @@ struct CounterSlot {
     /// The number of events before that.
     total: u64,
     state: CounterState,
+    /// It was found off, and is not resumed yet.
+    off: bool,
 }
 
 /// The state of a counter.
@@ -85,6 +55,8 @@ enum CounterState {
     Taken(u64),
     /// The counter was read for the last time.
     Read,
+    /// Another owner has changed its event: its registers are written again when they are free.
+    Lost,
 }
 
 /// The event of the second counter of a pair: Merge, FFFh.
@@ -105,10 +77,18 @@ impl<M: Msr> CounterSession<M> {
         let mut slots = [None; MAX_COUNTERS];
         for ((slot, &event), (counter, pair)) in slots.iter_mut().zip(events).zip(counters) {
             let begin = begin_of(&event);
-            *slot = Some(CounterSlot { event, counter, pair, begin, total: 0, state: CounterState::Off });
+            *slot = Some(CounterSlot {
+                event,
+                counter,
+                pair,
+                begin,
+                total: 0,
+                state: CounterState::Off,
+                off: false,
+            });
         }
         let counts = OverflowCounts::default();
-        Self { unit, bank, svm, found: None, slots, counts, served: 0 }
+        Self { unit, bank, svm, found: None, slots, counts, served: 0, on: false }
     }
 
     /// Returns the number of events.
@@ -132,13 +112,22 @@ impl<M: Msr> CounterSession<M> {
 
     /// Returns the number of events since the start.
     pub(super) fn value(&mut self, event: usize) -> Result<Option<u64>, GeneralProtection> {
+        if event < self.len() && self.on {
+            let global = self.global()?;
+            if self.look_at(event, global)? {
+                let halted = Halted::halt(self)?;
+                self.go_on(halted)?;
+            }
+        }
         let Some(slot) = self.slot(event) else { return Ok(None) };
         match slot.state {
             CounterState::Armed => {
                 let counter = self.unit.msr.read_at(self.bank.counter(slot.counter))?;
                 Ok(Some(slot.total.wrapping_add(slot.since_begin(counter))))
             }
-            CounterState::Off | CounterState::Taken(_) | CounterState::Read => Ok(Some(slot.total)),
+            CounterState::Off | CounterState::Taken(_) | CounterState::Read | CounterState::Lost => {
+                Ok(Some(slot.total))
+            }
         }
     }
 
@@ -154,12 +143,30 @@ impl<M: Msr> CounterSession<M> {
 
     /// Resumes the counters that have a period to count.
     fn go_on(&mut self, _: Halted) -> Result<(), GeneralProtection> {
+        for n in 0..self.len() {
+            self.reclaim(n)?;
+        }
         if self.version_2() {
-            return self.change_global(self.mask(), 0);
+            self.change_global(self.mask(), 0)?;
+        } else {
+            self.each(|session, slot| match slot.state {
+                CounterState::Armed => session.select(slot.counter, session.selected(&slot) | PerfEvtSel::EN),
+                _ => Ok(()),
+            })?;
+        }
+        self.on = true;
+        Ok(())
+    }
+
+    /// Stops all counters that are not another owner's.
+    fn stop(&mut self) -> Result<(), GeneralProtection> {
+        if self.found.is_some() {
+            return self.change_global(0, self.mask());
         }
         self.each(|session, slot| match slot.state {
-            CounterState::Armed => session.select(slot.counter, session.selected(&slot) | PerfEvtSel::EN),
-            _ => Ok(()),
+            // An earlier attempt to stop has cleared it, or it is another's.
+            CounterState::Off | CounterState::Lost => Ok(()),
+            _ => session.select(slot.counter, session.selected(&slot)),
         })
     }
 
@@ -204,7 +211,7 @@ impl<M: Msr> CounterSession<M> {
             let may = match slot.state {
                 CounterState::Armed => self.overflowed(&slot, status)?.is_some(),
                 CounterState::Taken(_) => true,
-                CounterState::Off | CounterState::Read => false,
+                CounterState::Off | CounterState::Read | CounterState::Lost => false,
             };
             if may {
                 return Ok(true);
@@ -291,10 +298,10 @@ impl<M: Msr> CounterSession<M> {
         }
     }
 
-    /// Returns the bits of these counters in the global registers.
+    /// Returns the bits of these counters in the global registers, without those that another owner has taken.
     fn mask(&self) -> u64 {
-        let bits = |slot: &CounterSlot| (1 | u64::from(slot.pair) << 1) << slot.counter;
-        self.slots.iter().flatten().fold(0, |mask, slot| mask | bits(slot))
+        let mine = self.slots.iter().flatten().filter(|slot| slot.state != CounterState::Lost);
+        mine.fold(0, |mask, slot| mask | slot.bits())
     }
 
     /// Returns what a counter counts, without its enable bit.
@@ -358,6 +365,11 @@ impl<M: Msr> CounterSession<M> {
 }
 
 impl CounterSlot {
+    /// Returns its bits in the global registers.
+    const fn bits(&self) -> u64 {
+        (1 | (self.pair as u64) << 1) << self.counter
+    }
+
     const fn since_begin(&self, counter: u64) -> u64 {
         counter.wrapping_sub(self.begin) & MASK
     }
@@ -394,26 +406,15 @@ impl<M: Msr> Recording for CounterSession<M> {
             // From here on, a start that fails must clear registers.
             self.set_state(n, CounterState::Armed);
             self.load(slot, slot.begin)?;
-            if slot.pair {
-                self.select(slot.counter + 1, MERGE)?;
-            }
-            if self.version_2() {
-                self.select(slot.counter, self.selected(&slot) | PerfEvtSel::EN)?;
-            }
+            self.program(slot)?;
         }
         Ok(self.go_on(halted)?)
     }
 
-    /// Stops all counters.
+    /// Stops all counters, and notes which of them something else had turned off before.
     fn halt(&mut self) -> Result<(), GeneralProtection> {
-        if self.found.is_some() {
-            return self.change_global(0, self.mask());
-        }
-        self.each(|session, slot| match slot.state {
-            // An earlier attempt to stop has cleared it.
-            CounterState::Off => Ok(()),
-            _ => session.select(slot.counter, session.selected(&slot)),
-        })
+        let looked = if core::mem::take(&mut self.on) { self.look() } else { Ok(()) };
+        self.stop().and(looked)
     }
 
     /// Reads the counters for the last time.
@@ -433,7 +434,7 @@ impl<M: Msr> Recording for CounterSession<M> {
         let mut result = Ok(());
         for n in 0..self.len() {
             if let Some(slot) = self.slot(n).filter(|slot| slot.state != CounterState::Off) {
-                let done = self.clear(&slot);
+                let done = if slot.state == CounterState::Lost { Ok(()) } else { self.clear(&slot) };
                 if done.is_ok() {
                     self.set_state(n, CounterState::Off);
                 }

@@ -3,7 +3,7 @@
 use super::IbsUnit;
 use super::session::{IbsCounts, IbsSession, SampleSink};
 use crate::lifecycle::{self, Source};
-use crate::msr::Msr;
+use crate::msr::{GeneralProtection, Msr};
 use crate::pmi::PmiSource;
 use pugmark_decoder_core::ibs::Sample;
 
@@ -33,6 +33,17 @@ impl<M: Msr> IbsRunning<M> {
     #[must_use]
     pub fn counts(&self) -> &IbsCounts {
         self.session().counts()
+    }
+
+    /// Turns units on again that something else has turned off: another owner, or a hypervisor
+    /// ([`IbsCounts::turned_off`]). The handler does so, too, but a unit that is off requests no interrupt: a kernel
+    /// calls this from time to time.
+    ///
+    /// # Errors
+    ///
+    /// An access raised #GP; the next call tries again.
+    pub fn check(&mut self) -> Result<(), GeneralProtection> {
+        self.with(IbsSession::check)
     }
 
     /// Returns the units as a source for a handler, with the sink that receives their samples. One NMI serves both

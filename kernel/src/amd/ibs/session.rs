@@ -36,6 +36,9 @@ pub struct IbsCounts {
     /// How often the handler gave up, after a fault or because interrupts did not end: units that had a sample were
     /// stopped from then until an interrupt was served again.
     pub abandoned: u64,
+    /// How often a unit was found off, or with another period, although the driver had left it on: another owner or a
+    /// hypervisor has changed its registers. What would have been sampled since then is missing.
+    pub turned_off: u64,
 }
 
 /// The IBS units with what they sample.
@@ -52,6 +55,8 @@ pub struct IbsSession<M: Msr> {
     served: u8,
     /// The state of the generator of random periods; never 0.
     random: u16,
+    /// IbsOpCtl as last written.
+    armed: IbsOpCtl,
 }
 
 /// The state of a unit.
@@ -62,6 +67,10 @@ enum IbsState {
     Armed,
     /// Its sample was delivered. For ops: the value at which the next count begins.
     Taken(u64),
+    /// Something else has turned it off or taken it over: it is started again when it is free.
+    TurnedOff,
+    /// It is being turned off, and an access may have faulted meanwhile.
+    Ending,
 }
 
 /// The bits of IbsOpCurCnt that the processor fills with a random value when it has a sample.
@@ -76,7 +85,8 @@ pub(super) const fn next_random(random: u16) -> u16 {
 
 impl<M: Msr> IbsSession<M> {
     pub(super) const fn new(unit: IbsUnit<M>, plan: Plan) -> Self {
-        let counts = IbsCounts { fetches: 0, ops: 0, lost: 0, filtered: 0, unplaced: 0, abandoned: 0 };
+        let counts =
+            IbsCounts { fetches: 0, ops: 0, lost: 0, filtered: 0, unplaced: 0, abandoned: 0, turned_off: 0 };
         Self {
             unit,
             plan,
@@ -86,6 +96,7 @@ impl<M: Msr> IbsSession<M> {
             last: [None; 2],
             served: 0,
             random: 1,
+            armed: IbsOpCtl::empty(),
         }
     }
 
@@ -101,19 +112,65 @@ impl<M: Msr> IbsSession<M> {
     /// Takes the samples of both units, if there are any; returns whether there was one.
     fn collect(&mut self, sink: &mut (impl SampleSink + ?Sized)) -> Result<bool, GeneralProtection> {
         let served = self.served;
-        let fetched = if self.fetch == IbsState::Armed { self.read_fetch()? } else { None };
-        if let Some(sample) = fetched {
+        if let Some(sample) = self.read_fetch()? {
             self.fetch = IbsState::Taken(0);
             self.served += 1;
             self.deliver(Sample::Fetch(sample), sink);
         }
-        let retired = if self.op == IbsState::Armed { self.read_op()? } else { None };
-        if let Some(sample) = retired {
+        if let Some(sample) = self.read_op()? {
             self.op = IbsState::Taken(self.random_begin(sample.registers().ctl));
             self.served += 1;
             self.deliver(Sample::Op(sample), sink);
         }
         Ok(self.served > served)
+    }
+
+    /// Starts units again that something else has turned off.
+    pub(super) fn check(&mut self) -> Result<(), GeneralProtection> {
+        let halted = Halted::halt(self)?;
+        self.fetch_with_sample()?;
+        self.op_with_sample()?;
+        self.go_on(halted)
+    }
+
+    /// Resumes the units whose samples were taken, and those that something else has turned off.
+    fn go_on(&mut self, _: Halted) -> Result<(), GeneralProtection> {
+        // If the register of one unit faults, the other unit still resumes.
+        let fetch = self.resume_fetch();
+        let op = self.resume_op();
+        fetch.and(op)
+    }
+
+    /// Returns IbsFetchCtl if the unit has a sample; notes if it has none and something else has turned it off.
+    fn fetch_with_sample(&mut self) -> Result<Option<IbsFetchCtl>, GeneralProtection> {
+        let (IbsState::Armed, Some((planned, planned2))) = (self.fetch, self.plan.fetch) else {
+            return Ok(None);
+        };
+        let ctl: IbsFetchCtl = self.unit.msr.read()?;
+        if ctl.contains(IbsFetchCtl::VAL) {
+            return Ok(Some(ctl));
+        }
+        let second = if self.has_dis() { self.unit.msr.read()? } else { planned2 };
+        if !same_fetches(ctl, planned | IbsFetchCtl::EN) || second != planned2 {
+            self.fetch = IbsState::TurnedOff;
+            self.counts.turned_off += 1;
+        }
+        Ok(None)
+    }
+
+    /// Like [`IbsSession::fetch_with_sample`], for ops.
+    fn op_with_sample(&mut self) -> Result<Option<IbsOpCtl>, GeneralProtection> {
+        let (IbsState::Armed, Some((_, planned2))) = (self.op, self.plan.op) else { return Ok(None) };
+        let ctl: IbsOpCtl = self.unit.msr.read()?;
+        if ctl.contains(IbsOpCtl::VAL) {
+            return Ok(Some(ctl));
+        }
+        let second = if self.has_dis() { self.unit.msr.read()? } else { planned2 };
+        if !same_ops(ctl, self.armed) || second != planned2 {
+            self.op = IbsState::TurnedOff;
+            self.counts.turned_off += 1;
+        }
+        Ok(None)
     }
 
     /// Returns whether a unit has a sample, or was not resumed after one.
@@ -132,7 +189,36 @@ impl<M: Msr> IbsSession<M> {
         self.served = 0;
     }
 
+    /// Starts the fetch unit with a count of 0.
+    fn start_fetch(&mut self) -> Result<(), GeneralProtection> {
+        let Some((ctl, ctl2)) = self.plan.fetch else { return Ok(()) };
+        if self.has_dis() {
+            self.write(ctl2 | IbsFetchCtl2::DIS)?;
+        }
+        // This discards the old content, including an old sample. Then the enable bit rises, which resets the count.
+        self.write(IbsFetchCtl::empty())?;
+        self.write(ctl | IbsFetchCtl::EN)?;
+        self.fetch = IbsState::Armed;
+        if self.has_dis() { self.write(ctl2) } else { Ok(()) }
+    }
+
+    /// Starts the op unit with a count of 0.
+    fn start_op(&mut self) -> Result<(), GeneralProtection> {
+        let Some((ctl, ctl2)) = self.plan.op else { return Ok(()) };
+        if self.has_dis() {
+            self.write(ctl2 | IbsOpCtl2::DIS)?;
+        }
+        self.write(IbsOpCtl::empty())?;
+        self.arm_op(ctl, 0)?;
+        self.op = IbsState::Armed;
+        if self.has_dis() { self.write(ctl2) } else { Ok(()) }
+    }
+
     fn resume_fetch(&mut self) -> Result<(), GeneralProtection> {
+        let off = self.fetch == IbsState::TurnedOff && !self.fetches_for_another()?;
+        if off || self.fetch == IbsState::Ending {
+            return self.start_fetch();
+        }
         if let (IbsState::Taken(_), Some((ctl, _))) = (self.fetch, self.plan.fetch) {
             let errata = self.unit.part.errata();
             if errata.has(IbsErrata::FETCH_COUNT_RESET) || errata.has(IbsErrata::FETCH_COUNT_QUIRK) {
@@ -145,6 +231,10 @@ impl<M: Msr> IbsSession<M> {
     }
 
     fn resume_op(&mut self) -> Result<(), GeneralProtection> {
+        let off = self.op == IbsState::TurnedOff && !self.samples_ops_for_another()?;
+        if off || self.op == IbsState::Ending {
+            return self.start_op();
+        }
         if let (IbsState::Taken(begin), Some((ctl, _))) = (self.op, self.plan.op) {
             if self.unit.part.errata().has(IbsErrata::STICKY_DATA3) {
                 // This register belongs to the sample that was taken; writing it has no other effect.
@@ -157,8 +247,25 @@ impl<M: Msr> IbsSession<M> {
         Ok(())
     }
 
+    /// Returns whether the fetch unit is on, and not with what was planned.
+    fn fetches_for_another(&mut self) -> Result<bool, GeneralProtection> {
+        let Some((planned, _)) = self.plan.fetch else { return Ok(false) };
+        let ctl: IbsFetchCtl = self.unit.msr.read()?;
+        Ok(ctl.contains(IbsFetchCtl::EN) && !same_fetches(ctl, planned | IbsFetchCtl::EN))
+    }
+
+    /// Returns whether the op unit is on, and not with what was last written.
+    fn samples_ops_for_another(&mut self) -> Result<bool, GeneralProtection> {
+        let ctl: IbsOpCtl = self.unit.msr.read()?;
+        Ok(ctl.contains(IbsOpCtl::EN) && !same_ops(ctl, self.armed))
+    }
+
     fn end_fetch(&mut self) -> Result<(), GeneralProtection> {
-        if let (IbsState::Armed | IbsState::Taken(_), Some((ctl, ctl2))) = (self.fetch, self.plan.fetch) {
+        if self.fetch == IbsState::TurnedOff && self.fetches_for_another()? {
+            self.fetch = IbsState::Off;
+        }
+        if let Some((ctl, ctl2)) = self.plan.fetch.filter(|_| self.fetch != IbsState::Off) {
+            self.fetch = IbsState::Ending;
             if self.has_dis() {
                 self.write(ctl2 | IbsFetchCtl2::DIS)?;
             }
@@ -172,7 +279,11 @@ impl<M: Msr> IbsSession<M> {
     }
 
     fn end_op(&mut self) -> Result<(), GeneralProtection> {
-        if let (IbsState::Armed | IbsState::Taken(_), Some((ctl, ctl2))) = (self.op, self.plan.op) {
+        if self.op == IbsState::TurnedOff && self.samples_ops_for_another()? {
+            self.op = IbsState::Off;
+        }
+        if let Some((ctl, ctl2)) = self.plan.op.filter(|_| self.op != IbsState::Off) {
+            self.op = IbsState::Ending;
             if self.has_dis() {
                 self.write(ctl2 | IbsOpCtl2::DIS)?;
             }
@@ -187,10 +298,7 @@ impl<M: Msr> IbsSession<M> {
     }
 
     fn read_fetch(&mut self) -> Result<Option<FetchSample>, GeneralProtection> {
-        let ctl: IbsFetchCtl = self.unit.msr.read()?;
-        if !ctl.contains(IbsFetchCtl::VAL) {
-            return Ok(None);
-        }
+        let Some(ctl) = self.fetch_with_sample()? else { return Ok(None) };
         let physical = ctl.contains(IbsFetchCtl::PHY_ADDR_VALID);
         let registers = FetchRegisters {
             ctl: ctl.bits(),
@@ -202,10 +310,7 @@ impl<M: Msr> IbsSession<M> {
     }
 
     fn read_op(&mut self) -> Result<Option<OpSample>, GeneralProtection> {
-        let ctl: IbsOpCtl = self.unit.msr.read()?;
-        if !ctl.contains(IbsOpCtl::VAL) {
-            return Ok(None);
-        }
+        let Some(ctl) = self.op_with_sample()? else { return Ok(None) };
         let caps = self.unit.part.caps;
         let registers = OpRegisters {
             ctl: ctl.bits(),
@@ -271,7 +376,8 @@ impl<M: Msr> IbsSession<M> {
     }
 
     fn arm_op(&mut self, ctl: IbsOpCtl, begin: u64) -> Result<(), GeneralProtection> {
-        self.write(IbsOpCtl::from_bits_retain(ctl.bits() | begin) | IbsOpCtl::EN)
+        self.armed = ctl | IbsOpCtl::EN;
+        self.write(IbsOpCtl::from_bits_retain(self.armed.bits() | begin))
     }
 
     const fn has_dis(&self) -> bool {
@@ -282,6 +388,18 @@ impl<M: Msr> IbsSession<M> {
         // SAFETY: the registers of the units: they write to no memory, and their interrupt is routed.
         unsafe { self.unit.msr.write(register) }
     }
+}
+
+/// Returns whether both say the same about which fetches are sampled.
+fn same_fetches(one: IbsFetchCtl, other: IbsFetchCtl) -> bool {
+    let what = IbsFetchCtl::MAX_CNT | IbsFetchCtl::EN;
+    one & what == other & what
+}
+
+/// Returns whether both say the same about which ops are sampled.
+fn same_ops(one: IbsOpCtl, other: IbsOpCtl) -> bool {
+    let what = IbsOpCtl::MAX_CNT | IbsOpCtl::MAX_CNT_EXT | IbsOpCtl::CNT_CTL | IbsOpCtl::EN;
+    one & what == other & what
 }
 
 /// Room for the samples that both units hold at the end.
@@ -308,31 +426,8 @@ impl<M: Msr> Recording for IbsSession<M> {
     /// Starts the units with a count of 0.
     fn begin(&mut self) -> Result<(), StartError<IbsRefusal>> {
         self.unit.claim()?;
-        if let Some((ctl, ctl2)) = self.plan.fetch {
-            if self.has_dis() {
-                self.write(ctl2 | IbsFetchCtl2::DIS)?;
-            }
-            // This discards the old content, including an old sample. Then the enable bit rises, which resets the
-            // count.
-            self.write(IbsFetchCtl::empty())?;
-            self.write(ctl | IbsFetchCtl::EN)?;
-            self.fetch = IbsState::Armed;
-            if self.has_dis() {
-                self.write(ctl2)?;
-            }
-        }
-        if let Some((ctl, ctl2)) = self.plan.op {
-            if self.has_dis() {
-                self.write(ctl2 | IbsOpCtl2::DIS)?;
-            }
-            self.write(IbsOpCtl::empty())?;
-            self.arm_op(ctl, 0)?;
-            self.op = IbsState::Armed;
-            if self.has_dis() {
-                self.write(ctl2)?;
-            }
-        }
-        Ok(())
+        self.start_fetch()?;
+        Ok(self.start_op()?)
     }
 
     /// Does nothing: a unit with a sample waits by itself, and one without a sample continues to count, so that
@@ -385,12 +480,8 @@ impl<M: Msr, K: SampleSink + ?Sized> Serve<&mut K> for IbsSession<M> {
         self.collect(*sink)
     }
 
-    /// Resumes the units whose samples were taken.
-    fn resume(&mut self, _: Halted) -> Result<(), GeneralProtection> {
-        // If the register of one unit faults, the other unit still resumes.
-        let fetch = self.resume_fetch();
-        let op = self.resume_op();
-        fetch.and(op)
+    fn resume(&mut self, halted: Halted) -> Result<(), GeneralProtection> {
+        self.go_on(halted)
     }
 
     /// Each unit that was served has requested its own NMI.

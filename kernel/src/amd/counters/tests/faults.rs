@@ -166,8 +166,10 @@ fn a_stop_that_faults_can_be_tried_again_and_counts_nothing_twice() {
 fn reading_and_following_svm_report_their_faults() {
     let machine = Machine::new(fake::ZEN_2);
     let mut running = start(&machine, &[CountedEvent::new(0xc0, 0).host_only()]);
-    machine.fault_in(0);
-    assert_eq!(running.count(0).unwrap_err().address, 0xc001_0201);
+    for (access, address) in [(0, 0xc001_0200), (1, 0xc001_0201)] {
+        machine.fault_in(access);
+        assert_eq!(running.count(0).unwrap_err().address, address);
+    }
     for access in 0..2 {
         machine.fault_in(access);
         running.svm_changed().unwrap_err();
