@@ -1,4 +1,24 @@
 //! The embedding kernel's physical memory, which the driver allocates through [`Frames`].
+//!
+//! # Memory that the processor writes
+//!
+//! Packets, records and the fields of the DS save area are written by the processor, which no compiler sees. The rule
+//! for all of it, here and in [`intel::ds`](crate::intel::ds):
+//!
+//! - Such memory is reached through raw pointers. A reference to a part of it lasts only while the unit is halted and
+//!   the session is borrowed; only `Halted` lets the driver make one.
+//! - What is read while the unit records (an index, a threshold) is read volatile, and so is what this code wrote
+//!   before and asks for again (guard bytes). What the processor reads (ToPA entries, fields) is written volatile.
+//! - **After the write that halts the unit comes a full fence, and then the first read.** Clearing TraceEn flushes the
+//!   packets that the processor has buffered, but a store, fence or serializing instruction may be needed until they
+//!   are globally observed. The halt executes the fence also where the unit was found off.
+//! - **Before the write that starts the unit comes a full fence**: tables, fields and cleared memory are written before
+//!   the processor reads them.
+//! - WRMSR is a barrier to the compiler in both implementations of [`arch`](crate::arch) (it may access memory); RDMSR
+//!   is not, and no order between it and memory is relied on without a fence.
+//!
+//! Source: SDM vol. 3, Intel Processor Trace, "Disabling Packet Generation"; Debug, Branch Profile, TSC, "BTS and DS
+//! Save Area".
 
 mod shared;
 

@@ -54,6 +54,21 @@ impl SharedBytes {
         unsafe { self.start.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
+    /// Returns the first byte, which the processor may have written since this code wrote it.
+    ///
+    /// # Panics
+    ///
+    /// There are no bytes.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else writes the byte meanwhile.
+    pub(crate) unsafe fn read(self) -> u8 {
+        assert!(self.len > 0, "no byte");
+        // SAFETY: within the allocation, initialized, and the caller promises that nobody writes.
+        unsafe { self.start.read_volatile() }
+    }
+
     /// Sets the first `len` bytes to `value`.
     ///
     /// # Panics

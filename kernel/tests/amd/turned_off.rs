@@ -121,7 +121,7 @@ fn ibs_units_that_were_turned_off_say_so_and_sample_again() {
                 let before = kernel.fetches.len() + kernel.ops.len();
                 assert!(before > 2, "{profile}");
                 // The enable bit alone, or everything.
-                machine.write(register, machine.msr(register) & !en * value);
+                machine.write(register, machine.msr(register) & (!en * value));
                 kernel.run(20 * PERIOD);
                 assert_eq!(kernel.fetches.len() + kernel.ops.len(), before, "{profile}: off");
                 let running = kernel.ibs.as_mut().unwrap();

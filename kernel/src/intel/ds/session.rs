@@ -359,11 +359,13 @@ impl<M: Msr, L: LinearMemory> Recording for DsSession<M, L> {
         if on && self.named && !self.has_registers()? {
             // Another owner's recording is on, and goes to that one's memory.
             self.give_up_registers();
+            fence(Ordering::SeqCst);
             return Ok(());
         }
         let branches = self.stop_branches();
         let samples = self.stop_samples();
-        // With this fence, another processor that sees what is published from now on sees the records too.
+        // With this fence, another processor that sees what is published from now on sees the records too: see
+        // `memory`.
         fence(Ordering::SeqCst);
         branches.and(samples)
     }

@@ -311,8 +311,8 @@ impl<F: Frames> Buffer<F> {
     /// Returns for each of the bytes before `end` whether it is still as [`Buffer::set_guard`] left it.
     pub(crate) fn look_at_guard(&self, end: u64, _: &Halted) -> [bool; GUARD_BYTES as usize] {
         self.guard_places(end).map(|at| {
-            // SAFETY: a byte of our own region, and the trace is off.
-            unsafe { self.memory(0, at).slice(1) == [GUARD] }
+            // SAFETY: a byte of our own region.
+            unsafe { self.memory(0, at).read() == GUARD }
         })
     }
 

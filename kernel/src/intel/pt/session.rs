@@ -544,8 +544,7 @@ impl<M: Msr, F: Frames> Recording for PtSession<M, F> {
     fn halt(&mut self) -> Result<(), GeneralProtection> {
         if self.on {
             self.turn_off()?;
-            // The write has flushed the packets as if by SFENCE. With this fence, another processor that sees what is
-            // published from now on sees the packets too.
+            // The write has flushed the packets, and this makes them globally observed: see `memory`.
             fence(Ordering::SeqCst);
         }
         Ok(())

@@ -61,18 +61,17 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
 
     /// Returns how often the processor's gate cleared TraceEn.
     pub(super) fn clears(&self) -> u64 {
-        self.unit.gate.map_or(0, PauseGate::clears)
+        self.unit.gate.map(PauseGate::clears).unwrap_or_default()
     }
 
     /// Puts back the registers that were found at the start, if they still name this trace's memory. That memory is
     /// about to be another's; a trace that was off meanwhile finds its own registers again.
     pub(super) fn put_back(&mut self) -> Result<(), GeneralProtection> {
-        let Some(found) = self.found else { return Ok(()) };
+        let Some(found) = self.found.take() else { return Ok(()) };
         let ctl: RtitCtl = self.unit.msr.read()?;
         if !ctl.contains(RtitCtl::TRACE_EN) && self.has_registers()? {
             found.restore(&mut self.unit)?;
         }
-        self.found = None;
         Ok(())
     }
 
