@@ -25,9 +25,9 @@ fn write(machine: &Machine, register: u32, value: u64) {
 }
 
 /// A slot that holds nothing: the trace lies beside it.
-struct Nothing;
+struct HoldsNothing;
 
-impl Traced for Nothing {
+impl Traced for HoldsNothing {
     fn serve<M: Msr, A: pugmark_kernel::lapic::LocalApic>(
         &mut self,
         interrupt: Interrupt<'_, M, A>,
@@ -37,13 +37,13 @@ impl Traced for Nothing {
 }
 
 /// Registers after whose next write an NMI arrives.
-struct Interrupted<'a> {
+struct NmiAfterWrite<'a> {
     registers: Registers,
     nmi: &'a Cell<Option<&'a dyn Fn()>>,
 }
 
 // SAFETY: they are of the one processor of the machine.
-unsafe impl Msr for Interrupted<'_> {
+unsafe impl Msr for NmiAfterWrite<'_> {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
         self.registers.rdmsr(address)
     }
@@ -62,9 +62,9 @@ unsafe impl Msr for Interrupted<'_> {
 fn a_trace_whose_gate_is_just_closing_was_not_turned_off() {
     let machine: &Machine = Box::leak(Box::new(Machine::new("skylake", IntelSettings::default())));
     let nmi: &Cell<Option<&dyn Fn()>> = Box::leak(Box::new(Cell::new(None)));
-    let processor = || (Interrupted { registers: machine.registers(), nmi }, machine.registers());
+    let processor = || (NmiAfterWrite { registers: machine.registers(), nmi }, machine.registers());
     // SAFETY: one thread uses it, with one machine.
-    let slot = unsafe { Slot::<Nothing, _>::new(Handler::new(Delivery::Nmi), processor) };
+    let slot = unsafe { Slot::<HoldsNothing, _>::new(Handler::new(Delivery::Nmi), processor) };
     let slot = Box::leak(Box::new(slot));
     let unit = machine.unit().gated_by(slot.gate());
     let running = unit.start(&user_code(), machine.buffer(layout(), FULL));

@@ -36,7 +36,7 @@ fn skylake() -> Machine {
     Machine::new("skylake", IntelSettings::default())
 }
 
-/// Panics without a message.
+/// PanickingSink without a message.
 fn panic_now() {
     resume_unwind(Box::new("unwinds"));
 }
@@ -47,12 +47,12 @@ fn caught<R>(work: impl FnOnce() -> R) -> Option<R> {
 }
 
 /// A sink whose call number `panics_at` panics, before it takes anything.
-struct Panics {
+struct PanickingSink {
     taken: Collector,
     panics_at: Option<usize>,
 }
 
-impl Panics {
+impl PanickingSink {
     fn at(call: usize) -> Self {
         Self { taken: Collector::new(), panics_at: Some(call) }
     }
@@ -69,7 +69,7 @@ impl Panics {
     }
 }
 
-impl Sink for Panics {
+impl Sink for PanickingSink {
     fn bytes(&mut self, bytes: &[u8]) -> usize {
         self.call();
         self.taken.bytes(bytes)
@@ -96,7 +96,7 @@ fn a_panic_of_the_sink_leaves_the_trace_off_and_the_next_drain_resumes_it() {
         let machine = skylake();
         let mut tracing = machine.start(layout(), FULL);
         machine.run(4000);
-        let mut sink = Panics::at(call);
+        let mut sink = PanickingSink::at(call);
         assert!(caught(|| tracing.drain(&mut sink)).is_none());
         assert_eq!((machine.is_tracing(), tracing.state(), *tracing.loss()), (false, LEFT_OFF, ONCE));
         machine.run(7);
@@ -232,7 +232,8 @@ fn a_source_that_is_dropped_or_forgotten_between_its_halt_and_its_resume_is_told
     }
 }
 
-type Shared<'a> = Slot<PtTracer<Registers, &'a Ram, Panics>, Box<dyn Fn() -> (Registers, Registers) + 'a>>;
+type Shared<'a> =
+    Slot<PtTracer<Registers, &'a Ram, PanickingSink>, Box<dyn Fn() -> (Registers, Registers) + 'a>>;
 
 /// Returns a slot with a trace whose sink panics in its first call.
 fn slot(machine: &Machine) -> Shared<'_> {
@@ -241,7 +242,7 @@ fn slot(machine: &Machine) -> Shared<'_> {
     // SAFETY: one thread uses it, with one machine.
     let slot: Shared<'_> = unsafe { Slot::new(Handler::new(Delivery::Nmi), registers) };
     let buffer = machine.buffer(layout(), FULL);
-    slot.start(|| PtTracer::start(machine.unit(), &user_code(), buffer, Panics::at(0))).unwrap();
+    slot.start(|| PtTracer::start(machine.unit(), &user_code(), buffer, PanickingSink::at(0))).unwrap();
     slot
 }
 
@@ -322,7 +323,7 @@ fn a_panic_at_each_register_access_or_sink_leaves_both_halves_of_the_debug_store
         let mut running = record(&machine, What::Both);
         machine.run(2 * PERIOD as usize + 20);
         let [mut branches, mut samples] =
-            [branches, samples].map(|panics_at| Panics { taken: Collector::new(), panics_at });
+            [branches, samples].map(|panics_at| PanickingSink { taken: Collector::new(), panics_at });
         if let Some(access) = access {
             machine.at_access(access, panic_now);
         }
@@ -387,13 +388,13 @@ fn last_branches_after_a_panic_at_each_register_access_are_outdated() {
 }
 
 /// Takes the addresses of all instructions; a call panics.
-struct Executed {
+struct ExecutedUntilPanic {
     addresses: Vec<u64>,
     lost: u32,
     panics_at: Option<u32>,
 }
 
-impl ExecutionSink for Executed {
+impl ExecutionSink for ExecutedUntilPanic {
     const INSNS: bool = true;
 
     fn insns(&mut self, insns: Straight) {
@@ -422,7 +423,7 @@ fn a_panic_of_the_decoders_sink_restarts_the_decoder_at_a_psb() {
         let (mut kept, mut blocks) = (<Kept>::new(), vec![0; 1 << 16]);
         let config = user_code().for_decoder(&machine.capabilities()).unwrap();
         let stream = BlockStream::new(Image::new(&sections), config, &mut kept);
-        let sink = Executed { addresses: Vec::new(), lost: 0, panics_at: Some(call) };
+        let sink = ExecutedUntilPanic { addresses: Vec::new(), lost: 0, panics_at: Some(call) };
         let mut decoder = PtDecoder::new(stream, Graph::new(&mut blocks), sink);
         let mut tracing = machine.start(layout(), FULL);
         machine.run(4000);

@@ -7,9 +7,9 @@ use pugmark_kernel::amd::ibs::SampleSink;
 use pugmark_kernel::pmi::PmiSource;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-struct Panics;
+struct PanickingSamples;
 
-impl SampleSink for Panics {
+impl SampleSink for PanickingSamples {
     fn sample(&mut self, _: &Sample) -> bool {
         resume_unwind(Box::new(()))
     }
@@ -33,7 +33,7 @@ fn a_panic_of_a_sink_loses_its_overflow_or_sample_and_the_next_interrupt_resumes
             assert!(kernel.machine.run(4 * PERIOD), "{profile}");
             let (mut msr, mut apic) = (kernel.machine.clone(), kernel.machine.clone());
             let mut panics = |_: Overflow| -> bool { resume_unwind(Box::new(())) };
-            let mut samples = Panics;
+            let mut samples = PanickingSamples;
             let handled = catch_unwind(AssertUnwindSafe(|| {
                 let mut counters = kernel.counters.as_mut().map(|running| running.source(&mut panics));
                 let mut ibs = kernel.ibs.as_mut().map(|running| running.source(&mut samples));
