@@ -4,11 +4,20 @@
 use std::{env, path::PathBuf, process::Command};
 
 const FOLDER: &str = "src/pugmark/record/emulator";
+const FILES: [&str; 9] = [
+    "plugin.rs",
+    "api.rs",
+    "exec.rs",
+    "fork.rs",
+    "mapped.rs",
+    "meeting.rs",
+    "program_memory.rs",
+    "starter.rs",
+    "wire.rs",
+];
 
 fn main() {
-    for file in
-        ["plugin.rs", "api.rs", "exec.rs", "fork.rs", "mapped.rs", "meeting.rs", "starter.rs", "wire.rs"]
-    {
+    for file in FILES {
         println!("cargo:rerun-if-changed={FOLDER}/{file}");
     }
     println!("cargo:rerun-if-changed=build.rs");

@@ -7,6 +7,7 @@ mod command;
 mod programs;
 mod recorded;
 mod switching;
+mod system_calls;
 mod waits;
 
 use programs::{Scratch, compile, compile_bare};

@@ -1,6 +1,6 @@
 //! What the plugin does when the program executes another one.
 
-use super::{GUEST_BASE, MAIN_ONLY, PLUGIN, PluginThread, lock, wire::Kind};
+use super::{MAIN_ONLY, PLUGIN, PluginThread, lock, program_memory, wire::Kind};
 use std::{
     ffi::{CStr, CString, OsStr, c_char, c_int},
     fs,
@@ -22,28 +22,17 @@ unsafe extern "C" {
 /// Executes another program under the emulator instead of beside it. If that is not possible, the emulator executes it
 /// as it does without a plugin, or reports to the program what is wrong.
 pub(super) fn follow_exec(thread: &mut PluginThread, path: u64, arguments: u64, environment: u64) {
-    let base = GUEST_BASE.load(Relaxed);
     let Some(folder) = lock().as_ref().map(|process| process.folder.clone()) else { return };
     thread.ring.write(Kind::Exec, &[]);
-    // SAFETY: the program gives the system the address of a text that ends with a zero.
-    let text = |address: u64| unsafe { CStr::from_ptr((address + base) as *const c_char) }.to_owned();
-    let list = |mut address: u64| {
-        let mut texts = vec![];
-        while address != 0 {
-            // SAFETY: the program gives the system the address of a list of texts that ends with a null.
-            let next = unsafe { ((address + base) as *const u64).read_unaligned() };
-            if next == 0 {
-                break;
-            }
-            texts.push(text(next));
-            address += 8;
-        }
-        texts
-    };
-    if path == 0 || MAIN_ONLY.load(Relaxed) {
+    if MAIN_ONLY.load(Relaxed) {
         return;
     }
-    let (path, given, environment) = (text(path), list(arguments), list(environment));
+    let given = || {
+        let path = program_memory::text(path)?;
+        Some((path, program_memory::texts(arguments)?, program_memory::texts(environment)?))
+    };
+    // The emulator reports to the program what it cannot read.
+    let Some((path, given, environment)) = given() else { return };
     let Some(command) = command(&folder, true, &path, &given) else {
         thread.ring.write(Kind::NotFollowed, &[path.as_bytes()]);
         return;

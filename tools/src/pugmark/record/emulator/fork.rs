@@ -1,22 +1,33 @@
 //! What the plugin does when the program makes another process.
 
 use super::{IS_OFF, MAIN_ONLY, PluginProcess, THREADS, lock, ring_path, starter, wire::Kind};
-use std::{cell::Cell, ptr::null_mut, sync::atomic::Ordering::Relaxed};
+use std::{
+    cell::Cell,
+    ptr::null_mut,
+    sync::{MutexGuard, atomic::Ordering::Relaxed},
+};
 
 thread_local! {
     /// The system call in progress has counted a new process.
     static FORKING: Cell<bool> = const { Cell::new(false) };
+    /// What is locked from before a fork until after it: a lock that another thread held would be held for ever in the
+    /// new process, which has this thread alone.
+    static LOCKED: Cell<Option<MutexGuard<'static, Option<PluginProcess>>>> = const { Cell::new(None) };
 }
 
 /// Before a fork: the recorder has to know of the new process, even if this one ends before the new one has rings.
 pub(super) extern "C" fn begins() {
-    if MAIN_ONLY.load(Relaxed) {
-        return;
-    }
-    if let Some(process) = lock().as_ref() {
+    let process = lock();
+    if let Some(process) = process.as_ref().filter(|_| !MAIN_ONLY.load(Relaxed)) {
         process.definitions.header().forks.fetch_add(1, Relaxed);
         FORKING.set(true);
     }
+    LOCKED.set(Some(process));
+}
+
+/// After a fork, in the process that has forked.
+pub(super) extern "C" fn goes_on() {
+    drop(LOCKED.take());
 }
 
 /// After a system call: if it was a fork that failed, there is no new process.
@@ -33,7 +44,7 @@ pub(super) fn after_call(result: i64) {
 pub(super) extern "C" fn forked() {
     FORKING.set(false);
     starter::forked();
-    let mut process = lock();
+    let mut process = LOCKED.take().unwrap_or_else(lock);
     // The copies of the other process's threads would write into that process's rings.
     THREADS.iter().for_each(|thread| thread.store(null_mut(), Relaxed));
     let Some(own) = process.as_mut() else { return };
@@ -65,12 +76,28 @@ pub(super) extern "C" fn forked() {
 
 #[cfg(test)]
 mod tests {
-    use super::super::COUNTED;
+    use super::super::{COUNTED, PROCESS};
     use super::*;
-    use std::fs;
+    use std::{fs, sync::Mutex, thread};
+
+    /// The tests of what all threads share come one after the other.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn no_other_thread_holds_the_lock_while_the_process_is_copied() {
+        let _alone = ALONE.lock();
+        let is_locked = || thread::spawn(|| PROCESS.try_lock().is_err()).join().unwrap();
+        for after in [goes_on, forked] {
+            begins();
+            assert!(is_locked());
+            after();
+            assert!(!is_locked());
+        }
+    }
 
     #[test]
     fn a_fork_that_is_not_followed_goes_on_counting_where_nobody_reads() {
+        let _alone = ALONE.lock();
         let folder = std::env::temp_dir().join(format!("pugmark-fork-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let own = PluginProcess::begin(folder.clone(), vec![]).unwrap();

@@ -23,6 +23,8 @@ mod fork;
 mod mapped;
 #[path = "meeting.rs"]
 mod meeting;
+#[path = "program_memory.rs"]
+mod program_memory;
 #[path = "starter.rs"]
 mod starter;
 #[path = "wire.rs"]
@@ -200,7 +202,6 @@ impl PluginProcess {
         if code.is_empty() || address >= USER_END {
             return;
         }
-        let base = GUEST_BASE.load(Relaxed);
         for page in address / PAGE..=(address + code.len() as u64 - 1) / PAGE {
             let begin = (page * PAGE).max(address);
             let end = ((page + 1) * PAGE).min(address + code.len() as u64);
@@ -209,9 +210,9 @@ impl PluginProcess {
             if self.pages.get(&page).is_some_and(|known| known[within..within + own.len()] == *own) {
                 continue;
             }
-            // SAFETY: the emulator has just read code of this page, so it is mapped.
-            let now = unsafe { std::slice::from_raw_parts((page * PAGE + base) as *const u8, PAGE as usize) };
-            let mut now: Box<[u8]> = now.into();
+            let mut now = vec![0; PAGE as usize].into_boxed_slice();
+            // The emulator has just read code of this page, so it is mapped, unless another thread unmaps it meanwhile.
+            let _ = program_memory::read(page * PAGE, &mut now);
             // What was translated counts, if another thread writes at the same time.
             now[within..within + own.len()].copy_from_slice(own);
             self.definitions.write(Kind::Page, &[&(page * PAGE).to_le_bytes(), &now]);
@@ -419,9 +420,8 @@ extern "C" fn before_call(
         thread.publish_clock();
         match number {
             call::RT_SIGACTION if a2 != 0 => {
-                // SAFETY: the program gives the system an address to read an action from, which begins with the
-                // handler.
-                let handler = unsafe { ((a2 + GUEST_BASE.load(Relaxed)) as *const u64).read_unaligned() };
+                // An action begins with the handler. If it cannot be read, the call fails.
+                let Some(handler) = program_memory::number(a2) else { return };
                 thread.ring.write(Kind::Handler, &[&(a1 as u32).to_le_bytes(), &handler.to_le_bytes()]);
                 if let Some(process) = lock().as_mut() {
                     process.handlers.insert(a1 as u32, handler);
@@ -454,10 +454,13 @@ extern "C" fn after_call(_: PluginId, index: c_uint, number: i64, result: i64) {
             thread.report_maps();
         }
         if number == call::PRCTL && a1 == PR_SET_NAME && result == 0 {
-            // SAFETY: the system has just read the name, which ends within 16 bytes or is cut there.
-            let name = unsafe { ((a2 + GUEST_BASE.load(Relaxed)) as *const [u8; 16]).read_unaligned() };
-            let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-            thread.ring.write(Kind::Name, &[name]);
+            // The system cuts a name after 15 bytes; what is after its end may not be mapped.
+            let mut name = [0; 15];
+            let letters = (a2..).zip(&mut name).map_while(|(at, letter)| {
+                program_memory::read(at, std::slice::from_mut(letter)).filter(|()| *letter != 0)
+            });
+            let length = letters.count();
+            thread.ring.write(Kind::Name, &[&name[..length]]);
         }
     });
 }
@@ -504,7 +507,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
         let api = API.get_or_init(|| Api::find().unwrap_or_else(|| std::process::abort()));
         *lock() = Some(PluginProcess::begin(folder, program)?);
         // SAFETY: registers a function.
-        unsafe { pthread_atfork(Some(fork::begins), None, Some(fork::forked)) };
+        unsafe { pthread_atfork(Some(fork::begins), Some(fork::goes_on), Some(fork::forked)) };
         (api.on_translation)(id, translates);
         (api.on_vcpu)(id, vcpu_begins);
         (api.on_vcpu_exit)(id, vcpu_ends);

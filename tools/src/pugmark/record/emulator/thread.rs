@@ -191,6 +191,9 @@ impl<'a> Thread<'a> {
                 }
             } else {
                 let (kind, words) = self.ring.take(word);
+                if kind == Some(Kind::Begin) {
+                    continue;
+                }
                 Item::Message(
                     kind.ok_or_else(|| damaged(&format!("message {word:#x} is of no known kind")))?,
                     words,

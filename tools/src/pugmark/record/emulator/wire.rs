@@ -23,8 +23,10 @@ use std::{
     time::Duration,
 };
 
-/// The number of words in a ring. A message must be shorter than half of it.
+/// The number of words in a ring.
 const WORDS: u64 = 1 << 19;
+/// The number of words after which a message is continued by another one.
+const LONGEST: usize = 1 << 16;
 const HEADER_BYTES: usize = 4096;
 const BYTES: usize = HEADER_BYTES + 4 * WORDS as usize;
 
@@ -68,9 +70,11 @@ pub enum Kind {
     Exit,
     /// The thread is about to start a thread or a process: how many it has started with this one.
     Starts,
+    /// The begin of the next message, which is long.
+    Begin,
 }
 
-const KINDS: [Kind; 14] = [
+const KINDS: [Kind; 15] = [
     Kind::Block,
     Kind::Page,
     Kind::Program,
@@ -85,6 +89,7 @@ const KINDS: [Kind; 14] = [
     Kind::NotFollowed,
     Kind::Exit,
     Kind::Starts,
+    Kind::Begin,
 ];
 
 /// What stands before a ring's words.
@@ -128,6 +133,8 @@ pub struct Ring {
     /// The writer's head or the reader's tail, and the other side's as it was last seen.
     own: u64,
     other: u64,
+    /// The reader's: what was taken of a message that is not whole.
+    begin: Vec<u32>,
 }
 
 // SAFETY: the memory stays mapped as long as the value exists, and is accessed by one writer and one reader.
@@ -166,7 +173,7 @@ impl Ring {
         let hidden = path.with_extension("new");
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&hidden)?;
         file.set_len(BYTES as u64)?;
-        let ring = Self { header: map(&file, BYTES, replaced)?.cast(), own: 0, other: 0 };
+        let ring = Self { header: map(&file, BYTES, replaced)?.cast(), own: 0, other: 0, begin: vec![] };
         fill(ring.header());
         fs::rename(hidden, path)?;
         Ok(ring)
@@ -178,7 +185,7 @@ impl Ring {
         if file.metadata()?.len() != BYTES as u64 {
             return Err(io::Error::other("not a ring"));
         }
-        Ok(Self { header: map(&file, BYTES, ptr::null_mut())?.cast(), own: 0, other: 0 })
+        Ok(Self { header: map(&file, BYTES, ptr::null_mut())?.cast(), own: 0, other: 0, begin: vec![] })
     }
 
     pub fn header(&self) -> &Header {
@@ -218,9 +225,18 @@ impl Ring {
 
     /// Writes a message of several parts, each padded to whole words. Returns false if the recorder wants nothing more.
     pub fn write(&mut self, kind: Kind, parts: &[&[u8]]) -> bool {
+        if let [long] = parts
+            && let Some((begin, rest)) = long.split_at_checked(4 * LONGEST)
+        {
+            return self.write_short(Kind::Begin, &[begin]) && self.write(kind, &[rest]);
+        }
+        self.write_short(kind, parts)
+    }
+
+    fn write_short(&mut self, kind: Kind, parts: &[&[u8]]) -> bool {
         let words: usize = parts.iter().map(|part| part.len().div_ceil(4)).sum();
         let length = words as u64;
-        assert!(length < WORDS / 2, "a message of {words} words");
+        assert!(words <= LONGEST, "a message of {words} words");
         if self.own + length + 1 - self.other > WORDS && !self.wait_for_room(length + 1) {
             return false;
         }
@@ -280,12 +296,16 @@ impl Ring {
         self.own += 1;
     }
 
-    /// Takes the message that was peeked: its kind, and what it says.
+    /// Takes the message that was peeked: its kind, and what it says. [`Kind::Begin`] says nothing yet.
     pub fn take(&mut self, begin: u32) -> (Option<Kind>, Vec<u32>) {
         let kind = KINDS.get((begin & !MESSAGE) as usize >> KIND_SHIFT).copied();
         let length = u64::from(begin & LENGTH);
-        let words = (1..=length).map(|n| self.word(self.own + n).load(Relaxed)).collect();
+        let mut words = std::mem::take(&mut self.begin);
+        words.extend((1..=length).map(|n| self.word(self.own + n).load(Relaxed)));
         self.own += 1 + length;
+        if kind == Some(Kind::Begin) {
+            self.begin = std::mem::take(&mut words);
+        }
         (kind, words)
     }
 
@@ -315,4 +335,49 @@ impl Drop for Ring {
 /// The bytes of words.
 pub fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn a_message_that_is_longer_than_the_ring_arrives_whole() {
+        let path = std::env::temp_dir().join(format!("pugmark-wire-{}", std::process::id()));
+        let mut writer = Ring::create(&path, ptr::null_mut(), |_| ()).unwrap();
+        let mut reader = Ring::open(&path).unwrap();
+        fs::remove_file(path).unwrap();
+        let lengths = [0, 1, 4 * LONGEST - 1, 4 * LONGEST, 4 * LONGEST + 1, 3 * BYTES];
+        let text = |length: usize| (0..length).map(|n| n as u8 ^ (n >> 16) as u8).collect::<Vec<_>>();
+        let writes = thread::spawn(move || {
+            for length in lengths {
+                assert!(writer.write_word(7) && writer.write(Kind::Maps, &[&text(length)]));
+            }
+        });
+        for length in lengths {
+            let mut next = || {
+                loop {
+                    reader.release();
+                    match reader.peek() {
+                        Some(word) if word & MESSAGE == 0 => {
+                            reader.take_word();
+                            return (None, vec![word]);
+                        }
+                        Some(begin) => match reader.take(begin) {
+                            (Some(Kind::Begin), words) => assert_eq!(words, []),
+                            message => return message,
+                        },
+                        None => thread::yield_now(),
+                    }
+                }
+            };
+            assert_eq!(next(), (None, vec![7]));
+            let (kind, words) = next();
+            let mut expected = text(length);
+            expected.resize(length.next_multiple_of(4), 0);
+            assert!(kind == Some(Kind::Maps) && bytes(&words) == expected, "{length} bytes");
+        }
+        writes.join().unwrap();
+    }
 }
