@@ -1,9 +1,14 @@
-//! `cargo xtask sanitize`: the tests of libipt.so.2 with AddressSanitizer, which notices each access outside an
-//! allocation, or after its end, in code that C programs call and that maps files.
+//! `cargo xtask sanitize`: tests with AddressSanitizer, which notices each access outside an allocation, or after its
+//! end: those of libipt.so.2, which C programs call and which maps files, and those of the recorder's plugin, which the
+//! emulator loads.
 
-use anyhow::Result;
-use pugmark_qemu_tests::images::target_folder;
+use anyhow::{Context, Result, ensure};
+use pugmark_qemu_tests::images::{target_folder, workspace};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
+use crate::headline::headline;
 use crate::nightly;
 
 /// The test program exports the sanitizer's functions, because the shared library that it loads has none of its own.
@@ -15,20 +20,43 @@ const OPTIONS: &str = "detect_leaks=0:abort_on_error=1";
 /// The target is named, so that build scripts and procedural macros, which the compiler loads, are built without.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Runs the library's unit tests, and those that hold each of its functions against libipt's.
-pub(crate) fn sanitize() -> Result<()> {
+const PLUGIN: &str = "tools/src/pugmark/record/emulator/plugin.rs";
+const EMULATOR: &str = "qemu-x86_64";
+
+/// A program with signals and forks. It executes no other program: the emulator that would do that does not have the
+/// sanitizer's functions.
+const PROGRAM: &str =
+    "trap : USR1; kill -USR1 $$; (exit 3); n=0; while [ $n -lt 99 ]; do n=$((n + 1)); done & wait";
+
+/// Of the process and the two that it forks, and of a thread of each.
+const RINGS: usize = 6;
+
+/// The part of the sanitizer's functions that only a program may have, and no shared library.
+const OF_PROGRAMS: &str = "asan_preinit.cpp.o";
+
+/// Runs the library's unit tests, and those that hold each of its functions against libipt's; the plugin's unit tests,
+/// and the plugin in the emulator. Returns why the last was skipped, if it was.
+pub(crate) fn sanitize() -> Result<Option<String>> {
     let toolchain = toolchain().map_err(anyhow::Error::msg)?;
-    let folder = target_folder().join("sanitize").display().to_string();
-    let build = ["test", "--locked", "--target", TARGET, "--target-dir", &folder];
+    let folder = target_folder().join("sanitize");
+    let target = folder.display().to_string();
+    let build = ["test", "--locked", "--target", TARGET, "--target-dir", &target];
     let tests = ["--package", "pugmark-capi", "--lib", "--test", "beside_libipt"];
     let environment = [("RUSTFLAGS", FLAGS), ("ASAN_OPTIONS", OPTIONS)];
-    nightly::cargo(&toolchain, &[&build[..], &tests].concat(), &environment)
+    nightly::cargo(&toolchain, &[&build[..], &tests].concat(), &environment)?;
+    headline("the recorder's plugin with AddressSanitizer");
+    let unit_tests = plugin(&toolchain, &folder, "plugin_tests", &["--test"])?;
+    run(Command::new(unit_tests).env("ASAN_OPTIONS", OPTIONS))?;
+    if !has_emulator() {
+        return Ok(Some(format!("AddressSanitizer: {EMULATOR} of QEMU 5 to 8 is not there")));
+    }
+    run_in_emulator(&toolchain, &folder).map(|()| None)
 }
 
-/// Does the same. Returns why not, if the machine has no nightly toolchain.
+/// Does the same. Returns why not all of it, if the machine has no nightly toolchain or no emulator.
 pub(crate) fn in_ci() -> Result<Option<String>> {
     match toolchain() {
-        Ok(_) => sanitize().map(|()| None),
+        Ok(_) => sanitize(),
         Err(reason) => Ok(Some(format!("AddressSanitizer: {reason}"))),
     }
 }
@@ -36,4 +64,70 @@ pub(crate) fn in_ci() -> Result<Option<String>> {
 /// A toolchain that is as new as the one with Miri: an old one does not build the workspace.
 fn toolchain() -> Result<String, String> {
     nightly::with_components(&["miri", "rust-src"])
+}
+
+/// Compiles the plugin, which is a crate of its own, with the sanitizer.
+fn plugin(toolchain: &str, folder: &Path, name: &str, options: &[&str]) -> Result<PathBuf> {
+    let file = folder.join(name);
+    let mut rustc = Command::new("rustup");
+    rustc.args(["run", toolchain, "rustc", "--edition", "2024", "-Zsanitizer=address"]);
+    rustc.args(["--crate-name", "pugmark_plugin"]);
+    run(rustc.args(options).arg("-o").args([&file, &workspace().join(PLUGIN)]))?;
+    Ok(file)
+}
+
+/// Runs a program in the emulator with the plugin. Nobody reads its rings, which have room for what the program does.
+fn run_in_emulator(toolchain: &str, folder: &Path) -> Result<()> {
+    let rings = folder.join("rings");
+    let _ = fs::remove_dir_all(&rings);
+    fs::create_dir_all(&rings)?;
+    let file = plugin(toolchain, &rings, "plugin.so", &["--crate-type", "cdylib", "-Cpanic=abort"])?;
+    fs::write(rings.join("clock"), [0; 8])?;
+    let options = format!("{},folder={},follow=1", file.display(), rings.display());
+    let shell = fs::canonicalize("/bin/sh")?;
+    let sanitizer = shared_sanitizer(toolchain, folder)?;
+    run(Command::new(EMULATOR)
+        .args(["-cpu", "max", "-plugin", &options, "-0", "sh"])
+        .arg(shell)
+        .args(["-c", PROGRAM])
+        // The emulator takes it, and does not pass it on to the program.
+        .env("LD_PRELOAD", sanitizer)
+        .env("QEMU_UNSET_ENV", "LD_PRELOAD")
+        .env("ASAN_OPTIONS", OPTIONS))?;
+    let names = fs::read_dir(&rings)?.map(|file| Ok(file?.file_name().to_string_lossy().into_owned()));
+    let names = names.collect::<Result<Vec<_>>>()?;
+    let made = names.iter().filter(|name| name.starts_with("p-") || name.starts_with("t-")).count();
+    ensure!(made == RINGS, "the plugin has made {made} rings in place of {RINGS}: {names:?}");
+    Ok(())
+}
+
+/// Makes a shared library of the sanitizer's functions: Rust's toolchains have an archive of them.
+fn shared_sanitizer(toolchain: &str, folder: &Path) -> Result<PathBuf> {
+    let output =
+        Command::new("rustup").args(["run", toolchain, "rustc", "--print", "target-libdir"]).output()?;
+    let archives = PathBuf::from(String::from_utf8(output.stdout)?.trim());
+    let archive = folder.join("sanitizer.a");
+    // The toolchain's own stays as it is.
+    fs::write(&archive, fs::read(archives.join("librustc-nightly_rt.asan.a"))?)?;
+    run(Command::new("ar").arg("d").arg(&archive).arg(OF_PROGRAMS))?;
+    let library = folder.join("sanitizer.so");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-Wl,--whole-archive"]).arg(&archive).arg("-Wl,--no-whole-archive");
+    run(cc.args(["-lpthread", "-ldl", "-lrt", "-lm", "-lresolv", "-o"]).arg(&library))?;
+    Ok(library)
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().with_context(|| format!("cannot start {name}"))?;
+    ensure!(status.success(), "{name} failed");
+    Ok(())
+}
+
+/// Returns whether the emulator is there in a version that loads the plugin.
+fn has_emulator() -> bool {
+    let Ok(output) = Command::new(EMULATOR).arg("--version").output() else { return false };
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text.split("version ").nth(1).and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
+    version.is_some_and(|version| (5..9).contains(&version))
 }

@@ -29,6 +29,9 @@ pub(crate) struct TestOptions {
     /// Only test binaries whose name contains this, such as `kernel` or `tests/witness`
     #[arg(default_value = "")]
     pub(crate) name: String,
+    /// The reasons for which steps before the tests were skipped
+    #[arg(skip)]
+    pub(crate) skipped_steps: Vec<String>,
 }
 
 /// Runs all tests: unit, model, host integration, QEMU and documentation tests.
@@ -62,7 +65,7 @@ pub(crate) fn test(options: &TestOptions) -> Result<Tally> {
         },
     );
     let outcomes = outcomes.into_iter().collect::<Result<Vec<_>>>()?;
-    let tally = Tally::new(jobs.iter().zip(&outcomes));
+    let tally = Tally::new(jobs.iter().zip(&outcomes), &options.skipped_steps);
     println!("{tally}");
     println!("in {:.0} s", begin.elapsed().as_secs_f64());
     ensure!(outcomes.iter().all(|outcome| outcome.passed), "tests failed");

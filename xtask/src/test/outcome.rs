@@ -72,14 +72,19 @@ pub(crate) struct Tally {
     tests: [u64; 2],
     /// How many tests were skipped for each reason.
     skipped: BTreeMap<String, u64>,
+    /// For each step beside the tests that was skipped, the reason.
+    skipped_steps: Vec<String>,
 }
 
 /// How a reason ends if something can be installed; other reasons are about old versions.
 const MISSING: &str = " is not installed";
 
 impl Tally {
-    pub(super) fn new<'a>(outcomes: impl Iterator<Item = (&'a TestJob, &'a JobOutcome)>) -> Self {
-        let mut tally = Self::default();
+    pub(super) fn new<'a>(
+        outcomes: impl Iterator<Item = (&'a TestJob, &'a JobOutcome)>,
+        skipped_steps: &[String],
+    ) -> Self {
+        let mut tally = Self { skipped_steps: skipped_steps.to_vec(), ..Self::default() };
         outcomes.for_each(|(job, outcome)| tally.add(job.binary(), outcome));
         tally
     }
@@ -112,8 +117,13 @@ impl fmt::Display for Tally {
             writeln!(f, "{:7.1} {:7.1} {tests:5} {name}", took.as_secs_f64(), processor.as_secs_f64())?;
         }
         let ([passed, failed], skipped) = (self.tests, self.skipped.values().sum::<u64>());
-        write!(f, "{} tests passed, {failed} failed, {skipped} skipped", passed.saturating_sub(skipped))?;
-        for (index, (reason, count)) in self.skipped.iter().enumerate() {
+        let passed = passed.saturating_sub(skipped);
+        let steps = self.skipped_steps.iter().map(|reason| (reason, 1));
+        let reasons: Vec<_> =
+            self.skipped.iter().map(|(reason, count)| (reason, *count)).chain(steps).collect();
+        let skipped: u64 = reasons.iter().map(|(_, count)| count).sum();
+        write!(f, "{passed} tests passed, {failed} failed, {skipped} skipped")?;
+        for (index, (reason, count)) in reasons.iter().enumerate() {
             write!(f, "{}{reason} ({count})", if index == 0 { ": " } else { ", " })?;
         }
         Ok(())
@@ -174,6 +184,20 @@ test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
                 "    2.0     3.0     6 kernel lib",
                 "9 tests passed, 3 failed, 6 skipped: libipt is not installed (3), libpfm4 is too old for zen5 (3)",
             ]
+        );
+    }
+
+    #[test]
+    fn a_step_that_was_skipped_is_counted_and_takes_no_test_away() {
+        let outcome = JobOutcome::read(true, Duration::ZERO, Duration::ZERO, OUTPUT);
+        let mut tally = Tally::new(std::iter::empty(), &["Miri: no nightly toolchain".to_owned()]);
+        tally.add("kernel lib", &outcome);
+        assert_eq!(
+            tally.to_string().lines().last(),
+            Some(
+                "3 tests passed, 1 failed, 3 skipped: libipt is not installed (1), libpfm4 is too old for zen5 (1), \
+                 Miri: no nightly toolchain (1)"
+            )
         );
     }
 
