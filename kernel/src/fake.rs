@@ -128,14 +128,12 @@ impl FakeFrames {
 
     /// Writes to memory as the processor does.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) {
-        for (n, &byte) in bytes.iter().enumerate() {
-            let at = (address - Self::BASE) as usize + n;
-            assert!(at < self.memory.size);
-            // SAFETY: within the memory.
-            let to = unsafe { self.memory.start.add(at) };
-            // SAFETY: within the memory, which no reference points into now.
-            unsafe { to.write(byte) };
-        }
+        let at = (address - Self::BASE) as usize;
+        assert!(at + bytes.len() <= self.memory.size);
+        // SAFETY: within the memory.
+        let to = unsafe { self.memory.start.add(at) };
+        // SAFETY: within the memory, which no reference points into now.
+        unsafe { to.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
     }
 }
 

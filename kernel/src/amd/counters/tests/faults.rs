@@ -4,7 +4,9 @@ use super::*;
 use crate::amd::fake;
 use crate::lifecycle::{NotStarted, StartError};
 
-const PARTS: [Cpu; 4] = [fake::K8, fake::BULLDOZER, fake::ZEN_2, fake::ZEN_4];
+/// In Miri, which takes a thousand times as long, the part with the most registers.
+const PARTS: &[Cpu] =
+    if cfg!(miri) { &[fake::ZEN_4] } else { &[fake::K8, fake::BULLDOZER, fake::ZEN_2, fake::ZEN_4] };
 
 /// An event select of another owner that counts.
 const SOMEBODYS: u64 = 1 << 22 | 0x76;
@@ -23,7 +25,7 @@ fn events(cpu: Cpu) -> Vec<CountedEvent> {
 
 #[test]
 fn a_start_that_faults_leaves_the_counters_off_and_at_hand() {
-    for cpu in PARTS {
+    for &cpu in PARTS {
         for access in 0.. {
             let machine = Machine::new(cpu);
             let unit = unit(&machine);
@@ -49,7 +51,7 @@ fn a_start_that_faults_leaves_the_counters_off_and_at_hand() {
 
 #[test]
 fn a_start_that_faults_leaves_counters_alone_that_it_did_not_come_to() {
-    for cpu in PARTS {
+    for &cpu in PARTS {
         let mut untouched = 0;
         for access in 0.. {
             let machine = Machine::new(cpu);
@@ -74,7 +76,7 @@ fn a_start_that_faults_leaves_counters_alone_that_it_did_not_come_to() {
 
 #[test]
 fn a_stop_that_is_tried_again_leaves_counters_alone_that_it_gave_back() {
-    for cpu in PARTS {
+    for &cpu in PARTS {
         let mut given_back = 0;
         for access in 0.. {
             let machine = Machine::new(cpu);
@@ -104,7 +106,7 @@ fn a_stop_that_is_tried_again_leaves_counters_alone_that_it_gave_back() {
 
 #[test]
 fn a_handler_that_faults_takes_no_overflow_twice_loses_no_event_and_rearms_the_next_time() {
-    for cpu in PARTS {
+    for &cpu in PARTS {
         for access in 0.. {
             let machine = Machine::new(cpu);
             let mut running = start(&machine, &events(cpu));
@@ -135,7 +137,7 @@ fn a_handler_that_faults_takes_no_overflow_twice_loses_no_event_and_rearms_the_n
 
 #[test]
 fn a_stop_that_faults_can_be_tried_again_and_counts_nothing_twice() {
-    for cpu in PARTS {
+    for &cpu in PARTS {
         for access in 0.. {
             let machine = Machine::new(cpu);
             let running = start(&machine, &events(cpu));
