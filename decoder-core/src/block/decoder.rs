@@ -1,6 +1,6 @@
 //! The block decoder: walks the code a block at a time.
 
-use super::{Block, BlockItem, Insns};
+use super::{Block, BlockItem, Insns, Step};
 use crate::{
     config::Config,
     error::{Error, ErrorKind},
@@ -220,10 +220,19 @@ impl<'a, K: Keeper> BlockDecoder<'a, K> {
     /// [`sync_forward`](Self::sync_forward).
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
     pub fn next(&mut self) -> Result<Option<BlockItem>, Error> {
-        let next = self.step();
-        match next {
-            Err(error) if error.kind != ErrorKind::EndOfSlice => self.give_up(error),
-            next => next,
+        Ok(match self.next_step()? {
+            Step::Block => Some(BlockItem::Block(self.take_block())),
+            Step::Event => self.walker.at.taken.take().map(BlockItem::Event),
+            Step::End => None,
+        })
+    }
+
+    /// As [`next`](Self::next), with the block or the event where the step says.
+    #[inline]
+    pub(crate) fn next_step(&mut self) -> Result<Step, Error> {
+        match self.step() {
+            Err(error) if !matches!(error.kind, ErrorKind::EndOfSlice) => self.give_up(error),
+            step => step,
         }
     }
 
@@ -236,17 +245,17 @@ impl<'a, K: Keeper> BlockDecoder<'a, K> {
     }
 
     #[inline]
-    pub(super) fn take_block(&mut self) -> Block {
+    pub(crate) fn take_block(&mut self) -> Block {
         let block = self.block;
         self.block.insns = 0;
         block
     }
 
     #[cold]
-    fn give_up(&mut self, error: Error) -> Result<Option<BlockItem>, Error> {
+    fn give_up(&mut self, error: Error) -> Result<Step, Error> {
         if self.block.insns > 0 {
             self.failed = Some(error);
-            return Ok(Some(BlockItem::Block(self.take_block())));
+            return Ok(Step::Block);
         }
         self.walker.give_up(error);
         Err(error)

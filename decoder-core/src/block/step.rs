@@ -1,7 +1,7 @@
 //! The walk to the next block or event, one instruction at a time, because an event may follow each.
 
 use super::{
-    BlockDecoder, BlockItem,
+    BlockDecoder,
     section::{is_truncated, section_of},
 };
 use crate::{
@@ -11,10 +11,21 @@ use crate::{
     keeper::Keeper,
 };
 
+/// What a walk has come to. The block or the event is not in it, because it is passed on through many functions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    /// The block that is to be [taken](BlockDecoder::take_block).
+    Block,
+    /// The event that the walk has [taken](crate::flow::Walker::at).
+    Event,
+    /// The end of the trace.
+    End,
+}
+
 impl<K: Keeper> BlockDecoder<'_, K> {
     /// Walks until there is something to report.
     #[inline(never)]
-    pub(super) fn step(&mut self) -> Result<Option<BlockItem>, Error> {
+    pub(super) fn step(&mut self) -> Result<Step, Error> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
@@ -30,18 +41,16 @@ impl<K: Keeper> BlockDecoder<'_, K> {
                 Some(upcoming) => upcoming,
                 None if ends => {
                     self.decided = decided;
-                    return Ok(Some(BlockItem::Block(self.take_block())));
+                    return Ok(Step::Block);
                 }
                 None => self.walker.arrive(open)?,
             };
             match upcoming {
-                Upcoming::Event(event) => return Ok(Some(BlockItem::Event(event))),
+                Upcoming::Event => return Ok(Step::Event),
                 Upcoming::Insn if self.execute()? => {}
-                Upcoming::Insn => return Ok(Some(BlockItem::Block(self.take_block()))),
-                Upcoming::Held | Upcoming::End if open => {
-                    return Ok(Some(BlockItem::Block(self.take_block())));
-                }
-                Upcoming::Held | Upcoming::End => return Ok(None),
+                Upcoming::Insn => return Ok(Step::Block),
+                Upcoming::Held | Upcoming::End if open => return Ok(Step::Block),
+                Upcoming::Held | Upcoming::End => return Ok(Step::End),
             }
         }
     }

@@ -17,18 +17,23 @@ use crate::{
 
 impl<K: Keeper> EventDecoder<'_, K> {
     #[inline]
-    pub(super) fn tip(&mut self, offset: u64, ip: Ip) -> Result<Option<Event>, ErrorKind> {
+    pub(super) fn tip(&mut self, offset: u64, ip: Ip, event: &mut Option<Event>) -> Result<(), ErrorKind> {
         if !self.state.tracing {
             return Err(ErrorKind::UnexpectedPacket("TIP"));
         }
         let ip = self.state.last_ip.update(ip);
-        if self.state.waiting.is_empty() {
-            return Ok(Some(self.event(offset, ip, EventKind::Tip)));
+        if !self.state.waiting.is_empty() {
+            return self.tip_for_waiters(offset, ip);
         }
-        let kind =
-            self.state.waiting.take(is_branch).and_then(|branch| branch.kind).unwrap_or(EventKind::Tip);
+        *event = Some(self.event(offset, ip, EventKind::Tip));
+        Ok(())
+    }
+
+    fn tip_for_waiters(&mut self, offset: u64, ip: Option<u64>) -> Result<(), ErrorKind> {
+        let branch = self.state.waiting.take(is_branch);
+        let kind = branch.and_then(|branch| branch.kind).unwrap_or(EventKind::Tip);
         self.publish(offset, ip, kind)?;
-        self.publish_for_tip(offset, ip).map(|()| None)
+        self.publish_for_tip(offset, ip)
     }
 
     pub(super) fn tip_pge(&mut self, offset: u64, ip: Ip) -> Result<(), ErrorKind> {

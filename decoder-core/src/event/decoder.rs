@@ -163,26 +163,37 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Event>, Error> {
+        let mut event = None;
+        self.next_into(&mut event)?;
+        Ok(event)
+    }
+
+    /// As [`next`](Self::next), into `event`, which is `None` after an error. An event is large: a handler's stack has
+    /// no room for one in each function that passes it on.
+    #[inline]
+    pub(crate) fn next_into(&mut self, event: &mut Option<Event>) -> Result<(), Error> {
+        *event = None;
         if !matches!(self.state.giving, Giving::Synced) {
-            return self.next_of_failed();
+            return self.next_of_failed(event);
         }
-        self.advance().or_else(|error| {
-            if error.kind == ErrorKind::EndOfSlice {
-                return Err(error);
+        match self.advance(event) {
+            Err(error) if !matches!(error.kind, ErrorKind::EndOfSlice) => {
+                self.state.giving = Giving::Failing(error);
+                // Complete events come before the error.
+                self.next_of_failed(event)
             }
-            self.state.giving = Giving::Failing(error);
-            // Complete events come before the error.
-            self.next_of_failed()
-        })
+            done => done,
+        }
     }
 
     #[cold]
-    fn next_of_failed(&mut self) -> Result<Option<Event>, Error> {
+    fn next_of_failed(&mut self, event: &mut Option<Event>) -> Result<(), Error> {
         let Giving::Failing(error) = self.state.giving else {
             return Err(Error { offset: self.offset(), kind: ErrorKind::OutOfSync });
         };
-        if let Some(event) = self.state.ready.pop() {
-            return Ok(Some(event));
+        self.state.ready.pop_into(event);
+        if event.is_some() {
+            return Ok(());
         }
         self.state.giving = Giving::OutOfSync;
         // The wrong packet may be a PSB, which the next synchronisation should find.
@@ -190,27 +201,26 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
         Err(error)
     }
 
-    fn advance(&mut self) -> Result<Option<Event>, Error> {
+    /// Puts the next event into `event`, which is `None`, and leaves it so at the end of the trace.
+    fn advance(&mut self, event: &mut Option<Event>) -> Result<(), Error> {
         loop {
-            if let Some(event) = self.state.ready.pop() {
-                return Ok(Some(event));
+            self.state.ready.pop_into(event);
+            if event.is_some() {
+                return Ok(());
             }
             if self.state.replay.is_some() {
-                if let Some(event) = self.replay()? {
-                    return Ok(Some(event));
-                }
-                continue;
-            }
-            let Some(packet) = self.packets.next() else { return Ok(None) };
-            let (offset, packet) = packet?;
-            self.state.counters.packets += 1;
-            if matches!(packet, Packet::Psb | Packet::Ovf) {
-                self.step_ahead(offset, packet)?;
+                self.replay(event)?;
             } else {
-                let event = self.step(offset, packet).map_err(|kind| Error { offset, kind })?;
-                if event.is_some() {
-                    return Ok(event);
+                let Some(packet) = self.packets.next() else { return Ok(()) };
+                let (offset, packet) = packet?;
+                self.state.counters.packets += 1;
+                match packet {
+                    Packet::Psb | Packet::Ovf => self.step_ahead(offset, packet)?,
+                    _ => self.step(offset, packet, event).map_err(|kind| Error { offset, kind })?,
                 }
+            }
+            if event.is_some() {
+                return Ok(());
             }
         }
     }
@@ -218,32 +228,37 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
     /// Applies a PSB or an OVF, whose meaning depends on packets after it. If they are not at hand, nothing changes.
     #[cold]
     fn step_ahead(&mut self, offset: u64, packet: Packet) -> Result<(), Error> {
-        let before = self.packets.may_end(offset).then(|| self.state.snapshot());
+        if !self.packets.may_end(offset) {
+            return self.look_ahead(offset, packet);
+        }
+        let before = self.state.snapshot();
+        let done = self.look_ahead(offset, packet);
+        if let Err(Error { kind: ErrorKind::EndOfSlice, .. }) = done {
+            self.state.restore(&before);
+            self.state.counters.packets -= 1;
+            self.packets.set_offset(offset);
+        }
+        done
+    }
+
+    /// Applies a PSB or an OVF, with the packets after it as far as it may look.
+    fn look_ahead(&mut self, offset: u64, packet: Packet) -> Result<(), Error> {
         self.packets.set_fence(offset);
         let done = match packet {
             Packet::Psb => self.psb(offset),
-            _ => {
-                let timed = self.track_time(packet).map_err(|kind| Error { offset, kind });
-                timed.and_then(|()| self.ovf(offset))
-            }
+            _ => self.ovf(offset, packet),
         };
         self.packets.clear_fence();
-        match (done, before) {
-            (Err(error @ Error { kind: ErrorKind::EndOfSlice, .. }), Some(before)) => {
-                self.state.restore(before);
-                self.state.counters.packets -= 1;
-                self.packets.set_offset(offset);
-                Err(error)
-            }
-            (Err(Error { kind: kind @ ErrorKind::LooksTooFar, .. }), _) => Err(Error { offset, kind }),
-            (done, _) => done,
+        match done {
+            Err(Error { kind: kind @ ErrorKind::LooksTooFar, .. }) => Err(Error { offset, kind }),
+            done => done,
         }
     }
 
-    /// Applies one packet that is no OVF and not in a PSB+. The events that it completes are returned or queued; if
-    /// both, the returned event is first.
+    /// Applies one packet that is no OVF and not in a PSB+. Of the events that it completes, the first one is put into
+    /// `event` or all are queued.
     #[inline]
-    fn step(&mut self, offset: u64, packet: Packet) -> Result<Option<Event>, ErrorKind> {
+    fn step(&mut self, offset: u64, packet: Packet, event: &mut Option<Event>) -> Result<(), ErrorKind> {
         if self.config().dialect.refuses_packets_out_of_place() && self.is_out_of_place(&packet) {
             return Err(ErrorKind::UnexpectedPacket(packet.name()));
         }
@@ -253,8 +268,8 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
         self.state.held = if completes { offset } else { self.next_offset() };
         self.track_time(packet)?;
         match packet {
-            Packet::TntShort(tnt) | Packet::TntLong(tnt) => return self.tnt(offset, tnt).map(Some),
-            Packet::Tip(ip) => return self.tip(offset, ip),
+            Packet::TntShort(tnt) | Packet::TntLong(tnt) => self.tnt(offset, tnt, event),
+            Packet::Tip(ip) => self.tip(offset, ip, event),
             Packet::Pad
             | Packet::Tsc(_)
             | Packet::Mtc(_)
@@ -266,19 +281,20 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
             // A PSBEND that does not end a PSB+ has no meaning.
             | Packet::PsbEnd
             | Packet::Unknown(_) => Ok(()),
-            Packet::Cbr(cbr) => self.publish(offset, None, EventKind::Cbr { ratio: cbr.ratio }),
             Packet::Fup(ip) => self.fup(offset, ip),
             Packet::TipPge(ip) => self.tip_pge(offset, ip),
             Packet::TipPgd(ip) => self.tip_pgd(offset, ip),
+            _ => self.step_rarely(offset, packet),
+        }
+    }
+
+    /// Applies one of the other packets. A function of its own, for the stack.
+    fn step_rarely(&mut self, offset: u64, packet: Packet) -> Result<(), ErrorKind> {
+        match packet {
             Packet::ModeExec(mode) => self.mode_exec(mode),
             Packet::ModeTsx(mode) => self.mode_tsx(offset, mode),
             Packet::Pip(pip) => self.pip(offset, pip),
             Packet::Vmcs(vmcs) => self.vmcs(offset, vmcs),
-            Packet::TraceStop => {
-                self.state.counters.stops += 1;
-                self.publish(offset, None, EventKind::Stop)
-            }
-            Packet::Mnt(mnt) => self.publish(offset, None, EventKind::Mnt { payload: mnt.payload }),
             Packet::Exstop(exstop) => self.exstop(offset, exstop),
             Packet::Mwait(mwait) => self.mwait(mwait),
             Packet::Pwre(pwre) => self.pwre(pwre),
@@ -288,18 +304,27 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
             Packet::Cfe(cfe) => self.cfe(offset, cfe),
             Packet::Evd(evd) => self.evd(evd),
             Packet::Trig(trig) => self.trig(offset, trig),
-            // Only `step_ahead` handles these, because an error after them has another offset.
-            Packet::Psb | Packet::Ovf => Err(ErrorKind::UnexpectedPacket(packet.name())),
+            _ => {
+                let kind = match packet {
+                    Packet::Cbr(cbr) => EventKind::Cbr { ratio: cbr.ratio },
+                    Packet::Mnt(mnt) => EventKind::Mnt { payload: mnt.payload },
+                    Packet::TraceStop => EventKind::Stop,
+                    // A PSB and an OVF come to `step_ahead` alone, because an error after them has another offset.
+                    _ => return Err(ErrorKind::UnexpectedPacket(packet.name())),
+                };
+                self.state.counters.stops += u64::from(matches!(kind, EventKind::Stop));
+                self.publish(offset, None, kind)
+            }
         }
-        .map(|()| None)
     }
 
     #[inline]
-    fn tnt(&mut self, offset: u64, tnt: Tnt) -> Result<Event, ErrorKind> {
+    fn tnt(&mut self, offset: u64, tnt: Tnt, event: &mut Option<Event>) -> Result<(), ErrorKind> {
         if !self.state.tracing {
             return Err(ErrorKind::UnexpectedPacket("TNT"));
         }
-        Ok(self.event(offset, None, EventKind::Tnt(tnt)))
+        *event = Some(self.event(offset, None, EventKind::Tnt(tnt)));
+        Ok(())
     }
 
     #[inline]
@@ -353,11 +378,11 @@ impl EventState {
         Snapshot { giving, status_psb, last_ip, tracing, clock, held, replay, mode, counters, ready, waiting }
     }
 
-    fn restore(&mut self, before: Snapshot) {
-        let Snapshot { giving, status_psb, last_ip, tracing, clock, held, mode, counters, .. } = before;
+    fn restore(&mut self, before: &Snapshot) {
+        let Snapshot { giving, status_psb, last_ip, tracing, clock, held, mode, counters, .. } = *before;
         (self.giving, self.status_psb, self.last_ip, self.tracing) = (giving, status_psb, last_ip, tracing);
         (self.clock, self.held, self.mode, self.counters) = (clock, held, mode, counters);
-        self.replay = before.replay;
+        self.replay.clone_from(&before.replay);
         self.ready.restore(before.ready);
         self.waiting.restore(before.waiting);
     }
@@ -370,8 +395,8 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
     }
 
     /// Undoes [`drop_events`](Self::drop_events), and the reading of branches after it.
-    pub(crate) fn come_back(&mut self, (packets, state): (Packets<'a>, Snapshot)) {
-        self.packets = packets;
+    pub(crate) fn come_back(&mut self, (packets, state): &(Packets<'a>, Snapshot)) {
+        self.packets.clone_from(packets);
         self.state.restore(state);
     }
 }

@@ -20,7 +20,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
         let claimed = self.state.waiting.any(|waiter| waiter.partner.claims_fup());
         while let Some(waiter) = self.state.waiting.take(|waiter| waiter.partner.is_fup()) {
             // An OVF's own FUP shows that packet generation is on again.
-            self.state.tracing |= waiter.kind == Some(EventKind::Overflow);
+            self.state.tracing |= matches!(waiter.kind, Some(EventKind::Overflow));
             // These events have no place in the code.
             let placed = !matches!(waiter.kind, Some(EventKind::Rsm | EventKind::Sipi { .. }));
             self.publish_waiter(offset, ip.filter(|_| placed), waiter)?;

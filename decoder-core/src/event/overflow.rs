@@ -25,49 +25,61 @@ enum AfterOverflow {
 }
 
 impl<K: Keeper> EventDecoder<'_, K> {
-    pub(super) fn ovf(&mut self, offset: u64) -> Result<(), Error> {
+    /// Applies the OVF at `offset`.
+    pub(super) fn ovf(&mut self, offset: u64, packet: Packet) -> Result<(), Error> {
+        self.track_time(packet).map_err(|kind| Error { offset, kind })?;
+        match self.continue_after(offset) {
+            Err(error) if self.config().dialect.blames_overflow() => Err(Error { offset, ..error }),
+            done => done,
+        }
+    }
+
+    fn continue_after(&mut self, offset: u64) -> Result<(), Error> {
         self.state.counters.overflows += 1;
         self.state.held = offset;
-        let dialect = self.config().dialect;
-        let here = |kind| Error { offset, kind };
         if !self.state.tracing {
-            self.publish_unplaced(offset).map_err(here)?;
+            self.publish_unplaced(offset).map_err(|kind| Error { offset, kind })?;
         }
         self.state.waiting.clear();
         self.state.mode = None;
         self.state.tracing = false;
-        if dialect.forgets_last_ip_at_overflow() {
+        if self.config().dialect.forgets_last_ip_at_overflow() {
             self.state.last_ip.reset();
         }
-        let blame = |error: Error| if dialect.blames_overflow() { Error { offset, ..error } } else { error };
         let when = self.state.clock.now();
-        let after = match self.after_overflow() {
-            Err(error @ Error { kind: ErrorKind::EndOfSlice, .. }) => return Err(error),
+        match self.after_overflow() {
+            Ok(AfterOverflow::Fup(end)) => self.fup_after(offset, end, when),
             // The FUP of an OVF follows at once. Many timing packets come while tracing is off.
-            Err(Error { kind: ErrorKind::LooksTooFar, .. }) => Ok(AfterOverflow::Other),
-            after => after,
-        };
-        if let Ok(AfterOverflow::Fup(end)) = after {
-            if self.config().errata.apl12 && unless_far(self.went_off_by_apl12(end)).map_err(blame)? {
-                return self.pass_fup_by_apl12(offset, end).map_err(blame);
+            Ok(_) | Err(Error { kind: ErrorKind::LooksTooFar, .. }) => {
+                self.no_fup_after(offset, when, Ok(()))
             }
-            let waiter =
-                Waiter { partner: Partner::OwnFup, kind: Some(EventKind::Overflow), when: Some(when) };
-            return self.state.waiting.push_with(waiter, "OVF").map_err(here);
+            Err(error) if matches!(error.kind, ErrorKind::EndOfSlice) => Err(error),
+            Err(error) => self.no_fup_after(offset, when, Err(error)),
         }
-        if self.config().errata.skd010 && unless_far(self.resume_by_skd010(offset, when)).map_err(blame)? {
-            return Ok(());
+    }
+
+    /// Continues at the FUP that follows the OVF at `offset`, and that ends at `end`.
+    fn fup_after(&mut self, offset: u64, end: u64, when: Stamp) -> Result<(), Error> {
+        if self.config().errata.apl12 && unless_far(self.went_off_by_apl12(end))? {
+            return self.pass_fup_by_apl12(offset, end);
         }
-        let unexpected = matches!(after, Err(Error { kind: ErrorKind::UnexpectedPacket(_), .. }));
-        if self.config().errata.apl11
-            && unexpected
-            && unless_far(self.go_off_by_apl11(offset, when)).map_err(blame)?
+        let waiter = Waiter { partner: Partner::OwnFup, kind: Some(EventKind::Overflow), when: Some(when) };
+        self.state.waiting.push_with(waiter, "OVF").map_err(|kind| Error { offset, kind })
+    }
+
+    /// Continues after the OVF at `offset` without a FUP. `others`: whether the packets after it say nothing about the
+    /// flow, as the manual has it; an erratum may say why they do.
+    fn no_fup_after(&mut self, offset: u64, when: Stamp, others: Result<(), Error>) -> Result<(), Error> {
+        let unexpected = matches!(others, Err(Error { kind: ErrorKind::UnexpectedPacket(_), .. }));
+        let errata = self.config().errata;
+        if errata.skd010 && unless_far(self.resume_by_skd010(offset, when))?
+            || errata.apl11 && unexpected && unless_far(self.go_off_by_apl11(offset, when))?
         {
             return Ok(());
         }
-        after.map_err(blame)?;
+        others?;
         self.state.held = self.next_offset();
-        self.publish_overflow(offset, None, when).map_err(here)
+        self.publish_overflow(offset, None, when).map_err(|kind| Error { offset, kind })
     }
 
     /// Looks for a FUP after the OVF, with only packets before it that say nothing about the flow.

@@ -9,7 +9,7 @@ use super::{Event, EventDecoder, EventKind, is_aside, is_state, mode::exec_mode,
 use crate::{
     error::{Error, ErrorKind},
     keeper::Keeper,
-    packet::{PSB, Packet},
+    packet::{Ip, PSB, Packet},
 };
 
 /// A PSB+ that is being read for its events.
@@ -45,7 +45,6 @@ impl<K: Keeper> EventDecoder<'_, K> {
         loop {
             let Some(packet) = self.packets.next() else { return Ok(()) };
             let (offset, packet) = packet?;
-            let here = |kind| Error { offset, kind };
             match packet {
                 Packet::PsbEnd => {
                     self.state.counters.packets += 1;
@@ -58,17 +57,27 @@ impl<K: Keeper> EventDecoder<'_, K> {
                     self.begin_replay(psb, start, offset, ip, false);
                     return Ok(());
                 }
-                Packet::Fup(fup) => {
-                    let stray = self.config().errata.bdm70
-                        && self.is_enabled_next().map_err(|error| Error { offset, ..error })?;
-                    ip = if stray { None } else { self.state.last_ip.update(fup) };
-                }
-                Packet::ModeExec(mode) => self.check_mode(mode).map_err(here)?,
-                _ if is_aside(&packet) || is_state(&packet) => {}
-                _ => return Err(here(ErrorKind::UnexpectedPacket(packet.name()))),
+                Packet::Fup(fup) => ip = self.fup_in_psb(offset, fup)?,
+                _ => self.check_in_psb(packet).map_err(|kind| Error { offset, kind })?,
             }
-            self.track_time(packet).map_err(here)?;
+            self.track_time(packet).map_err(|kind| Error { offset, kind })?;
             self.state.counters.packets += 1;
+        }
+    }
+
+    /// The IP of the FUP at `offset`, if the trace is on there.
+    fn fup_in_psb(&mut self, offset: u64, fup: Ip) -> Result<Option<u64>, Error> {
+        match self.config().errata.bdm70 {
+            true if self.is_enabled_next().map_err(|error| Error { offset, ..error })? => Ok(None),
+            _ => Ok(self.state.last_ip.update(fup)),
+        }
+    }
+
+    fn check_in_psb(&mut self, packet: Packet) -> Result<(), ErrorKind> {
+        match packet {
+            Packet::ModeExec(mode) => self.check_mode(mode),
+            _ if is_aside(&packet) || is_state(&packet) => Ok(()),
+            _ => Err(ErrorKind::UnexpectedPacket(packet.name())),
         }
     }
 
@@ -91,7 +100,8 @@ impl<K: Keeper> EventDecoder<'_, K> {
 
     /// Whether a TIP.PGE follows. If so, by erratum BDM70, the FUP in the PSB+ should not be there.
     fn is_enabled_next(&self) -> Result<bool, Error> {
-        for packet in self.packets.clone() {
+        let mut packets = self.packets.clone();
+        while let Some(packet) = packets.next() {
             match packet?.1 {
                 Packet::TipPge(_) => return Ok(true),
                 Packet::PsbEnd => {}
@@ -102,22 +112,20 @@ impl<K: Keeper> EventDecoder<'_, K> {
         Ok(false)
     }
 
-    /// The next event of the PSB+ in its second reading.
-    pub(super) fn replay(&mut self) -> Result<Option<Event>, Error> {
-        let Some(replay) = &mut self.state.replay else { return Ok(None) };
-        if let Some(first) = replay.first.take() {
-            return Ok(Some(first));
-        }
-        loop {
-            let Some(replay) = &mut self.state.replay else { return Ok(None) };
+    /// Puts the next event of the PSB+ in its second reading into `event`, if there is one.
+    pub(super) fn replay(&mut self, event: &mut Option<Event>) -> Result<(), Error> {
+        while let Some(replay) = &mut self.state.replay {
+            if replay.first.is_some() {
+                *event = replay.first.take();
+                return Ok(());
+            }
             if replay.next >= replay.end {
-                if replay.maintenance {
-                    self.state.replay = None;
-                    return Ok(None);
-                }
                 // Events that are not about state come last.
-                (replay.maintenance, replay.next) = (true, replay.start);
-                return Ok(None);
+                (replay.maintenance, replay.next) = match replay.maintenance {
+                    true => return self.end_replay(),
+                    false => (true, replay.start),
+                };
+                return Ok(());
             }
             let after = self.packets.offset();
             self.packets.set_offset(replay.next);
@@ -125,28 +133,53 @@ impl<K: Keeper> EventDecoder<'_, K> {
             replay.next = self.packets.offset();
             self.packets.set_offset(after);
             // All packets up to the end were read before.
-            let Some(packet) = read else { return Ok(None) };
+            let Some(packet) = read else { return Ok(()) };
             let (offset, packet) = packet?;
-            if replay.maintenance {
-                let Packet::Mnt(mnt) = packet else { continue };
-                return Ok(Some(self.event(offset, None, EventKind::Mnt { payload: mnt.payload })));
+            self.replay_packet(offset, packet, event).map_err(|kind| Error { offset, kind })?;
+            if event.is_some() {
+                return Ok(());
             }
-            let kind = match packet {
-                Packet::ModeExec(mode) => {
-                    let iflags = EventKind::Iflags { enabled: mode.iflag };
-                    let event = Event { status: true, ..self.event(offset, None, iflags) };
-                    if self.config().flags.iflags && !self.state.ready.push(event) {
-                        return Err(Error { offset, kind: ErrorKind::TooManyWaiting("MODE.Exec") });
-                    }
-                    EventKind::ExecMode(exec_mode(mode))
-                }
-                Packet::ModeTsx(mode) => EventKind::Tsx { speculative: mode.in_tx, aborted: mode.abort },
-                Packet::Pip(pip) => EventKind::Paging(pip),
-                Packet::Vmcs(vmcs) => EventKind::Vmcs(vmcs),
-                Packet::Cbr(cbr) => EventKind::Cbr { ratio: cbr.ratio },
-                _ => continue,
-            };
-            return Ok(Some(Event { status: true, ..self.event(offset, None, kind) }));
         }
+        Ok(())
+    }
+
+    fn end_replay(&mut self) -> Result<(), Error> {
+        self.state.replay = None;
+        Ok(())
+    }
+
+    /// Puts the event of a packet of the PSB+ into `event`, if it has one.
+    fn replay_packet(
+        &mut self,
+        offset: u64,
+        packet: Packet,
+        event: &mut Option<Event>,
+    ) -> Result<(), ErrorKind> {
+        let maintenance = self.state.replay.as_ref().is_some_and(|replay| replay.maintenance);
+        let kind = match packet {
+            Packet::Mnt(mnt) if maintenance => EventKind::Mnt { payload: mnt.payload },
+            _ if maintenance => return Ok(()),
+            Packet::ModeExec(mode) => {
+                self.replay_iflags(offset, mode.iflag)?;
+                EventKind::ExecMode(exec_mode(mode))
+            }
+            Packet::ModeTsx(mode) => EventKind::Tsx { speculative: mode.in_tx, aborted: mode.abort },
+            Packet::Pip(pip) => EventKind::Paging(pip),
+            Packet::Vmcs(vmcs) => EventKind::Vmcs(vmcs),
+            Packet::Cbr(cbr) => EventKind::Cbr { ratio: cbr.ratio },
+            _ => return Ok(()),
+        };
+        *event = Some(Event { status: !maintenance, ..self.event(offset, None, kind) });
+        Ok(())
+    }
+
+    fn replay_iflags(&mut self, offset: u64, enabled: bool) -> Result<(), ErrorKind> {
+        if self.config().flags.iflags {
+            let event = Event { status: true, ..self.event(offset, None, EventKind::Iflags { enabled }) };
+            if !self.state.ready.push(event) {
+                return Err(ErrorKind::TooManyWaiting("MODE.Exec"));
+            }
+        }
+        Ok(())
     }
 }

@@ -46,13 +46,13 @@ impl Ready {
         true
     }
 
-    pub(super) fn pop(&mut self) -> Option<Event> {
+    /// Moves the oldest event to `event`, if there is one.
+    pub(super) fn pop_into(&mut self, event: &mut Option<Event>) {
         if self.len == 0 {
-            return None;
+            return;
         }
-        let event = self.events[self.first].take();
+        *event = self.events[self.first].take();
         self.first = (self.first + 1) % Self::CAPACITY;
         self.len -= 1;
-        event
     }
 }

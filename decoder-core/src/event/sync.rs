@@ -85,13 +85,14 @@ impl<K: Keeper> EventDecoder<'_, K> {
 
     /// The next status update of the PSB+ whose events are being returned.
     pub(crate) fn next_status(&mut self) -> Result<Option<Event>, Error> {
-        match &self.state.replay {
-            Some(replay) if !replay.maintenance => match self.state.ready.pop() {
-                Some(event) => Ok(Some(event)),
-                None => self.replay(),
-            },
-            _ => Ok(None),
+        let mut event = None;
+        if self.state.replay.as_ref().is_some_and(|replay| !replay.maintenance) {
+            self.state.ready.pop_into(&mut event);
+            if event.is_none() {
+                self.replay(&mut event)?;
+            }
         }
+        Ok(event)
     }
 
     fn begin(&mut self, found: bool) {

@@ -50,34 +50,43 @@ impl<K: Keeper> Walker<'_, K> {
             if !matches!(self.ahead.event, None | Some(Event { kind: EventKind::Tnt(_), .. })) {
                 break;
             }
-            match self.next_event()? {
-                Some(event @ Event { kind: EventKind::Tnt(tnt), .. }) => {
+            self.read_event()?;
+            match self.ahead.event {
+                Some(Event { kind: EventKind::Tnt(tnt), when, offset, .. }) => {
                     if self.config().flags.ticks {
                         // Whether time has advanced is checked at the TNT's first outcome.
-                        self.ahead.tnt_event = Some(event);
+                        self.ahead.tnt_event = self.ahead.event;
                     } else {
-                        self.at.when = event.when;
+                        self.at.when = when;
                     }
+                    self.ahead.event = None;
                     self.at.located = self.after();
-                    self.ahead.outcomes_at = event.offset;
+                    self.ahead.outcomes_at = offset;
                     self.ahead.tnt = UnusedOutcomes::of(tnt);
                 }
-                Some(event) => self.ahead.event = Some(event),
+                Some(_) => {}
                 None => return Ok(false),
             }
         }
         Ok(true)
     }
 
-    /// The next event, which may have been read already.
+    /// Reads the next event into `ahead`, if it was not read already; `None` there at the end of the trace.
     #[inline]
-    pub(super) fn next_event(&mut self) -> Result<Option<Event>, Error> {
+    pub(super) fn read_event(&mut self) -> Result<(), Error> {
         self.ahead.deferred_tip = None;
-        match (self.ahead.event.take(), self.ahead.deferred.take()) {
-            (Some(event), _) => Ok(Some(event)),
-            (None, Some(error)) => Err(error),
-            (None, None) => self.events.next(),
+        let deferred = self.ahead.deferred.take();
+        match deferred {
+            _ if self.ahead.event.is_some() => Ok(()),
+            Some(error) => Err(error),
+            None => self.events.next_into(&mut self.ahead.event),
         }
+    }
+
+    /// The next event, which may have been read already.
+    pub(super) fn next_event(&mut self) -> Result<Option<Event>, Error> {
+        self.read_event()?;
+        Ok(self.ahead.event.take())
     }
 
     /// Reads the next event when only one outcome is left. An error is kept until the outcome was used.
@@ -87,10 +96,7 @@ impl<K: Keeper> Walker<'_, K> {
         if self.ahead.tnt.len() == 1 && self.ahead.event.is_none() && self.ahead.deferred.is_none() && !ticks
         {
             self.ahead.deferred_tip = None;
-            match self.events.next() {
-                Ok(event) => self.ahead.event = event,
-                Err(error) => self.ahead.deferred = Some(error),
-            }
+            self.ahead.deferred = self.events.next_into(&mut self.ahead.event).err();
         }
     }
 

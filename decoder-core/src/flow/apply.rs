@@ -13,17 +13,16 @@ use crate::{
 };
 
 impl<K: Keeper> Walker<'_, K> {
-    /// Applies an event before the instruction at `ip`. Returns the event if it is to be reported.
-    pub(super) fn apply(&mut self, event: Event) -> Result<Option<Event>, ErrorKind> {
+    /// Applies an event before the instruction at `ip`, and completes it. Returns whether it is to be reported.
+    pub(super) fn apply(&mut self, event: &mut Event) -> Result<bool, ErrorKind> {
         if event.status {
             self.apply_status(event)?;
             self.at.when = event.when;
-            return Ok(self.config().flags.statuses.then_some(event));
+            return Ok(self.config().flags.statuses);
         }
-        let mut event = event;
-        self.check(&event, self.at.ip)?;
+        self.check(event, self.at.ip)?;
         self.at.when = event.when;
-        self.locate(&event);
+        self.locate(event);
         self.at.loops.consumed();
         if event.ip.is_some() || matches!(event.kind, EventKind::Trigger { icnt: Some(_), .. }) {
             self.at.loops.anchor();
@@ -60,7 +59,7 @@ impl<K: Keeper> Walker<'_, K> {
             }
             _ => self.apply_context(event.kind),
         }
-        Ok(Some(event))
+        Ok(true)
     }
 
     /// Checks that the event fits the state of packet generation and the walk's place `here`.
@@ -86,9 +85,9 @@ impl<K: Keeper> Walker<'_, K> {
     }
 
     /// Applies an event after the instruction that caused it, which the walk has not left yet.
-    pub(super) fn apply_after(&mut self, event: Event, insn: Insn) -> Event {
+    pub(super) fn apply_after(&mut self, event: &Event, insn: Insn) {
         self.at.when = event.when;
-        self.locate(&event);
+        self.locate(event);
         self.at.loops.consumed();
         self.at.bound |= match event.kind {
             EventKind::Cbr { .. } | EventKind::Mnt { .. } | EventKind::Pwre(_) | EventKind::Pwrx(_) => {
@@ -100,7 +99,7 @@ impl<K: Keeper> Walker<'_, K> {
             // The event's FUP was sent when the instruction was executed, so instructions are counted from here.
             self.at.loops.anchor();
         }
-        if event.kind == EventKind::Disabled {
+        if matches!(event.kind, EventKind::Disabled) {
             // Where tracing may continue: a call returns to the next instruction, and so does code after a change of
             // CR3, which is no branch.
             let (dialect, next) = (self.config().dialect, insn.next(self.at.ip));
@@ -117,12 +116,11 @@ impl<K: Keeper> Walker<'_, K> {
         } else {
             self.apply_context(event.kind);
         }
-        event
     }
 
     /// Applies the state that a PSB+ repeats. A decoder that has just synchronised takes the state; otherwise it
     /// compares.
-    fn apply_status(&mut self, event: Event) -> Result<(), ErrorKind> {
+    fn apply_status(&mut self, event: &Event) -> Result<(), ErrorKind> {
         let mismatch = Err(ErrorKind::StateMismatch { ip: self.at.ip });
         self.at.loops.consumed();
         if matches!(event.kind, EventKind::Enabled { .. } | EventKind::Disabled) {
@@ -132,7 +130,7 @@ impl<K: Keeper> Walker<'_, K> {
         match (event.kind, self.at.tracing) {
             (EventKind::Enabled { .. }, Tracing::Unknown) => {
                 self.resume_at(event.ip.ok_or(ErrorKind::IpSuppressed("FUP"))?);
-                self.locate(&event);
+                self.locate(event);
                 self.at.loops.anchor();
             }
             (EventKind::Disabled, Tracing::Unknown) => self.stop(0),

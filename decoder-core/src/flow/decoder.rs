@@ -153,7 +153,7 @@ impl<'a> InsnDecoder<'a> {
     fn advance(&mut self) -> Result<Option<FlowItem>, Error> {
         match self.walker.advance(false)? {
             Upcoming::Insn => Ok(self.walker.execute_if(|_, _, _| true)?.map(FlowItem::Insn)),
-            Upcoming::Event(event) => Ok(Some(FlowItem::Event(event))),
+            Upcoming::Event => Ok(self.walker.at.taken.take().map(FlowItem::Event)),
             Upcoming::Held | Upcoming::End => Ok(None),
         }
     }

@@ -64,7 +64,7 @@ impl<K: Keeper> Walker<'_, K> {
     /// filter's ranges.
     pub(super) fn leads_out_by_skl014(&self, insn: &Insn, next: &Event) -> bool {
         self.config().errata.skl014
-            && next.kind == EventKind::Disabled
+            && matches!(next.kind, EventKind::Disabled)
             && next.ip.is_none()
             && matches!(insn.class, Class::NearJump | Class::NearCall)
             && insn.target.is_some_and(|target| !self.config().filter.contains(target))

@@ -154,8 +154,7 @@ impl<K: Keeper> Walker<'_, K> {
         if self.config().dialect.looks_and_goes_back() && !self.ahead.tnt.is_empty() {
             return self.look_and_go_back();
         }
-        self.ahead.event = self.next_event()?;
-        Ok(())
+        self.read_event()
     }
 
     /// The same as libipt does it: forgets that it has looked if it finds something else.

@@ -40,6 +40,8 @@ pub(crate) struct Place {
     pub(crate) when: Stamp,
     /// A tick at the branch that was left last.
     pub(super) tick: Option<Event>,
+    /// The event that was applied last, until it is reported.
+    pub(crate) taken: Option<Event>,
     /// What is left to do after a branch: see [`jump_by_bdm64`](Walker::jump_by_bdm64).
     pub(super) landed: bool,
     /// The place of the last reported event.
@@ -71,6 +73,7 @@ impl Place {
         status_at: None,
         when: Stamp::UNKNOWN,
         tick: None,
+        taken: None,
         landed: false,
         placed: Placed::Here,
         recovered_at: None,

@@ -142,11 +142,11 @@ impl<'a, K: Keeper> Walker<'a, K> {
     }
 
     /// Comes back from branches that were read again after [`return_from_event`](Self::return_from_event).
-    pub(crate) fn come_back(&mut self, here: LookingBack<'a>) {
+    pub(crate) fn come_back(&mut self, here: &LookingBack<'a>) {
         let LookingBack { events, ahead, located, when, loops } = here;
         self.events.come_back(events);
-        *self.ahead = ahead;
-        (self.at.located, self.at.when, self.at.loops) = (located, when, loops);
+        self.ahead.clone_from(ahead);
+        (self.at.located, self.at.when, self.at.loops) = (*located, *when, *loops);
     }
 
     /// Uses the next `outcomes` outcomes and `targets` targets, in the order of the trace.

@@ -78,7 +78,7 @@ impl<K: Keeper> Walker<'_, K> {
             Some(event) if event.status => {
                 self.ahead.status_end = event.held;
                 self.ahead.event = Some(event);
-                self.apply(event).map_err(|kind| Error { offset: event.offset, kind })?;
+                self.apply(&mut { event }).map_err(|kind| Error { offset: event.offset, kind })?;
                 self.ahead.event = None;
                 Ok(Some(event))
             }

@@ -36,12 +36,13 @@ pub(crate) struct Walker<'a, K: Keeper = Own> {
     pub(crate) at: K::Of<Place>,
 }
 
-/// What comes next in the walk.
+/// What comes next in the walk. An event is not in it, because it is passed on through many functions.
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Upcoming {
     /// The instruction at `ip`.
     Insn,
-    /// This event, which was applied.
-    Event(Event),
+    /// An event, which was applied, and is in [`Place::taken`].
+    Event,
     /// An event, which the caller asked not to take.
     Held,
     /// The end of the trace.
@@ -212,7 +213,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
                 return Ok(Some(if hold { Upcoming::Held } else { self.take_after(executed)? }));
             }
             // If packets were lost after a branch, its target is unknown.
-            if event.kind == EventKind::Overflow {
+            if matches!(event.kind, EventKind::Overflow) {
                 self.at.executed = None;
             }
         }
@@ -238,9 +239,9 @@ impl<'a, K: Keeper> Walker<'a, K> {
             if hold {
                 return Ok(Upcoming::Held);
             }
-            if let Some(event) = self.take_here()? {
+            if self.take_here()? {
                 self.check_next()?;
-                return Ok(Upcoming::Event(event));
+                return Ok(Upcoming::Event);
             }
         }
         Ok(self.end())
@@ -272,14 +273,16 @@ impl<'a, K: Keeper> Walker<'a, K> {
 
     #[cold]
     fn take_tick(&mut self) -> Upcoming {
-        self.at.tick.take().map_or(Upcoming::Held, Upcoming::Event)
+        self.at.taken = self.at.tick.take();
+        Upcoming::Event
     }
 
     /// Applies the next event, whose place is after `insn`.
     #[cold]
     fn take_after(&mut self, insn: insn::Insn) -> Result<Upcoming, Error> {
         let Some(event) = self.ahead.event.take() else { return Ok(Upcoming::Held) };
-        let event = self.apply_after(event, insn);
+        self.apply_after(&event, insn);
+        self.at.taken = Some(event);
         self.at.psb = None;
         self.at.placed = Placed::After;
         if self.config().dialect.leaves_before_last_event()
@@ -289,7 +292,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
             self.leave_before_event(insn)?;
         }
         self.check_next()?;
-        Ok(Upcoming::Event(event))
+        Ok(Upcoming::Event)
     }
 
     /// Checks the next event, if a misplaced TRIG is reported in place of the event before it.
@@ -302,10 +305,10 @@ impl<'a, K: Keeper> Walker<'a, K> {
             self.ahead.deferred = Some(error);
         }
         match self.event_if_next() {
-            Some(&event @ Event { kind: EventKind::Trigger { .. }, .. }) => {
+            Some(event @ Event { kind: EventKind::Trigger { .. }, .. }) => {
                 // A TRIG does not belong to an instruction that has another event.
                 let here = self.at.executed.map_or(self.at.ip, |insn| insn.next(self.at.ip));
-                self.refuse(&event, here)
+                self.refuse(event, here)
             }
             _ => Ok(()),
         }
@@ -339,20 +342,21 @@ impl<'a, K: Keeper> Walker<'a, K> {
         if self.config().dialect.blames_held_packet() { event.held } else { event.offset }
     }
 
-    /// Applies the next event, whose place is here, and returns it if it is to be reported.
+    /// Applies the next event, whose place is here; `false` if it is not to be reported.
     #[cold]
-    fn take_here(&mut self) -> Result<Option<Event>, Error> {
-        let Some(event) = self.ahead.event else { return Ok(None) };
+    fn take_here(&mut self) -> Result<bool, Error> {
+        let Some(mut event) = self.ahead.event else { return Ok(false) };
         if self.is_entry_by_skd022(&event) {
-            return Ok(None);
+            return Ok(false);
         }
         self.at.placed = Placed::Here;
-        let applied = self.apply(event).map_err(|kind| Error { offset: self.blamed(&event), kind })?;
+        let reported = self.apply(&mut event).map_err(|kind| Error { offset: self.blamed(&event), kind })?;
         self.ahead.event = None;
         if !event.status {
             self.at.psb = None;
         }
-        Ok(applied)
+        self.at.taken = Some(event);
+        Ok(reported)
     }
 
     /// Executes the instruction at `ip` if `accept` returns true for it.

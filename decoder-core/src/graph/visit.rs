@@ -16,7 +16,7 @@ use super::{
     store::View,
 };
 use crate::{
-    block::{Block, BlockDecoder, BlockItem},
+    block::{Block, BlockDecoder, Step},
     error::{Error, ErrorKind},
     flow::Continuation,
     keeper::Keeper,
@@ -113,40 +113,47 @@ impl<K: Keeper> BlockDecoder<'_, K> {
     /// stack: items are large, and a walk needs none.
     #[inline(never)]
     fn visit_next<S: ExecutionSink>(&mut self, sink: &mut S, unplaced: &mut bool) -> Result<bool, Error> {
-        let next = self.next();
-        if *unplaced && matches!(next, Ok(None) | Err(_)) {
+        let step = self.next_step();
+        if *unplaced && matches!(step, Ok(Step::End) | Err(_)) {
             self.find_last_block();
         }
-        match &next {
-            Ok(Some(BlockItem::Block(block))) => {
+        match step? {
+            Step::Block => {
                 *unplaced = false;
-                if takes_spans::<S>() {
-                    sink.span(self.span());
-                }
-                if S::INSNS {
-                    for (ip, insn) in self.insns(block) {
-                        sink.insns(Straight { ip, lengths: insn.len.into() });
-                    }
-                }
-                if S::BLOCKS {
-                    sink.block(block);
-                }
-                if S::EDGES {
-                    let (edge, before) = edges::edge(self.edge_before, edges::place(block.ip));
-                    self.edge_before = before;
-                    sink.edge(edge);
-                }
+                self.pass_block(sink);
             }
-            Ok(Some(BlockItem::Event(event))) => {
+            Step::Event => {
+                let Some(event) = &self.walker.at.taken else { return Ok(true) };
                 if edges::breaks(event) {
                     self.edge_before = 0;
                 }
                 sink.event(event);
             }
-            Ok(None) => return Ok(false),
-            Err(error) => return Err(*error),
+            Step::End => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Passes on the block that the exact decoder has found.
+    #[inline(never)]
+    fn pass_block<S: ExecutionSink>(&mut self, sink: &mut S) {
+        let block = self.take_block();
+        if takes_spans::<S>() {
+            sink.span(self.span());
+        }
+        if S::INSNS {
+            for (ip, insn) in self.insns(&block) {
+                sink.insns(Straight { ip, lengths: insn.len.into() });
+            }
+        }
+        if S::BLOCKS {
+            sink.block(&block);
+        }
+        if S::EDGES {
+            let (edge, before) = edges::edge(self.edge_before, edges::place(block.ip));
+            self.edge_before = before;
+            sink.edge(edge);
+        }
     }
 
     /// Walks as long as only branches come next; `false` if nothing was executed. `unplaced` is set if the decoder was
@@ -282,7 +289,7 @@ impl<K: Keeper> BlockDecoder<'_, K> {
             self.walker.return_from_event(start);
             let (before_last, cursor) = (*before_last, *cursor);
             self.use_branches(before_last, cursor);
-            self.walker.come_back(here);
+            self.walker.come_back(&here);
         }
     }
 

@@ -178,14 +178,25 @@ impl<'a> Packets<'a> {
 }
 
 impl Packets<'_> {
+    /// Continues where `read` is in the same trace. Its bytes are not kept; those from the offset `keep` on must come
+    /// again.
+    pub(crate) fn continue_after(&mut self, read: &Packets<'_>, keep: u64) {
+        let Packets { fence, sync, failed, plain, context, .. } = *read;
+        let Input { more, reach, .. } = read.input;
+        self.at = usize::try_from(read.offset().saturating_sub(keep)).unwrap_or(usize::MAX);
+        self.input = Input { bytes: &[], base: keep, more, reach };
+        (self.fence, self.sync, self.failed, self.plain, self.context) =
+            (fence, sync, failed, plain, context);
+    }
+
     /// The first byte of the next packet, outside any block and not near the end of the trace.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn peek_plain(&self) -> Option<u8> {
         self.plain_window().map(|window| window[0])
     }
 
     /// The next packet, if the fast parser can read it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn next_plain(&mut self) -> Option<(u64, Packet)> {
         let window = self.plain_window()?;
         let tnt = fast::tnt(window[0]).map(|tnt| (tnt, 1));
@@ -195,7 +206,7 @@ impl Packets<'_> {
         Some((offset, packet))
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn plain_window(&self) -> Option<&[u8; fast::WINDOW]> {
         let rest = self.input.bytes.get(self.at..)?;
         rest.first_chunk().filter(|_| self.plain)
@@ -227,32 +238,34 @@ impl Packets<'_> {
 
     #[inline(never)]
     pub(super) fn next_slowly(&mut self) -> Option<Result<(u64, Packet), Error>> {
-        if self.failed {
-            return None;
+        let offset = self.offset();
+        match self.parse_next() {
+            Ok(packet) => packet.map(|packet| Ok((offset, packet))),
+            Err(kind) => Some(Err(Error { offset, kind })),
         }
-        let (offset, at) = (self.offset(), self.at);
-        if at > self.fence {
-            return Some(Err(Error { offset, kind: ErrorKind::LooksTooFar }));
+    }
+
+    /// Reads the next packet; `None` at the end of the trace.
+    fn parse_next(&mut self) -> Result<Option<Packet>, ErrorKind> {
+        let Self { at, config, context, .. } = self;
+        if self.failed {
+            return Ok(None);
+        }
+        if *at > self.fence {
+            return Err(ErrorKind::LooksTooFar);
         }
         let trace = self.input.bytes;
-        let end_of_slice = Some(Err(Error { offset, kind: ErrorKind::EndOfSlice }));
-        if self.input.more && trace.len().saturating_sub(at) < LONGEST {
-            return end_of_slice;
+        if self.input.more && trace.len().saturating_sub(*at) < LONGEST {
+            return Err(ErrorKind::EndOfSlice);
         }
-        match Packet::parse_at(Position { trace, offset: at }, &self.config, self.context) {
-            Ok(Some((packet, size))) => {
-                self.at += size;
-                self.context = self.context.after(&packet);
-                self.plain = self.context.block.is_none() && self.fence == usize::MAX;
-                Some(Ok((offset, packet)))
-            }
-            Ok(None) if self.input.more => end_of_slice,
-            Ok(None) => None,
-            Err(kind) => {
-                self.failed = true;
-                Some(Err(Error { offset, kind }))
-            }
-        }
+        let parsed = Packet::parse_at(Position { trace, offset: *at }, config, *context);
+        let Some((packet, size)) = parsed.inspect_err(|_| self.failed = true)? else {
+            return if self.input.more { Err(ErrorKind::EndOfSlice) } else { Ok(None) };
+        };
+        *at += size;
+        *context = context.after(&packet);
+        self.plain = context.block.is_none() && self.fence == usize::MAX;
+        Ok(Some(packet))
     }
 }
 

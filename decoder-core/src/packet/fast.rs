@@ -61,7 +61,7 @@ pub(crate) const fn is_short_tnt(byte: u8) -> bool {
 }
 
 /// Parses this byte as a short TNT outside any block; `None` if it is another packet.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) fn tnt(byte: u8) -> Option<Packet> {
     is_short_tnt(byte).then(|| Packet::TntShort(Tnt::of_short(byte)))
 }
@@ -95,7 +95,7 @@ static OUTCOMES: [(u8, u8); 256] = {
 /// parser must read it. Short TNTs are left to [`tnt`].
 ///
 /// None of these packets opens a block, and only the CYC is affected by an erratum.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) fn parse(window: &[u8; WINDOW]) -> Option<(Packet, usize)> {
     let [first, a, b, c, d, e, f, g, h] = *window;
     let size = SIZES[usize::from(first)];
@@ -145,7 +145,7 @@ pub(crate) fn target_after(first: u8, &[_, ref payload @ ..]: &[u8; WINDOW]) -> 
 }
 
 /// Builds the packet with an IP whose first byte is `first`.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn with_ip(first: u8, payload: u64) -> Packet {
     let form = first >> 5;
     let ip = ip(form, payload & IP_MASKS[usize::from(form)]);
@@ -158,7 +158,7 @@ fn with_ip(first: u8, payload: u64) -> Packet {
 }
 
 /// Builds the IP with this IPBytes field, which is not a reserved one.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) fn ip(form: u8, payload: u64) -> Ip {
     match form {
         0 => Ip::Suppressed,

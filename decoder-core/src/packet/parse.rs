@@ -50,63 +50,97 @@ impl Packet {
         match first {
             0x00 => Ok(Some((Self::Pad, 1))),
             0x02 => Self::parse_extended(position, config, context),
-            _ if first & 1 == 0 => Ok(Some((Self::TntShort(Tnt::parse_short(first)?), 1))),
+            _ if first & 1 == 0 => map(Tnt::parse_short(first).map(|tnt| Some((tnt, 1))), Self::TntShort),
             _ if config.errata.skd007 && timing::is_ovf_by_skd007(bytes) => Ok(Some((Self::Ovf, 3))),
             _ if first & 0b11 == 0b11 => map(Cyc::parse(bytes), Self::Cyc),
+            0x19 | 0x59 | 0x99 | 0xd9 => Self::parse_fixed(first, bytes),
+            _ if matches!(first & 0x1f, ip::TIP | ip::FUP | ip::TIP_PGE | ip::TIP_PGD) => {
+                Self::parse_with_ip(first, bytes)
+            }
+            _ => Self::unknown(ErrorKind::UnknownOpcode(first), position, config, context),
+        }
+    }
+
+    // The packets are in groups, a function for each: in code that is not optimised, each arm of a function has its
+    // place on the stack, and handlers have little of it.
+
+    fn parse_fixed(first: u8, bytes: &[u8]) -> Parsed<Self> {
+        match first {
             0x19 => map(Tsc::parse(bytes), Self::Tsc),
             0x59 => map(Mtc::parse(bytes), Self::Mtc),
             0x99 => mode::parse(bytes),
-            0xd9 => map(Trig::parse(bytes), Self::Trig),
-            _ => match first & 0x1f {
-                ip::TIP => map(Ip::parse(bytes, "TIP"), Self::Tip),
-                ip::FUP => map(Ip::parse(bytes, "FUP"), Self::Fup),
-                ip::TIP_PGE => map(Ip::parse(bytes, "TIP.PGE"), Self::TipPge),
-                ip::TIP_PGD => map(Ip::parse(bytes, "TIP.PGD"), Self::TipPgd),
-                _ => Self::unknown(ErrorKind::UnknownOpcode(first), position, config, context),
-            },
+            _ => map(Trig::parse(bytes), Self::Trig),
+        }
+    }
+
+    fn parse_with_ip(first: u8, bytes: &[u8]) -> Parsed<Self> {
+        match first & 0x1f {
+            ip::TIP => map(Ip::parse(bytes, "TIP"), Self::Tip),
+            ip::FUP => map(Ip::parse(bytes, "FUP"), Self::Fup),
+            ip::TIP_PGE => map(Ip::parse(bytes, "TIP.PGE"), Self::TipPge),
+            _ => map(Ip::parse(bytes, "TIP.PGD"), Self::TipPgd),
         }
     }
 
     /// Parses a packet whose first byte is `02`.
-    fn parse_extended(
-        position: Position<'_>,
-        config: &Config<'_>,
-        context: Context,
-    ) -> Result<Option<(Self, usize)>, ErrorKind> {
+    fn parse_extended(position: Position<'_>, config: &Config<'_>, context: Context) -> Parsed<Self> {
         let bytes = position.bytes();
         let Some(&second) = bytes.get(1) else { return Ok(None) };
         match second {
             0x82 => map(stream::parse_psb(bytes), |()| Self::Psb),
-            0x23 => Ok(Some((Self::PsbEnd, 2))),
-            0xf3 => Ok(Some((Self::Ovf, 2))),
-            0x83 => Ok(Some((Self::TraceStop, 2))),
-            0xa3 => map(Tnt::parse_long(bytes), Self::TntLong),
-            0x43 => map(Pip::parse(bytes), Self::Pip),
-            0xc8 => map(Vmcs::parse(bytes), Self::Vmcs),
-            0x03 => map(Cbr::parse(bytes), Self::Cbr),
-            0x73 if config.errata.skz84 && timing::is_damaged_tma(bytes) => {
-                Ok(bytes.first_chunk().map(|bytes| (Self::DamagedTma(*bytes), bytes.len())))
-            }
-            0x73 => map(Tma::parse(bytes), Self::Tma),
+            0xa3 | 0x43 | 0xc8 | 0x03 | 0x73 => Self::parse_flow(second, bytes, config),
+            0xc3 if bytes.get(2) == Some(&Mnt::THIRD) => map(Mnt::parse(bytes), Self::Mnt),
             0xc3 => match bytes.get(2) {
                 None => Ok(None),
-                Some(&Mnt::THIRD) => map(Mnt::parse(bytes), Self::Mnt),
                 Some(&third) => {
                     Self::unknown(ErrorKind::UnknownOpcodeAfterC3(third), position, config, context)
                 }
             },
-            0x62 | 0xe2 => Ok(Some((Self::Exstop(Exstop { ip: second & 1 << 7 != 0 }), 2))),
+            0xc2 | 0x22 | 0xa2 | 0x13 | 0x53 => Self::parse_event(second, bytes, config),
+            0x63 if config.dialect.has_block_packets() => map(Bbp::parse(bytes), Self::Bbp),
+            _ if second & 0x1f == ptw::OPCODE => map(Ptw::parse(bytes), Self::Ptw),
+            _ => match Self::without_payload(second, config) {
+                Some(packet) => Ok(Some((packet, 2))),
+                None => Self::unknown(ErrorKind::UnknownExtendedOpcode(second), position, config, context),
+            },
+        }
+    }
+
+    /// Returns the packet that has nothing after this second byte.
+    fn without_payload(second: u8, config: &Config<'_>) -> Option<Self> {
+        let ip = second & 1 << 7 != 0;
+        match second {
+            0x23 => Some(Self::PsbEnd),
+            0xf3 => Some(Self::Ovf),
+            0x83 => Some(Self::TraceStop),
+            0x62 | 0xe2 => Some(Self::Exstop(Exstop { ip })),
+            0x33 | 0xb3 if config.dialect.has_block_packets() => Some(Self::Bep(Bep { ip })),
+            _ => None,
+        }
+    }
+
+    /// Parses a packet about the flow or the clocks.
+    fn parse_flow(second: u8, bytes: &[u8], config: &Config<'_>) -> Parsed<Self> {
+        match second {
+            0xa3 => map(Tnt::parse_long(bytes), Self::TntLong),
+            0x43 => map(Pip::parse(bytes), Self::Pip),
+            0xc8 => map(Vmcs::parse(bytes), Self::Vmcs),
+            0x03 => map(Cbr::parse(bytes), Self::Cbr),
+            _ if config.errata.skz84 && timing::is_damaged_tma(bytes) => {
+                Ok(bytes.first_chunk().map(|bytes| (Self::DamagedTma(*bytes), bytes.len())))
+            }
+            _ => map(Tma::parse(bytes), Self::Tma),
+        }
+    }
+
+    /// Parses a packet about power or about an event.
+    fn parse_event(second: u8, bytes: &[u8], config: &Config<'_>) -> Parsed<Self> {
+        match second {
             0xc2 => map(Mwait::parse(bytes), Self::Mwait),
             0x22 => map(Pwre::parse(bytes, config.dialect), Self::Pwre),
             0xa2 => map(Pwrx::parse(bytes), Self::Pwrx),
             0x13 => map(Cfe::parse(bytes), Self::Cfe),
-            0x53 => map(Evd::parse(bytes, config.dialect), Self::Evd),
-            0x63 if config.dialect.has_block_packets() => map(Bbp::parse(bytes), Self::Bbp),
-            0x33 | 0xb3 if config.dialect.has_block_packets() => {
-                Ok(Some((Self::Bep(Bep { ip: second & 1 << 7 != 0 }), 2)))
-            }
-            _ if second & 0x1f == ptw::OPCODE => map(Ptw::parse(bytes), Self::Ptw),
-            _ => Self::unknown(ErrorKind::UnknownExtendedOpcode(second), position, config, context),
+            _ => map(Evd::parse(bytes, config.dialect), Self::Evd),
         }
     }
 

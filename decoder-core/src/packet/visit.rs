@@ -130,7 +130,7 @@ impl Packets<'_> {
     /// Each of the frequent packets has its own branch, in which its size is a constant: the processor waits for a size
     /// from a table, and not for what it predicts. Nothing is called that is not inlined, so that what the sink counts
     /// can stay in registers.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn visit_frequent(&self, last_ip: &mut LastIp, sink: &mut impl PacketSink) -> usize {
         let Input { bytes, base, .. } = self.input;
         let mut last = *last_ip;
@@ -183,7 +183,7 @@ impl Packets<'_> {
 }
 
 /// Hands out the TIP whose first byte is `first`, and returns its size; `None` if it is none with an IP.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn hand_tip(
     first: u8,
     window: &[u8; fast::WINDOW],
@@ -198,7 +198,7 @@ fn hand_tip(
 }
 
 /// Hands out one packet.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn hand(offset: u64, packet: Packet, last_ip: &mut LastIp, sink: &mut impl PacketSink) {
     let (kind, ip) = match packet {
         Packet::Tip(ip) => (IpPacket::Tip, ip),
@@ -210,7 +210,7 @@ fn hand(offset: u64, packet: Packet, last_ip: &mut LastIp, sink: &mut impl Packe
         Packet::Mtc(mtc) => return sink.mtc(offset, mtc),
         Packet::Tsc(tsc) => return sink.tsc(offset, tsc),
         _ => {
-            if packet == Packet::Psb {
+            if matches!(packet, Packet::Psb) {
                 last_ip.reset();
             }
             return sink.packet(offset, packet);

@@ -77,10 +77,15 @@ impl<'a, K: Keeper> QueryDecoder<'a, K> {
         Self { events, tnt, next, when }
     }
 
+    /// The place in the trace.
+    pub(crate) const fn packets(&self) -> &Packets<'a> {
+        self.events.packets()
+    }
+
     /// The rest, besides the events and the place in the trace.
-    pub(crate) fn parts(&self) -> (Packets<'a>, OpenAnswer) {
-        let Self { events, tnt, next, when } = self;
-        (events.packets().clone(), OpenAnswer { tnt: *tnt, next: *next, when: *when })
+    pub(crate) const fn open_answer(&self) -> OpenAnswer {
+        let Self { tnt, next, when, .. } = *self;
+        OpenAnswer { tnt, next, when }
     }
 
     /// Goes to the next PSB and returns its offset; `None` when none follows.
@@ -290,16 +295,14 @@ impl<'a, K: Keeper> QueryDecoder<'a, K> {
     /// Reads what comes next. There must be no outcomes left.
     #[inline]
     fn look(&mut self) -> Result<(), Error> {
-        let event = match self.next {
-            Some(Event { kind: EventKind::Tnt(_), .. }) => self.next.take(),
+        match self.next {
+            Some(Event { kind: EventKind::Tnt(_), .. }) => {}
             Some(_) => return Ok(()),
-            None => self.events.next()?,
-        };
-        if let Some(Event { kind: EventKind::Tnt(tnt), when, .. }) = event {
-            self.when = when;
-            self.tnt = tnt;
-        } else {
-            self.next = event;
+            None => self.events.next_into(&mut self.next)?,
+        }
+        if let Some(Event { kind: EventKind::Tnt(tnt), when, .. }) = self.next {
+            self.next = None;
+            (self.tnt, self.when) = (tnt, when);
         }
         Ok(())
     }

@@ -105,10 +105,7 @@ impl Answers<'_, '_> {
     /// Decodes what is at hand, and returns the offset from which on bytes are needed again.
     fn run<S: AnswerSink>(&mut self, input: Input<'_>, sink: &mut S) -> u64 {
         let Self { packets, state, open, synced, errors } = self;
-        let config = *packets.config();
-        let events: EventDecoder<'_, Lent<'_>> =
-            EventDecoder::with_state(packets.resumed(input, config), &mut **state);
-        let mut decoder = QueryDecoder::with_state(events, *open);
+        let mut decoder = over(packets, input, state, open);
         while *synced || decoder.sync_forward().is_some() {
             *synced = true;
             match decoder.visit(sink) {
@@ -121,9 +118,20 @@ impl Answers<'_, '_> {
             }
         }
         let keep = decoder.keep_from();
-        let (place, rest) = decoder.parts();
-        *open = rest;
-        *packets = place.resumed(Input { bytes: &[], base: keep, ..input }, config);
+        *open = decoder.open_answer();
+        packets.continue_after(decoder.packets(), keep);
         keep
     }
+}
+
+/// The decoder of what is at hand. A function of its own, for the stack: a decoder is made here, and used elsewhere.
+#[inline(never)]
+fn over<'a, 's>(
+    packets: &Packets<'a>,
+    input: Input<'a>,
+    state: &'s mut EventState,
+    open: &OpenAnswer,
+) -> QueryDecoder<'a, Lent<'s>> {
+    let packets = packets.resumed(input, *packets.config());
+    QueryDecoder::with_state(EventDecoder::with_state(packets, state), *open)
 }

@@ -128,7 +128,6 @@ impl SlicedWalk<'_, '_> {
     fn run<S: ExecutionSink>(&mut self, input: Input<'_>, graph: &mut Graph<'_>, sink: &mut S) -> u64 {
         const { assert!(!S::FILLS, "a stream passes on everything at once") };
         let Self { packets, image, state, scratch, open, synced, errors } = self;
-        let config = *packets.config();
         let mut decoder = over(packets, input, *image, state, scratch, open);
         while *synced || decoder.resync().is_some() {
             *synced = true;
@@ -143,7 +142,7 @@ impl SlicedWalk<'_, '_> {
         }
         let keep = decoder.walker.keep_from();
         *open = decoder.open_block();
-        *packets = decoder.walker.packets().resumed(Input { bytes: &[], base: keep, ..input }, config);
+        packets.continue_after(decoder.walker.packets(), keep);
         keep
     }
 }

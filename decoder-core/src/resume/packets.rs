@@ -84,8 +84,7 @@ impl<'c, 'm> PacketStream<'c, 'm> {
 impl Reading<'_> {
     /// Decodes what is at hand, and returns the offset from which on bytes are needed again.
     fn run<S: PacketSink>(&mut self, input: Input<'_>, sink: &mut S) -> u64 {
-        let config = *self.packets.config();
-        let mut packets = self.packets.resumed(input, config);
+        let mut packets = self.packets.resumed(input, *self.packets.config());
         while self.synced || packets.sync_forward().is_some() {
             self.synced = true;
             match packets.visit(&mut self.last_ip, sink) {
@@ -98,7 +97,7 @@ impl Reading<'_> {
             }
         }
         let keep = before_psb(packets.offset());
-        self.packets = packets.resumed(Input { bytes: &[], base: keep, ..input }, config);
+        self.packets.continue_after(&packets, keep);
         keep
     }
 }
