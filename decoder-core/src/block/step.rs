@@ -37,20 +37,25 @@ impl<K: Keeper> BlockDecoder<'_, K> {
             let open = self.block.insns != 0;
             let ends = open && self.walker.at.executed.is_some_and(|insn| self.ends_block(insn.class));
             let decided = self.walker.at.executed.is_some_and(|insn| needs_trace(insn.class));
-            let upcoming = match self.walker.depart(open)? {
-                Some(upcoming) => upcoming,
-                None if ends => {
+            let upcoming = match self.walker.depart(open) {
+                Ok(None) if ends => {
                     self.decided = decided;
                     return Ok(Step::Block);
                 }
-                None => self.walker.arrive(open)?,
+                Ok(None) => self.walker.arrive(open),
+                Ok(Some(upcoming)) => Ok(upcoming),
+                Err(error) => Err(error),
             };
-            match upcoming {
-                Upcoming::Event => return Ok(Step::Event),
-                Upcoming::Insn if self.execute()? => {}
-                Upcoming::Insn => return Ok(Step::Block),
-                Upcoming::Held | Upcoming::End if open => return Ok(Step::Block),
-                Upcoming::Held | Upcoming::End => return Ok(Step::End),
+            let executed = match upcoming {
+                Ok(Upcoming::Insn) => self.execute(),
+                Ok(Upcoming::Event) => return Ok(Step::Event),
+                Ok(Upcoming::Held | Upcoming::End) if !open => return Ok(Step::End),
+                Ok(Upcoming::Held | Upcoming::End) => return Ok(Step::Block),
+                Err(error) => Err(error),
+            };
+            match executed {
+                Ok(true) => {}
+                executed => return executed.map(|_| Step::Block),
             }
         }
     }

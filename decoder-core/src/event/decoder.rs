@@ -211,17 +211,26 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
             if self.state.replay.is_some() {
                 self.replay(event)?;
             } else {
-                let Some(packet) = self.packets.next() else { return Ok(()) };
-                let (offset, packet) = packet?;
-                self.state.counters.packets += 1;
-                match packet {
-                    Packet::Psb | Packet::Ovf => self.step_ahead(offset, packet)?,
-                    _ => self.step(offset, packet, event).map_err(|kind| Error { offset, kind })?,
-                }
+                let done = match self.packets.next() {
+                    Some(Ok((offset, packet))) => self.apply(offset, packet, event),
+                    Some(Err(error)) => Err(error),
+                    None => return Ok(()),
+                };
+                done?;
             }
             if event.is_some() {
                 return Ok(());
             }
+        }
+    }
+
+    /// Applies a packet. Of the events that it completes, the first one is put into `event` or all are queued.
+    #[inline]
+    fn apply(&mut self, offset: u64, packet: Packet, event: &mut Option<Event>) -> Result<(), Error> {
+        self.state.counters.packets += 1;
+        match packet {
+            Packet::Psb | Packet::Ovf => self.step_ahead(offset, packet),
+            _ => self.step(offset, packet, event).map_err(|kind| Error { offset, kind }),
         }
     }
 
@@ -255,8 +264,7 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
         }
     }
 
-    /// Applies one packet that is no OVF and not in a PSB+. Of the events that it completes, the first one is put into
-    /// `event` or all are queued.
+    /// Applies one packet that is no OVF and not in a PSB+.
     #[inline]
     fn step(&mut self, offset: u64, packet: Packet, event: &mut Option<Event>) -> Result<(), ErrorKind> {
         if self.config().dialect.refuses_packets_out_of_place() && self.is_out_of_place(&packet) {

@@ -4,12 +4,12 @@
 //! Dropped After OVF") and of the Intel Atom processors of the same time (APL11, "Intel PT OVF Packet May Be Followed
 //! by TIP.PGD Packet"; APL12, "Intel PT OVF May Be Followed by an Unexpected FUP Packet").
 
-use super::{EventDecoder, EventKind, Stamp, clock::Clock, is_aside, waiting::Partner};
+use super::{EventDecoder, EventKind, EventState, Stamp, clock::Clock, is_aside, waiting::Partner};
 use crate::{
     error::{Error, ErrorKind},
     keeper::Keeper,
     last_ip::LastIp,
-    packet::{Exstop, Ip, ModeTsx, Packet, Packets},
+    packet::{Exstop, ModeTsx, Packet, Packets},
 };
 
 /// What was read after an OVF to find out where tracing continues.
@@ -20,12 +20,18 @@ struct LookAhead<'a> {
     tsx: Option<ModeTsx>,
 }
 
+/// Where tracing continues after an OVF.
+enum Continued {
+    /// At this address; `None`: tracing is off.
+    At(Option<u64>),
+    Unknown,
+}
+
 impl LookAhead<'_> {
     /// Passes over the packet at `at`, if it may come before the one that says where tracing continues.
     fn passes(&mut self, at: u64, packet: Packet) -> Result<bool, Error> {
-        let failed = |kind| Error { offset: at, kind };
         match packet {
-            Packet::PsbEnd => return Err(failed(ErrorKind::UnexpectedPacket("PSBEND"))),
+            Packet::PsbEnd => return Err(Error { offset: at, kind: ErrorKind::UnexpectedPacket("PSBEND") }),
             Packet::ModeTsx(mode) if self.tsx.is_none() => self.tsx = Some(mode),
             Packet::ModeExec(_)
             | Packet::Pip(_)
@@ -37,100 +43,107 @@ impl LookAhead<'_> {
             | Packet::Exstop(Exstop { ip: false }) => {}
             Packet::Ptw(ptw) if !ptw.ip => {}
             Packet::Cfe(cfe) if !cfe.ip => {}
-            _ if is_aside(&packet) => self.clock.track(packet, self.packets.config()).map_err(failed)?,
+            _ if is_aside(&packet) => return self.track(at, packet).map(|()| true),
             _ => return Ok(false),
         }
         Ok(true)
     }
+
+    fn track(&mut self, at: u64, packet: Packet) -> Result<(), Error> {
+        self.clock.track(packet, self.packets.config()).map_err(|kind| Error { offset: at, kind })
+    }
 }
 
-impl<K: Keeper> EventDecoder<'_, K> {
+impl<'a, K: Keeper> EventDecoder<'a, K> {
     /// SKD010: the FUP after the OVF at `offset` may be missing. Looks for a packet that says where tracing
     /// continues, or that it is off. If there is one, reports the overflow, continues reading there and returns true.
     pub(super) fn resume_by_skd010(&mut self, offset: u64, when: Stamp) -> Result<bool, Error> {
-        let mut ahead = LookAhead {
-            packets: self.packets.clone(),
-            clock: self.state.clock,
-            last_ip: self.state.last_ip,
-            tsx: None,
-        };
-        while let Some(packet) = ahead.packets.next() {
-            let (at, packet) = packet?;
-            let ip = match packet {
-                Packet::Tip(ip) => self.go_to_tip(&mut ahead, ip),
-                Packet::Fup(ip) => self.go_to_fup(&mut ahead, at, ip)?,
-                Packet::TipPgd(ip) => self.go_to_tip_pgd(&mut ahead, ip),
-                Packet::Psb => match psb_ip(&mut ahead.packets)? {
-                    Some(ip) => self.go_to_psb(&ahead, at, ip),
-                    None => return Ok(false),
-                },
-                _ if ahead.passes(at, packet)? => continue,
-                // The trace is as the manual says, or cannot be repaired.
-                _ => return Ok(false),
+        let mut ahead = self.after_ovf();
+        loop {
+            let (at, packet) = match ahead.packets.next() {
+                Some(Ok(next)) => next,
+                Some(Err(error)) => return Err(error),
+                None => return Ok(false),
             };
-            return self
-                .publish_overflow(offset, ip, when)
-                .map(|()| true)
-                .map_err(|kind| Error { offset: at, kind });
+            let found = match packet {
+                Packet::Tip(_) | Packet::Fup(_) | Packet::TipPgd(_) => self.take_ip(&mut ahead, at, packet),
+                Packet::Psb => self.take_psb(&mut ahead, at),
+                _ => match ahead.passes(at, packet) {
+                    Ok(true) => continue,
+                    // The trace is as the manual says, or cannot be repaired.
+                    Ok(false) => return Ok(false),
+                    Err(error) => Err(error),
+                },
+            };
+            return self.found_after_ovf(offset, at, when, found);
         }
-        Ok(false)
     }
 
-    // Each goes to a packet after an OVF, and returns where tracing continues; `None` if it is off.
+    /// What was read after an OVF: nothing yet.
+    fn after_ovf(&self) -> LookAhead<'a> {
+        let EventState { clock, last_ip, .. } = *self.state;
+        LookAhead { packets: self.packets.clone(), clock, last_ip, tsx: None }
+    }
 
-    fn go_to_tip(&mut self, ahead: &mut LookAhead<'_>, ip: Ip) -> Option<u64> {
+    /// Reports the overflow, if the packet at `at` says where tracing continues or that it is off.
+    fn found_after_ovf(
+        &mut self,
+        offset: u64,
+        at: u64,
+        when: Stamp,
+        found: Result<Continued, Error>,
+    ) -> Result<bool, Error> {
+        let ip = match found? {
+            Continued::At(ip) => ip,
+            Continued::Unknown => return Ok(false),
+        };
+        self.publish_overflow(offset, ip, when).map(|()| true).map_err(|kind| Error { offset: at, kind })
+    }
+
+    /// Goes to the packet with an IP that was read last.
+    fn take_ip(&mut self, ahead: &mut LookAhead<'_>, at: u64, packet: Packet) -> Result<Continued, Error> {
+        let (Packet::Tip(ip) | Packet::Fup(ip) | Packet::TipPgd(ip)) = packet else {
+            return Ok(Continued::Unknown);
+        };
         let ip = ahead.last_ip.update(ip);
-        self.packets.set_offset(ahead.packets.offset());
-        (self.state.clock, self.state.last_ip, self.state.tracing) = (ahead.clock, ahead.last_ip, true);
+        (self.state.clock, self.state.last_ip) = (ahead.clock, ahead.last_ip);
+        // A FUP is read again after the overflow, together with a MODE.TSX before it.
+        let is_fup = matches!(packet, Packet::Fup(_));
+        self.packets.set_offset(if is_fup { at } else { ahead.packets.offset() });
         self.state.held = self.next_offset();
-        ip
-    }
-
-    /// The FUP is read again after the overflow, together with a MODE.TSX before it.
-    fn go_to_fup(&mut self, ahead: &mut LookAhead<'_>, at: u64, ip: Ip) -> Result<Option<u64>, Error> {
-        let ip = self.go_to_tip(ahead, ip);
-        self.packets.set_offset(at);
-        if let Some(ModeTsx { in_tx, abort }) = ahead.tsx {
+        if matches!(packet, Packet::TipPgd(_)) {
+            return Ok(Continued::At(None));
+        }
+        self.state.tracing = true;
+        if let (Some(ModeTsx { in_tx, abort }), true) = (ahead.tsx, is_fup) {
             let kind = EventKind::Tsx { speculative: in_tx, aborted: abort };
             let pushed = self.state.waiting.push(Partner::OwnFup, Some(kind), "MODE.TSX");
             pushed.map_err(|kind| Error { offset: at, kind })?;
         }
-        self.state.held = self.next_offset();
-        Ok(ip)
+        Ok(Continued::At(ip))
     }
 
-    fn go_to_tip_pgd(&mut self, ahead: &mut LookAhead<'_>, ip: Ip) -> Option<u64> {
-        ahead.last_ip.update(ip);
-        (self.state.clock, self.state.last_ip) = (ahead.clock, ahead.last_ip);
-        self.packets.set_offset(ahead.packets.offset());
-        self.state.held = self.next_offset();
-        None
-    }
-
-    fn go_to_psb(&mut self, ahead: &LookAhead<'_>, at: u64, ip: u64) -> Option<u64> {
+    /// Goes to the PSB at `at`, which was read last.
+    fn take_psb(&mut self, ahead: &mut LookAhead<'_>, at: u64) -> Result<Continued, Error> {
+        let Some(ip) = psb_ip(&mut ahead.packets)? else { return Ok(Continued::Unknown) };
         (self.state.clock, self.state.tracing) = (ahead.clock, true);
         self.packets.set_offset(at);
         self.state.held = at;
-        Some(ip)
+        Ok(Continued::At(Some(ip)))
     }
 
     /// APL11: a TIP.PGD may follow the OVF at `offset`. If it does, reports the overflow, continues after the TIP.PGD
     /// with tracing off and returns true.
     pub(super) fn go_off_by_apl11(&mut self, offset: u64, when: Stamp) -> Result<bool, Error> {
-        let mut packets = self.packets.clone();
-        let mut clock = self.state.clock;
-        while let Some(packet) = packets.next() {
+        let mut ahead = self.after_ovf();
+        while let Some(packet) = ahead.packets.next() {
             let (at, packet) = packet?;
-            let here = |kind| Error { offset: at, kind };
             match packet {
-                Packet::TipPgd(ip) => {
-                    self.state.last_ip.update(ip);
-                    self.state.clock = clock;
-                    self.packets.set_offset(packets.offset());
-                    self.state.held = self.next_offset();
-                    return self.publish_overflow(offset, None, when).map(|()| true).map_err(here);
+                Packet::TipPgd(_) => {
+                    let found = self.take_ip(&mut ahead, at, packet);
+                    return self.found_after_ovf(offset, at, when, found);
                 }
-                _ if is_aside(&packet) => clock.track(packet, self.packets.config()).map_err(here)?,
+                _ if is_aside(&packet) => ahead.track(at, packet)?,
                 _ => return Ok(false),
             }
         }

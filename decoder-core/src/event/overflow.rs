@@ -27,14 +27,19 @@ enum AfterOverflow {
 impl<K: Keeper> EventDecoder<'_, K> {
     /// Applies the OVF at `offset`.
     pub(super) fn ovf(&mut self, offset: u64, packet: Packet) -> Result<(), Error> {
-        self.track_time(packet).map_err(|kind| Error { offset, kind })?;
-        match self.continue_after(offset) {
+        let done = match self.enter_overflow(offset, packet) {
+            Ok(()) => self.continue_after(offset),
+            error => error,
+        };
+        match done {
             Err(error) if self.config().dialect.blames_overflow() => Err(Error { offset, ..error }),
             done => done,
         }
     }
 
-    fn continue_after(&mut self, offset: u64) -> Result<(), Error> {
+    /// Publishes what waits, and forgets what an OVF makes unknown.
+    fn enter_overflow(&mut self, offset: u64, packet: Packet) -> Result<(), Error> {
+        self.track_time(packet).map_err(|kind| Error { offset, kind })?;
         self.state.counters.overflows += 1;
         self.state.held = offset;
         if !self.state.tracing {
@@ -46,40 +51,56 @@ impl<K: Keeper> EventDecoder<'_, K> {
         if self.config().dialect.forgets_last_ip_at_overflow() {
             self.state.last_ip.reset();
         }
-        let when = self.state.clock.now();
+        Ok(())
+    }
+
+    fn continue_after(&mut self, offset: u64) -> Result<(), Error> {
         match self.after_overflow() {
-            Ok(AfterOverflow::Fup(end)) => self.fup_after(offset, end, when),
+            Ok(AfterOverflow::Fup(end)) => self.fup_after(offset, end),
             // The FUP of an OVF follows at once. Many timing packets come while tracing is off.
-            Ok(_) | Err(Error { kind: ErrorKind::LooksTooFar, .. }) => {
-                self.no_fup_after(offset, when, Ok(()))
-            }
+            Ok(_) | Err(Error { kind: ErrorKind::LooksTooFar, .. }) => self.no_fup_after(offset, Ok(())),
             Err(error) if matches!(error.kind, ErrorKind::EndOfSlice) => Err(error),
-            Err(error) => self.no_fup_after(offset, when, Err(error)),
+            Err(error) => self.no_fup_after(offset, Err(error)),
         }
     }
 
     /// Continues at the FUP that follows the OVF at `offset`, and that ends at `end`.
-    fn fup_after(&mut self, offset: u64, end: u64, when: Stamp) -> Result<(), Error> {
+    fn fup_after(&mut self, offset: u64, end: u64) -> Result<(), Error> {
+        let when = Some(self.state.clock.now());
         if self.config().errata.apl12 && unless_far(self.went_off_by_apl12(end))? {
             return self.pass_fup_by_apl12(offset, end);
         }
-        let waiter = Waiter { partner: Partner::OwnFup, kind: Some(EventKind::Overflow), when: Some(when) };
+        let waiter = Waiter { partner: Partner::OwnFup, kind: Some(EventKind::Overflow), when };
         self.state.waiting.push_with(waiter, "OVF").map_err(|kind| Error { offset, kind })
     }
 
     /// Continues after the OVF at `offset` without a FUP. `others`: whether the packets after it say nothing about the
     /// flow, as the manual has it; an erratum may say why they do.
-    fn no_fup_after(&mut self, offset: u64, when: Stamp, others: Result<(), Error>) -> Result<(), Error> {
+    fn no_fup_after(&mut self, offset: u64, others: Result<(), Error>) -> Result<(), Error> {
+        let when = self.state.clock.now();
         let unexpected = matches!(others, Err(Error { kind: ErrorKind::UnexpectedPacket(_), .. }));
-        let errata = self.config().errata;
-        if errata.skd010 && unless_far(self.resume_by_skd010(offset, when))?
-            || errata.apl11 && unexpected && unless_far(self.go_off_by_apl11(offset, when))?
-        {
-            return Ok(());
+        match self.repair(offset, when, unexpected) {
+            Ok(false) if others.is_ok() => {
+                self.state.held = self.next_offset();
+                self.publish_overflow(offset, None, when).map_err(|kind| Error { offset, kind })
+            }
+            Ok(false) => others,
+            repaired => repaired.map(|_| ()),
         }
-        others?;
-        self.state.held = self.next_offset();
-        self.publish_overflow(offset, None, when).map_err(|kind| Error { offset, kind })
+    }
+
+    /// Continues as the errata say; `false` if none applies.
+    fn repair(&mut self, offset: u64, when: Stamp, unexpected: bool) -> Result<bool, Error> {
+        if self.config().errata.skd010 {
+            let repaired = unless_far(self.resume_by_skd010(offset, when));
+            if !matches!(repaired, Ok(false)) {
+                return repaired;
+            }
+        }
+        match self.config().errata.apl11 && unexpected {
+            true => unless_far(self.go_off_by_apl11(offset, when)),
+            false => Ok(false),
+        }
     }
 
     /// Looks for a FUP after the OVF, with only packets before it that say nothing about the flow.

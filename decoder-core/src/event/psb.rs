@@ -9,7 +9,7 @@ use super::{Event, EventDecoder, EventKind, is_aside, is_state, mode::exec_mode,
 use crate::{
     error::{Error, ErrorKind},
     keeper::Keeper,
-    packet::{Ip, PSB, Packet},
+    packet::{PSB, Packet},
 };
 
 /// A PSB+ that is being read for its events.
@@ -43,42 +43,41 @@ impl<K: Keeper> EventDecoder<'_, K> {
         let start = psb + PSB.len() as u64;
         let mut ip = None;
         loop {
-            let Some(packet) = self.packets.next() else { return Ok(()) };
-            let (offset, packet) = packet?;
+            let (offset, packet) = match self.packets.next() {
+                Some(Ok(next)) => next,
+                Some(Err(error)) => return Err(error),
+                None => return Ok(()),
+            };
             match packet {
-                Packet::PsbEnd => {
-                    self.state.counters.packets += 1;
-                    self.begin_replay(psb, start, offset, ip, true);
-                    return Ok(());
-                }
-                Packet::Ovf => {
-                    // The OVF is read again after the events of the PSB+ that it cut short.
-                    self.packets.set_offset(offset);
-                    self.begin_replay(psb, start, offset, ip, false);
-                    return Ok(());
-                }
-                Packet::Fup(fup) => ip = self.fup_in_psb(offset, fup)?,
-                _ => self.check_in_psb(packet).map_err(|kind| Error { offset, kind })?,
+                Packet::PsbEnd => self.state.counters.packets += 1,
+                // The OVF is read again after the events of the PSB+ that it cut short.
+                Packet::Ovf => self.packets.set_offset(offset),
+                _ => match self.apply_in_psb(offset, packet, &mut ip) {
+                    Ok(()) => continue,
+                    error => return error,
+                },
             }
-            self.track_time(packet).map_err(|kind| Error { offset, kind })?;
-            self.state.counters.packets += 1;
+            self.begin_replay(psb, start, offset, ip, matches!(packet, Packet::PsbEnd));
+            return Ok(());
         }
     }
 
-    /// The IP of the FUP at `offset`, if the trace is on there.
-    fn fup_in_psb(&mut self, offset: u64, fup: Ip) -> Result<Option<u64>, Error> {
-        match self.config().errata.bdm70 {
-            true if self.is_enabled_next().map_err(|error| Error { offset, ..error })? => Ok(None),
-            _ => Ok(self.state.last_ip.update(fup)),
-        }
-    }
-
-    fn check_in_psb(&mut self, packet: Packet) -> Result<(), ErrorKind> {
-        match packet {
+    /// Applies a packet of a PSB+ that does not end it. `ip` is where the trace is on.
+    fn apply_in_psb(&mut self, offset: u64, packet: Packet, ip: &mut Option<u64>) -> Result<(), Error> {
+        let checked = match packet {
+            Packet::Fup(fup) => {
+                let stray = self.config().errata.bdm70
+                    && self.is_enabled_next().map_err(|error| Error { offset, ..error })?;
+                *ip = if stray { None } else { self.state.last_ip.update(fup) };
+                Ok(())
+            }
             Packet::ModeExec(mode) => self.check_mode(mode),
             _ if is_aside(&packet) || is_state(&packet) => Ok(()),
             _ => Err(ErrorKind::UnexpectedPacket(packet.name())),
-        }
+        };
+        let applied = checked.and_then(|()| self.track_time(packet));
+        self.state.counters.packets += u64::from(applied.is_ok());
+        applied.map_err(|kind| Error { offset, kind })
     }
 
     /// Starts the second reading. `whole`: no OVF cut the PSB+ short. If one did, the FUP may be lost, so a missing
@@ -101,7 +100,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
     /// Whether a TIP.PGE follows. If so, by erratum BDM70, the FUP in the PSB+ should not be there.
     fn is_enabled_next(&self) -> Result<bool, Error> {
         let mut packets = self.packets.clone();
-        while let Some(packet) = packets.next() {
+        for packet in packets.by_ref() {
             match packet?.1 {
                 Packet::TipPge(_) => return Ok(true),
                 Packet::PsbEnd => {}

@@ -50,16 +50,23 @@ impl<K: Keeper> Walker<'_, K> {
         let way = Continuation::after(&insn, next);
         let uses_outcome =
             !self.ahead.tnt.is_empty() && matches!(way, Continuation::Cond | Continuation::Return);
-        let outcomes = self.ahead.tnt_event.filter(|_| uses_outcome);
-        self.go(way, insn.target.unwrap_or_default(), next)?;
-        if let Some(event) = outcomes {
-            self.ahead.tnt_event = None;
+        let has_time = uses_outcome && self.ahead.tnt_event.is_some();
+        let gone = self.go(way, insn.target.unwrap_or_default(), next);
+        if has_time && gone.is_ok() {
+            self.use_time_of_outcomes();
+        }
+        gone
+    }
+
+    /// The first outcome of a TNT was used.
+    #[cold]
+    fn use_time_of_outcomes(&mut self) {
+        if let Some(event) = self.ahead.tnt_event.take() {
             if self.has_tick(&event) {
-                self.tick(event, self.at.ip);
+                self.tick(&event, self.at.ip);
             }
             self.at.when = event.when;
         }
-        Ok(())
     }
 
     /// Goes from the instruction at `ip` to the one that was executed next. `target` is the target of a direct
@@ -82,29 +89,29 @@ impl<K: Keeper> Walker<'_, K> {
                 Some(false) => next,
                 None => return Err(self.mismatch()),
             },
-            Continuation::Return => match self.take_outcome() {
-                Some(true) => match self.at.returns.pop() {
-                    Some(target) => target,
-                    None => return Err(self.fail(ErrorKind::ReturnWithoutCall { ip: self.at.ip })),
-                },
-                Some(false) => {
-                    return Err(self.fail(ErrorKind::BadReturnCompression { ip: self.at.ip }));
+            Continuation::Return if !self.ahead.tnt.is_empty() => self.return_by_outcome()?,
+            Continuation::Return | Continuation::IndirectCall | Continuation::Indirect => {
+                if way == Continuation::Return && self.config().dialect.named_returns_pop() {
+                    self.at.returns.pop();
                 }
-                None => {
-                    if self.config().dialect.named_returns_pop() {
-                        self.at.returns.pop();
-                    }
-                    self.take_tip()?
-                }
-            },
-            Continuation::IndirectCall => {
                 let target = self.take_tip()?;
-                self.at.returns.push(next);
+                if way == Continuation::IndirectCall {
+                    self.at.returns.push(next);
+                }
                 target
             }
-            Continuation::Indirect => self.take_tip()?,
         };
         Ok(())
+    }
+
+    /// Takes the target of a compressed return from the stack.
+    #[inline]
+    fn return_by_outcome(&mut self) -> Result<u64, Error> {
+        let ip = self.at.ip;
+        match self.take_outcome() {
+            Some(true) => self.at.returns.pop().ok_or_else(|| self.fail(ErrorKind::ReturnWithoutCall { ip })),
+            _ => Err(self.fail(ErrorKind::BadReturnCompression { ip })),
+        }
     }
 
     /// Whether the trace gives the number of instructions to the next event: then a loop before that event is not
@@ -131,19 +138,21 @@ impl<K: Keeper> Walker<'_, K> {
         if self.ahead.event.is_none() {
             self.look_after_outcomes()?;
         }
-        let Some(event @ Event { kind: EventKind::Tip, ip, .. }) = self.ahead.event else {
+        let Some(Event { kind: EventKind::Tip, ip, when, offset, held, .. }) = self.ahead.event else {
             return Err(self.mismatch());
         };
         let Some(ip) = ip else { return Err(self.fail(self.config().dialect.no_target())) };
-        self.ahead.event = None;
         // A deferred TIP does not give the time of its branch.
         if self.ahead.tnt.is_empty() {
-            self.tick(event, self.at.ip);
-            self.at.when = event.when;
-            self.at.located = event.offset;
+            if self.config().flags.ticks {
+                self.tick_at_tip();
+            }
+            self.at.when = when;
+            self.at.located = offset;
         } else {
-            self.ahead.deferred_tip = Some(event.held);
+            self.ahead.deferred_tip = Some(held);
         }
+        self.ahead.event = None;
         self.at.loops.anchor();
         Ok(ip)
     }
@@ -179,11 +188,18 @@ impl<K: Keeper> Walker<'_, K> {
         outcomes.when.tsc.is_some() && outcomes.when.time != self.at.when.time
     }
 
+    #[cold]
+    fn tick_at_tip(&mut self) {
+        if let Some(event) = self.ahead.event {
+            self.tick(&event, self.at.ip);
+        }
+    }
+
     /// Makes a tick at `ip` when time has advanced since the last packet used.
     #[inline]
-    fn tick(&mut self, event: Event, ip: u64) {
+    fn tick(&mut self, event: &Event, ip: u64) {
         if self.config().flags.ticks && event.when.time != self.at.when.time {
-            self.at.tick = Some(Event { kind: EventKind::Tick, ip: Some(ip), ..event });
+            self.at.tick = Some(Event { kind: EventKind::Tick, ip: Some(ip), ..*event });
         }
     }
 }

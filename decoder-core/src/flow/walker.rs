@@ -210,17 +210,17 @@ impl<'a, K: Keeper> Walker<'a, K> {
         }
         if let Some(event) = self.event_if_next() {
             if self.is_after(event, &executed) || self.leads_out_by_skl014(&executed, event) {
-                return Ok(Some(if hold { Upcoming::Held } else { self.take_after(executed)? }));
+                return if hold { Ok(Some(Upcoming::Held)) } else { self.take_after(executed).map(Some) };
             }
             // If packets were lost after a branch, its target is unknown.
             if matches!(event.kind, EventKind::Overflow) {
                 self.at.executed = None;
             }
         }
-        if self.at.executed.is_some() {
-            self.leave_for_good(executed)?;
+        match self.at.executed {
+            Some(_) => self.leave_for_good(executed).map(|()| None),
+            None => Ok(None),
         }
-        Ok(None)
     }
 
     /// Goes to the next instruction or event, from no instruction.
@@ -255,7 +255,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
     }
 
     /// Leaves `insn` for the next instruction.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn leave_for_good(&mut self, insn: insn::Insn) -> Result<(), Error> {
         self.leave(insn)?;
         self.at.executed = None;

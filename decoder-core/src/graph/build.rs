@@ -46,6 +46,15 @@ struct Draft {
     end: BlockEnd,
 }
 
+impl Draft {
+    /// Nothing of the block at `ip` is decoded.
+    const fn new(ip: u64) -> Self {
+        let body =
+            Body { ip, end_ip: ip, insns: 0, section: u32::MAX, segment: 0, segments: 0, calls: 0, size: 0 };
+        Self { body, segments: 0, returns: [0; CALLS], end: BlockEnd::None }
+    }
+}
+
 const fn segment_of(ip: u64, lengths: u64) -> Segment {
     let ([a, b], [c, d]) = (halves(ip), halves(lengths));
     [a, b, c, d]
@@ -76,14 +85,24 @@ impl Graph<'_> {
             return Err(NoBlock::Full);
         }
         let first = self.used_segments;
-        let draft = match self.draft(code, ip) {
-            // In an empty graph there is no more room to be had.
-            Err(NoBlock::Full) if first > 0 => return Err(NoBlock::Full),
-            draft => draft.ok(),
-        };
+        let mut draft = Draft::new(ip);
+        let drafted = self.draft(code, &mut draft);
+        // In an empty graph there is no more room to be had.
+        if drafted == Err(NoBlock::Full) && first > 0 {
+            return drafted.map(|()| 0);
+        }
         // A block that cannot be walked is remembered too.
-        let number = self.add(place, ip).ok_or(NoBlock::Full)?;
-        let Draft { body, segments, returns, end } = draft.ok_or(NoBlock::Slow)?;
+        let Some(number) = self.add(place, ip) else { return Err(NoBlock::Full) };
+        if drafted.is_err() {
+            return Err(NoBlock::Slow);
+        }
+        self.finish(number, &draft);
+        Ok(number)
+    }
+
+    /// Makes a block of its draft, whose segments are written already.
+    fn finish(&mut self, number: u32, Draft { body, segments, returns, end }: &Draft) {
+        let first = self.used_segments;
         self.used_segments = first + segments + usize::from(body.calls);
         let calls = returns.iter().take(body.calls.into());
         for (number, to) in (first + segments..).zip(calls) {
@@ -91,28 +110,20 @@ impl Graph<'_> {
                 *segment = segment_of(*to, 0);
             }
         }
-        self.set_body(number, &body);
+        self.set_body(number, body);
         self.change(number, |node| {
-            node.end_with(end);
+            node.end_with(*end);
             node.set_calls(body.calls);
         });
-        Ok(number)
     }
 
-    /// Decodes the block at `ip`. Its segments are written where there is room, but do not count yet.
-    fn draft(&mut self, code: &mut Code<'_>, ip: u64) -> Result<Draft, NoBlock> {
+    /// Decodes the block of a new draft. Its segments are written where there is room, but do not count yet.
+    fn draft(&mut self, code: &mut Code<'_>, draft: &mut Draft) -> Result<(), NoBlock> {
         let first = self.used_segments;
-        let mut body = Body {
-            ip,
-            end_ip: ip,
-            insns: 0,
-            section: u32::MAX,
-            segment: u32::try_from(first).map_err(|_| NoBlock::Full)?,
-            segments: 0,
-            calls: 0,
-            size: 0,
-        };
-        let (mut returns, mut calls) = ([0; CALLS], 0);
+        let Draft { body, segments: all_segments, returns, end: draft_end } = draft;
+        body.segment = u32::try_from(first).map_err(|_| NoBlock::Full)?;
+        let ip = body.ip;
+        let mut calls = 0;
         let (mut segments, mut filled) = (0, 0);
         let (mut segment, mut lengths) = (ip, 0_u64);
         let mut at = ip;
@@ -179,7 +190,8 @@ impl Graph<'_> {
             return Err(NoBlock::Full);
         }
         (body.segments, body.calls) = (segments as u8, calls as u8);
-        Ok(Draft { body, segments, returns, end })
+        (*all_segments, *draft_end) = (segments, end);
+        Ok(())
     }
 
     /// Where the conditional branch at the end of a block leads, or what follows a block without a branch. Found for

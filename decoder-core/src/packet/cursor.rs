@@ -258,14 +258,20 @@ impl Packets<'_> {
         if self.input.more && trace.len().saturating_sub(*at) < LONGEST {
             return Err(ErrorKind::EndOfSlice);
         }
-        let parsed = Packet::parse_at(Position { trace, offset: *at }, config, *context);
-        let Some((packet, size)) = parsed.inspect_err(|_| self.failed = true)? else {
-            return if self.input.more { Err(ErrorKind::EndOfSlice) } else { Ok(None) };
-        };
-        *at += size;
-        *context = context.after(&packet);
-        self.plain = context.block.is_none() && self.fence == usize::MAX;
-        Ok(Some(packet))
+        match Packet::parse_at(Position { trace, offset: *at }, config, *context) {
+            Ok(Some((packet, size))) => {
+                *at += size;
+                *context = context.after(&packet);
+                self.plain = context.block.is_none() && self.fence == usize::MAX;
+                Ok(Some(packet))
+            }
+            Ok(None) if self.input.more => Err(ErrorKind::EndOfSlice),
+            Ok(None) => Ok(None),
+            Err(kind) => {
+                self.failed = true;
+                Err(kind)
+            }
+        }
     }
 }
 

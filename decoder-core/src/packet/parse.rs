@@ -48,8 +48,19 @@ impl Packet {
             return map(Bip::parse(bytes, size), Self::Bip);
         }
         match first {
-            0x00 => Ok(Some((Self::Pad, 1))),
             0x02 => Self::parse_extended(position, config, context),
+            _ => Self::parse_short(first, position, config, context),
+        }
+    }
+
+    // The packets are in groups, a function for each: in code that is not optimised, each arm of a function has its
+    // place on the stack, and handlers have little of it.
+
+    /// Parses a packet whose first byte alone says which one it is, outside any block.
+    fn parse_short(first: u8, position: Position<'_>, config: &Config<'_>, context: Context) -> Parsed<Self> {
+        let bytes = position.bytes();
+        match first {
+            0x00 => Ok(Some((Self::Pad, 1))),
             _ if first & 1 == 0 => map(Tnt::parse_short(first).map(|tnt| Some((tnt, 1))), Self::TntShort),
             _ if config.errata.skd007 && timing::is_ovf_by_skd007(bytes) => Ok(Some((Self::Ovf, 3))),
             _ if first & 0b11 == 0b11 => map(Cyc::parse(bytes), Self::Cyc),
@@ -60,9 +71,6 @@ impl Packet {
             _ => Self::unknown(ErrorKind::UnknownOpcode(first), position, config, context),
         }
     }
-
-    // The packets are in groups, a function for each: in code that is not optimised, each arm of a function has its
-    // place on the stack, and handlers have little of it.
 
     fn parse_fixed(first: u8, bytes: &[u8]) -> Parsed<Self> {
         match first {
@@ -87,22 +95,28 @@ impl Packet {
         let bytes = position.bytes();
         let Some(&second) = bytes.get(1) else { return Ok(None) };
         match second {
-            0x82 => map(stream::parse_psb(bytes), |()| Self::Psb),
             0xa3 | 0x43 | 0xc8 | 0x03 | 0x73 => Self::parse_flow(second, bytes, config),
-            0xc3 if bytes.get(2) == Some(&Mnt::THIRD) => map(Mnt::parse(bytes), Self::Mnt),
-            0xc3 => match bytes.get(2) {
-                None => Ok(None),
-                Some(&third) => {
-                    Self::unknown(ErrorKind::UnknownOpcodeAfterC3(third), position, config, context)
-                }
-            },
             0xc2 | 0x22 | 0xa2 | 0x13 | 0x53 => Self::parse_event(second, bytes, config),
-            0x63 if config.dialect.has_block_packets() => map(Bbp::parse(bytes), Self::Bbp),
+            0x82 | 0xc3 | 0x63 => Self::parse_rest(second, position, config, context),
             _ if second & 0x1f == ptw::OPCODE => map(Ptw::parse(bytes), Self::Ptw),
             _ => match Self::without_payload(second, config) {
                 Some(packet) => Ok(Some((packet, 2))),
                 None => Self::unknown(ErrorKind::UnknownExtendedOpcode(second), position, config, context),
             },
+        }
+    }
+
+    fn parse_rest(second: u8, position: Position<'_>, config: &Config<'_>, context: Context) -> Parsed<Self> {
+        let bytes = position.bytes();
+        match (second, bytes.get(2)) {
+            (0x82, _) => map(stream::parse_psb(bytes), |()| Self::Psb),
+            (0xc3, None) => Ok(None),
+            (0xc3, Some(&Mnt::THIRD)) => map(Mnt::parse(bytes), Self::Mnt),
+            (0xc3, Some(&third)) => {
+                Self::unknown(ErrorKind::UnknownOpcodeAfterC3(third), position, config, context)
+            }
+            _ if config.dialect.has_block_packets() => map(Bbp::parse(bytes), Self::Bbp),
+            _ => Self::unknown(ErrorKind::UnknownExtendedOpcode(second), position, config, context),
         }
     }
 

@@ -76,12 +76,12 @@ impl Graph<'_> {
         let Some(candidate) = repeats.candidates.get_mut(repeats.place(at.block, bytes.first())) else {
             return false;
         };
-        let Some((new_key, new_rest)) = found else {
+        let Some((new_key, new_rest)) = &found else {
             *candidate |= NEVER;
             return false;
         };
         *candidate = 0;
-        let slot = repeats.way_for(&new_key, &new_rest, bytes.first());
+        let slot = repeats.way_for(new_key, new_rest, bytes.first());
         let (Some(key), Some(rest)) = (repeats.keys.get_mut(slot), repeats.rests.get_mut(slot)) else {
             return false;
         };
@@ -93,17 +93,18 @@ impl Graph<'_> {
                 repeats.counted_len -= 1;
             }
         }
-        (*key, *rest) = (new_key, new_rest);
+        *key = *new_key;
+        *rest = *new_rest;
         true
     }
 
     /// Follows the branches up to the last place at which a repeat can end.
     fn repeat(&self, at: &At, calls: &GraphCalls, bytes: &Bytes, last_ip: u64) -> Option<(Key, Rest)> {
         let first = self.view().get(at.block)?.edge();
-        let (mut follow, mut best) = (Follow::begin(at, first), None);
-        let kept = self.follow(calls, &Branches::of(bytes, last_ip), &mut follow, &mut best);
-        let Best { follow, next, end } = best?;
-        Some(follow.words(at.block, next, &end, kept, bytes, [u64::from(first), last_ip]))
+        let mut best = None;
+        let kept = self.follow(calls, bytes, last_ip, Follow::begin(at, first), &mut best);
+        let Best { follow, next, end } = best.as_ref()?;
+        Some(follow.words(at.block, *next, end, kept, bytes, [u64::from(first), last_ip]))
     }
 
     /// Follows the branches as far as the graph knows the way, and notes the last place at which a repeat can end.
@@ -111,15 +112,18 @@ impl Graph<'_> {
     fn follow(
         &self,
         calls: &GraphCalls,
-        branches: &Branches,
-        follow: &mut Follow,
+        bytes: &Bytes,
+        last_ip: u64,
+        mut follow: Follow,
         best: &mut Option<Best>,
     ) -> KeptIp {
+        let mut branches = Branches::NONE;
+        branches.read(bytes, last_ip);
         let mut outcome = 0;
         for end in branches.ends() {
             let Some(next) = follow.up_to(self, calls, branches.outcomes(outcome, end), end) else { break };
             if follow.depth <= CALLS && is_canonical(end.ip) {
-                *best = Some(Best { follow: *follow, next, end: *end });
+                *best = Some(Best { follow, next, end: *end });
             }
             if follow.go(self, next).is_none() {
                 break;

@@ -31,7 +31,7 @@ pub(super) struct Branches {
 }
 
 /// A place after a packet, at which a repeat may end.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct RepeatEnd {
     /// The last IP.
     pub(super) ip: u64,
@@ -45,6 +45,11 @@ pub(super) struct RepeatEnd {
     /// The places of the last TNT packet and of the last TIP packet.
     pub(super) tnt_at: Option<usize>,
     pub(super) tip_at: Option<usize>,
+}
+
+impl RepeatEnd {
+    const NONE: Self =
+        Self { ip: 0, named: false, outcomes: 0, len: 0, packets: 0, tnt_at: None, tip_at: None };
 }
 
 /// The bits of the first bytes of 16, in two halves, by how many bytes there are.
@@ -150,16 +155,20 @@ impl Iterator for RepeatPackets {
 }
 
 impl Branches {
-    /// The branches of the packets up to where a repeat with [`ENOUGH`] bytes ends, with `last_ip` before them.
-    pub(super) fn of(bytes: &Bytes, last_ip: u64) -> Self {
-        let mut branches = Self {
-            outcomes: [0; OUTCOMES],
-            outcomes_len: 0,
-            ends: [RepeatEnd::default(); ENDS],
-            ends_len: 0,
-            kept: KeptIp::Nothing,
-        };
-        let mut end = RepeatEnd { ip: last_ip, ..RepeatEnd::default() };
+    /// No branches.
+    pub(super) const NONE: Self = Self {
+        outcomes: [0; OUTCOMES],
+        outcomes_len: 0,
+        ends: [RepeatEnd::NONE; ENDS],
+        ends_len: 0,
+        kept: KeptIp::Nothing,
+    };
+
+    /// Reads the branches of the packets up to where a repeat with [`ENOUGH`] bytes ends, with `last_ip` before them,
+    /// where there are none yet.
+    pub(super) fn read(&mut self, bytes: &Bytes, last_ip: u64) {
+        let branches = self;
+        let mut end = RepeatEnd { ip: last_ip, ..RepeatEnd::NONE };
         // The end if no TIP comes.
         let mut without_tip = None;
         for packet in bytes.packets() {
@@ -190,7 +199,6 @@ impl Branches {
         if let Some(end) = without_tip.filter(|_| branches.ends().is_empty()) {
             branches.may_end(end);
         }
-        branches
     }
 
     fn add(&mut self, outcomes: Tnt) {
@@ -227,11 +235,17 @@ mod tests {
     extern crate std;
     use std::vec::Vec;
 
+    fn branches(bytes: &Bytes) -> Branches {
+        let mut branches = Branches::NONE;
+        branches.read(bytes, 0);
+        branches
+    }
+
     /// The lengths that a repeat with these bytes, and PADs after them, may have.
     fn ends(parts: &[&[u8]]) -> Vec<usize> {
         let mut bytes = [0; BYTES];
         bytes.iter_mut().zip(parts.concat()).for_each(|(to, from)| *to = from);
-        Branches::of(&Bytes(bytes), 0).ends().iter().map(|end| end.len).collect()
+        branches(&Bytes(bytes)).ends().iter().map(|end| end.len).collect()
     }
 
     #[test]
@@ -268,7 +282,7 @@ mod tests {
                 3 => random.u8(..),
                 _ => random.u8(2..128) << 1,
             }));
-            let expected = Branches::of(&bytes, 0).ends().last().map_or(BYTES, |end| end.len);
+            let expected = branches(&bytes).ends().last().map_or(BYTES, |end| end.len);
             assert_eq!(bytes.until_next(), expected, "{bytes:x?}");
             ends[expected] += 1;
         }
