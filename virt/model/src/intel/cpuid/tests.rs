@@ -7,7 +7,7 @@ const ONES: CpuidResult = CpuidResult { eax: !0, ebx: !0, ecx: !0, edx: !0 };
 /// Typed from the manual and from the output of real parts, not from the profile table.
 #[test]
 fn answers_the_leaves_of_each_profile() {
-    let rows: [(&str, u32, u32, [u32; 4]); 40] = [
+    let rows: [(&str, u32, u32, [u32; 4]); 41] = [
         ("broadwell", 0, 0, [0x14, 0x756e_6547, 0x6c65_746e, 0x4965_6e69]),
         ("broadwell", 0x0a, 0, [0x0730_0403, 0x18, 0, 0x603]),
         ("broadwell", 0x14, 0, [0, 1, 1, 0]),
@@ -35,6 +35,7 @@ fn answers_the_leaves_of_each_profile() {
         ("skylake", 0x15, 0, [2, 250, 0, 0]),
         ("skylake", 0x16, 0, [3000, 3600, 100, 0]),
         ("icelake", 0x14, 0, [1, 0x5f, 7, 0]),
+        ("icelake", 0x14, 1, [0x0249_0002, 0x003f_1fff, 0, 0]),
         ("icelake", 0x15, 0, [2, 208, 25_000_000, 0]),
         ("sapphire-rapids", 0x14, 0, [1, 0x1ff, 0xf, 0]),
         ("sapphire-rapids", 0x14, 1, [0x0249_0004, 0x003f_3fff, 0, 0]),
@@ -202,13 +203,15 @@ fn shows_pt_and_hides_what_is_not_modelled() {
 }
 
 /// Typed from the dumps of InstLatx64 (github.com/InstLatx64/InstLatx64, folder GenuineIntel): 0000F43_P4_Prescott,
-/// 0010676_Harpertown, 00106A1_Nehalem, 00306D4_Broadwell2, 00506E3_SkyLake_01, 00606A6_ICX_04, 00906C0_JasperLake_01
-/// and 00806F8_SapphireRapids_05. Frequencies differ from part to part and are not compared.
+/// 0010676_Harpertown, 00106A1_Nehalem, 00306D4_Broadwell2, 00506E3_SkyLake_01, 00606A6_ICX_04 (its leaf 14H.1:
+/// 00606A6_ICX_CPUID3), 00906C0_JasperLake_01 and 00806F8_SapphireRapids_05. Frequencies differ from part to part and
+/// are not compared.
 #[test]
 fn what_is_enumerated_is_what_the_published_dumps_of_these_processors_have() {
     // Not compared: the events of the last-level cache, which are not modelled (0AH EBX); LIP of Jasper Lake, which is
-    // not modelled (14H.0 ECX[31]). `icelake` has PTWRITE and PSB and PMI preservation besides (14H.0 EBX[4, 6]), as
-    // processors of its microarchitecture for clients have; `sapphire-rapids` has every capability of Intel PT.
+    // not modelled (14H.0 ECX[31]). `icelake` has PTWRITE and PSB and PMI preservation besides (14H.0 EBX[4, 6]), which
+    // no dump of an Ice Lake has, but those of Tiger Lake (the latter) and Sapphire Rapids. `sapphire-rapids` has every
+    // capability of Intel PT: of its leaf 14H the bits are compared that real parts have.
     const ALL: [u32; 4] = [!0; 4];
     const NO_EVENTS: [u32; 4] = [!0, 0, !0, !0];
     const PHYSICAL: [u32; 4] = [0xff, 0, 0, 0];
@@ -218,21 +221,24 @@ fn what_is_enumerated_is_what_the_published_dumps_of_these_processors_have() {
     // Intel PT.
     const PT: [u32; 4] = [0, 1 << 25, 0, 0];
     type Row = (&'static str, u32, u32, [u32; 4], [u32; 4]);
-    let rows: [Row; 36] = [
+    let rows: [Row; 42] = [
         ("prescott", 0, 0, [5, 0x756e_6547, 0x6c65_746e, 0x4965_6e69], ALL),
         ("prescott", 1, 0, [0xf43, 0, 0x649d, 0xbfeb_fbff], STORE),
         ("prescott", 0x8000_0008, 0, [0x3024, 0, 0, 0], PHYSICAL),
         ("core2", 0, 0, [0xa, 0, 0, 0], EAX),
         ("core2", 1, 0, [0x1_0676, 0, 0xc_e3bd, 0xbfeb_fbff], STORE),
         ("core2", 0xa, 0, [0x0728_0202, 0, 0, 0x503], NO_EVENTS),
+        ("core2", 0x14, 0, [0; 4], ALL),
         ("core2", 0x8000_0008, 0, [0x3026, 0, 0, 0], PHYSICAL),
         ("nehalem", 0xa, 0, [0x0730_0403, 0, 0, 0x603], NO_EVENTS),
+        ("nehalem", 0x14, 0, [0; 4], ALL),
         ("nehalem", 0x8000_0008, 0, [0x3028, 0, 0, 0], PHYSICAL),
         ("broadwell", 0, 0, [0x14, 0, 0, 0], EAX),
         ("broadwell", 1, 0, [0x3_06d4, 0, 0x7ffa_fbbf, 0xbfeb_fbff], STORE),
         ("broadwell", 7, 0, [0, 0x021c_27ab, 0, 0], PT),
         ("broadwell", 0xa, 0, [0x0730_0403, 0, 0, 0x603], NO_EVENTS),
         ("broadwell", 0x14, 0, [0, 1, 1, 0], ALL),
+        ("broadwell", 0x14, 1, [0; 4], ALL),
         ("broadwell", 0x8000_0008, 0, [0x3027, 0, 0, 0], PHYSICAL),
         ("skylake", 0, 0, [0x16, 0, 0, 0], EAX),
         ("skylake", 1, 0, [0x5_06e3, 0, 0x7ffa_fbbf, 0xbfeb_fbff], STORE),
@@ -245,6 +251,7 @@ fn what_is_enumerated_is_what_the_published_dumps_of_these_processors_have() {
         ("icelake", 1, 0, [0x6_06a6, 0, 0x7ffe_fbff, 0xbfeb_fbff], STORE),
         ("icelake", 0xa, 0, [0x0830_0805, 0, 0xf, 0x8604], NO_EVENTS),
         ("icelake", 0x14, 0, [1, 0xf, 7, 0], [!0, !0x50, !0, !0]),
+        ("icelake", 0x14, 1, [0x0249_0002, 0x003f_1fff, 0, 0], ALL),
         ("icelake", 0x8000_0008, 0, [0x392e, 0, 0, 0], PHYSICAL),
         ("tremont", 0, 0, [0x1b, 0, 0, 0], EAX),
         ("tremont", 0xa, 0, [0x0730_0405, 0, 7, 0x8603], NO_EVENTS),
@@ -254,6 +261,8 @@ fn what_is_enumerated_is_what_the_published_dumps_of_these_processors_have() {
         ("tremont", 0x8000_0008, 0, [0x3027, 0, 0, 0], PHYSICAL),
         ("sapphire-rapids", 0, 0, [0x20, 0, 0, 0], EAX),
         ("sapphire-rapids", 0xa, 0, [0x0830_0805, 0, 0xf, 0x8604], NO_EVENTS),
+        ("sapphire-rapids", 0x14, 0, [1, 0x5f, 7, 0], [!0, 0x5f, 7, !0]),
+        ("sapphire-rapids", 0x14, 1, [0x0249_0002, 0x003f_003f, 0, 0], [!7, 0x003f_003f, !0, !0]),
         ("sapphire-rapids", 0x8000_0008, 0, [0x3934, 0x200, 0, 0], PHYSICAL),
     ];
     for (name, leaf, subleaf, published, compared) in rows {

@@ -1,7 +1,8 @@
 //! The table of profiles. Signatures and leaves are those that real parts of these families report; where parts differ,
-//! one was chosen. `sapphire-rapids` has every capability of Intel PT, and more address ranges than real parts. All
-//! profiles except `sapphire-rapids` have the Debug Store and last branch records. `sapphire-rapids` has neither, as if
-//! it ran under a hypervisor: its last branch records are architectural ones, which are not modelled.
+//! one was chosen. `icelake` has PTWRITE and the preservation of PSBs and PMIs, which its successors brought.
+//! `sapphire-rapids` has every capability of Intel PT, and more address ranges than real parts. All profiles except
+//! `sapphire-rapids` have the Debug Store and last branch records. `sapphire-rapids` has neither, as if it ran under a
+//! hypervisor: its last branch records are architectural ones, which are not modelled.
 
 use pugmark_decoder_core::pebs::Format;
 
@@ -243,7 +244,7 @@ static ALL: [IntelProfile; 8] = [
         pt_outputs: 0b111,
         address_ranges: 2,
         mtc_freqs: 0x0249,
-        cyc_thresholds: 0x3fff,
+        cyc_thresholds: 0x1fff,
         psb_freqs: 0x003f,
         tsc_ratio: (208, 2),
         crystal_hz: 25_000_000,
