@@ -11,8 +11,9 @@ use x86_64::instructions::interrupts;
 
 /// How often the timer is to wake the processor.
 const TICKS_WANTED: u64 = 5;
-/// Ticks of the timer's clock between interrupts.
-const PERIOD: u32 = 5_000_000;
+/// Ticks of the timer's clock between interrupts: 1 to 40 ms, with timers of 24 MHz to 1 GHz that count every second
+/// tick.
+const PERIOD: u32 = 500_000;
 
 /// Sleeps until the timer has come a few times.
 #[derive(Default)]

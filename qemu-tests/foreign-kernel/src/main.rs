@@ -12,6 +12,7 @@ use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 mod amd;
+mod clock;
 mod memory;
 mod processors;
 
@@ -60,7 +61,7 @@ extern "C" fn kernel_main(magic: u32, information: u32) -> ! {
         ("foreign-no-memory-in-session", &|| memory::no_memory(6)),
         ("foreign-patches", &|| patching(0)),
         ("foreign-patches-in-session", &|| patching(4)),
-        ("foreign-clock", &|| clock(command_line(information))),
+        ("foreign-clock", &|| clock::clock(command_line(information))),
         ("foreign-processors", &|| processors::run(processor_count(information), work_result())),
     ];
     let amds: &[(&str, Test<'_>)] = &[
@@ -226,48 +227,6 @@ fn hole(address: u64) -> Result<(), &'static str> {
     };
     check(before == u32::MAX, "a read where there is no memory does not give ones")?;
     check([written, copied] == [u32::MAX; 2], "a write where there is no memory is kept")
-}
-
-/// If the command line begins with `clock=`: the ticks of the time-stamp counter that each instruction of a session
-/// takes. The local APIC's timer counts at the rate of CPUID leaf 15H, in a session and outside.
-fn clock(line: &[u8]) -> Result<(), &'static str> {
-    const TIMER: u64 = 0xfee0_0000;
-    const INSTRUCTIONS: u64 = 2000;
-    let Some(digits) = line.strip_prefix(b"clock=") else { return Ok(()) };
-    let ticks: u64 = core::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0);
-    let ratio = __cpuid_count(0x15, 0);
-    let rate = u64::from(ratio.ebx) / u64::from(ratio.eax);
-    let register = |offset| (TIMER + offset) as *mut u32;
-    // SAFETY: the registers of the local APIC are mapped, and nothing else uses its timer. It is masked.
-    let (write, read) = unsafe {
-        (|offset, value| register(offset).write_volatile(value), |offset| register(offset).read_volatile())
-    };
-    for session in [0, 5] {
-        write(0x320, 1 << 16);
-        write(0x3e0, 0b1011);
-        write(0x380, u32::MAX);
-        let sample = || [time(), read(0x390).into(), time()];
-        let begin = sample();
-        mark(session);
-        let first = time();
-        // SAFETY: a loop of two instructions; no memory is touched.
-        unsafe { asm!("2: dec {0:e}", "jnz 2b", inout(reg) INSTRUCTIONS / 2 => _, options(nomem, nostack)) };
-        let loops = time() - first;
-        mark(0);
-        let end = sample();
-        let (counts, least, most) = (begin[1] - end[1], end[0] - begin[2], end[2] - begin[0]);
-        check(least / rate <= counts + 1 && counts <= most / rate + 1, "the timer has another rate")?;
-        let expected = ticks * INSTRUCTIONS..ticks * (INSTRUCTIONS + 20);
-        check(session == 0 || expected.contains(&loops), "an instruction takes another time")?;
-    }
-    write(0x380, 0);
-    Ok(())
-}
-
-/// Reads the time-stamp counter.
-fn time() -> u64 {
-    // SAFETY: the instruction touches no memory.
-    unsafe { core::arch::x86_64::_rdtsc() }
 }
 
 /// Begins a trace session, or ends one with 0.

@@ -180,14 +180,14 @@ fn select(key: u16) {
     unsafe { asm!("out dx, ax", in("dx") 0x510_u16, in("ax") key, options(nomem, nostack)) };
 }
 
-fn read_byte(port: u16) -> u8 {
+pub(crate) fn read_byte(port: u16) -> u8 {
     let byte: u8;
     // SAFETY: reads a port; no memory is touched.
     unsafe { asm!("in al, dx", in("dx") port, out("al") byte, options(nomem, nostack)) };
     byte
 }
 
-fn write_byte(port: u16, byte: u8) {
+pub(crate) fn write_byte(port: u16, byte: u8) {
     // SAFETY: writes to a port; no memory is touched.
     unsafe { asm!("out dx, al", in("dx") port, in("al") byte, options(nomem, nostack)) };
 }

@@ -1,4 +1,4 @@
-//! The local APIC's timer of a guest that has a clock of its own.
+//! The local APIC's timer, by the guest's clock.
 //!
 //! Source: SDM vol. 3, Advanced Programmable Interrupt Controller (APIC), "APIC Timer", "Local Vector Table".
 

@@ -38,11 +38,8 @@ pub struct MonitorOptions<'a> {
     /// `stretch=N`: up to N instructions are executed in one go if stepping would do nothing more; with 0 and 1 each
     /// instruction is stepped. Default: [`Stretch::MAX`].
     pub stretch: usize,
-    /// `timer-apart=N`: while the guest is stepped, at least N instructions retire between two interrupts of its local
-    /// APIC's timer. Default: 0.
-    pub timer_apart: u32,
-    /// `clock=TICKS`: the guest has a clock of its own, in which each instruction of a stepped processor takes TICKS
-    /// ticks of the time-stamp counter. Default: 0, the guest's clock is the machine's.
+    /// `clock=TICKS`: the guest's clock stands still while a processor is stepped, but each instruction of a stepped
+    /// processor takes TICKS ticks of the time-stamp counter. Default: 0, the clock runs on.
     pub clock: u32,
     /// `kernel=ADDRESS+BYTES`: the place in memory where the guest's kernel lies, which is a file that QEMU was told to
     /// put there; otherwise it is the module that came by `-initrd`, and its own module.
@@ -129,7 +126,6 @@ impl<'a> MonitorOptions<'a> {
             times: EveryNth::DEFAULT_PERIOD,
             step: StepPolicy::Traced,
             stretch: Stretch::MAX,
-            timer_apart: 0,
             clock: 0,
             kernel: None,
             initrd: None,
@@ -186,7 +182,6 @@ impl<'a> MonitorOptions<'a> {
             }
             "bts-sets-status" => settings.bts_sets_status = switch(word, value)?,
             "core-ratio" => settings.core_ratio = Some(number(word, value)?),
-            "timer-apart" => self.timer_apart = number(word, value)?,
             "clock" => self.clock = number(word, value)?,
             "stretch" => self.stretch = number(word, value)?,
             "kernel" => self.kernel = Some(place(word, value)?),
@@ -305,7 +300,6 @@ mod tests {
                 times,
                 step,
                 stretch,
-                timer_apart,
                 clock,
                 kernel,
                 initrd,
@@ -318,7 +312,7 @@ mod tests {
             } = MonitorOptions::parse(line).unwrap();
             assert_eq!((log_mode, clock), (LogMode::Full, 0), "{line}");
             assert_eq!((probe, probe_instructions), (None, 10_000_000), "{line}");
-            assert_eq!((timer_apart, kernel, initrd), (0, None, None), "{line}");
+            assert_eq!((kernel, initrd), (None, None), "{line}");
             assert_eq!(
                 (ram.end(), log),
                 (256 << 20, Module { start: 320 << 20, bytes: 160 << 20 }),

@@ -1,45 +1,48 @@
 //! The guest's own clock.
 //!
-//! Stepping takes a thousand times as long as executing. If the guest's clocks went on meanwhile, its timer would
-//! interrupt it again before the handler of the last interrupt has ended. Therefore, while any processor is stepped,
-//! the guest's clock stands still, except that each instruction that retires takes a fixed time. So does what another
+//! It runs as the time-stamp counter of the processor below does, at the frequency that the guest's processor says it
+//! has.
+//!
+//! Stepping takes a thousand times as long as executing. If the guest's clocks go on meanwhile, its timer may interrupt
+//! it again before the handler of the last interrupt has ended. Therefore the clock can be told to stand still while
+//! any processor is stepped, except that each instruction that retires takes a fixed time. So does what another
 //! processor executes unseen until its next instruction is seen: from a switch of tasks in the kernel to the task's
-//! first instruction time must pass, for a decoder tells by the time whose instruction that is. Otherwise the clock
-//! runs as the time-stamp counter of the processor below does, at the frequency that the guest's processor says it has.
+//! first instruction time must pass, for a decoder tells by the time whose instruction that is.
 
 /// How many instructions of a stepped processor take as long as what another one executes unseen. Intel PT tells time
 /// by the crystal clock, mostly in units of a thousand ticks, which at a hundred ticks per instruction are ten
 /// instructions.
 const UNSEEN: u64 = 100;
 
-/// The frequencies of the guest's time-stamp counter and of the counter below.
+/// The frequency of the guest's time-stamp counter, and its ratio to that of the counter below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockRate {
     /// The guest's frequency in Hz.
     pub guest_hz: u64,
-    /// The frequency of the counter below in Hz.
-    pub below_hz: u64,
+    /// Ticks of the guest's counter in 2³² of the one below.
+    ratio: u64,
 }
 
 impl ClockRate {
     /// Returns how many ticks of the guest's counter pass in this many of the one below.
     #[must_use]
     pub fn guest_ticks(self, below: u64) -> u64 {
-        (u128::from(below) * u128::from(self.guest_hz) / u128::from(self.below_hz.max(1))) as u64
+        ((u128::from(below) * u128::from(self.ratio)) >> 32) as u64
     }
 
-    /// Finds the frequency of the counter below: it counted `ticks` in so many nanoseconds.
+    /// Finds the ratio: the counter below counted `ticks` in so many nanoseconds.
     #[must_use]
     pub fn measured(guest_hz: u64, ticks: u64, nanoseconds: u64) -> Self {
-        let below_hz = u128::from(ticks) * 1_000_000_000 / u128::from(nanoseconds.max(1));
-        Self { guest_hz, below_hz: below_hz as u64 }
+        let billionths = (u128::from(guest_hz) * u128::from(nanoseconds)) << 32;
+        let ratio = billionths.div_ceil(u128::from(ticks.max(1)) * 1_000_000_000);
+        Self { guest_hz, ratio: u64::try_from(ratio).unwrap_or(u64::MAX) }
     }
 }
 
 /// What all the guest's processors read as the time-stamp counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestClock {
-    /// Ticks that an instruction of a stepped processor takes.
+    /// Ticks that an instruction of a stepped processor takes; 0: the clock runs on while processors are stepped.
     per_instruction: u64,
     /// Number of processors that are stepped.
     stepped: usize,
@@ -48,8 +51,8 @@ pub struct GuestClock {
 }
 
 impl GuestClock {
-    /// A clock that agrees with the counter below until a processor is stepped. That counter is the machine's, in ticks
-    /// of the guest's ([`ClockRate::guest_ticks`]).
+    /// A clock that agrees with the counter below until a processor is stepped; with 0 ticks for an instruction, for
+    /// ever. That counter is the machine's, in ticks of the guest's ([`ClockRate::guest_ticks`]).
     #[must_use]
     pub const fn new(per_instruction: u32) -> Self {
         Self { per_instruction: per_instruction as u64, stepped: 0, value: 0 }
@@ -63,15 +66,19 @@ impl GuestClock {
 
     /// Notes that one more processor is stepped.
     pub const fn begin(&mut self, below: u64) {
-        self.value = self.now(below);
-        self.stepped += 1;
+        if self.per_instruction > 0 {
+            self.value = self.now(below);
+            self.stepped += 1;
+        }
     }
 
     /// Notes that one processor fewer is stepped.
     pub const fn end(&mut self, below: u64) {
-        self.stepped -= 1;
-        if self.stepped == 0 {
-            self.value = self.value.wrapping_sub(below);
+        if self.per_instruction > 0 {
+            self.stepped -= 1;
+            if self.stepped == 0 {
+                self.value = self.value.wrapping_sub(below);
+            }
         }
     }
 
@@ -108,6 +115,17 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_whose_instructions_take_no_time_runs_on_while_the_guest_is_stepped() {
+        let mut clock = GuestClock::new(0);
+        clock.begin(100);
+        clock.retired();
+        clock.retired_after_unseen();
+        assert_eq!([clock.now(100), clock.now(900)], [100, 900]);
+        clock.end(1000);
+        assert_eq!((clock.now(1001), clock), (1001, GuestClock::new(0)));
+    }
+
+    #[test]
     fn what_a_processor_executes_unseen_takes_time_while_another_is_stepped() {
         let mut clock = GuestClock::new(10);
         clock.retired_after_unseen();
@@ -133,11 +151,11 @@ mod tests {
     #[test]
     fn the_guests_ticks_have_the_guests_frequency() {
         let rate = ClockRate::measured(3_000_000_000, 50_000_000, 20_000_000);
-        assert_eq!(rate.below_hz, 2_500_000_000);
         assert_eq!([0, 5, 2_500_000_000].map(|below| rate.guest_ticks(below)), [0, 6, 3_000_000_000]);
         // A month.
-        assert_eq!(rate.guest_ticks(2_592_000 * 2_500_000_000), 2_592_000 * 3_000_000_000);
+        let month = rate.guest_ticks(2_592_000 * 2_500_000_000);
+        assert!(month.abs_diff(2_592_000 * 3_000_000_000) < 3_000_000, "{month}");
         assert_eq!(ClockRate::measured(5, 7, 0).guest_ticks(7), 0);
-        assert_eq!(ClockRate { guest_hz: 1, below_hz: 0 }.guest_ticks(9), 9);
+        assert_eq!(ClockRate::measured(1_000_000_000, 0, 1).guest_ticks(9), 9);
     }
 }

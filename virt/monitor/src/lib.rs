@@ -33,7 +33,7 @@
 //!              ▼
 //!            branches, and pugmark-truth in the image     the log of what retired
 //!
-//!  time      clock, guest_clock, apic_timer, timer_limit     a clock of the guest's own; its timer while it is stepped
+//!  time      clock, guest_clock, apic_timer     the guest's clock, and the timer of its local APIC
 //!  others    startup: how one processor starts another;  translation: when cached translations may be wrong
 //!            probe: the monitor itself traces the guest
 //! ```
@@ -126,7 +126,6 @@ pub mod probe;
 pub mod pvh;
 pub mod single_step;
 pub mod startup;
-pub mod timer_limit;
 pub mod tracing;
 pub mod translation;
 pub mod vmcb;

@@ -12,11 +12,15 @@ pub const EFER: u32 = 0xc000_0080;
 const DEBUGCTL: u32 = 0x1d9;
 const IA32_MISC_ENABLE: u32 = 0x1a0;
 
+const IA32_TIME_STAMP_COUNTER: u32 = 0x10;
+
 /// Who handles accesses to an MSR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MsrHandler {
     /// The processor below, without an exit.
     ProcessorBelow,
+    /// IA32_TIME_STAMP_COUNTER: reads return the guest's clock. A write is lost, as on the processor below.
+    TimeStampCounter,
     /// IA32_EFER: SVME is hidden from the guest.
     Efer,
     /// IA32_APIC_BASE: the processor below has it, without x2APIC mode. Writes must not move the page away from where
@@ -57,6 +61,7 @@ impl MsrHandler {
         }
         match msr {
             APIC_BASE => Self::ApicBase,
+            IA32_TIME_STAMP_COUNTER => Self::TimeStampCounter,
             DEBUGCTL => Self::DebugCtl,
             EFER => Self::Efer,
             0x800..=0x8ff => Self::X2Apic,
@@ -71,6 +76,7 @@ impl MsrHandler {
     pub const fn exits(self) -> (bool, bool) {
         match self {
             Self::ProcessorBelow => (false, false),
+            Self::TimeStampCounter => (true, false),
             Self::ApicBase | Self::X2Apic | Self::Efer | Self::DebugCtl | Self::Absent => (true, true),
         }
     }
@@ -115,7 +121,7 @@ mod tests {
     #[test]
     fn amds_msrs_are_not_there() {
         let rows = [
-            (0x10, MsrHandler::ProcessorBelow),
+            (0x10, MsrHandler::TimeStampCounter),
             (0x1b, MsrHandler::ApicBase),
             (0x2a, MsrHandler::ProcessorBelow),
             (0x3a, MsrHandler::ProcessorBelow),
@@ -149,13 +155,14 @@ mod tests {
             assert_eq!(MsrHandler::on_intel(msr), place, "{msr:#x}");
         }
         assert_eq!(MsrHandler::ProcessorBelow.exits(), (false, false));
+        assert_eq!(MsrHandler::TimeStampCounter.exits(), (true, false));
         assert_eq!(MsrHandler::Absent.exits(), (true, true));
     }
 
     #[test]
     fn intels_msrs_are_not_there_on_amd() {
         let rows = [
-            (0x10, MsrHandler::ProcessorBelow),
+            (0x10, MsrHandler::TimeStampCounter),
             (0x1b, MsrHandler::ApicBase),
             (0xc1, MsrHandler::Absent),
             (0xc9, MsrHandler::ProcessorBelow),

@@ -1,4 +1,4 @@
-//! The clock of a guest that has one of its own: what RDTSC reads, and the local APIC's timer.
+//! The guest's clock: what RDTSC reads, and the local APIC's timer.
 
 use pugmark_monitor::apic_timer::{ApicTimer, TimerRate};
 use pugmark_monitor::guest::Instruction;
@@ -17,7 +17,7 @@ const BY_ONE: u32 = 0b1011;
 /// What the processors' clocks have in common.
 pub(crate) struct SharedClock {
     time: Mutex<GuestClock>,
-    /// Whether the machine has only one processor.
+    /// Whether nothing but the processor whose timer is set makes the clock stand still.
     alone: bool,
     rate: ClockRate,
     /// The counter below when this was made.
@@ -194,14 +194,13 @@ impl OwnClock {
 impl Vcpu {
     /// Returns the guest's time-stamp counter.
     pub(crate) fn now(&self) -> u64 {
-        self.clock.as_ref().map_or_else(tsc, OwnClock::now)
+        self.clock.now()
     }
 
     /// Says whether this processor is stepped, and raises the timer's interrupt if it is due.
     pub(crate) fn advance_clock(&mut self, stepped: bool) {
-        let Some(clock) = &mut self.clock else { return };
-        clock.set_stepped(stepped);
-        if let Some(vector) = clock.take_due() {
+        self.clock.set_stepped(stepped);
+        if let Some(vector) = self.clock.take_due() {
             self.local_apic.interrupt_self(vector);
         }
     }

@@ -7,10 +7,8 @@ use pugmark_monitor::tracing::TracingMemory;
 use pugmark_monitor::vmcb::exit_code;
 
 use crate::image::channel::report;
-use crate::image::clock::OwnClock;
 use crate::image::exit::{FAILED, exit};
 use crate::image::interrupts;
-use crate::image::tsc::tsc;
 use crate::image::vcpu::Vcpu;
 
 /// Bits of the information about a nested page fault: it was a write, a fetch, an access to the guest's page tables.
@@ -36,7 +34,7 @@ impl Vcpu {
             self.processor.begin_time(now);
             self.enter(mode);
             let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };
-            let now = self.clock.as_ref().map_or_else(tsc, OwnClock::now);
+            let now = self.clock.now();
             self.processor.pass_time(now, &mut memory);
         } else {
             self.enter(mode);
@@ -61,7 +59,7 @@ impl Vcpu {
                 self.raised(Exception::from_intercept(vector, info1 as u32, info2), instruction);
             }
             exit_code::NPF if info2 & !0xfff == LOCAL_APIC => {
-                let timers = self.clock.as_ref().and_then(|clock| clock.read((info2 & 0xff0) as usize));
+                let timers = self.clock.read((info2 & 0xff0) as usize);
                 self.local_apic.open_window(info2, info1 & NPF_WRITE != 0, timers, &self.processor);
             }
             exit_code::NPF if self.nested.open_hole(info2, info1 & NPF_WRITE != 0) => {
@@ -121,11 +119,7 @@ impl Vcpu {
         let taken = interrupts::take();
         self.record_nmi(taken.nmi);
         if let Some(vector) = taken.vector {
-            if self.clock.as_mut().is_some_and(|clock| clock.is_timers_below(vector)) {
-                self.local_apic.end_interrupt();
-                return;
-            }
-            if self.timer_limit.holds(vector, self.local_apic.timer_entry()) {
+            if self.clock.is_timers_below(vector) {
                 self.local_apic.end_interrupt();
                 return;
             }

@@ -94,10 +94,10 @@ impl LocalApic {
     }
 
     /// Reads a register of x2APIC mode; `None`: that raises #GP.
-    pub(crate) fn read_msr(&self, msr: u32, clock: Option<&OwnClock>, processor: &Hardware) -> Option<u64> {
+    pub(crate) fn read_msr(&self, msr: u32, clock: &OwnClock, processor: &Hardware) -> Option<u64> {
         Some(match x2apic::read(msr).filter(|_| self.extended)? {
             X2Read::Register(register) => {
-                let timers = clock.and_then(|clock| clock.read(register));
+                let timers = clock.read(register);
                 timers.unwrap_or_else(|| self.read(register, processor)).into()
             }
             X2Read::Id => self.peers.id().into(),
@@ -112,12 +112,12 @@ impl LocalApic {
         msr: u32,
         value: u64,
         processor: &mut Hardware,
-        clock: Option<&mut OwnClock>,
+        clock: &mut OwnClock,
     ) -> bool {
         match x2apic::write(msr, value).filter(|_| self.extended) {
             None => return false,
             Some(X2Write::Register(register, value)) => {
-                if !clock.is_some_and(|clock| clock.write(register, value)) {
+                if !clock.write(register, value) {
                     self.write(register, value, processor);
                 }
             }
@@ -180,7 +180,7 @@ impl LocalApic {
     }
 
     /// Lets the next instruction read (or write) the register that contains `address`; `timers`: the value, if it is
-    /// the timer's and the guest has a clock of its own.
+    /// the timer's.
     pub(crate) fn open_window(
         &mut self,
         address: u64,
@@ -197,13 +197,13 @@ impl LocalApic {
     }
 
     /// Closes the window after its instruction has completed, and passes on what the instruction wrote.
-    pub(crate) fn close_window(&mut self, processor: &mut Hardware, clock: Option<&mut OwnClock>) {
+    pub(crate) fn close_window(&mut self, processor: &mut Hardware, clock: &mut OwnClock) {
         let Some(Window { register, write }) = self.window.take() else { return };
         self.table.0[0] = 0;
         if write {
             // SAFETY: the index is within the page. Volatile, because the guest wrote it.
             let value = unsafe { (&raw const self.page.0[register / 4]).read_volatile() };
-            if !clock.is_some_and(|clock| clock.write(register, value)) {
+            if !clock.write(register, value) {
                 self.write(register, value, processor);
             }
         }
@@ -213,11 +213,6 @@ impl LocalApic {
     pub(crate) fn abandon_window(&mut self) {
         self.window = None;
         self.table.0[0] = 0;
-    }
-
-    /// Returns the LVT entry of the timer.
-    pub(crate) fn timer_entry(&self) -> u32 {
-        read_register(local_apic::LVT_TIMER)
     }
 
     /// Ends the interrupt that was taken last and is not delivered.

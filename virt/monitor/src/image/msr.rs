@@ -45,12 +45,13 @@ impl Vcpu {
         }
         match self.processor.msr_handler(msr) {
             MsrHandler::Efer => Some(self.cpu.efer),
+            MsrHandler::TimeStampCounter => Some(self.now()),
             MsrHandler::DebugCtl => Some(0),
             MsrHandler::Absent => None,
             // SAFETY: an emulated processor returns 0 for an MSR that it does not have.
             MsrHandler::ProcessorBelow => Some(unsafe { Msr::new(msr).read() }),
             MsrHandler::ApicBase => Some(self.local_apic.base()),
-            MsrHandler::X2Apic => self.local_apic.read_msr(msr, self.clock.as_ref(), &self.processor),
+            MsrHandler::X2Apic => self.local_apic.read_msr(msr, &self.clock, &self.processor),
         }
     }
 
@@ -63,12 +64,10 @@ impl Vcpu {
         let written = match self.processor.msr_handler(msr) {
             MsrHandler::Efer => self.write_efer(value),
             MsrHandler::ApicBase => self.local_apic.set_base(value),
-            MsrHandler::X2Apic => {
-                self.local_apic.write_msr(msr, value, &mut self.processor, self.clock.as_mut())
-            }
+            MsrHandler::X2Apic => self.local_apic.write_msr(msr, value, &mut self.processor, &mut self.clock),
             MsrHandler::DebugCtl => value == 0,
             // MSRs that only the processor below handles do not exit.
-            MsrHandler::Absent | MsrHandler::ProcessorBelow => false,
+            MsrHandler::Absent | MsrHandler::ProcessorBelow | MsrHandler::TimeStampCounter => false,
         };
         if written {
             self.finish(instruction, 0)

@@ -23,7 +23,6 @@ use pugmark_monitor::loader::{self, EntryState};
 use pugmark_monitor::permission_map::{self, MSR_MAP_BYTES, PORT_MAP_BYTES};
 use pugmark_monitor::pvh::StartInfo;
 use pugmark_monitor::single_step::NO_CONDITION;
-use pugmark_monitor::timer_limit::TimerLimit;
 use pugmark_monitor::vmcb::Vmcb;
 use pugmark_truth::probe::REGION_BYTES;
 use pugmark_truth::{LogMode, LogWriter};
@@ -135,9 +134,10 @@ pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     let northbridge: &'static Northbridge = Box::leak(Box::new(options.profile.northbridge()));
     let ids = processors(info.rsdp, &machine);
     let plan = MachinePlan {
-        clock: (options.clock > 0).then(|| {
-            &*Box::leak(Box::new(SharedClock::new(options.clock, ids.len() == 1, options.profile.tsc_hz())))
-        }),
+        clock: {
+            let alone = ids.len() == 1 || options.clock == 0;
+            Box::leak(Box::new(SharedClock::new(options.clock, alone, options.profile.tsc_hz())))
+        },
         map: GuestMap { ram: options.ram, firmware },
         maps: PermissionMaps::new(&hardware(&options, northbridge), northbridge, has_fw_cfg),
         northbridge,
@@ -171,7 +171,7 @@ struct MachinePlan<'a> {
     northbridge: &'static Northbridge,
     memory: Physical,
     truth: Option<LogWriter<'static>>,
-    clock: Option<&'static SharedClock>,
+    clock: &'static SharedClock,
 }
 
 impl MachinePlan<'_> {
@@ -181,9 +181,7 @@ impl MachinePlan<'_> {
         let hole = &raw const HOLE as u64;
         let (nested_cr3, local_apic_table) = nested_tables(&self.map);
         let processor = hardware(&self.options, self.northbridge);
-        let own_clock =
-            |shared: &'static SharedClock| OwnClock::new(shared, timer_rate(&processor, shared.frequency()));
-        let clock = self.clock.map(own_clock);
+        let clock = OwnClock::new(self.clock, timer_rate(&processor, self.clock.frequency()));
         Vcpu {
             peers,
             cpu: Cpu {
@@ -203,7 +201,6 @@ impl MachinePlan<'_> {
             nested: Nested::new(nested_cr3, hole),
             stepped_alone: None,
             local_apic: LocalApic::new(local_apic_table, peers, self.options.x2apic),
-            timer_limit: TimerLimit::new(if self.clock.is_some() { 0 } else { self.options.timer_apart }),
             clock,
             memory: self.memory.clone(),
             nmi_pending: false,

@@ -151,10 +151,7 @@ impl Vcpu {
                 );
             }
             self.local_apic.init();
-            self.timer_limit.init();
-            if let Some(clock) = &mut self.clock {
-                clock.init();
-            }
+            self.clock.init();
             self.reset();
             self.peers.startup().finish_init();
             self.wait_for_start_up();

@@ -83,7 +83,7 @@ impl Vcpu {
             self.unexpected();
         }
         if progress != Progress::None {
-            self.local_apic.close_window(&mut self.processor, self.clock.as_mut());
+            self.local_apic.close_window(&mut self.processor, &mut self.clock);
             self.close_holes();
             self.cpu.shadow = None;
         }
@@ -141,8 +141,6 @@ impl Vcpu {
     /// Executes HLT: waits for an event that ends it.
     fn halt(&mut self) {
         self.pass_on_interrupts();
-        self.timer_limit.end();
-        self.release_timer();
         // A pending NMI ends the halt at once.
         while !(self.nmi_pending && self.cpu.takes_nmi() || self.has_requests()) {
             if self.cpu.rflags & rflags::IF == 0 {
@@ -150,13 +148,11 @@ impl Vcpu {
                 continue;
             }
             self.advance_clock(false);
-            if let Some(clock) = &mut self.clock {
-                clock.arm();
-            }
+            self.clock.arm();
             let taken = interrupts::wait();
             self.record_nmi(taken.nmi);
             if let Some(vector) = taken.vector {
-                if self.clock.as_mut().is_some_and(|clock| clock.is_timers_below(vector)) {
+                if self.clock.is_timers_below(vector) {
                     self.local_apic.end_interrupt();
                     continue;
                 }

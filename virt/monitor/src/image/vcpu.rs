@@ -10,7 +10,6 @@ use pugmark_monitor::cmdline::StepPolicy;
 use pugmark_monitor::entry::EntryMode;
 use pugmark_monitor::guest::{Cpu, Exception, Instruction, Lookahead, Mode, rflags};
 use pugmark_monitor::hardware::{Hardware, Profile};
-use pugmark_monitor::timer_limit::TimerLimit;
 use pugmark_monitor::tracing::TracingMemory;
 use pugmark_monitor::vmcb::{Vmcb, intercept1, intercept2};
 use pugmark_truth::{Branch, LogWriter, Record, RecordFlags};
@@ -23,7 +22,6 @@ use crate::image::peers::Peers;
 use crate::image::physical::Physical;
 use crate::image::probe::Probe;
 use crate::image::reported::ReportedViolations;
-use crate::image::tsc::tsc;
 use crate::image::vmrun::{Sse, has_lost_the_guest, vmrun};
 
 /// One of the guest's processors, with everything that no other processor uses.
@@ -45,10 +43,8 @@ pub(crate) struct Vcpu {
     /// RIP of an instruction that was about to change those after it, and so must be stepped.
     pub(crate) stepped_alone: Option<u64>,
     pub(crate) local_apic: LocalApic,
-    /// The guest's own clock; `None` if its clock is the machine's.
-    pub(crate) clock: Option<OwnClock>,
-    /// When the local APIC's timer may interrupt the stepped guest.
-    pub(crate) timer_limit: TimerLimit,
+    /// The guest's clock.
+    pub(crate) clock: OwnClock,
     /// The guest's memory.
     pub(crate) memory: Physical,
     /// An NMI has arrived and was not delivered yet.
@@ -82,7 +78,9 @@ pub(crate) struct Vcpu {
 }
 
 /// Intercepts that are always active.
-const ALWAYS1: u32 = intercept1::NMI
+const ALWAYS1: u32 = intercept1::INTR
+    | intercept1::NMI
+    | intercept1::RDTSC
     | intercept1::CPUID
     | intercept1::RDPMC
     | intercept1::INVLPGA
@@ -96,10 +94,10 @@ const ALWAYS2: u32 = intercept2::VMRUN
     | intercept2::STGI
     | intercept2::CLGI
     | intercept2::SKINIT
+    | intercept2::RDTSCP
     | intercept2::ICEBP;
 /// Additional intercepts while the guest is stepped.
-const STEPPING1: u32 = intercept1::INTR
-    | intercept1::PUSHF
+const STEPPING1: u32 = intercept1::PUSHF
     | intercept1::POPF
     | intercept1::IRET
     | intercept1::SWINT
@@ -129,10 +127,6 @@ impl Vcpu {
             let window = self.window_is_open();
             let stepped = window || self.cpu.shadow.is_some() || self.is_stepped() && !self.is_unseen();
             self.advance_clock(self.is_stepped() && !self.is_unseen());
-            if !stepped {
-                self.timer_limit.end();
-            }
-            self.release_timer();
             if self.nmi_pending && !window && self.cpu.takes_nmi() {
                 self.nmi_pending = false;
                 self.deliver_nmi();
@@ -191,10 +185,9 @@ impl Vcpu {
     pub(crate) fn retired(&mut self, before: Context, instruction: &Instruction, operand: u64) {
         self.probe(before, instruction.bytes());
         self.last_ip = before.ip;
-        self.timer_limit.retired();
         self.stepped += 1;
         let after = self.context();
-        let tsc = self.clock.as_mut().map_or_else(tsc, OwnClock::retired);
+        let tsc = self.clock.retired();
         if self.is_logged() {
             self.log(before, self.log_flags(before));
             self.log_branch(branches::of_instruction(instruction, before, after));
@@ -255,12 +248,8 @@ impl Vcpu {
         let free = matches!(mode, EntryMode::Free | EntryMode::FreeInKernel);
         // A counter of time stands still while the processor is halted, and its overflow is noticed at an interrupt.
         let counts_time = free && self.processor.counts_time();
-        let (mut reads_time, mut takes_interrupts) = (false, counts_time);
-        if let Some(clock) = &mut self.clock {
-            (reads_time, takes_interrupts) = (true, true);
-            if free {
-                clock.arm();
-            }
+        if free {
+            self.clock.arm();
         }
         let control = &mut self.vmcb.control;
         match mode {
@@ -282,13 +271,6 @@ impl Vcpu {
         if counts_time {
             control.intercept1 |= intercept1::HLT;
             control.intercept2 |= intercept2::MWAIT | intercept2::MWAIT_ARMED;
-        }
-        if reads_time {
-            control.intercept1 |= intercept1::RDTSC;
-            control.intercept2 |= intercept2::RDTSCP;
-        }
-        if takes_interrupts {
-            control.intercept1 |= intercept1::INTR;
         }
         // SAFETY: `setup` has enabled SVM and filled the control block with the physical addresses of maps and tables
         // that live forever; physical and virtual addresses are the same. Interrupts and GIF are enabled only within
@@ -327,13 +309,6 @@ impl Vcpu {
         let vmcb = &raw const *self.vmcb;
         // SAFETY: as in `vmsave`; the monitor uses none of the registers that this loads.
         unsafe { core::arch::asm!("vmload rax", in("rax") vmcb, options(nostack)) };
-    }
-
-    /// Raises again the timer interrupt that was held back, if it is due.
-    pub(crate) fn release_timer(&mut self) {
-        if let Some(vector) = self.timer_limit.release() {
-            self.local_apic.interrupt_self(vector);
-        }
     }
 
     /// Passes due interrupts of the tracing hardware to the local APIC, or records them as a pending NMI.
