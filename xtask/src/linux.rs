@@ -6,7 +6,7 @@ use pugmark_qemu_tests::images::{Images, build_pugmark};
 use pugmark_qemu_tests::linux::boots::{self, Booted};
 use pugmark_qemu_tests::linux::packages::{self, Packages, unpack_kernel};
 use pugmark_qemu_tests::linux::verify::{Verified, Verify, all};
-use pugmark_qemu_tests::linux::{DebianKernel, Event, Guest, LinuxMachine, Monitor, Program};
+use pugmark_qemu_tests::linux::{DebianKernel, Event, Guest, LinuxMachine, Monitor, PERF, Program};
 use pugmark_qemu_tests::time_limits::TimeLimits;
 use std::fs;
 use std::io::Write;
@@ -16,9 +16,6 @@ use std::time::{Duration, Instant};
 
 use crate::run::write_truth;
 use crate::setup::{self, SetupOptions};
-
-/// perf, for the guest and for the host.
-const PERF: &str = "/usr/bin/perf";
 
 /// The words with which the monitor begins to say that the guest has enabled a counter for an event that is not
 /// modelled.
@@ -83,8 +80,8 @@ pub(crate) struct LinuxOptions {
     #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "", require_equals = true)]
     #[arg(conflicts_with_all = ["plain", "initrd", "with", "truth", "command"])]
     verify: Option<String>,
-    /// Boot each of these kernels on each profile with the watchdog's counter on, and print what they complain of; only
-    /// those whose row has this text, if one is given
+    /// Boot each of these kernels on each profile with the watchdog's counter on, let perf sample and count, and print
+    /// what they complain of; only those whose row has this text, if one is given
     #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "", require_equals = true)]
     #[arg(conflicts_with_all = ["plain", "kernel", "debian", "initrd", "with", "truth", "verify", "command"])]
     boots: Option<String>,

@@ -23,3 +23,6 @@ pub use guest::{Guest, Program};
 pub use initramfs::Files;
 pub use machine::{Event, LinuxMachine, LinuxOutcome, Monitor};
 pub use probe::{ProbePart, ProbeTrace};
+
+/// perf, for the guest and for the host.
+pub const PERF: &str = "/usr/bin/perf";
