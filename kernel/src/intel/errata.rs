@@ -36,6 +36,9 @@ bitflags! {
         /// BJ122, BV98, HSD29 (Sandy Bridge, Ivy Bridge, Haswell): a counter that counts memory accesses (events D0H to
         /// D3H) changes the counter with the same number of the core's other thread.
         const MEMORY_EVENTS_DISTURB_OTHER_THREAD = 1 << 5;
+        /// AAK100, AAP53, BD53 (Nehalem, Westmere): a general-purpose counter may count clocks or nothing at all,
+        /// unless three other events were programmed into its select register before its own.
+        const COUNTERS_NEED_CLEARING = 1 << 6;
     }
 }
 
@@ -49,7 +52,9 @@ impl Errata {
             (6, 0x2a | 0x2d | 0x3a | 0x3e | 0x3c | 0x3f | 0x45 | 0x46) => {
                 Self::MEMORY_EVENTS_DISTURB_OTHER_THREAD
             }
-            (6, 0x1a | 0x1e | 0x1f | 0x2e | 0x25 | 0x2c | 0x2f) => Self::LBR_CALLS_NEED_JUMPS,
+            (6, 0x1a | 0x1e | 0x1f | 0x2e | 0x25 | 0x2c | 0x2f) => {
+                Self::LBR_CALLS_NEED_JUMPS.union(Self::COUNTERS_NEED_CLEARING)
+            }
             (6, 0x3d | 0x47 | 0x4f | 0x56) => {
                 Self::BRANCH_EN_MUST_BE_SET.union(Self::TRACE_EXCLUDES_BRANCH_RECORDS)
             }

@@ -37,6 +37,8 @@ pub struct PebsCapabilities {
     pub(crate) microcode_counters: u8,
     /// The model has the errata of [`PebsCapabilities::disturbs_other_thread`].
     pub(crate) memory_events_disturb: bool,
+    /// The model has the errata of [`Errata::COUNTERS_NEED_CLEARING`].
+    pub(crate) counters_need_clearing: bool,
     /// IA32_PERF_GLOBAL_INUSE exists: `CPUID.0AH:EAX[7:0]` is 4 or more.
     pub(crate) global_in_use: bool,
 }
@@ -100,6 +102,7 @@ impl PebsCapabilities {
             return Ok(Err(broken));
         }
         let (family, model) = (features.family_id(), features.model_id());
+        let errata = Errata::of(family, model);
         let (general, fixed, precise) = match baseline {
             true => (GENERAL, FixedCtrCtrl::COUNTERS, PreciseEvents::Extended),
             false => (sampling_counters(model), 0, PreciseEvents::of(model)),
@@ -116,8 +119,8 @@ impl PebsCapabilities {
             precise,
             period_rules: PeriodRules::of(family, model),
             microcode_counters: microcode_counters(cpuid, msr),
-            memory_events_disturb: Errata::of(family, model)
-                .contains(Errata::MEMORY_EVENTS_DISTURB_OTHER_THREAD),
+            memory_events_disturb: errata.contains(Errata::MEMORY_EVENTS_DISTURB_OTHER_THREAD),
+            counters_need_clearing: errata.contains(Errata::COUNTERS_NEED_CLEARING),
             global_in_use: version >= 4,
         };
         match found.general_counters {
@@ -249,6 +252,7 @@ mod tests {
             period_rules: PeriodRules::All,
             microcode_counters: 0,
             memory_events_disturb: false,
+            counters_need_clearing: false,
             global_in_use: false,
         };
         let newer = |found| PebsCapabilities { global_in_use: true, ..found };
@@ -272,10 +276,11 @@ mod tests {
             ),
             (
                 NEHALEM,
-                rules(
-                    PeriodRules::Nehalem,
-                    precise(PreciseEvents::Nehalem, general(Format::Latency, 4, 48, false)),
-                ),
+                PebsCapabilities {
+                    counters_need_clearing: true,
+                    period_rules: PeriodRules::Nehalem,
+                    ..precise(PreciseEvents::Nehalem, general(Format::Latency, 4, 48, false))
+                },
             ),
             (
                 Enumerated { signature: 0x306c3, capabilities: 0x32c4, ..NEHALEM },

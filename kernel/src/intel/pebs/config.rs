@@ -258,6 +258,7 @@ mod tests {
         period_rules: PeriodRules::All,
         microcode_counters: 0,
         memory_events_disturb: false,
+        counters_need_clearing: false,
         global_in_use: true,
     };
     const ICE_LAKE: PebsCapabilities = PebsCapabilities {

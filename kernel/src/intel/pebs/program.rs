@@ -9,6 +9,14 @@ use crate::msr::{
 };
 use pugmark_decoder_core::pebs::Format;
 
+/// The events that clear a general-purpose counter, see [`Errata::COUNTERS_NEED_CLEARING`].
+///
+/// Source: Intel, specification updates of the processors named there; Linux, arch/x86/events/intel/core.c,
+/// `intel_pmu_nhm_workaround`.
+///
+/// [`Errata::COUNTERS_NEED_CLEARING`]: crate::intel::errata::Errata::COUNTERS_NEED_CLEARING
+const CLEARING_EVENTS: [u64; 3] = [0x43_00d2, 0x43_00b1, 0x43_00b5];
+
 /// The counters that sample, and the state of their registers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program {
@@ -122,6 +130,11 @@ impl Program {
         // After a reset, all general-purpose counters are enabled in this register.
         write(msr, GlobalCtrl(global_ctrl & !self.counters))?;
         for (counter, period) in self.config.counters() {
+            if let (true, Counter::General(n)) = (self.capabilities.counters_need_clearing, counter) {
+                for event in CLEARING_EVENTS {
+                    write_at(msr, Ia32PerfEvtSel::at(n), Ia32PerfEvtSel::from_bits_retain(event))?;
+                }
+            }
             self.load(counter, period, msr)?;
             self.set_reload(counter, period, msr)?;
             match counter {

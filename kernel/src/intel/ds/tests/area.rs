@@ -33,6 +33,7 @@ const SAMPLES: PebsCapabilities = PebsCapabilities {
     period_rules: PeriodRules::All,
     microcode_counters: 0,
     memory_events_disturb: false,
+    counters_need_clearing: false,
     global_in_use: true,
 };
 

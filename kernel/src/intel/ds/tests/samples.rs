@@ -159,7 +159,10 @@ fn a_counter_samples_and_all_is_as_it_was_after_it() {
 #[test]
 fn counters_are_written_before_the_processor_may_store() {
     let table: [(_, &[u32]); 3] = [
-        (NEHALEM, &[0x390, GLOBAL_CTRL, PMC, EVTSEL, DS_AREA, PEBS_ENABLE, GLOBAL_CTRL]),
+        (
+            NEHALEM,
+            &[0x390, GLOBAL_CTRL, EVTSEL, EVTSEL, EVTSEL, PMC, EVTSEL, DS_AREA, PEBS_ENABLE, GLOBAL_CTRL],
+        ),
         (SKYLAKE, &[0x390, GLOBAL_CTRL, 0x4c1, EVTSEL, DS_AREA, PEBS_ENABLE, GLOBAL_CTRL]),
         (ICE_LAKE, &[0x390, GLOBAL_CTRL, 0x4c1, EVTSEL, 0x3f2, DS_AREA, PEBS_ENABLE, GLOBAL_CTRL]),
     ];
@@ -173,6 +176,9 @@ fn counters_are_written_before_the_processor_may_store() {
         assert!(writes.iter().map(|(address, _)| *address).eq(expected.iter().copied()), "{writes:x?}");
         // Not one event is counted before that.
         assert_eq!((writes[1].1, writes.last().unwrap().1), (0xe, 0xf));
+        let cleared =
+            writes.iter().skip(2).take_while(|(address, _)| *address == EVTSEL).map(|(_, event)| *event);
+        assert!(processor != NEHALEM || cleared.eq([0x43_00d2, 0x43_00b1, 0x43_00b5]), "{writes:x?}");
         drop(running);
         assert_eq!((machine.get(PEBS_ENABLE), machine.get(DS_AREA), machine.memory.live()), (0, 0, 0));
     }
