@@ -1,6 +1,7 @@
 //! The handler of the performance-monitoring interrupt (PMI): it finds out which unit requested the interrupt, and
 //! serves all units in the required order.
 
+mod serve;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -8,19 +9,20 @@ mod tests;
 pub use source::{Abandoned, PmiSource, Requests, Route};
 
 use crate::lapic::{Delivery, LocalApic, LvtPc};
-use crate::msr::{GeneralProtection, GlobalStatus, GlobalStatusReset, Msr, TypedMsr};
+use crate::msr::{GeneralProtection, Msr};
 use core::cell::Cell;
+use serve::quiesce;
 
 /// The bytes of stack that an interrupt handler needs to call [`Slot::interrupt`](crate::slot::Slot::interrupt) or
 /// [`Handler::handle_at`]. The kernel's own code comes on top: the frame that the processor pushes, the registers that
 /// the stub saves, the kernel's sink.
 ///
-/// The value is measured, with a margin, on the painted stack of a kernel whose NMI handler decodes a trace of Intel PT
-/// to instructions ([`PtDecoder`](crate::intel::pt::PtDecoder)): an optimised build takes 6.5 KB of 8 KiB. Blocks,
-/// edges and the samples of other units have not been measured. Code that is not optimised (debug assertions stand for
-/// it here) has a place for each temporary value, and gets 32 KiB; a kernel that has less compiles the two crates with
-/// `opt-level = 1`, by `[profile.dev.package.NAME]`.
-pub const HANDLER_STACK: usize = if cfg!(debug_assertions) { 32 << 10 } else { 8 << 10 };
+/// The value is a bound for every unit and every sink of this crate, which a test holds: it serves interrupts on a
+/// painted stack, and decodes the decoder's scenarios and damaged copies of them to packets, answers, instructions,
+/// blocks, edges and spans, in optimised code and in code that is not optimised at all (debug assertions stand for that
+/// here), which has a place for each temporary value. A kernel that has less than the 16 KiB compiles the two crates
+/// with `opt-level = 1`, by `[profile.dev.package.NAME]`: then they take about as much as optimised code.
+pub const HANDLER_STACK: usize = if cfg!(debug_assertions) { 16 << 10 } else { 8 << 10 };
 
 /// The PMI handler of one logical processor.
 ///
@@ -326,79 +328,6 @@ impl Handler {
         pmi
     }
 
-    fn serve_all(
-        &mut self,
-        interrupted: Option<u64>,
-        after: AfterService,
-        msr: &mut impl Msr,
-        apic: &mut impl LocalApic,
-        sources: &mut [&mut dyn PmiSource],
-    ) -> Result<Pmi, GeneralProtection> {
-        let masked = apic.lvt_pc()?.is_masked();
-        let delivered = masked && self.masks && !self.disarmed.get();
-        let repeated = self.repeated.take().filter(|nmi| nmi.at == interrupted);
-        let is_repeated = repeated.is_some();
-        // Nothing else uses the vector of a fixed interrupt.
-        let claimed = delivered || is_repeated || self.late > 0 || self.delivery != Delivery::Nmi;
-        // If a delivery masks the entry, an unmasked entry means an NMI of another cause, and a PMI may be latched
-        // after it.
-        let mut latched = self.masks && !masked;
-        let counters = self.serves_entry(sources);
-        let mut set_entry = |entry| if counters { set(apic, entry) } else { Ok(()) };
-        let ours = sources.iter().fold(Requests::NONE, |all, source| all.union(source.status()));
-        // Until it is known how this ends: a source may unwind.
-        let unfinished = core::mem::replace(&mut self.unfinished, true);
-        if !delivered && !unfinished && !may_ask(msr, ours, sources)? {
-            if !claimed {
-                return Ok(Pmi::NotOurs);
-            }
-            let pmi = self.stray(is_repeated);
-            let shown = self.delivery != Delivery::Nmi || repeated.is_some_and(|nmi| nmi.latched);
-            // The NMI at this address may be one of another cause right after a PMI, and a late NMI may come from
-            // anywhere.
-            return Ok(if shown { pmi } else { Pmi::Unknown });
-        }
-        let mut rounds = 0;
-        let mut status = GlobalStatus::empty();
-        for pass in 0.. {
-            let settled = serve(msr, ours, sources, &mut rounds)?;
-            let too_often = rounds > 0 && after == AfterService::StayStopped;
-            if !settled || too_often || pass >= ROUNDS {
-                self.counts.stuck += 1;
-                set_entry(LvtPc::new(self.delivery).masked())?;
-                return Ok(Pmi::Stuck);
-            }
-            resume(sources)?;
-            // What was left unfinished may have masked the entry. Without it, an unclaimed interrupt writes nothing.
-            if rounds == 0 && !claimed && !unfinished {
-                return Ok(Pmi::NotOurs);
-            }
-            set_entry(self.entry())?;
-            status = read_status(msr, ours)?;
-            if status.intersection(ours.0).is_empty() && !any_asks(sources)? {
-                break;
-            }
-            latched = true;
-            set_entry(LvtPc::new(self.delivery).masked())?;
-        }
-        if rounds > 0 {
-            release(msr, status)?;
-            self.repeated =
-                (interrupted.is_some() || latched).then_some(RepeatedNmi { at: interrupted, latched });
-        }
-        if rounds == 0 && !claimed {
-            return Ok(Pmi::NotOurs);
-        }
-        if rounds == 0 {
-            let pmi = self.stray(is_repeated || delivered);
-            // What was left unfinished has masked the entry, so the mask says nothing about this interrupt.
-            return Ok(if unfinished && !is_repeated { Pmi::Unknown } else { pmi });
-        }
-        self.counts.served += 1;
-        self.counts.unannounced += u64::from(rounds - 1);
-        Ok(Pmi::Served)
-    }
-
     /// Counts an interrupt that is claimed although there is no request. If its address or the entry identifies it
     /// (`known`), it does not use up one of the expected late NMIs.
     fn stray(&mut self, known: bool) -> Pmi {
@@ -429,88 +358,10 @@ const LATE: u8 = 4;
 /// The maximum number of times that sources are served in one interrupt.
 pub(crate) const ROUNDS: u32 = 16;
 
-/// Stops all sources and serves them until none has a request; returns `false` if that does not end. Adds to `rounds`
-/// how often some source had a request.
-fn serve(
-    msr: &mut impl Msr,
-    ours: Requests,
-    sources: &mut [&mut dyn PmiSource],
-    rounds: &mut u32,
-) -> Result<bool, GeneralProtection> {
-    quiesce(sources)?;
-    while *rounds < ROUNDS {
-        let seen = Requests(read_status(msr, ours)?).intersection(ours);
-        if !seen.is_empty() {
-            // SAFETY: this clears bits of sources that are stopped; no memory is written.
-            unsafe { msr.write(GlobalStatusReset(seen.0)) }?;
-        }
-        let mut asked = false;
-        for source in sources.iter_mut() {
-            asked |= source.service(seen.intersection(source.status()))?;
-        }
-        if !asked {
-            return Ok(true);
-        }
-        *rounds += 1;
-    }
-    Ok(false)
-}
-
 /// Writes the LVT entry.
 fn set(apic: &mut impl LocalApic, entry: LvtPc) -> Result<(), GeneralProtection> {
     // SAFETY: `LvtPc::new` made the entry: it delivers an NMI, or a vector that is not an exception's.
     unsafe { apic.set_lvt_pc(entry) }
-}
-
-/// Reads IA32_PERF_GLOBAL_STATUS if a source has a bit in it: on processors without this register, no source has one.
-fn read_status(msr: &mut impl Msr, ours: Requests) -> Result<GlobalStatus, GeneralProtection> {
-    match ours.is_empty() {
-        true => Ok(GlobalStatus::empty()),
-        false => msr.read(),
-    }
-}
-
-fn any_asks(sources: &mut [&mut dyn PmiSource]) -> Result<bool, GeneralProtection> {
-    for source in sources.iter_mut() {
-        if source.asks()? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Returns whether there may be a request, as far as that shows while all sources run.
-fn may_ask(
-    msr: &mut impl Msr,
-    ours: Requests,
-    sources: &mut [&mut dyn PmiSource],
-) -> Result<bool, GeneralProtection> {
-    if read_status(msr, ours)?.intersects(ours.0) {
-        return Ok(true);
-    }
-    for source in sources.iter_mut() {
-        if source.may_ask()? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Unfreezes counters and LBRs that a PMI froze because IA32_DEBUGCTL says so. Does nothing if the PMI also belongs to
-/// an owner that is not served yet: that owner must inspect the frozen state and release it.
-///
-/// The bits exist from architectural performance monitoring version 4 on. Before that, a PMI clears enable bits
-/// instead, and their owner sets them again. Source: SDM vol. 3, Debug, Branch Profile, TSC, "Freezing LBR and
-/// Performance Counters on PMI".
-fn release(msr: &mut impl Msr, status: GlobalStatus) -> Result<(), GeneralProtection> {
-    let frozen = GlobalStatus::CTR_FRZ.union(GlobalStatus::LBR_FRZ);
-    let no_request = frozen.union(GlobalStatus::ASCI).union(GlobalStatus::COND_CHGD);
-    let mine = status.intersection(frozen);
-    if mine.is_empty() || !status.difference(no_request).is_empty() {
-        return Ok(());
-    }
-    // SAFETY: this resumes counters and LBRs that their owner has enabled; no memory is written.
-    unsafe { msr.write(GlobalStatusReset(mine)) }
 }
 
 /// Leaves all sources stopped.
@@ -520,24 +371,4 @@ fn abandon(sources: &mut [&mut dyn PmiSource], why: Abandoned) {
     for source in sources.iter_mut() {
         source.abandon(why);
     }
-}
-
-/// Stops all sources, also those after one that cannot be stopped.
-fn quiesce(sources: &mut [&mut dyn PmiSource]) -> Result<(), GeneralProtection> {
-    let mut result = Ok(());
-    for source in sources.iter_mut() {
-        result = source.quiesce().and(result);
-    }
-    result
-}
-
-fn resume(sources: &mut [&mut dyn PmiSource]) -> Result<(), GeneralProtection> {
-    for source in sources.iter_mut() {
-        if let Err(fault) = source.resume() {
-            // Only this fault is reported; sources that can be stopped are stopped.
-            let _ = quiesce(sources);
-            return Err(fault);
-        }
-    }
-    Ok(())
 }

@@ -3,6 +3,7 @@ mod optional;
 
 use super::*;
 use crate::lapic::Vector;
+use crate::msr::GlobalStatus;
 use machine::{FakeSource, PmiMachine};
 
 #[test]

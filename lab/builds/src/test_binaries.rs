@@ -19,14 +19,28 @@ pub struct TestBinary {
     pub folder: PathBuf,
 }
 
-/// Builds all tests and the programs that they start.
+/// The profiles besides `dev` in which code takes another stack, and the test that measures it.
+const PROFILES: [&str; 2] = ["unoptimised", "release"];
+const STACK_TEST: [&str; 4] = ["-p", "pugmark-kernel", "--test", "handler_stack"];
+
+/// Builds all tests and the programs that they start, and one test in all profiles.
 ///
 /// # Errors
 /// If cargo cannot be started, or something does not build.
 pub fn build() -> Result<Vec<TestBinary>> {
-    let arguments =
-        ["test", "--workspace", "--no-run", "--locked", "--message-format=json-render-diagnostics"];
-    let arguments: Vec<&str> = arguments.into_iter().chain(FOR_TESTS).collect();
+    let mut binaries = build_with(&["--workspace"])?;
+    for profile in PROFILES {
+        let arguments: Vec<_> = STACK_TEST.into_iter().chain(["--profile", profile]).collect();
+        let built = build_with(&arguments)?.into_iter();
+        binaries
+            .extend(built.map(|binary| TestBinary { name: format!("{} {profile}", binary.name), ..binary }));
+    }
+    Ok(binaries)
+}
+
+fn build_with(which: &[&str]) -> Result<Vec<TestBinary>> {
+    let arguments = ["test", "--no-run", "--locked", "--message-format=json-render-diagnostics"];
+    let arguments: Vec<&str> = arguments.into_iter().chain(FOR_TESTS).chain(which.iter().copied()).collect();
     let child = command(&arguments).stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
     let output = child.wait_with_output()?;
     ensure!(output.status.success(), "the tests do not build");

@@ -28,22 +28,32 @@ impl<'a, F: Frames> Iterator for Chunks<'a, F> {
     type Item = Chunk<'a>;
 
     fn next(&mut self) -> Option<Chunk<'a>> {
-        let tail = self.ring.tail();
-        if let Some(gap) = self.gaps.take_until(tail) {
-            return Some(Chunk::Gap(gap));
+        let chunk = first(self.buffer, &self.ring, &self.gaps)?;
+        match chunk {
+            Chunk::Gap(_) => drop(self.gaps.take_until(self.ring.tail())),
+            Chunk::Bytes(bytes) => self.ring.consume(bytes.len() as u64),
         }
-        let end = self.gaps.first_place().unwrap_or(u64::MAX).min(self.ring.head());
-        if tail >= end {
-            return None;
-        }
-        let (region, offset) = self.ring.place(tail);
-        let memory = self.buffer.memory(region, offset);
-        let len = (memory.len() as u64).min(end - tail);
-        self.ring.consume(len);
-        // SAFETY: `len` bytes of one block of the buffer's memory, which is borrowed; the processor does not write to
-        // it, see `new`.
-        Some(Chunk::Bytes(unsafe { memory.slice(len as usize) }))
+        Some(chunk)
     }
+}
+
+/// Returns the oldest bytes of a buffer, or the gap before them. The processor must not trace into `buffer` as long as
+/// `'a` lasts.
+fn first<'a, F: Frames>(buffer: &'a Buffer<F>, ring: &Ring, gaps: &Gaps) -> Option<Chunk<'a>> {
+    let tail = ring.tail();
+    if let Some(gap) = gaps.first_until(tail) {
+        return Some(Chunk::Gap(gap));
+    }
+    let end = gaps.first_place().unwrap_or(u64::MAX).min(ring.head());
+    if tail >= end {
+        return None;
+    }
+    let (region, offset) = ring.place(tail);
+    let memory = buffer.memory(region, offset);
+    let len = (memory.len() as u64).min(end - tail);
+    // SAFETY: `len` bytes of one block of the buffer's memory, which is borrowed; the processor does not write to it, as
+    // the caller promised.
+    Some(Chunk::Bytes(unsafe { memory.slice(len as usize) }))
 }
 
 /// Offers what is in `buffer` to `sink`, and takes what the sink takes out of `ring` and `gaps`. Returns whether
@@ -54,7 +64,7 @@ pub(super) fn deliver<F: Frames>(
     gaps: &mut Gaps,
     sink: &mut (impl Sink + ?Sized),
 ) -> bool {
-    for chunk in Chunks::new(buffer, *ring, *gaps) {
+    while let Some(chunk) = first(buffer, ring, gaps) {
         match chunk {
             Chunk::Gap(gap) => {
                 if !sink.gap(gap) {

@@ -27,6 +27,13 @@ bitflags! {
     }
 }
 
+impl Kinds {
+    /// Returns the kind of a gap; none for overwritten bytes.
+    fn of(gap: Gap) -> Self {
+        IN_ORDER.iter().find(|(_, other)| *other == gap).map_or(Self::empty(), |(kind, _)| *kind)
+    }
+}
+
 impl Gaps {
     const MAX: usize = 8;
 
@@ -42,15 +49,10 @@ impl Gaps {
 
     /// Notes a gap at `place`, which is at or after all other gaps.
     pub(crate) fn push(&mut self, place: u64, gap: Gap) {
-        let kind = match gap {
-            Gap::Stop => Kinds::STOP,
-            Gap::Error => Kinds::ERROR,
-            Gap::Abandoned => Kinds::ABANDONED,
-            Gap::TurnedOff => Kinds::TURNED_OFF,
-            Gap::Excluded => Kinds::EXCLUDED,
-            Gap::Full => Kinds::FULL,
-            Gap::Wrap(overwritten) => return self.wrap(place, overwritten),
-        };
+        if let Gap::Wrap(overwritten) = gap {
+            return self.wrap(place, overwritten);
+        }
+        let kind = Kinds::of(gap);
         let last = self.places.iter_mut().rev().find_map(Option::as_mut);
         if let Some((_, kinds)) = last.filter(|(at, _)| *at == place) {
             kinds.insert(kind);
@@ -103,16 +105,28 @@ impl Gaps {
         self.places[1].map(|(place, _)| place)
     }
 
+    /// Returns the first gap if it is at or before `place`.
+    pub(crate) fn first_until(&self, place: u64) -> Option<Gap> {
+        match self.wrap {
+            Some((at, overwritten)) if at <= place => return Some(Gap::Wrap(overwritten)),
+            _ => {}
+        }
+        let (_, kinds) = self.places[0].filter(|(at, _)| *at <= place)?;
+        IN_ORDER.iter().find(|(kind, _)| kinds.contains(*kind)).map(|(_, gap)| *gap)
+    }
+
     /// Takes the first gap if it is at or before `place`.
     pub(crate) fn take_until(&mut self, place: u64) -> Option<Gap> {
-        if let Some((_, overwritten)) = self.wrap.take_if(|(at, _)| *at <= place) {
-            return Some(Gap::Wrap(overwritten));
-        }
-        let (_, kinds) = self.places[0].as_mut().filter(|(at, _)| *at <= place)?;
-        let (kind, gap) = IN_ORDER.into_iter().find(|(kind, _)| kinds.contains(*kind))?;
-        kinds.remove(kind);
-        if kinds.is_empty() {
-            self.drop_first();
+        let gap = self.first_until(place)?;
+        match (gap, &mut self.places[0]) {
+            (Gap::Wrap(_), _) => self.wrap = None,
+            (_, Some((_, kinds))) => {
+                kinds.remove(Kinds::of(gap));
+                if kinds.is_empty() {
+                    self.drop_first();
+                }
+            }
+            _ => {}
         }
         Some(gap)
     }

@@ -196,13 +196,17 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
     /// Offers what was traced to `sink`, as far as the sink takes it. If a call of the sink unwinds, what it has taken
     /// before is not offered again.
     pub(super) fn deliver(&mut self, sink: &mut (impl Sink + ?Sized), _: &Halted) {
-        if self.buffer.mode() == Mode::Overwrite {
-            // The sink is only shown what is there.
-            let (mut ring, mut gaps) = (self.ring, self.gaps);
-            chunks::deliver(&self.buffer, &mut ring, &mut gaps, sink);
-        } else {
-            chunks::deliver(&self.buffer, &mut self.ring, &mut self.gaps, sink);
+        match self.buffer.mode() {
+            Mode::Overwrite => self.show(sink),
+            _ => drop(chunks::deliver(&self.buffer, &mut self.ring, &mut self.gaps, sink)),
         }
+    }
+
+    /// Shows the sink what is there. A function of its own, for the stack.
+    #[inline(never)]
+    fn show(&self, sink: &mut (impl Sink + ?Sized)) {
+        let (mut ring, mut gaps) = (self.ring, self.gaps);
+        chunks::deliver(&self.buffer, &mut ring, &mut gaps, sink);
     }
 
     /// Checks that a trace can run on this processor.
