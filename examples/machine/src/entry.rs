@@ -24,6 +24,10 @@ boot_pdpt:
     .skip 4096
 boot_pd:
     .skip 4 * 4096
+    // Unmapped when the kernel starts.
+    .global boot_stack_guard
+boot_stack_guard:
+    .skip 4096
     .skip 256 * 1024
 boot_stack_top:
 

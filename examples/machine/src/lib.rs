@@ -44,6 +44,7 @@ extern "C" fn start(information: u32) -> ! {
     // SAFETY: the entry code passes what the boot loader left in EBX.
     unsafe { entry::read(information) };
     processors::init(0);
+    stacks::guard_boot_stack();
     example_main();
     exit(true)
 }

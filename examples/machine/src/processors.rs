@@ -2,6 +2,7 @@
 //!
 //! Source: SDM vol. 3, Multiple-Processor Management, "MP Initialization Protocol Algorithm for MP Systems".
 
+use crate::stacks::Stack;
 use crate::{PHYSICAL_MEMORY_OFFSET, frames, traps};
 use core::arch::{asm, global_asm};
 use core::hint::spin_loop;
@@ -92,9 +93,9 @@ pub fn send_nmi_to_others() {
 
 /// Lets one more processor come.
 fn give_stack() {
-    let stack = frames::allocate(STACK, 4096).expect("memory") + PHYSICAL_MEMORY_OFFSET;
+    let stack = Stack::new(STACK);
     // SAFETY: the start-up code has defined it.
-    unsafe { further_stack.store(stack + STACK, Ordering::Release) };
+    unsafe { further_stack.store(stack.top().as_u64(), Ordering::Release) };
 }
 
 extern "C" fn further() -> ! {

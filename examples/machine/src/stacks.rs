@@ -2,6 +2,7 @@
 
 use crate::{PHYSICAL_MEMORY_OFFSET, frames};
 use core::slice;
+use core::sync::atomic::{AtomicU64, Ordering};
 use spin::Mutex;
 use x86_64::VirtAddr;
 use x86_64::instructions::tlb;
@@ -44,19 +45,32 @@ impl Stack {
     }
 }
 
-/// Returns whether a page fault at this address is the overflow of a stack.
+/// Unmaps the page below the stack on which the kernel was entered.
+pub(crate) fn guard_boot_stack() {
+    unsafe extern "C" {
+        static boot_stack_guard: u8;
+    }
+    unmap(&raw const boot_stack_guard as u64);
+}
+
+/// Returns whether a page fault at this address is the overflow of a stack. It takes no lock: what has faulted may hold
+/// any.
 pub(crate) fn is_below_a_stack(address: u64) -> bool {
-    GUARDS.lock().contains(&(address & !(PAGE - 1)))
+    GUARDS.iter().any(|guard| guard.load(Ordering::Acquire) == address & !(PAGE - 1))
 }
 
 /// The addresses of the pages below stacks; 0 where there is none yet.
-static GUARDS: Mutex<[u64; 32]> = Mutex::new([0; 32]);
+static GUARDS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
-/// Unmaps a page of the window at [`PHYSICAL_MEMORY_OFFSET`], which the entry code has mapped by 2 MiB pages.
+/// Held by the processor that changes the page tables.
+static TABLES: Mutex<()> = Mutex::new(());
+
+/// Unmaps a page, which the entry code has mapped as a part of a 2 MiB page: of the memory at its own address, or of the
+/// window at [`PHYSICAL_MEMORY_OFFSET`], which have the same tables.
 fn unmap(address: u64) {
-    let mut guards = GUARDS.lock();
-    let free = guards.iter_mut().find(|guard| **guard == 0).expect("room for one more stack");
-    *free = address;
+    let _changing = TABLES.lock();
+    let is_free = |guard: &&AtomicU64| guard.load(Ordering::Relaxed) == 0;
+    GUARDS.iter().find(is_free).expect("room for one more stack").store(address, Ordering::Release);
     let address = VirtAddr::new(address);
     let pointers = table(table(Cr3::read().0.start_address().as_u64())[address.p4_index()].addr().as_u64());
     let entry = &mut table(pointers[address.p3_index()].addr().as_u64())[address.p2_index()];
