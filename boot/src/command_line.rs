@@ -12,6 +12,9 @@ pub struct CommandLine<'a> {
     pub no_decode: bool,
     /// `expect-ovf`: the machine is set up to overflow, so a trace without an OVF is a failure.
     pub expect_overflow: bool,
+    /// `overflow=boot`, `overflow=nmi`, `overflow=further`: overflow the stack of the first processor, of NMIs, or of
+    /// another processor, which must end in a page fault.
+    pub overflow: Option<&'a str>,
     /// `x2apic`: use the local APIC in x2APIC mode.
     pub x2apic: bool,
     /// `processors=N`: how many processors to use; anything that is not a number counts as 1.
@@ -36,6 +39,7 @@ impl<'a> CommandLine<'a> {
             dump: false,
             no_decode: false,
             expect_overflow: false,
+            overflow: None,
             x2apic: false,
             processors: 1,
             rounds: 1,
@@ -51,6 +55,7 @@ impl<'a> CommandLine<'a> {
                 Some(("processors", number)) => line.processors = number.parse().unwrap_or(1),
                 Some(("rounds", number)) => line.rounds = number.parse().unwrap_or(1),
                 Some(("pmis", number)) => line.pmis = number.parse().unwrap_or(PMIS),
+                Some(("overflow", stack)) => line.overflow = Some(stack),
                 Some(("source", name)) => line.source = Some(name),
                 _ => {}
             }

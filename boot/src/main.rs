@@ -44,8 +44,20 @@ extern "C" fn kernel_main(eax: u32, ebx: u32) -> ! {
     let text = String::from_utf8_lossy(memory::loaded(&info.command_line)).into_owned();
     let command_line = CommandLine::parse(&text);
     arch::init(command_line.x2apic);
+    if command_line.overflow == Some("nmi") {
+        arch::overflow_nmi();
+    }
     session::init();
     arch::processors::start(command_line.processors);
+    match command_line.overflow {
+        Some("boot") => _ = arch::stack::overflow(),
+        Some("further") => arch::processors::together(&|number| {
+            if number > 0 {
+                arch::stack::overflow();
+            }
+        }),
+        _ => {}
+    }
     let symbols = Symbols::parse(memory::loaded(&module)).unwrap_or_else(|error| {
         print(format_args!("symbols: {error}\n"));
         Symbols::from_functions([])

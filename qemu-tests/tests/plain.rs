@@ -30,6 +30,19 @@ fn without_hardware_each_workload_runs_and_the_driver_names_the_missing_bit() {
 }
 
 #[test]
+fn a_stack_that_overflows_is_a_page_fault_below_it() {
+    let images = Images::build().unwrap();
+    for (stack, processors) in [("boot", 1), ("nmi", 1), ("further", 2)] {
+        let command_line = format!("overflow={stack} processors={processors}");
+        let said = match Machine::plain(&images.guest, &command_line).processors(processors).run(|_| {}) {
+            Ok(outcome) => format!("{:?}", outcome.transcript),
+            Err(error) => format!("{error:#}"),
+        };
+        assert!(said.contains("a stack has overflowed: 0x"), "{stack}: {said}");
+    }
+}
+
+#[test]
 fn the_monitor_says_what_the_machine_lacks() {
     let images = Images::build().unwrap();
     for processor in ["max,-svm", "max,-npt", "max,-svm,-npt"] {

@@ -12,6 +12,14 @@ unsafe extern "C" {
     fn kernel_main(eax: u32, ebx: u32) -> !;
 }
 
+/// The address of the page below the stack on which the kernel is entered.
+pub(super) fn guard() -> u64 {
+    unsafe extern "C" {
+        static boot_stack_guard: u8;
+    }
+    &raw const boot_stack_guard as u64
+}
+
 global_asm!(
     r#"
     .section .boot.header, "a"
@@ -45,7 +53,10 @@ boot_pdpt:
     .skip 4096
 boot_pd:
     .skip 4 * 4096
-    .align 16
+    // Given up when the kernel's own page tables are made.
+    .global boot_stack_guard
+boot_stack_guard:
+    .skip 4096
     .skip {stack_size}
 boot_stack_top:
 

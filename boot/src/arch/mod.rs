@@ -18,7 +18,7 @@ pub(crate) mod registers;
 mod runtime;
 pub(crate) mod segments;
 pub(crate) mod serial;
-mod stack;
+pub(crate) mod stack;
 pub(crate) mod traps;
 pub(crate) mod user;
 pub(crate) mod vectors;
@@ -38,4 +38,13 @@ pub(crate) fn init(x2apic: bool) {
     apic::init();
     clock::init();
     user::init();
+}
+
+/// Overflows the stack of NMIs, for a test.
+pub(crate) fn overflow_nmi() {
+    traps::on_pmi(|_, _| {
+        stack::overflow();
+        pugmark_kernel::pmi::Pmi::Served
+    });
+    nmi::send();
 }

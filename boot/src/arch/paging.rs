@@ -15,7 +15,7 @@ use x86_64::structures::paging::{
 use x86_64::{PhysAddr, VirtAddr};
 
 use super::memory::ZeroedFrames;
-use super::{apic, image, memory};
+use super::{apic, entry, image, memory, stack};
 
 /// Where an address space's own part begins: PML4 entry 1.
 pub(crate) const USER_BASE: u64 = 0x80_0000_0000;
@@ -99,7 +99,8 @@ pub(super) fn init() {
     let image = image::all();
     let small_end = image.end.next_multiple_of(Size2MiB::SIZE);
     // The page at 0 stays absent, so that null pointers fault.
-    for address in (4096..small_end).step_by(4096) {
+    stack::note_guard(entry::guard());
+    for address in (4096..small_end).step_by(4096).filter(|&address| !stack::is_below(address)) {
         let flags = if image::text().contains(&address) {
             Flags::PRESENT | Flags::USER_ACCESSIBLE
         } else if image::rodata().contains(&address) {
@@ -163,6 +164,12 @@ pub(crate) fn revoke(address: u64, revocation: Revocation) {
         Revocation::ReadOnly => Flags::WRITABLE,
     };
     set_flags(page, flags - revoked);
+}
+
+/// Makes the page below a stack absent, for good. Only a processor that starts calls it, while the others wait.
+pub(super) fn give_up(guard: u64) {
+    split(guard);
+    set_flags(Page::<Size4KiB>::containing_address(VirtAddr::new(guard)), Flags::empty());
 }
 
 /// Returns the fault on the page that was taken away, once.

@@ -11,7 +11,7 @@ use x86_64::registers::control::{Cr3, Cr3Flags};
 use x86_64::registers::model_specific::{Efer, EferFlags, GsBase};
 use x86_64::structures::paging::PhysFrame;
 
-use super::stack::Stack;
+use super::stack::{self, Stack};
 use super::{apic, segments, traps};
 
 /// The most processors that are used.
@@ -52,6 +52,7 @@ pub(crate) fn count() -> usize {
 /// Sets up what this module needs on the first processor.
 pub(super) fn init() {
     name(0);
+    STACKS.iter().for_each(|stack| stack::note_guard(stack.guard()));
 }
 
 fn name(number: usize) {

@@ -4,7 +4,8 @@
 //! stack that it interrupts: each has a stack in the TSS's interrupt stack table. Only #GP has none, because the code
 //! that it interrupts and returns to has no red zone.
 
-use super::stack::Stack;
+use super::paging;
+use super::stack::{self, Stack};
 use alloc::boxed::Box;
 use spin::LazyLock;
 use x86_64::VirtAddr;
@@ -30,6 +31,7 @@ static TSS: LazyLock<TaskStateSegment> = LazyLock::new(|| task(&STACKS));
 fn task(stacks: &'static [Stack<{ 64 * 1024 }>; 5]) -> TaskStateSegment {
     let mut tss = TaskStateSegment::new();
     for (index, stack) in stacks.iter().enumerate() {
+        stack::note_guard(stack.guard());
         tss.interrupt_stack_table[index] = VirtAddr::new(stack.top());
     }
     // For #GP at user level, which is never expected and ends in a panic.
@@ -73,7 +75,9 @@ pub(super) fn init() {
 
 /// Makes the same for another processor and loads it. It is never dropped.
 pub(super) fn init_further() {
-    let tss = Box::leak(Box::new(task(Box::leak(Box::new([const { Stack::new() }; 5])))));
+    let stacks: &[Stack<_>; 5] = Box::leak(Box::new([const { Stack::new() }; 5]));
+    let tss = Box::leak(Box::new(task(stacks)));
+    stacks.iter().for_each(|stack| paging::give_up(stack.guard()));
     load(Box::leak(Box::new(table(tss))));
 }
 

@@ -6,12 +6,13 @@ use pugmark_kernel::arch::fixup;
 use pugmark_kernel::pmi::Pmi;
 use spin::{LazyLock, Once};
 use x86_64::VirtAddr;
+use x86_64::registers::control::Cr2;
 use x86_64::structures::idt::{Entry, EntryOptions, InterruptDescriptorTable};
 
 use super::frame::TrapFrame;
 use super::paging::FaultCause;
 use super::segments::TrapStack;
-use super::{apic, nmi, paging, user, vectors};
+use super::{apic, nmi, paging, stack, user, vectors};
 
 /// How many timer interrupts were taken.
 pub(crate) static TICKS: AtomicU64 = AtomicU64::new(0);
@@ -67,8 +68,10 @@ extern "C" fn trap(frame: &mut TrapFrame) {
             Some(fixup) => frame.resume(fixup),
             None => unexpected(frame),
         },
-        vectors::PAGE_FAULT => match paging::repair(x86_64::registers::control::Cr2::read_raw(), frame.error)
-        {
+        vectors::PAGE_FAULT if stack::is_below(Cr2::read_raw()) => {
+            panic!("a stack has overflowed: {:#x} is below it; {frame:x?}", Cr2::read_raw())
+        }
+        vectors::PAGE_FAULT => match paging::repair(Cr2::read_raw(), frame.error) {
             Some(FaultCause::DemandPage) => _ = PAGE_FAULTS.fetch_add(1, Relaxed),
             Some(FaultCause::RevokedPage) => _ = AREA_FAULTS.fetch_add(1, Relaxed),
             None => unexpected(frame),
@@ -90,7 +93,7 @@ extern "C" fn trap(frame: &mut TrapFrame) {
 
 #[cold]
 fn unexpected(frame: &TrapFrame) -> ! {
-    let cr2 = x86_64::registers::control::Cr2::read_raw();
+    let cr2 = Cr2::read_raw();
     panic!("unexpected trap {}, CR2 {cr2:#x}: {frame:x?}", frame.vector)
 }
 
