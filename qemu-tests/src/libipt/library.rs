@@ -2,11 +2,11 @@
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
-    ptr::NonNull,
-    sync::OnceLock,
+    ptr::{self, NonNull},
+    sync::{Mutex, PoisonError},
 };
 
-use super::{REFERENCE, release::Release};
+use super::release::Release;
 
 pub(super) type Handle = NonNull<c_void>;
 pub(super) type ReadMemory =
@@ -129,10 +129,18 @@ pub(super) struct AddressSpace {
 }
 
 impl Library {
-    /// Loads the release with which all tests here compare, at its first use; `None` if it is not there.
-    pub(super) fn get() -> Option<&'static Self> {
-        static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
-        LIBRARY.get_or_init(|| Self::load(REFERENCE)).as_ref()
+    /// Loads the release at its first use; `None` if it is not there.
+    pub(super) fn get(release: &'static Release) -> Option<&'static Self> {
+        static LOADED: Mutex<Vec<(&Release, Option<&Library>)>> = Mutex::new(vec![]);
+        // A thread that panics while it has the lock leaves the list whole.
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = loaded.iter().find(|(known, _)| ptr::eq(*known, release));
+        known.map(|(_, library)| *library).unwrap_or_else(|| {
+            // Its functions are used until the program ends, so it is never unloaded.
+            let library = Self::load(release).map(|library| &*Box::leak(Box::new(library)));
+            loaded.push((release, library));
+            library
+        })
     }
 
     fn load(release: &Release) -> Option<Self> {

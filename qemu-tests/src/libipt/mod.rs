@@ -18,7 +18,7 @@ use library::Library;
 use release::Release;
 use std::fmt;
 
-/// The release that decodes.
+/// The release that decodes where a function is told no other.
 pub const REFERENCE: &Release = &release::V2_0_5;
 
 /// What libipt decoded of a trace.
@@ -82,21 +82,26 @@ pub fn decode_for(cpu: Option<Cpu>, trace: &[u8], sections: &[(u64, &[u8])]) -> 
 /// Like [`decode_for`], with code that differs by address space.
 #[must_use]
 pub fn decode_sections(cpu: Option<Cpu>, trace: &[u8], sections: &[Section<'_>]) -> Option<Decoded> {
-    Some(Decoder::new(Library::get()?, cpu, trace, &sections, MOST_INSTRUCTIONS)?.run())
+    Some(Decoder::new(Library::get(REFERENCE)?, cpu, trace, &sections, MOST_INSTRUCTIONS)?.run())
 }
 
 /// Decodes a trace from its first PSB to the first error. Reaching `most` instructions is an error too.
 ///
-/// Returns `None` if [`REFERENCE`] is not there.
+/// Returns `None` if the release is not there.
 #[must_use]
-pub fn decode_to_error(trace: &[u8], sections: &[Section<'_>], most: usize) -> Option<Decoded> {
-    Some(Decoder::new(Library::get()?, None, trace, &sections, most)?.run_to_error())
+pub fn decode_to_error(
+    release: &'static Release,
+    trace: &[u8],
+    sections: &[Section<'_>],
+    most: usize,
+) -> Option<Decoded> {
+    Some(Decoder::new(Library::get(release)?, None, trace, &sections, most)?.run_to_error())
 }
 
-/// Returns the number of packets from the first PSB on, and the first error; `None` if [`REFERENCE`] is not there.
+/// Returns the number of packets from the first PSB on, and the first error; `None` if the release is not there.
 #[must_use]
-pub fn packets(trace: &[u8]) -> Option<(usize, Option<DecodeError>)> {
-    packets::packets(Library::get()?, trace)
+pub fn packets(release: &'static Release, trace: &[u8]) -> Option<(usize, Option<DecodeError>)> {
+    packets::packets(Library::get(release)?, trace)
 }
 
 /// The most instructions that [`decode`] returns; at this number it ends with an error.

@@ -23,19 +23,19 @@ fn ends_at_the_first_error_where_that_is_asked_for() {
     let first = [PSB, start, b"\x3d\x02\x10\x2d\0\x10"].concat();
     let trace = [&first[..], b"\x09", PSB, start, b"\x3d\x02\x10\x01"].concat();
     let code = [Section { base: 0x1000, bytes: &[0x90; 2], cr3: None }];
-    let Some(decoded) = decode_to_error(&trace, &code, 100) else {
+    let Some(decoded) = decode_to_error(REFERENCE, &trace, &code, 100) else {
         println!("{}", REFERENCE.skipped());
         return;
     };
     let errors: Vec<_> = decoded.errors.iter().map(|error| error.text).collect();
     assert_eq!((decoded.addresses, errors), (vec![], vec!["unknown opcode"]));
-    let Some((_, Some(error))) = packets(&trace) else { panic!("it has no error") };
+    let Some((_, Some(error))) = packets(REFERENCE, &trace) else { panic!("it has no error") };
     assert_eq!((error.offset, error.text), (first.len() as u64, "unknown opcode"));
 }
 
 #[test]
 fn the_library_is_used_where_it_is_there() {
-    assert_eq!(packets(PSB).is_some(), REFERENCE.open().is_some());
+    assert_eq!(packets(REFERENCE, PSB).is_some(), REFERENCE.open().is_some());
 }
 
 #[test]

@@ -5,17 +5,17 @@
 
 use crate::{
     own_decoder::{OwnResult, Placed},
+    releases::Reading,
     stream::Stream,
     subject::Code,
 };
 use pugmark_decoder_core::{Error, ErrorKind, event::EventKind, packet::Packet};
 use pugmark_qemu_tests::libipt::Decoded;
-use std::collections::BTreeMap;
 
 /// Why the two decoders report different things for a damaged trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
-    /// libipt reads one packet ahead of the walk, or is one packet late, and in a PSB+ (the state that follows a PSB)
+    /// libipt reads some packets ahead of the walk, or is one packet late, and in a PSB+ (the state that follows a PSB)
     /// it is at the PSB. So it reports the same error at another place. It also reports an error in a packet that the
     /// walk has not reached before it reports the errors of the walk.
     ReadsAhead,
@@ -25,7 +25,7 @@ pub(crate) enum Class {
     /// Where no processor would send a packet, libipt judges it differently or words the error differently. It accepts
     /// some (TIP and TNT while tracing is off, PSBEND without PSB) and refuses others (TraceStop while tracing
     /// is on; TIP and TNT between a MODE.Exec and its TIP, or when more are left; compressed returns from a call that
-    /// left the filter; more than eight status updates in a PSB+).
+    /// left the filter; more than eight status updates in a PSB+). It walks on where tracing begins in an unknown mode.
     Context,
     /// libipt places events differently: if the place of an event does not come, it passes over the event and the
     /// packets after it. To libipt, a TIP.PGD with an IP belongs to a branch to that IP, one without an IP only to far
@@ -48,32 +48,35 @@ pub(crate) enum Verdict {
 }
 
 /// Compares what the decoder reports in its two dialects with what libipt reports.
-pub(crate) fn judge(trace: &[u8], code: &Code<'_>, own: &[OwnResult; 2], theirs: &Decoded) -> Verdict {
+pub(crate) fn judge(
+    reading: &Reading,
+    trace: &[u8],
+    code: &Code<'_>,
+    own: &[OwnResult; 2],
+    theirs: &Decoded,
+) -> Verdict {
     let said = theirs.errors.first().map(|error| (error.text, error.offset));
     if let Some(dialect) = own.iter().position(|own| own.said() == said && own.addresses == theirs.addresses)
     {
         return Verdict::Same(dialect);
     }
-    match own.iter().rev().find_map(|own| explain(trace, code, own, theirs)) {
+    match own.iter().rev().find_map(|own| explain(reading, trace, code, own, theirs)) {
         Some(class) => Verdict::Differs(class),
         None => Verdict::Unexplained,
     }
 }
 
-/// Checks that, of `all` traces, each class has at least one, and at most the given number per thousand.
-pub(crate) fn shares(found: &BTreeMap<Class, u64>, all: u64, most: [u64; 5]) {
-    for (class, most) in Class::ALL.into_iter().zip(most) {
-        let count = found.get(&class).copied().unwrap_or_default();
-        assert!(count > 0, "{class:?} is empty");
-        assert!(count * 1000 <= all * most, "{class:?}: {count} of {all}");
-    }
-}
-
 /// Returns the class of a difference; `None` if it is unknown, or if nothing at its place shows that this decoder is
 /// right.
-pub(crate) fn explain(trace: &[u8], code: &Code<'_>, own: &OwnResult, theirs: &Decoded) -> Option<Class> {
+pub(crate) fn explain(
+    reading: &Reading,
+    trace: &[u8],
+    code: &Code<'_>,
+    own: &OwnResult,
+    theirs: &Decoded,
+) -> Option<Class> {
     let stream = Stream::of(trace);
-    let difference = Difference { stream: &stream, code, own, theirs };
+    let difference = Difference { reading, stream: &stream, code, own, theirs };
     let is = |class: &Class| match class {
         Class::ReadsAhead => difference.reads_ahead(),
         Class::OpcodeOnly => difference.opcode_only(),
@@ -90,6 +93,7 @@ impl Class {
 }
 
 struct Difference<'a> {
+    reading: &'a Reading,
     stream: &'a Stream,
     code: &'a Code<'a>,
     own: &'a OwnResult,
@@ -168,15 +172,20 @@ impl Difference<'_> {
             return false;
         }
         let near = if own_offset > offset {
-            // libipt is still at the TNT packet whose last outcome the walk has used.
+            // libipt is still at the TNT packet whose last outcome the walk has used, or since 2.1 at the TIP at which
+            // a change of mode takes effect.
+            let at_mode = self.reading.tip_comes_before_mode && self.stream.mode_waits(offset);
             matches!(text, "no memory mapped at this address" | "unknown instruction")
-                && self.stream.is_tnt(offset)
+                && (self.stream.is_tnt(offset) || at_mode)
                 && self.stream.next(offset) == own_offset
         } else {
-            self.stream.branches_between(own_offset, offset) == 0
+            self.stream.branches_between(own_offset, offset) <= self.reading.ahead
         };
         let near = near && self.own.addresses == self.theirs.addresses;
-        near || self.stream.open_psb(own_offset) == Some(offset)
+        let at_start = self.reading.starts_with_event
+            && self.theirs.addresses.is_empty()
+            && self.stream.starts_silently(offset, own_offset);
+        near || at_start || self.stream.open_psb(own_offset) == Some(offset)
     }
 
     fn opcode_only(&self) -> bool {
@@ -209,6 +218,7 @@ impl Difference<'_> {
                     | ErrorKind::NoIp(_)
                     | ErrorKind::ModeMismatch { .. }
                     | ErrorKind::StateMismatch { .. }
+                    | ErrorKind::UnknownMode { .. }
                     | ErrorKind::TooManyWaiting(_)
             )
         });

@@ -2,93 +2,80 @@
 //! difference has a name.
 
 use crate::{
-    cases,
-    classes::{Class, Verdict, judge, shares},
+    Tally, cases,
+    classes::judge,
     own_decoder::{LIBIPT, MANUAL, OwnResult},
-    skipped,
+    releases::READINGS,
     stream::Stream,
     subject::Subject,
 };
 use fastrand::Rng;
 use pugmark_decoder_core::packet::Packets;
-use pugmark_qemu_tests::libipt;
-use std::collections::BTreeMap;
+use pugmark_qemu_tests::libipt::{self, release::RELEASES};
 
 /// libipt does not detect an endless loop in the code, so it stops after this many instructions.
 pub(crate) const MOST_INSTRUCTIONS: usize = 1 << 14;
-
-/// At most how many of a thousand traces may be in each class. Measured were 241, 28, 111, 14 and 3 with a hundred
-/// thousand traces, and 235, 35, 109, 14 and 3 with the first four thousand.
-const MOST: [u64; 5] = [250, 38, 118, 16, 5];
-/// At least how many of a thousand must be the same; 603 were measured with both numbers of traces.
-const LEAST: u64 = 595;
 
 /// The damaged traces are those of this many programs.
 const PROGRAMS: u64 = 2000;
 
 #[test]
 fn packets_of_damaged_traces_have_the_same_first_error() {
-    let (mut packets, mut errors) = (0, 0);
-    for (_, trace) in damaged_traces() {
-        let Some((count, error)) = libipt::packets(&trace) else { return skipped() };
-        let mut own = Packets::with_config(&trace, LIBIPT);
-        let (mut own_count, mut own_error) = (0, None);
-        if own.sync_forward().is_some() {
-            for packet in own.by_ref() {
-                match packet {
-                    Ok(_) => own_count += 1,
-                    Err(error) => own_error = Some((error.kind.libipt_text(), error.offset)),
+    for release in RELEASES {
+        let (mut packets, mut errors) = (0, 0);
+        for (_, trace) in damaged_traces() {
+            let Some((count, error)) = libipt::packets(release, &trace) else {
+                return println!("{}", release.skipped());
+            };
+            let mut own = Packets::with_config(&trace, LIBIPT);
+            let (mut own_count, mut own_error) = (0, None);
+            if own.sync_forward().is_some() {
+                for packet in own.by_ref() {
+                    match packet {
+                        Ok(_) => own_count += 1,
+                        Err(error) => own_error = Some((error.kind.libipt_text(), error.offset)),
+                    }
                 }
             }
+            let error = error.map(|error| (error.text, error.offset));
+            assert_eq!((own_count, own_error), (count, error), "{}", hex(&trace));
+            packets += count;
+            errors += u64::from(error.is_some());
         }
-        let error = error.map(|error| (error.text, error.offset));
-        assert_eq!((own_count, own_error), (count, error), "{}", hex(&trace));
-        packets += count;
-        errors += u64::from(error.is_some());
+        println!("{} damaged traces, {packets} packets, {errors} errors", cases());
+        assert!(errors > cases() / 20);
     }
-    println!("{} damaged traces, {packets} packets, {errors} errors", cases());
-    assert!(errors > cases() / 20);
 }
 
 /// In one of the two dialects: [`Dialect::Libipt`](pugmark_decoder_core::config::Dialect) follows a later version of
-/// libipt.
+/// libipt than 2.0.5.
 #[test]
 fn damaged_traces_have_the_same_first_error() {
-    let mut same = [0, 0];
-    let mut differ: BTreeMap<Class, u64> = BTreeMap::new();
-    let mut unexplained = vec![];
+    let mut tallies = READINGS.each_ref().map(|reading| (reading, Tally::default()));
     for (subject, trace) in damaged_traces() {
         let code = subject.code();
-        let Some(theirs) = libipt::decode_to_error(&trace, &code.theirs, MOST_INSTRUCTIONS) else {
-            return skipped();
-        };
-        let said = theirs.errors.first().map(|error| (error.text, error.offset));
         let own = [LIBIPT, MANUAL].map(|config| OwnResult::of(&trace, &code.own, config));
-        match judge(&trace, &code, &own, &theirs) {
-            Verdict::Same(dialect) => same[dialect] += 1,
-            Verdict::Differs(class) => *differ.entry(class).or_default() += 1,
-            Verdict::Unexplained => unexplained.push(format!(
-                "{:?}: own {:x?} after {}, libipt {said:x?} after {}: {}",
-                subject.topic,
-                own.each_ref().map(|own| own.error),
-                own[1].addresses.len(),
-                theirs.addresses.len(),
-                hex(&trace)
-            )),
+        for (reading, tally) in &mut tallies {
+            let theirs = libipt::decode_to_error(reading.release, &trace, &code.theirs, MOST_INSTRUCTIONS);
+            let Some(theirs) = theirs else { return println!("{}", reading.release.skipped()) };
+            tally.add(judge(reading, &trace, &code, &own, &theirs), || {
+                let said = theirs.errors.first().map(|error| (error.text, error.offset));
+                format!(
+                    "{:?}: own {:x?} after {}, libipt {said:x?} after {}: {}",
+                    subject.topic,
+                    own.each_ref().map(|own| own.error),
+                    own[1].addresses.len(),
+                    theirs.addresses.len(),
+                    hex(&trace)
+                )
+            });
         }
     }
-    let [libipt, manual] = same;
-    println!(
-        "{} damaged traces: {libipt} the same, {manual} more by the manual, {differ:?}, {} unexplained",
-        cases(),
-        unexplained.len()
-    );
-    let shown = &unexplained[..unexplained.len().min(8)];
-    // Thirteen of a hundred thousand have no class: libipt has a change of mode at the first of two places that a TIP
-    // names, blames another packet for the same mismatch, or counts more events in a PSB+.
-    assert!(unexplained.len() as u64 <= cases() / 5000, "{}", shown.join("\n"));
-    shares(&differ, cases(), MOST);
-    assert!((libipt + manual) * 1000 > cases() * LEAST, "less is the same than was");
+    for (reading, tally) in &tallies {
+        // Thirteen of a hundred thousand have no class: libipt has a change of mode at the first of two places that a
+        // TIP names, blames another packet for the same mismatch, or counts more events in a PSB+.
+        tally.check("damaged", reading, cases() / 5000, &reading.damaged);
+    }
 }
 
 /// As many damaged traces as there are cases, each with its program.

@@ -1,15 +1,17 @@
 //! A minimal case for each difference that has a name.
 
 use crate::{
-    classes::{Class, explain},
+    classes::{Class, Verdict, judge},
     own_decoder::{LIBIPT, MANUAL, OwnResult},
-    skipped,
+    releases::READINGS,
     subject::{Code, START},
 };
 use pugmark_qemu_tests::libipt;
+use std::ptr;
 
-/// The class, a name, the packets after [`START`], the code at 1000, and what each decoder reports first.
-type Case = (Class, &'static str, &'static [u8], &'static [u8], FirstReport, FirstReport);
+/// The class, a name, the packets after [`START`], the code at 1000, and what is reported first: by the decoder under
+/// test, and by each release of [`READINGS`]. The first of these differs everywhere.
+type Case = (Class, &'static str, &'static [u8], &'static [u8], FirstReport, [FirstReport; 2]);
 type FirstReport = Option<(&'static str, u64)>;
 
 const NOP: &[u8] = b"\x90\x90\x90";
@@ -30,7 +32,7 @@ const CASES: &[Case] = &[
         b"\x04\x09",
         RET,
         Some(("bad compressed return", 28)),
-        Some(("unknown opcode", 28)),
+        [Some(("unknown opcode", 28)), Some(("bad compressed return", 28))],
     ),
     (
         Class::ReadsAhead,
@@ -38,7 +40,7 @@ const CASES: &[Case] = &[
         b"\x04",
         NOP,
         Some((NO_MEMORY, 28)),
-        Some((NO_MEMORY, 27)),
+        [Some((NO_MEMORY, 27)), Some((NO_MEMORY, 28))],
     ),
     (
         Class::ReadsAhead,
@@ -46,16 +48,16 @@ const CASES: &[Case] = &[
         b"\x31\0\x10",
         NOP,
         Some((CONTEXT, 27)),
-        Some((CONTEXT, 30)),
+        [Some((CONTEXT, 30)), Some((CONTEXT, 30))],
     ),
-    (Class::OpcodeOnly, "TIP that is cut off", b"\x4d", JNZ, None, Some((MISMATCH, 27))),
+    (Class::OpcodeOnly, "TIP that is cut off", b"\x4d", JNZ, None, [Some((MISMATCH, 27)), None]),
     (
         Class::OpcodeOnly,
         "TIP with IPBytes 7",
         b"\xed\0\0",
         JNZ,
         Some(("unknown packet", 27)),
-        Some((MISMATCH, 27)),
+        [Some((MISMATCH, 27)), Some(("unknown packet", 27))],
     ),
     (
         Class::Context,
@@ -63,27 +65,48 @@ const CASES: &[Case] = &[
         b"\x01\x04",
         MOV_CR3,
         Some((CONTEXT, 28)),
-        Some(("expected tracing enabled event", 28)),
+        [Some(("expected tracing enabled event", 28)), Some((CONTEXT, 28))],
     ),
-    (Class::Context, "TIP () for a jump", b"\x0d", JMP_RAX, Some((SUPPRESSED, 27)), Some(("no ip", 28))),
-    (Class::Context, "MODE.Exec (32 bit), then TNT (N)", b"\x99\x02\x04", JNZ, None, Some((MISMATCH, 29))),
-    (Class::EventPlace, "TIP.PGD (1000) without a branch", b"\x21\0\x10", NOP, None, Some((NO_MEMORY, 30))),
+    (
+        Class::Context,
+        "TIP () for a jump",
+        b"\x0d",
+        JMP_RAX,
+        Some((SUPPRESSED, 27)),
+        [Some(("no ip", 28)), Some(("no ip", 28))],
+    ),
+    (
+        Class::Context,
+        "MODE.Exec (32 bit), then TNT (N)",
+        b"\x99\x02\x04",
+        JNZ,
+        None,
+        [Some((MISMATCH, 29)), None],
+    ),
+    (
+        Class::EventPlace,
+        "TIP.PGD (1000) without a branch",
+        b"\x21\0\x10",
+        NOP,
+        None,
+        [Some((NO_MEMORY, 30)), Some((NO_MEMORY, 30))],
+    ),
     (
         Class::EventPlace,
         "TIP.PGD (), then TIP.PGE (1000), for a conditional jump",
         b"\x01\x31\0\x10",
         JNZ,
         None,
-        Some((MISMATCH, 28)),
+        [Some((MISMATCH, 28)), Some((MISMATCH, 28))],
     ),
-    (Class::EventPlace, "TNT (N) for an indirect jump", b"\x04", JMP_RAX, Some((MISMATCH, 28)), None),
+    (Class::EventPlace, "TNT (N) for an indirect jump", b"\x04", JMP_RAX, Some((MISMATCH, 28)), [None, None]),
     (
         Class::Instruction,
         "TNT (N) for a conditional jump after prefix D5",
         b"\x04",
         b"\xd5\0\x75\xfe",
         Some(("unknown instruction", 28)),
-        None,
+        [None, None],
     ),
 ];
 
@@ -92,13 +115,19 @@ fn each_named_difference_has_a_minimal_case() {
     for &(class, what, packets, code, own, theirs) in CASES {
         let trace = [START, packets].concat();
         let code = Code::new(&[(0x1000, code)]);
-        let Some(libipt) = libipt::decode_to_error(&trace, &code.theirs, 16) else { return skipped() };
-        let said = libipt.errors.first().map(|error| (error.text, error.offset));
-        assert_eq!(said, theirs, "libipt: {what}");
-        let decoded = OwnResult::of(&trace, &code.own, MANUAL);
-        assert_eq!(decoded.said(), own, "{what}");
-        assert_ne!(OwnResult::of(&trace, &code.own, LIBIPT).said(), theirs, "{what}");
-        assert_eq!(explain(&trace, &code, &decoded, &libipt), Some(class), "{what}");
+        let decoded = [LIBIPT, MANUAL].map(|config| OwnResult::of(&trace, &code.own, config));
+        assert_eq!(decoded[1].said(), own, "{what}");
+        for (reading, theirs) in READINGS.iter().zip(theirs) {
+            let libipt = libipt::decode_to_error(reading.release, &trace, &code.theirs, 16);
+            let Some(libipt) = libipt else { return println!("{}", reading.release.skipped()) };
+            let said = libipt.errors.first().map(|error| (error.text, error.offset));
+            let name = reading.release.folder_name();
+            assert_eq!(said, theirs, "{name}: {what}");
+            let same = decoded.iter().position(|own| own.said() == said && own.addresses == libipt.addresses);
+            let expected = same.map_or(Verdict::Differs(class), Verdict::Same);
+            assert_eq!(judge(reading, &trace, &code, &decoded, &libipt), expected, "{name}: {what}");
+            assert!(same.is_none() || !ptr::eq(reading, &raw const READINGS[0]), "{what}");
+        }
     }
     let has_case = |class| CASES.iter().any(|case| case.0 == class);
     assert!(Class::ALL.into_iter().all(has_case));

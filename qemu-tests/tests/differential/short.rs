@@ -1,13 +1,13 @@
 //! All short traces over a few programs: there, too, each difference has a name.
 
 use crate::{
-    classes::{Class, Verdict, judge, shares},
+    Tally,
+    classes::judge,
     own_decoder::{LIBIPT, MANUAL, OwnResult},
-    skipped,
+    releases::READINGS,
     subject::{Code, START},
 };
 use pugmark_qemu_tests::libipt;
-use std::collections::BTreeMap;
 
 /// A trace has at most this many of the packets.
 const LONGEST: u32 = 3;
@@ -35,11 +35,6 @@ const PACKETS: [&[u8]; 19] = [
     b"\x4d",                   // TIP that is cut off
 ];
 
-/// At most how many of a thousand traces may be in each class; 179, 93, 175, 50 and 49 were measured.
-const MOST: [u64; 5] = [185, 96, 180, 52, 51];
-/// At least how many of a thousand must be the same; 454 were measured.
-const LEAST: u64 = 450;
-
 const PROGRAMS: [&[u8]; 9] = [
     b"\x90\x90\x90",
     b"\x75\xfe",
@@ -54,30 +49,25 @@ const PROGRAMS: [&[u8]; 9] = [
 
 #[test]
 fn the_differences_of_short_traces_have_names() {
-    let mut same = 0;
-    let mut differ: BTreeMap<Class, u64> = BTreeMap::new();
-    let mut unexplained = vec![];
+    let mut tallies = READINGS.each_ref().map(|reading| (reading, Tally::default()));
     for program in PROGRAMS {
         let code = Code::new(&[(0x1000, program)]);
         for number in 0..PACKETS.len().pow(LONGEST) {
             let trace = trace(number);
-            let Some(theirs) = libipt::decode_to_error(&trace, &code.theirs, 1000) else { return skipped() };
             let own = [LIBIPT, MANUAL].map(|config| OwnResult::of(&trace, &code.own, config));
-            match judge(&trace, &code, &own, &theirs) {
-                Verdict::Same(_) => same += 1,
-                Verdict::Differs(class) => *differ.entry(class).or_default() += 1,
-                Verdict::Unexplained => {
+            for (reading, tally) in &mut tallies {
+                let theirs = libipt::decode_to_error(reading.release, &trace, &code.theirs, 1000);
+                let Some(theirs) = theirs else { return println!("{}", reading.release.skipped()) };
+                tally.add(judge(reading, &trace, &code, &own, &theirs), || {
                     let packets = &trace[START.len()..];
-                    unexplained.push(format!("{program:x?}, {packets:x?}: own {own:x?}, libipt {theirs:x?}"));
-                }
+                    format!("{program:x?}, {packets:x?}: own {own:x?}, libipt {theirs:x?}")
+                });
             }
         }
     }
-    let all = same + differ.values().sum::<u64>() + unexplained.len() as u64;
-    println!("{all} short traces: {same} the same, {differ:?}, {} unexplained", unexplained.len());
-    assert!(unexplained.is_empty(), "{}", unexplained[..unexplained.len().min(8)].join("\n"));
-    shares(&differ, all, MOST);
-    assert!(same * 1000 > all * LEAST, "less is the same than was");
+    for (reading, tally) in &tallies {
+        tally.check("short", reading, 0, &reading.short);
+    }
 }
 
 /// The digits of the number select the packets. Shorter traces are the beginnings of these.

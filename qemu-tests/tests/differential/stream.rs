@@ -168,6 +168,35 @@ impl Stream {
         self.before(offset).fold(None, last)
     }
 
+    /// Whether the PSBEND of the first PSB+ is at `start`, and no event is between it and `end`.
+    pub(crate) fn starts_silently(&self, start: u64, end: u64) -> bool {
+        let first = self.packets.iter().find(|(_, packet)| matches!(packet, Packet::PsbEnd | Packet::Ovf));
+        // Events of a PSB+ are those of its end.
+        let silent_to = self.open_psb(end).unwrap_or(end);
+        let between = |at: u64| start < at && at < silent_to;
+        let silent = |packet: &Packet| match packet {
+            Packet::Cyc(_) | Packet::Mtc(_) | Packet::Pad | Packet::Tma(_) | Packet::Tsc(_) => true,
+            // They wait for another packet.
+            Packet::ModeExec(_) | Packet::Mwait(_) => true,
+            Packet::Ptw(ptw) => ptw.ip,
+            Packet::Exstop(exstop) => exstop.ip,
+            _ => false,
+        };
+        first.is_some_and(|(at, packet)| *at == start && *packet == Packet::PsbEnd)
+            && start < end
+            && self.packets.iter().filter(|(at, _)| between(*at)).all(|(_, packet)| silent(packet))
+    }
+
+    /// Whether the packet at `offset` is a TIP for which a change of mode waits.
+    pub(crate) fn mode_waits(&self, offset: u64) -> bool {
+        let waits = |waits, (_, packet): &(u64, Packet)| match packet {
+            Packet::ModeExec(_) => true,
+            Packet::Tip(_) | Packet::TipPge(_) | Packet::TipPgd(_) | Packet::Fup(_) | Packet::PsbEnd => false,
+            _ => waits,
+        };
+        matches!(self.at(offset), Some(Packet::Tip(_))) && self.before(offset).fold(false, waits)
+    }
+
     /// How many packets of the PSB+ that `offset` is in report state.
     pub(crate) fn updates(&self, offset: u64) -> usize {
         let psb = self.before(offset + 1).filter(|(_, packet)| *packet == Packet::Psb).last();
