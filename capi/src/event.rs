@@ -13,7 +13,7 @@ pub struct PtEvent {
     pub(crate) lost_cyc: u32,
     pub(crate) reserved: [u64; 2],
     /// The union. The tests of the layout say which of its words holds which field.
-    pub(crate) variant: [u64; 3],
+    pub(crate) variant: [u64; 4],
 }
 
 /// `enum pt_event_type`.
@@ -40,6 +40,23 @@ pub(crate) mod kind {
     pub(crate) const TICK: c_int = 17;
     pub(crate) const CBR: c_int = 18;
     pub(crate) const MNT: c_int = 19;
+    // Since 2.1.
+    pub(crate) const TIP: c_int = 20;
+    pub(crate) const TNT: c_int = 21;
+    pub(crate) const IFLAGS: c_int = 22;
+    pub(crate) const INTERRUPT: c_int = 23;
+    pub(crate) const IRET: c_int = 24;
+    pub(crate) const SMI: c_int = 25;
+    pub(crate) const RSM: c_int = 26;
+    pub(crate) const SIPI: c_int = 27;
+    pub(crate) const INIT: c_int = 28;
+    pub(crate) const VMENTRY: c_int = 29;
+    pub(crate) const VMEXIT: c_int = 30;
+    pub(crate) const SHUTDOWN: c_int = 31;
+    pub(crate) const UINTR: c_int = 32;
+    pub(crate) const UIRET: c_int = 33;
+    /// None that a caller sees: its packet takes part in a FUP or TIP.
+    pub(crate) const IGNORED: c_int = -1;
 }
 
 /// The flags of an event, and those in its union.
@@ -55,14 +72,18 @@ pub(crate) mod flag {
     pub(crate) const PWRX_INTERRUPT: u64 = 1 << 16;
     pub(crate) const PWRX_STORE: u64 = 1 << 17;
     pub(crate) const PWRX_AUTONOMOUS: u64 = 1 << 18;
+    pub(crate) const INTERRUPT_HAS_CR2: u64 = 1 << 0;
+    pub(crate) const VMEXIT_HAS_VECTOR: u64 = 1 << 0;
+    pub(crate) const VMEXIT_HAS_REASON: u64 = 1 << 1;
+    pub(crate) const VMEXIT_HAS_QUALIFICATION: u64 = 1 << 2;
 }
 
 impl PtEvent {
     pub(crate) const EMPTY: Self =
-        Self { kind: 0, flags: 0, tsc: 0, lost_mtc: 0, lost_cyc: 0, reserved: [0; 2], variant: [0; 3] };
+        Self { kind: 0, flags: 0, tsc: 0, lost_mtc: 0, lost_cyc: 0, reserved: [0; 2], variant: [0; 4] };
 
-    pub(crate) const fn new(kind: c_int, variant: [u64; 3]) -> Self {
-        Self { kind, variant, ..Self::EMPTY }
+    pub(crate) const fn new(kind: c_int, [first, second, third]: [u64; 3]) -> Self {
+        Self { kind, variant: [first, second, third, 0], ..Self::EMPTY }
     }
 
     /// The word of the union with the address at which the event takes effect, if it has one and packets give it.
@@ -75,9 +96,22 @@ impl PtEvent {
             | kind::EXSTOP
             | kind::MWAIT
             | kind::PTWRITE
-            | kind::TICK => Some(0),
-            kind::ASYNC_DISABLED | kind::ASYNC_BRANCH | kind::EXEC_MODE | kind::ASYNC_VMCS => Some(1),
-            kind::ASYNC_PAGING => Some(2),
+            | kind::TICK
+            | kind::TIP
+            | kind::IRET
+            | kind::SMI
+            | kind::INIT
+            | kind::VMENTRY
+            | kind::SHUTDOWN
+            | kind::UIRET => Some(0),
+            kind::ASYNC_DISABLED
+            | kind::ASYNC_BRANCH
+            | kind::EXEC_MODE
+            | kind::ASYNC_VMCS
+            | kind::IFLAGS
+            | kind::UINTR => Some(1),
+            kind::ASYNC_PAGING | kind::INTERRUPT => Some(2),
+            kind::VMEXIT => Some(3),
             _ => None,
         }
     }

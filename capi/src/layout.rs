@@ -5,6 +5,7 @@
 use crate::{
     config::{PtConfig, PtCpu, PtErrata, PtFilter},
     event::{PtEvent, flag},
+    events::decoder::{INTERRUPT_FLAG_EVENTS, KEEP_CALIBRATION},
     flow::block::PtBlock,
     image::{
         PtAsid,
@@ -17,7 +18,7 @@ use crate::{
 #[path = "../../qemu-tests/src/libipt/release.rs"]
 mod release;
 
-use release::{RELEASES, Release, V2_0_5};
+use release::{RELEASES, Release};
 use std::{collections::BTreeMap, fmt::Write as _, fs, mem::offset_of, process::Command};
 
 /// A structure of the header, our size of it, and the place of each field: first bit and number of bits.
@@ -179,6 +180,65 @@ fn variant_fields() -> [(&'static str, u32, u64, u32); 36] {
     ]
 }
 
+/// The same for the fields of events that the header has since 2.1.
+fn newer_variant_fields() -> [(&'static str, u32, u64, u32); 26] {
+    [
+        ("tip.ip", 0, 1, 64),
+        ("tnt.bits", 0, 1, 64),
+        ("tnt.size", 1, 1, 8),
+        ("iflags.iflag", 0, 1, 1),
+        ("iflags.ip", 1, 1, 64),
+        ("interrupt.has_cr2", 0, flag::INTERRUPT_HAS_CR2, 1),
+        ("interrupt.vector", 0, 1 << 8, 8),
+        ("interrupt.cr2", 1, 1, 64),
+        ("interrupt.ip", 2, 1, 64),
+        ("iret.ip", 0, 1, 64),
+        ("smi.ip", 0, 1, 64),
+        ("rsm.ip", 0, 1, 64),
+        ("sipi.vector", 0, 1, 8),
+        ("init.ip", 0, 1, 64),
+        ("vmentry.ip", 0, 1, 64),
+        ("vmexit.has_vector", 0, flag::VMEXIT_HAS_VECTOR, 1),
+        ("vmexit.has_vmxr", 0, flag::VMEXIT_HAS_REASON, 1),
+        ("vmexit.has_vmxq", 0, flag::VMEXIT_HAS_QUALIFICATION, 1),
+        ("vmexit.vector", 0, 1 << 8, 8),
+        ("vmexit.vmxr", 1, 1, 64),
+        ("vmexit.vmxq", 2, 1, 64),
+        ("vmexit.ip", 3, 1, 64),
+        ("shutdown.ip", 0, 1, 64),
+        ("uintr.vector", 0, 1, 8),
+        ("uintr.ip", 1, 1, 64),
+        ("uiret.ip", 0, 1, 64),
+    ]
+}
+
+/// The fields that the header has since 2.1, by the structure's name.
+fn newer_fields() -> BTreeMap<&'static str, Vec<(String, u32, u32)>> {
+    let variant = offset_of!(PtEvent, variant) as u32 * 8;
+    let event = newer_variant_fields()
+        .map(|(name, word, bit, width)| {
+            (format!("variant.{name}"), variant + word * 64 + bit.trailing_zeros(), width)
+        })
+        .to_vec();
+    let payload = offset_of!(PtPacket, payload) as u32 * 8;
+    let packet = [
+        ("mode.bits.exec.iflag", field::MODE_EXEC_IFLAG),
+        ("cfe.type", field::CFE_TYPE),
+        ("cfe.vector", field::CFE_VECTOR),
+        ("cfe.ip", field::CFE_IP),
+        ("evd.type", field::EVD_TYPE),
+        ("evd.payload", field::EVD_PAYLOAD),
+    ]
+    .map(|(name, Field { at, width })| (format!("payload.{name}"), payload + at, width))
+    .to_vec();
+    let flags = offset_of!(PtConfig, flags) as u32 * 8;
+    let config =
+        [("event.keep_tcal_on_ovf", KEEP_CALIBRATION), ("event.enable_iflags_events", INTERRUPT_FLAG_EVENTS)]
+            .map(|(name, bit)| (format!("flags.variant.{name}"), flags + bit.trailing_zeros(), 1))
+            .to_vec();
+    BTreeMap::from([("pt_event", event), ("pt_packet", packet), ("pt_config", config)])
+}
+
 fn payload_fields() -> impl Iterator<Item = (&'static str, Field)> {
     [
         ("tnt.bit_size", field::TNT_BIT_SIZE),
@@ -251,13 +311,20 @@ int main(void)
 }
 
 /// Holds our structures against the header of a release, if it is there. Newer releases add fields in bits and words
-/// that older ones leave free, and words at the end of events: whoever calls says how long its structure is.
+/// that older ones leave free, and words at the end of events, which ours have, too: whoever calls says how long its
+/// structure is.
 fn compare(release: &Release) -> bool {
     let Some(include) = release.include() else {
         println!("{}", release.skipped());
         return false;
     };
-    let layouts = layouts();
+    let mut layouts = layouts();
+    if release.version >= (2, 1, 0) {
+        let mut newer = newer_fields();
+        for layout in &mut layouts {
+            layout.fields.extend(newer.remove(layout.name).unwrap_or_default());
+        }
+    }
     let name = release.folder_name();
     let folder = std::env::temp_dir().join(format!("pugmark-capi-layout-{}-{name}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
@@ -278,13 +345,19 @@ fn compare(release: &Release) -> bool {
         })
         .collect();
     for Layout { name, size, fields } in layouts {
-        let size = if name == "pt_event" { size + release.event_size - V2_0_5.event_size } else { size };
+        let size = if name == "pt_event" { release.event_size } else { size };
         assert_eq!(theirs[name].0 as usize, size, "{name}");
         for (field, at, width) in fields {
             assert_eq!(theirs[&format!("{name}.{field}")], (at, width), "{name}.{field}");
         }
     }
     true
+}
+
+#[test]
+fn events_have_room_for_those_of_each_release() {
+    let longest = RELEASES.iter().map(|release| release.event_size).max();
+    assert_eq!(longest, Some(size_of::<PtEvent>()));
 }
 
 #[test]

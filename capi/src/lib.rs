@@ -1,5 +1,5 @@
-//! libipt.so.2 with Pugmark's decoder: the functions and structures that Debian's `intel-pt.h` (libipt 2.0.5)
-//! declares.
+//! libipt.so.2 with Pugmark's decoder: the functions and structures that Debian's `intel-pt.h` (libipt 2.0.5 and
+//! 2.1.2) declares.
 //!
 //! Programs that are linked with libipt run on it without being rebuilt. `README.md` lists the functions and their
 //! tests.
@@ -22,7 +22,7 @@
 //! code as libipt does, with a reader of instructions that gives every byte string the length that libipt's gives it.
 //! From decoder-core comes what the manual alone decides: packets, the errata of processors, the time. An image has
 //! sections of files, or asks the program's callback. `config`, `event`, `error` and `packet` are the header's
-//! structures.
+//! structures. `events` is the event decoder that libipt has since 2.1; it stands on packets alone.
 //!
 //! # Example
 //!
@@ -98,6 +98,7 @@ pub mod config;
 pub mod encoder;
 pub mod error;
 pub mod event;
+pub mod events;
 pub mod flow;
 pub mod image;
 #[cfg(test)]

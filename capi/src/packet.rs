@@ -4,8 +4,8 @@
 //! bytes a field of one of them is; a test compares each with the header.
 
 use pugmark_decoder_core::packet::{
-    Cbr, Cyc, Exstop, Ip, Mnt, ModeExec, ModeTsx, Mtc, Mwait, Packet, Pip, Ptw, PtwPayload, Pwre, Pwrx, Tma,
-    Tnt, Tsc, Vmcs,
+    Cbr, Cfe, Cyc, Evd, Exstop, Ip, Mnt, ModeExec, ModeTsx, Mtc, Mwait, Packet, Pip, Ptw, PtwPayload, Pwre,
+    Pwrx, Tma, Tnt, Tsc, Vmcs,
 };
 use std::ffi::c_int;
 
@@ -51,6 +51,14 @@ pub(crate) mod kind {
     pub(crate) const PWRE: c_int = 24;
     pub(crate) const PWRX: c_int = 25;
     pub(crate) const PTW: c_int = 26;
+    // Since 2.1.
+    pub(crate) const CFE: c_int = 27;
+    pub(crate) const EVD: c_int = 28;
+
+    /// Whether packets of a kind give the time.
+    pub(crate) const fn is_time(kind: c_int) -> bool {
+        matches!(kind, TSC | CBR | TMA | MTC | CYC)
+    }
 }
 
 /// `pt_mol_exec`.
@@ -86,6 +94,7 @@ pub(crate) mod field {
     pub(crate) const MODE_LEAF: Field = Field::new(0, 32);
     pub(crate) const MODE_EXEC_CSL: Field = Field::new(32, 1);
     pub(crate) const MODE_EXEC_CSD: Field = Field::new(33, 1);
+    pub(crate) const MODE_EXEC_IFLAG: Field = Field::new(34, 1);
     pub(crate) const MODE_TSX_INTX: Field = Field::new(32, 1);
     pub(crate) const MODE_TSX_ABRT: Field = Field::new(33, 1);
     pub(crate) const PIP_CR3: Field = Field::new(0, 64);
@@ -112,6 +121,11 @@ pub(crate) mod field {
     pub(crate) const PTW_PAYLOAD: Field = Field::new(0, 64);
     pub(crate) const PTW_PLC: Field = Field::new(64, 8);
     pub(crate) const PTW_IP: Field = Field::new(72, 1);
+    pub(crate) const CFE_TYPE: Field = Field::new(0, 32);
+    pub(crate) const CFE_VECTOR: Field = Field::new(32, 8);
+    pub(crate) const CFE_IP: Field = Field::new(40, 1);
+    pub(crate) const EVD_TYPE: Field = Field::new(0, 32);
+    pub(crate) const EVD_PAYLOAD: Field = Field::new(64, 64);
     pub(crate) const UNKNOWN_PACKET: Field = Field::new(0, 64);
     #[cfg(test)]
     pub(crate) const UNKNOWN_PRIV: Field = Field::new(64, 64);
@@ -142,6 +156,34 @@ impl PtPacket {
         self.get(field) != 0
     }
 
+    /// The address, if the packet has one.
+    pub(crate) fn address(&self) -> Ip {
+        let payload = self.get(field::IP_IP);
+        match self.get(field::IP_IPC) {
+            1 => Ip::Update16(payload),
+            2 => Ip::Update32(payload),
+            3 => Ip::SignExtend48(payload),
+            4 => Ip::Update48(payload),
+            6 => Ip::Full(payload),
+            _ => Ip::Suppressed,
+        }
+    }
+
+    /// The mode, if the packet is a MODE.Exec.
+    pub(crate) const fn exec_mode(&self) -> ModeExec {
+        ModeExec {
+            cs_l: self.flag(field::MODE_EXEC_CSL),
+            cs_d: self.flag(field::MODE_EXEC_CSD),
+            iflag: self.flag(field::MODE_EXEC_IFLAG),
+        }
+    }
+
+    /// The bits of an event, if the packet is a MODE.TSX.
+    pub(crate) const fn tsx(&self) -> u64 {
+        // They are in the same order in both.
+        self.get(field::MODE_TSX_INTX) | self.get(field::MODE_TSX_ABRT) << 1
+    }
+
     fn tnt(kind: c_int, tnt: Tnt) -> Self {
         Self::new(kind).with(field::TNT_BIT_SIZE, tnt.len.into()).with(field::TNT_PAYLOAD, tnt.bits)
     }
@@ -158,7 +200,7 @@ impl PtPacket {
         Self::new(kind).with(field::IP_IPC, form).with(field::IP_IP, payload)
     }
 
-    /// The decoder's packet, without its size, or `None` if libipt 2.0.5 does not know it.
+    /// The decoder's packet, without its size, or `None` if libipt 2.1.2 does not know it.
     #[inline(always)]
     pub(crate) fn from_packet(packet: Packet) -> Option<Self> {
         Some(match packet {
@@ -173,10 +215,11 @@ impl PtPacket {
             Packet::TipPge(ip) => Self::ip(kind::TIP_PGE, ip),
             Packet::TipPgd(ip) => Self::ip(kind::TIP_PGD, ip),
             Packet::Fup(ip) => Self::ip(kind::FUP, ip),
-            Packet::ModeExec(ModeExec { cs_l, cs_d, .. }) => Self::new(kind::MODE)
+            Packet::ModeExec(ModeExec { cs_l, cs_d, iflag }) => Self::new(kind::MODE)
                 .with(field::MODE_LEAF, LEAF_EXEC)
                 .with(field::MODE_EXEC_CSL, cs_l.into())
-                .with(field::MODE_EXEC_CSD, cs_d.into()),
+                .with(field::MODE_EXEC_CSD, cs_d.into())
+                .with(field::MODE_EXEC_IFLAG, iflag.into()),
             Packet::ModeTsx(ModeTsx { in_tx, abort }) => Self::new(kind::MODE)
                 .with(field::MODE_LEAF, LEAF_TSX)
                 .with(field::MODE_TSX_INTX, in_tx.into())
@@ -218,13 +261,16 @@ impl PtPacket {
                     .with(field::PTW_PLC, code)
                     .with(field::PTW_IP, ip.into())
             }
-            Packet::Cfe(_)
-            | Packet::Evd(_)
-            | Packet::Trig(_)
-            | Packet::Bbp(_)
-            | Packet::Bip(_)
-            | Packet::Bep(_)
-            | Packet::Unknown(_) => return None,
+            Packet::Cfe(Cfe { kind, vector, ip }) => Self::new(kind::CFE)
+                .with(field::CFE_TYPE, kind.into())
+                .with(field::CFE_VECTOR, vector.into())
+                .with(field::CFE_IP, ip.into()),
+            Packet::Evd(Evd { kind, payload }) => {
+                Self::new(kind::EVD).with(field::EVD_TYPE, kind.into()).with(field::EVD_PAYLOAD, payload)
+            }
+            Packet::Trig(_) | Packet::Bbp(_) | Packet::Bip(_) | Packet::Bep(_) | Packet::Unknown(_) => {
+                return None;
+            }
         })
     }
 }

@@ -16,7 +16,7 @@ use pugmark_decoder_core::{
 use std::{ffi::c_int, ptr};
 
 /// `struct pt_packet_decoder`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PacketDecoder {
     config: PtConfig,
     packets: Packets<'static>,
@@ -54,7 +54,7 @@ impl PacketDecoder {
         0
     }
 
-    fn sync_forward(&mut self) -> c_int {
+    pub(crate) fn sync_forward(&mut self) -> c_int {
         let psb = PSB.len() as u64;
         let position = match self.position {
             // The PSB that the decoder is at is not the next one.
@@ -73,7 +73,7 @@ impl PacketDecoder {
         }
     }
 
-    fn sync_backward(&mut self) -> c_int {
+    pub(crate) fn sync_backward(&mut self) -> c_int {
         let end = self.config.len();
         let before = self.position.unwrap_or(end);
         if before > end {
@@ -148,12 +148,44 @@ impl PacketDecoder {
         }
     }
 
-    /// Whether a packet begins here that libipt 2.0.5 does not know but the decoder does: CFE, EVD or TRIG.
+    /// Where the decoder was synchronised last.
+    pub(crate) fn sync_position(&self) -> Option<u64> {
+        self.sync
+    }
+
+    /// Whether the configuration has an erratum.
+    pub(crate) fn has(&self, erratum: u32) -> bool {
+        self.config.errata.has(erratum)
+    }
+
+    /// Whether erratum SKZ84 led over the end of the buffer.
+    pub(crate) fn is_after_end(&self) -> bool {
+        self.position.is_some_and(|position| position > self.config.len())
+    }
+
+    /// Goes on so many bytes, whatever is there.
+    pub(crate) fn skip(&mut self, bytes: u64) {
+        self.position = self.position.map(|position| position + bytes);
+    }
+
+    /// Erratum SKD007: an OVF follows a CYC that was cut off after its first byte. If it does after this CYC, which was
+    /// read just now, goes on after the OVF.
+    pub(crate) fn skip_cut_off_cyc(&mut self, cyc: &PtPacket) -> bool {
+        let next = self.position.and_then(|position| self.packets.bytes().get(position as usize));
+        // The field of a CYC of two bytes has twelve bits.
+        let is_cut_off = cyc.size == 2 && cyc.get(field::CYC_VALUE) & !0x1f == 0x20 && next == Some(&0xf3);
+        if is_cut_off {
+            self.skip(1);
+        }
+        is_cut_off
+    }
+
+    /// Whether a packet begins here that libipt 2.1.2 does not know but the decoder does: TRIG.
     #[cold]
     fn is_newer(&self, position: u64) -> bool {
         // A position in the buffer fits.
         let rest = self.packets.bytes().get(position as usize..).unwrap_or_default();
-        matches!(rest, [0xd9, ..] | [0x02, 0x13 | 0x53, ..])
+        matches!(rest, [0xd9, ..])
     }
 
     /// Asks the caller's reader of unknown packets.

@@ -5,7 +5,7 @@ mod events;
 mod opcode;
 mod outcomes;
 mod overflow;
-mod packets;
+pub(crate) mod packets;
 
 use self::decoder::{Answer, QueryDecoder};
 use crate::{

@@ -9,7 +9,6 @@ use crate::{
     packet::{LEAF_TSX, PtPacket, field, kind},
     packets::PacketDecoder,
 };
-use pugmark_decoder_core::packet::Ip;
 
 /// Whether the trace said how to go on after the overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,23 +36,6 @@ fn header_fup(packets: &mut PacketDecoder) -> Answer<Option<Option<PtPacket>>> {
             _ => {}
         }
     }
-}
-
-/// The address in a packet.
-fn ip_of(packet: &PtPacket) -> Ip {
-    let payload = packet.get(field::IP_IP);
-    match packet.get(field::IP_IPC) {
-        1 => Ip::Update16(payload),
-        2 => Ip::Update32(payload),
-        3 => Ip::SignExtend48(payload),
-        4 => Ip::Update48(payload),
-        6 => Ip::Full(payload),
-        _ => Ip::Suppressed,
-    }
-}
-
-const fn is_time(kind: std::ffi::c_int) -> bool {
-    matches!(kind, kind::TSC | kind::CBR | kind::TMA | kind::MTC | kind::CYC)
 }
 
 /// Where to go on, and the time there.
@@ -124,7 +106,7 @@ impl QueryDecoder {
                 }
                 kind::INVALID => return Err(Code::BadOpcode.status()),
                 kind::UNKNOWN | kind::PAD | kind::MNT => {}
-                time if is_time(time) => {}
+                time if kind::is_time(time) => {}
                 kind::PSBEND | kind::TIP | kind::TIP_PGD | kind::TNT_8 | kind::TNT_64 => {
                     return Err(Code::BadContext.status());
                 }
@@ -136,7 +118,7 @@ impl QueryDecoder {
     /// Goes on at a place where tracing is enabled, at a packet's address.
     fn recover(&mut self, packet: &PtPacket, place: Place) -> Answer<Handled> {
         let mut ip = self.ip;
-        ip.update(ip_of(packet));
+        ip.update(packet.address());
         let address = ip.get().map_err(|_| Code::BadContext.status())?;
         self.position = Some(place.offset as usize);
         self.enabled = true;
@@ -190,7 +172,7 @@ impl QueryDecoder {
                 | kind::PWRX
                 | kind::EXSTOP
                 | kind::PTW => {}
-                time if is_time(time) => clock.apply(&packet, &self.clocks)?,
+                time if kind::is_time(time) => clock.apply(&packet, &self.clocks)?,
                 // TIP.PGE, OVF and STOP: all is well. TNT, MWAIT and unknown packets: nothing can be done.
                 _ => return Ok(Handled::No),
             }
@@ -264,7 +246,7 @@ impl QueryDecoder {
                 kind::PSBEND | kind::TIP | kind::TNT_8 | kind::TNT_64 => {
                     return Err(Code::BadContext.status());
                 }
-                time if is_time(time) => clock.apply(&packet, &self.clocks)?,
+                time if kind::is_time(time) => clock.apply(&packet, &self.clocks)?,
                 _ => return Ok(Handled::No),
             }
         }

@@ -39,7 +39,7 @@ pub(super) fn no_memory<T>(value: Option<T>) -> Answer<T> {
 }
 
 /// What a function returns where a packet has no address but needs one.
-fn no_ip(reason: NoIp) -> c_int {
+pub(crate) fn no_ip(reason: NoIp) -> c_int {
     match reason {
         NoIp::Never => Code::NoIp.status(),
         NoIp::Suppressed => Code::IpSuppressed.status(),
@@ -47,7 +47,7 @@ fn no_ip(reason: NoIp) -> c_int {
 }
 
 /// `enum pt_exec_mode`.
-pub(super) fn exec_mode(ModeExec { cs_l, cs_d, .. }: ModeExec) -> u64 {
+pub(crate) fn exec_mode(ModeExec { cs_l, cs_d, .. }: ModeExec) -> u64 {
     match (cs_l, cs_d) {
         (true, true) => 0,
         (false, false) => 1,

@@ -5,8 +5,20 @@ use std::{fs, path::Path};
 
 pub(crate) const PSB: [u8; 16] = *b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82";
 
-/// The recorded traces of the vectors.
+/// The recorded traces of the vectors, but for those with packets of Event Trace, which 2.0.5 does not know.
 pub(crate) fn recorded() -> Vec<Vec<u8>> {
+    let mut traces = recorded_with_event_trace();
+    traces.retain(|trace| !has_event_trace(trace));
+    traces
+}
+
+/// Whether there may be packets of Event Trace.
+pub(crate) fn has_event_trace(trace: &[u8]) -> bool {
+    trace.windows(2).any(|bytes| matches!(bytes, [0x02, 0x13 | 0x53]))
+}
+
+/// All recorded traces of the vectors.
+pub(crate) fn recorded_with_event_trace() -> Vec<Vec<u8>> {
     let mut traces = vec![];
     collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors"), &mut traces);
     assert!(traces.len() > 5, "{}", traces.len());
@@ -122,7 +134,35 @@ pub(crate) fn damaged(rng: &mut Rng, recorded: &[Vec<u8>]) -> Vec<u8> {
         trace[at] = if rng.bool() { BYTES[rng.usize(..BYTES.len())] } else { rng.u8(..) };
     }
     trace.truncate(trace.len() - rng.usize(..trace.len().min(20)));
+    remove_event_trace(&mut trace);
     trace
+}
+
+/// Makes other packets of those of Event Trace, which 2.0.5 does not know.
+fn remove_event_trace(trace: &mut [u8]) {
+    for at in 1..trace.len() {
+        if matches!(trace[at - 1..], [0x02, 0x13 | 0x53, ..]) {
+            trace[at] ^= 0x80;
+        }
+    }
+}
+
+/// Puts some packets of Event Trace anywhere.
+pub(crate) fn add_event_trace(rng: &mut Rng, trace: &mut Vec<u8>) {
+    for _ in 0..rng.usize(..8) {
+        let at = rng.usize(..trace.len());
+        let mut packets = vec![];
+        if rng.bool() {
+            packets.extend([0x02, 0x53, rng.u8(..4)]);
+            packets.extend(rng.u64(..).to_le_bytes());
+        }
+        // With an address, or without one.
+        packets.extend([0x02, 0x13, rng.u8(..16) | if rng.bool() { 0x80 } else { 0 }, rng.u8(..)]);
+        if rng.bool() {
+            packets.extend([0x3d, rng.u8(..), rng.u8(..16)]);
+        }
+        trace.splice(at..at, packets);
+    }
 }
 
 /// PSB+s that say where code is, with packets after them that it may need, and seldom others.
@@ -140,6 +180,7 @@ pub(crate) fn plausible(rng: &mut Rng) -> Vec<u8> {
             }
         }
     }
+    remove_event_trace(&mut trace);
     trace
 }
 
@@ -156,6 +197,7 @@ pub(crate) fn changed(rng: &mut Rng, trace: &[u8]) -> Vec<u8> {
             trace.splice(at..at, more);
         }
     }
+    remove_event_trace(&mut trace);
     trace
 }
 

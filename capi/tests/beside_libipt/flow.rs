@@ -344,8 +344,10 @@ fn recorded() -> Vec<(Vec<u8>, PathBuf, u64)> {
             .map_or(0x1000, |text| u64::from_str_radix(text.trim().trim_start_matches("0x"), 16).unwrap());
         found.push((fs::read(trace).unwrap(), code, base));
     }
+    // 2.0.5 does not know Event Trace.
+    found.retain(|(trace, ..)| !damage::has_event_trace(trace));
     found.sort();
-    assert!(found.len() > 50, "{}", found.len());
+    assert!(found.len() > 40, "{}", found.len());
     found
 }
 
@@ -481,7 +483,7 @@ fn compare_all_damaged(kind: DecoderKind) {
                 _ if next == Call::Forward && theirs.status == -7 && rng.bool() => break,
                 0 => Call::Set(rng.u64(..trace.len() as u64 + 2)),
                 1 if !hangs => Call::Backward,
-                2 => Call::Event(rng.usize(..72)),
+                2 => Call::Event(rng.usize(..=Event::SIZE)),
                 3 => Call::Next(rng.usize(..=kind.size())),
                 _ => likely(&theirs, kind),
             };

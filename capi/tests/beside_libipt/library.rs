@@ -1,6 +1,6 @@
 //! Both libraries, loaded side by side.
 
-use crate::release::V2_0_5;
+use crate::release::{V2_0_5, V2_1_2};
 use std::{
     ffi::{c_char, c_int, c_void},
     path::PathBuf,
@@ -102,11 +102,11 @@ impl Item {
 pub(crate) type ReadMemory = unsafe extern "C" fn(*mut u8, usize, *const [u64; 3], u64, *mut c_void) -> c_int;
 
 macro_rules! functions {
-    ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions, by their names in the header.
-        pub(crate) struct Library { $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)* }
+    ($(#[$doc:meta])* $library:ident, $($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        $(#[$doc])*
+        pub(crate) struct $library { $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)* }
 
-        impl Library {
+        impl $library {
             fn of(library: &'static libloading::Library) -> Self {
                 Self {
                     $(
@@ -120,6 +120,8 @@ macro_rules! functions {
 }
 
 functions! {
+    /// The functions, by their names in the header of 2.0.5.
+    Library,
     pt_library_version: fn() -> Version;
     pt_errstr: fn(c_int) -> *const c_char;
     pt_cpu_errata: fn(*mut [u32; 16], *const u64) -> c_int;
@@ -198,26 +200,70 @@ functions! {
     pt_image_remove_by_asid: fn(Handle, *const [u64; 3]) -> c_int;
 }
 
+functions! {
+    /// Functions that libipt has since 2.1, and those whose answers have become more then.
+    NewerLibrary,
+    pt_evt_alloc_decoder: fn(*const Config) -> Handle;
+    pt_evt_free_decoder: fn(Handle);
+    pt_evt_sync_forward: fn(Handle) -> c_int;
+    pt_evt_sync_backward: fn(Handle) -> c_int;
+    pt_evt_sync_set: fn(Handle, u64) -> c_int;
+    pt_evt_get_offset: fn(Handle, *mut u64) -> c_int;
+    pt_evt_get_sync_offset: fn(Handle, *mut u64) -> c_int;
+    pt_evt_get_config: fn(Handle) -> *const Config;
+    pt_evt_next: fn(Handle, *mut [u64; 9], usize) -> c_int;
+    pt_pkt_alloc_decoder: fn(*const Config) -> Handle;
+    pt_pkt_free_decoder: fn(Handle);
+    pt_pkt_sync_forward: fn(Handle) -> c_int;
+    pt_pkt_get_offset: fn(Handle, *mut u64) -> c_int;
+    pt_pkt_next: fn(Handle, *mut Packet, usize) -> c_int;
+}
+
 /// Where cargo puts the library that it builds for this test.
 pub(crate) fn our_file() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libipt.so")
 }
 
-/// The release whose answers ours gives, and ours; `None` if that release is not there, and then a line says so.
-pub(crate) fn both() -> Option<[&'static Library; 2]> {
-    static BOTH: OnceLock<Option<[Library; 2]>> = OnceLock::new();
-    let both = BOTH.get_or_init(|| {
-        // Theirs comes first: ours has the same soname, by which the loader would find it again.
-        let theirs = V2_0_5.open()?;
-        // SAFETY: it has no constructors and no destructors.
-        let ours = unsafe { libloading::Library::new(our_file()) }.unwrap();
+/// The releases with which ours is compared, where they are there, and ours.
+struct Loaded {
+    v2_0_5: Option<Library>,
+    v2_1_2: Option<NewerLibrary>,
+    ours: Library,
+    ours_newer: NewerLibrary,
+}
+
+/// Loads them all. Ours comes last: it has the same soname, by which the loader would find it again.
+fn loaded() -> &'static Loaded {
+    static LOADED: OnceLock<Loaded> = OnceLock::new();
+    LOADED.get_or_init(|| {
         // The functions are used until the program ends, so the libraries are never unloaded.
-        let both = [theirs, ours].map(|library| Library::of(Box::leak(Box::new(library))));
-        assert_ne!(both[0].pt_errstr as usize, both[1].pt_errstr as usize);
-        Some(both)
-    });
-    if both.is_none() {
+        let keep = |library| -> &'static libloading::Library { Box::leak(Box::new(library)) };
+        let v2_0_5 = V2_0_5.open().map(|library| Library::of(keep(library)));
+        let v2_1_2 = V2_1_2.open().map(|library| NewerLibrary::of(keep(library)));
+        // SAFETY: it has no constructors and no destructors.
+        let ours = keep(unsafe { libloading::Library::new(our_file()) }.unwrap());
+        Loaded { v2_0_5, v2_1_2, ours: Library::of(ours), ours_newer: NewerLibrary::of(ours) }
+    })
+}
+
+/// 2.0.5, whose answers ours gives, and ours; `None` if that release is not there, and then a line says so.
+pub(crate) fn both() -> Option<[&'static Library; 2]> {
+    let Loaded { v2_0_5, ours, .. } = loaded();
+    let Some(theirs) = v2_0_5 else {
         println!("{}", V2_0_5.skipped());
-    }
-    both.as_ref().map(|both| both.each_ref())
+        return None;
+    };
+    assert_ne!(theirs.pt_errstr as usize, ours.pt_errstr as usize);
+    Some([theirs, ours])
+}
+
+/// 2.1.2 and ours; `None` if that release is not there, and then a line says so.
+pub(crate) fn both_newer() -> Option<[&'static NewerLibrary; 2]> {
+    let Loaded { v2_1_2, ours_newer, .. } = loaded();
+    let Some(theirs) = v2_1_2 else {
+        println!("{}", V2_1_2.skipped());
+        return None;
+    };
+    assert_ne!(theirs.pt_evt_next as usize, ours_newer.pt_evt_next as usize);
+    Some([theirs, ours_newer])
 }

@@ -1,4 +1,4 @@
-//! The same calls to libipt 2.0.5 and to ours: every returned value, structure and error must be equal.
+//! The same calls to libipt 2.0.5 and to ours, and to 2.1.2 what is new in it: every returned value, structure and error must be equal.
 
 #![expect(
     clippy::multiple_unsafe_ops_per_block,
@@ -8,6 +8,7 @@
 mod configuration;
 mod damage;
 mod encoder;
+mod events;
 mod flow;
 mod functions;
 mod known_code;

@@ -19,6 +19,9 @@ enum Call {
 }
 
 const SIZE: usize = size_of::<Packet>();
+/// `ppt_mode`, and the field of newer headers in its payload.
+const MODE: c_int = 11;
+const INTERRUPT_FLAG: u64 = 1 << 34;
 
 fn offsets(library: &Library, decoder: Handle) -> [(c_int, u64); 2] {
     [library.pt_pkt_get_offset, library.pt_pkt_get_sync_offset].map(|function| {
@@ -45,6 +48,11 @@ fn call(library: &Library, decoder: Handle, call: Call) -> Answer {
         Call::Next(SIZE) if status >= 0 => packet,
         Call::Next(5..) if status >= 0 => Packet { payload: [0; 2], padding: [0; 3], ..packet },
         _ => Packet::default(),
+    };
+    // 2.0.5 has no field for the interrupt flag of a MODE.Exec.
+    let written = match written.kind {
+        MODE => Packet { payload: [written.payload[0] & !INTERRUPT_FLAG, 0], ..written },
+        _ => written,
     };
     (call, status, written, offsets(library, decoder))
 }

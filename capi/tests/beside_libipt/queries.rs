@@ -161,7 +161,7 @@ fn each_query_of_a_damaged_trace_has_the_same_answer() {
                 (0, _) => Call::Set(rng.u64(..trace.len() as u64 + 2)),
                 (1, _) if !hangs => Call::Backward,
                 (2, _) => Call::ForwardOnly,
-                (3, _) => Call::Event(rng.usize(..72)),
+                (3, _) => Call::Event(rng.usize(..=Event::SIZE)),
                 (4..8, _) => Call::Branch,
                 (8..10, _) => Call::Target,
                 (10, _) => Call::Event(Event::SIZE),

@@ -12,6 +12,9 @@ use std::{
 const SONAME: &str = "libipt.so.2";
 /// The folder of libraries, in a package and, below the root, in the system.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+/// Folders in which a system may have it. A name without one means the library that is loaded already, if there is one
+/// of another release.
+const INSTALLED: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
 /// The folder of the installed header.
 const INCLUDE: &str = "/usr/include";
 /// The folder in Debian's archive with all packages of libipt.
@@ -79,9 +82,10 @@ impl Release {
     /// neither.
     #[must_use]
     pub fn open(&self) -> Option<libloading::Library> {
-        open(Path::new(SONAME)).filter(|library| self.is(library)).or_else(|| {
-            open(&self.unpacked()?.join(LIBRARIES).join(SONAME)).filter(|library| self.is(library))
-        })
+        let unpacked = self.unpacked().map(|folder| folder.join(LIBRARIES));
+        let folders = INSTALLED.into_iter().map(PathBuf::from).chain(unpacked);
+        let files = [PathBuf::from(SONAME)].into_iter().chain(folders.map(|folder| folder.join(SONAME)));
+        files.filter_map(|file| open(&file)).find(|library| self.is(library))
     }
 
     /// Returns the folder of the library that [`Self::open`] opens.
