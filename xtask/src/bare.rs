@@ -17,6 +17,8 @@ const HOME: &str = "root";
 const TREE: &str = "root/pugmark";
 /// The programs of rustup, the crates, and the choice of a toolchain, in the home folder.
 const RUSTUP: [&str; 3] = [".cargo/bin", ".cargo/registry", ".rustup/settings.toml"];
+/// The certificates that the machine's administrator trusts beside Debian's, as those of a proxy.
+const CERTIFICATES: &str = "usr/local/share/ca-certificates";
 /// Folders of the machine that the system sees, too.
 const SHARED: [&str; 3] = ["proc", "sys", "dev"];
 
@@ -78,7 +80,18 @@ fn make(root: &Path, release: &str, mirror: &str) -> Result<()> {
     command.args(["--variant=minbase", &format!("--include={PACKAGES}"), release]).arg(root).arg(mirror);
     succeed(&mut command)?;
     let resolver = fs::read("/etc/resolv.conf").context("cannot read /etc/resolv.conf")?;
-    fs::write(root.join("etc/resolv.conf"), resolver).context("cannot write the system's resolv.conf")
+    fs::write(root.join("etc/resolv.conf"), resolver).context("cannot write the system's resolv.conf")?;
+    trust_certificates(root)
+}
+
+/// Lets the system trust what the machine trusts: behind a proxy with a certificate of its own, nothing else comes in.
+fn trust_certificates(root: &Path) -> Result<()> {
+    let own = Path::new("/").join(CERTIFICATES);
+    if !own.exists() {
+        return Ok(());
+    }
+    succeed(Command::new("cp").args(["-a", "-T"]).arg(own).arg(root.join(CERTIFICATES)))?;
+    succeed(Command::new("chroot").arg(root).arg("update-ca-certificates"))
 }
 
 /// Removes a system. Nothing of the machine is mounted there: [`run`] mounts in a namespace of its own.

@@ -38,6 +38,9 @@ struct PackageManager {
     lcov: &'static str,
     valgrind: &'static str,
     yasm: &'static str,
+    pkg_config: &'static str,
+    /// lz4, zstd and xz.
+    packers: &'static str,
     /// Empty if the system has no such package.
     mmdebstrap: &'static str,
 }
@@ -61,6 +64,8 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         lcov: "lcov",
         valgrind: "valgrind",
         yasm: "yasm",
+        pkg_config: "pkg-config",
+        packers: "lz4 zstd xz-utils",
         mmdebstrap: "mmdebstrap",
     },
     PackageManager {
@@ -78,6 +83,8 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         lcov: "lcov",
         valgrind: "valgrind",
         yasm: "yasm",
+        pkg_config: "pkgconf-pkg-config",
+        packers: "lz4 zstd xz",
         mmdebstrap: "mmdebstrap",
     },
     PackageManager {
@@ -95,6 +102,8 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         lcov: "lcov",
         valgrind: "valgrind",
         yasm: "yasm",
+        pkg_config: "pkgconf",
+        packers: "lz4 zstd xz",
         mmdebstrap: "",
     },
     PackageManager {
@@ -112,6 +121,8 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         lcov: "lcov",
         valgrind: "valgrind",
         yasm: "yasm",
+        pkg_config: "pkg-config",
+        packers: "lz4 zstd xz",
         mmdebstrap: "",
     },
     PackageManager {
@@ -129,6 +140,8 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         lcov: "lcov",
         valgrind: "valgrind",
         yasm: "yasm",
+        pkg_config: "pkgconf",
+        packers: "lz4 zstd xz",
         mmdebstrap: "",
     },
 ];
@@ -155,7 +168,7 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
 /// Something without which tests skip what they compare with it: its name, whether it is installed, and its packages.
 type Optional = (&'static str, fn(&str) -> bool, Packages);
 
-const OPTIONAL: [Optional; 9] = [
+const OPTIONAL: [Optional; 13] = [
     ("libipt.so.2", is_library, |manager| manager.ipt),
     // The library alone is there where something else needs it, such as GDB.
     ("intel-pt.h", |name| Path::new("/usr/include").join(name).exists(), |manager| manager.ipt),
@@ -166,6 +179,10 @@ const OPTIONAL: [Optional; 9] = [
     ("genhtml", |name| answers(name, "--version"), |manager| manager.lcov),
     ("yasm", |name| answers(name, "--version"), |manager| manager.yasm),
     ("valgrind", |name| answers(name, "--version"), |manager| manager.valgrind),
+    ("pkg-config", |name| answers(name, "--version"), |manager| manager.pkg_config),
+    ("lz4", |name| answers(name, "--version"), |manager| manager.packers),
+    ("zstd", |name| answers(name, "--version"), |manager| manager.packers),
+    ("xz", |name| answers(name, "--version"), |manager| manager.packers),
 ];
 
 /// Calls [`prepare`], and makes sure that what tests compare with exists, and the Linux that they boot. If
@@ -446,7 +463,11 @@ mod tests {
                 "groff",
                 "lcov",
                 "yasm",
-                "valgrind"
+                "valgrind",
+                "pkg-config",
+                "xz-utils",
+                "xz-utils",
+                "xz-utils"
             ]
         );
         let [ipt, _, pfm, emulator, ..] = commands("ID=alpine");
