@@ -64,6 +64,8 @@ pub(crate) mod flag {
     pub(crate) const IP_SUPPRESSED: u32 = 1 << 0;
     pub(crate) const STATUS_UPDATE: u32 = 1 << 1;
     pub(crate) const HAS_TSC: u32 = 1 << 2;
+    /// Its FUP begins an asynchronous branch, too. No caller sees it.
+    pub(crate) const SHARES_FUP: u32 = 1 << 31;
 
     pub(crate) const RESUMED: u64 = 1 << 0;
     pub(crate) const SPECULATIVE: u64 = 1 << 0;
@@ -84,6 +86,11 @@ impl PtEvent {
 
     pub(crate) const fn new(kind: c_int, [first, second, third]: [u64; 3]) -> Self {
         Self { kind, variant: [first, second, third, 0], ..Self::EMPTY }
+    }
+
+    /// Whether only Event Trace has events of this kind.
+    pub(crate) const fn is_of_event_trace(&self) -> bool {
+        matches!(self.kind, kind::IFLAGS..=kind::UIRET)
     }
 
     /// The word of the union with the address at which the event takes effect, if it has one and packets give it.

@@ -98,6 +98,7 @@ pub mod config;
 pub mod encoder;
 pub mod error;
 pub mod event;
+mod event_trace;
 pub mod events;
 pub mod flow;
 pub mod image;

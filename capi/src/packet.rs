@@ -178,6 +178,22 @@ impl PtPacket {
         }
     }
 
+    /// The packet's fields, if it is a CFE.
+    pub(crate) const fn cfe(&self) -> Cfe {
+        // Each field is as wide as the type, but for the type of event, which has five bits.
+        Cfe {
+            kind: self.get(field::CFE_TYPE) as u8,
+            vector: self.get(field::CFE_VECTOR) as u8,
+            ip: self.flag(field::CFE_IP),
+        }
+    }
+
+    /// The packet's fields, if it is an EVD.
+    pub(crate) const fn evd(&self) -> Evd {
+        // The type has six bits.
+        Evd { kind: self.get(field::EVD_TYPE) as u8, payload: self.get(field::EVD_PAYLOAD) }
+    }
+
     /// The bits of an event, if the packet is a MODE.TSX.
     pub(crate) const fn tsx(&self) -> u64 {
         // They are in the same order in both.

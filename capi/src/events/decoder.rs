@@ -6,6 +6,7 @@ use crate::{
     config::{PtConfig, PtErrata},
     error::Code,
     event::{PtEvent, flag},
+    event_trace::EventData,
     packet::{PtPacket, kind},
     packets::PacketDecoder,
     query::decoder::Answer,
@@ -43,6 +44,7 @@ pub struct EventDecoder {
     pub(super) ip: LastIp,
     pub(super) clock: Clock,
     pub(super) waiting: WaitingEvents,
+    pub(super) data: EventData,
     /// The event that a packet has led to. After an error one may be left.
     pub(super) event: Option<PtEvent>,
     pub(super) mode: Option<ModeExec>,
@@ -69,6 +71,7 @@ impl EventDecoder {
             ip: LastIp::new(),
             clock: Clock::default(),
             waiting: WaitingEvents::NONE,
+            data: EventData::NONE,
             event: None,
             mode: None,
             enabled: false,
@@ -87,6 +90,7 @@ impl EventDecoder {
         self.ip = LastIp::new();
         self.clock = Clock::default();
         self.waiting = WaitingEvents::NONE;
+        self.data = EventData::NONE;
     }
 
     pub(super) fn has(&self, erratum: u32) -> bool {

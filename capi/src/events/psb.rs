@@ -26,7 +26,7 @@ const fn status(kind: std::ffi::c_int, variant: [u64; 3]) -> PtEvent {
 impl EventDecoder {
     /// Reads a PSB+ to its end, where its events wait.
     pub(super) fn psb(&mut self) -> Answer<()> {
-        if self.waiting.has(binding::ANY) {
+        if self.waiting.has(binding::ANY) || self.data.is_some() {
             return Err(Code::BadContext.status());
         }
         self.ip = LastIp::new();

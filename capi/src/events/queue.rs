@@ -12,7 +12,6 @@ pub(super) mod binding {
     /// A FUP that is there for the event alone.
     pub(in crate::events) const OWN_FUP: u8 = 1 << 3;
     pub(in crate::events) const EXSTOP: u8 = 1 << 4;
-    pub(in crate::events) const CFE: u8 = 1 << 5;
     pub(in crate::events) const ANY: u8 = u8::MAX;
 }
 

@@ -22,7 +22,8 @@ pub(super) struct Postponed {
     pub(super) insn: Option<(PtInsn, Extra)>,
     pub(super) paging: bool,
     pub(super) vmcs: bool,
-    pub(super) ptwrite: bool,
+    /// Kinds of other events that are bound, as bits.
+    pub(super) kinds: u64,
 }
 
 #[derive(Debug)]
@@ -49,9 +50,11 @@ pub(crate) struct Flow {
 
 impl Flow {
     /// Which bit of the flags asks for ticks depends on the kind of decoder.
-    pub(super) fn new(config: PtConfig, ticks: u32) -> Self {
+    /// The masks are those of the kind of decoder in the configuration's flags.
+    pub(super) fn new(config: PtConfig, ticks: u32, interrupt_flag: u32) -> Self {
+        let has_interrupt_flag = config.flags[0] & interrupt_flag != 0;
         Self {
-            query: QueryDecoder::new(PtConfig { flags: [0; 4], ..config }),
+            query: QueryDecoder::new(PtConfig { flags: [0; 4], ..config }, has_interrupt_flag),
             ticks: config.flags[0] & ticks != 0,
             image: ptr::null_mut(),
             own_image: Box::new(Image::new(None)),
@@ -224,6 +227,36 @@ impl Flow {
             self.event.variant[0] = self.event.variant[1];
         }
         is_entry
+    }
+
+    /// Whether the event binds to the address in it, or, where it has none, to one of these instructions.
+    pub(super) const fn binds_to_insn(&self) -> bool {
+        matches!(self.event.kind, kind::PTWRITE | kind::IRET | kind::VMENTRY | kind::UIRET)
+    }
+
+    /// Whether the event comes before the instruction at its address.
+    pub(super) const fn comes_before_insn(&self) -> bool {
+        matches!(self.event.kind, kind::EXSTOP | kind::MWAIT)
+            || self.event.is_of_event_trace() && !self.binds_to_insn()
+    }
+
+    /// Binds the event to an instruction, unless one of its kind is bound to it. Returns whether it did.
+    pub(super) fn bind(&mut self) -> bool {
+        // A kind that binds is less than 64.
+        let bit = 1 << self.event.kind;
+        let is_new = self.postponed.kinds & bit == 0;
+        self.postponed.kinds |= bit;
+        is_new
+    }
+
+    /// Whether tracing is enabled, and the event is at another address than the decoder.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.enabled && self.event.ip_word().is_some_and(|word| self.is_elsewhere(word))
+    }
+
+    /// Whether the event is a change of mode that has an address while tracing is off, as a FUP gives it.
+    pub(super) fn is_mode_while_off(&self) -> bool {
+        self.event.kind == kind::EXEC_MODE && self.query.has_interrupt_flag && !self.enabled
     }
 
     /// Whether the event is at another address than the decoder.

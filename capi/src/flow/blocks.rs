@@ -182,9 +182,9 @@ impl BlockDecoder {
                 self.flow.postponed.vmcs = true;
                 return self.postpone(last);
             }
-            kind::PTWRITE if self.flow.enabled => {
+            kind if self.flow.binds_to_insn() && self.flow.enabled => {
                 if is_suppressed {
-                    if !self.go_to_insn(block, &mut last, |(insn, _)| insn.class == class::PTWRITE)? {
+                    if !self.go_to_insn(block, &mut last, |(insn, extra)| insn.binds_to(kind, extra))? {
                         return Ok(0);
                     }
                     self.flow.event.variant[0] = last.0.ip;
@@ -196,16 +196,19 @@ impl BlockDecoder {
                     let Some(decoded) = self.one(block)? else { return Ok(0) };
                     last = decoded;
                 }
-                self.flow.postponed.ptwrite = true;
+                self.flow.bind();
                 return self.postpone(last);
             }
             kind::ASYNC_PAGING => self.go_to_ip_with_trace(block, 2)?,
+            _ if self.flow.is_mode_while_off() => true,
             kind::ASYNC_VMCS | kind::EXEC_MODE => self.go_to_ip_with_trace(block, 1)?,
             kind::TSX if !is_suppressed => self.go_to_ip(block, &mut last, event.variant[0])?,
-            kind::EXSTOP | kind::MWAIT if self.flow.enabled && !is_suppressed => {
-                self.go_to_ip(block, &mut last, event.variant[0])?
-            }
-            _ => true,
+            _ => match event.ip_word() {
+                Some(word) if self.flow.comes_before_insn() && self.flow.enabled && !is_suppressed => {
+                    self.go_to_ip(block, &mut last, event.variant[word])?
+                }
+                _ => true,
+            },
         };
         if reached { self.flow.pending() } else { Ok(0) }
     }
@@ -252,7 +255,8 @@ impl BlockDecoder {
                     }
                 },
             },
-            kind::PAGING | kind::VMCS | kind::PTWRITE if !self.flow.enabled => true,
+            kind::PAGING | kind::VMCS if !self.flow.enabled => true,
+            _ if self.flow.binds_to_insn() && !self.flow.enabled => true,
             kind::PAGING => {
                 let binds = postponed.insn.is_some_and(|(insn, extra)| insn.binds_to_pip(&extra));
                 let binds = binds && !postponed.paging;
@@ -265,11 +269,9 @@ impl BlockDecoder {
                 self.flow.postponed.vmcs |= binds;
                 binds
             }
-            kind::PTWRITE => {
-                let binds = postponed.insn.is_some_and(|(insn, _)| insn.class == class::PTWRITE);
-                let binds = binds && !postponed.ptwrite && is_suppressed;
-                self.flow.postponed.ptwrite |= binds;
-                binds
+            kind if self.flow.binds_to_insn() => {
+                let binds = postponed.insn.is_some_and(|(insn, extra)| insn.binds_to(kind, &extra));
+                binds && is_suppressed && self.flow.bind()
             }
             _ => {
                 self.past_postponed()?;
@@ -293,6 +295,7 @@ impl BlockDecoder {
             }
             kind::ASYNC_BRANCH => flow.ip == at,
             kind::ASYNC_PAGING => !flow.is_elsewhere(2),
+            _ if flow.is_mode_while_off() => true,
             kind::ASYNC_VMCS | kind::EXEC_MODE => !flow.is_elsewhere(1),
             kind::TSX => {
                 if let Some(block) = block
@@ -303,8 +306,7 @@ impl BlockDecoder {
                 }
                 !self.flow.is_elsewhere(0)
             }
-            kind::EXSTOP | kind::MWAIT => !flow.enabled || !flow.is_elsewhere(0),
-            _ => true,
+            _ => !flow.comes_before_insn() || !flow.is_ahead(),
         }
     }
 
@@ -317,10 +319,10 @@ impl BlockDecoder {
         let is_elsewhere = match flow.event.kind {
             kind::ASYNC_DISABLED | kind::ASYNC_BRANCH => flow.event.variant[0] != flow.ip,
             kind::ASYNC_PAGING => flow.is_elsewhere(2),
+            _ if flow.is_mode_while_off() => false,
             kind::ASYNC_VMCS | kind::EXEC_MODE => flow.is_elsewhere(1),
             kind::TSX => flow.is_elsewhere(0),
-            kind::EXSTOP | kind::MWAIT => flow.enabled && flow.is_elsewhere(0),
-            _ => false,
+            _ => flow.comes_before_insn() && flow.is_ahead(),
         };
         if is_elsewhere {
             return Err(Code::BadQuery.status());

@@ -112,7 +112,7 @@ impl Flow {
 
 impl InsnDecoder {
     pub(crate) fn new(config: PtConfig) -> Self {
-        Self { flow: Flow::new(config, 1 << 0) }
+        Self { flow: Flow::new(config, 1 << 0, 1 << 2) }
     }
 
     pub(crate) fn sync_forward(&mut self) -> Answer<c_int> {
@@ -339,21 +339,14 @@ impl InsnDecoder {
                 bound.vmcs = true;
                 self.postpone(insn, extra)
             }
-            kind::PTWRITE => {
-                if bound.ptwrite {
+            kind if flow.binds_to_insn() => {
+                let is_suppressed = flow.event.flags & flag::IP_SUPPRESSED != 0;
+                let is_its = if is_suppressed { insn.binds_to(kind, extra) } else { !flow.is_elsewhere(0) };
+                if !is_its || !flow.bind() {
                     return Ok(0);
                 }
-                let event = &mut flow.event;
-                if event.flags & flag::IP_SUPPRESSED != 0 {
-                    if insn.class != class::PTWRITE {
-                        return Ok(0);
-                    }
-                    event.variant[0] = flow.ip;
-                    event.flags &= !flag::IP_SUPPRESSED;
-                } else if flow.ip != event.variant[0] {
-                    return Ok(0);
-                }
-                bound.ptwrite = true;
+                flow.event.variant[0] = flow.ip;
+                flow.event.flags &= !flag::IP_SUPPRESSED;
                 self.postpone(insn, extra)
             }
             _ => Ok(0),
@@ -401,10 +394,12 @@ impl InsnDecoder {
                 !self.flow.is_elsewhere(0)
             }
             kind::ASYNC_BRANCH => flow.event.variant[0] == flow.ip,
+            _ if flow.is_mode_while_off() => true,
             kind::EXEC_MODE | kind::ASYNC_VMCS => !flow.is_elsewhere(1),
             kind::ASYNC_PAGING => !flow.is_elsewhere(2),
-            kind::PAGING | kind::VMCS | kind::PTWRITE => !flow.enabled,
-            kind::EXSTOP | kind::MWAIT => !flow.enabled || !flow.is_elsewhere(0),
+            kind::PAGING | kind::VMCS => !flow.enabled,
+            _ if flow.binds_to_insn() => !flow.enabled,
+            _ if flow.comes_before_insn() => !flow.is_ahead(),
             _ => true,
         };
         if here { self.flow.pending() } else { Ok(self.flow.status(0)) }
@@ -424,8 +419,7 @@ impl InsnDecoder {
             kind::ASYNC_BRANCH => flow.event.variant[0] != flow.ip,
             kind::ASYNC_PAGING => flow.is_elsewhere(2),
             kind::ASYNC_VMCS => flow.is_elsewhere(1),
-            kind::EXSTOP | kind::MWAIT => flow.enabled && flow.is_elsewhere(0),
-            _ => false,
+            _ => flow.comes_before_insn() && flow.is_ahead(),
         };
         if is_elsewhere {
             return bad;

@@ -103,7 +103,7 @@ impl BlockDecoder {
     pub(crate) fn new(config: PtConfig) -> Self {
         let flag = |bit: u32| config.flags[0] & 1 << bit != 0;
         Self {
-            flow: Flow::new(config, 1 << 1),
+            flow: Flow::new(config, 1 << 1, 1 << 4),
             nodes: Nodes::default(),
             end_on_call: flag(0),
             end_on_jump: flag(2),

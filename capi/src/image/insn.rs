@@ -4,7 +4,7 @@ use super::{
     Image, PtAsid,
     code::{Detail, Extra, decode},
 };
-use crate::error::Code;
+use crate::{error::Code, event::kind};
 use std::ffi::c_int;
 
 /// `struct pt_insn`.
@@ -69,6 +69,23 @@ impl PtInsn {
 
     pub(crate) fn binds_to_vmcs(&self, extra: &Extra) -> bool {
         matches!(extra.detail, Detail::Vmptrld | Detail::VmEntry) || self.is_far()
+    }
+
+    /// Whether an event without an address belongs to such an instruction.
+    pub(crate) fn binds_to(&self, kind: c_int, extra: &Extra) -> bool {
+        let bytes = self.raw.get(..self.size.into()).unwrap_or_default();
+        match kind {
+            kind::PTWRITE => self.class == class::PTWRITE,
+            kind::VMENTRY => extra.detail == Detail::VmEntry,
+            // IRET, SYSRET or SYSEXIT; RET to another segment has an operand of two bytes.
+            kind::IRET => {
+                self.class == class::FAR_RETURN
+                    && matches!(bytes, [.., 0xcf] | [.., 0x0f, 0x07 | 0x35])
+                    && !matches!(bytes, [.., 0xca, _, _])
+            }
+            kind::UIRET => matches!(bytes, [.., 0x0f, 0x01, 0xec]),
+            _ => false,
+        }
     }
 
     /// Where a direct branch goes.

@@ -13,10 +13,17 @@ use crate::{
     config::PtConfig,
     error::Code,
     event::{PtEvent, Queue, Wait},
+    event_trace::EventData,
     packets::PacketDecoder,
     sync,
 };
-use pugmark_decoder_core::{config::Clocks, last_ip::LastIp, packet::PSB, sync::forward, time::Estimate};
+use pugmark_decoder_core::{
+    config::Clocks,
+    last_ip::LastIp,
+    packet::{ModeExec, PSB},
+    sync::forward,
+    time::Estimate,
+};
 use std::ffi::c_int;
 
 /// `enum pt_status_flag`.
@@ -51,6 +58,13 @@ pub struct QueryDecoder {
     pub(super) ip: LastIp,
     pub(super) outcomes: Outcomes,
     pub(super) clock: Clock,
+    pub(super) data: EventData,
+    /// Changes of the interrupt flag are events, and a MODE.Exec may have a FUP of its own: Event Trace is on.
+    pub(crate) has_interrupt_flag: bool,
+    /// The last mode, if that is so.
+    pub(super) mode: Option<ModeExec>,
+    /// The next FUP belongs to a packet that is no event.
+    pub(super) ignores_fup: bool,
     /// The time of the last answer, if it has changed since.
     answered_time: Option<Estimate>,
     queues: [Queue; 3],
@@ -59,7 +73,7 @@ pub struct QueryDecoder {
 }
 
 impl QueryDecoder {
-    pub(crate) fn new(config: PtConfig) -> Self {
+    pub(crate) fn new(config: PtConfig, has_interrupt_flag: bool) -> Self {
         Self {
             config,
             clocks: clocks(&config),
@@ -72,6 +86,10 @@ impl QueryDecoder {
             ip: LastIp::new(),
             outcomes: Outcomes::default(),
             clock: Clock::default(),
+            data: EventData::NONE,
+            has_interrupt_flag,
+            mode: None,
+            ignores_fup: false,
             answered_time: None,
             queues: [Queue::EMPTY; 3],
             waits: opcode::EVENT,
@@ -85,6 +103,9 @@ impl QueryDecoder {
         self.ip = LastIp::new();
         self.outcomes = Outcomes::default();
         self.clock = Clock::default();
+        self.data = EventData::NONE;
+        self.mode = None;
+        self.ignores_fup = false;
         self.answered_time = Some(Estimate::default());
         for queue in &mut self.queues {
             queue.clear();

@@ -8,10 +8,11 @@ use crate::{
     config::PtErrata,
     error::Code,
     event::{PtEvent, Wait, flag, kind},
+    event_trace::Binding,
     packet::kind as packet_kind,
 };
 use pugmark_decoder_core::packet::{
-    Cbr, Exstop, Ip, Mnt, ModeTsx, Mwait, Packet, Pip, Ptw, PtwPayload, Pwre, Pwrx, Vmcs,
+    Cbr, Cfe, Exstop, Ip, Mnt, ModeExec, ModeTsx, Mwait, Packet, Pip, Ptw, PtwPayload, Pwre, Pwrx, Vmcs,
 };
 
 /// A word with its bit set or not.
@@ -32,6 +33,7 @@ impl QueryDecoder {
                 clock.cbr(ratio, false, clocks)?;
                 self.publish_now(PtEvent::new(kind::CBR, [ratio.into(), 0, 0]));
             }
+            Packet::ModeExec(mode) if self.has_interrupt_flag => self.mode_exec(mode, size)?,
             Packet::ModeExec(mode) => {
                 let mut event = PtEvent::new(kind::EXEC_MODE, [exec_mode(mode), 0, 0]);
                 self.clock.stamp(&mut event);
@@ -74,10 +76,71 @@ impl QueryDecoder {
                     | bit(autonomous, flag::PWRX_AUTONOMOUS);
                 self.event = Some(PtEvent::new(kind::PWRX, [states | reasons, 0, 0]));
             }
+            Packet::Cfe(packet) => self.cfe(packet)?,
+            Packet::Evd(packet) => self.data.add(packet).map_err(Code::status)?,
             _ => return Err(Code::Internal.status()),
         }
         self.skip(size);
         Ok(())
+    }
+
+    /// A MODE.Exec with Event Trace: what has changed is an event, at the packet's FUP or TIP.
+    fn mode_exec(&mut self, mode: ModeExec, size: usize) -> Answer<()> {
+        let before = self.mode.replace(mode);
+        let wait = if self.is_fup_next(size)? { Wait::Fup } else { Wait::Tip };
+        let mut is_event = false;
+        if before.is_none_or(|before| (before.cs_l, before.cs_d) != (mode.cs_l, mode.cs_d)) {
+            is_event = true;
+            self.push_now(wait, PtEvent::new(kind::EXEC_MODE, [exec_mode(mode), 0, 0]))?;
+        }
+        if before.is_none_or(|before| before.iflag != mode.iflag) {
+            is_event = true;
+            self.push_now(wait, PtEvent::new(kind::IFLAGS, [mode.iflag.into(), 0, 0]))?;
+        }
+        self.ignores_fup |= !is_event && wait == Wait::Fup;
+        Ok(())
+    }
+
+    /// Lets an event with the current time wait.
+    fn push_now(&mut self, wait: Wait, mut event: PtEvent) -> Answer<()> {
+        self.clock.stamp(&mut event);
+        no_memory(self.push(wait, event))
+    }
+
+    /// Whether the next packet with an address after this one, which has so many bytes, is a FUP.
+    fn is_fup_next(&self, size: usize) -> Answer<bool> {
+        let mut packets = self.scanner(size)?;
+        while let Ok((packet, _)) = packets.next() {
+            match packet.kind {
+                packet_kind::FUP => return Ok(true),
+                packet_kind::TIP
+                | packet_kind::TIP_PGE
+                | packet_kind::TIP_PGD
+                | packet_kind::PSB
+                | packet_kind::OVF => break,
+                _ => {}
+            }
+        }
+        Ok(false)
+    }
+
+    /// A control-flow event. Its time is that of the FUP that it waits for.
+    fn cfe(&mut self, packet: Cfe) -> Answer<()> {
+        let known = self.data.event(packet, self.enabled).map_err(Code::status)?;
+        let Some((mut event, binding)) = known else {
+            self.ignores_fup |= packet.ip;
+            return Ok(());
+        };
+        match binding {
+            Binding::Nothing => {
+                event.flags |= flag::IP_SUPPRESSED;
+                self.publish_now(event);
+                return Ok(());
+            }
+            Binding::BranchFup => event.flags |= flag::SHARES_FUP,
+            Binding::OwnFup => {}
+        }
+        no_memory(self.push(Wait::Fup, event))
     }
 
     /// Lets an event wait for its FUP, or publishes it without an address.
@@ -139,7 +202,18 @@ impl QueryDecoder {
             Packet::Pip(Pip { cr3, non_root }) => {
                 Some(PtEvent::new(kind::ASYNC_PAGING, [cr3, non_root.into(), 0]))
             }
-            Packet::ModeExec(mode) => Some(PtEvent::new(kind::EXEC_MODE, [exec_mode(mode), 0, 0])),
+            Packet::ModeExec(mode) => {
+                let event = PtEvent::new(kind::EXEC_MODE, [exec_mode(mode), 0, 0]);
+                if self.has_interrupt_flag {
+                    if *self.mode.get_or_insert(mode) != mode {
+                        return Err(Code::BadStatusUpdate.status());
+                    }
+                    no_memory(self.push(Wait::PsbEnd, event))?;
+                    Some(PtEvent::new(kind::IFLAGS, [mode.iflag.into(), 0, 0]))
+                } else {
+                    Some(event)
+                }
+            }
             Packet::ModeTsx(mode) => Some(PtEvent::new(kind::TSX, [0, tsx(mode), 0])),
             Packet::Vmcs(Vmcs { base }) => Some(PtEvent::new(kind::ASYNC_VMCS, [base, 0, 0])),
             Packet::Mnt(Mnt { payload }) => Some(PtEvent::new(kind::MNT, [payload, 0, 0])),

@@ -17,6 +17,9 @@ use crate::{
 use pugmark_decoder_core::time::Estimate;
 use std::{ffi::c_int, mem::offset_of, ptr};
 
+/// `enable_iflags_events` among the flags of a query decoder.
+pub(crate) const INTERRUPT_FLAG_EVENTS: u32 = 1 << 1;
+
 /// What a function returns for an answer that is a status.
 fn code(answer: Answer<c_int>) -> c_int {
     answer.unwrap_or_else(|error| error)
@@ -32,7 +35,7 @@ fn code(answer: Answer<c_int>) -> c_int {
 pub unsafe extern "C" fn pt_qry_alloc_decoder(config: *const PtConfig) -> *mut QueryDecoder {
     // SAFETY: by contract.
     let Some(config) = (unsafe { PtConfig::from_user(config) }) else { return ptr::null_mut() };
-    Box::into_raw(Box::new(QueryDecoder::new(config)))
+    Box::into_raw(Box::new(QueryDecoder::new(config, config.flags[0] & INTERRUPT_FLAG_EVENTS != 0)))
 }
 
 /// Frees the decoder.

@@ -1,6 +1,6 @@
 //! Which packet begins with which bytes, and what it means for a query.
 
-use crate::error::Code;
+use crate::{error::Code, event_trace::is_known};
 
 /// A packet, as far as its first bytes say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,10 @@ pub(super) enum Opcode {
     Pwre,
     Pwrx,
     Ptw,
+    Cfe,
+    /// A CFE that is no event.
+    OtherCfe,
+    Evd,
     /// The second byte says which.
     Extended,
 }
@@ -71,7 +75,8 @@ impl Opcode {
             | Self::Mwait
             | Self::Pwre
             | Self::Pwrx
-            | Self::Ptw => EVENT,
+            | Self::Ptw
+            | Self::Cfe => EVENT,
             Self::Unknown
             | Self::Pad
             | Self::Psb
@@ -79,6 +84,8 @@ impl Opcode {
             | Self::Tma
             | Self::Mtc
             | Self::Cyc
+            | Self::OtherCfe
+            | Self::Evd
             | Self::Extended => 0,
         }
     }
@@ -117,6 +124,7 @@ impl Opcode {
             0xc2 => Self::Mwait,
             0x22 => Self::Pwre,
             0xa2 => Self::Pwrx,
+            0x53 => Self::Evd,
             _ if byte & 0x1f == 0x12 => Self::Ptw,
             _ => Self::Unknown,
         }
@@ -139,6 +147,9 @@ impl Opcode {
                 0x88 => Ok(Self::Mnt),
                 _ => Ok(Self::Unknown),
             },
+            // The lowest five bits are the type.
+            0x13 if is_known(*bytes.get(2).ok_or(Code::EndOfStream)? & 0x1f) => Ok(Self::Cfe),
+            0x13 => Ok(Self::OtherCfe),
             second => Ok(Self::of_second(second)),
         }
     }
@@ -157,8 +168,9 @@ const FIRST: [Opcode; 256] = {
 /// The flags by opcode.
 const FLAGS: [u8; Opcode::Extended as usize + 1] = {
     let mut table = [0; Opcode::Extended as usize + 1];
-    // Its third byte says which packet it is.
+    // Their third byte says which packets they are.
     table[Opcode::Mnt as usize] = Opcode::Mnt.find_flags();
+    table[Opcode::Cfe as usize] = Opcode::Cfe.find_flags();
     let mut byte = 0;
     while byte < 256 {
         let (first, second) = (Opcode::of_first(byte as u8), Opcode::of_second(byte as u8));

@@ -308,7 +308,7 @@ impl QueryDecoder {
         // Tracing is enabled first; what waited for the packet comes after that.
         let event = if self.consume {
             let mut event = internal(self.pop(Wait::Tip))?;
-            if event.kind != kind::EXEC_MODE {
+            if !matches!(event.kind, kind::EXEC_MODE | kind::IFLAGS) {
                 return Err(Code::BadContext.status());
             }
             self.set_ip(&mut event, 1);
@@ -335,7 +335,7 @@ impl QueryDecoder {
                         self.set_ip(&mut event, 1);
                     }
                     // They come after tracing was disabled, where no address means anything.
-                    kind::ASYNC_PAGING | kind::ASYNC_VMCS | kind::EXEC_MODE => {
+                    kind::ASYNC_PAGING | kind::ASYNC_VMCS | kind::EXEC_MODE | kind::IFLAGS => {
                         event.flags |= flag::IP_SUPPRESSED
                     }
                     _ => return Err(Code::BadContext.status()),
@@ -358,18 +358,28 @@ impl QueryDecoder {
     }
 
     fn fup(&mut self) -> Answer<bool> {
+        let ignored = std::mem::take(&mut self.ignores_fup);
         let Some(mut event) = self.pop(Wait::Fup) else {
+            if ignored {
+                return Ok(true);
+            }
             let ip = self.ip.get().map_err(no_ip)?;
             let mut event = PtEvent::new(kind::ASYNC_BRANCH, [ip, 0, 0]);
             self.clock.stamp(&mut event);
             no_memory(self.push(Wait::Tip, event))?;
             return Ok(true);
         };
-        self.consume |= event.kind != kind::TSX || event.variant[1] & flag::ABORTED == 0;
+        let begins_branch = event.kind == kind::TSX && event.variant[1] & flag::ABORTED != 0
+            || event.flags & flag::SHARES_FUP != 0;
+        event.flags &= !flag::SHARES_FUP;
+        self.consume |= ignored || !begins_branch;
+        if event.is_of_event_trace() {
+            self.clock.stamp(&mut event);
+        }
         if event.kind == kind::OVERFLOW {
             event.variant[0] = self.ip.get().map_err(no_ip)?;
-        } else {
-            self.set_ip(&mut event, 0);
+        } else if let Some(word) = event.ip_word() {
+            self.set_ip(&mut event, word);
         }
         self.event = Some(event);
         Ok(self.is_consumed(Wait::Fup))

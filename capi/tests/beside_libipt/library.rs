@@ -227,7 +227,7 @@ pub(crate) fn our_file() -> PathBuf {
 /// The releases with which ours is compared, where they are there, and ours.
 struct Loaded {
     v2_0_5: Option<Library>,
-    v2_1_2: Option<NewerLibrary>,
+    v2_1_2: Option<(Library, NewerLibrary)>,
     ours: Library,
     ours_newer: NewerLibrary,
 }
@@ -239,7 +239,7 @@ fn loaded() -> &'static Loaded {
         // The functions are used until the program ends, so the libraries are never unloaded.
         let keep = |library| -> &'static libloading::Library { Box::leak(Box::new(library)) };
         let v2_0_5 = V2_0_5.open().map(|library| Library::of(keep(library)));
-        let v2_1_2 = V2_1_2.open().map(|library| NewerLibrary::of(keep(library)));
+        let v2_1_2 = V2_1_2.open().map(keep).map(|library| (Library::of(library), NewerLibrary::of(library)));
         // SAFETY: it has no constructors and no destructors.
         let ours = keep(unsafe { libloading::Library::new(our_file()) }.unwrap());
         Loaded { v2_0_5, v2_1_2, ours: Library::of(ours), ours_newer: NewerLibrary::of(ours) }
@@ -260,10 +260,20 @@ pub(crate) fn both() -> Option<[&'static Library; 2]> {
 /// 2.1.2 and ours; `None` if that release is not there, and then a line says so.
 pub(crate) fn both_newer() -> Option<[&'static NewerLibrary; 2]> {
     let Loaded { v2_1_2, ours_newer, .. } = loaded();
-    let Some(theirs) = v2_1_2 else {
+    let Some((_, theirs)) = v2_1_2 else {
         println!("{}", V2_1_2.skipped());
         return None;
     };
     assert_ne!(theirs.pt_evt_next as usize, ours_newer.pt_evt_next as usize);
     Some([theirs, ours_newer])
+}
+
+/// The same, with the functions that 2.0.5 has, too.
+pub(crate) fn both_with_2_1_2() -> Option<[&'static Library; 2]> {
+    let Loaded { v2_1_2, ours, .. } = loaded();
+    let Some((theirs, _)) = v2_1_2 else {
+        println!("{}", V2_1_2.skipped());
+        return None;
+    };
+    Some([theirs, ours])
 }

@@ -8,6 +8,7 @@
 mod configuration;
 mod damage;
 mod encoder;
+mod event_trace;
 mod events;
 mod flow;
 mod functions;

@@ -1,0 +1,131 @@
+//! Event Trace: CFE packets say what happened to the control flow, EVD packets before them say more about it.
+
+use crate::{
+    error::Code,
+    event::{PtEvent, flag, kind},
+};
+use pugmark_decoder_core::packet::{Cfe, Evd};
+
+/// `enum pt_cfe_type`.
+mod cfe {
+    pub(super) const INTR: u8 = 1;
+    pub(super) const IRET: u8 = 2;
+    pub(super) const SMI: u8 = 3;
+    pub(super) const RSM: u8 = 4;
+    pub(super) const SIPI: u8 = 5;
+    pub(super) const INIT: u8 = 6;
+    pub(super) const VM_ENTRY: u8 = 7;
+    pub(super) const VM_EXIT: u8 = 8;
+    pub(super) const VM_EXIT_INTR: u8 = 9;
+    pub(super) const SHUTDOWN: u8 = 10;
+    pub(super) const UINTR: u8 = 12;
+    pub(super) const UIRET: u8 = 13;
+}
+
+/// `enum pt_evd_type`.
+mod evd {
+    pub(super) const CR2: u8 = 0;
+    pub(super) const VM_EXIT_QUALIFICATION: u8 = 1;
+    pub(super) const VM_EXIT_REASON: u8 = 2;
+}
+
+/// What an event of a CFE packet waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Binding {
+    /// A FUP of its own.
+    OwnFup,
+    /// The FUP that begins its asynchronous branch, too.
+    BranchFup,
+    /// Nothing.
+    Nothing,
+}
+
+/// The kind of event that a type of CFE is, and what it waits for without an address while tracing is enabled.
+const fn kind_of(cfe: u8) -> Option<(std::ffi::c_int, Binding)> {
+    Some(match cfe {
+        cfe::INTR => (kind::INTERRUPT, Binding::BranchFup),
+        cfe::IRET => (kind::IRET, Binding::Nothing),
+        cfe::SMI => (kind::SMI, Binding::BranchFup),
+        cfe::RSM => (kind::RSM, Binding::BranchFup),
+        cfe::SIPI => (kind::SIPI, Binding::BranchFup),
+        cfe::INIT => (kind::INIT, Binding::BranchFup),
+        cfe::VM_ENTRY => (kind::VMENTRY, Binding::Nothing),
+        cfe::VM_EXIT | cfe::VM_EXIT_INTR => (kind::VMEXIT, Binding::BranchFup),
+        cfe::SHUTDOWN => (kind::SHUTDOWN, Binding::Nothing),
+        cfe::UINTR => (kind::UINTR, Binding::BranchFup),
+        cfe::UIRET => (kind::UIRET, Binding::Nothing),
+        _ => return None,
+    })
+}
+
+/// Whether libipt 2.1.2 has an event for this type of CFE.
+pub(crate) const fn is_known(cfe: u8) -> bool {
+    kind_of(cfe).is_some()
+}
+
+/// What EVD packets have said about the CFE packet that follows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EventData(Option<PtEvent>);
+
+impl EventData {
+    pub(crate) const NONE: Self = Self(None);
+
+    pub(crate) const fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Adds what a packet says.
+    pub(crate) fn add(&mut self, Evd { kind, payload }: Evd) -> Result<(), Code> {
+        let (bit, word) = match kind {
+            evd::CR2 if self.is_some() => return Err(Code::BadContext),
+            evd::CR2 => {
+                self.0 = Some(PtEvent::new(kind::INTERRUPT, [flag::INTERRUPT_HAS_CR2, payload, 0]));
+                return Ok(());
+            }
+            evd::VM_EXIT_QUALIFICATION => (flag::VMEXIT_HAS_QUALIFICATION, 2),
+            evd::VM_EXIT_REASON => (flag::VMEXIT_HAS_REASON, 1),
+            _ => return Ok(()),
+        };
+        let event = self.0.get_or_insert(PtEvent::new(kind::VMEXIT, [0; 3]));
+        if event.kind != kind::VMEXIT || event.variant[0] & bit != 0 {
+            return Err(Code::BadContext);
+        }
+        event.variant[0] |= bit;
+        event.variant[word] = payload;
+        Ok(())
+    }
+
+    /// Takes what was said, makes the event of a packet with it, and says what the event waits for. `None`: there is
+    /// no event for that type.
+    pub(crate) fn event(&mut self, packet: Cfe, enabled: bool) -> Result<Option<(PtEvent, Binding)>, Code> {
+        let data = self.0.take();
+        let Some((kind, alone)) = kind_of(packet.kind) else {
+            return if data.is_some() { Err(Code::Internal) } else { Ok(None) };
+        };
+        let mut event = data.unwrap_or(PtEvent::new(kind, [0; 3]));
+        if event.kind != kind {
+            return Err(Code::BadContext);
+        }
+        let vector = u64::from(packet.vector);
+        event.variant[0] |= match packet.kind {
+            // The first byte has flags.
+            cfe::INTR => vector << 8,
+            cfe::VM_EXIT_INTR => vector << 8 | flag::VMEXIT_HAS_VECTOR,
+            cfe::SIPI | cfe::UINTR => vector,
+            _ => 0,
+        };
+        // They come where nothing executes.
+        if matches!(kind, kind::RSM | kind::SIPI) {
+            if packet.ip {
+                return Err(Code::BadPacket);
+            }
+            event.flags |= flag::IP_SUPPRESSED;
+        }
+        let binding = match alone {
+            _ if packet.ip => Binding::OwnFup,
+            Binding::BranchFup if enabled => Binding::BranchFup,
+            _ => Binding::Nothing,
+        };
+        Ok(Some((event, binding)))
+    }
+}
