@@ -269,7 +269,8 @@ fn succeeded(status: c_int) -> Answer<()> {
     if status < 0 { Err(status) } else { Ok(()) }
 }
 
-/// The next packet as libipt reads it since 2.1: erratum SKD007 is repaired here, and the end is where SKZ84 led over it.
+/// The next packet as libipt reads it since 2.1: erratum SKD007 is repaired here, and where SKZ84 has led over the end,
+/// the trace ends.
 pub(super) fn next(packets: &mut PacketDecoder) -> Answer<PtPacket> {
     if packets.is_after_end() {
         return Err(Code::EndOfStream.status());

@@ -41,7 +41,7 @@ fn header_fup(mut packets: PacketDecoder) -> Answer<Option<Option<Ip>>> {
 }
 
 /// Where to go on after an overflow: after this packet, which has been read.
-struct Place {
+struct ResumeAfter {
     packets: PacketDecoder,
     packet: PtPacket,
     clock: Clock,
@@ -107,14 +107,14 @@ impl EventDecoder {
         }
     }
 
-    fn go_on_at(&mut self, place: Place) {
+    fn go_on_at(&mut self, place: ResumeAfter) {
         self.packets = place.packets;
         self.packet = place.packet;
         self.clock = place.clock;
     }
 
     /// Goes on at a place where tracing is enabled, at an address. The event has the time of the overflow.
-    fn recover(&mut self, place: Place, ip: Ip) {
+    fn recover(&mut self, place: ResumeAfter, ip: Ip) {
         self.ip.update(ip);
         let mut event = OVERFLOW;
         self.set_ip(&mut event, 0);
@@ -124,7 +124,7 @@ impl EventDecoder {
     }
 
     /// Goes on after a TIP.PGD.
-    fn recover_disabled(&mut self, place: Place) {
+    fn recover_disabled(&mut self, place: ResumeAfter) {
         self.publish(PtEvent { flags: flag::IP_SUPPRESSED, ..OVERFLOW });
         self.go_on_at(place);
         self.fetch();
@@ -138,11 +138,11 @@ impl EventDecoder {
             let Some(packet) = next_if_any(&mut packets)? else { return Ok(false) };
             match packet.kind {
                 kind::TIP_PGD => {
-                    self.recover_disabled(Place { packets, packet, clock });
+                    self.recover_disabled(ResumeAfter { packets, packet, clock });
                     return Ok(true);
                 }
                 kind::TIP => {
-                    self.recover(Place { packets, packet, clock }, packet.address());
+                    self.recover(ResumeAfter { packets, packet, clock }, packet.address());
                     self.fetch();
                     return Ok(true);
                 }
@@ -150,12 +150,12 @@ impl EventDecoder {
                     if let Some(tsx) = tsx {
                         self.waiting.push(binding::OWN_FUP, PtEvent::new(event_kind::TSX, [0, tsx, 0]))?;
                     }
-                    self.recover(Place { packets, packet, clock }, packet.address());
+                    self.recover(ResumeAfter { packets, packet, clock }, packet.address());
                     return Ok(true);
                 }
                 kind::PSB => {
                     let Some(Some(ip)) = header_fup(packets.clone())? else { return Ok(false) };
-                    self.recover(Place { packets, packet, clock }, ip);
+                    self.recover(ResumeAfter { packets, packet, clock }, ip);
                     return Ok(true);
                 }
                 kind::PSBEND => return Err(Code::BadContext.status()),
@@ -183,7 +183,7 @@ impl EventDecoder {
             let packet = next(&mut packets)?;
             match packet.kind {
                 kind::TIP_PGD => {
-                    self.recover_disabled(Place { packets, packet, clock });
+                    self.recover_disabled(ResumeAfter { packets, packet, clock });
                     return Ok(true);
                 }
                 kind::PAD | kind::MNT | kind::CFE | kind::EVD => {}
