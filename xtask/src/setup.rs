@@ -37,6 +37,7 @@ struct PackageManager {
     groff: &'static str,
     lcov: &'static str,
     valgrind: &'static str,
+    gdb: &'static str,
     yasm: &'static str,
     pkg_config: &'static str,
     /// lz4, zstd and xz.
@@ -63,6 +64,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         groff: "groff",
         lcov: "lcov",
         valgrind: "valgrind",
+        gdb: "gdb",
         yasm: "yasm",
         pkg_config: "pkg-config",
         packers: "lz4 zstd xz-utils",
@@ -82,6 +84,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         groff: "groff",
         lcov: "lcov",
         valgrind: "valgrind",
+        gdb: "gdb",
         yasm: "yasm",
         pkg_config: "pkgconf-pkg-config",
         packers: "lz4 zstd xz",
@@ -101,6 +104,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         groff: "groff",
         lcov: "lcov",
         valgrind: "valgrind",
+        gdb: "gdb",
         yasm: "yasm",
         pkg_config: "pkgconf",
         packers: "lz4 zstd xz",
@@ -120,6 +124,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         groff: "groff",
         lcov: "lcov",
         valgrind: "valgrind",
+        gdb: "gdb",
         yasm: "yasm",
         pkg_config: "pkg-config",
         packers: "lz4 zstd xz",
@@ -139,6 +144,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         groff: "groff",
         lcov: "lcov",
         valgrind: "valgrind",
+        gdb: "gdb",
         yasm: "yasm",
         pkg_config: "pkgconf",
         packers: "lz4 zstd xz",
@@ -168,7 +174,7 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
 /// Something without which tests skip what they compare with it: its name, whether it is installed, and its packages.
 type Optional = (&'static str, fn(&str) -> bool, Packages);
 
-const OPTIONAL: [Optional; 13] = [
+const OPTIONAL: [Optional; 14] = [
     ("libipt.so.2", is_library, |manager| manager.ipt),
     // The library alone is there where something else needs it, such as GDB.
     ("intel-pt.h", |name| Path::new("/usr/include").join(name).exists(), |manager| manager.ipt),
@@ -179,6 +185,7 @@ const OPTIONAL: [Optional; 13] = [
     ("genhtml", |name| answers(name, "--version"), |manager| manager.lcov),
     ("yasm", |name| answers(name, "--version"), |manager| manager.yasm),
     ("valgrind", |name| answers(name, "--version"), |manager| manager.valgrind),
+    ("gdb", |name| answers(name, "--version"), |manager| manager.gdb),
     ("pkg-config", |name| answers(name, "--version"), |manager| manager.pkg_config),
     ("lz4", |name| answers(name, "--version"), |manager| manager.packers),
     ("zstd", |name| answers(name, "--version"), |manager| manager.packers),
@@ -464,6 +471,7 @@ mod tests {
                 "lcov",
                 "yasm",
                 "valgrind",
+                "gdb",
                 "pkg-config",
                 "xz-utils",
                 "xz-utils",
