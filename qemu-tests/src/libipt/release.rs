@@ -82,18 +82,21 @@ impl Release {
     /// neither.
     #[must_use]
     pub fn open(&self) -> Option<libloading::Library> {
-        let unpacked = self.unpacked().map(|folder| folder.join(LIBRARIES));
-        let folders = INSTALLED.into_iter().map(PathBuf::from).chain(unpacked);
-        let files = [PathBuf::from(SONAME)].into_iter().chain(folders.map(|folder| folder.join(SONAME)));
+        let files =
+            [PathBuf::from(SONAME)].into_iter().chain(self.folders().map(|folder| folder.join(SONAME)));
         files.filter_map(|file| open(&file)).find(|library| self.is(library))
     }
 
     /// Returns the folder of the library that [`Self::open`] opens.
     #[must_use]
     pub fn library_folder(&self) -> Option<PathBuf> {
-        let installed = || open(Path::new(SONAME)).is_some_and(|library| self.is(&library));
+        self.folders().find(|folder| open(&folder.join(SONAME)).is_some_and(|library| self.is(&library)))
+    }
+
+    /// Returns the folders in which the library may be.
+    fn folders(&self) -> impl Iterator<Item = PathBuf> {
         let unpacked = self.unpacked().map(|folder| folder.join(LIBRARIES));
-        unpacked.or_else(|| installed().then(|| Path::new("/").join(LIBRARIES)))
+        INSTALLED.into_iter().map(PathBuf::from).chain(unpacked)
     }
 
     /// Returns the folder of its header `intel-pt.h`, if there is one.
