@@ -3,12 +3,12 @@
 //! emulator loads.
 
 use anyhow::{Context, Result, ensure};
+use pugmark_builds::cargo::headline;
 use pugmark_qemu_tests::images::{target_folder, workspace};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::headline::headline;
 use crate::nightly;
 
 /// The test program exports the sanitizer's functions, because the shared library that it loads has none of its own.

@@ -16,6 +16,7 @@ use pugmark_kernel::intel::pebs::{
 };
 use pugmark_kernel::intel::pt::{Layout, Mode, PtRunning, PtUnit, RegionSize};
 use pugmark_kernel::lapic::{Delivery, LocalApic};
+use pugmark_kernel::lifecycle::StartError;
 use pugmark_kernel::loss::Gap;
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Handler, Pmi};
@@ -156,8 +157,11 @@ fn pt_with<S: Sink>(
     let unit = detected.unwrap();
     let buffer = machine.buffer(layout, mode);
     machine.disarm();
-    let start = || unit.start(&user_code(), buffer).map(|running| Pt { running, sink });
-    slot.start(|| start().map_err(|failed| failed.error())).unwrap();
+    slot.start(|| {
+        let running = unit.start(&user_code(), buffer).map_err(|failed| failed.error())?;
+        Ok::<_, StartError<_>>(Pt { running, sink })
+    })
+    .unwrap();
     serve(
         &slot,
         || jump(machine),

@@ -365,7 +365,7 @@ mod tests {
                             return (None, vec![word]);
                         }
                         Some(begin) => match reader.take(begin) {
-                            (Some(Kind::Begin), words) => assert_eq!(words, []),
+                            (Some(Kind::Begin), words) => assert!(words.is_empty()),
                             message => return message,
                         },
                         None => thread::yield_now(),
