@@ -1,17 +1,4 @@
-//! Finds the small changes ("mutants") of the code that no test notices, in a crate or in the
-//! lines that differ from a commit.
-//!
-//! All mutants are built in at once: code at each place that can be changed asks at run time which of its mutants is
-//! chosen ([`rewrite`]). The environment of a test's process chooses one; `support.rs`, a crate that is added to a copy
-//! of the workspace, reads it. Mutants that do not compile are left out, which the positions of the compiler's errors
-//! show ([`mod@build`]).
-//!
-//! First each test runs alone without a mutant, and the places that it reaches are recorded. A mutant is tried with
-//! the tests that reach it, the quickest first, until one fails ([`run`]). A mutant that no test reaches has survived
-//! too. In constants no mutant is ever chosen, so code that only constants call is reported as not reached.
-//!
-//! Tests that boot machines and documentation tests are not used. Mutants that no test can notice are listed, with the
-//! reason, in `lab/mutants/equivalent.toml`.
+#![doc = include_str!("../README.md")]
 
 mod build;
 mod changes;
