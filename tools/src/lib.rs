@@ -9,10 +9,20 @@
 //! # How the parts hang together
 //!
 //! ```text
-//!  a trace       a file, a part of a file, a recording's folder, perf's file       file, perf_data, pugmark/recording
-//!  code          ELF files, raw bytes, image.json                                  code, pugmark/code
-//!  who ran       perf's records beside a trace                                     sideband
-//!  what made it  the processor, its errata and clocks                              cpu, processors, description
+//!  source        files of perf record: traces, and what the system did meanwhile     source, perf_clock
+//!                other traces: a file, a part of one, a recording's folder            file, pugmark/recording
+//!       │
+//!  timeline      which code each process had when, which thread each processor ran    timeline
+//!       │
+//!  session       one walk over all traces, which switches code and thread             session, pugmark/loaded
+//!       │
+//!  visitors      counts, calls, transfers                                pugmark/{layers,coverage,walk,transfers}
+//!       │
+//!  views         a command each, with names from pugmark/symbols
+//!
+//!  code          ELF files, raw bytes, image.json                                     code, pugmark/code
+//!  perf's records, and ptxed's own walk by them                                       sideband
+//!  what made it  the processor, its errata and clocks                                 cpu, processors, description
 //!       │
 //!       ├─▶ ptdump   packets, a line each
 //!       ├─▶ ptxed    instructions, a line each
@@ -27,8 +37,9 @@
 //!  a program ─▶ pugmark/record     steps it, or runs it in QEMU; reports it to pugmark-model; writes a folder
 //! ```
 //!
-//! Folders import in one direction only: `ptdump` and `ptxed` from `sideband`, `sideband` from `code`, all of them from
-//! what the programs share (`args`, `file`, `number`, `text`, `output` and others).
+//! Folders import in one direction only: `session` from nothing here, `timeline` from `source`, `source` from `sideband`
+//! (whose code reads perf's records), `ptdump` and `ptxed` from `sideband`, `sideband` from `code`, all of them from what
+//! the programs share (`args`, `file`, `number`, `text`, `output` and others).
 //!
 //! # Example
 //!
@@ -75,10 +86,13 @@ pub mod description;
 pub mod file;
 pub mod number;
 pub mod output;
-pub mod perf_data;
+pub mod perf_clock;
 pub mod processors;
 pub mod ptdump;
 pub mod ptxed;
 pub mod pugmark;
+pub mod session;
 pub mod sideband;
+pub mod source;
 pub mod text;
+pub mod timeline;

@@ -93,7 +93,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
     let traces = options.input.traces()?;
     // In a recording's folder the first trace is that of the program's main thread.
     let traced = traces.first().context("there is no trace")?;
-    let code = options.input.code(traced)?;
+    let code = options.input.code(traced, &mut super::code::CodeFiles::new())?;
     let trace = options.input.load(traced, &mut progress)?;
     ensure!(!trace.is_empty(), "{} is empty: there is nothing to measure", traced.trace.display());
     let seconds = Duration::from_secs_f64(options.seconds);

@@ -1,7 +1,7 @@
 //! `pugmark calls`: the calls that a function makes, in order.
 
 use super::{
-    named_trace::NamedTrace,
+    named_session::NamedSession,
     options::Input,
     progress::Progress,
     recording::Traced,
@@ -12,7 +12,7 @@ use crate::output;
 use anyhow::{Result, ensure};
 use clap::Args;
 use serde_json::json;
-use std::{path::PathBuf, process::ExitCode};
+use std::{cell::RefCell, path::PathBuf, process::ExitCode, rc::Rc};
 
 /// The options of `pugmark calls`.
 #[derive(Args, Clone, Debug)]
@@ -85,11 +85,18 @@ impl CallsOptions {
         calls: &mut Vec<MadeCall>,
         progress: &mut Progress,
     ) -> Result<u64> {
-        let named = NamedTrace::load(&self.input, traced, &self.symbols, progress)?;
-        let end = named.walk(progress, &mut |time, what| {
-            calls.extend(made_call(&self.of, &named.names, before, time, &what));
-        });
-        Ok(before + end.insns)
+        let named = NamedSession::load(&self.input, traced, &self.symbols, progress)?;
+        let found = RefCell::new(vec![]);
+        let visitor = |names: &'_ Rc<TracedSymbols>| {
+            let (names, found) = (names.clone(), &found);
+            move |time: Time, what: Happening| {
+                found.borrow_mut().extend(made_call(&self.of, &names, before, time, &what))
+            }
+        };
+        let mut visitors: Vec<_> = named.names.iter().map(visitor).collect();
+        let ends = named.walk(progress, &mut visitors);
+        calls.append(&mut found.take());
+        Ok(before + ends.iter().map(|end| end.insns).sum::<u64>())
     }
 }
 

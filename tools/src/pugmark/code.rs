@@ -8,14 +8,18 @@ use std::{
     collections::{HashMap, hash_map::Entry},
     fs, io,
     ops::Range,
-    path::Path,
+    path::{Path, PathBuf},
+    sync::Arc,
 };
+
+/// Files that were read, by name, for several [`TracedCode`]s that have the same files.
+pub type CodeFiles = HashMap<PathBuf, Arc<Vec<u8>>>;
 
 /// Sections that own their bytes.
 #[derive(Clone, Debug, Default)]
 pub struct TracedCode {
     /// The contents of each file; several sections can be of the same file.
-    files: Vec<Vec<u8>>,
+    files: Vec<Arc<Vec<u8>>>,
     sections: Vec<FileSection>,
 }
 
@@ -41,11 +45,11 @@ impl TracedCode {
     /// Adds bytes at an address.
     pub fn add(&mut self, base: u64, bytes: Vec<u8>) {
         let range = 0..bytes.len();
-        let file = self.add_file(bytes);
+        let file = self.add_file(bytes.into());
         self.sections.push(FileSection { base, file, range });
     }
 
-    fn add_file(&mut self, bytes: Vec<u8>) -> usize {
+    fn add_file(&mut self, bytes: Arc<Vec<u8>>) -> usize {
         self.files.push(bytes);
         self.files.len() - 1
     }
@@ -56,22 +60,38 @@ impl TracedCode {
     /// If one of the files cannot be read, or does not have the form it should have.
     pub fn add_image(&mut self, path: &Path) -> Result<()> {
         let what = || format!("image {}", path.display());
-        self.add_sections(path.parent().unwrap_or(Path::new("")), &image::read(path)?, &what())
+        let (folder, known) = (path.parent().unwrap_or(Path::new("")), &mut CodeFiles::new());
+        self.add_sections(folder, &image::read(path)?, known, &what())
     }
 
-    /// Adds parts of files, whose paths are relative to `folder`. `what` names who lists them.
+    /// Adds parts of files, whose paths are relative to `folder`. `read` has files that were read before, and gets
+    /// those that are read. `what` names who lists them.
     ///
     /// # Errors
     /// If one of the files cannot be read, or is too short.
-    pub fn add_sections(&mut self, folder: &Path, sections: &[ImageSection], what: &str) -> Result<()> {
+    pub fn add_sections(
+        &mut self,
+        folder: &Path,
+        sections: &[ImageSection],
+        read: &mut CodeFiles,
+        what: &str,
+    ) -> Result<()> {
         let mut files: HashMap<&Path, usize> = HashMap::new();
         for (number, section) in sections.iter().enumerate() {
             let ImageSection { file, offset, len, vaddr } = section;
             let known = match files.entry(file) {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(new) => {
-                    let bytes = read_regular(&folder.join(file))
-                        .with_context(|| format!("{what}, section {number}: file {}", file.display()))?;
+                    let path = folder.join(file);
+                    let bytes = match read.get(&path) {
+                        Some(bytes) => bytes.clone(),
+                        None => {
+                            let bytes = read_regular(&path).with_context(|| {
+                                format!("{what}, section {number}: file {}", file.display())
+                            })?;
+                            read.entry(path).or_insert(bytes.into()).clone()
+                        }
+                    };
                     *new.insert(self.add_file(bytes))
                 }
             };
@@ -117,7 +137,7 @@ impl TracedCode {
             }
         }
         self.sections.append(&mut parts);
-        self.add_file(bytes);
+        self.add_file(bytes.into());
         Ok(())
     }
 

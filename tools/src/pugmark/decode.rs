@@ -5,6 +5,7 @@ use super::{
     check::Check,
     code::TracedCode,
     layers,
+    loaded::LoadedSession,
     options::Input,
     progress::{Progress, Size},
     recording::{IndexedPart, Traced},
@@ -12,6 +13,7 @@ use super::{
     totals::Json,
 };
 use crate::output::{self, tell};
+use crate::session::Session;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use pugmark_decoder_core::{config::Config, errata::Cpu, image::Image};
@@ -90,7 +92,7 @@ pub fn run(options: &DecodeOptions) -> Result<ExitCode> {
         "--threads needs an Intel PT trace: branch records are decoded on one thread"
     );
     let traces = options.input.traces()?;
-    let decoded = traces.into_iter().map(|traced| options.decode(traced)).collect::<Result<Vec<_>>>()?;
+    let decoded = traces.iter().map(|traced| options.decode(traced)).collect::<Result<Vec<_>>>()?.concat();
     let is_good = |decoded: &DecodedTrace| {
         let found = decoded.totals.packets > 0 && decoded.totals.errors.is_empty();
         (found || options.allow_errors) && decoded.check.as_ref().is_none_or(|check| check.equal)
@@ -104,6 +106,7 @@ pub fn run(options: &DecodeOptions) -> Result<ExitCode> {
 }
 
 /// A trace that was decoded.
+#[derive(Clone)]
 struct DecodedTrace {
     /// The part of the recording that it is, if a recording's folder is decoded.
     part: Option<IndexedPart>,
@@ -150,35 +153,47 @@ impl DecodeOptions {
         Ok(())
     }
 
-    fn decode(&self, traced: Traced) -> Result<DecodedTrace> {
+    /// Decodes each trace.
+    fn decode(&self, traced: &Traced) -> Result<Vec<DecodedTrace>> {
         let mut progress = Progress::stderr();
-        let code = self.input.code(&traced)?;
-        let trace = self.input.load(&traced, &mut progress)?;
-        let config = self.input.config(&traced)?;
-        let (layer, hash) = (self.input.layer, self.hash || self.json || self.check);
-        let threads = self.input.threads;
-        let totals = match self.branches.source {
-            TraceContents::Pt => {
-                // The hash is of all addresses in order.
-                let alone = threads.get() == 1 || hash && layer.needs_code();
-                let mut totals = if alone {
-                    decode(&trace, &code, config, layer, hash, &mut progress)
-                } else {
-                    threads::decode(&trace, &code, config, layer, threads, &mut progress)
-                };
-                totals.explain(&trace, config);
-                totals
+        let loaded = LoadedSession::load(&self.input, traced, &mut progress)?;
+        let sections = loaded.sections();
+        let session = loaded.session(&sections);
+        let mut decoded = vec![];
+        for (number, trace) in loaded.traces.iter().enumerate() {
+            let totals = self.totals(&loaded, &session, number, &mut progress)?;
+            if let Some(warning) = self.warning(traced, &totals) {
+                tell(format_args!("pugmark: warning: {warning}"));
             }
-            _ => branches::decode(&trace, &code, &self.branches, layer, hash, &mut progress)?,
-        };
-        if let Some(warning) = self.warning(&traced, &totals) {
-            tell(format_args!("pugmark: warning: {warning}"));
+            let check = match self.check {
+                true => Some(compare(traced, &totals)?),
+                false => None,
+            };
+            decoded.push(DecodedTrace { part: trace.part.clone(), cpu: loaded.config.cpu, totals, check });
         }
-        let check = match self.check {
-            true => Some(compare(&traced, &totals)?),
-            false => None,
+        Ok(decoded)
+    }
+
+    fn totals(
+        &self,
+        loaded: &LoadedSession,
+        session: &Session<'_>,
+        number: usize,
+        progress: &mut Progress,
+    ) -> Result<Totals> {
+        let (layer, hash) = (self.input.layer, self.hash || self.json || self.check);
+        let (trace, config, threads) = (session.traces[number], session.config, self.input.threads);
+        if self.branches.source != TraceContents::Pt {
+            return branches::decode(trace, loaded.code(0), &self.branches, layer, hash, progress);
+        }
+        // The hash is of all addresses in order, and one thread follows the switches of a processor.
+        let alone = threads.get() == 1 || hash && layer.needs_code() || session.lanes.len() > 1;
+        let mut totals = match alone {
+            true => decode_trace(session, number, layer, hash, progress),
+            false => threads::decode(trace, loaded.code(0), config, layer, threads, progress),
         };
-        Ok(DecodedTrace { part: traced.part, cpu: config.cpu, totals, check })
+        totals.explain(trace, config);
+        Ok(totals)
     }
 
     fn json(&self, traces: &[DecodedTrace]) -> io::Result<String> {
@@ -262,7 +277,18 @@ pub fn decode(
     progress: &mut Progress,
 ) -> Totals {
     let sections = code.sections();
-    let image = Image::new(&sections);
+    decode_trace(&Session::alone(trace, Image::new(&sections), config), 0, layer, hash, progress)
+}
+
+/// The same of one of a session's traces.
+fn decode_trace(
+    session: &Session<'_>,
+    number: usize,
+    layer: Layer,
+    hash: bool,
+    progress: &mut Progress,
+) -> Totals {
+    let (trace, config) = (session.traces[number], session.config);
     progress.begin("decoding", Size::Bytes(trace.len() as u64));
     // Packets are always counted in the packet layer, because the layers above it may skip some.
     let totals = thread::scope(|scope| {
@@ -275,8 +301,8 @@ pub fn decode(
             Layer::Packets => layers::packets(trace, config, progress),
             Layer::Events => layers::events(trace, config, progress),
             Layer::Query => layers::query(trace, config, progress),
-            Layer::Insns => layers::insns(trace, image, config, hash, progress),
-            Layer::Blocks | Layer::Edges => layers::blocks(trace, image, config, hash, progress),
+            Layer::Insns => Totals { blocks: 0, ..layers::blocks(session, number, hash, progress) },
+            Layer::Blocks | Layer::Edges => layers::blocks(session, number, hash, progress),
         };
         let Totals { bytes, packets, tsc_first, tsc_last, .. } = match (layer, counting) {
             (Layer::Packets, _) => return totals,

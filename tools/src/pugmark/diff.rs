@@ -2,12 +2,12 @@
 
 use super::{
     coverage::Executed,
-    named_trace::NamedTrace,
+    named_session::NamedSession,
     options::Input,
     progress::{Progress, Size},
     recording::{IndexedPart, Traced},
     symbols::TracedSymbols,
-    walk::{Happening, TraceClock},
+    walk::{Happening, Time, TraceClock},
 };
 use crate::output::{self, tell};
 use anyhow::{Result, ensure};
@@ -156,14 +156,22 @@ pub(super) fn is_of(object: &str, name: &str) -> bool {
 /// A trace with what it needs to be decoded.
 struct LoadedRun {
     title: String,
-    named: NamedTrace,
+    named: NamedSession,
 }
 
 impl LoadedRun {
     fn load(input: &Input, traced: &Traced, progress: &mut Progress) -> Result<Self> {
         let title =
             traced.part.as_ref().map_or_else(|| traced.trace.display().to_string(), IndexedPart::title);
-        Ok(Self { title, named: NamedTrace::load(input, traced, &[], progress)? })
+        let named = NamedSession::load(input, traced, &[], progress)?;
+        ensure!(
+            named.names.len() == 1 && named.loaded.traces.len() == 1,
+            "{title}: it has {} threads and programs on {} processors: only runs of one thread can be compared, such as \
+             `perf record --per-thread` makes of a program without threads",
+            named.names.len(),
+            named.loaded.traces.len()
+        );
+        Ok(Self { title, named })
     }
 
     /// Adds how often the instructions of each function were executed. Returns the number of errors.
@@ -173,11 +181,13 @@ impl LoadedRun {
         counts: &mut BTreeMap<(String, String), [u64; 2]>,
         progress: &mut Progress,
     ) -> usize {
+        let sections = self.named.loaded.sections();
         let mut executed = Executed::default();
-        let NamedTrace { trace, code, config, .. } = &self.named;
-        executed.add(trace, code, *config, progress);
+        for lane in Executed::in_lanes(&self.named.loaded.session(&sections), progress) {
+            executed.add(lane);
+        }
         for (ip, count) in executed.insns {
-            let place = self.named.names.find(ip);
+            let place = self.names().find(ip);
             let function = place.function.map_or(UNKNOWN, |(name, _)| name).to_owned();
             let key = (place.object.unwrap_or(UNKNOWN).to_owned(), function);
             counts.entry(key).or_default()[number] += count;
@@ -185,10 +195,18 @@ impl LoadedRun {
         executed.errors
     }
 
+    fn names(&self) -> &TracedSymbols {
+        &self.named.names[0]
+    }
+
+    fn trace(&self) -> &[u8] {
+        &self.named.loaded.traces[0].bytes
+    }
+
     /// The place of an instruction, with its line of source if that is known.
     fn place(&self, ip: u64) -> String {
-        let place = self.named.names.place(ip);
-        self.named.names.line(ip).map_or_else(|| place.clone(), |line| format!("{place} ({})", line.short()))
+        let place = self.names().place(ip);
+        self.names().line(ip).map_or_else(|| place.clone(), |line| format!("{place} ({})", line.short()))
     }
 }
 
@@ -205,8 +223,8 @@ struct Insns<'a> {
 
 impl<'a> Insns<'a> {
     fn of(run: &'a LoadedRun, image: Image<'a>, object: Option<&'a str>) -> Self {
-        let decoder = InsnDecoder::with_config(&run.named.trace, image, run.named.config);
-        Self { decoder, synchronized: false, symbols: &run.named.names, object, executed: 0 }
+        let decoder = InsnDecoder::with_config(run.trace(), image, run.named.loaded.config);
+        Self { decoder, synchronized: false, symbols: run.names(), object, executed: 0 }
     }
 
     fn is_wanted(&self, ip: u64) -> bool {
@@ -239,11 +257,11 @@ impl Iterator for Insns<'_> {
 
 /// Finds where two traces part.
 fn parting(runs: &[LoadedRun; 2], object: Option<&str>, progress: &mut Progress) -> Parting {
-    let sections = runs.each_ref().map(|run| run.named.code.sections());
+    let sections = runs.each_ref().map(|run| run.named.loaded.code(0).sections());
     let [one, other] = [0, 1].map(|number| Image::new(&sections[number]));
     let (mut left, mut right) = (Insns::of(&runs[0], one, object), Insns::of(&runs[1], other, object));
     let (mut common, mut after) = (0, None);
-    progress.begin("comparing", Size::Bytes(runs[0].named.trace.len() as u64));
+    progress.begin("comparing", Size::Bytes(runs[0].trace().len() as u64));
     let next = loop {
         let next = [left.next(), right.next()];
         if next[0] != next[1] || next == [None, None] {
@@ -269,7 +287,7 @@ impl LoadedRun {
     /// The calls that have not returned after the first `insns` instructions, the innermost first.
     fn callers(&self, insns: u64, progress: &mut Progress) -> Vec<String> {
         let (mut open, mut over): (Vec<Option<u64>>, bool) = (vec![], false);
-        self.named.walk_by(TraceClock::INSTRUCTIONS, progress, &mut |time, what| {
+        let visitor = |time: Time, what: Happening| {
             // What happens at the instruction that differs is not common.
             over |= time.insns >= insns;
             match what {
@@ -278,7 +296,8 @@ impl LoadedRun {
                 Happening::Leave => drop(open.pop()),
                 _ => {}
             }
-        });
+        };
+        self.named.walk_by(TraceClock::INSTRUCTIONS, progress, &mut [visitor]);
         open.into_iter().rev().flatten().map(|from| self.place(from)).collect()
     }
 }

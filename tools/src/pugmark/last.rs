@@ -2,10 +2,10 @@
 //! entered.
 
 use super::{
-    named_trace::NamedTrace,
+    named_session::NamedSession,
     options::Input,
     progress::Progress,
-    recording::Traced,
+    recording::{IndexedPart, Traced},
     symbols::TracedSymbols,
     walk::{Happening, Time},
 };
@@ -13,7 +13,7 @@ use crate::output;
 use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::json;
-use std::{collections::VecDeque, num::NonZeroUsize, path::PathBuf, process::ExitCode};
+use std::{collections::VecDeque, num::NonZeroUsize, path::PathBuf, process::ExitCode, rc::Rc};
 
 /// The options of `pugmark last`.
 #[derive(Args, Clone, Debug)]
@@ -119,29 +119,29 @@ pub fn run(options: &LastOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let (mut text, mut parts, mut found) = (String::new(), vec![], options.before.is_none());
     for traced in options.input.traces()? {
-        let (names, last, unit) = options.last(&traced, &mut progress)?;
-        let end = if options.before.is_some() { vec![] } else { last.end(&names) };
-        let kept = if options.before.is_some() { last.found } else { Some(last.kept) };
-        let Some(kept) = kept else { continue };
-        found = true;
-        if let Some(part) = &traced.part {
-            text += &format!("{}\n", part.title());
+        let (lanes, unit) = options.last(&traced, &mut progress)?;
+        for LastOfLane { part, names, last } in lanes {
+            let end = if options.before.is_some() { vec![] } else { last.end(&names) };
+            let kept = if options.before.is_some() { last.found } else { Some(last.kept) };
+            let Some(kept) = kept else { continue };
+            found = true;
+            let title = part.as_ref().map(IndexedPart::title);
+            text.extend(title.iter().map(|title| format!("{title}\n")));
+            let least = kept.iter().map(|(_, depth, _)| *depth).min().unwrap_or_default();
+            for (time, depth, what) in &kept {
+                let indent = "  ".repeat(depth - least);
+                text += &format!("{:>16} {unit}  {indent}{}\n", time.at, line(&names, what));
+            }
+            for (number, place) in end.iter().enumerate() {
+                text += &format!("{}{place}\n", if number == 0 { "it ended at " } else { "  called at " });
+            }
+            let entry = |(time, depth, what): &(Time, usize, Happening)| {
+                let what = line(&names, what);
+                json!({ "at": time.at, "instructions": time.insns, "depth": depth, "what": what })
+            };
+            let last: Vec<_> = kept.iter().map(entry).collect();
+            parts.push(json!({ "part": title, "unit": unit, "last": last, "end": end }));
         }
-        let least = kept.iter().map(|(_, depth, _)| *depth).min().unwrap_or_default();
-        for (time, depth, what) in &kept {
-            let indent = "  ".repeat(depth - least);
-            text += &format!("{:>16} {unit}  {indent}{}\n", time.at, line(&names, what));
-        }
-        for (number, place) in end.iter().enumerate() {
-            text += &format!("{}{place}\n", if number == 0 { "it ended at " } else { "  called at " });
-        }
-        let entry = |(time, depth, what): &(Time, usize, Happening)| {
-            let what = line(&names, what);
-            json!({ "at": time.at, "instructions": time.insns, "depth": depth, "what": what })
-        };
-        let title = traced.part.as_ref().map(super::recording::IndexedPart::title);
-        let last: Vec<_> = kept.iter().map(entry).collect();
-        parts.push(json!({ "part": title, "unit": unit, "last": last, "end": end }));
     }
     if !found {
         let function = options.before.as_deref().unwrap_or_default();
@@ -155,17 +155,37 @@ pub fn run(options: &LastOptions) -> Result<ExitCode> {
 }
 
 impl LastOptions {
-    fn last(&self, traced: &Traced, progress: &mut Progress) -> Result<(TracedSymbols, Last, &'static str)> {
-        let named = NamedTrace::load(&self.input, traced, &self.symbols, progress)?;
-        let mut last = Last::new(self.n);
-        let begins = |to, name| named.names.function(to) == Some((name, 0));
-        let is_before = |to| self.before.as_deref().is_some_and(|name| begins(to, name));
-        named.walk(progress, &mut |time, what| {
-            last.add(time, what, is_before);
+    /// What came last in each thread, of those in which anything was executed if there are several.
+    fn last(&self, traced: &Traced, progress: &mut Progress) -> Result<(Vec<LastOfLane>, &'static str)> {
+        let named = NamedSession::load(&self.input, traced, &self.symbols, progress)?;
+        let mut lasts: Vec<_> = named.names.iter().map(|_| Last::new(self.n)).collect();
+        let visitor = |(last, names): (_, &Rc<TracedSymbols>)| {
+            let (last, names): (&mut Last, _) = (last, names.clone());
+            move |time: Time, what: Happening| {
+                let begins = |to, name| names.function(to) == Some((name, 0));
+                let is_before = |to| self.before.as_deref().is_some_and(|name| begins(to, name));
+                last.add(time, what, is_before);
+            }
+        };
+        let mut visitors: Vec<_> = lasts.iter_mut().zip(&named.names).map(visitor).collect();
+        named.walk(progress, &mut visitors);
+        drop(visitors);
+        let several = lasts.len() > 1;
+        let lanes = lasts.into_iter().enumerate().map(|(lane, last)| LastOfLane {
+            part: named.part(lane).cloned(),
+            names: named.names[lane].clone(),
+            last,
         });
-        let NamedTrace { names, clock, .. } = named;
-        Ok((names, last, clock.unit.name()))
+        let lanes = lanes.filter(|lane| !several || !lane.last.kept.is_empty());
+        Ok((lanes.collect(), named.loaded.clock.unit.name()))
     }
+}
+
+/// What came last in a thread.
+struct LastOfLane {
+    part: Option<IndexedPart>,
+    names: Rc<TracedSymbols>,
+    last: Last,
 }
 
 /// What happened, in words.

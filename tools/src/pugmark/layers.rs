@@ -5,19 +5,19 @@ use super::{
     progress::Progress,
     totals::{Totals, TraceError},
 };
+pub use crate::session::GRAPH_WORDS;
+use crate::session::{Session, SliceSink};
 use pugmark_decoder_core::{
     block::{self, Block, BlockDecoder, Insns},
     config::Config,
     event::{Event, EventDecoder},
     flow,
-    graph::{ExecutionSink, Graph, Straight, WORDS_PER_BLOCK},
+    graph::{ExecutionSink, Graph, Straight},
     image::Image,
     packet::{Packet, Packets, Tnt},
     query::{AnswerSink, QueryDecoder},
+    resume::Lost,
 };
-
-/// The memory of a graph of blocks, in 32-bit words: more blocks than the hot code of a large program has.
-pub const GRAPH_WORDS: usize = WORDS_PER_BLOCK << 16;
 
 /// The decoder of one layer, as far as counting needs it.
 pub(super) trait LayerDecoder {
@@ -166,33 +166,19 @@ impl AnswerSink for Counting<'_> {
     }
 }
 
-/// Counts the instructions, and hashes their addresses if `hash` is set.
-pub fn insns(
-    trace: &[u8],
-    image: Image<'_>,
-    config: Config<'_>,
-    hash: bool,
-    progress: &mut Progress,
-) -> Totals {
-    Totals { blocks: 0, ..blocks(trace, image, config, hash, progress) }
-}
-
-/// Counts the blocks, and hashes the blocks' instruction addresses if `hash` is set.
-pub fn blocks(
-    trace: &[u8],
-    image: Image<'_>,
-    config: Config<'_>,
-    hash: bool,
-    progress: &mut Progress,
-) -> Totals {
-    let mut memory = vec![0; GRAPH_WORDS];
-    let (decoder, graph) = (BlockDecoder::with_config(trace, image, config), Graph::new(&mut memory));
+/// Counts the blocks of one of a session's traces, and hashes the blocks' instruction addresses if `hash` is set.
+pub fn blocks(session: &Session<'_>, trace: usize, hash: bool, progress: &mut Progress) -> Totals {
+    let mut totals = Totals::default();
+    let counting = Counting { totals: &mut totals, progress };
     if hash {
-        let mut blocks = Blocks { decoder, graph, addresses: Hashing::new() };
-        let totals = count(&mut blocks, Totals::default(), progress);
-        Totals { hash: Some(blocks.addresses.hash()), ..totals }
+        let mut addresses = Hashing::new();
+        let sink = CountingBlocks { counting, addresses: &mut addresses, insns: vec![] };
+        session.follow_traces(trace..trace + 1, &mut [sink]);
+        Totals { hash: Some(addresses.hash()), ..totals }
     } else {
-        count(&mut Blocks { decoder, graph, addresses: () }, Totals::default(), progress)
+        let sink = CountingBlocks { counting, addresses: &mut (), insns: vec![] };
+        session.follow_traces(trace..trace + 1, &mut [sink]);
+        totals
     }
 }
 
@@ -232,25 +218,6 @@ impl ExecutionSink for BlocksToTheEnd {
 
     fn event(&mut self, _: &Event) {
         self.totals.events += 1;
-    }
-}
-
-/// A decoder of blocks, and what is done with the addresses of their instructions.
-struct Blocks<'a, 'm, H> {
-    decoder: BlockDecoder<'a>,
-    graph: Graph<'m>,
-    addresses: H,
-}
-
-impl<H: Addresses> LayerDecoder for Blocks<'_, '_, H> {
-    fn synchronize(&mut self) -> bool {
-        self.decoder.resync().is_some()
-    }
-
-    fn count_all(&mut self, totals: &mut Totals, progress: &mut Progress) -> Result<(), TraceError> {
-        let Self { decoder, graph, addresses } = self;
-        let counting = Counting { totals, progress };
-        Ok(decoder.visit(graph, &mut CountingBlocks { counting, addresses, insns: vec![] })?)
     }
 }
 
@@ -308,10 +275,18 @@ impl<H: Addresses> ExecutionSink for CountingBlocks<'_, H> {
         self.counting.totals.events += 1;
     }
 
+    fn lost(&mut self, lost: &Lost) {
+        if let Lost::Error(error) = lost {
+            self.counting.totals.errors.push((*error).into());
+        }
+    }
+
     fn reached(&mut self, offset: u64) {
         self.counting.progress.reached(offset);
     }
 }
+
+impl<H: Addresses> SliceSink for CountingBlocks<'_, H> {}
 
 /// A decoder of blocks, and the hash of the addresses of their instructions, if it is wanted.
 pub(super) struct HashedBlocks<D> {
@@ -419,12 +394,11 @@ mod tests {
         let sections = [Section { base: 0x1000, bytes: CODE, space: AddressSpace::Any }];
         let (image, config) = (Image::new(&sections), Config::default());
         type CountLayer<'a> = &'a dyn Fn(&[u8], &mut Progress) -> Totals;
-        let layers: [(&str, CountLayer<'_>); 5] = [
+        let layers: [(&str, CountLayer<'_>); 4] = [
             ("packets", &|trace, progress| packets(trace, config, progress)),
             ("events", &|trace, progress| events(trace, config, progress)),
             ("query", &|trace, progress| query(trace, config, progress)),
-            ("insns", &|trace, progress| insns(trace, image, config, false, progress)),
-            ("blocks", &|trace, progress| blocks(trace, image, config, false, progress)),
+            ("blocks", &|trace, progress| blocks(&Session::alone(trace, image, config), 0, false, progress)),
         ];
         for (name, layer) in layers {
             let traced = |rounds: usize| {

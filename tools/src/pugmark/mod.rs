@@ -27,11 +27,12 @@ pub mod input;
 mod known_blocks;
 pub mod last;
 pub mod layers;
+mod loaded;
 #[cfg(test)]
 mod made_traces;
 pub mod manual;
 pub mod mem;
-mod named_trace;
+mod named_session;
 #[cfg(test)]
 mod object_file;
 pub mod options;

@@ -1,10 +1,15 @@
 //! The command-line options that `decode` and `bench` share.
 
 use super::{
-    code::TracedCode, decode::Layer, input, processor::Processor, progress::Progress, recording::Traced,
+    code::{CodeFiles, TracedCode},
+    decode::Layer,
+    input,
+    processor::Processor,
+    progress::Progress,
+    recording::Traced,
 };
 use crate::number;
-use crate::perf_data::PerfData;
+use crate::source::perf_data::PerfData;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use pugmark_decoder_core::config::Config;
@@ -52,7 +57,7 @@ impl Input {
         // With --kcore perf makes a folder of that name.
         for file in [self.trace.clone(), self.trace.join("data")] {
             if PerfData::is_one(&file) {
-                return Traced::in_perf_data(&file, self.symfs.as_deref());
+                return Ok(vec![Traced::in_perf_data(&file)?]);
             }
         }
         match self.trace.is_dir() {
@@ -62,11 +67,11 @@ impl Input {
     }
 
     /// Reads the code: image files first, then ELF files, then raw files. Later code hides earlier code. If no code was
-    /// given, the recording's is used.
+    /// given, the recording's is used. `read` has files of recordings that were read before.
     ///
     /// # Errors
     /// If a file cannot be read, or does not have the form it should have.
-    pub fn code(&self, traced: &Traced) -> Result<TracedCode> {
+    pub fn code(&self, traced: &Traced, read: &mut CodeFiles) -> Result<TracedCode> {
         let mut code = TracedCode::default();
         if !self.is_code_given()
             && self.layer.needs_code()
@@ -78,7 +83,7 @@ impl Input {
             traced.perf.as_ref().filter(|_| matches!(self.layer, Layer::Insns | Layer::Blocks))
         {
             for sections in [&perf.code, &perf.kernel] {
-                code.add_sections(Path::new(""), sections, &traced.trace.display().to_string())?;
+                code.add_sections(Path::new(""), sections, read, &traced.trace.display().to_string())?;
             }
         }
         for image in &self.image {
@@ -102,8 +107,9 @@ impl Input {
 
     /// Returns whether there is any code.
     pub(super) fn has_code(&self, traced: &Traced) -> bool {
-        let of_perf =
-            traced.perf.as_ref().is_some_and(|perf| !(perf.code.is_empty() && perf.kernel.is_empty()));
+        let of_perf = traced.recording.as_ref().is_some_and(|recording| {
+            recording.timeline.processes().next().is_some() || !recording.kernel.kernel.is_empty()
+        });
         self.is_code_given() || traced.image.is_some() || of_perf
     }
 
@@ -116,9 +122,6 @@ impl Input {
     /// # Errors
     /// If they cannot be read.
     pub fn load(&self, traced: &Traced, progress: &mut Progress) -> Result<Vec<u8>> {
-        if let Some(perf) = &traced.perf {
-            return Ok(perf.bytes.clone());
-        }
         input::load(&traced.trace, progress)
             .with_context(|| format!("cannot read the trace {}", traced.trace.display()))
     }

@@ -2,7 +2,7 @@
 
 use super::ibs::{address, text, valid};
 use crate::output::{self, tell};
-use crate::perf_data::{AuxTrace, PerfData};
+use crate::source::perf_data::{AuxTrace, PerfData};
 use anyhow::{Context, Result};
 use clap::Args;
 use pugmark_decoder_core::config::Config;
@@ -39,7 +39,7 @@ pub fn run(options: &PebsOptions) -> Result<ExitCode> {
         }
         false => {
             let bytes = fs::read(&options.file).with_context(|| format!("{name}"))?;
-            (vec![AuxTrace { cpu: None, thread: None, offset: 0, bytes }], Config::new())
+            (vec![AuxTrace { bytes, ..AuxTrace::default() }], Config::new())
         }
     };
     let mut counts = SampleCounts::default();
@@ -187,7 +187,7 @@ mod tests {
             let len = packet.emit(&mut out).unwrap();
             bytes.extend_from_slice(&out[..len]);
         }
-        AuxTrace { cpu: Some(1), thread: None, offset: 0x100, bytes }
+        AuxTrace { cpu: Some(1), offset: 0x100, bytes, ..AuxTrace::default() }
     }
 
     #[test]

@@ -4,14 +4,18 @@ use crate::code::elf::{self, Segment};
 use crate::code::image::ImageSection;
 use crate::description::{Description, IMAGE, INDEX, TRACE};
 use crate::output::tell;
-use crate::perf_data::{AuxTrace, Mapping, PerfData, VDSO};
+use crate::perf_clock::PerfClock;
+use crate::source::perf_data::{AuxTrace, PerfData, VDSO};
+use crate::timeline::{CodePart, ProcessTimeline, SpaceId};
 use anyhow::{Context, Result, ensure};
 use object::ReadCache;
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     io,
     path::{Path, PathBuf},
+    rc::Rc,
 };
 
 /// Where `perf record --kcore` puts a copy of the kernel's code, beside its file.
@@ -30,15 +34,28 @@ pub struct Traced {
     pub description: Option<Description>,
     /// The part of the recording that it is; only known in a recording's folder.
     pub part: Option<IndexedPart>,
-    /// The trace's bytes and its code, if the file is one of `perf record`.
+    /// The code of a program, if it was recorded by `perf record`.
     pub perf: Option<PerfTrace>,
+    /// All of a file of `perf record`.
+    pub recording: Option<Rc<PerfRecording>>,
 }
 
-/// A trace in a file of `perf record`.
+/// What is in a file of `perf record`.
+#[derive(Debug)]
+pub struct PerfRecording {
+    /// The traces.
+    pub traces: Vec<AuxTrace>,
+    /// What ran where, by perf's clock.
+    pub timeline: ProcessTimeline,
+    /// How perf's clock follows from the TSC.
+    pub clock: Option<PerfClock>,
+    /// The kernel's code and symbols, if perf kept a copy of them.
+    pub kernel: PerfTrace,
+}
+
+/// The code of a program that was recorded by `perf record`.
 #[derive(Clone, Debug, Default)]
 pub struct PerfTrace {
-    /// The packets.
-    pub bytes: Vec<u8>,
     /// The code of the programs.
     pub code: Vec<ImageSection>,
     /// The kernel's code.
@@ -103,32 +120,24 @@ impl Traced {
         Self { trace: trace.into(), image, description, ..Self::default() }
     }
 
-    /// Returns the traces in a file of `perf record`. The files that it names are looked for in the folder `symfs`, if
-    /// one is given. The kernel's code is there if perf kept a copy of it (`--kcore`).
+    /// Returns what is in a file of `perf record`. The kernel's code is there if perf kept a copy of it (`--kcore`).
     ///
     /// # Errors
     /// If the file cannot be read, or has no traces of Intel PT.
-    pub fn in_perf_data(file: &Path, symfs: Option<&Path>) -> Result<Vec<Self>> {
-        let data = PerfData::read(file)?;
-        let PerfData { cpu, clocks, .. } = data;
-        warnings(&data).for_each(|warning| tell(format_args!("pugmark: warning: {warning}")));
-        let code: Vec<_> = data.mappings.iter().filter_map(|mapping| section(mapping, symfs)).collect();
-        let PerfTrace { kernel, kallsyms, .. } = PerfTrace::kernel_beside(file)?;
+    pub fn in_perf_data(file: &Path) -> Result<Self> {
+        let PerfData { traces, records, cpu, clocks, clock, problems } = PerfData::read(file)?;
+        let timeline = ProcessTimeline::of(&records);
+        for warning in problems.into_iter().chain(warnings(&timeline)) {
+            tell(format_args!("pugmark: warning: {}: {warning}", file.display()));
+        }
+        let kernel = PerfTrace::kernel_beside(file)?;
         let description = Description { file: file.into(), cpu, clocks, ..Description::default() };
-        let several = data.traces.len() > 1;
-        let traced = |trace: AuxTrace| Self {
+        Ok(Self {
             trace: file.into(),
-            description: Some(description.clone()),
-            part: several.then(|| IndexedPart { dir: trace.to_string(), ..IndexedPart::default() }),
-            perf: Some(PerfTrace {
-                bytes: trace.bytes,
-                code: code.clone(),
-                kernel: kernel.clone(),
-                kallsyms: kallsyms.clone(),
-            }),
-            image: None,
-        };
-        Ok(data.traces.into_iter().map(traced).collect())
+            description: Some(description),
+            recording: Some(Rc::new(PerfRecording { traces, timeline, clock, kernel })),
+            ..Self::default()
+        })
     }
 
     /// Returns the traces in a recording's folder.
@@ -168,18 +177,35 @@ impl IndexedPart {
     }
 }
 
-/// The part of a mapping that is in its file; `None`, with a warning, if there is no such file. There need not be one
-/// of the vdso, which few programs call.
-fn section(mapping: &Mapping, symfs: Option<&Path>) -> Option<ImageSection> {
-    let Mapping { address: vaddr, len, offset, path, .. } = mapping;
-    let file =
-        symfs.map_or_else(|| path.clone(), |folder| folder.join(path.strip_prefix("/").unwrap_or(path)));
+impl PerfRecording {
+    /// The code of a space, and the kernel's. The files are looked for in the folder `symfs`, if one is given. Those
+    /// that are not there are added to `missing`.
+    #[must_use]
+    pub fn code(
+        &self,
+        space: Option<SpaceId>,
+        symfs: Option<&Path>,
+        missing: &mut BTreeSet<PathBuf>,
+    ) -> PerfTrace {
+        let parts = self
+            .timeline
+            .kernel()
+            .into_iter()
+            .chain(space.map(|space| self.timeline.code(space)).into_iter().flatten());
+        let code = parts.filter_map(|part| section(&part, symfs, missing)).collect();
+        PerfTrace { code, ..self.kernel.clone() }
+    }
+}
+
+/// The part of a mapping that is in its file; `None` if there is no such file. There need not be one of the vdso, which
+/// few programs call.
+fn section(part: &CodePart, symfs: Option<&Path>, missing: &mut BTreeSet<PathBuf>) -> Option<ImageSection> {
+    let CodePart { address: vaddr, len, offset, path } = part;
+    let file = symfs
+        .map_or_else(|| path.to_path_buf(), |folder| folder.join(path.strip_prefix("/").unwrap_or(path)));
     let Some(size) = fs::metadata(&file).ok().filter(fs::Metadata::is_file).map(|data| data.len()) else {
-        if path != Path::new(VDSO) {
-            tell(format_args!(
-                "pugmark: warning: there is no file {}; --symfs says where to look",
-                file.display()
-            ));
+        if **path != *Path::new(VDSO) {
+            missing.insert(file);
         }
         return None;
     };
@@ -235,15 +261,23 @@ fn collect(folder: &Path, name: &str, dirs: &mut Vec<String>) {
     }
 }
 
-/// What may be wrong with what perf recorded.
-fn warnings(data: &PerfData) -> impl Iterator<Item = String> {
-    let lost = (data.losses > 0).then(|| format!("perf lost some of the trace, {} times", data.losses));
-    let several = (data.processes().len() > 1).then(|| {
-        "several processes were traced; where they have different code at the same address, that of the \
-         last one is used"
-            .into()
+/// What perf says that it has lost, with the time of the first loss.
+fn warnings(timeline: &ProcessTimeline) -> impl Iterator<Item = String> {
+    let seconds = |time: u64| format!("{}.{:09}", time / 1_000_000_000, time % 1_000_000_000);
+    let trace = timeline.trace_losses();
+    let trace = trace.first().map(|(time, cpu)| {
+        let cpu = cpu.map(|cpu| format!(" on CPU {cpu}")).unwrap_or_default();
+        format!("perf lost some of the trace, {} times, first at {}{cpu}", trace.len(), seconds(*time))
     });
-    lost.into_iter().chain(several)
+    let records = timeline.losses();
+    let count: u64 = records.iter().map(|(_, count)| count).sum();
+    let records = records.first().map(|(time, _)| {
+        format!(
+            "perf lost {count} records, first at {}: switches and mappings may be missing from there on",
+            seconds(*time)
+        )
+    });
+    trace.into_iter().chain(records)
 }
 
 #[cfg(test)]
@@ -251,22 +285,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn losses_and_several_processes_are_warned_of() {
-        let of = |losses, processes: &[i32]| {
-            let mapping = |process: &i32| Mapping {
-                process: *process,
-                address: 0x1000,
-                len: 0x1000,
-                offset: 0,
-                path: "/a".into(),
-            };
-            let mappings = processes.iter().map(mapping).collect();
-            warnings(&PerfData { losses, mappings, ..PerfData::default() }).collect::<Vec<_>>()
-        };
-        assert_eq!(of(0, &[7, 7]), [] as [&str; 0]);
-        assert_eq!(of(1, &[7]), ["perf lost some of the trace, 1 times"]);
-        let both = of(2, &[7, 8]);
-        assert!(both[0].ends_with(" 2 times") && both[1].starts_with("several processes"), "{both:?}");
+    fn losses_are_warned_of_with_their_time() {
+        use crate::source::{SystemChange, SystemRecord};
+        let lost = |time, change| SystemRecord { time, cpu: Some(3), change };
+        let records = [
+            lost(2_000_000_007, SystemChange::TraceLost),
+            lost(1_000_000_000, SystemChange::RecordsLost(5)),
+            lost(3_000_000_000, SystemChange::RecordsLost(2)),
+        ];
+        let of = |records| warnings(&ProcessTimeline::of(records)).collect::<Vec<_>>();
+        assert_eq!(of(&[]), [] as [&str; 0]);
+        assert_eq!(
+            of(&records[..1]),
+            ["perf lost some of the trace, 1 times, first at 2.000000007 on CPU 3"]
+        );
+        let both = of(&records);
+        assert!(both[1].starts_with("perf lost 7 records, first at 1.000000000"), "{both:?}");
     }
 
     #[test]

@@ -7,18 +7,17 @@ mod table;
 
 use super::{
     coverage::Executed,
+    loaded::LoadedSession,
     options::Input,
     progress::Progress,
-    recording::Traced,
-    symbols::TracedSymbols,
-    walk::{Time, TraceClock, Unit, walk},
+    recording::{IndexedPart, Traced},
+    walk::{Time, TraceClock, Unit, WalkedLane, walk_lanes},
 };
 use crate::output::{self, tell};
 use anyhow::{Result, ensure};
 use callers::CallerSums;
 use clap::{Args, ValueEnum};
 use naming::{KEYS, Key, Keys, TraceRows, UNKNOWN, WantedRows};
-use pugmark_decoder_core::image::Image;
 use std::{cmp::Reverse, collections::BTreeMap, process::ExitCode};
 use table::{Counts, FunctionReport, ReportColumns, Row};
 
@@ -145,9 +144,9 @@ pub fn run(options: &ReportOptions) -> Result<ExitCode> {
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// How a trace is named.
-fn title(traced: &Traced) -> String {
-    traced.part.as_ref().map_or_else(|| traced.trace.display().to_string(), |part| part.title())
+/// How a thread is named.
+fn title(part: Option<&IndexedPart>, traced: &Traced) -> String {
+    part.map_or_else(|| traced.trace.display().to_string(), IndexedPart::title)
 }
 
 impl ReportOptions {
@@ -187,30 +186,38 @@ impl ReportOptions {
         self.time || self.is_sorted_by_time()
     }
 
-    /// Counts what was executed in a trace.
+    /// Counts what was executed in each thread.
     fn add(&self, traced: &Traced, counted: &mut ReportSums, progress: &mut Progress) -> Result<()> {
-        let code = self.input.code(traced)?;
-        let trace = self.input.load(traced, progress)?;
-        let config = self.input.config(traced)?;
-        let mut executed = Executed::default();
-        executed.add(&trace, &code, config, progress);
-        let symbols = TracedSymbols::of(traced, &code, self.input.symfs.as_deref(), &[])?;
-        let thread = title(traced);
-        let rows = TraceRows { wanted: self.wanted(), symbols: &symbols, thread: &thread };
-        counted.add(&executed, &rows);
-        if executed.insns.is_empty() || !(self.has_children() || self.has_time()) {
+        let loaded = LoadedSession::load(&self.input, traced, progress)?;
+        let sections = loaded.sections();
+        let session = loaded.session(&sections);
+        let executed = Executed::in_lanes(&session, progress);
+        let symbols = (0..executed.len()).map(|lane| loaded.symbols(lane, &self.input, &[]));
+        let symbols = symbols.collect::<Result<Vec<_>>>()?;
+        let titles: Vec<_> = loaded.lanes.iter().map(|lane| title(lane.part.as_ref(), traced)).collect();
+        let rows =
+            |lane: usize| TraceRows { wanted: self.wanted(), symbols: &symbols[lane], thread: &titles[lane] };
+        for (lane, executed) in executed.iter().enumerate() {
+            counted.add(executed, &rows(lane));
+        }
+        let nothing = executed.iter().all(|executed| executed.insns.is_empty());
+        if nothing || !(self.has_children() || self.has_time()) {
             return Ok(());
         }
-        let clock = if self.has_time() { TraceClock::of(&trace, config) } else { TraceClock::INSTRUCTIONS };
+        let clock = if self.has_time() { loaded.clock } else { TraceClock::INSTRUCTIONS };
         ensure!(
-            !self.has_time() || clock.unit != Unit::Instructions,
-            "{}: {thread}: the trace has no TSC packets (`pugmark record --tsc`)",
-            self.time_option()
+            !self.has_time() || clock.is_timed(),
+            "{}: {}: the trace has no TSC packets (`pugmark record --tsc`)",
+            self.time_option(),
+            titles[0]
         );
-        let mut sums = CallerSums::new(rows);
-        let sections = code.sections();
-        let end = walk(&trace, Image::new(&sections), config, clock, None, progress, &mut sums);
-        counted.add_sums(sums, end, self.has_time().then_some(clock.unit))
+        let mut sums: Vec<_> = (0..titles.len()).map(|lane| CallerSums::new(rows(lane))).collect();
+        let lanes = sums.iter_mut().map(|visitor| WalkedLane { names: None, visitor }).collect();
+        let ends = walk_lanes(&session, clock, progress, lanes);
+        for (sums, end) in sums.into_iter().zip(ends) {
+            counted.add_sums(sums, end, self.has_time().then_some(clock.unit))?;
+        }
+        Ok(())
     }
 
     /// Sorts the rows, and leaves out those that are not wanted.

@@ -7,7 +7,7 @@ mod lines;
 
 use super::{code::TracedCode, recording::Traced};
 use crate::code::image::ImageSection;
-use crate::perf_data::VDSO;
+use crate::source::perf_data::VDSO;
 use anyhow::{Context, Result};
 pub(super) use data::DataSymbols;
 use functions::FunctionPart;

@@ -2,22 +2,25 @@
 
 mod blocks;
 mod functions;
+mod times;
 
 use super::{
     progress::{Progress, Size},
     symbols::TracedSymbols,
 };
+use crate::perf_clock::PerfClock;
+use crate::session::Session;
 use functions::WalkedFunctions;
 use pugmark_decoder_core::{
     calls::{Calls, Step, StepKind},
     config::{Clocks, Config},
     event::{Event, EventKind},
     flow::{ExecutedInsn, FlowItem},
-    image::Image,
     insn::Class,
     packet::PtwPayload,
     time::{Span, Timeline, TscFrequency},
 };
+pub(super) use times::TraceTimes;
 
 /// What happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,11 +137,13 @@ impl Unit {
 pub(super) struct TraceClock {
     pub(super) unit: Unit,
     frequency: Option<TscFrequency>,
+    /// Linux' own clock, if it is known how that follows from the TSC.
+    perf: Option<PerfClock>,
 }
 
 impl TraceClock {
     /// A clock that counts instructions, whatever the trace has.
-    pub(super) const INSTRUCTIONS: Self = Self { unit: Unit::Instructions, frequency: None };
+    pub(super) const INSTRUCTIONS: Self = Self { unit: Unit::Instructions, frequency: None, perf: None };
 
     /// Finds the clock of a trace.
     pub(super) fn of(trace: &[u8], config: Config<'_>) -> Self {
@@ -158,7 +163,20 @@ impl TraceClock {
             (true, None) => Unit::Ticks,
             (true, Some(_)) => Unit::Nanoseconds,
         };
-        Self { unit, frequency }
+        Self { unit, frequency, perf: None }
+    }
+
+    /// The same, in the clock of perf if that is known.
+    pub(super) const fn in_clock_of_perf(self, perf: Option<PerfClock>) -> Self {
+        match (self.unit, perf) {
+            (Unit::Ticks | Unit::Nanoseconds, Some(_)) => Self { unit: Unit::Nanoseconds, perf, ..self },
+            _ => self,
+        }
+    }
+
+    /// Whether the trace says when something happened.
+    pub(super) fn is_timed(&self) -> bool {
+        self.unit != Unit::Instructions
     }
 
     /// The time of what lies in a part of the trace: its time, which is the instruction's number without TSC packets,
@@ -176,7 +194,11 @@ impl TraceClock {
     }
 
     fn convert(&self, tsc: u64) -> u64 {
-        self.frequency.map_or(tsc, |frequency| frequency.nanoseconds(tsc) as u64)
+        match (self.perf, self.frequency) {
+            (Some(perf), _) => perf.nanoseconds(tsc),
+            (None, Some(frequency)) => frequency.nanoseconds(tsc) as u64,
+            (None, None) => tsc,
+        }
     }
 }
 
@@ -217,28 +239,37 @@ impl Frame {
     }
 }
 
-/// Decodes a trace and tells the visitor what happens, in order. Returns the time at the trace's end.
+/// Whom a lane of a session is walked through for.
+pub(super) struct WalkedLane<'v, V: ?Sized> {
+    pub(super) names: Option<&'v TracedSymbols>,
+    pub(super) visitor: &'v mut V,
+}
+
+/// Decodes a session in the order of time, and tells the visitor of each lane what happens there, in order. Returns the
+/// time at the end of each.
 ///
 /// With the names of functions, a jump from one function to another is followed like a call, or like a return to a
 /// function that has not been left: a tail call, an entry of a linkage table, `longjmp`. Without names, a jump stays in
 /// its function, for a visitor that deals with jumps itself.
-pub(super) fn walk(
-    trace: &[u8],
-    image: Image<'_>,
-    config: Config<'_>,
+pub(super) fn walk_lanes<V: Visitor + ?Sized>(
+    session: &Session<'_>,
     clock: TraceClock,
-    names: Option<&TracedSymbols>,
     progress: &mut Progress,
-    visitor: &mut (impl Visitor + ?Sized),
-) -> Time {
-    let functions = names.map(WalkedFunctions::named).unwrap_or_default();
-    let mut state = State { functions, ..State::new(visitor) };
-    progress.begin("decoding", Size::Bytes(trace.len() as u64));
-    blocks::walk(trace, image, config, clock, progress, &mut state);
+    lanes: Vec<WalkedLane<'_, V>>,
+) -> Vec<Time> {
+    progress.begin("decoding", Size::Bytes(session.size()));
+    let states = lanes.into_iter().map(|WalkedLane { names, visitor }| {
+        let functions = names.map(WalkedFunctions::named).unwrap_or_default();
+        State { functions, ..State::new(visitor) }
+    });
+    let states = blocks::walk(session, clock, progress, states.collect());
     progress.end();
-    state.say(Happening::End(state.at));
-    state.unwind(0);
-    state.time
+    let end = |mut state: State<'_, V>| {
+        state.say(Happening::End(state.at));
+        state.unwind(0);
+        state.time
+    };
+    states.into_iter().map(end).collect()
 }
 
 /// What is known while the trace is walked through.
@@ -256,8 +287,8 @@ struct State<'v, V: ?Sized> {
     off: bool,
     /// Whether the next instruction is the first one, or the first one after a loss.
     begins: bool,
-    /// Whether the decoder was synchronised before.
-    synchronized: bool,
+    /// Whether something before the next item cannot be decoded.
+    damaged: bool,
     visitor: &'v mut V,
 }
 
@@ -272,7 +303,7 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
             last: None,
             off: false,
             begins: true,
-            synchronized: false,
+            damaged: false,
             visitor,
         }
     }
@@ -286,9 +317,9 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
         self.visitor.happens(self.time, what);
     }
 
-    /// The decoder was synchronised; if it was before, something in between is missing.
-    fn synchronized(&mut self) {
-        if std::mem::replace(&mut self.synchronized, true) {
+    /// Decoding goes on; if it had stopped at an error, something in between is missing.
+    fn goes_on_decoding(&mut self) {
+        if std::mem::take(&mut self.damaged) {
             self.lose("the trace is damaged, or its code is not known");
         }
     }

@@ -3,6 +3,7 @@
 use crate::args::{Args, UsageError};
 use crate::code::elf::Abi;
 use crate::number;
+use crate::perf_clock::PerfClock;
 use std::collections::HashMap;
 
 /// What a stream's records do not say themselves but is needed to read them.
@@ -85,11 +86,8 @@ impl StreamConfig {
         if time == 0 {
             return Some(self.earlier(0));
         }
-        let (time, mult) = (time.wrapping_sub(self.time_zero), u64::from(self.time_mult));
-        let shift = |value: u64| value.checked_shl(self.time_shift.into()).unwrap_or(0);
-        let whole = shift(time.checked_div(mult)?);
-        let rest = shift(time % mult) / mult;
-        Some(self.earlier(whole.wrapping_add(rest)))
+        let clock = PerfClock { zero: self.time_zero, shift: self.time_shift, mult: self.time_mult };
+        Some(self.earlier(clock.tsc(time)?))
     }
 
     /// Subtracts the offset, or adds its magnitude if it is negative. The subtraction stops at 0.

@@ -170,7 +170,7 @@ const MISC_KERNEL: u16 = 1;
 /// `PERF_RECORD_MISC_COMM_EXEC` and `PERF_RECORD_MISC_SWITCH_OUT`.
 const MISC_13: u16 = 1 << 13;
 /// `PERF_AUX_FLAG_TRUNCATED`.
-pub(super) const AUX_TRUNCATED: u64 = 1;
+pub(crate) const AUX_TRUNCATED: u64 = 1;
 
 impl<'a> TimedRecord<'a> {
     /// Reads the record at the front of `bytes` and returns it with its size.

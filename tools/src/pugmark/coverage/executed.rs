@@ -1,24 +1,24 @@
 //! What was executed: instructions and branches, each with how often.
 
 use crate::pugmark::{
-    code::TracedCode,
     known_blocks::{KnownBlocks, NO_BLOCK, NoNotes},
-    layers::GRAPH_WORDS,
     progress::{Progress, Size},
 };
+use crate::session::{Session, SliceEnd, SliceSink};
 use pugmark_decoder_core::{
-    block::{Block, BlockDecoder},
-    config::Config,
+    block::Block,
     event::{Event, EventKind},
     graph::{
-        ExecutionSink, Graph,
+        ExecutionSink,
         edges::{EDGES, EdgeMap},
     },
-    image::Image,
     insn::{Class, Insn},
+    resume::Lost,
 };
 use rustc_hash::FxHashMap;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// A branch: the address of the instruction, and where it went.
 pub(crate) type Edge = (u64, u64);
@@ -37,28 +37,47 @@ pub(crate) struct Executed {
 }
 
 impl Executed {
-    /// Decodes a trace and adds what it holds.
-    pub(crate) fn add(
-        &mut self,
-        trace: &[u8],
-        code: &TracedCode,
-        config: Config<'_>,
-        progress: &mut Progress,
-    ) {
-        let sections = code.sections();
-        let image = Image::new(&sections);
-        let mut memory = vec![0; GRAPH_WORDS];
-        let mut graph = Graph::new(&mut memory);
-        let mut decoder = BlockDecoder::with_config(trace, image, config);
-        let known = KnownBlocks::new(image);
-        let mut sink = BlockCounter { progress, known, before: NO_BLOCK, interrupted: FxHashMap::default() };
-        sink.progress.begin("decoding", Size::Bytes(trace.len() as u64));
-        while decoder.resync().is_some() {
-            sink.before = NO_BLOCK;
-            self.errors += usize::from(decoder.visit(&mut graph, &mut sink).is_err());
+    /// Follows a session, and returns what was executed in each lane.
+    pub(crate) fn in_lanes(session: &Session<'_>, progress: &mut Progress) -> Vec<Self> {
+        progress.begin("decoding", Size::Bytes(session.size()));
+        let shown = RefCell::new(&mut *progress);
+        let counter = |lane: usize| BlockCounter {
+            progress: &shown,
+            known: KnownBlocks::new(session.image(lane)),
+            before: NO_BLOCK,
+            interrupted: FxHashMap::default(),
+            errors: 0,
+        };
+        let mut counters: Vec<_> = (0..session.lanes.len()).map(counter).collect();
+        session.follow(&mut counters);
+        let found = counters.into_iter().map(BlockCounter::executed).collect();
+        progress.end();
+        found
+    }
+
+    /// What was executed in a file, at the addresses `place`. It is `moved` further here; `None` if it is not here.
+    pub(crate) fn of_file(&self, place: Range<u64>, moved: Option<u64>) -> Self {
+        let Some(moved) = moved else { return Self { errors: self.errors, ..Self::default() } };
+        let own = |ip: &u64| Some(ip.wrapping_sub(moved)).filter(|ip| place.contains(ip));
+        let edge = |((from, to), count): (&Edge, &u64)| Some(((own(from)?, own(to)?), *count));
+        Self {
+            insns: self.insns.iter().filter_map(|(ip, count)| Some((own(ip)?, *count))).collect(),
+            edges: self.edges.iter().filter_map(edge).collect(),
+            calls: self.calls.iter().filter_map(own).collect(),
+            errors: self.errors,
         }
-        sink.progress.end();
-        self.add_blocks(sink.known, &sink.interrupted);
+    }
+
+    /// Adds what another one has.
+    pub(crate) fn add(&mut self, other: Self) {
+        for (ip, count) in other.insns {
+            *self.insns.entry(ip).or_default() += count;
+        }
+        for (edge, count) in other.edges {
+            *self.edges.entry(edge).or_default() += count;
+        }
+        self.calls.extend(other.calls);
+        self.errors += other.errors;
     }
 
     fn add_blocks(&mut self, known: KnownBlocks<'_, NoNotes>, interrupted: &FxHashMap<(u32, u64), u64>) {
@@ -101,12 +120,28 @@ impl Executed {
 
 /// Counts blocks.
 struct BlockCounter<'p, 'a> {
-    progress: &'p mut Progress,
+    progress: &'p RefCell<&'p mut Progress>,
     known: KnownBlocks<'a, NoNotes>,
     /// The block before the next one, if the next one was reached from it, by a branch or without one.
     before: u32,
     /// After which block it was interrupted, before which address, and how often. A branch that led there was executed.
     interrupted: FxHashMap<(u32, u64), u64>,
+    errors: usize,
+}
+
+impl BlockCounter<'_, '_> {
+    /// What it has counted.
+    fn executed(self) -> Executed {
+        let mut executed = Executed { errors: self.errors, ..Executed::default() };
+        executed.add_blocks(self.known, &self.interrupted);
+        executed
+    }
+}
+
+impl SliceSink for BlockCounter<'_, '_> {
+    fn stops(&mut self, _: SliceEnd) {
+        self.before = NO_BLOCK;
+    }
 }
 
 impl ExecutionSink for BlockCounter<'_, '_> {
@@ -126,8 +161,13 @@ impl ExecutionSink for BlockCounter<'_, '_> {
         }
     }
 
+    fn lost(&mut self, lost: &Lost) {
+        self.before = NO_BLOCK;
+        self.errors += usize::from(matches!(lost, Lost::Error(_)));
+    }
+
     fn reached(&mut self, offset: u64) {
-        self.progress.reached(offset);
+        self.progress.borrow_mut().reached(offset);
     }
 }
 
@@ -144,24 +184,56 @@ const fn breaks(event: &Event) -> bool {
     matches!(event.kind, EventKind::Enabled { .. } | EventKind::Overflow | EventKind::AsyncBranch { .. })
 }
 
-/// Counts the edges of a trace as fuzzers do, in a map that is described at [`pugmark_decoder_core::graph::edges`].
-pub(crate) fn add_map(trace: &[u8], code: &TracedCode, config: Config<'_>, map: &mut [u8; EDGES]) -> usize {
-    let sections = code.sections();
-    let mut memory = vec![0; GRAPH_WORDS];
-    let mut graph = Graph::new(&mut memory);
-    let mut decoder = BlockDecoder::with_config(trace, Image::new(&sections), config);
-    let mut errors = 0;
-    while decoder.resync().is_some() {
-        errors += usize::from(decoder.visit(&mut graph, &mut EdgeMap::<true>::new(map)).is_err());
-    }
+/// Counts the edges of a session as fuzzers do, in a map that is described at [`pugmark_decoder_core::graph::edges`].
+/// Returns the number of errors.
+pub(crate) fn add_map(session: &Session<'_>, map: &mut [u8; EDGES]) -> usize {
+    let mut sink = [MapSink { map: EdgeMap::new(map), errors: 0 }];
+    session.follow(&mut sink);
+    let [MapSink { errors, .. }] = sink;
     errors
+}
+
+/// A map of edges, and the number of errors.
+struct MapSink<'m> {
+    map: EdgeMap<'m, true>,
+    errors: usize,
+}
+
+impl SliceSink for MapSink<'_> {}
+
+impl ExecutionSink for MapSink<'_> {
+    const EDGES: bool = true;
+    const COUNTS: bool = true;
+
+    #[inline(always)]
+    fn edge(&mut self, edge: u16) {
+        self.map.edge(edge);
+    }
+
+    #[inline(always)]
+    fn edges(&mut self, edge: u16, times: u32) {
+        self.map.edges(edge, times);
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.map.event(event);
+    }
+
+    fn lost(&mut self, lost: &Lost) {
+        self.errors += usize::from(matches!(lost, Lost::Error(_)));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pugmark::code::TracedCode;
     use crate::pugmark::made_traces::{MadeTrace, made_traces};
-    use pugmark_decoder_core::flow::{ExecutedInsn, FlowItem, InsnDecoder};
+    use pugmark_decoder_core::{
+        config::Config,
+        flow::{ExecutedInsn, FlowItem, InsnDecoder},
+        image::Image,
+    };
 
     /// 1000: call 100a; 1005: jz 1008; 1007: hlt; 1008: jmp rax; 100a: call rax; 100c: ret; then three NOPs; 1010: ret.
     const CODE: [u8; 17] =
@@ -171,6 +243,15 @@ mod tests {
         \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
     /// TIP (1010), TNT (taken three times), TIP.PGD.
     const WAY: &[u8] = b"\x2d\x10\x10\x1e\x01";
+
+    impl Executed {
+        /// Adds what is in a trace of this code.
+        fn add_trace(&mut self, trace: &[u8], code: &TracedCode) {
+            let sections = code.sections();
+            let session = Session::alone(trace, Image::new(&sections), Config::default());
+            Self::in_lanes(&session, &mut Progress::hidden()).into_iter().for_each(|lane| self.add(lane));
+        }
+    }
 
     fn code() -> TracedCode {
         let mut code = TracedCode::default();
@@ -185,7 +266,7 @@ mod tests {
             [(0x1000, 0x100a), (0x1005, 0x1008), (0x100a, 0x1010), (0x100c, 0x1005), (0x1010, 0x100c)];
         let mut executed = Executed::default();
         for times in 1..=2 {
-            executed.add(&[SYNC, WAY].concat(), &code(), Config::default(), &mut Progress::hidden());
+            executed.add_trace(&[SYNC, WAY].concat(), &code());
             let expected = Executed {
                 insns: once.map(|ip| (ip, times)).into(),
                 edges: edges.map(|edge| (edge, times)).into(),
@@ -195,12 +276,7 @@ mod tests {
             assert_eq!(executed, expected);
         }
         // An error, after which it goes on with the next PSB.
-        executed.add(
-            &[SYNC, b"\x09", SYNC, WAY].concat(),
-            &code(),
-            Config::default(),
-            &mut Progress::hidden(),
-        );
+        executed.add_trace(&[SYNC, b"\x09", SYNC, WAY].concat(), &code());
         assert_eq!((executed.errors, executed.insns[&0x1010]), (1, 3));
     }
 
@@ -250,7 +326,7 @@ mod tests {
         let (mut edges, mut errors) = (0, 0);
         for MadeTrace { what, trace, code, .. } in made_traces(10) {
             let mut executed = Executed::default();
-            executed.add(&trace, &code, Config::default(), &mut Progress::hidden());
+            executed.add_trace(&trace, &code);
             assert_eq!(executed, counted(&trace, &code), "{what}");
             edges += executed.edges.values().sum::<u64>();
             errors += executed.errors;
@@ -266,7 +342,7 @@ mod tests {
         let mut executed = Executed::default();
         // TIP (1000), TIP.PGD
         let trace = [SYNC, b"\x2d\0\x10\x01"].concat();
-        executed.add(&trace, &code, Config::default(), &mut Progress::hidden());
+        executed.add_trace(&trace, &code);
         let edges = [((0x1000, 0x1002), 2), ((0x1002, 0x1000), 1)];
         assert_eq!(executed.edges, edges.into());
     }
@@ -279,7 +355,7 @@ mod tests {
         let interrupt = [SYNC, b"\x2d\x10\x10\x3d\x10\x10\x2d\x0d\x10\x01"].concat();
         for trace in [fault, interrupt] {
             let mut executed = Executed::default();
-            executed.add(&trace, &code(), Config::default(), &mut Progress::hidden());
+            executed.add_trace(&trace, &code());
             assert_eq!(executed.edges.get(&(0x100a, 0x1010)), Some(&1), "{trace:x?}: {executed:x?}");
             assert_eq!(executed.insns[&0x1010], 1, "{trace:x?}");
             assert_eq!(executed.errors, 0, "{trace:x?}");
@@ -293,7 +369,7 @@ mod tests {
         let enable = b"\x71\0\x10\0\0\0\0";
         let mut executed = Executed::default();
         let trace = [SYNC, WAY, enable, WAY].concat();
-        executed.add(&trace, &code(), Config::default(), &mut Progress::hidden());
+        executed.add_trace(&trace, &code());
         assert_eq!((executed.insns[&0x1008], executed.insns[&0x1000]), (2, 2));
         assert!(executed.edges.keys().all(|(from, _)| *from != 0x1008), "{executed:x?}");
     }

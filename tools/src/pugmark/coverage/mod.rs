@@ -8,6 +8,7 @@ mod same_code;
 
 use super::{
     code::TracedCode,
+    loaded::LoadedSession,
     options::Input,
     progress::Progress,
     recording::Traced,
@@ -23,6 +24,7 @@ use pugmark_decoder_core::graph::edges::EDGES;
 use same_code::CodeOf;
 use std::{
     fs,
+    ops::Range,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -83,13 +85,15 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
         return options.map(&mut progress);
     }
     let trace = &options.input.trace;
-    let (executed, mut code) = executed(&options.input, trace, &mut progress)?;
+    let mut code = covered(&options.input, trace, &mut progress)?;
     let of = options.file()?.map(|of| CountedFile::load(&of, &code)).transpose()?;
+    let executed = merged(&code, of.as_ref());
     let other = options.diff.as_ref().map(|other| {
-        let (executed, others) = self::executed(&options.input, other, &mut progress)?;
+        let others = covered(&options.input, other, &mut progress)?;
         if let Some(of) = &of {
             same_code::check(of, &CodeOf { trace, parts: &code }, &CodeOf { trace: other, parts: &others })?;
         }
+        let executed = merged(&others, of.as_ref());
         code.extend(others);
         anyhow::Ok(executed)
     });
@@ -114,7 +118,7 @@ pub fn run(options: &CoverageOptions) -> Result<ExitCode> {
     let named = if options.format == CoverageFormat::Edges && !options.json { &code[..] } else { &[] };
     let names: Vec<_> = named
         .iter()
-        .map(|(traced, code)| TracedSymbols::of(traced, code, symfs, &[]))
+        .map(|CoveredLane { traced, code, .. }| TracedSymbols::of(traced, code, symfs, &[]))
         .collect::<Result<_>>()?;
     let report = Report {
         executed: &executed,
@@ -180,9 +184,9 @@ impl CoverageOptions {
         let mut map = Box::new([0; EDGES]);
         let mut errors = 0;
         for traced in self.input.traces()? {
-            let code = self.input.code(&traced)?;
-            let trace = self.input.load(&traced, progress)?;
-            errors += executed::add_map(&trace, &code, self.input.config(&traced)?, &mut map);
+            let loaded = LoadedSession::load(&self.input, &traced, progress)?;
+            let sections = loaded.sections();
+            errors += executed::add_map(&loaded.session(&sections), &mut map);
         }
         self.write(&map[..])?;
         Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -206,22 +210,39 @@ impl CoverageOptions {
     }
 }
 
-/// Decodes all traces of an input. Returns their code, too.
-fn executed(
-    input: &Input,
-    trace: &Path,
-    progress: &mut Progress,
-) -> Result<(Executed, Vec<(Traced, TracedCode)>)> {
+/// What a thread has executed, and its code.
+struct CoveredLane {
+    traced: Traced,
+    code: TracedCode,
+    executed: Executed,
+}
+
+/// Decodes all traces of an input.
+fn covered(input: &Input, trace: &Path, progress: &mut Progress) -> Result<Vec<CoveredLane>> {
     let mut input = input.clone();
     input.trace = trace.into();
-    let (mut executed, mut codes) = (Executed::default(), vec![]);
+    let mut covered = vec![];
     for traced in input.traces()? {
-        let code = input.code(&traced)?;
-        let trace = input.load(&traced, progress)?;
-        executed.add(&trace, &code, input.config(&traced)?, progress);
-        codes.push((traced, code));
+        let loaded = LoadedSession::load(&input, &traced, progress)?;
+        let sections = loaded.sections();
+        for (lane, executed) in
+            Executed::in_lanes(&loaded.session(&sections), progress).into_iter().enumerate()
+        {
+            let (traced, code) = loaded.code_of(lane);
+            covered.push(CoveredLane { traced: traced.clone(), code: code.clone(), executed });
+        }
     }
-    Ok((executed, codes))
+    Ok(covered)
+}
+
+/// What all threads have executed; of one file if it is given, at the addresses that it has.
+fn merged(covered: &[CoveredLane], of: Option<&CountedFile>) -> Executed {
+    let mut merged = Executed::default();
+    for CoveredLane { code, executed, .. } in covered {
+        let of = of.filter(|_| covered.len() > 1);
+        merged.add(of.map_or_else(|| executed.clone(), |of| executed.of_file(of.place(), of.moved_in(code))));
+    }
+    merged
 }
 
 /// The file whose blocks are counted.
@@ -229,11 +250,13 @@ struct CountedFile {
     path: PathBuf,
     bytes: Vec<u8>,
     moved: u64,
+    /// Whether that is so in every process.
+    is_fixed: bool,
     blocks: FileBlocks,
 }
 
 impl CountedFile {
-    fn load(argument: &str, codes: &[(Traced, TracedCode)]) -> Result<Self> {
+    fn load(argument: &str, codes: &[CoveredLane]) -> Result<Self> {
         use object::{Object, ObjectSegment};
         let (path, base) = super::options::split_base(argument);
         let what = || format!("--of {argument}");
@@ -242,7 +265,7 @@ impl CountedFile {
         let lowest = file.segments().map(|segment| segment.address()).min().unwrap_or_default();
         let moved = match base {
             Some(base) => base.wrapping_sub(lowest),
-            None => codes.iter().find_map(|(_, code)| symbols::moved(&file, code)).with_context(|| {
+            None => codes.iter().find_map(|lane| symbols::moved(&file, &lane.code)).with_context(|| {
                 format!(
                     "--of {argument}: no page of its code is in the code that was traced: either the file has changed \
                      since it was recorded, or say where it was loaded: --of {path}:0x400000"
@@ -250,6 +273,25 @@ impl CountedFile {
             })?,
         };
         let blocks = FileBlocks::of(&file, moved).with_context(what)?;
-        Ok(Self { path: path.into(), bytes, moved, blocks })
+        Ok(Self { path: path.into(), bytes, moved, is_fixed: base.is_some(), blocks })
+    }
+
+    /// The addresses of the file.
+    fn place(&self) -> Range<u64> {
+        use object::{Object, ObjectSegment};
+        let Ok(file) = object::File::parse(&*self.bytes) else { return 0..0 };
+        let from = file.segments().map(|segment| segment.address()).min().unwrap_or_default();
+        let to = file.segments().map(|segment| segment.address().saturating_add(segment.size())).max();
+        let moved = |at: u64| at.wrapping_add(self.moved);
+        moved(from)..moved(to.unwrap_or_default())
+    }
+
+    /// How much further the file was moved in other code; `None` if it is not there.
+    fn moved_in(&self, code: &TracedCode) -> Option<u64> {
+        if self.is_fixed {
+            return Some(0);
+        }
+        let file = object::File::parse(&*self.bytes).ok()?;
+        symbols::moved(&file, code).map(|moved| moved.wrapping_sub(self.moved))
     }
 }

@@ -1,8 +1,8 @@
 //! Whether two traces are of the same code: otherwise one address means two things, and comparing the traces is
 //! meaningless.
 
-use super::{CountedFile, blocks::Piece};
-use crate::pugmark::{code::TracedCode, recording::Traced, symbols};
+use super::{CountedFile, CoveredLane, blocks::Piece};
+use crate::pugmark::symbols;
 use anyhow::{Context, Result, bail, ensure};
 use pugmark_decoder_core::image::Section;
 use std::path::Path;
@@ -11,17 +11,17 @@ use std::path::Path;
 pub(super) struct CodeOf<'a> {
     /// The trace, as the user has named it.
     pub(super) trace: &'a Path,
-    pub(super) parts: &'a [(Traced, TracedCode)],
+    pub(super) parts: &'a [CoveredLane],
 }
 
 impl CodeOf<'_> {
     fn sections(&self) -> Vec<Section<'_>> {
-        self.parts.iter().flat_map(|(_, code)| code.sections()).collect()
+        self.parts.iter().flat_map(|lane| lane.code.sections()).collect()
     }
 
     /// Whether this is the program that was recorded.
     fn is_program(&self, of: &Path) -> bool {
-        let exe = |(traced, _): &(Traced, _)| Some(Path::new(traced.part.as_ref()?.exe.as_ref()?) == of);
+        let exe = |lane: &CoveredLane| Some(Path::new(lane.traced.part.as_ref()?.exe.as_ref()?) == of);
         self.parts.iter().filter_map(exe).any(|same| same)
     }
 }
@@ -33,7 +33,7 @@ impl CodeOf<'_> {
 /// If the code is not the same.
 pub(super) fn check(of: &CountedFile, new: &CodeOf<'_>, old: &CodeOf<'_>) -> Result<()> {
     let file = object::File::parse(&*of.bytes).with_context(|| of.path.display().to_string())?;
-    let moved = old.parts.iter().find_map(|(_, code)| symbols::moved(&file, code));
+    let moved = old.parts.iter().find_map(|lane| symbols::moved(&file, &lane.code));
     let (of_path, of_old) = (of.path.display(), old.trace.display());
     match moved {
         None => ensure!(

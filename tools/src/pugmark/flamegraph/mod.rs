@@ -4,17 +4,18 @@ mod picture;
 mod tree;
 
 use super::{
-    named_trace::NamedTrace,
+    named_session::NamedSession,
     options::Input,
     progress::Progress,
-    recording::Traced,
+    recording::{IndexedPart, Traced},
+    symbols::TracedSymbols,
     walk::{Happening, Time, TraceClock, Unit},
 };
 use crate::output;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use rustc_hash::FxHashMap;
-use std::{fs, io::Write, path::PathBuf, process::ExitCode};
+use std::{cell::RefCell, fs, io::Write, path::PathBuf, process::ExitCode, rc::Rc};
 use tree::FlameTree;
 
 /// The names of missing parts, and of what was executed elsewhere: the kernel's part of a program's time, for
@@ -73,9 +74,7 @@ pub fn run(options: &FlameOptions) -> Result<ExitCode> {
     let mut unit = Unit::Instructions;
     let traces = options.input.traces()?;
     for traced in &traces {
-        let title =
-            traced.part.as_ref().filter(|_| traces.len() > 1).map(super::recording::IndexedPart::title);
-        unit = options.add(traced, title.as_deref(), &mut tree, &mut progress)?;
+        unit = options.add(traced, traces.len() > 1, &mut tree, &mut progress)?;
     }
     ensure!(tree.total() > 0, "nothing was executed in the trace: `pugmark decode` says why");
     let fill = |out: &mut dyn Write| match options.format {
@@ -95,32 +94,41 @@ pub fn run(options: &FlameOptions) -> Result<ExitCode> {
 }
 
 impl FlameOptions {
-    /// Adds a trace to the tree, below `title`. Returns what is counted.
+    /// Adds what was traced to the tree: each thread below its name, if there are several. Returns what is counted.
     fn add(
         &self,
         traced: &Traced,
-        title: Option<&str>,
+        several: bool,
         tree: &mut FlameTree,
         progress: &mut Progress,
     ) -> Result<Unit> {
-        let named = NamedTrace::load(&self.input, traced, &self.symbols, progress)?;
+        let named = NamedSession::load(&self.input, traced, &self.symbols, progress)?;
         let by_time = self.by == FlameMeasure::Time;
+        let clock = named.loaded.clock;
         ensure!(
-            !by_time || named.clock.unit != Unit::Instructions,
+            !by_time || clock.is_timed(),
             "--by time: the trace has no TSC packets (`pugmark record --tsc`)"
         );
-        let clock = if by_time { named.clock } else { TraceClock::INSTRUCTIONS };
-        let mut stack = FlameStack::new(tree, title);
-        named.walk_by(clock, progress, &mut |time: Time, what| {
-            stack.happens(time.at, &what, |to| named.names.name(to));
-        });
+        let clock = if by_time { clock } else { TraceClock::INSTRUCTIONS };
+        let several = several || named.names.len() > 1;
+        let tree = RefCell::new(tree);
+        let visitor = |(lane, names): (usize, &Rc<TracedSymbols>)| {
+            let title = named.part(lane).filter(|_| several).map(IndexedPart::title);
+            let (mut stack, tree, names) = (None, &tree, names.clone());
+            move |time: Time, what: Happening| {
+                let tree = &mut **tree.borrow_mut();
+                let stack = stack.get_or_insert_with(|| FlameStack::new(tree, title.as_deref()));
+                stack.happens(tree, time.at, &what, |to| names.name(to));
+            }
+        };
+        let mut visitors: Vec<_> = named.names.iter().enumerate().map(visitor).collect();
+        named.walk_by(clock, progress, &mut visitors);
         Ok(clock.unit)
     }
 }
 
 /// Where a trace is in the tree.
-struct FlameStack<'t> {
-    tree: &'t mut FlameTree,
+struct FlameStack {
     /// The nodes from the trace's own to the innermost function's.
     nodes: Vec<usize>,
     /// The nodes below each node, by the addresses at which they were entered.
@@ -131,28 +139,28 @@ struct FlameStack<'t> {
     is_lost: bool,
 }
 
-impl<'t> FlameStack<'t> {
-    fn new(tree: &'t mut FlameTree, title: Option<&str>) -> Self {
+impl FlameStack {
+    fn new(tree: &mut FlameTree, title: Option<&str>) -> Self {
         let own = title.map_or(FlameTree::ROOT, |title| tree.child(FlameTree::ROOT, title));
-        Self { tree, nodes: vec![own], entered: FxHashMap::default(), before: None, is_lost: false }
+        Self { nodes: vec![own], entered: FxHashMap::default(), before: None, is_lost: false }
     }
 
-    fn happens(&mut self, now: u64, what: &Happening, name: impl Fn(u64) -> String) {
+    fn happens(&mut self, tree: &mut FlameTree, now: u64, what: &Happening, name: impl Fn(u64) -> String) {
         let before = self.before.replace(now).unwrap_or(now);
-        self.tree.add(self.innermost(), now - before);
+        tree.add(self.innermost(), now - before);
         match what {
             Happening::Enter { to, .. } => {
                 if std::mem::take(&mut self.is_lost) {
                     self.leave();
                 }
                 let caller = self.innermost();
-                let enter = || self.tree.child(caller, &name(*to));
+                let enter = || tree.child(caller, &name(*to));
                 self.nodes.push(*self.entered.entry((caller, *to)).or_insert_with(enter));
             }
-            Happening::Off => self.enter(NOT_TRACED),
+            Happening::Off => self.enter(tree, NOT_TRACED),
             Happening::Loss(_) if self.is_lost => {}
             Happening::Loss(_) => {
-                self.enter(LOST);
+                self.enter(tree, LOST);
                 self.is_lost = true;
             }
             Happening::Leave | Happening::On => self.leave(),
@@ -164,8 +172,8 @@ impl<'t> FlameStack<'t> {
         self.nodes.last().copied().unwrap_or(FlameTree::ROOT)
     }
 
-    fn enter(&mut self, name: &str) {
-        let node = self.tree.child(self.innermost(), name);
+    fn enter(&mut self, tree: &mut FlameTree, name: &str) {
+        let node = tree.child(self.innermost(), name);
         self.nodes.push(node);
     }
 
@@ -184,7 +192,7 @@ mod tests {
         let mut tree = FlameTree::new();
         let mut stack = FlameStack::new(&mut tree, None);
         for (now, what) in happenings {
-            stack.happens(*now, what, |to| format!("f{to}"));
+            stack.happens(&mut tree, *now, what, |to| format!("f{to}"));
         }
         let mut out = vec![];
         tree.write_folded(&mut out).unwrap();

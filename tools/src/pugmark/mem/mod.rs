@@ -7,7 +7,7 @@ mod report;
 mod tables;
 
 use crate::output::{self, tell};
-use crate::perf_data::{
+use crate::source::perf_data::{
     PerfData,
     sample::PerfSample,
     samples::{PerfSamples, SampledEvent},

@@ -1,12 +1,12 @@
 //! The names of what accesses memory, and of what is accessed.
 
 use super::tables::{Address, Who};
-use crate::perf_data::samples::{PerfSamples, Program};
 use crate::pugmark::{
     code::TracedCode,
     recording::{PerfTrace, Traced},
     symbols::{DataSymbols, TracedSymbols},
 };
+use crate::source::perf_data::samples::{PerfSamples, Program};
 use crate::{code::image::ImageSection, output::tell};
 use anyhow::Result;
 use std::{

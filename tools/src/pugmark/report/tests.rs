@@ -1,5 +1,6 @@
 use super::*;
 use crate::pugmark::cli::{Cli, PugmarkCommand};
+use crate::pugmark::symbols::TracedSymbols;
 use clap::Parser;
 
 fn options(words: &str) -> ReportOptions {

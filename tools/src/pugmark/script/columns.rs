@@ -48,7 +48,8 @@ pub(super) struct When {
     pub(super) tsc: Option<u64>,
 }
 
-/// What the lines of a trace have in common.
+/// What the lines of a lane have in common.
+#[derive(Clone, Copy)]
 pub(super) struct ScriptColumns<'a> {
     pub(super) fields: &'a [ScriptField],
     pub(super) symbols: &'a TracedSymbols,

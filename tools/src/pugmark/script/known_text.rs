@@ -20,6 +20,13 @@ pub(super) trait TextKey: Copy + Eq {
     fn number(self) -> u64;
 }
 
+/// What a text is about in a lane of a session.
+impl<K: TextKey> TextKey for (usize, K) {
+    fn number(self) -> u64 {
+        self.1.number().wrapping_add((self.0 as u64) << 48)
+    }
+}
+
 impl<K: TextKey> KnownText<K> {
     pub(super) fn new() -> Self {
         Self { text: String::new(), places: vec![] }

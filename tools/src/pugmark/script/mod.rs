@@ -6,26 +6,30 @@ mod known_text;
 mod straight;
 
 use super::{
+    loaded::LoadedSession,
     options::Input,
-    progress::Progress,
-    recording::Traced,
+    progress::{Progress, Size},
+    recording::{IndexedPart, Traced},
     symbols::{NamedPlace, TracedSymbols},
     transfers::Transfer,
-    walk::{Happening, Time, TraceClock, Unit, walk},
+    walk::{Happening, Time, TraceClock, Unit, Visitor, WalkedLane, walk_lanes},
 };
 use crate::{
     number,
     output::{self, tell},
+    session::Session,
 };
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use columns::{ScriptColumns, ScriptField, When};
 use known_text::KnownText;
-use pugmark_decoder_core::{config::Config, graph::Straight, image::Image};
+use pugmark_decoder_core::graph::Straight;
 use std::{
+    cell::RefCell,
     io::{self, Write},
     ops::Range,
     process::ExitCode,
+    rc::Rc,
 };
 
 /// The options of `pugmark script`.
@@ -147,7 +151,8 @@ pub fn run(options: &ScriptOptions) -> Result<ExitCode> {
     if let Some(tid) = options.tid {
         let title = |traced: &Traced| traced.part.as_ref().map(super::recording::IndexedPart::title);
         let known: Vec<_> = traces.iter().filter_map(title).collect();
-        traces.retain(|traced| traced.part.as_ref().and_then(|part| part.tid) == Some(tid));
+        let is_it = |traced: &Traced| traced.part.as_ref().and_then(|part| part.tid) == Some(tid);
+        traces.retain(|traced| traced.recording.is_some() || is_it(traced));
         ensure!(!traces.is_empty(), "--tid {tid}: there is no such thread among: {}", known.join("; "));
     }
     let (mut executed, mut errors) = (false, 0);
@@ -193,41 +198,65 @@ impl ScriptOptions {
         }
     }
 
-    /// Writes the lines of a trace. Returns whether there were instructions, and the number of errors.
+    /// Writes the lines of a session. Returns whether there were instructions, and the number of errors.
     fn script(&self, traced: &Traced, out: &mut dyn Write, progress: &mut Progress) -> Result<(bool, usize)> {
-        let code = self.input.code(traced)?;
-        let trace = self.input.load(traced, progress)?;
-        let config = self.input.config(traced)?;
-        let clock = TraceClock::of(&trace, config);
-        let fields = self.columns(clock.unit);
-        let symbols = match self.needs_symbols(&fields) {
-            true => TracedSymbols::of(traced, &code, self.input.symfs.as_deref(), &[])?,
-            false => TracedSymbols::default(),
+        let loaded = LoadedSession::load(&self.input, traced, progress)?;
+        self.has_thread(&loaded)?;
+        let fields = self.columns(loaded.clock.unit);
+        let none = Rc::new(TracedSymbols::default());
+        let symbols = |lane| match self.needs_symbols(&fields) {
+            true => loaded.symbols(lane, &self.input, &[]),
+            false => Ok(none.clone()),
         };
-        let sections = code.sections();
-        let image = Image::new(&sections);
-        let columns = ScriptColumns {
+        let symbols = (0..loaded.lanes.len()).map(symbols).collect::<Result<Vec<_>>>()?;
+        let sections = loaded.sections();
+        let session = loaded.session(&sections);
+        let lanes = symbols.iter().enumerate().map(|(lane, symbols)| ScriptColumns {
             fields: &fields,
-            symbols: &symbols,
-            part: traced.part.as_ref(),
-            image,
-            unit: clock.unit,
+            symbols,
+            part: loaded.lanes[lane].part.as_ref(),
+            image: session.image(lane),
+            unit: loaded.clock.unit,
+        });
+        let lanes: Vec<_> = lanes.collect();
+        let mut lines = ScriptLines {
+            options: self,
+            columns: lanes[0],
+            lanes: &lanes,
+            lane: 0,
+            out,
+            failed: None,
+            executed: false,
+            errors: 0,
+            progress,
+            known: KnownLines::new(),
         };
-        let known = KnownLines::new();
-        let mut lines =
-            ScriptLines { options: self, columns, out, failed: None, executed: false, progress, known };
+        lines.progress.begin("decoding", Size::Bytes(session.size()));
         let ScriptKind { branches, calls, call_trace, .. } = self.what;
-        let errors = if call_trace {
-            lines.calls(&trace, image, config, clock)
+        if call_trace {
+            lines.calls(&session, loaded.clock);
         } else if branches || calls || self.needs_time(&fields) {
-            lines.flow(&trace, image, config, clock)
+            lines.flow(&session, loaded.clock);
         } else {
-            lines.straight(&trace, image, config)
-        };
-        let (executed, failed) = (lines.executed, lines.failed.take());
+            session.follow(std::slice::from_mut(&mut lines));
+        }
+        let (executed, errors, failed) = (lines.executed, lines.errors, lines.failed.take());
         progress.end();
         failed.map_or(Ok(()), Err).context(output::CANNOT_WRITE)?;
         Ok((executed, errors))
+    }
+
+    /// Checks that the thread that is wanted is there, in a file of perf.
+    fn has_thread(&self, loaded: &LoadedSession) -> Result<()> {
+        let Some(tid) = self.tid else { return Ok(()) };
+        let parts = || loaded.lanes.iter().filter_map(|lane| lane.part.as_ref());
+        let known: Vec<_> = parts().map(IndexedPart::title).collect();
+        ensure!(
+            parts().any(|part| part.tid == Some(tid)),
+            "--tid {tid}: there is no such thread among: {}",
+            known.join("; ")
+        );
+        Ok(())
     }
 
     fn needs_symbols(&self, fields: &[ScriptField]) -> bool {
@@ -264,11 +293,16 @@ impl ScriptOptions {
 /// Writes what was executed as lines.
 struct ScriptLines<'a> {
     options: &'a ScriptOptions,
+    /// The columns of all lanes, and of the one that is followed now.
+    lanes: &'a [ScriptColumns<'a>],
     columns: ScriptColumns<'a>,
+    lane: usize,
     out: &'a mut dyn Write,
     /// Why a line could not be written.
     failed: Option<io::Error>,
     executed: bool,
+    /// How many errors the traces have.
+    errors: usize,
     progress: &'a mut Progress,
     known: KnownLines,
 }
@@ -276,10 +310,10 @@ struct ScriptLines<'a> {
 /// Lines that were written before.
 struct KnownLines {
     /// All lines of instructions that follow one another.
-    insns: KnownText<Straight>,
+    insns: KnownText<(usize, Straight)>,
     /// What follows the time in the line of an instruction, and of a transfer.
-    places: KnownText<u64>,
-    transfers: KnownText<Transfer>,
+    places: KnownText<(usize, u64)>,
+    transfers: KnownText<(usize, Transfer)>,
     /// The first part of the line that is being written.
     begin: String,
 }
@@ -303,46 +337,39 @@ impl<'a> ScriptLines<'a> {
         }
     }
 
-    /// Writes the functions that are called, each four columns more to the right than its caller. Returns the number of
-    /// errors.
-    fn calls(&mut self, trace: &[u8], image: Image<'_>, config: Config<'_>, clock: TraceClock) -> usize {
-        let (mut depth, mut errors) = (0_usize, 0);
-        let mut within = None;
+    /// Turns to a lane.
+    fn turn_to(&mut self, lane: usize) {
+        if let Some(columns) = self.lanes.get(lane) {
+            (self.columns, self.lane) = (*columns, lane);
+        }
+    }
+
+    /// Whether the thread that is followed now is wanted.
+    fn is_thread_wanted(&self) -> bool {
+        self.options.tid.is_none() || self.options.tid == self.columns.part.and_then(|part| part.tid)
+    }
+
+    /// Writes the functions that are called, each four columns more to the right than its caller.
+    fn calls(&mut self, session: &Session<'_>, clock: TraceClock) {
         let mut progress = std::mem::replace(self.progress, Progress::hidden());
-        let names = self.columns.symbols;
-        let mut visit = |time, what: Happening| {
-            match what {
-                Happening::Enter { from, to } => {
-                    self.executed = true;
-                    let place = self.options.place(&self.columns, to);
-                    // If one function was asked for, all that it calls is shown, too.
-                    if within.is_none() && self.options.is_wanted(to, &place) {
-                        within = Some(depth);
-                    }
-                    if within.is_some() {
-                        let name = self.columns.symbols.name(to);
-                        self.call(time, depth - within.unwrap_or(0), &name, from);
-                    }
-                    depth += 1;
-                }
-                Happening::Leave => {
-                    depth = depth.saturating_sub(1);
-                    within = within.filter(|within| depth > *within);
-                }
-                Happening::Loss(why) => {
-                    errors += 1;
-                    self.call(time, 0, &format!("instruction trace error: {why}"), None);
-                }
-                Happening::Off | Happening::On | Happening::Mark(..) | Happening::End(_) => {}
-            }
+        let all = self.lanes;
+        let lines = RefCell::new(&mut *self);
+        let calls = |lane| CallLines { lines: &lines, lane, depth: 0, within: None };
+        let mut visitors: Vec<_> = (0..all.len()).map(calls).collect();
+        let lane = |(visitor, columns): (_, &ScriptColumns<'a>)| WalkedLane {
+            names: Some(columns.symbols),
+            visitor,
         };
-        walk(trace, image, config, clock, Some(names), &mut progress, &mut visit);
+        let walked = visitors.iter_mut().zip(all).map(lane).collect();
+        walk_lanes(session, clock, &mut progress, walked);
         *self.progress = progress;
-        errors
     }
 
     fn call(&mut self, time: Time, depth: usize, text: &str, from: Option<u64>) {
-        if self.failed.is_some() || !self.options.is_in_time(time.at, self.columns.unit) {
+        if self.failed.is_some()
+            || !self.is_thread_wanted()
+            || !self.options.is_in_time(time.at, self.columns.unit)
+        {
             return;
         }
         let when = When { at: time.at, tsc: None };
@@ -358,12 +385,53 @@ impl<'a> ScriptLines<'a> {
     }
 }
 
+/// Writes the calls of a lane.
+struct CallLines<'l, 'm, 'a> {
+    lines: &'l RefCell<&'m mut ScriptLines<'a>>,
+    lane: usize,
+    depth: usize,
+    /// How deep the function is that was asked for, if it is executed now.
+    within: Option<usize>,
+}
+
+impl Visitor for CallLines<'_, '_, '_> {
+    fn happens(&mut self, time: Time, what: Happening) {
+        let lines = &mut **self.lines.borrow_mut();
+        lines.turn_to(self.lane);
+        match what {
+            Happening::Enter { from, to } => {
+                lines.executed = true;
+                let place = lines.options.place(&lines.columns, to);
+                // If one function was asked for, all that it calls is shown, too.
+                if self.within.is_none() && lines.options.is_wanted(to, &place) {
+                    self.within = Some(self.depth);
+                }
+                if self.within.is_some() {
+                    let name = lines.columns.symbols.name(to);
+                    lines.call(time, self.depth - self.within.unwrap_or(0), &name, from);
+                }
+                self.depth += 1;
+            }
+            Happening::Leave => {
+                self.depth = self.depth.saturating_sub(1);
+                self.within = self.within.filter(|within| self.depth > *within);
+            }
+            Happening::Loss(why) => {
+                lines.errors += 1;
+                lines.call(time, 0, &format!("instruction trace error: {why}"), None);
+            }
+            Happening::Off | Happening::On | Happening::Mark(..) | Happening::End(_) => {}
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::pugmark::cli::{Cli, PugmarkCommand};
+    use crate::session::SliceSink;
     use clap::Parser;
-    use pugmark_decoder_core::graph::ExecutionSink;
+    use pugmark_decoder_core::{graph::ExecutionSink, image::Image};
 
     fn options(words: &str) -> ScriptOptions {
         let words = format!("pugmark script {words} trace");
@@ -427,16 +495,19 @@ mod tests {
             let mut lines = ScriptLines {
                 options: &options,
                 columns: columns(&fields, &symbols),
+                lanes: &[],
+                lane: 0,
                 out: &mut out,
                 failed: None,
                 executed: false,
+                errors: 0,
                 progress: &mut progress,
                 known: KnownLines::new(),
             };
-            assert!(!lines.is_full());
+            assert!(!lines.is_done());
             // One instruction of one byte.
             lines.insns(Straight { ip: 0x1000, lengths: 1 });
-            assert_eq!((lines.executed, lines.is_full(), lines.failed.is_some()), (true, full, full));
+            assert_eq!((lines.executed, lines.is_done(), lines.failed.is_some()), (true, full, full));
         }
     }
 

@@ -6,17 +6,17 @@ mod page;
 mod perfetto;
 
 use super::{
-    named_trace::NamedTrace,
+    named_session::NamedSession,
     options::Input,
     progress::Progress,
-    recording::Traced,
-    symbols::SourceLine,
+    recording::{IndexedPart, Traced},
+    symbols::{SourceLine, TracedSymbols},
     walk::{Happening, MarkKind, Time, Unit},
 };
 use crate::output;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
-use std::{collections::HashMap, fs, hash::Hash, path::PathBuf, process::ExitCode};
+use std::{cell::RefCell, collections::HashMap, fs, hash::Hash, path::PathBuf, process::ExitCode, rc::Rc};
 
 /// The options of `pugmark timeline`.
 #[derive(Args, Clone, Debug)]
@@ -130,8 +130,8 @@ pub fn run(options: &TimelineOptions) -> Result<ExitCode> {
     for traced in options.input.traces()? {
         let mut names = Numbers { numbers: &mut of_names, all: &mut drawing.names };
         let mut places = Numbers { numbers: &mut of_places, all: &mut drawing.places };
-        let (track, unit) = options.track(&traced, &mut names, &mut places, &mut left, &mut progress)?;
-        drawing.tracks.push(track);
+        let (tracks, unit) = options.tracks(&traced, &mut names, &mut places, &mut left, &mut progress)?;
+        drawing.tracks.extend(tracks);
         drawing.unit = unit;
     }
     let drawn: usize = drawing.tracks.iter().map(|track| track.slices.len()).sum();
@@ -213,28 +213,46 @@ impl<T: Clone + Eq + Hash> Numbers<'_, T> {
 }
 
 impl TimelineOptions {
-    fn track(
+    /// The tracks of all threads in which anything was executed or lost.
+    fn tracks(
         &self,
         traced: &Traced,
         numbers: &mut Numbers<'_, String>,
         places: &mut Numbers<'_, SourceLine>,
         left: &mut usize,
         progress: &mut Progress,
-    ) -> Result<(Track, Unit)> {
-        let named = NamedTrace::load(&self.input, traced, &self.symbols, progress)?;
-        let mut drawer = Drawer::default();
-        let part = traced.part.clone().unwrap_or_default();
-        drawer.track.name = traced.part.as_ref().map_or("trace".into(), super::recording::IndexedPart::title);
-        (drawer.track.pid, drawer.track.tid) = (part.pid.unwrap_or(1), part.tid.unwrap_or(1));
-        let mut name = |from: Option<u64>, to| {
-            let call = from.and_then(|from| named.names.line(from)).map(|line| places.of(line));
-            (numbers.of(named.names.name(to)), call)
+    ) -> Result<(Vec<Track>, Unit)> {
+        let named = NamedSession::load(&self.input, traced, &self.symbols, progress)?;
+        let shared = RefCell::new((numbers, places, left));
+        let mut drawers: Vec<_> = named.names.iter().map(|_| Drawer::default()).collect();
+        let visitor = |(drawer, names): (_, &Rc<TracedSymbols>)| {
+            let (names, shared): (_, &RefCell<_>) = (names.clone(), &shared);
+            let drawer: &mut Drawer = drawer;
+            move |time: Time, what: Happening| {
+                let (numbers, places, left) = &mut *shared.borrow_mut();
+                let mut name = |from: Option<u64>, to| {
+                    let call = from.and_then(|from| names.line(from)).map(|line| places.of(line));
+                    (numbers.of(names.name(to)), call)
+                };
+                drawer.add(time, what, &mut name, left);
+            }
         };
-        let end = named.walk(progress, &mut |time, what| {
-            drawer.add(time, what, &mut name, left);
-        });
-        drawer.lost_until(end);
-        Ok((drawer.track, named.clock.unit))
+        let mut visitors: Vec<_> = drawers.iter_mut().zip(&named.names).map(visitor).collect();
+        let ends = named.walk(progress, &mut visitors);
+        drop(visitors);
+        let mut tracks = vec![];
+        for (lane, (mut drawer, end)) in drawers.into_iter().zip(ends).enumerate() {
+            drawer.lost_until(end);
+            let mut track = drawer.track;
+            let part = named.part(lane);
+            track.name = part.map_or("trace".into(), IndexedPart::title);
+            let number = |of: fn(&IndexedPart) -> Option<i32>| part.and_then(of).unwrap_or(1);
+            (track.pid, track.tid) = (number(|part| part.pid), number(|part| part.tid));
+            if named.names.len() == 1 || !track.slices.is_empty() || !track.losses.is_empty() {
+                tracks.push(track);
+            }
+        }
+        Ok((tracks, named.loaded.clock.unit))
     }
 }
 

@@ -4,51 +4,47 @@
 //! return. Afterwards only that happens, and the instructions are counted. They are looked at one by one only where
 //! something else came between, or where the visitor tells some of them apart.
 
-use super::{State, TraceClock, Unit, Visitor};
+use super::{State, TraceClock, TraceTimes, Unit, Visitor};
 use crate::pugmark::{
     known_blocks::{BlockNotes, KnownBlocks, NO_BLOCK},
-    layers::GRAPH_WORDS,
     progress::Progress,
 };
+use crate::session::{Session, Slice, SliceEnd, SliceSink};
 use pugmark_decoder_core::{
-    block::{Block, BlockDecoder, Insns},
+    block::{Block, Insns},
     calls::{Calls, Step, StepKind},
-    config::Config,
     event::Event,
     flow::{ExecutedInsn, FlowItem},
-    graph::{ExecutionSink, Graph},
-    image::Image,
-    time::{Span, Timeline},
+    graph::ExecutionSink,
+    resume::Lost,
+    time::Span,
 };
+use std::cell::RefCell;
 
-/// Walks through the whole trace.
-pub(super) fn walk<V: Visitor + ?Sized>(
-    trace: &[u8],
-    image: Image<'_>,
-    config: Config<'_>,
+/// Walks through all of a session, with a state for each lane.
+pub(super) fn walk<'v, V: Visitor + ?Sized>(
+    session: &Session<'_>,
     clock: TraceClock,
     progress: &mut Progress,
-    state: &mut State<'_, V>,
-) {
-    let decoder = BlockDecoder::with_config(trace, image, config);
-    let times = Times { clock, timeline: Timeline::new(trace, config) };
-    if clock.unit == Unit::Instructions {
-        BlockWalk::<V, false>::new(image, times, progress, state).walk(decoder);
-    } else {
-        BlockWalk::<V, true>::new(image, times, progress, state).walk(decoder);
+    states: Vec<State<'v, V>>,
+) -> Vec<State<'v, V>> {
+    match clock.unit {
+        Unit::Instructions => walk_timed::<V, false>(session, clock, progress, states),
+        _ => walk_timed::<V, true>(session, clock, progress, states),
     }
 }
 
-/// Finds the time of what lies between two packets.
-struct Times<'a> {
+fn walk_timed<'v, V: Visitor + ?Sized, const TIMED: bool>(
+    session: &Session<'_>,
     clock: TraceClock,
-    timeline: Timeline<'a>,
-}
-
-impl Times<'_> {
-    fn at(&mut self, span: Span, insns: u64) -> Option<u64> {
-        self.clock.time(&mut self.timeline, span, insns).map(|(at, _)| at)
-    }
+    progress: &mut Progress,
+    states: Vec<State<'v, V>>,
+) -> Vec<State<'v, V>> {
+    let progress = RefCell::new(progress);
+    let walk = |(lane, state)| BlockWalk::<V, TIMED>::new(session, lane, clock, &progress, state);
+    let mut walks: Vec<_> = states.into_iter().enumerate().map(walk).collect();
+    session.follow(&mut walks);
+    walks.into_iter().map(BlockWalk::into_state).collect()
 }
 
 /// What is noted of a block.
@@ -140,10 +136,10 @@ impl<V: Visitor + ?Sized> BlockNotes for State<'_, V> {
 }
 
 struct BlockWalk<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> {
-    state: &'w mut State<'v, V>,
-    progress: &'w mut Progress,
+    state: State<'v, V>,
+    progress: &'w RefCell<&'w mut Progress>,
     known: KnownBlocks<'a, State<'v, V>>,
-    times: Times<'a>,
+    times: TraceTimes<'a>,
     /// Where the next block was executed, if that is asked for.
     span: Span,
     /// The number of the last block.
@@ -156,31 +152,32 @@ struct BlockWalk<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> {
 
 impl<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> BlockWalk<'w, 'v, 'a, V, TIMED> {
     fn new(
-        image: Image<'a>,
-        times: Times<'a>,
-        progress: &'w mut Progress,
-        state: &'w mut State<'v, V>,
+        session: &Session<'a>,
+        lane: usize,
+        clock: TraceClock,
+        progress: &'w RefCell<&'w mut Progress>,
+        state: State<'v, V>,
     ) -> Self {
-        let (known, span) = (KnownBlocks::new(image), Span::at(0));
-        Self { state, progress, known, times, span, last: NO_BLOCK, lags: false, disturbed: true }
+        let (times, known) = (TraceTimes::new(session, clock), KnownBlocks::new(session.image(lane)));
+        Self {
+            state,
+            progress,
+            known,
+            times,
+            span: Span::at(0),
+            last: NO_BLOCK,
+            lags: false,
+            disturbed: true,
+        }
     }
 
-    fn walk(mut self, mut decoder: BlockDecoder<'_>) {
-        let mut memory = vec![0; GRAPH_WORDS];
-        let mut graph = Graph::new(&mut memory);
-        while decoder.resync().is_some() {
-            self.state.synchronized();
-            self.disturbed = true;
-            // After an error the next round says what is missing.
-            let _ = decoder.visit(&mut graph, &mut self);
-            self.catch_up();
-            // What is open now ends with the last instruction.
-            let Span { after, before } = decoder.span();
-            let end = decoder.offset();
-            let span = Span { after: if before == end { after } else { before }, before: end };
-            let at = self.times.at(span, self.state.time.insns);
-            self.state.set_time(at);
-        }
+    fn into_state(mut self) -> State<'v, V> {
+        self.catch_up();
+        self.state.goes_on_decoding();
+        // Its last slice may have ended before its trace.
+        let at = self.times.at(self.span, self.state.time.insns);
+        self.state.set_time(at);
+        self.state
     }
 
     /// Tells the state the last instruction.
@@ -195,6 +192,23 @@ impl<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> BlockWalk<'w, 'v, 'a, V
     }
 }
 
+impl<V: Visitor + ?Sized, const TIMED: bool> SliceSink for BlockWalk<'_, '_, '_, V, TIMED> {
+    fn begins(&mut self, slice: &Slice) {
+        self.times.turn_to(slice.trace);
+        self.catch_up();
+        self.disturbed = true;
+    }
+
+    fn stops(&mut self, SliceEnd { span: Span { after, before }, offset: end }: SliceEnd) {
+        self.catch_up();
+        self.disturbed = true;
+        // What is open now ends with the last instruction.
+        let span = Span { after: if before == end { after } else { before }, before: end };
+        let at = self.times.at(span, self.state.time.insns);
+        self.state.set_time(at);
+    }
+}
+
 impl<V: Visitor + ?Sized, const TIMED: bool> ExecutionSink for BlockWalk<'_, '_, '_, V, TIMED> {
     const BLOCKS: bool = true;
     const SPANS: bool = TIMED;
@@ -206,7 +220,8 @@ impl<V: Visitor + ?Sized, const TIMED: bool> ExecutionSink for BlockWalk<'_, '_,
 
     #[inline]
     fn block(&mut self, block: &Block) {
-        let (number, passage) = self.known.count(self.last, block, self.state);
+        self.state.goes_on_decoding();
+        let (number, passage) = self.known.count(self.last, block, &mut self.state);
         let first = self.state.time.insns;
         let notes = self.known.notes(number);
         if let Passage::Known(step) = passage
@@ -236,11 +251,20 @@ impl<V: Visitor + ?Sized, const TIMED: bool> ExecutionSink for BlockWalk<'_, '_,
     fn event(&mut self, event: &Event) {
         self.catch_up();
         self.disturbed = true;
+        self.state.goes_on_decoding();
         self.state.passes(event, |insns| self.times.at(Span::at(event.offset), insns));
     }
 
+    fn lost(&mut self, lost: &Lost) {
+        self.catch_up();
+        self.disturbed = true;
+        if let Lost::Error(_) = lost {
+            self.state.damaged = true;
+        }
+    }
+
     fn reached(&mut self, offset: u64) {
-        self.progress.reached(offset);
+        self.progress.borrow_mut().reached(offset);
     }
 }
 

@@ -1,7 +1,7 @@
 use super::super::{Happening, Time, TraceClock, WalkedFunctions};
 use super::*;
 use crate::pugmark::{code::TracedCode, made_traces::made_traces, symbols::TracedSymbols};
-use pugmark_decoder_core::flow::InsnDecoder;
+use pugmark_decoder_core::{config::Config, flow::InsnDecoder, image::Image, time::Timeline};
 
 /// What happens, and what is said of the instructions that are watched.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,8 +54,12 @@ fn walk_by_insns(
     let mut decoder = InsnDecoder::with_config(trace, image, config);
     let mut when = |span, insns| clock.time(&mut timeline, span, insns).map(|(at, _)| at);
     while decoder.resync().is_some() {
-        state.synchronized();
-        while let Ok(Some(item)) = decoder.next() {
+        state.damaged = loop {
+            let item = match decoder.next() {
+                Ok(Some(item)) => item,
+                end => break end.is_err(),
+            };
+            state.goes_on_decoding();
             match &item {
                 FlowItem::Insn(insn) => {
                     state.comes_to(insn, |insns| when(decoder.span(), insns));
@@ -63,10 +67,11 @@ fn walk_by_insns(
                 }
                 FlowItem::Event(event) => state.passes(event, |insns| when(Span::at(event.offset), insns)),
             }
-        }
+        };
         // What is open now ends with the last instruction.
         state.set_time(when(decoder.span(), state.time.insns));
     }
+    state.goes_on_decoding();
 }
 
 /// What is told of a trace, by blocks and by instructions.
@@ -84,7 +89,8 @@ fn told(
         let mut state = State { functions, ..State::new(&mut notes) };
         let (config, mut progress) = (Config::default(), Progress::hidden());
         if by_blocks {
-            walk(trace, image, config, clock, &mut progress, &mut state);
+            let session = Session::alone(trace, image, config);
+            state = walk(&session, clock, &mut progress, vec![state]).remove(0);
         } else {
             walk_by_insns(trace, image, config, clock, &mut progress, &mut state);
         }

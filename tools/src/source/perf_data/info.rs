@@ -1,18 +1,23 @@
-//! What perf writes about how Intel PT was set up.
+//! What perf writes about how Intel PT was set up: the AUXTRACE_INFO record.
+//!
+//! Source: Linux, tools/perf/util/intel-pt.h, the fields of the record.
 
+use super::file::EventAttr;
+use crate::perf_clock::PerfClock;
 use anyhow::{Context, Result, ensure};
-use linux_perf_data::AttributeDescription;
-use linux_perf_data::linux_perf_event_reader::{PerfEventType, RawEventRecord, RecordType};
 use pugmark_decoder_core::config::Clocks;
 
 /// The type of an AUXTRACE_INFO record of Intel PT.
 const INTEL_PT: u32 = 1;
-/// PERF_RECORD_AUX: bits of its flags that say that something was lost.
-const TRUNCATED: u64 = 1;
 
 /// The fields of the record, by their place.
 mod field {
     pub(super) const PMU_TYPE: usize = 0;
+    pub(super) const TIME_SHIFT: usize = 1;
+    pub(super) const TIME_MULT: usize = 2;
+    pub(super) const TIME_ZERO: usize = 3;
+    pub(super) const CAP_USER_TIME_ZERO: usize = 4;
+    pub(super) const SNAPSHOT_MODE: usize = 8;
     pub(super) const MTC_FREQ_BITS: usize = 11;
     pub(super) const TSC_CTC_N: usize = 12;
     pub(super) const TSC_CTC_D: usize = 13;
@@ -39,17 +44,13 @@ impl PtInfo {
     }
 
     /// The clocks, with the MTC frequency that the event was opened with.
-    pub(super) fn clocks(&self, events: &[AttributeDescription]) -> Clocks {
-        let config = events.iter().find_map(|event| match event.attr.type_ {
-            PerfEventType::DynamicPmu(number, config, ..)
-                if u64::from(number) == self.field(field::PMU_TYPE) =>
-            {
-                Some(config)
-            }
-            _ => None,
-        });
+    pub(super) fn clocks(&self, events: &[EventAttr]) -> Clocks {
+        let config = events
+            .iter()
+            .find(|event| u64::from(event.kind) == self.field(field::PMU_TYPE))
+            .map_or(0, |event| event.config);
         let bits = self.field(field::MTC_FREQ_BITS);
-        let mtc_freq = (config.unwrap_or(0) & bits).checked_shr(bits.trailing_zeros()).unwrap_or(0);
+        let mtc_freq = (config & bits).checked_shr(bits.trailing_zeros()).unwrap_or(0);
         Clocks {
             mtc_freq: mtc_freq as u8,
             nom_freq: self.field(field::MAX_NONTURBO_RATIO) as u8,
@@ -58,14 +59,21 @@ impl PtInfo {
             ..Clocks::default()
         }
     }
-}
 
-/// Whether this is an AUX record that says that some of the trace was lost.
-pub(super) fn is_loss(record: &RawEventRecord<'_>) -> bool {
-    let data = record.data.as_slice();
-    let flags = data.get(16..24).and_then(|flags| flags.first_chunk());
-    record.record_type == RecordType::AUX
-        && flags.is_some_and(|flags| u64::from_le_bytes(*flags) & TRUNCATED != 0)
+    /// How perf's clock follows from the TSC, if the kernel said so.
+    pub(super) fn clock(&self) -> Option<PerfClock> {
+        let clock = PerfClock {
+            zero: self.field(field::TIME_ZERO),
+            shift: self.field(field::TIME_SHIFT) as u16,
+            mult: self.field(field::TIME_MULT) as u32,
+        };
+        (self.field(field::CAP_USER_TIME_ZERO) != 0 && clock.mult != 0).then_some(clock)
+    }
+
+    /// Whether traces were taken when something asked for it: two of them may have the same bytes.
+    pub(super) fn has_snapshots(&self) -> bool {
+        self.field(field::SNAPSHOT_MODE) != 0
+    }
 }
 
 #[cfg(test)]
@@ -81,8 +89,9 @@ mod tests {
         assert_eq!([0, 12, 13, 15].map(|index| info.field(index)), [100, 112, 0, 0]);
         let clocks = info.clocks(&[]);
         assert_eq!((clocks.cpuid_15h_ebx, clocks.cpuid_15h_eax, clocks.nom_freq), (112, 0, 0));
+        assert_eq!(info.clock(), Some(PerfClock { zero: 103, shift: 101, mult: 102 }));
         let none = PtInfo::parse(&bytes[..4]).unwrap();
-        assert_eq!(none.clocks(&[]), Clocks::default());
+        assert_eq!((none.clocks(&[]), none.clock(), none.has_snapshots()), (Clocks::default(), None, false));
         assert!(PtInfo::parse(&bytes[..3]).is_err());
         assert!(PtInfo::parse(&[2, 0, 0, 0]).is_err(), "Intel BTS");
     }

@@ -4,6 +4,7 @@
 //! which has the fields that the former leaves out.
 
 use std::fmt;
+use std::ops::Range;
 
 /// Bits of `perf_event_attr.sample_type`.
 mod has {
@@ -24,8 +25,17 @@ mod has {
     pub(super) const WEIGHT: u64 = 1 << 14;
     pub(super) const DATA_SRC: u64 = 1 << 15;
     pub(super) const IDENTIFIER: u64 = 1 << 16;
+    pub(super) const TRANSACTION: u64 = 1 << 17;
+    pub(super) const REGS_INTR: u64 = 1 << 18;
+    pub(super) const PHYS_ADDR: u64 = 1 << 19;
+    pub(super) const CGROUP: u64 = 1 << 21;
+    pub(super) const DATA_PAGE_SIZE: u64 = 1 << 22;
+    pub(super) const CODE_PAGE_SIZE: u64 = 1 << 23;
     pub(super) const WEIGHT_STRUCT: u64 = 1 << 24;
 }
+
+/// The bit for a part of a trace.
+pub(super) const AUX: u64 = 1 << 20;
 
 /// Bits of `perf_event_attr.read_format`.
 const READ_TIMES: [u64; 2] = [1, 1 << 1];
@@ -36,6 +46,17 @@ const READ_LOST: u64 = 1 << 4;
 /// Bits of `perf_event_attr.branch_sample_type`.
 const BRANCH_HW_INDEX: u64 = 1 << 17;
 const BRANCH_COUNTERS: u64 = 1 << 19;
+
+/// Where the identifier of a sample's event is in its body, if the sample has one.
+pub(super) const fn id_at(sample_type: u64) -> Option<usize> {
+    if sample_type & has::IDENTIFIER != 0 {
+        Some(0)
+    } else if sample_type & has::ID != 0 {
+        Some(8 * (sample_type & (has::IP | has::TID | has::TIME | has::ADDR)).count_ones() as usize)
+    } else {
+        None
+    }
+}
 
 /// Which fields the samples of an event have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +69,8 @@ pub struct SampleLayout {
     pub branch_sample_type: u64,
     /// How many registers of the program there are: the bits of `perf_event_attr.sample_regs_user`.
     pub user_registers: u32,
+    /// How many registers of what was interrupted: the bits of `perf_event_attr.sample_regs_intr`.
+    pub interrupt_registers: u32,
 }
 
 /// A sample of perf.
@@ -57,6 +80,8 @@ pub struct PerfSample {
     pub ip: Option<u64>,
     /// The process and the thread; the kernel's own have process 0 or one of theirs.
     pub ids: Option<(i32, i32)>,
+    /// When it was taken, in perf's clock.
+    pub time: Option<u64>,
     /// The data's address; 0 stands for none.
     pub address: Option<u64>,
     /// The processor's number.
@@ -68,6 +93,8 @@ pub struct PerfSample {
     pub weight: Option<u64>,
     /// `PERF_SAMPLE_DATA_SRC`: `union perf_mem_data_src`.
     pub data_src: Option<u64>,
+    /// `PERF_SAMPLE_AUX`: where in the body a part of a trace is.
+    pub aux: Option<Range<usize>>,
 }
 
 /// A record of a sample ends before a field does.
@@ -150,7 +177,7 @@ impl PerfSample {
             sample.ids = Some((pid as i32, tid as i32));
         }
         if with(has::TIME) {
-            fields.begin("TIME").long()?;
+            sample.time = Some(fields.begin("TIME").long()?);
         }
         if with(has::ADDR) {
             sample.address = Some(fields.begin("ADDR").long()?);
@@ -201,6 +228,28 @@ impl PerfSample {
         if with(has::DATA_SRC) {
             sample.data_src = Some(fields.begin("DATA_SRC").long()?);
         }
+        if with(has::TRANSACTION) {
+            fields.begin("TRANSACTION").long()?;
+        }
+        if with(has::REGS_INTR) && fields.begin("REGS_INTR").long()? != 0 {
+            fields.skip(u64::from(layout.interrupt_registers), 1)?;
+        }
+        for (bit, field) in [
+            (has::PHYS_ADDR, "PHYS_ADDR"),
+            (has::CGROUP, "CGROUP"),
+            (has::DATA_PAGE_SIZE, "DATA_PAGE_SIZE"),
+            (has::CODE_PAGE_SIZE, "CODE_PAGE_SIZE"),
+        ] {
+            if with(bit) {
+                fields.begin(field).long()?;
+            }
+        }
+        if with(AUX) {
+            let size = fields.begin("AUX").long()?;
+            let begin = fields.at;
+            fields.take(size)?;
+            sample.aux = Some(begin..fields.at);
+        }
         Ok(sample)
     }
 }
@@ -245,7 +294,7 @@ mod tests {
             (has::IDENTIFIER, longs(&[7])),
             (has::IP, longs(&[0x1001])),
             (has::TID, longs(&[5 | 6 << 32])),
-            (has::TIME, longs(&[7])),
+            (has::TIME, longs(&[0x3003])),
             (has::ADDR, longs(&[0x2002])),
             (has::ID, longs(&[7])),
             (has::STREAM_ID, longs(&[7])),
@@ -260,19 +309,28 @@ mod tests {
             (has::STACK_USER, longs(&[16, 7, 7, 7])),
             (has::WEIGHT, longs(&[0x5_0000_0004])),
             (has::DATA_SRC, longs(&[0x2908_0142])),
+            (has::TRANSACTION, longs(&[7])),
+            (has::REGS_INTR, longs(&[2, 7, 7, 7])),
+            (has::PHYS_ADDR, longs(&[7])),
+            (has::CGROUP, longs(&[7])),
+            (has::DATA_PAGE_SIZE, longs(&[7])),
+            (has::CODE_PAGE_SIZE, longs(&[7])),
+            (AUX, longs(&[16, 0x1234, 0x5678])),
         ]
     }
 
-    fn expected(sample_type: u64) -> PerfSample {
+    fn expected(sample_type: u64, size: usize) -> PerfSample {
         let with = |bit| sample_type & bit != 0;
         PerfSample {
             ip: with(has::IP).then_some(0x1001),
             ids: with(has::TID).then_some((5, 6)),
+            time: with(has::TIME).then_some(0x3003),
             address: with(has::ADDR).then_some(0x2002),
             cpu: with(has::CPU).then_some(3),
             raw: with(has::RAW).then(|| (1..=12).collect()),
             weight: with(has::WEIGHT).then_some(0x5_0000_0004),
             data_src: with(has::DATA_SRC).then_some(0x2908_0142),
+            aux: with(AUX).then(|| size - 16..size),
         }
     }
 
@@ -281,7 +339,13 @@ mod tests {
         for (read_format, branch_sample_type) in
             [(0, 0), (0b1_0111, BRANCH_HW_INDEX), (0b1101, BRANCH_COUNTERS | BRANCH_HW_INDEX)]
         {
-            let layout = SampleLayout { sample_type: 0, read_format, branch_sample_type, user_registers: 2 };
+            let layout = SampleLayout {
+                read_format,
+                branch_sample_type,
+                user_registers: 2,
+                interrupt_registers: 3,
+                ..SampleLayout::default()
+            };
             let all = fields(&layout);
             // All fields; each field together with the last one only; and all fields except one, for each.
             let every: u64 = all.iter().map(|(bit, _)| bit).sum();
@@ -294,7 +358,11 @@ mod tests {
                     .filter(|(bit, _)| sample_type & bit != 0)
                     .flat_map(|(_, bytes)| bytes.clone())
                     .collect();
-                assert_eq!(PerfSample::parse(&body, &layout), Ok(expected(sample_type)), "{sample_type:#x}");
+                assert_eq!(
+                    PerfSample::parse(&body, &layout),
+                    Ok(expected(sample_type, body.len())),
+                    "{sample_type:#x}"
+                );
                 for cut in 0..body.len() {
                     let error = PerfSample::parse(&body[..cut], &layout).unwrap_err();
                     assert!(error.bytes == cut && error.offset <= cut, "{error}");

@@ -1,0 +1,273 @@
+//! A session with all that its traces need: bytes, code, and who ran.
+
+use super::{
+    code::{CodeFiles, TracedCode},
+    options::Input,
+    progress::Progress,
+    recording::{IndexedPart, PerfRecording, Traced},
+    symbols::TracedSymbols,
+    walk::TraceClock,
+};
+use crate::output::tell;
+use crate::session::{Session, Slice, TurnPlace, places};
+use crate::source::{Task, perf_data::AuxTrace};
+use crate::timeline::{SpaceId, Turn};
+use anyhow::Result;
+use pugmark_decoder_core::{
+    config::Config,
+    image::{Image, Section},
+};
+use std::{
+    cell::OnceCell,
+    collections::{BTreeSet, HashMap},
+    path::PathBuf,
+    rc::Rc,
+};
+
+/// What was traced: one trace, or all traces of a file of `perf record`.
+pub(super) struct LoadedSession {
+    pub(super) traces: Vec<LoadedTrace>,
+    pub(super) config: Config<'static>,
+    pub(super) clock: TraceClock,
+    pub(super) lanes: Vec<SessionLane>,
+    codes: Vec<LaneCode>,
+    slices: Vec<Slice>,
+}
+
+/// A trace.
+pub(super) struct LoadedTrace {
+    /// The part of a recording that it is, if there are several.
+    pub(super) part: Option<IndexedPart>,
+    pub(super) bytes: Vec<u8>,
+    /// A TSC near its own; 0 if none is known.
+    pub(super) near: u64,
+}
+
+/// A thread, with the code that it has.
+pub(super) struct SessionLane {
+    /// The thread, if it is known; or the part of a recording.
+    pub(super) part: Option<IndexedPart>,
+    /// The number of its code.
+    code: usize,
+}
+
+/// The code of some lanes.
+struct LaneCode {
+    traced: Traced,
+    code: TracedCode,
+    symbols: OnceCell<Rc<TracedSymbols>>,
+}
+
+impl LoadedSession {
+    /// Loads what was traced.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or does not have the form that it should have.
+    pub(super) fn load(input: &Input, traced: &Traced, progress: &mut Progress) -> Result<Self> {
+        let config = input.config(traced)?;
+        match &traced.recording {
+            Some(recording) => Self::of_perf(input, traced, recording, config),
+            None => {
+                let code = input.code(traced, &mut CodeFiles::new())?;
+                let bytes = input.load(traced, progress)?;
+                let clock = TraceClock::of(&bytes, config);
+                let slices = vec![Slice { trace: 0, range: 0..bytes.len(), lane: 0, tsc: 0 }];
+                let part = traced.part.clone();
+                let codes = vec![LaneCode { traced: traced.clone(), code, symbols: OnceCell::new() }];
+                let lanes = vec![SessionLane { part: part.clone(), code: 0 }];
+                let traces = vec![LoadedTrace { part, bytes, near: 0 }];
+                Ok(Self { traces, config, clock, lanes, codes, slices })
+            }
+        }
+    }
+
+    fn of_perf(
+        input: &Input,
+        traced: &Traced,
+        recording: &PerfRecording,
+        config: Config<'static>,
+    ) -> Result<Self> {
+        let several = recording.traces.len() > 1;
+        let mut lanes = PerfLanes::new(recording, input, traced);
+        let (mut slices, mut traces) = (vec![], vec![]);
+        for (number, trace) in recording.traces.iter().enumerate() {
+            lanes.cut(number, trace, config, &mut slices)?;
+            traces.push(LoadedTrace {
+                part: several.then(|| IndexedPart { dir: trace.to_string(), ..IndexedPart::default() }),
+                bytes: trace.bytes.clone(),
+                near: trace.reference,
+            });
+        }
+        lanes.tell_missing();
+        let PerfLanes { lanes, codes, .. } = lanes;
+        let mut clocks = traces.iter().map(|trace| TraceClock::of(&trace.bytes, config));
+        let clock = clocks.find(|clock| clock.is_timed()).unwrap_or(TraceClock::INSTRUCTIONS);
+        let clock = clock.in_clock_of_perf(recording.clock);
+        Ok(Self { traces, config, clock, lanes, codes, slices })
+    }
+
+    /// The sections of each code, from which [`session`](Self::session) makes images.
+    pub(super) fn sections(&self) -> Vec<Vec<Section<'_>>> {
+        self.codes.iter().map(|code| code.code.sections()).collect()
+    }
+
+    /// The session over its sections.
+    pub(super) fn session<'a>(&'a self, sections: &'a [Vec<Section<'a>>]) -> Session<'a> {
+        Session {
+            traces: self.traces.iter().map(|trace| &*trace.bytes).collect(),
+            near: self.traces.iter().map(|trace| trace.near).collect(),
+            config: self.config,
+            images: sections.iter().map(|sections| Image::new(sections)).collect(),
+            lanes: self.lanes.iter().map(|lane| lane.code).collect(),
+            slices: self.slices.clone(),
+        }
+    }
+
+    /// The code of a lane.
+    pub(super) fn code(&self, lane: usize) -> &TracedCode {
+        self.code_of(lane).1
+    }
+
+    /// The same, and where it is from.
+    pub(super) fn code_of(&self, lane: usize) -> (&Traced, &TracedCode) {
+        let LaneCode { traced, code, .. } = &self.codes[self.lanes[lane].code];
+        (traced, code)
+    }
+
+    /// The names in a lane's code; `more` are files that have names, too.
+    ///
+    /// # Errors
+    /// Those of [`TracedSymbols::of`].
+    pub(super) fn symbols(&self, lane: usize, input: &Input, more: &[PathBuf]) -> Result<Rc<TracedSymbols>> {
+        let LaneCode { traced, code, symbols } = &self.codes[self.lanes[lane].code];
+        if let Some(known) = symbols.get() {
+            return Ok(known.clone());
+        }
+        let found = Rc::new(TracedSymbols::of(traced, code, input.symfs.as_deref(), more)?);
+        Ok(symbols.get_or_init(|| found).clone())
+    }
+}
+
+/// The lanes of a recording, while its traces are cut.
+struct PerfLanes<'a> {
+    recording: &'a PerfRecording,
+    input: &'a Input,
+    traced: &'a Traced,
+    known: HashMap<(Option<Task>, Option<SpaceId>), usize>,
+    lanes: Vec<SessionLane>,
+    by_space: HashMap<Option<SpaceId>, usize>,
+    codes: Vec<LaneCode>,
+    files: CodeFiles,
+    missing: BTreeSet<PathBuf>,
+}
+
+impl<'a> PerfLanes<'a> {
+    fn new(recording: &'a PerfRecording, input: &'a Input, traced: &'a Traced) -> Self {
+        Self {
+            recording,
+            input,
+            traced,
+            known: HashMap::new(),
+            lanes: vec![],
+            by_space: HashMap::new(),
+            codes: vec![],
+            files: CodeFiles::new(),
+            missing: BTreeSet::new(),
+        }
+    }
+
+    /// Cuts a trace into slices.
+    fn cut(
+        &mut self,
+        number: usize,
+        trace: &AuxTrace,
+        config: Config<'static>,
+        slices: &mut Vec<Slice>,
+    ) -> Result<()> {
+        let timeline = &self.recording.timeline;
+        let turns = match (trace.thread.filter(|_| trace.cpu.is_none()), trace.cpu) {
+            (Some(thread), _) => timeline.turns_of_thread(thread as i32),
+            (None, Some(cpu)) => timeline.turns_of_cpu(cpu),
+            (None, None) => timeline.turns_of_cpu(u32::MAX),
+        };
+        let places = self.places(trace, config, &turns);
+        let mut from = 0;
+        for (at, place) in places.iter().enumerate() {
+            let to = places.get(at + 1).map_or(trace.bytes.len(), |next| next.offset);
+            let turn = turns[place.number];
+            let lane = self.lane(turn)?;
+            slices.push(Slice { trace: number, range: from..to, lane, tsc: place.tsc });
+            from = to;
+        }
+        Ok(())
+    }
+
+    /// Where the turns take effect; the first place is where the trace begins.
+    fn places(&self, trace: &AuxTrace, config: Config<'static>, turns: &[Turn]) -> Vec<TurnPlace> {
+        let place = |number| TurnPlace { number, offset: 0, tsc: 0 };
+        if turns.len() == 1 {
+            return vec![place(0)];
+        }
+        let clock = self.recording.clock;
+        let times = turns.iter().map(|turn| if turn.time == 0 { Some(0) } else { clock?.tsc(turn.time) });
+        let times: Option<Vec<u64>> = times.collect();
+        let found = times.and_then(|times| places(&trace.bytes, config, &times, trace.reference));
+        match found {
+            Some(mut found) => {
+                // Nothing is decoded before there is a time.
+                match found.first_mut() {
+                    Some(first) => first.offset = 0,
+                    None => found.push(place(0)),
+                }
+                found
+            }
+            None => {
+                tell(format_args!(
+                    "pugmark: warning: {}: {trace} has no time, so it is not known where threads or code changed: the \
+                     last ones count",
+                    self.traced.trace.display()
+                ));
+                let last = turns.iter().rposition(|turn| turn.space.is_some());
+                vec![place(last.unwrap_or(turns.len() - 1))]
+            }
+        }
+    }
+
+    fn lane(&mut self, turn: Turn) -> Result<usize> {
+        let Turn { task, space, .. } = turn;
+        if let Some(known) = self.known.get(&(task, space)) {
+            return Ok(*known);
+        }
+        let code = match self.by_space.get(&space) {
+            Some(code) => *code,
+            None => self.add_code(space)?,
+        };
+        let part = task.map(|task| {
+            let comm = self.recording.timeline.name(turn).map(|name| name.to_string());
+            let (pid, tid) = (Some(task.pid), Some(task.tid));
+            IndexedPart { dir: format!("thread-{}", task.tid), pid, tid, comm, ..IndexedPart::default() }
+        });
+        self.lanes.push(SessionLane { part, code });
+        self.known.insert((task, space), self.lanes.len() - 1);
+        Ok(self.lanes.len() - 1)
+    }
+
+    fn add_code(&mut self, space: Option<SpaceId>) -> Result<usize> {
+        let perf = self.recording.code(space, self.input.symfs.as_deref(), &mut self.missing);
+        let traced = Traced { perf: Some(perf), recording: None, ..self.traced.clone() };
+        let code = self.input.code(&traced, &mut self.files)?;
+        self.codes.push(LaneCode { traced, code, symbols: OnceCell::new() });
+        self.by_space.insert(space, self.codes.len() - 1);
+        Ok(self.codes.len() - 1)
+    }
+
+    fn tell_missing(&self) {
+        for file in &self.missing {
+            let file = file.display();
+            tell(format_args!("pugmark: warning: there is no file {file}; --symfs says where to look"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

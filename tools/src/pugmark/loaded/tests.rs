@@ -1,0 +1,238 @@
+use super::*;
+use crate::pugmark::{
+    coverage::Executed,
+    named_session::NamedSession,
+    walk::{Happening, Time},
+};
+use crate::source::perf_data::builder::{Made, PerfFileBuilder, info, trace};
+use clap::Parser;
+use std::{fs, path::Path};
+
+/// Addresses, each with how often it was executed.
+type Insns = Vec<(u64, u64)>;
+
+/// The options of a command.
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    input: Input,
+}
+
+/// A folder with a recording and the files of its programs, which is removed when the value is dropped.
+struct Recorded(PathBuf);
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Recorded {
+    fn new(name: &str, records: Vec<Vec<u8>>) -> Self {
+        let folder = std::env::temp_dir().join(format!("pugmark-session-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        // 1000: jnz 1003; 1002: nop; 1003: jmp rax
+        fs::write(folder.join("a"), [0x75, 0x01, 0x90, 0xff, 0xe0]).unwrap();
+        // 1000: nop, nop, jmp rax
+        fs::write(folder.join("b"), [0x90, 0x90, 0xff, 0xe0]).unwrap();
+        fs::write(folder.join("perf.data"), PerfFileBuilder::new(records).file()).unwrap();
+        Self(folder)
+    }
+
+    fn load(&self) -> (Input, Traced) {
+        let (file, folder) = (self.0.join("perf.data"), self.0.display().to_string());
+        let words = ["pugmark", &file.display().to_string(), "--symfs", &folder].map(str::to_owned);
+        let input = Command::parse_from(words).input;
+        let traced = input.traces().unwrap().remove(0);
+        (input, traced)
+    }
+
+    /// The process and the name of each lane, and its instructions with how often each was executed.
+    fn lanes(&self) -> Vec<(i32, String, Insns)> {
+        let (input, traced) = self.load();
+        let mut progress = Progress::hidden();
+        let loaded = LoadedSession::load(&input, &traced, &mut progress).unwrap();
+        let sections = loaded.sections();
+        let executed = Executed::in_lanes(&loaded.session(&sections), &mut progress);
+        let lane = |(lane, executed): (&SessionLane, Executed)| {
+            assert_eq!(executed.errors, 0, "{executed:x?}");
+            let part = lane.part.clone().unwrap_or_default();
+            let insns = executed.insns.into_iter().collect();
+            (part.pid.unwrap_or(-1), part.comm.unwrap_or_default(), insns)
+        };
+        loaded.lanes.iter().zip(executed).map(lane).collect()
+    }
+
+    /// How many instructions each lane has, and how many functions were entered.
+    fn walked(&self) -> Vec<(u64, usize)> {
+        let (input, traced) = self.load();
+        let mut progress = Progress::hidden();
+        let named = NamedSession::load(&input, &traced, &[], &mut progress).unwrap();
+        let mut entered = vec![0; named.names.len()];
+        let mut visitors = vec![];
+        for count in &mut entered {
+            visitors.push(move |_: Time, what: Happening| {
+                *count += usize::from(matches!(what, Happening::Enter { .. }))
+            });
+        }
+        let ends = named.walk(&mut progress, &mut visitors);
+        drop(visitors);
+        ends.iter().map(|end| end.insns).zip(entered).collect()
+    }
+}
+
+const fn made(time: u64, cpu: u32, pid: u32) -> Made {
+    Made { time, cpu, task: (pid, pid) }
+}
+
+fn tsc(value: u8) -> Vec<u8> {
+    vec![0x19, value, 0, 0, 0, 0, 0, 0]
+}
+
+/// Tracing of a program begins: a PSB+ without an address.
+fn begins(time: u8) -> Vec<u8> {
+    [&[0x02, 0x82].repeat(8)[..], &tsc(time), &[0x99, 1, 0x02, 0x23]].concat()
+}
+
+/// What the program in the file a executes, up to a system call: TIP.PGE (1000), TNT (taken), TIP.PGD.
+const A: [u8; 9] = [0x71, 0, 0x10, 0, 0, 0, 0, 0x06, 0x01];
+const B: [u8; 8] = [0x71, 0, 0x10, 0, 0, 0, 0, 0x01];
+const OF_A: [u64; 2] = [0x1000, 0x1003];
+const OF_B: [u64; 3] = [0x1000, 0x1001, 0x1002];
+
+fn times(addresses: &[u64], times: u64) -> Insns {
+    addresses.iter().map(|ip| (*ip, times)).collect()
+}
+
+/// Two processes whose code is at the same address, one after the other on a processor; then the first one executes the
+/// program of the other.
+fn two_processes() -> Vec<Vec<u8>> {
+    let bytes = [begins(10), A.to_vec(), begins(20), B.to_vec(), begins(30), A.to_vec(), tsc(40), B.to_vec()];
+    vec![
+        info(false),
+        made(1, 1, 7).named("one", true),
+        made(2, 1, 7).maps(0x1000, 0x100, 0, "/a"),
+        made(3, 1, 7).forks((8, 8)),
+        made(4, 1, 8).named("two", true),
+        made(5, 1, 8).maps(0x1000, 0x100, 0, "/b"),
+        made(6, 1, 7).begins(),
+        made(15, 1, 7).switches_to((8, 8)),
+        made(25, 1, 8).switches_to((7, 7)),
+        made(35, 1, 7).named("three", true),
+        made(36, 1, 7).maps(0x1000, 0x100, 0, "/b"),
+        trace(0, 0, 1, 7, &bytes.concat()),
+    ]
+}
+
+#[test]
+fn each_process_is_decoded_with_its_own_code() {
+    let recorded = Recorded::new("processes", two_processes());
+    let expected = [
+        (7, "one".to_owned(), times(&OF_A, 2)),
+        (8, "two".into(), times(&OF_B, 1)),
+        (7, "three".into(), times(&OF_B, 1)),
+    ];
+    assert_eq!(recorded.lanes(), expected);
+    assert_eq!(recorded.walked().iter().map(|(insns, _)| *insns).collect::<Vec<_>>(), [4, 3, 3]);
+}
+
+#[test]
+fn a_mapping_that_is_replaced_holds_up_to_its_time() {
+    let bytes = [begins(10), A.to_vec(), tsc(40), B.to_vec()].concat();
+    let recorded = Recorded::new(
+        "replaced",
+        vec![
+            info(false),
+            made(2, 1, 7).maps(0x1000, 0x100, 0, "/a"),
+            made(6, 1, 7).begins(),
+            made(35, 1, 7).maps(0x1000, 0x100, 0, "/b"),
+            trace(0, 0, 1, 7, &bytes),
+        ],
+    );
+    let lanes: Vec<_> = recorded.lanes().into_iter().map(|(_, _, insns)| insns).collect();
+    assert_eq!(lanes, [times(&OF_A, 1), times(&OF_B, 1)]);
+}
+
+#[test]
+fn a_thread_that_moves_to_another_processor_is_one_lane() {
+    // A call at 1000 that returns on the other processor would be two lanes' otherwise.
+    let recorded = Recorded::new(
+        "moved",
+        vec![
+            info(false),
+            made(2, 1, 7).maps(0x1000, 0x100, 0, "/a"),
+            made(6, 1, 7).begins(),
+            made(15, 1, 7).switches_to((0, 0)),
+            made(16, 2, 0).switches_to((7, 7)),
+            made(25, 2, 7).switches_to((0, 0)),
+            made(26, 1, 0).switches_to((7, 7)),
+            trace(0, 0, 1, 7, &[begins(10), A.to_vec(), begins(30), A.to_vec()].concat()),
+            trace(1, 0, 2, 7, &[begins(20), A.to_vec()].concat()),
+        ],
+    );
+    assert_eq!(recorded.lanes(), [(7, String::new(), times(&OF_A, 3))]);
+    // What is entered once is not entered again on another processor.
+    assert_eq!(recorded.walked()[0].0, 6);
+}
+
+#[test]
+fn the_trace_of_a_thread_is_that_of_its_process() {
+    let of_thread = |bytes: &[u8]| trace(0, 0, u32::MAX, 70, bytes);
+    let recorded = Recorded::new(
+        "thread",
+        vec![
+            info(false),
+            made(2, 1, 7).maps(0x1000, 0x100, 0, "/a"),
+            made(2, 1, 8).maps(0x1000, 0x100, 0, "/b"),
+            made(3, 1, 8).forks((8, 70)),
+            of_thread(&[begins(10), B.to_vec()].concat()),
+        ],
+    );
+    assert_eq!(recorded.lanes(), [(8, String::new(), times(&OF_B, 1))]);
+}
+
+/// Instructions as perf itself lists them, from recordings beside the checkout. Their hash is of the sorted addresses,
+/// one a line.
+#[test]
+fn recordings_of_several_processes_have_the_instructions_that_perf_lists() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/cases/perf");
+    let Ok(expected) = fs::read(folder.join("expected.json")) else {
+        // Written past the capture of output, so that the skip is seen.
+        let _ =
+            std::io::Write::write_all(&mut std::io::stderr(), b"skipped: there is no ../shared/cases/perf\n");
+        return;
+    };
+    let expected: serde_json::Value = serde_json::from_slice(&expected).unwrap();
+    for (name, values) in expected.as_object().unwrap() {
+        let (file, root) =
+            (folder.join(name).display().to_string(), folder.join("root").display().to_string());
+        let words = ["pugmark", &file, "--symfs", &root].map(str::to_owned);
+        let input = Command::parse_from(words).input;
+        let traced = input.traces().unwrap().remove(0);
+        let mut progress = Progress::hidden();
+        let loaded = LoadedSession::load(&input, &traced, &mut progress).unwrap();
+        let sections = loaded.sections();
+        let mut addresses = vec![];
+        for executed in Executed::in_lanes(&loaded.session(&sections), &mut progress) {
+            assert_eq!(executed.errors, 0);
+            for (ip, count) in executed.insns {
+                addresses.extend(std::iter::repeat_n(format!("{ip:x}"), count as usize));
+            }
+        }
+        addresses.sort();
+        assert_eq!(addresses.len() as u64, values["instructions"].as_u64().unwrap(), "{name}");
+        let hash = sha256(addresses.join("\n").as_bytes());
+        assert!(hash.starts_with(values["sorted_sha256"].as_str().unwrap()), "{name}: {hash}");
+    }
+}
+
+/// SHA-256 in hex digits, by the system's program.
+fn sha256(bytes: &[u8]) -> String {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+    let mut command = Command::new("sha256sum");
+    let mut running = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    running.stdin.take().unwrap().write_all(bytes).unwrap();
+    let output = running.wait_with_output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}

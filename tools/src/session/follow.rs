@@ -1,0 +1,166 @@
+//! The walk.
+
+use super::{Session, Slice};
+use pugmark_decoder_core::{
+    block::BlockDecoder,
+    config::Dialect,
+    graph::{ExecutionSink, Graph, WORDS_PER_BLOCK},
+    image::Image,
+    packet::Packet,
+    resume::{BlockStream, Kept, Lost},
+    time::Span,
+};
+
+/// The memory of a graph of blocks, in 32-bit words: more blocks than the hot code of a large program has.
+pub const GRAPH_WORDS: usize = WORDS_PER_BLOCK << 16;
+/// How many images' blocks are kept at most. Blocks of others are decoded again.
+const GRAPHS: usize = 8;
+/// A stream reads a packet only if it has the bytes of the longest one, a PSB: this many more than one byte.
+const READ_AHEAD: usize = 15;
+/// How many bytes are decoded before a sink is asked if it is done.
+const CHUNK: usize = 1 << 16;
+
+/// Receives what was executed in slices. Errors come by [`lost`](ExecutionSink::lost), after which decoding goes on at
+/// the next PSB.
+pub trait SliceSink: ExecutionSink {
+    /// Whether [`is_done`](Self::is_done) is asked now and then.
+    const ENDS_EARLY: bool = false;
+
+    /// A slice begins.
+    fn begins(&mut self, slice: &Slice) {
+        let _ = slice;
+    }
+
+    /// A trace has come to its end, or to an error.
+    fn stops(&mut self, end: SliceEnd) {
+        let _ = end;
+    }
+
+    /// Whether nothing more is wanted.
+    fn is_done(&self) -> bool {
+        false
+    }
+}
+
+/// Where decoding has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceEnd {
+    /// The packets that the last block is between, as far as they are known.
+    pub span: Span,
+    /// The offset in the trace.
+    pub offset: u64,
+}
+
+impl<'a> Session<'a> {
+    /// Goes through all slices in the order of time and passes what was executed to the sink of each one's lane. With
+    /// one sink, that of all lanes.
+    pub fn follow<S: SliceSink>(&self, sinks: &mut [S]) {
+        self.follow_traces(0..self.traces.len(), sinks);
+    }
+
+    /// The same for some traces only.
+    pub fn follow_traces<S: SliceSink>(&self, traces: std::ops::Range<usize>, sinks: &mut [S]) {
+        let mut slices: Vec<&Slice> =
+            self.slices.iter().filter(|slice| traces.contains(&slice.trace)).collect();
+        slices.sort_by_key(|slice| slice.tsc);
+        let count = GRAPHS.min(self.images.len()).max(1);
+        let mut memory: Vec<_> = (0..count).map(|_| vec![0; GRAPH_WORDS]).collect();
+        let mut graphs = Graphs::new(&mut memory);
+        // A trace that is cut has a stream from its first slice to its last one.
+        let is_cut =
+            |trace: &usize| self.slices.iter().filter(|slice| slice.trace == *trace).nth(1).is_some();
+        let cut: Vec<usize> = traces.filter(is_cut).collect();
+        let mut kept: Vec<Kept> = cut.iter().map(|_| <Kept>::new()).collect();
+        let mut streams: Vec<_> =
+            kept.iter_mut().map(|kept| BlockStream::new(Image::new(&[]), self.config, kept)).collect();
+        for slice in slices {
+            let lane = if sinks.len() == 1 { 0 } else { slice.lane };
+            let Some(sink) = sinks.get_mut(lane) else { continue };
+            sink.begins(slice);
+            let graph = graphs.of(self.lanes.get(slice.lane).copied().unwrap_or_default());
+            match cut.binary_search(&slice.trace) {
+                Ok(number) => self.go_on(slice, &mut streams[number], graph, sink),
+                Err(_) => self.whole(slice, graph, sink),
+            }
+            if S::ENDS_EARLY && sink.is_done() {
+                return;
+            }
+        }
+    }
+
+    /// Decodes a slice that is all of its trace.
+    fn whole<S: SliceSink>(&self, slice: &Slice, graph: &mut Graph<'_>, sink: &mut S) {
+        let (trace, image) = (self.traces[slice.trace], self.image(slice.lane));
+        if S::ENDS_EARLY && self.config.dialect == Dialect::Manual {
+            let mut kept = <Kept>::new();
+            return self.go_on(slice, &mut BlockStream::new(image, self.config, &mut kept), graph, sink);
+        }
+        let mut decoder = BlockDecoder::with_config(trace, image, self.config);
+        while decoder.resync().is_some() {
+            let end = decoder.visit(graph, sink);
+            sink.stops(SliceEnd { span: decoder.span(), offset: decoder.offset() });
+            if let Err(error) = end {
+                sink.lost(&Lost::Error(error));
+            }
+        }
+    }
+
+    /// Decodes the next slice of a trace.
+    fn go_on<S: SliceSink>(
+        &self,
+        slice: &Slice,
+        stream: &mut BlockStream<'a, '_>,
+        graph: &mut Graph<'_>,
+        sink: &mut S,
+    ) {
+        let trace = self.traces[slice.trace];
+        stream.set_image(self.image(slice.lane));
+        let to = slice.range.end.saturating_add(read_ahead(trace, slice.range.end)).min(trace.len());
+        let bytes = trace.get(stream.offset() as usize..to).unwrap_or_default();
+        for chunk in bytes.chunks(if S::ENDS_EARLY { CHUNK } else { bytes.len().max(1) }) {
+            stream.decode(chunk, graph, sink);
+            if S::ENDS_EARLY && sink.is_done() {
+                return;
+            }
+        }
+        if slice.range.end == trace.len() {
+            stream.finish(graph, sink);
+            let offset = slice.range.end as u64;
+            sink.stops(SliceEnd { span: Span::at(offset), offset });
+        }
+    }
+}
+
+/// How many bytes after a slice a stream needs to read the last packet of the slice, and not the first one after it.
+/// Outcomes and targets are read as soon as they are whole.
+fn read_ahead(trace: &[u8], end: usize) -> usize {
+    match Packet::parse(trace.get(end..).unwrap_or_default()) {
+        Ok(Some((Packet::TntShort(_) | Packet::TntLong(_) | Packet::Tip(_), _))) => 0,
+        _ => READ_AHEAD,
+    }
+}
+
+/// The graphs of some images.
+struct Graphs<'m> {
+    graphs: Vec<(Option<usize>, Graph<'m>)>,
+    /// The order in which they were used, the last one last.
+    order: Vec<usize>,
+}
+
+impl<'m> Graphs<'m> {
+    fn new(memory: &'m mut [Vec<u32>]) -> Self {
+        let graphs: Vec<_> = memory.iter_mut().map(|memory| (None, Graph::new(memory))).collect();
+        Self { order: (0..graphs.len()).collect(), graphs }
+    }
+
+    /// The graph of an image; one that was used longest ago if it has none. A graph forgets blocks of another image.
+    fn of(&mut self, image: usize) -> &mut Graph<'m> {
+        let known = self.graphs.iter().position(|(of, _)| *of == Some(image));
+        let number = known.unwrap_or_else(|| self.order[0]);
+        self.order.retain(|other| *other != number);
+        self.order.push(number);
+        let (of, graph) = &mut self.graphs[number];
+        *of = Some(image);
+        graph
+    }
+}

@@ -1,0 +1,74 @@
+//! One walk over the traces of a session, which switches code and thread where the timeline says.
+//!
+//! A trace is cut into [slices](Slice): parts in which one thread runs the same code. Slices of one thread with the
+//! same code are a *lane*, also if they are of several processors. [`Session::follow`] goes through the slices in the
+//! order of time and passes each to the sink of its lane, so that a sink sees one thread as if it had run alone.
+//!
+//! # Where a switch takes effect
+//!
+//! Linux switches threads in the kernel, and so does a thread that executes another program or maps other code. The
+//! records of that have a time of their own, and those of the trace are estimates. So what is due takes effect at the
+//! first event at or after its time before which the trace was in the kernel, or off: there both have the same code.
+
+mod follow;
+mod places;
+#[cfg(test)]
+mod tests;
+
+pub use follow::{GRAPH_WORDS, SliceEnd, SliceSink};
+pub use places::{TurnPlace, places};
+
+use pugmark_decoder_core::{config::Config, image::Image};
+use std::ops::Range;
+
+/// A part of a trace in which one thread runs the same code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// The number of the trace.
+    pub trace: usize,
+    /// Where it is in the trace.
+    pub range: Range<usize>,
+    /// The number of its lane.
+    pub lane: usize,
+    /// When it begins, as TSC; 0 if the trace has no time.
+    pub tsc: u64,
+}
+
+/// Traces, how they are cut, and the code of each lane.
+#[derive(Clone, Debug)]
+pub struct Session<'a> {
+    /// The traces.
+    pub traces: Vec<&'a [u8]>,
+    /// A TSC near those of each trace; 0 if none is known.
+    pub near: Vec<u64>,
+    /// How to read them.
+    pub config: Config<'a>,
+    /// The code that lanes have.
+    pub images: Vec<Image<'a>>,
+    /// The number of each lane's code.
+    pub lanes: Vec<usize>,
+    /// Their slices. Those of one trace are in their order, one after the other, and there is at least one of each.
+    pub slices: Vec<Slice>,
+}
+
+impl<'a> Session<'a> {
+    /// A session of one trace with one lane.
+    #[must_use]
+    pub fn alone(trace: &'a [u8], image: Image<'a>, config: Config<'a>) -> Self {
+        let slices = vec![Slice { trace: 0, range: 0..trace.len(), lane: 0, tsc: 0 }];
+        Self { traces: vec![trace], near: vec![0], config, images: vec![image], lanes: vec![0], slices }
+    }
+
+    /// The code of a lane.
+    #[must_use]
+    pub fn image(&self, lane: usize) -> Image<'a> {
+        let image = self.lanes.get(lane).and_then(|number| self.images.get(*number));
+        image.copied().unwrap_or(Image::new(&[]))
+    }
+
+    /// The number of bytes in all traces.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.traces.iter().map(|trace| trace.len() as u64).sum()
+    }
+}

@@ -1,0 +1,171 @@
+use super::*;
+use pugmark_decoder_core::{
+    block::Block,
+    event::Event,
+    graph::ExecutionSink,
+    image::{AddressSpace, Section},
+    resume::Lost,
+};
+
+const PSB: [u8; 16] = *b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82";
+
+fn tsc(value: u8) -> Vec<u8> {
+    vec![0x19, value, 0, 0, 0, 0, 0, 0]
+}
+
+/// A PSB+ at an address, with a time.
+fn psb(time: u8, ip: u16) -> Vec<u8> {
+    let [low, high] = ip.to_le_bytes();
+    [&PSB[..], &tsc(time), &[0x99, 1, 0x7d, low, high, 0, 0, 0, 0, 0x02, 0x23]].concat()
+}
+
+const TO_KERNEL: [u8; 7] = [0x6d, 0, 0, 0, 0x81, 0xff, 0xff];
+const TO_PROGRAM: [u8; 7] = [0x6d, 2, 0x10, 0, 0, 0, 0];
+const KERNEL: Section<'_> =
+    Section { base: 0xffff_ffff_8100_0000, bytes: &[0xff, 0xe0], space: AddressSpace::Any };
+/// 1000: syscall; 1002: nop, and jmp rax: at once in the other program.
+const PROGRAMS: [&[u8]; 2] = [&[0x0f, 0x05, 0x90, 0xff, 0xe0], &[0x0f, 0x05, 0xff, 0xe0]];
+
+/// The addresses of the blocks, how many instructions each has, and errors.
+#[derive(Debug, Default, PartialEq)]
+struct Seen {
+    blocks: Vec<(u64, u32)>,
+    errors: usize,
+    begins: usize,
+}
+
+impl SliceSink for Seen {
+    fn begins(&mut self, _: &Slice) {
+        self.begins += 1;
+    }
+}
+
+impl ExecutionSink for Seen {
+    const BLOCKS: bool = true;
+
+    fn block(&mut self, block: &Block) {
+        self.blocks.push((block.ip, block.insns));
+    }
+
+    fn event(&mut self, _: &Event) {}
+
+    fn lost(&mut self, _: &Lost) {
+        self.errors += 1;
+    }
+}
+
+/// A system call, a switch in the kernel at `at`, and what goes on in a program.
+fn trace_with_switch(at: u8) -> Vec<u8> {
+    [&psb(10, 0x1000)[..], &TO_KERNEL, &tsc(at), &TO_KERNEL, &TO_PROGRAM, &[0x01]].concat()
+}
+
+#[test]
+fn a_switch_takes_effect_in_the_kernel() {
+    let trace = trace_with_switch(20);
+    let sections = PROGRAMS.map(|bytes| [Section { base: 0x1000, bytes, space: AddressSpace::Any }, KERNEL]);
+    let found = places(&trace, Config::default(), &[0, 15], 0).unwrap();
+    assert_eq!(found.iter().map(|place| (place.number, place.tsc)).collect::<Vec<_>>(), [(0, 10), (1, 20)]);
+    let cut = found[1].offset;
+    let slice = |range, lane, tsc| Slice { trace: 0, range, lane, tsc };
+    let session = Session {
+        traces: vec![&trace],
+        near: vec![0],
+        config: Config::default(),
+        images: sections.iter().map(|sections| Image::new(sections)).collect(),
+        lanes: vec![0, 1],
+        slices: vec![slice(0..cut, 0, 10), slice(cut..trace.len(), 1, 20)],
+    };
+    let mut seen = [Seen::default(), Seen::default()];
+    session.follow(&mut seen);
+    let kernel = (KERNEL.base, 1);
+    // The kernel's jump is executed where its target is known: after the switch.
+    assert_eq!(seen[0], Seen { blocks: vec![(0x1000, 1)], errors: 0, begins: 1 });
+    assert_eq!(seen[1], Seen { blocks: vec![kernel, kernel, (0x1002, 1)], errors: 0, begins: 1 });
+    // One sink for all, with the code of the first program.
+    let mut alone = [Seen::default()];
+    Session { lanes: vec![0, 0], ..session.clone() }.follow(&mut alone);
+    assert_eq!(alone[0].blocks, [(0x1000, 1), kernel, kernel, (0x1002, 2)]);
+    assert_eq!(alone[0].begins, 2);
+}
+
+#[test]
+fn what_comes_right_before_a_switch_is_the_first_programs() {
+    // TIP.PGE (1002), TIP.PGD: a few bytes, and then the PSB+ at which the other thread begins.
+    let stretch = |time| [&PSB[..], &tsc(time), &[0x99, 1, 0x02, 0x23, 0x31, 2, 0x10, 0x01]].concat();
+    let trace = [stretch(10), stretch(20)].concat();
+    let found = places(&trace, Config::default(), &[0, 15], 0).unwrap();
+    let cut = found[1].offset;
+    assert_eq!((found.len(), cut), (2, trace.len() / 2));
+    let sections = PROGRAMS.map(|bytes| [Section { base: 0x1000, bytes, space: AddressSpace::Any }]);
+    let slice = |range, lane, tsc| Slice { trace: 0, range, lane, tsc };
+    let session = Session {
+        traces: vec![&trace],
+        near: vec![0],
+        config: Config::default(),
+        images: sections.iter().map(|sections| Image::new(sections)).collect(),
+        lanes: vec![0, 1],
+        slices: vec![slice(0..cut, 0, 10), slice(cut..trace.len(), 1, 20)],
+    };
+    let mut seen = [Seen::default(), Seen::default()];
+    session.follow(&mut seen);
+    assert_eq!(seen.map(|seen| (seen.blocks, seen.errors)), [(vec![(0x1002, 2)], 0), (vec![(0x1002, 1)], 0)]);
+}
+
+#[test]
+fn what_is_due_waits_until_the_program_is_left_and_the_last_of_several_counts() {
+    let found = |times: &[u64], trace: &[u8]| {
+        let places = places(trace, Config::default(), times, 0).unwrap();
+        places.into_iter().map(|place| (place.number, place.tsc)).collect::<Vec<_>>()
+    };
+    // It is in a program when the time comes, which ends at 30.
+    let trace =
+        [&psb(10, 0x1000)[..], &tsc(20), &TO_PROGRAM, &tsc(30), &TO_KERNEL, &TO_KERNEL, &[0x01]].concat();
+    assert_eq!(found(&[0, 15], &trace), [(0, 10), (1, 30)]);
+    assert_eq!(found(&[0, 15, 16, 17, 31], &trace), [(0, 10), (3, 30)]);
+    assert_eq!(found(&[0, 31], &trace), [(0, 10)]);
+    // A PSB+ after a loss, and one at which tracing is off.
+    let twice = [&trace[..], &[0x09], &psb(40, 0x1000)].concat();
+    assert_eq!(found(&[0, 35], &twice), [(0, 10), (1, 40)]);
+    assert_eq!(places(&[&PSB[..], &[0x02, 0x23], &TO_KERNEL].concat(), Config::default(), &[0, 1], 0), None);
+}
+
+#[test]
+fn the_upper_bits_of_a_time_are_those_near() {
+    let near = (5 << 56) + 3;
+    let found = |near| places(&psb(10, 0x1000), Config::default(), &[0], near).unwrap()[0].tsc;
+    assert_eq!(found(near), (5 << 56) + 10);
+    assert_eq!(found((5 << 56) - 3), (5 << 56) + 10);
+    assert_eq!(found((5 << 56) + (1 << 55) + 11), (6 << 56) + 10);
+}
+
+#[test]
+fn slices_of_several_traces_come_in_the_order_of_time() {
+    // The same thread on two processors.
+    let traces = [[psb(10, 0x1002), psb(30, 0x1002)].concat(), psb(20, 0x1002)];
+    let sections = [Section { base: 0x1002, bytes: &[0x90], space: AddressSpace::Any }];
+    let session = |slices| Session {
+        traces: traces.iter().map(|trace| &**trace).collect(),
+        near: vec![0; 2],
+        config: Config::default(),
+        images: vec![Image::new(&sections)],
+        lanes: vec![0],
+        slices,
+    };
+    let half = traces[0].len() / 2;
+    let slice = |trace: usize, range, tsc| Slice { trace, range, lane: 0, tsc };
+    struct Order(Vec<u64>);
+    impl SliceSink for Order {
+        fn begins(&mut self, slice: &Slice) {
+            self.0.push(slice.tsc);
+        }
+    }
+    impl ExecutionSink for Order {
+        fn event(&mut self, _: &Event) {}
+    }
+    let slices = vec![slice(0, 0..half, 10), slice(0, half..2 * half, 30), slice(1, 0..half, 20)];
+    let mut order = [Order(vec![])];
+    session(slices.clone()).follow(&mut order);
+    assert_eq!(order[0].0, [10, 20, 30]);
+    session(slices).follow_traces(1..2, &mut order);
+    assert_eq!(order[0].0, [10, 20, 30, 20]);
+}

@@ -1,0 +1,371 @@
+//! Reads the file that `perf record` writes: the traces of Intel PT in it, what the system did while they were taken,
+//! and what the file says about the processor; and the samples of other files.
+//!
+//! Compressed records, traces in samples (`--aux-sample`), snapshots, and what was written to a pipe are read, too. Of
+//! a file that is cut short, or damaged from some place on, all is read that comes before that place.
+//!
+//! The records are read by the code that reads the sideband of ptxed, [`crate::sideband`].
+//!
+//! Source: Linux, tools/perf/Documentation/perf.data-file-format.txt, include/uapi/linux/perf_event.h; the fields of
+//! the AUXTRACE_INFO record of Intel PT: tools/perf/util/intel-pt.h.
+
+#[cfg(test)]
+pub(crate) mod builder;
+mod compressed;
+mod file;
+mod info;
+pub mod sample;
+pub mod samples;
+mod traces;
+
+use super::{Mapping, SystemChange, SystemRecord, Task};
+use crate::perf_clock::PerfClock;
+use crate::sideband::{Mmap2, NoRecord, Record, RecordProblem, StreamConfig, TimedRecord};
+use anyhow::{Context, Result, bail};
+use file::{EventAttr, MAGIC, PerfFile, RawRecord, kind};
+use info::PtInfo;
+use pugmark_decoder_core::config::Clocks;
+use pugmark_decoder_core::errata::Cpu;
+use rustc_hash::FxHashMap;
+use sample::{PerfSample, SampleLayout};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use traces::{TracePart, TracePieces};
+
+pub use traces::AuxTrace;
+
+/// What perf calls the code that the kernel gives every program.
+pub const VDSO: &str = "[vdso]";
+/// PROT_EXEC of mmap.
+const EXECUTABLE: u32 = 4;
+/// `perf_event_attr`: bit `sample_id_all`.
+const SAMPLE_ID_ALL: u64 = 1 << 18;
+/// The type of tracepoints, and the place of `next_pid` among the fields of `sched:sched_switch`.
+const TRACEPOINT: u32 = 2;
+const SCHED_SWITCH: &str = "sched:sched_switch";
+const NEXT_PID_AT: usize = 56;
+/// `PERF_RECORD_MISC_MMAP_DATA` and `PERF_RECORD_MISC_FORK_EXEC`.
+const MISC_13: u16 = 1 << 13;
+/// How much memory the records may take: this many times the size of the file, and this much more.
+const MOST_TIMES: usize = 2;
+const MOST_MORE: usize = 192 << 20;
+/// How many problems are told.
+const MOST_PROBLEMS: usize = 8;
+
+/// What is in a file of `perf record`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PerfData {
+    /// The traces, by CPU or by thread.
+    pub traces: Vec<AuxTrace>,
+    /// What the system did, in the order of the file, by perf's clock.
+    pub records: Vec<SystemRecord>,
+    /// The processor, if it is Intel's.
+    pub cpu: Option<Cpu>,
+    /// Its clocks.
+    pub clocks: Clocks,
+    /// How perf's clock follows from the TSC.
+    pub clock: Option<PerfClock>,
+    /// What cannot be read, with the place in the file: the first few.
+    pub problems: Vec<String>,
+}
+
+impl PerfData {
+    /// Returns whether a file is one of `perf record`.
+    #[must_use]
+    pub fn is_one(path: &Path) -> bool {
+        let mut begin = [0; MAGIC.len()];
+        let found = path.is_file().then(|| File::open(path).and_then(|mut file| file.read_exact(&mut begin)));
+        matches!(found, Some(Ok(()))) && begin == *MAGIC
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// If it cannot be read, is damaged where it begins, or has no traces of Intel PT.
+    pub fn read(path: &Path) -> Result<Self> {
+        let read = || Self::of(&PerfFile::open(path)?);
+        read().with_context(|| format!("cannot read {}", path.display()))
+    }
+
+    fn of(file: &PerfFile) -> Result<Self> {
+        let mut reader = PerfReader::new(file);
+        let problems = compressed::each_record(file, &mut |record| reader.record(record))?;
+        reader.data.problems.extend(problems);
+        reader.finish(file)
+    }
+}
+
+/// Reads records.
+struct PerfReader<'a> {
+    events: &'a [EventAttr],
+    /// The number of each event by its identifiers.
+    by_id: FxHashMap<u64, usize>,
+    /// Which events are switches of threads.
+    switches: Vec<bool>,
+    config: StreamConfig,
+    info: Option<PtInfo>,
+    pieces: TracePieces,
+    samples: TracePieces,
+    /// How many bytes of a trace came in samples of each processor or thread.
+    sampled: FxHashMap<u32, u64>,
+    paths: FxHashMap<String, Arc<Path>>,
+    /// How much memory the records may take.
+    room: usize,
+    data: PerfData,
+}
+
+impl<'a> PerfReader<'a> {
+    fn new(file: &'a PerfFile) -> Self {
+        let events = &file.events;
+        let names = file.event_names();
+        let is_switch = |(number, event): (usize, &EventAttr)| {
+            event.kind == TRACEPOINT && names.get(number).is_some_and(|name| *name == SCHED_SWITCH)
+        };
+        Self {
+            by_id: numbers_by_id(events),
+            switches: events.iter().enumerate().map(is_switch).collect(),
+            config: stream_config(events),
+            events,
+            info: None,
+            pieces: TracePieces::default(),
+            samples: TracePieces::of_snapshots(),
+            sampled: FxHashMap::default(),
+            paths: FxHashMap::default(),
+            room: file.size().saturating_mul(MOST_TIMES).saturating_add(MOST_MORE),
+            data: PerfData { cpu: file.cpu_id().and_then(processor), ..PerfData::default() },
+        }
+    }
+
+    fn problem(&mut self, problem: impl FnOnce() -> String) {
+        if self.data.problems.len() < MOST_PROBLEMS {
+            self.data.problems.push(problem());
+        }
+    }
+
+    fn record(&mut self, record: &RawRecord<'_>) -> Result<()> {
+        match record.kind {
+            kind::AUXTRACE_INFO => {
+                let info = PtInfo::parse(record.body())?;
+                self.pieces.are_snapshots = info.has_snapshots();
+                self.info = Some(info);
+            }
+            kind::AUXTRACE => self.trace(record),
+            kind::SAMPLE => self.sample(record)?,
+            0 | 64.. => {}
+            _ => match TimedRecord::parse(record.bytes, &self.config) {
+                Ok((found, _)) => self.system(record, found)?,
+                Err(NoRecord::End) => {}
+                Err(NoRecord::Problem(problem)) => self.problem(|| unreadable(record, problem)),
+            },
+        }
+        Ok(())
+    }
+
+    fn trace(&mut self, record: &RawRecord<'_>) {
+        let body = record.body();
+        let at = |place| file::long(body, place);
+        let (Some(offset), Some(reference), Some(numbers), Some(cpu)) = (at(8), at(16), at(24), at(32))
+        else {
+            return self.problem(|| format!("at {:#x}: an AUXTRACE record that is too short", record.at));
+        };
+        self.pieces.add(TracePart {
+            index: numbers as u32,
+            thread: known((numbers >> 32) as u32),
+            cpu: known(cpu as u32),
+            offset,
+            reference,
+            bytes: record.more,
+        });
+    }
+
+    fn sample(&mut self, record: &RawRecord<'_>) -> Result<()> {
+        let Some(number) = event_of(self.events, &self.by_id, record) else { return Ok(()) };
+        let event = &self.events[number];
+        let is_switch = self.switches.get(number).is_some_and(|is_switch| *is_switch);
+        if event.sample_type & sample::AUX == 0 && !is_switch {
+            return Ok(());
+        }
+        let sample = match PerfSample::parse(record.body(), &event.layout()) {
+            Ok(sample) => sample,
+            Err(error) => {
+                self.problem(|| format!("at {:#x}: {error}", record.at));
+                return Ok(());
+            }
+        };
+        if let Some(range) = sample.aux {
+            let bytes = record.body().get(range).unwrap_or_default();
+            let thread = sample.ids.map(|(_, tid)| tid as u32);
+            let index = sample.cpu.or(thread).unwrap_or(0);
+            let offset = self.sampled.entry(index).or_default();
+            let clock = self.info.as_ref().and_then(PtInfo::clock);
+            let reference = clock.zip(sample.time).and_then(|(clock, time)| clock.tsc(time)).unwrap_or(0);
+            let thread = thread.filter(|_| sample.cpu.is_none());
+            self.samples.add(TracePart { index, cpu: sample.cpu, thread, offset: *offset, reference, bytes });
+            *offset += bytes.len() as u64;
+        }
+        let next = sample
+            .raw
+            .filter(|_| is_switch)
+            .and_then(|raw| Some(i32::from_le_bytes(*raw.get(NEXT_PID_AT..)?.first_chunk()?)));
+        match next {
+            // The process is that of the thread.
+            Some(tid) => {
+                let to = Some(Task { pid: -1, tid });
+                let from = sample.ids.map(|(pid, tid)| Task { pid, tid });
+                self.add(sample.time, sample.cpu, SystemChange::Switch { from, to })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn system(&mut self, raw: &RawRecord<'_>, found: TimedRecord<'_>) -> Result<()> {
+        let task = |pid: u32, tid: u32| Task { pid: pid as i32, tid: tid as i32 };
+        let own = found.sample.tid.map(|(pid, tid)| task(pid, tid));
+        let change = match found.record {
+            Record::Mmap { pid, addr, len, pgoff, more, filename, .. } => {
+                let executable = match more {
+                    Some(Mmap2 { prot, .. }) => prot & EXECUTABLE != 0,
+                    None => raw.misc & MISC_13 == 0,
+                };
+                let path = self.path(&filename);
+                let process = pid as i32;
+                SystemChange::Map(Mapping { process, address: addr, len, offset: pgoff, path, executable })
+            }
+            Record::Comm { pid, tid, comm, exec } => {
+                self.room = self.room.saturating_sub(comm.len());
+                SystemChange::Name { task: task(pid, tid), name: comm.into(), exec }
+            }
+            Record::Fork(fork) => SystemChange::Fork {
+                task: task(fork.pid, fork.tid),
+                parent: fork.ppid as i32,
+                // perf makes such records of processes that exist, and lists the mappings of each.
+                has_mappings: raw.misc & MISC_13 == 0,
+            },
+            Record::ItraceStart { pid, tid } => SystemChange::Switch { from: None, to: Some(task(pid, tid)) },
+            Record::SwitchCpuWide { out: true, pid, tid } => {
+                SystemChange::Switch { from: own, to: Some(task(pid, tid)) }
+            }
+            Record::SwitchCpuWide { out: false, pid, tid } => {
+                SystemChange::Switch { from: Some(task(pid, tid)), to: own }
+            }
+            Record::Switch { out: true } => SystemChange::Switch { from: own, to: None },
+            Record::Switch { out: false } => SystemChange::Switch { from: None, to: own },
+            Record::Aux { flags, .. } if flags & crate::sideband::AUX_TRUNCATED != 0 => {
+                SystemChange::TraceLost
+            }
+            Record::Lost { lost, .. } | Record::LostSamples { lost } => SystemChange::RecordsLost(lost),
+            _ => return Ok(()),
+        };
+        self.add(found.sample.time, found.sample.cpu, change)
+    }
+
+    fn add(&mut self, time: Option<u64>, cpu: Option<u32>, change: SystemChange) -> Result<()> {
+        // As much again for the memory in which they grow.
+        let Some(room) = self.room.checked_sub(2 * size_of::<SystemRecord>()) else {
+            bail!(
+                "its records take more than {MOST_TIMES} times the memory that it has bytes, and {MOST_MORE:#x} more"
+            );
+        };
+        self.room = room;
+        let time = time.filter(|time| *time != u64::MAX).unwrap_or(0);
+        self.data.records.push(SystemRecord { time, cpu, change });
+        Ok(())
+    }
+
+    fn path(&mut self, name: &str) -> Arc<Path> {
+        if let Some(known) = self.paths.get(name) {
+            return known.clone();
+        }
+        self.room = self.room.saturating_sub(4 * name.len());
+        let path: Arc<Path> = Path::new(name).into();
+        self.paths.insert(name.into(), path.clone());
+        path
+    }
+
+    fn finish(mut self, file: &PerfFile) -> Result<PerfData> {
+        let Some(info) = &self.info else {
+            let cut = self.data.problems.first().map(|problem| format!("; {problem}")).unwrap_or_default();
+            bail!("it has no traces: no AUXTRACE_INFO record{cut}")
+        };
+        self.data.clocks = info.clocks(&file.events);
+        self.data.clock = info.clock();
+        self.data.traces =
+            [self.pieces, self.samples].into_iter().flat_map(TracePieces::into_traces).collect();
+        Ok(self.data)
+    }
+}
+
+impl EventAttr {
+    /// What its samples have.
+    pub(super) const fn layout(&self) -> SampleLayout {
+        SampleLayout {
+            sample_type: self.sample_type,
+            read_format: self.read_format,
+            branch_sample_type: self.branch_sample_type,
+            user_registers: self.user_registers,
+            interrupt_registers: self.interrupt_registers,
+        }
+    }
+}
+
+/// The number of each event by its identifiers.
+fn numbers_by_id(events: &[EventAttr]) -> FxHashMap<u64, usize> {
+    let ids = |(number, event): (usize, &'_ EventAttr)| {
+        event.ids.iter().map(|id| (*id, number)).collect::<Vec<_>>()
+    };
+    events.iter().enumerate().flat_map(ids).collect()
+}
+
+/// The number of the event that a sample is of.
+fn event_of(events: &[EventAttr], by_id: &FxHashMap<u64, usize>, record: &RawRecord<'_>) -> Option<usize> {
+    let first = match events {
+        [] => return None,
+        [_] => return Some(0),
+        [first, ..] => first,
+    };
+    // If the events have several kinds of samples, the identifier comes first in all of them.
+    let at = sample::id_at(first.sample_type)?;
+    by_id.get(&file::long(record.body(), at)?).copied()
+}
+
+/// How to read records that are no samples. If all events have the same values at the end of their records, the
+/// identifier is not needed.
+fn stream_config(events: &[EventAttr]) -> StreamConfig {
+    let at_end = |event: &EventAttr| if event.flags & SAMPLE_ID_ALL == 0 { 0 } else { event.sample_type };
+    let first = events.first().map_or(0, at_end);
+    let differ = events.iter().any(|event| at_end(event) != first);
+    let configs = events.iter().filter(|_| differ).flat_map(|event| {
+        let ids = event.ids.iter().filter(|_| at_end(event) != first);
+        ids.map(move |id| (*id, at_end(event)))
+    });
+    StreamConfig { sample_type: first, sample_configs: configs.collect(), ..StreamConfig::default() }
+}
+
+fn unreadable(record: &RawRecord<'_>, problem: RecordProblem) -> String {
+    let what = match problem {
+        RecordProblem::Text => "a text that does not end",
+        RecordProblem::Internal | RecordProblem::Size => "another size than that of its fields",
+        _ => "an identifier that it cannot have",
+    };
+    format!("at {:#x}: a record of type {} with {what}", record.at, record.kind)
+}
+
+/// The processor in `GenuineIntel,6,94,3`: vendor, family, model and stepping.
+fn processor(text: &str) -> Option<Cpu> {
+    let mut words = text.split(',');
+    let intel = words.next()? == "GenuineIntel";
+    let mut number = || words.next()?.parse().ok();
+    let [family, model, stepping] = [number()?, number()?, number()?];
+    let (model, stepping) = (u8::try_from(model).ok()?, u8::try_from(stepping).ok()?);
+    intel.then(|| Cpu::intel(family, model, stepping))
+}
+
+/// A number that is not -1.
+const fn known(number: u32) -> Option<u32> {
+    if number == u32::MAX { None } else { Some(number) }
+}
+
+#[cfg(test)]
+mod tests;

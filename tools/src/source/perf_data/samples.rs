@@ -1,0 +1,179 @@
+//! The samples in a file of `perf record`, and what was mapped in each process while they were taken.
+
+use super::file::{PerfFile, RawRecord, kind};
+use super::sample::{PerfSample, SampleLayout};
+use super::{compressed, stream_config};
+use crate::sideband::{NoRecord, Record, StreamConfig, TimedRecord};
+use anyhow::{Context, Result, bail};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// The samples of a file.
+#[derive(Clone, Debug, Default)]
+pub struct PerfSamples {
+    /// The events that were sampled.
+    pub events: Vec<SampledEvent>,
+    /// Each sample, with the number of its event and that of its program.
+    pub samples: Vec<(PerfSample, usize, usize)>,
+    /// The programs: what each process had mapped, from one `execve` to the next.
+    pub programs: Vec<Program>,
+    /// The names of threads.
+    pub threads: HashMap<i32, String>,
+    /// Family and model of the processor, if it is AMD's.
+    pub amd: Option<(u8, u8)>,
+    /// How many samples the kernel lost.
+    pub lost: u64,
+}
+
+/// An event that was sampled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SampledEvent {
+    /// Its name as it was given to perf.
+    pub name: String,
+    /// Whether its raw samples are those of IBS for ops.
+    pub is_ibs_op: bool,
+    layout: SampleLayout,
+}
+
+/// What a process had mapped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Program {
+    /// The process.
+    pub process: i32,
+    /// The mappings in the order in which they were made.
+    pub mappings: Vec<ProgramMapping>,
+}
+
+/// A mapping of a file, or of other memory that perf has a name for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramMapping {
+    /// The first address.
+    pub address: u64,
+    /// Size in bytes.
+    pub len: u64,
+    /// Where the mapping begins in the file.
+    pub offset: u64,
+    /// The file, or a name such as `[heap]`.
+    pub path: PathBuf,
+}
+
+impl PerfSamples {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// If it cannot be read or is damaged.
+    pub fn read(path: &Path) -> Result<Self> {
+        let read = || Self::of(&PerfFile::open(path)?);
+        read().with_context(|| format!("cannot read {}", path.display()))
+    }
+
+    pub(super) fn of(file: &PerfFile) -> Result<Self> {
+        let mut found = Self { events: events(file), amd: file.cpu_id().and_then(amd), ..Self::default() };
+        let ids = super::numbers_by_id(&file.events);
+        let config = stream_config(&file.events);
+        // The program that each process runs now.
+        let mut running = HashMap::new();
+        let problems = compressed::each_record(file, &mut |record| match record.kind {
+            kind::SAMPLE => found.sample(record, super::event_of(&file.events, &ids, record), &mut running),
+            0 | 64.. => Ok(()),
+            _ => found.record(record, &config, &mut running),
+        })?;
+        match problems.into_iter().next() {
+            Some(problem) => bail!(problem),
+            None => Ok(found),
+        }
+    }
+
+    fn sample(
+        &mut self,
+        record: &RawRecord<'_>,
+        event: Option<usize>,
+        running: &mut HashMap<i32, usize>,
+    ) -> Result<()> {
+        let number = self.samples.len();
+        let what = || format!("sample {number}");
+        let event = event.context("it is of no event of the file").with_context(what)?;
+        let sample = PerfSample::parse(record.body(), &self.events[event].layout).with_context(what)?;
+        let program = self.program(sample.ids.map_or(0, |(pid, _)| pid), running);
+        self.samples.push((sample, event, program));
+        Ok(())
+    }
+
+    fn record(
+        &mut self,
+        raw: &RawRecord<'_>,
+        config: &StreamConfig,
+        running: &mut HashMap<i32, usize>,
+    ) -> Result<()> {
+        let record = match TimedRecord::parse(raw.bytes, config) {
+            Ok((found, _)) => found.record,
+            Err(NoRecord::End) => return Ok(()),
+            Err(NoRecord::Problem(problem)) => bail!(super::unreadable(raw, problem)),
+        };
+        match record {
+            Record::Mmap { pid, addr, len, pgoff, filename, .. } => {
+                self.map(pid as i32, (addr, len, pgoff), (&*filename).into(), running);
+            }
+            Record::Comm { pid, tid, comm, exec } => {
+                self.threads.insert(tid as i32, comm.into_owned());
+                if exec {
+                    running.remove(&(pid as i32));
+                }
+            }
+            Record::Fork(fork) => {
+                if let Some(name) = self.threads.get(&(fork.ptid as i32)).cloned() {
+                    self.threads.insert(fork.tid as i32, name);
+                }
+                // A thread has its process's mappings; a new process has those of its parent.
+                if fork.pid != fork.ppid {
+                    let parent = self.program(fork.ppid as i32, running);
+                    let mappings = self.programs[parent].mappings.clone();
+                    running.insert(fork.pid as i32, self.programs.len());
+                    self.programs.push(Program { process: fork.pid as i32, mappings });
+                }
+            }
+            Record::Lost { lost, .. } => self.lost += lost,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Notes what a process has mapped: `len` bytes of a file from `offset` on, at `address`.
+    fn map(
+        &mut self,
+        process: i32,
+        (address, len, offset): (u64, u64, u64),
+        path: PathBuf,
+        running: &mut HashMap<i32, usize>,
+    ) {
+        let program = self.program(process, running);
+        self.programs[program].mappings.push(ProgramMapping { address, len, offset, path });
+    }
+
+    /// The number of the program that a process runs.
+    fn program(&mut self, process: i32, running: &mut HashMap<i32, usize>) -> usize {
+        *running.entry(process).or_insert_with(|| {
+            self.programs.push(Program { process, mappings: vec![] });
+            self.programs.len() - 1
+        })
+    }
+}
+
+fn events(file: &PerfFile) -> Vec<SampledEvent> {
+    let (names, ibs_op) = (file.event_names(), file.pmu("ibs_op"));
+    let event = |(number, event): (usize, &super::EventAttr)| SampledEvent {
+        name: names.get(number).map_or_else(|| format!("event {number}"), |name| (*name).to_owned()),
+        is_ibs_op: ibs_op == Some(event.kind),
+        layout: event.layout(),
+    };
+    file.events.iter().enumerate().map(event).collect()
+}
+
+/// Family and model in `AuthenticAMD,25,17,1`.
+fn amd(text: &str) -> Option<(u8, u8)> {
+    let mut words = text.split(',');
+    let is_amd = words.next()? == "AuthenticAMD";
+    let mut number = || words.next()?.parse().ok();
+    let numbers = (number()?, number()?);
+    is_amd.then_some(numbers)
+}

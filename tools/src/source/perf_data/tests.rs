@@ -1,0 +1,248 @@
+use super::builder::{AUX, Made, NONE, PerfFileBuilder, SAMPLE_TYPE, compressed, info, longs, record, trace};
+use super::*;
+
+const MADE: Made = Made { time: 5, cpu: 3, task: (7, 8) };
+/// A PSB+ with a time, and something after it.
+fn psb(tsc: u8, more: &[u8]) -> Vec<u8> {
+    [&[0x02, 0x82].repeat(8)[..], &[0x19, tsc, 0, 0, 0, 0, 0, 0], &[0x02, 0x23], more].concat()
+}
+
+fn read(bytes: &[u8]) -> Result<PerfData> {
+    PerfData::of(&PerfFile::parse(bytes.to_vec())?)
+}
+
+fn file(records: &[Vec<u8>]) -> Vec<u8> {
+    PerfFileBuilder { config: 3 << 14 | 0x400, ..PerfFileBuilder::new(records.to_vec()) }.file()
+}
+
+fn aux(cpu: Option<u32>, thread: Option<u32>, offset: u64, bytes: &[u8]) -> AuxTrace {
+    AuxTrace { cpu, thread, offset, reference: 0, bytes: bytes.into() }
+}
+
+fn mapping(path: &str, executable: bool) -> SystemChange {
+    let path: Arc<Path> = Path::new(path).into();
+    SystemChange::Map(Mapping {
+        process: 7,
+        address: 0x40_0000,
+        len: 0x3000,
+        offset: 0x1000,
+        path,
+        executable,
+    })
+}
+
+/// Records of each kind, and what is made of them.
+fn each_kind() -> (Vec<Vec<u8>>, Vec<SystemChange>) {
+    let task = |pid, tid| Task { pid, tid };
+    let own = task(7, 8);
+    let mut older = longs(&[7 | 8 << 32, 0x40_0000, 0x3000, 0x1000]);
+    older.extend(b"/bin/y\0\0");
+    older.extend(longs(&[7 | 8 << 32, 5, 3, 77]));
+    let name = |exec| SystemChange::Name { task: own, name: "x".into(), exec };
+    let switch = |from, to| SystemChange::Switch { from, to };
+    let all = [
+        (MADE.maps(0x40_0000, 0x3000, 0x1000, "/bin/x"), mapping("/bin/x", true)),
+        (MADE.maps_with(0x40_0000, 0x3000, 0x1000, 3, "/bin/x"), mapping("/bin/x", false)),
+        // As older kernels record it: a flag says that it is of data.
+        (record(1, 2, &older), mapping("/bin/y", true)),
+        (record(1, 2 | 1 << 13, &older), mapping("/bin/y", false)),
+        (MADE.named("x", true), name(true)),
+        (MADE.named("x", false), name(false)),
+        (MADE.forks((9, 10)), SystemChange::Fork { task: task(9, 10), parent: 7, has_mappings: true }),
+        (MADE.switches_to((11, 12)), switch(Some(own), Some(task(11, 12)))),
+        (MADE.begins(), switch(None, Some(own))),
+        (MADE.aux(1), SystemChange::TraceLost),
+        (MADE.lost(6), SystemChange::RecordsLost(6)),
+    ];
+    all.into_iter().unzip()
+}
+
+#[test]
+fn records_of_each_kind_say_what_the_system_did() {
+    let (mut records, changes) = each_kind();
+    // Nothing is lost, and the end of a thread.
+    records.extend([MADE.aux(0), info(false), trace(0, 0, 3, NONE, b"12345678")]);
+    let data = read(&file(&records)).unwrap();
+    let expected = changes.into_iter().map(|change| SystemRecord { time: 5, cpu: Some(3), change });
+    assert_eq!(data.records, expected.collect::<Vec<_>>());
+    assert_eq!(data.problems, [] as [&str; 0]);
+    assert_eq!(data.cpu, Some(Cpu::intel(6, 94, 3)));
+    let clocks =
+        Clocks { mtc_freq: 3, nom_freq: 42, cpuid_15h_eax: 2, cpuid_15h_ebx: 168, ..Clocks::default() };
+    assert_eq!((data.clocks, data.clock), (clocks, Some(PerfClock { zero: 0, shift: 0, mult: 1 })));
+}
+
+#[test]
+fn compressed_records_and_those_from_a_pipe_are_the_same() {
+    let (records, _) = each_kind();
+    let many = records.concat().repeat(40);
+    let rest = [info(false), trace(0, 0, 3, NONE, b"12345678")];
+    let plain = read(&file(&[&rest[..], std::slice::from_ref(&many)].concat())).unwrap();
+    assert_eq!(plain.records.len(), 40 * records.len());
+    for each in [1, 50, 701, 30_000] {
+        let packed = compressed(&many, each);
+        assert_eq!(read(&file(&[&rest[..], &packed].concat())).unwrap(), plain, "{each}");
+        // Of a stream that is cut all is read that is there.
+        let cut = read(&file(&[&rest[..], &packed[..packed.len() - 1]].concat())).unwrap();
+        assert!(cut.records.len() < plain.records.len(), "{each}");
+        assert_eq!(cut.records, plain.records[..cut.records.len()], "{each}");
+    }
+    let builder =
+        PerfFileBuilder { config: 3 << 14 | 0x400, ..PerfFileBuilder::new([&rest[..], &[many]].concat()) };
+    assert_eq!(read(&builder.pipe()).unwrap(), plain);
+}
+
+#[test]
+fn a_stream_that_grows_without_end_is_refused() {
+    // Blocks of one byte that is repeated 128 KiB times.
+    let mut bomb = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 0x38];
+    for _ in 0..1200 {
+        bomb.extend([0x02, 0, 0x10, 0]);
+    }
+    let records = [info(false), record(81, 0, &bomb)];
+    let found = read(&file(&records));
+    // What repeats is a record of type 0 and no size, so that nothing is kept of it.
+    let text = found.map_or_else(|error| format!("{error:#}"), |data| data.problems.concat());
+    assert!(text.contains("compressed"), "{text}");
+}
+
+#[test]
+fn parts_that_follow_one_another_are_one_trace_and_a_gap_begins_another() {
+    let data = read(&file(&[
+        info(false),
+        trace(0, 0, 3, NONE, b"12345\0\0\0"),
+        trace(0, 5, 3, NONE, b"678"),
+        trace(1, 0, NONE, 12, b"abcdefgh"),
+        trace(0, 8, 3, NONE, b"9abcdefg"),
+        trace(0, 16, 3, NONE, b""),
+        trace(0, 32, 3, NONE, b"after gap"),
+    ]))
+    .unwrap();
+    let expected = [
+        aux(Some(3), None, 0, b"123456789abcdefg"),
+        aux(Some(3), None, 32, b"after gap"),
+        aux(None, Some(12), 0, b"abcdefgh"),
+    ];
+    assert_eq!(data.traces, expected);
+    let names: Vec<_> = data.traces.iter().map(ToString::to_string).collect();
+    assert_eq!(names, ["cpu-3", "cpu-3 from 0x20", "thread-12"]);
+}
+
+#[test]
+fn the_bytes_that_snapshots_share_are_there_once() {
+    // Parts of one trace: each begins with a PSB+.
+    let parts = [psb(1, b"\x06\x06\x06"), psb(2, b"\x04\x06"), psb(3, b"\x1e"), psb(4, b"\x0e\x0e")];
+    let untimed =
+        |number: u8| [&[0x02, 0x82].repeat(8)[..], &[0x02, 0x23], &[0x06 | number << 3; 5]].concat();
+    let others = [untimed(0), untimed(1), untimed(2), untimed(3)];
+    for parts in [parts, others] {
+        let all = parts.concat();
+        let snapshot = |range: std::ops::Range<usize>| parts[range].concat();
+        let found = |snapshots: &[Vec<u8>]| -> Vec<Vec<u8>> {
+            // Where each begins says nothing.
+            let traces = snapshots.iter().map(|bytes| trace(0, 0x1000, 3, NONE, bytes));
+            let records: Vec<_> = [info(true)].into_iter().chain(traces).collect();
+            read(&file(&records)).unwrap().traces.into_iter().map(|trace| trace.bytes).collect()
+        };
+        for (snapshots, expected) in [
+            (vec![snapshot(0..4)], vec![all.clone()]),
+            (vec![snapshot(0..4), snapshot(0..4)], vec![all.clone()]),
+            (vec![snapshot(0..3), snapshot(1..4)], vec![all.clone()]),
+            (vec![snapshot(0..2), snapshot(1..3), snapshot(2..4)], vec![all.clone()]),
+            (vec![snapshot(0..1), snapshot(2..4)], vec![snapshot(0..1), snapshot(2..4)]),
+            // The first bytes of a ring may be the end of a packet.
+            (vec![snapshot(0..3), [&all[5..20], &snapshot(2..4)].concat()], vec![all.clone()]),
+            // perf fills a snapshot up.
+            (vec![[&snapshot(0..3), &[0, 0][..]].concat(), snapshot(1..4)], vec![all.clone()]),
+        ] {
+            assert_eq!(found(&snapshots), expected, "{snapshots:x?}");
+        }
+    }
+}
+
+#[test]
+fn traces_in_samples_are_those_of_their_processor() {
+    let (one, other) = (psb(1, b"\x06\x06"), psb(2, b"\x04"));
+    let on = |cpu| Made { cpu, ..MADE };
+    let both = [&one[..], &other].concat();
+    let samples = [on(1).sample(&one), on(2).sample(&other), on(1).sample(&both)];
+    let builder = PerfFileBuilder {
+        sample_type: SAMPLE_TYPE | AUX,
+        ..PerfFileBuilder::new([&[info(false)], &samples[..]].concat())
+    };
+    let traces = read(&builder.file()).unwrap().traces;
+    let of = |cpu, bytes: &[u8]| AuxTrace { reference: 5, ..aux(Some(cpu), None, 0, bytes) };
+    assert_eq!(traces, [of(1, &both), of(2, &other)]);
+}
+
+#[test]
+fn a_file_without_traces_of_intel_pt_is_refused() {
+    let says = |bytes: &[u8]| format!("{:#}", read(bytes).unwrap_err());
+    assert!(says(&file(&[MADE.aux(0)])).contains("no AUXTRACE_INFO record"));
+    let bts = record(70, 0, &[2, 0, 0, 0, 0, 0, 0, 0]);
+    assert!(says(&file(&[bts])).contains("not of Intel PT: AUXTRACE_INFO has type 2"));
+    assert!(says(b"2ELIFREP").contains("big-endian"));
+    assert!(says(b"PERFILE2").contains("ends in its header"));
+    assert!(says(&[b"PERFILE2", &longs(&[7])[..]].concat()).contains("a header of 0x7 bytes"));
+    let folder = std::env::temp_dir();
+    assert!(!PerfData::is_one(&folder));
+    assert!(format!("{:#}", PerfData::read(&folder).unwrap_err()).contains("not a regular file"));
+}
+
+#[test]
+fn of_a_file_that_is_cut_all_is_read_that_comes_before() {
+    let (records, _) = each_kind();
+    let records = [&[info(false)], &records[..], &[trace(0, 0, 0, NONE, b"12345678")]].concat();
+    let whole = file(&records);
+    let all = read(&whole).unwrap();
+    let first = 104 + 136 + 16 + 8 + records[0].len();
+    let data_end = whole.len() - 16 - 24;
+    for end in 0..whole.len() {
+        match read(&whole[..end]) {
+            Ok(data) => {
+                assert!(end >= first, "{end}");
+                assert_eq!(data.records, all.records[..data.records.len()], "{end}");
+                let bytes = data.traces.first().map_or(&[][..], |trace| &trace.bytes);
+                assert!(b"12345678".starts_with(bytes), "{end}");
+                let is_whole = data.records == all.records && bytes.len() == 8;
+                assert_eq!((data.problems.is_empty(), is_whole), (end >= data_end, end >= data_end), "{end}");
+            }
+            Err(error) => assert!(end < first, "{end}: {error:#}"),
+        }
+    }
+    // perf was killed before it could write how much there is.
+    let mut killed = whole[..data_end].to_vec();
+    killed[48..56].fill(0);
+    assert_eq!(read(&killed).unwrap().records, all.records);
+}
+
+#[test]
+fn a_damaged_file_is_an_error_or_less_than_a_whole_one_and_takes_no_memory() {
+    let (records, _) = each_kind();
+    let records =
+        [&[info(true)], &compressed(&records.concat(), 90)[..], &[trace(0, 0, 0, NONE, &psb(1, b"\x06"))]];
+    let whole = file(&records.concat());
+    let mut rng = fastrand::Rng::with_seed(1);
+    for round in 0..4000 {
+        let mut bytes = whole.clone();
+        for _ in 0..rng.usize(1..4) {
+            // Often where the header is, and often with bytes that make a number large.
+            let at = if rng.bool() { rng.usize(..104) } else { rng.usize(..bytes.len()) };
+            bytes[at] =
+                *rng.choice([0, 0xff, 0x80, 1].iter()).unwrap() ^ if rng.bool() { 0 } else { rng.u8(..) };
+        }
+        if let Ok(data) = read(&bytes) {
+            let size: usize = data.traces.iter().map(|trace| trace.bytes.len()).sum();
+            assert!(size <= whole.len() && data.records.len() <= whole.len(), "{round}");
+        }
+        let _ = PerfFile::parse(bytes).and_then(|file| samples::PerfSamples::of(&file));
+    }
+}
+
+#[test]
+fn only_intels_processors_have_errata_that_are_known() {
+    assert_eq!(processor("GenuineIntel,6,94,3"), Some(Cpu::intel(6, 94, 3)));
+    for text in ["AuthenticAMD,25,97,2", "GenuineIntel,6,94", "GenuineIntel,6,256,0", "", "GenuineIntel"] {
+        assert_eq!(processor(text), None, "{text}");
+    }
+}

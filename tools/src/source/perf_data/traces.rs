@@ -1,0 +1,201 @@
+//! The bytes of traces: parts that follow one another, and snapshots, of which the same bytes may be in two.
+//!
+//! perf finds out what a snapshot has in common with the one before as this does (tools/perf/util/intel-pt-decoder/
+//! intel-pt-decoder.c, `intel_pt_find_overlap`): by the time of a PSB+ that both have, and without time by the bytes.
+
+use pugmark_decoder_core::config::Config;
+use pugmark_decoder_core::packet::{PSB, Packet, Packets};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A trace in one piece: a gap begins another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AuxTrace {
+    /// The CPU, if a CPU was traced.
+    pub cpu: Option<u32>,
+    /// The thread, if a thread was traced.
+    pub thread: Option<u32>,
+    /// Where the piece begins in everything that was traced for this CPU or thread.
+    pub offset: u64,
+    /// The TSC when perf has read the piece; 0 if that is not known.
+    pub reference: u64,
+    /// The packets.
+    pub bytes: Vec<u8>,
+}
+
+impl fmt::Display for AuxTrace {
+    /// Writes `cpu-0` or `thread-12`, and where the piece begins if it is not the first.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.cpu, self.thread) {
+            (Some(cpu), _) => write!(f, "cpu-{cpu}"),
+            (None, Some(thread)) => write!(f, "thread-{thread}"),
+            (None, None) => f.write_str("trace"),
+        }?;
+        if self.offset == 0 { Ok(()) } else { write!(f, " from {:#x}", self.offset) }
+    }
+}
+
+/// A part of a trace.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TracePart<'a> {
+    /// The number of what was traced.
+    pub(super) index: u32,
+    pub(super) cpu: Option<u32>,
+    pub(super) thread: Option<u32>,
+    pub(super) offset: u64,
+    pub(super) reference: u64,
+    pub(super) bytes: &'a [u8],
+}
+
+/// The pieces of each trace, by its number in the file.
+#[derive(Debug, Default)]
+pub(super) struct TracePieces {
+    pieces: BTreeMap<u32, Vec<AuxTrace>>,
+    /// Where the last part begins in each last piece.
+    last: BTreeMap<u32, usize>,
+    /// The parts are snapshots: where one begins says nothing, and it may have bytes of the one before.
+    pub(super) are_snapshots: bool,
+}
+
+impl TracePieces {
+    /// Pieces of which the parts are snapshots.
+    pub(super) fn of_snapshots() -> Self {
+        Self { are_snapshots: true, ..Self::default() }
+    }
+
+    /// Adds a part: to the last piece if it follows that one.
+    pub(super) fn add(&mut self, part: TracePart<'_>) {
+        if part.bytes.is_empty() {
+            return;
+        }
+        let pieces = self.pieces.entry(part.index).or_default();
+        let last_at = self.last.entry(part.index).or_default();
+        if let Some(last) = pieces.last_mut() {
+            let place = match self.are_snapshots {
+                true => after_snapshot(last.bytes.get(*last_at..).unwrap_or_default(), part.bytes),
+                false => after_part(last, part),
+            };
+            match place {
+                Place::Follows { fill, from } => {
+                    last.bytes.truncate(last.bytes.len().saturating_sub(fill));
+                    // The next snapshot is compared with all of this one.
+                    *last_at = last.bytes.len().saturating_sub(from);
+                    last.bytes.extend_from_slice(&part.bytes[from..]);
+                    last.reference = part.reference;
+                    return;
+                }
+                Place::Known => return,
+                Place::Apart => {}
+            }
+        }
+        *last_at = 0;
+        let TracePart { cpu, thread, offset, reference, bytes, .. } = part;
+        pieces.push(AuxTrace { cpu, thread, offset, reference, bytes: bytes.to_vec() });
+    }
+
+    /// The pieces, in the order of their numbers.
+    pub(super) fn into_traces(self) -> Vec<AuxTrace> {
+        self.pieces.into_values().flatten().collect()
+    }
+}
+
+/// How a part lies to what was there before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// What was there ends with some bytes that are none of the trace, and the part goes on from there on.
+    Follows { fill: usize, from: usize },
+    /// All of it was there.
+    Known,
+    /// Something is missing between them.
+    Apart,
+}
+
+/// perf fills a part up to a multiple of eight bytes, so that a part may end a little after the next one begins.
+fn after_part(last: &AuxTrace, part: TracePart<'_>) -> Place {
+    match (last.offset + last.bytes.len() as u64).checked_sub(part.offset) {
+        Some(fill @ 0..8) => Place::Follows { fill: fill as usize, from: 0 },
+        _ => Place::Apart,
+    }
+}
+
+/// Where a snapshot goes on after the one before.
+fn after_snapshot(before: &[u8], snapshot: &[u8]) -> Place {
+    let Some(first) = psbs(snapshot).next() else { return Place::Known };
+    let Some(known) = psbs(before).next() else { return Place::Apart };
+    let (begin, mut known) = (&snapshot[first..], &before[known..]);
+    // The last PSB+ with a time that the snapshot before has, and how many bytes it has after that.
+    let last = psbs(known).collect::<Vec<_>>().into_iter().rev().find_map(|psb| tsc_after(&known[psb..]));
+    if let Some((tsc, after)) = last {
+        for psb in psbs(begin) {
+            match tsc_after(&begin[psb..]) {
+                Some((other, left)) if other == tsc && left >= after => {
+                    return goes_on(before, snapshot, snapshot.len() - (left - after));
+                }
+                Some((other, _)) if is_later(other, tsc) => return Place::Apart,
+                _ => {}
+            }
+        }
+        return Place::Known;
+    }
+    loop {
+        // What perf fills up with is 0.
+        let with_fill = |fill: &usize| {
+            let split = known.len().checked_sub(*fill).and_then(|len| known.split_at_checked(len));
+            split.is_some_and(|(own, fill)| begin.starts_with(own) && fill.iter().all(|byte| *byte == 0))
+        };
+        if let Some(fill) = (0..8).find(with_fill) {
+            let from = first + known.len() - fill;
+            return if from == snapshot.len() { Place::Known } else { Place::Follows { fill, from } };
+        }
+        // At the next PSB.
+        match psbs(&known[1..]).next() {
+            Some(psb) => known = &known[1 + psb..],
+            None => return Place::Apart,
+        }
+    }
+}
+
+/// What was there is followed by the snapshot from `from` on. The last bytes that were there may be fill: those from the
+/// first one on that the snapshot has not.
+fn goes_on(before: &[u8], snapshot: &[u8], from: usize) -> Place {
+    let most = 7.min(before.len()).min(from);
+    let (end, other) = (&before[before.len() - most..], &snapshot[from - most..from]);
+    let fill = most - end.iter().zip(other).take_while(|(own, other)| own == other).count();
+    match snapshot.len() == from && fill == 0 {
+        true => Place::Known,
+        false => Place::Follows { fill, from: from - fill },
+    }
+}
+
+/// Where PSBs are.
+fn psbs(bytes: &[u8]) -> impl Iterator<Item = usize> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let rest = bytes.get(at..)?;
+        let found = at + rest.windows(PSB.len()).position(|window| window == PSB)?;
+        at = found + PSB.len();
+        Some(found)
+    })
+}
+
+/// The time of the PSB+ that some bytes begin with, and how many bytes follow its TSC packet.
+fn tsc_after(bytes: &[u8]) -> Option<(u64, usize)> {
+    let mut packets = Packets::with_config(bytes, Config::new());
+    packets.sync_forward()?;
+    loop {
+        let (_, packet) = packets.next()?.ok()?;
+        match packet {
+            Packet::Tsc(tsc) => {
+                return Some((tsc.tsc, bytes.len().saturating_sub(packets.offset() as usize)));
+            }
+            Packet::PsbEnd => return None,
+            _ => {}
+        }
+    }
+}
+
+/// Whether a TSC of 56 bits comes after another one.
+const fn is_later(tsc: u64, than: u64) -> bool {
+    let passed = tsc.wrapping_sub(than) & ((1 << 56) - 1);
+    passed != 0 && passed < 1 << 55
+}
