@@ -37,9 +37,9 @@
 //!  a program ─▶ pugmark/record     steps it, or runs it in QEMU; reports it to pugmark-model; writes a folder
 //! ```
 //!
-//! Folders import in one direction only: `session` from nothing here, `timeline` from `source`, `source` from `sideband`
-//! (whose code reads perf's records), `ptdump` and `ptxed` from `sideband`, `sideband` from `code`, all of them from what
-//! the programs share (`args`, `file`, `number`, `text`, `output` and others).
+//! Folders import in one direction only: `session` from nothing here, `timeline` from `source`, `source` from
+//! `sideband` (whose code reads perf's records), `ptdump` and `ptxed` from `sideband`, `sideband` from `code`, all of
+//! them from what the programs share (`args`, `file`, `number`, `text`, `output` and others).
 //!
 //! # Example
 //!

@@ -1,7 +1,7 @@
 //! `pugmark calls`: the calls that a function makes, in order.
 
 use super::{
-    named_session::NamedSession,
+    named_session::{NamedSession, status_of},
     options::Input,
     progress::Progress,
     recording::Traced,
@@ -47,19 +47,21 @@ struct MadeCall {
     name: String,
 }
 
-/// Runs `pugmark calls`.
+/// Runs `pugmark calls`. The exit status is 1 if a trace has errors.
 ///
 /// # Errors
 /// If there is no trace or no code, the function makes no call, or the output cannot be written.
 pub fn run(options: &CallsOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
-    let (mut calls, mut before, mut task) = (vec![], 0, None);
+    let (mut calls, mut before, mut task, mut errors) = (vec![], 0, None, 0);
     for traced in options.input.traces()? {
         let own = traced.part.as_ref().and_then(|part| part.task);
         if task.replace(own) != Some(own) {
             before = 0;
         }
-        before = options.calls(&traced, before, &mut calls, &mut progress)?;
+        let wrong;
+        (before, wrong) = options.calls(&traced, before, &mut calls, &mut progress)?;
+        errors += wrong;
     }
     ensure!(
         !calls.is_empty(),
@@ -73,18 +75,19 @@ pub fn run(options: &CallsOptions) -> Result<ExitCode> {
         }
         calls.iter().try_for_each(|MadeCall { at, name }| writeln!(out, "{at:>16}  {name}"))
     })?;
-    Ok(ExitCode::SUCCESS)
+    Ok(status_of(errors))
 }
 
 impl CallsOptions {
-    /// Adds the calls in a trace. `before` instructions were executed before it; returns how many after it.
+    /// Adds the calls in a trace. `before` instructions were executed before it; returns how many after it, and the
+    /// number of errors.
     fn calls(
         &self,
         traced: &Traced,
         before: u64,
         calls: &mut Vec<MadeCall>,
         progress: &mut Progress,
-    ) -> Result<u64> {
+    ) -> Result<(u64, usize)> {
         let named = NamedSession::load(&self.input, traced, &self.symbols, progress)?;
         let found = RefCell::new(vec![]);
         let visitor = |names: &'_ Rc<TracedSymbols>| {
@@ -94,9 +97,9 @@ impl CallsOptions {
             }
         };
         let mut visitors: Vec<_> = named.names.iter().map(visitor).collect();
-        let ends = named.walk(progress, &mut visitors);
+        let (ends, errors) = named.walk(progress, &mut visitors);
         calls.append(&mut found.take());
-        Ok(before + ends.iter().map(|end| end.insns).sum::<u64>())
+        Ok((before + ends.iter().map(|end| end.insns).sum::<u64>(), errors))
     }
 }
 

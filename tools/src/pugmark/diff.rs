@@ -166,8 +166,8 @@ impl LoadedRun {
         let named = NamedSession::load(input, traced, &[], progress)?;
         ensure!(
             named.names.len() == 1 && named.loaded.traces.len() == 1,
-            "{title}: it has {} threads and programs on {} processors: only runs of one thread can be compared, such as \
-             `perf record --per-thread` makes of a program without threads",
+            "{title}: it has {} threads and programs on {} processors: only runs of one thread can be \
+             compared, such as `perf record --per-thread` makes of a program without threads",
             named.names.len(),
             named.loaded.traces.len()
         );

@@ -2,7 +2,7 @@
 //! entered.
 
 use super::{
-    named_session::NamedSession,
+    named_session::{NamedSession, status_of},
     options::Input,
     progress::Progress,
     recording::{IndexedPart, Traced},
@@ -111,15 +111,16 @@ impl Last {
     }
 }
 
-/// Runs `pugmark last`.
+/// Runs `pugmark last`. The exit status is 1 if a trace has errors.
 ///
 /// # Errors
 /// If there is no trace or no code, no function of the name was entered, or the output cannot be written.
 pub fn run(options: &LastOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
-    let (mut text, mut parts, mut found) = (String::new(), vec![], options.before.is_none());
+    let (mut text, mut parts, mut found, mut errors) = (String::new(), vec![], options.before.is_none(), 0);
     for traced in options.input.traces()? {
-        let (lanes, unit) = options.last(&traced, &mut progress)?;
+        let (lanes, unit, wrong) = options.last(&traced, &mut progress)?;
+        errors += wrong;
         for LastOfLane { part, names, last } in lanes {
             let end = if options.before.is_some() { vec![] } else { last.end(&names) };
             let kept = if options.before.is_some() { last.found } else { Some(last.kept) };
@@ -151,12 +152,16 @@ pub fn run(options: &LastOptions) -> Result<ExitCode> {
         true => writeln!(out, "{}", json!({ "traces": parts })),
         false => out.write_all(text.as_bytes()),
     })?;
-    Ok(ExitCode::SUCCESS)
+    Ok(status_of(errors))
 }
 
 impl LastOptions {
     /// What came last in each thread, of those in which anything was executed if there are several.
-    fn last(&self, traced: &Traced, progress: &mut Progress) -> Result<(Vec<LastOfLane>, &'static str)> {
+    fn last(
+        &self,
+        traced: &Traced,
+        progress: &mut Progress,
+    ) -> Result<(Vec<LastOfLane>, &'static str, usize)> {
         let named = NamedSession::load(&self.input, traced, &self.symbols, progress)?;
         let mut lasts: Vec<_> = named.names.iter().map(|_| Last::new(self.n)).collect();
         let visitor = |(last, names): (_, &Rc<TracedSymbols>)| {
@@ -168,7 +173,7 @@ impl LastOptions {
             }
         };
         let mut visitors: Vec<_> = lasts.iter_mut().zip(&named.names).map(visitor).collect();
-        named.walk(progress, &mut visitors);
+        let (_, errors) = named.walk(progress, &mut visitors);
         drop(visitors);
         let several = lasts.len() > 1;
         let lanes = lasts.into_iter().enumerate().map(|(lane, last)| LastOfLane {
@@ -177,7 +182,7 @@ impl LastOptions {
             last,
         });
         let lanes = lanes.filter(|lane| !several || !lane.last.kept.is_empty());
-        Ok((lanes.collect(), named.loaded.clock.unit.name()))
+        Ok((lanes.collect(), named.loaded.clock.unit.name(), errors))
     }
 }
 

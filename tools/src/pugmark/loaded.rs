@@ -9,9 +9,9 @@ use super::{
     walk::TraceClock,
 };
 use crate::output::tell;
-use crate::session::{Session, Slice, TurnPlace, places};
-use crate::source::{Task, perf_data::AuxTrace};
-use crate::timeline::{SpaceId, Turn};
+use crate::session::{Session, TraceSlice, TurnPlace, places};
+use crate::source::{SystemTask, perf_data::AuxTrace};
+use crate::timeline::{SpaceId, ThreadTurn};
 use anyhow::Result;
 use pugmark_decoder_core::{
     config::Config,
@@ -31,7 +31,7 @@ pub(super) struct LoadedSession {
     pub(super) clock: TraceClock,
     pub(super) lanes: Vec<SessionLane>,
     codes: Vec<LaneCode>,
-    slices: Vec<Slice>,
+    slices: Vec<TraceSlice>,
 }
 
 /// A trace.
@@ -71,7 +71,7 @@ impl LoadedSession {
                 let code = input.code(traced, &mut CodeFiles::new())?;
                 let bytes = input.load(traced, progress)?;
                 let clock = TraceClock::of(&bytes, config);
-                let slices = vec![Slice { trace: 0, range: 0..bytes.len(), lane: 0, tsc: 0 }];
+                let slices = vec![TraceSlice { trace: 0, range: 0..bytes.len(), lane: 0, tsc: 0 }];
                 let part = traced.part.clone();
                 let codes = vec![LaneCode { traced: traced.clone(), code, symbols: OnceCell::new() }];
                 let lanes = vec![SessionLane { part: part.clone(), code: 0 }];
@@ -153,7 +153,7 @@ struct PerfLanes<'a> {
     recording: &'a PerfRecording,
     input: &'a Input,
     traced: &'a Traced,
-    known: HashMap<(Option<Task>, Option<SpaceId>), usize>,
+    known: HashMap<(Option<SystemTask>, Option<SpaceId>), usize>,
     lanes: Vec<SessionLane>,
     by_space: HashMap<Option<SpaceId>, usize>,
     codes: Vec<LaneCode>,
@@ -182,7 +182,7 @@ impl<'a> PerfLanes<'a> {
         number: usize,
         trace: &AuxTrace,
         config: Config<'static>,
-        slices: &mut Vec<Slice>,
+        slices: &mut Vec<TraceSlice>,
     ) -> Result<()> {
         let timeline = &self.recording.timeline;
         let turns = match (trace.thread.filter(|_| trace.cpu.is_none()), trace.cpu) {
@@ -196,14 +196,14 @@ impl<'a> PerfLanes<'a> {
             let to = places.get(at + 1).map_or(trace.bytes.len(), |next| next.offset);
             let turn = turns[place.number];
             let lane = self.lane(turn)?;
-            slices.push(Slice { trace: number, range: from..to, lane, tsc: place.tsc });
+            slices.push(TraceSlice { trace: number, range: from..to, lane, tsc: place.tsc });
             from = to;
         }
         Ok(())
     }
 
     /// Where the turns take effect; the first place is where the trace begins.
-    fn places(&self, trace: &AuxTrace, config: Config<'static>, turns: &[Turn]) -> Vec<TurnPlace> {
+    fn places(&self, trace: &AuxTrace, config: Config<'static>, turns: &[ThreadTurn]) -> Vec<TurnPlace> {
         let place = |number| TurnPlace { number, offset: 0, tsc: 0 };
         if turns.len() == 1 {
             return vec![place(0)];
@@ -233,8 +233,8 @@ impl<'a> PerfLanes<'a> {
         }
     }
 
-    fn lane(&mut self, turn: Turn) -> Result<usize> {
-        let Turn { task, space, .. } = turn;
+    fn lane(&mut self, turn: ThreadTurn) -> Result<usize> {
+        let ThreadTurn { task, space, .. } = turn;
         if let Some(known) = self.known.get(&(task, space)) {
             return Ok(*known);
         }

@@ -8,8 +8,18 @@ use super::{
     symbols::TracedSymbols,
     walk::{Time, TraceClock, Visitor, WalkedLane, walk_lanes},
 };
+use crate::output::tell;
 use anyhow::Result;
-use std::{path::PathBuf, rc::Rc};
+use std::{path::PathBuf, process::ExitCode, rc::Rc};
+
+/// Warns of errors in traces. Returns the exit status: a failure if there are any.
+pub(super) fn status_of(errors: usize) -> ExitCode {
+    if errors == 0 {
+        return ExitCode::SUCCESS;
+    }
+    tell(format_args!("pugmark: warning: {errors} errors in the traces: `pugmark decode` says where"));
+    ExitCode::FAILURE
+}
 
 /// Traces, their code, and the names of the functions of each lane.
 pub(super) struct NamedSession {
@@ -39,8 +49,8 @@ impl NamedSession {
         self.loaded.lanes.get(lane)?.part.as_ref()
     }
 
-    /// Follows the calls, with a visitor for each lane. Returns when each ends.
-    pub(super) fn walk<V: Visitor>(&self, progress: &mut Progress, visitors: &mut [V]) -> Vec<Time> {
+    /// Follows the calls, with a visitor for each lane. Returns when each ends, and the number of errors.
+    pub(super) fn walk<V: Visitor>(&self, progress: &mut Progress, visitors: &mut [V]) -> (Vec<Time>, usize) {
         self.walk_by(self.loaded.clock, progress, visitors)
     }
 
@@ -50,7 +60,7 @@ impl NamedSession {
         clock: TraceClock,
         progress: &mut Progress,
         visitors: &mut [V],
-    ) -> Vec<Time> {
+    ) -> (Vec<Time>, usize) {
         let sections = self.loaded.sections();
         let lanes = visitors.iter_mut().zip(&self.names);
         let lanes = lanes.map(|(visitor, names)| WalkedLane { names: Some(&**names), visitor }).collect();

@@ -126,6 +126,8 @@ impl Traced {
     /// If the file cannot be read, or has no traces of Intel PT.
     pub fn in_perf_data(file: &Path) -> Result<Self> {
         let PerfData { traces, records, cpu, clocks, clock, problems } = PerfData::read(file)?;
+        let cut = problems.first().map(|problem| format!("; {problem}")).unwrap_or_default();
+        ensure!(!traces.is_empty(), "{}: there is no byte of a trace in it{cut}", file.display());
         let timeline = ProcessTimeline::of(&records);
         for warning in problems.into_iter().chain(warnings(&timeline)) {
             tell(format_args!("pugmark: warning: {}: {warning}", file.display()));

@@ -213,7 +213,7 @@ impl ReportOptions {
         );
         let mut sums: Vec<_> = (0..titles.len()).map(|lane| CallerSums::new(rows(lane))).collect();
         let lanes = sums.iter_mut().map(|visitor| WalkedLane { names: None, visitor }).collect();
-        let ends = walk_lanes(&session, clock, progress, lanes);
+        let (ends, _) = walk_lanes(&session, clock, progress, lanes);
         for (sums, end) in sums.into_iter().zip(ends) {
             counted.add_sums(sums, end, self.has_time().then_some(clock.unit))?;
         }

@@ -246,7 +246,7 @@ pub(super) struct WalkedLane<'v, V: ?Sized> {
 }
 
 /// Decodes a session in the order of time, and tells the visitor of each lane what happens there, in order. Returns the
-/// time at the end of each.
+/// time at the end of each, and the number of errors.
 ///
 /// With the names of functions, a jump from one function to another is followed like a call, or like a return to a
 /// function that has not been left: a tail call, an entry of a linkage table, `longjmp`. Without names, a jump stays in
@@ -256,7 +256,7 @@ pub(super) fn walk_lanes<V: Visitor + ?Sized>(
     clock: TraceClock,
     progress: &mut Progress,
     lanes: Vec<WalkedLane<'_, V>>,
-) -> Vec<Time> {
+) -> (Vec<Time>, usize) {
     progress.begin("decoding", Size::Bytes(session.size()));
     let states = lanes.into_iter().map(|WalkedLane { names, visitor }| {
         let functions = names.map(WalkedFunctions::named).unwrap_or_default();
@@ -264,12 +264,13 @@ pub(super) fn walk_lanes<V: Visitor + ?Sized>(
     });
     let states = blocks::walk(session, clock, progress, states.collect());
     progress.end();
+    let errors = states.iter().map(|state| state.errors).sum();
     let end = |mut state: State<'_, V>| {
         state.say(Happening::End(state.at));
         state.unwind(0);
         state.time
     };
-    states.into_iter().map(end).collect()
+    (states.into_iter().map(end).collect(), errors)
 }
 
 /// What is known while the trace is walked through.
@@ -289,6 +290,7 @@ struct State<'v, V: ?Sized> {
     begins: bool,
     /// Whether something before the next item cannot be decoded.
     damaged: bool,
+    errors: usize,
     visitor: &'v mut V,
 }
 
@@ -304,6 +306,7 @@ impl<'v, V: Visitor + ?Sized> State<'v, V> {
             off: false,
             begins: true,
             damaged: false,
+            errors: 0,
             visitor,
         }
     }

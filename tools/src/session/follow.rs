@@ -1,6 +1,6 @@
 //! The walk.
 
-use super::{Session, Slice};
+use super::{Session, TraceSlice};
 use pugmark_decoder_core::{
     block::BlockDecoder,
     config::Dialect,
@@ -27,7 +27,7 @@ pub trait SliceSink: ExecutionSink {
     const ENDS_EARLY: bool = false;
 
     /// A slice begins.
-    fn begins(&mut self, slice: &Slice) {
+    fn begins(&mut self, slice: &TraceSlice) {
         let _ = slice;
     }
 
@@ -60,7 +60,7 @@ impl<'a> Session<'a> {
 
     /// The same for some traces only.
     pub fn follow_traces<S: SliceSink>(&self, traces: std::ops::Range<usize>, sinks: &mut [S]) {
-        let mut slices: Vec<&Slice> =
+        let mut slices: Vec<&TraceSlice> =
             self.slices.iter().filter(|slice| traces.contains(&slice.trace)).collect();
         slices.sort_by_key(|slice| slice.tsc);
         let count = GRAPHS.min(self.images.len()).max(1);
@@ -89,7 +89,7 @@ impl<'a> Session<'a> {
     }
 
     /// Decodes a slice that is all of its trace.
-    fn whole<S: SliceSink>(&self, slice: &Slice, graph: &mut Graph<'_>, sink: &mut S) {
+    fn whole<S: SliceSink>(&self, slice: &TraceSlice, graph: &mut Graph<'_>, sink: &mut S) {
         let (trace, image) = (self.traces[slice.trace], self.image(slice.lane));
         if S::ENDS_EARLY && self.config.dialect == Dialect::Manual {
             let mut kept = <Kept>::new();
@@ -108,7 +108,7 @@ impl<'a> Session<'a> {
     /// Decodes the next slice of a trace.
     fn go_on<S: SliceSink>(
         &self,
-        slice: &Slice,
+        slice: &TraceSlice,
         stream: &mut BlockStream<'a, '_>,
         graph: &mut Graph<'_>,
         sink: &mut S,

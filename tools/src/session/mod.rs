@@ -1,6 +1,6 @@
 //! One walk over the traces of a session, which switches code and thread where the timeline says.
 //!
-//! A trace is cut into [slices](Slice): parts in which one thread runs the same code. Slices of one thread with the
+//! A trace is cut into [slices](TraceSlice): parts in which one thread runs the same code. Slices of one thread with the
 //! same code are a *lane*, also if they are of several processors. [`Session::follow`] goes through the slices in the
 //! order of time and passes each to the sink of its lane, so that a sink sees one thread as if it had run alone.
 //!
@@ -23,7 +23,7 @@ use std::ops::Range;
 
 /// A part of a trace in which one thread runs the same code.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slice {
+pub struct TraceSlice {
     /// The number of the trace.
     pub trace: usize,
     /// Where it is in the trace.
@@ -48,14 +48,14 @@ pub struct Session<'a> {
     /// The number of each lane's code.
     pub lanes: Vec<usize>,
     /// Their slices. Those of one trace are in their order, one after the other, and there is at least one of each.
-    pub slices: Vec<Slice>,
+    pub slices: Vec<TraceSlice>,
 }
 
 impl<'a> Session<'a> {
     /// A session of one trace with one lane.
     #[must_use]
     pub fn alone(trace: &'a [u8], image: Image<'a>, config: Config<'a>) -> Self {
-        let slices = vec![Slice { trace: 0, range: 0..trace.len(), lane: 0, tsc: 0 }];
+        let slices = vec![TraceSlice { trace: 0, range: 0..trace.len(), lane: 0, tsc: 0 }];
         Self { traces: vec![trace], near: vec![0], config, images: vec![image], lanes: vec![0], slices }
     }
 

@@ -18,7 +18,7 @@ pub struct TurnPlace {
 
 /// Where the trace is before an event, as far as the events say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Location {
+enum TraceLocation {
     /// In the kernel, not traced, or not known.
     Elsewhere,
     /// In a program.
@@ -39,9 +39,9 @@ pub fn places(trace: &[u8], config: Config<'_>, times: &[u64], near: u64) -> Opt
     let mut events = EventDecoder::with_config(trace, config);
     let (mut found, mut timed, mut reached) = (vec![], false, 0);
     while events.sync_forward().is_some() {
-        let mut location = Location::Elsewhere;
+        let mut location = TraceLocation::Elsewhere;
         while let Ok(Some(event)) = events.next() {
-            if let Some(tsc) = event.when.tsc.filter(|_| location == Location::Elsewhere) {
+            if let Some(tsc) = event.when.tsc.filter(|_| location == TraceLocation::Elsewhere) {
                 timed = true;
                 let tsc = whole_tsc(tsc, near);
                 let due = times[reached..].partition_point(|time| *time <= tsc);
@@ -74,16 +74,16 @@ const fn whole_tsc(tsc: u64, near: u64) -> u64 {
     }
 }
 
-fn location_after(event: &Event, before: Location) -> Location {
+fn location_after(event: &Event, before: TraceLocation) -> TraceLocation {
     match (event.kind, event.ip) {
         (
             EventKind::Disabled | EventKind::AsyncDisabled { .. } | EventKind::Overflow | EventKind::Stop,
             _,
-        ) => Location::Elsewhere,
-        (EventKind::Paging(_) | EventKind::AsyncPaging(_), _) if !event.status => Location::Elsewhere,
+        ) => TraceLocation::Elsewhere,
+        (EventKind::Paging(_) | EventKind::AsyncPaging(_), _) if !event.status => TraceLocation::Elsewhere,
         (EventKind::Enabled { .. } | EventKind::AsyncBranch { .. } | EventKind::Tip, Some(ip)) => match ip {
-            KERNEL.. => Location::Elsewhere,
-            _ => Location::Program,
+            KERNEL.. => TraceLocation::Elsewhere,
+            _ => TraceLocation::Program,
         },
         _ => before,
     }

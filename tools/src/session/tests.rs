@@ -35,7 +35,7 @@ struct Seen {
 }
 
 impl SliceSink for Seen {
-    fn begins(&mut self, _: &Slice) {
+    fn begins(&mut self, _: &TraceSlice) {
         self.begins += 1;
     }
 }
@@ -66,7 +66,7 @@ fn a_switch_takes_effect_in_the_kernel() {
     let found = places(&trace, Config::default(), &[0, 15], 0).unwrap();
     assert_eq!(found.iter().map(|place| (place.number, place.tsc)).collect::<Vec<_>>(), [(0, 10), (1, 20)]);
     let cut = found[1].offset;
-    let slice = |range, lane, tsc| Slice { trace: 0, range, lane, tsc };
+    let slice = |range, lane, tsc| TraceSlice { trace: 0, range, lane, tsc };
     let session = Session {
         traces: vec![&trace],
         near: vec![0],
@@ -97,7 +97,7 @@ fn what_comes_right_before_a_switch_is_the_first_programs() {
     let cut = found[1].offset;
     assert_eq!((found.len(), cut), (2, trace.len() / 2));
     let sections = PROGRAMS.map(|bytes| [Section { base: 0x1000, bytes, space: AddressSpace::Any }]);
-    let slice = |range, lane, tsc| Slice { trace: 0, range, lane, tsc };
+    let slice = |range, lane, tsc| TraceSlice { trace: 0, range, lane, tsc };
     let session = Session {
         traces: vec![&trace],
         near: vec![0],
@@ -152,10 +152,10 @@ fn slices_of_several_traces_come_in_the_order_of_time() {
         slices,
     };
     let half = traces[0].len() / 2;
-    let slice = |trace: usize, range, tsc| Slice { trace, range, lane: 0, tsc };
+    let slice = |trace: usize, range, tsc| TraceSlice { trace, range, lane: 0, tsc };
     struct Order(Vec<u64>);
     impl SliceSink for Order {
-        fn begins(&mut self, slice: &Slice) {
+        fn begins(&mut self, slice: &TraceSlice) {
             self.0.push(slice.tsc);
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// A thread of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Task {
+pub struct SystemTask {
     /// The process.
     pub pid: i32,
     /// The thread.
@@ -31,7 +31,7 @@ pub enum SystemChange {
     /// A thread has a new name.
     Name {
         /// The thread.
-        task: Task,
+        task: SystemTask,
         /// The name.
         name: Arc<str>,
         /// The process executes another program from here on, and none of its mappings is left.
@@ -40,7 +40,7 @@ pub enum SystemChange {
     /// A thread begins.
     Fork {
         /// The thread.
-        task: Task,
+        task: SystemTask,
         /// The process that began it: its own, or the parent of a new one.
         parent: i32,
         /// A new process has the mappings of its parent.
@@ -49,9 +49,9 @@ pub enum SystemChange {
     /// The processor switches from one thread to another.
     Switch {
         /// The thread that has run, if that is known.
-        from: Option<Task>,
+        from: Option<SystemTask>,
         /// The thread that runs, if that is known. A process of -1 stands for that of the thread.
-        to: Option<Task>,
+        to: Option<SystemTask>,
     },
     /// Some of a trace was lost.
     TraceLost,

@@ -17,7 +17,7 @@ mod tests;
 
 pub use spaces::{CodePart, SpaceId};
 
-use crate::source::{SystemChange, SystemRecord, Task};
+use crate::source::{SystemChange, SystemRecord, SystemTask};
 use rustc_hash::FxHashMap;
 use spaces::{Mapped, Spaces};
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub struct ProcessTimeline {
     threads: FxHashMap<i32, Changes<i32>>,
     names: FxHashMap<i32, Changes<Arc<str>>>,
     /// The thread that each processor ran.
-    runs: FxHashMap<u32, Changes<Task>>,
+    runs: FxHashMap<u32, Changes<SystemTask>>,
     /// When the source lost records, and how many.
     losses: Vec<(u64, u64)>,
     /// When the source lost some of a trace, and of which processor.
@@ -65,11 +65,11 @@ pub struct ProcessTimeline {
 
 /// From a time on, a thread runs, with the code of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct ThreadTurn {
     /// In the clock of the source.
     pub time: u64,
     /// The thread, if that is known.
-    pub task: Option<Task>,
+    pub task: Option<SystemTask>,
     /// What its process has mapped, if that is known.
     pub space: Option<SpaceId>,
 }
@@ -171,8 +171,8 @@ impl ProcessTimeline {
 
     /// The name of a thread when its turn begins: of the program that it executes with this code.
     #[must_use]
-    pub fn name(&self, turn: Turn) -> Option<&Arc<str>> {
-        let Turn { time, task, space } = turn;
+    pub fn name(&self, turn: ThreadTurn) -> Option<&Arc<str>> {
+        let ThreadTurn { time, task, space } = turn;
         let task = task?;
         let spaces = self.processes.get(&task.pid).into_iter().flat_map(|spaces| &spaces.0);
         let begun = spaces.filter(|(_, own)| Some(*own) == space).map(|(from, _)| *from).min();
@@ -195,7 +195,7 @@ impl ProcessTimeline {
 
     /// What ran while the trace of a processor was taken.
     #[must_use]
-    pub fn turns_of_cpu(&self, cpu: u32) -> Vec<Turn> {
+    pub fn turns_of_cpu(&self, cpu: u32) -> Vec<ThreadTurn> {
         let mut turns = vec![];
         match self.runs.get(&cpu) {
             Some(Changes(runs)) => {
@@ -208,7 +208,7 @@ impl ProcessTimeline {
             None => {
                 let mut processes = self.processes();
                 if let (Some(pid), None) = (processes.next(), processes.next()) {
-                    self.add_turns(&mut turns, Task { pid, tid: pid }, 0, u64::MAX);
+                    self.add_turns(&mut turns, SystemTask { pid, tid: pid }, 0, u64::MAX);
                 }
             }
         }
@@ -217,44 +217,44 @@ impl ProcessTimeline {
 
     /// What was mapped while the trace of a thread was taken.
     #[must_use]
-    pub fn turns_of_thread(&self, tid: i32) -> Vec<Turn> {
+    pub fn turns_of_thread(&self, tid: i32) -> Vec<ThreadTurn> {
         let mut turns = vec![];
-        self.add_turns(&mut turns, Task { pid: KERNEL, tid }, 0, u64::MAX);
+        self.add_turns(&mut turns, SystemTask { pid: KERNEL, tid }, 0, u64::MAX);
         self.begin(turns)
     }
 
     /// The same, from the very beginning: what came first was so before.
-    fn begin(&self, mut turns: Vec<Turn>) -> Vec<Turn> {
+    fn begin(&self, mut turns: Vec<ThreadTurn>) -> Vec<ThreadTurn> {
         match turns.first_mut() {
             Some(first) => first.time = 0,
-            None => turns.push(Turn { time: 0, task: None, space: None }),
+            None => turns.push(ThreadTurn { time: 0, task: None, space: None }),
         }
         turns
     }
 
     /// Adds the turns of a thread from one time to another.
-    fn add_turns(&self, turns: &mut Vec<Turn>, task: Task, from: u64, to: u64) {
+    fn add_turns(&self, turns: &mut Vec<ThreadTurn>, task: SystemTask, from: u64, to: u64) {
         let process_at = |time| {
             self.threads.get(&task.tid).and_then(|threads| {
                 threads.at(time).or_else(|| threads.0.first().map(|(_, pid)| pid)).copied()
             })
         };
         let pid = if task.pid == KERNEL { process_at(from).unwrap_or(task.tid) } else { task.pid };
-        let task = Task { pid, ..task };
+        let task = SystemTask { pid, ..task };
         let spaces = self.processes.get(&pid);
         let first =
             spaces.and_then(|spaces| spaces.at(from).or_else(|| spaces.0.first().map(|(_, space)| space)));
-        push(turns, Turn { time: from, task: Some(task), space: first.copied() });
+        push(turns, ThreadTurn { time: from, task: Some(task), space: first.copied() });
         for (time, space) in spaces.into_iter().flat_map(|spaces| &spaces.0) {
             if (from + 1..to).contains(time) {
-                push(turns, Turn { time: *time, task: Some(task), space: Some(*space) });
+                push(turns, ThreadTurn { time: *time, task: Some(task), space: Some(*space) });
             }
         }
     }
 }
 
 /// Adds a turn, if it is another one.
-fn push(turns: &mut Vec<Turn>, turn: Turn) {
+fn push(turns: &mut Vec<ThreadTurn>, turn: ThreadTurn) {
     match turns.last_mut() {
         Some(last) if (last.task, last.space) == (turn.task, turn.space) => {}
         // Another one takes its place at once.

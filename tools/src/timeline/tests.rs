@@ -17,22 +17,22 @@ fn map(process: i32, address: u64, path: &str) -> SystemChange {
 }
 
 fn fork(parent: i32, pid: i32) -> SystemChange {
-    SystemChange::Fork { task: Task { pid, tid: pid }, parent, has_mappings: true }
+    SystemChange::Fork { task: SystemTask { pid, tid: pid }, parent, has_mappings: true }
 }
 
 fn exec(pid: i32, name: &str) -> SystemChange {
-    SystemChange::Name { task: Task { pid, tid: pid }, name: name.into(), exec: true }
+    SystemChange::Name { task: SystemTask { pid, tid: pid }, name: name.into(), exec: true }
 }
 
 fn switch(from: i32, to: i32) -> SystemChange {
-    let task = |pid| Some(Task { pid, tid: pid });
+    let task = |pid| Some(SystemTask { pid, tid: pid });
     SystemChange::Switch { from: task(from), to: task(to) }
 }
 
 /// The turns of processor 1: the time, the process, its name, and its code as `address file+offset`.
 fn turns(records: &[SystemRecord]) -> Vec<String> {
     let timeline = ProcessTimeline::of(records);
-    let shown = |turn: Turn| {
+    let shown = |turn: ThreadTurn| {
         let code = turn.space.map(|space| timeline.code(space)).unwrap_or_default();
         let code: Vec<_> = code
             .iter()
@@ -109,9 +109,9 @@ fn a_processor_runs_what_its_switches_say_and_without_them_the_only_process() {
     assert_eq!(turns(&mapped), ["0 -1 ?: "]);
     assert_eq!(turns(&[]), ["0 -1 ?: "]);
     // Only the thread is known.
-    let task = |pid, tid| Some(Task { pid, tid });
+    let task = |pid, tid| Some(SystemTask { pid, tid });
     let to = |time, to| at(time, SystemChange::Switch { from: None, to });
-    let thread = SystemChange::Fork { task: Task { pid: 7, tid: 70 }, parent: 7, has_mappings: true };
+    let thread = SystemChange::Fork { task: SystemTask { pid: 7, tid: 70 }, parent: 7, has_mappings: true };
     let records =
         [&mapped[..], &[at(2, thread), to(3, task(8, 8)), to(4, task(-1, 70)), to(5, None)]].concat();
     assert_eq!(turns(&records), ["0 8 ?: 1000 /b+1000", "4 7 ?: 1000 /a+1000"]);

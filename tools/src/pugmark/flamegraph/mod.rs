@@ -4,7 +4,7 @@ mod picture;
 mod tree;
 
 use super::{
-    named_session::NamedSession,
+    named_session::{NamedSession, status_of},
     options::Input,
     progress::Progress,
     recording::{IndexedPart, Traced},
@@ -63,7 +63,7 @@ enum FlameMeasure {
     Time,
 }
 
-/// Runs `pugmark flamegraph`.
+/// Runs `pugmark flamegraph`. The exit status is 1 if a trace has errors.
 ///
 /// # Errors
 /// If there is no trace or no code, nothing was executed, time is asked for and a trace has none, or the output cannot
@@ -71,10 +71,12 @@ enum FlameMeasure {
 pub fn run(options: &FlameOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let mut tree = FlameTree::new();
-    let mut unit = Unit::Instructions;
+    let (mut unit, mut errors) = (Unit::Instructions, 0);
     let traces = options.input.traces()?;
     for traced in &traces {
-        unit = options.add(traced, traces.len() > 1, &mut tree, &mut progress)?;
+        let wrong;
+        (unit, wrong) = options.add(traced, traces.len() > 1, &mut tree, &mut progress)?;
+        errors += wrong;
     }
     ensure!(tree.total() > 0, "nothing was executed in the trace: `pugmark decode` says why");
     let fill = |out: &mut dyn Write| match options.format {
@@ -90,18 +92,19 @@ pub fn run(options: &FlameOptions) -> Result<ExitCode> {
                 .with_context(|| format!("cannot write {}", file.display()))?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(status_of(errors))
 }
 
 impl FlameOptions {
-    /// Adds what was traced to the tree: each thread below its name, if there are several. Returns what is counted.
+    /// Adds what was traced to the tree: each thread below its name, if there are several. Returns what is counted,
+    /// and the number of errors.
     fn add(
         &self,
         traced: &Traced,
         several: bool,
         tree: &mut FlameTree,
         progress: &mut Progress,
-    ) -> Result<Unit> {
+    ) -> Result<(Unit, usize)> {
         let named = NamedSession::load(&self.input, traced, &self.symbols, progress)?;
         let by_time = self.by == FlameMeasure::Time;
         let clock = named.loaded.clock;
@@ -122,8 +125,8 @@ impl FlameOptions {
             }
         };
         let mut visitors: Vec<_> = named.names.iter().enumerate().map(visitor).collect();
-        named.walk_by(clock, progress, &mut visitors);
-        Ok(clock.unit)
+        let (_, errors) = named.walk_by(clock, progress, &mut visitors);
+        Ok((clock.unit, errors))
     }
 }
 

@@ -75,7 +75,8 @@ impl Recorded {
                 *count += usize::from(matches!(what, Happening::Enter { .. }))
             });
         }
-        let ends = named.walk(&mut progress, &mut visitors);
+        let (ends, errors) = named.walk(&mut progress, &mut visitors);
+        assert_eq!(errors, 0);
         drop(visitors);
         ends.iter().map(|end| end.insns).zip(entered).collect()
     }
@@ -189,6 +190,15 @@ fn the_trace_of_a_thread_is_that_of_its_process() {
         ],
     );
     assert_eq!(recorded.lanes(), [(8, String::new(), times(&OF_B, 1))]);
+}
+
+#[test]
+fn a_recording_without_a_trace_is_an_error() {
+    let recorded = Recorded::new("none", vec![info(false), made(2, 1, 7).maps(0x1000, 0x100, 0, "/a")]);
+    let file = recorded.0.join("perf.data").display().to_string();
+    let input = Command::parse_from(["pugmark".to_owned(), file]).input;
+    let error = format!("{:#}", input.traces().unwrap_err());
+    assert!(error.ends_with("there is no byte of a trace in it"), "{error}");
 }
 
 /// Instructions as perf itself lists them, from recordings beside the checkout. Their hash is of the sorted addresses,

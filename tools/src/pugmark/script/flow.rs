@@ -9,7 +9,7 @@ use crate::pugmark::{
     transfers::{Transfer, Transfers},
     walk::{TraceClock, TraceTimes},
 };
-use crate::session::{Session, Slice, SliceEnd, SliceSink};
+use crate::session::{Session, SliceEnd, SliceSink, TraceSlice};
 use pugmark_decoder_core::{
     block::{Block, Insns},
     event::{Event, EventKind},
@@ -79,7 +79,7 @@ impl FlowLines<'_, '_, '_> {
 impl SliceSink for FlowLines<'_, '_, '_> {
     const ENDS_EARLY: bool = true;
 
-    fn begins(&mut self, slice: &Slice) {
+    fn begins(&mut self, slice: &TraceSlice) {
         self.lines.turn_to(slice.lane);
         self.times.turn_to(slice.trace);
     }

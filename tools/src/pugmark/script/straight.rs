@@ -1,7 +1,7 @@
 //! Instructions without their times, from the graph of blocks.
 
 use super::{ScriptLines, When, known_text::TextKey};
-use crate::session::{Slice, SliceSink};
+use crate::session::{SliceSink, TraceSlice};
 use pugmark_decoder_core::{
     event::Event,
     graph::{ExecutionSink, Straight},
@@ -17,7 +17,7 @@ impl TextKey for Straight {
 impl SliceSink for ScriptLines<'_> {
     const ENDS_EARLY: bool = true;
 
-    fn begins(&mut self, slice: &Slice) {
+    fn begins(&mut self, slice: &TraceSlice) {
         self.turn_to(slice.lane);
     }
 

@@ -6,7 +6,7 @@ mod page;
 mod perfetto;
 
 use super::{
-    named_session::NamedSession,
+    named_session::{NamedSession, status_of},
     options::Input,
     progress::Progress,
     recording::{IndexedPart, Traced},
@@ -118,7 +118,7 @@ struct Drawing {
     tracks: Vec<Track>,
 }
 
-/// Runs `pugmark timeline`.
+/// Runs `pugmark timeline`. The exit status is 1 if a trace has errors.
 ///
 /// # Errors
 /// If there is no trace or no code, nothing was executed, or the file cannot be written.
@@ -126,13 +126,15 @@ pub fn run(options: &TimelineOptions) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let mut drawing = Drawing { unit: Unit::Instructions, names: vec![], places: vec![], tracks: vec![] };
     let (mut of_names, mut of_places) = (HashMap::new(), HashMap::new());
-    let mut left = options.calls;
+    let (mut left, mut errors) = (options.calls, 0);
     for traced in options.input.traces()? {
         let mut names = Numbers { numbers: &mut of_names, all: &mut drawing.names };
         let mut places = Numbers { numbers: &mut of_places, all: &mut drawing.places };
-        let (tracks, unit) = options.tracks(&traced, &mut names, &mut places, &mut left, &mut progress)?;
+        let (tracks, unit, wrong) =
+            options.tracks(&traced, &mut names, &mut places, &mut left, &mut progress)?;
         drawing.tracks.extend(tracks);
         drawing.unit = unit;
+        errors += wrong;
     }
     let drawn: usize = drawing.tracks.iter().map(|track| track.slices.len()).sum();
     ensure!(drawn > 0, "nothing was executed in the trace: `pugmark decode` says why");
@@ -157,7 +159,7 @@ pub fn run(options: &TimelineOptions) -> Result<ExitCode> {
     };
     let (calls, threads) = (count(drawn, "call"), count(drawing.tracks.len(), "thread"));
     output::print(|out| writeln!(out, "{file}: {calls} of {threads}"))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(status_of(errors))
 }
 
 /// A function of a track begins or ends, or something is missing.
@@ -213,7 +215,7 @@ impl<T: Clone + Eq + Hash> Numbers<'_, T> {
 }
 
 impl TimelineOptions {
-    /// The tracks of all threads in which anything was executed or lost.
+    /// The tracks of all threads in which anything was executed or lost, the unit of time, and the number of errors.
     fn tracks(
         &self,
         traced: &Traced,
@@ -221,7 +223,7 @@ impl TimelineOptions {
         places: &mut Numbers<'_, SourceLine>,
         left: &mut usize,
         progress: &mut Progress,
-    ) -> Result<(Vec<Track>, Unit)> {
+    ) -> Result<(Vec<Track>, Unit, usize)> {
         let named = NamedSession::load(&self.input, traced, &self.symbols, progress)?;
         let shared = RefCell::new((numbers, places, left));
         let mut drawers: Vec<_> = named.names.iter().map(|_| Drawer::default()).collect();
@@ -238,7 +240,7 @@ impl TimelineOptions {
             }
         };
         let mut visitors: Vec<_> = drawers.iter_mut().zip(&named.names).map(visitor).collect();
-        let ends = named.walk(progress, &mut visitors);
+        let (ends, errors) = named.walk(progress, &mut visitors);
         drop(visitors);
         let mut tracks = vec![];
         for (lane, (mut drawer, end)) in drawers.into_iter().zip(ends).enumerate() {
@@ -252,7 +254,7 @@ impl TimelineOptions {
                 tracks.push(track);
             }
         }
-        Ok((tracks, named.loaded.clock.unit))
+        Ok((tracks, named.loaded.clock.unit, errors))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::pugmark::{
     known_blocks::{BlockNotes, KnownBlocks, NO_BLOCK},
     progress::Progress,
 };
-use crate::session::{Session, Slice, SliceEnd, SliceSink};
+use crate::session::{Session, SliceEnd, SliceSink, TraceSlice};
 use pugmark_decoder_core::{
     block::{Block, Insns},
     calls::{Calls, Step, StepKind},
@@ -193,7 +193,7 @@ impl<'w, 'v, 'a, V: Visitor + ?Sized, const TIMED: bool> BlockWalk<'w, 'v, 'a, V
 }
 
 impl<V: Visitor + ?Sized, const TIMED: bool> SliceSink for BlockWalk<'_, '_, '_, V, TIMED> {
-    fn begins(&mut self, slice: &Slice) {
+    fn begins(&mut self, slice: &TraceSlice) {
         self.times.turn_to(slice.trace);
         self.catch_up();
         self.disturbed = true;
@@ -260,6 +260,7 @@ impl<V: Visitor + ?Sized, const TIMED: bool> ExecutionSink for BlockWalk<'_, '_,
         self.disturbed = true;
         if let Lost::Error(_) = lost {
             self.state.damaged = true;
+            self.state.errors += 1;
         }
     }
 

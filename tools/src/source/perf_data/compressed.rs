@@ -1,5 +1,5 @@
-//! All records of a file, also those that are compressed (`perf record -z`): the contents of COMPRESSED records together
-//! are one stream of zstd.
+//! All records of a file, also those that are compressed (`perf record -z`): the contents of COMPRESSED records
+//! together are one stream of zstd.
 
 use super::file::{self, PerfFile, RawRecord, RawRecords, kind};
 use anyhow::{Result, ensure};

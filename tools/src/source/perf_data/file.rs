@@ -192,9 +192,9 @@ impl PerfFile {
     }
 
     /// The bytes of a feature.
-    fn feature(&self, wanted: u32) -> Option<Field<'_>> {
+    fn feature(&self, wanted: u32) -> Option<FeatureField<'_>> {
         let (_, range) = self.features.iter().find(|(number, _)| *number == wanted)?;
-        self.bytes.get(range.clone()).map(Field)
+        self.bytes.get(range.clone()).map(FeatureField)
     }
 
     /// The processor's name as perf writes it: `GenuineIntel,6,94,3`.
@@ -316,9 +316,9 @@ impl<'a> Iterator for RawRecords<'a> {
 }
 
 /// What is left of a feature.
-struct Field<'a>(&'a [u8]);
+struct FeatureField<'a>(&'a [u8]);
 
-impl<'a> Field<'a> {
+impl<'a> FeatureField<'a> {
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (found, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;

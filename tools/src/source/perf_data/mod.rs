@@ -18,7 +18,7 @@ pub mod sample;
 pub mod samples;
 mod traces;
 
-use super::{Mapping, SystemChange, SystemRecord, Task};
+use super::{Mapping, SystemChange, SystemRecord, SystemTask};
 use crate::perf_clock::PerfClock;
 use crate::sideband::{Mmap2, NoRecord, Record, RecordProblem, StreamConfig, TimedRecord};
 use anyhow::{Context, Result, bail};
@@ -212,8 +212,8 @@ impl<'a> PerfReader<'a> {
         match next {
             // The process is that of the thread.
             Some(tid) => {
-                let to = Some(Task { pid: -1, tid });
-                let from = sample.ids.map(|(pid, tid)| Task { pid, tid });
+                let to = Some(SystemTask { pid: -1, tid });
+                let from = sample.ids.map(|(pid, tid)| SystemTask { pid, tid });
                 self.add(sample.time, sample.cpu, SystemChange::Switch { from, to })
             }
             None => Ok(()),
@@ -221,7 +221,7 @@ impl<'a> PerfReader<'a> {
     }
 
     fn system(&mut self, raw: &RawRecord<'_>, found: TimedRecord<'_>) -> Result<()> {
-        let task = |pid: u32, tid: u32| Task { pid: pid as i32, tid: tid as i32 };
+        let task = |pid: u32, tid: u32| SystemTask { pid: pid as i32, tid: tid as i32 };
         let own = found.sample.tid.map(|(pid, tid)| task(pid, tid));
         let change = match found.record {
             Record::Mmap { pid, addr, len, pgoff, more, filename, .. } => {

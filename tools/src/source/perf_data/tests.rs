@@ -33,7 +33,7 @@ fn mapping(path: &str, executable: bool) -> SystemChange {
 
 /// Records of each kind, and what is made of them.
 fn each_kind() -> (Vec<Vec<u8>>, Vec<SystemChange>) {
-    let task = |pid, tid| Task { pid, tid };
+    let task = |pid, tid| SystemTask { pid, tid };
     let own = task(7, 8);
     let mut older = longs(&[7 | 8 << 32, 0x40_0000, 0x3000, 0x1000]);
     older.extend(b"/bin/y\0\0");

@@ -76,7 +76,7 @@ impl TracePieces {
                 false => after_part(last, part),
             };
             match place {
-                Place::Follows { fill, from } => {
+                PartPlace::Follows { fill, from } => {
                     last.bytes.truncate(last.bytes.len().saturating_sub(fill));
                     // The next snapshot is compared with all of this one.
                     *last_at = last.bytes.len().saturating_sub(from);
@@ -84,8 +84,8 @@ impl TracePieces {
                     last.reference = part.reference;
                     return;
                 }
-                Place::Known => return,
-                Place::Apart => {}
+                PartPlace::Known => return,
+                PartPlace::Apart => {}
             }
         }
         *last_at = 0;
@@ -101,7 +101,7 @@ impl TracePieces {
 
 /// How a part lies to what was there before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum PartPlace {
     /// What was there ends with some bytes that are none of the trace, and the part goes on from there on.
     Follows { fill: usize, from: usize },
     /// All of it was there.
@@ -111,17 +111,17 @@ enum Place {
 }
 
 /// perf fills a part up to a multiple of eight bytes, so that a part may end a little after the next one begins.
-fn after_part(last: &AuxTrace, part: TracePart<'_>) -> Place {
+fn after_part(last: &AuxTrace, part: TracePart<'_>) -> PartPlace {
     match (last.offset + last.bytes.len() as u64).checked_sub(part.offset) {
-        Some(fill @ 0..8) => Place::Follows { fill: fill as usize, from: 0 },
-        _ => Place::Apart,
+        Some(fill @ 0..8) => PartPlace::Follows { fill: fill as usize, from: 0 },
+        _ => PartPlace::Apart,
     }
 }
 
 /// Where a snapshot goes on after the one before.
-fn after_snapshot(before: &[u8], snapshot: &[u8]) -> Place {
-    let Some(first) = psbs(snapshot).next() else { return Place::Known };
-    let Some(known) = psbs(before).next() else { return Place::Apart };
+fn after_snapshot(before: &[u8], snapshot: &[u8]) -> PartPlace {
+    let Some(first) = psbs(snapshot).next() else { return PartPlace::Known };
+    let Some(known) = psbs(before).next() else { return PartPlace::Apart };
     let (begin, mut known) = (&snapshot[first..], &before[known..]);
     // The last PSB+ with a time that the snapshot before has, and how many bytes it has after that.
     let last = psbs(known).collect::<Vec<_>>().into_iter().rev().find_map(|psb| tsc_after(&known[psb..]));
@@ -131,11 +131,11 @@ fn after_snapshot(before: &[u8], snapshot: &[u8]) -> Place {
                 Some((other, left)) if other == tsc && left >= after => {
                     return goes_on(before, snapshot, snapshot.len() - (left - after));
                 }
-                Some((other, _)) if is_later(other, tsc) => return Place::Apart,
+                Some((other, _)) if is_later(other, tsc) => return PartPlace::Apart,
                 _ => {}
             }
         }
-        return Place::Known;
+        return PartPlace::Known;
     }
     loop {
         // What perf fills up with is 0.
@@ -145,25 +145,25 @@ fn after_snapshot(before: &[u8], snapshot: &[u8]) -> Place {
         };
         if let Some(fill) = (0..8).find(with_fill) {
             let from = first + known.len() - fill;
-            return if from == snapshot.len() { Place::Known } else { Place::Follows { fill, from } };
+            return if from == snapshot.len() { PartPlace::Known } else { PartPlace::Follows { fill, from } };
         }
         // At the next PSB.
         match psbs(&known[1..]).next() {
             Some(psb) => known = &known[1 + psb..],
-            None => return Place::Apart,
+            None => return PartPlace::Apart,
         }
     }
 }
 
-/// What was there is followed by the snapshot from `from` on. The last bytes that were there may be fill: those from the
-/// first one on that the snapshot has not.
-fn goes_on(before: &[u8], snapshot: &[u8], from: usize) -> Place {
+/// Says that the snapshot goes on at `from` after what was there. The last bytes that were there may be fill: those
+/// from the first one on that the snapshot has not.
+fn goes_on(before: &[u8], snapshot: &[u8], from: usize) -> PartPlace {
     let most = 7.min(before.len()).min(from);
     let (end, other) = (&before[before.len() - most..], &snapshot[from - most..from]);
     let fill = most - end.iter().zip(other).take_while(|(own, other)| own == other).count();
     match snapshot.len() == from && fill == 0 {
-        true => Place::Known,
-        false => Place::Follows { fill, from: from - fill },
+        true => PartPlace::Known,
+        false => PartPlace::Follows { fill, from: from - fill },
     }
 }
 
