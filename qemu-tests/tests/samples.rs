@@ -20,7 +20,7 @@ const SAMPLES: u64 = 10_000;
 /// third of [`SAMPLES`].
 const PARTS: [(&str, u32); 3] = [
     ("sort,hash-map,strings", 7),
-    ("recursion,interpreter,dispatch,nmi", 8),
+    ("recursion,interpreter,dispatch,nmi", 7),
     ("small-buffers,stop,circular,ring", 4),
 ];
 /// A few workloads of all kinds.
