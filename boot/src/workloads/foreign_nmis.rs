@@ -42,8 +42,9 @@ impl Workload for ForeignNmis {
     }
 
     fn run(&mut self) {
-        for _ in 0..ROUNDS {
-            self.churn.turn(200);
+        for round in 0..ROUNDS {
+            // Rounds of one length could send each NMI just when a PMI comes.
+            self.churn.turn(200 + 3 * round);
             nmi::send();
             self.churn.turn(10);
             self.sent += 1 + u64::from(session::hold(nmi::send));
