@@ -1,6 +1,6 @@
 //! The block decoder: walks the code a block at a time.
 
-use super::{Block, BlockItem, Insns, Step};
+use super::{Block, BlockItem, BlockStep, Insns};
 use crate::{
     config::Config,
     error::{Error, ErrorKind},
@@ -221,15 +221,15 @@ impl<'a, K: Keeper> BlockDecoder<'a, K> {
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
     pub fn next(&mut self) -> Result<Option<BlockItem>, Error> {
         Ok(match self.next_step()? {
-            Step::Block => Some(BlockItem::Block(self.take_block())),
-            Step::Event => self.walker.at.taken.take().map(BlockItem::Event),
-            Step::End => None,
+            BlockStep::Block => Some(BlockItem::Block(self.take_block())),
+            BlockStep::Event => self.walker.at.taken.take().map(BlockItem::Event),
+            BlockStep::End => None,
         })
     }
 
     /// As [`next`](Self::next), with the block or the event where the step says.
     #[inline]
-    pub(crate) fn next_step(&mut self) -> Result<Step, Error> {
+    pub(crate) fn next_step(&mut self) -> Result<BlockStep, Error> {
         match self.step() {
             Err(error) if !matches!(error.kind, ErrorKind::EndOfSlice) => self.give_up(error),
             step => step,
@@ -252,10 +252,10 @@ impl<'a, K: Keeper> BlockDecoder<'a, K> {
     }
 
     #[cold]
-    fn give_up(&mut self, error: Error) -> Result<Step, Error> {
+    fn give_up(&mut self, error: Error) -> Result<BlockStep, Error> {
         if self.block.insns > 0 {
             self.failed = Some(error);
-            return Ok(Step::Block);
+            return Ok(BlockStep::Block);
         }
         self.walker.give_up(error);
         Err(error)

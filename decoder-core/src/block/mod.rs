@@ -43,7 +43,7 @@ pub use decoder::BlockDecoder;
 pub(crate) use decoder::OpenBlock;
 pub use insns::Insns;
 pub(crate) use section::{is_truncated, section_of};
-pub(crate) use step::Step;
+pub(crate) use step::BlockStep;
 
 use crate::{event::Event, mode::ExecMode};
 

@@ -13,7 +13,7 @@ use crate::{
 
 /// What a walk has come to. The block or the event is not in it, because it is passed on through many functions.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Step {
+pub(crate) enum BlockStep {
     /// The block that is to be [taken](BlockDecoder::take_block).
     Block,
     /// The event that the walk has [taken](crate::flow::Walker::at).
@@ -25,7 +25,7 @@ pub(crate) enum Step {
 impl<K: Keeper> BlockDecoder<'_, K> {
     /// Walks until there is something to report.
     #[inline(never)]
-    pub(super) fn step(&mut self) -> Result<Step, Error> {
+    pub(super) fn step(&mut self) -> Result<BlockStep, Error> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
@@ -40,7 +40,7 @@ impl<K: Keeper> BlockDecoder<'_, K> {
             let upcoming = match self.walker.depart(open) {
                 Ok(None) if ends => {
                     self.decided = decided;
-                    return Ok(Step::Block);
+                    return Ok(BlockStep::Block);
                 }
                 Ok(None) => self.walker.arrive(open),
                 Ok(Some(upcoming)) => Ok(upcoming),
@@ -48,14 +48,14 @@ impl<K: Keeper> BlockDecoder<'_, K> {
             };
             let executed = match upcoming {
                 Ok(Upcoming::Insn) => self.execute(),
-                Ok(Upcoming::Event) => return Ok(Step::Event),
-                Ok(Upcoming::Held | Upcoming::End) if !open => return Ok(Step::End),
-                Ok(Upcoming::Held | Upcoming::End) => return Ok(Step::Block),
+                Ok(Upcoming::Event) => return Ok(BlockStep::Event),
+                Ok(Upcoming::Held | Upcoming::End) if !open => return Ok(BlockStep::End),
+                Ok(Upcoming::Held | Upcoming::End) => return Ok(BlockStep::Block),
                 Err(error) => Err(error),
             };
             match executed {
                 Ok(true) => {}
-                executed => return executed.map(|_| Step::Block),
+                executed => return executed.map(|_| BlockStep::Block),
             }
         }
     }

@@ -16,7 +16,7 @@ use super::{
     store::View,
 };
 use crate::{
-    block::{Block, BlockDecoder, Step},
+    block::{Block, BlockDecoder, BlockStep},
     error::{Error, ErrorKind},
     flow::Continuation,
     keeper::Keeper,
@@ -114,22 +114,22 @@ impl<K: Keeper> BlockDecoder<'_, K> {
     #[inline(never)]
     fn visit_next<S: ExecutionSink>(&mut self, sink: &mut S, unplaced: &mut bool) -> Result<bool, Error> {
         let step = self.next_step();
-        if *unplaced && matches!(step, Ok(Step::End) | Err(_)) {
+        if *unplaced && matches!(step, Ok(BlockStep::End) | Err(_)) {
             self.find_last_block();
         }
         match step? {
-            Step::Block => {
+            BlockStep::Block => {
                 *unplaced = false;
                 self.pass_block(sink);
             }
-            Step::Event => {
+            BlockStep::Event => {
                 let Some(event) = &self.walker.at.taken else { return Ok(true) };
                 if edges::breaks(event) {
                     self.edge_before = 0;
                 }
                 sink.event(event);
             }
-            Step::End => return Ok(false),
+            BlockStep::End => return Ok(false),
         }
         Ok(true)
     }

@@ -65,8 +65,8 @@ static GUARDS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 /// Held by the processor that changes the page tables.
 static TABLES: Mutex<()> = Mutex::new(());
 
-/// Unmaps a page, which the entry code has mapped as a part of a 2 MiB page: of the memory at its own address, or of the
-/// window at [`PHYSICAL_MEMORY_OFFSET`], which have the same tables.
+/// Unmaps a page, which the entry code has mapped as a part of a 2 MiB page: of the memory at its own address, or of
+/// the window at [`PHYSICAL_MEMORY_OFFSET`], which have the same tables.
 fn unmap(address: u64) {
     let _changing = TABLES.lock();
     let is_free = |guard: &&AtomicU64| guard.load(Ordering::Relaxed) == 0;

@@ -9,7 +9,7 @@ use crate::msr::{GeneralProtection, GlobalStatus, GlobalStatusReset, Msr, TypedM
 
 /// What an interrupt shows, and what serving it has shown.
 #[derive(Debug)]
-struct Seen {
+struct SeenInterrupt {
     /// The mask shows that the local APIC has delivered a PMI.
     delivered: bool,
     /// The interrupt may be this NMI, which was expected at its address.
@@ -57,11 +57,11 @@ impl Handler {
         interrupted: Option<u64>,
         apic: &mut impl LocalApic,
         sources: &[&mut dyn PmiSource],
-    ) -> Result<Seen, GeneralProtection> {
+    ) -> Result<SeenInterrupt, GeneralProtection> {
         let masked = apic.lvt_pc()?.is_masked();
         let delivered = masked && self.masks && !self.disarmed.get();
         let repeated = self.repeated.take().filter(|nmi| nmi.at == interrupted);
-        Ok(Seen {
+        Ok(SeenInterrupt {
             delivered,
             repeated,
             // Nothing else uses the vector of a fixed interrupt.
@@ -79,7 +79,7 @@ impl Handler {
     }
 
     /// Returns the verdict on an interrupt without any request.
-    fn without_request(&mut self, seen: &Seen) -> Pmi {
+    fn without_request(&mut self, seen: &SeenInterrupt) -> Pmi {
         if !seen.claimed {
             return Pmi::NotOurs;
         }
@@ -95,7 +95,7 @@ impl Handler {
     fn serve_rounds(
         &mut self,
         after: AfterService,
-        seen: &mut Seen,
+        seen: &mut SeenInterrupt,
         msr: &mut impl Msr,
         apic: &mut impl LocalApic,
         sources: &mut [&mut dyn PmiSource],
@@ -120,7 +120,7 @@ impl Handler {
     /// is one: then the entry is masked again.
     fn let_go_on(
         &mut self,
-        seen: &mut Seen,
+        seen: &mut SeenInterrupt,
         msr: &mut impl Msr,
         apic: &mut impl LocalApic,
         sources: &mut [&mut dyn PmiSource],
@@ -142,7 +142,7 @@ impl Handler {
     }
 
     /// Masks the entry, if it is this handler's.
-    fn mask(&self, seen: &Seen, apic: &mut impl LocalApic) -> Result<(), GeneralProtection> {
+    fn mask(&self, seen: &SeenInterrupt, apic: &mut impl LocalApic) -> Result<(), GeneralProtection> {
         if seen.entry { set(apic, LvtPc::new(self.delivery).masked()) } else { Ok(()) }
     }
 
@@ -150,10 +150,10 @@ impl Handler {
     fn conclude(
         &mut self,
         interrupted: Option<u64>,
-        seen: &Seen,
+        seen: &SeenInterrupt,
         msr: &mut impl Msr,
     ) -> Result<Pmi, GeneralProtection> {
-        let Seen { latched, rounds, .. } = *seen;
+        let SeenInterrupt { latched, rounds, .. } = *seen;
         if rounds > 0 {
             release(msr, seen.status)?;
             self.repeated =

@@ -51,8 +51,8 @@ fn first<'a, F: Frames>(buffer: &'a Buffer<F>, ring: &Ring, gaps: &Gaps) -> Opti
     let (region, offset) = ring.place(tail);
     let memory = buffer.memory(region, offset);
     let len = (memory.len() as u64).min(end - tail);
-    // SAFETY: `len` bytes of one block of the buffer's memory, which is borrowed; the processor does not write to it, as
-    // the caller promised.
+    // SAFETY: `len` bytes of one block of the buffer's memory, which is borrowed; the processor does not write to it,
+    // as the caller promised.
     Some(Chunk::Bytes(unsafe { memory.slice(len as usize) }))
 }
 

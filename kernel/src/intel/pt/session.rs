@@ -2,6 +2,7 @@
 
 mod enable;
 mod owner;
+mod serve;
 
 use super::chunks;
 use super::detect::other_recorder;
@@ -15,14 +16,14 @@ use crate::drain::Sink;
 use crate::intel::pt::buffer::{Buffer, GUARD_BYTES, Mode, Position};
 use crate::intel::pt::config::Checked;
 use crate::intel::pt::topa::Marks;
-use crate::lifecycle::{Halted, Recording, Sealed, Serve, StartError};
+use crate::lifecycle::{Halted, Recording, Sealed, StartError};
 use crate::loss::{Gap, Loss, Overwritten};
 use crate::memory::Frames;
 use crate::msr::{
     GeneralProtection, GlobalStatus, GlobalStatusReset, Msr, OutputBase, OutputMaskPtrs, RtitCtl, RtitStatus,
     TypedMsr,
 };
-use crate::pmi::{Abandoned, Requests};
+use crate::pmi::Abandoned;
 use core::mem::replace;
 use core::sync::atomic::{Ordering, fence};
 use owner::Found;
@@ -576,32 +577,5 @@ impl<M: Msr, F: Frames> Recording for PtSession<M, F> {
 
     fn into_parts(self) -> (PtUnit<M>, Buffer<F>) {
         (self.unit, self.buffer)
-    }
-}
-
-impl<M: Msr, F: Frames, K: Sink + ?Sized> Serve<&mut K> for PtSession<M, F> {
-    fn status(&self) -> Requests {
-        GlobalStatus::TRACE_TOPA_PMI.into()
-    }
-
-    fn serve(
-        &mut self,
-        seen: Requests,
-        sink: &mut &mut K,
-        halted: &Halted,
-    ) -> Result<bool, GeneralProtection> {
-        self.asked |= !seen.is_empty();
-        if !self.asked {
-            return Ok(false);
-        }
-        self.collect(true, halted)?;
-        self.deliver(*sink, halted);
-        self.asked = false;
-        Ok(true)
-    }
-
-    fn resume(&mut self, halted: Halted) -> Result<(), GeneralProtection> {
-        self.collect(false, &halted)?;
-        self.go_on(halted)
     }
 }

@@ -12,7 +12,7 @@ const LONGEST_TEXT: usize = 32 * PAGE as usize;
 
 /// A range of addresses as `struct iovec` has it.
 #[repr(C)]
-struct Range {
+struct ProgramRange {
     start: u64,
     length: usize,
 }
@@ -22,7 +22,7 @@ unsafe extern "C" {
         pid: c_int,
         local: *const IoSliceMut<'_>,
         local_count: c_ulong,
-        remote: *const Range,
+        remote: *const ProgramRange,
         remote_count: c_ulong,
         flags: c_ulong,
     ) -> isize;
@@ -33,7 +33,7 @@ unsafe extern "C" {
 /// The kernel copies: an address that the emulator could not read is no fault, and no reference is made to memory that
 /// the program's other threads write.
 pub(super) fn read(address: u64, bytes: &mut [u8]) -> Option<()> {
-    let remote = Range { start: address.wrapping_add(GUEST_BASE.load(Relaxed)), length: bytes.len() };
+    let remote = ProgramRange { start: address.wrapping_add(GUEST_BASE.load(Relaxed)), length: bytes.len() };
     let local = IoSliceMut::new(bytes);
     let own = std::process::id().cast_signed();
     // SAFETY: the kernel writes to `bytes` alone, as much as fits, and checks the other address.
