@@ -88,7 +88,7 @@ impl PtEvent {
         Self { kind, variant: [first, second, third, 0], ..Self::EMPTY }
     }
 
-    /// Whether only Event Trace has events of this kind.
+    /// Returns whether only Event Trace has events of this kind.
     pub(crate) const fn is_of_event_trace(&self) -> bool {
         matches!(self.kind, kind::IFLAGS..=kind::UIRET)
     }

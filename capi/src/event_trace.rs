@@ -29,7 +29,7 @@ mod evd {
     pub(super) const VM_EXIT_REASON: u8 = 2;
 }
 
-/// What an event of a CFE packet waits for.
+/// The packet that an event of a CFE packet waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Binding {
     /// A FUP of its own.
@@ -58,12 +58,12 @@ const fn kind_of(cfe: u8) -> Option<(std::ffi::c_int, Binding)> {
     })
 }
 
-/// Whether libipt 2.1.2 has an event for this type of CFE.
+/// Returns whether libipt 2.1.2 has an event for this type of CFE.
 pub(crate) const fn is_known(cfe: u8) -> bool {
     kind_of(cfe).is_some()
 }
 
-/// What EVD packets have said about the CFE packet that follows.
+/// The contents of the EVD packets before a CFE packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EventData(Option<PtEvent>);
 

@@ -55,7 +55,7 @@ pub(crate) mod kind {
     pub(crate) const CFE: c_int = 27;
     pub(crate) const EVD: c_int = 28;
 
-    /// Whether packets of a kind give the time.
+    /// Returns whether packets of a kind give the time.
     pub(crate) const fn is_time(kind: c_int) -> bool {
         matches!(kind, TSC | CBR | TMA | MTC | CYC)
     }

@@ -153,17 +153,17 @@ impl PacketDecoder {
         self.sync
     }
 
-    /// Whether the configuration has an erratum.
+    /// Returns whether the configuration has an erratum.
     pub(crate) fn has(&self, erratum: u32) -> bool {
         self.config.errata.has(erratum)
     }
 
-    /// Whether erratum SKZ84 led over the end of the buffer.
+    /// Returns whether erratum SKZ84 led over the end of the buffer.
     pub(crate) fn is_after_end(&self) -> bool {
         self.position.is_some_and(|position| position > self.config.len())
     }
 
-    /// Goes on so many bytes, whatever is there.
+    /// Skips bytes without reading them.
     pub(crate) fn skip(&mut self, bytes: u64) {
         self.position = self.position.map(|position| position + bytes);
     }
@@ -180,7 +180,7 @@ impl PacketDecoder {
         is_cut_off
     }
 
-    /// Whether a packet begins here that libipt 2.1.2 does not know but the decoder does: TRIG.
+    /// Returns whether a packet begins here that libipt 2.1.2 does not know but the decoder does: TRIG.
     #[cold]
     fn is_newer(&self, position: u64) -> bool {
         // A position in the buffer fits.

@@ -1,6 +1,6 @@
 //! The clock of Linux' perf, which follows from the TSC.
 
-/// How perf's clock follows from the TSC.
+/// The relation of perf's clock to the TSC.
 ///
 /// Source: Linux, include/uapi/linux/perf_event.h, `perf_event_mmap_page`, "time_zero"; tools/perf/util/tsc.c.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -47,7 +47,7 @@ pub(super) fn note_guard(address: u64) {
     assert!(noted, "room for one more stack");
 }
 
-/// Whether an address is in a page below a stack. It takes no lock: what has faulted there may hold any.
+/// Returns whether an address is in a page below a stack. Takes no lock: the code that faulted may hold any.
 pub(super) fn is_below(address: u64) -> bool {
     GUARDS.iter().any(|guard| guard.load(Ordering::Acquire) == address & !(PAGE - 1))
 }

@@ -18,7 +18,7 @@ use pugmark_decoder_core::{
 };
 use std::ffi::c_int;
 
-/// What a packet led to.
+/// The effect of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// There is an event. The packet is done with if the next one has been fetched.
@@ -97,12 +97,12 @@ impl EventDecoder {
         self.config.errata.has(erratum)
     }
 
-    /// Whether calibration goes on after an overflow.
+    /// Returns whether calibration goes on after an overflow.
     pub(super) fn keeps_calibration(&self) -> bool {
         self.flags & KEEP_CALIBRATION != 0
     }
 
-    /// Whether changes of the interrupt flag are events.
+    /// Returns whether changes of the interrupt flag are events.
     pub(super) fn has_interrupt_flag_events(&self) -> bool {
         self.flags & INTERRUPT_FLAG_EVENTS != 0
     }
@@ -264,7 +264,7 @@ impl EventDecoder {
     }
 }
 
-/// Whether a function succeeded that returns a status.
+/// Checks the status that a function has returned.
 fn succeeded(status: c_int) -> Answer<()> {
     if status < 0 { Err(status) } else { Ok(()) }
 }

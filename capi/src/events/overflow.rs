@@ -215,7 +215,7 @@ impl EventDecoder {
         }
     }
 
-    /// Reads the packets that end after so many bytes; those before the last give the time.
+    /// Reads packets up to the end of the last one, at `size` bytes from here; those before it give the time.
     fn skip_to(&mut self, mut size: u64) -> Answer<()> {
         loop {
             self.packet = next(&mut self.packets)?;

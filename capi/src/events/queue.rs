@@ -58,7 +58,7 @@ impl WaitingEvents {
         waiting.find(|(binding, event)| binding & bindings != 0 && event.kind == kind).map(|(_, event)| event)
     }
 
-    /// Whether an event waits for one of these packets.
+    /// Returns whether an event waits for one of these packets.
     pub(super) fn has(&mut self, bindings: u8) -> bool {
         self.first_mut(bindings).is_some()
     }

@@ -229,12 +229,12 @@ impl Flow {
         is_entry
     }
 
-    /// Whether the event binds to the address in it, or, where it has none, to one of these instructions.
+    /// Returns whether the event binds to the address in it, or, where it has none, to one of these instructions.
     pub(super) const fn binds_to_insn(&self) -> bool {
         matches!(self.event.kind, kind::PTWRITE | kind::IRET | kind::VMENTRY | kind::UIRET)
     }
 
-    /// Whether the event comes before the instruction at its address.
+    /// Returns whether the event comes before the instruction at its address.
     pub(super) const fn comes_before_insn(&self) -> bool {
         matches!(self.event.kind, kind::EXSTOP | kind::MWAIT)
             || self.event.is_of_event_trace() && !self.binds_to_insn()
@@ -249,12 +249,12 @@ impl Flow {
         is_new
     }
 
-    /// Whether tracing is enabled, and the event is at another address than the decoder.
+    /// Returns whether tracing is enabled, and the event is at another address than the decoder.
     pub(super) fn is_ahead(&self) -> bool {
         self.enabled && self.event.ip_word().is_some_and(|word| self.is_elsewhere(word))
     }
 
-    /// Whether the event is a change of mode that has an address while tracing is off, as a FUP gives it.
+    /// Returns whether the event is a change of mode that has an address while tracing is off, as a FUP gives it.
     pub(super) fn is_mode_while_off(&self) -> bool {
         self.event.kind == kind::EXEC_MODE && self.query.has_interrupt_flag && !self.enabled
     }

@@ -71,7 +71,7 @@ impl PtInsn {
         matches!(extra.detail, Detail::Vmptrld | Detail::VmEntry) || self.is_far()
     }
 
-    /// Whether an event without an address belongs to such an instruction.
+    /// Returns whether an event without an address belongs to such an instruction.
     pub(crate) fn binds_to(&self, kind: c_int, extra: &Extra) -> bool {
         let bytes = self.raw.get(..self.size.into()).unwrap_or_default();
         match kind {

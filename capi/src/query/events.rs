@@ -107,7 +107,7 @@ impl QueryDecoder {
         no_memory(self.push(wait, event))
     }
 
-    /// Whether the next packet with an address after this one, which has so many bytes, is a FUP.
+    /// Returns whether the next packet with an address is a FUP. This packet has `size` bytes.
     fn is_fup_next(&self, size: usize) -> Answer<bool> {
         let mut packets = self.scanner(size)?;
         while let Ok((packet, _)) = packets.next() {

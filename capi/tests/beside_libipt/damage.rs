@@ -12,7 +12,7 @@ pub(crate) fn recorded() -> Vec<Vec<u8>> {
     traces
 }
 
-/// Whether there may be packets of Event Trace.
+/// Returns whether there may be packets of Event Trace.
 pub(crate) fn has_event_trace(trace: &[u8]) -> bool {
     trace.windows(2).any(|bytes| matches!(bytes, [0x02, 0x13 | 0x53]))
 }

@@ -15,7 +15,7 @@ const EVENT: usize = 72;
 /// Trace.
 const INTERRUPT_FLAG_EVENTS: [u32; 2] = [1 << 2, 1 << 4];
 
-/// What a decoder gives.
+/// An answer of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Given {
     /// An instruction's address, or how many instructions are in blocks without an event in between.
@@ -64,8 +64,8 @@ fn given(decoders: &Decoders, at: usize, kind: DecoderKind) -> Vec<Given> {
     panic!("it does not end");
 }
 
-/// Whether an event only says what is so at a PSB. Since 2.1 there is one more of these, whether tracing is on, and an
-/// error comes after them.
+/// Returns whether an event only gives the state at a PSB. Since 2.1 there is one more of these, whether tracing is on,
+/// and an error comes after them.
 fn is_of_psb(given: &Given) -> bool {
     matches!(given, Given::Event(_, flags, _) if flags & 2 != 0)
 }

@@ -50,7 +50,7 @@ fn the_table_lists_all_functions_and_those_with_a_test_are_there() {
     }
     let all = rows.iter().map(|(name, _)| (*name).into()).collect::<BTreeSet<String>>();
     for release in RELEASES {
-        let Some(folder) = release.library_folder() else {
+        let Some(folder) = release.installed_in() else {
             println!("{}", release.skipped());
             continue;
         };

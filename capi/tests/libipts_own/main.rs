@@ -89,7 +89,7 @@ impl Suite {
         fs::create_dir_all(folder.join("lib")).unwrap();
         let library = folder.join("lib/libipt.so.2");
         fs::copy(env::current_exe().unwrap().with_file_name("libipt.so"), &library).unwrap();
-        let (Some(header), Some(theirs)) = (V2_0_5.include(), V2_0_5.library_folder()) else {
+        let (Some(header), Some(theirs)) = (V2_0_5.include(), V2_0_5.installed_in()) else {
             println!("{}", V2_0_5.skipped());
             return None;
         };

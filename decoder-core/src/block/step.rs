@@ -11,7 +11,7 @@ use crate::{
     keeper::Keeper,
 };
 
-/// What a walk has come to. The block or the event is not in it, because it is passed on through many functions.
+/// The next place of a walk. The block or the event is not in it, because it is passed on through many functions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BlockStep {
     /// The block that is to be [taken](BlockDecoder::take_block).

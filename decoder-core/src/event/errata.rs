@@ -12,7 +12,7 @@ use crate::{
     packet::{Exstop, ModeTsx, Packet, Packets},
 };
 
-/// What was read after an OVF to find out where tracing continues.
+/// The packets after an OVF, read to find out where tracing continues.
 struct LookAhead<'a> {
     packets: Packets<'a>,
     clock: Clock,
@@ -79,7 +79,7 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
         }
     }
 
-    /// What was read after an OVF: nothing yet.
+    /// Begins to look ahead after an OVF.
     fn after_ovf(&self) -> LookAhead<'a> {
         let EventState { clock, last_ip, .. } = *self.state;
         LookAhead { packets: self.packets.clone(), clock, last_ip, tsx: None }

@@ -36,7 +36,7 @@ pub(crate) struct Walker<'a, K: Keeper = Own> {
     pub(crate) at: K::Of<Place>,
 }
 
-/// What comes next in the walk. An event is not in it, because it is passed on through many functions.
+/// The next item of the walk. An event is not in it, because it is passed on through many functions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Upcoming {
     /// The instruction at `ip`.

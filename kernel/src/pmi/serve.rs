@@ -7,7 +7,7 @@ use super::{AfterService, Handler, Pmi, PmiSource, ROUNDS, RepeatedNmi, Requests
 use crate::lapic::{Delivery, LocalApic, LvtPc};
 use crate::msr::{GeneralProtection, GlobalStatus, GlobalStatusReset, Msr, TypedMsr};
 
-/// What an interrupt shows, and what serving it has shown.
+/// The evidence of an interrupt, before and after it is served.
 #[derive(Debug)]
 struct SeenInterrupt {
     /// The mask shows that the local APIC has delivered a PMI.

@@ -25,7 +25,7 @@ use std::path::Path;
 /// The number of traces, each of which is a damaged scenario or two.
 const ROUNDS: usize = 500;
 
-/// What is decoded: a trace, where it is cut, the code.
+/// A trace to decode: its bytes, where it is cut, the code.
 pub(crate) struct Case {
     name: String,
     scenario: Scenario,
@@ -89,7 +89,7 @@ pub(crate) fn measure(cases: &[Case], kind: Kind) -> usize {
     most
 }
 
-/// What a sink does with a trace.
+/// The kind of a sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Packets,

@@ -23,7 +23,7 @@ use pugmark_kernel::pmi::{Handler, Pmi};
 use pugmark_kernel::slot::{Interrupt, Slot, Traced};
 use pugmark_model::intel::IntelSettings;
 
-/// How much of the stack a handler has used: all in all, and where it called the sink.
+/// The bytes of stack that a handler has used: all in all, and where it called the sink.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Depths {
     pub(crate) all: usize,

@@ -37,7 +37,7 @@ use std::{
 /// The options of `cargo xtask bench`.
 #[derive(Args)]
 pub struct BenchOptions {
-    /// How long to measure each layer of each decoder
+    /// Seconds for each layer of each decoder
     #[arg(long, default_value_t = 0.5)]
     seconds: f64,
     /// Measure only recordings whose names contain this, such as python3 or -timing; can be repeated
@@ -52,7 +52,7 @@ pub struct BenchOptions {
     /// Measure made traces of random programs instead of recordings: quick, but no program is like them
     #[arg(long)]
     made: bool,
-    /// How many bytes of trace to make
+    /// Bytes of trace to make
     #[arg(long, default_value_t = 4 << 20, requires = "made")]
     bytes: usize,
     /// Measure this trace instead of the recordings; needs --image
@@ -76,7 +76,7 @@ pub struct BenchOptions {
     /// Count machine instructions by callgrind, of python3 and python3-timing if --only does not name others
     #[arg(long, conflicts_with_all = ["record", "made", "trace", "capi", "plots", "json", "recorder"])]
     pub instructions: bool,
-    /// What --instructions calls this program with
+    /// The argument with which --instructions calls this program
     #[arg(long, hide = true, value_name = "RECORDING,LAYER,TIMES")]
     pub decode: Option<String>,
     /// Write all numbers into a file as well
@@ -170,7 +170,7 @@ fn bench_in(options: &BenchOptions, scratch: &Path) -> Result<()> {
     finish(options, &report, &loads)
 }
 
-/// What comes after all layers.
+/// Prints and writes the results of all layers.
 fn finish(options: &BenchOptions, report: &Report, loads: &[Load]) -> Result<()> {
     report.print_ratios(loads);
     if let Some(file) = &options.json {

@@ -80,7 +80,7 @@ pub struct MutantsOptions {
 }
 
 impl MutantsOptions {
-    /// Makes the options for the lines that differ from a commit: the tests of their own crates, for so many minutes.
+    /// Makes the options for the lines that differ from a commit: the tests of their own crates, and no new mutant after that many minutes.
     #[must_use]
     pub fn of_changes_since(base: String, minutes: u64) -> Self {
         Self {

@@ -89,7 +89,7 @@ impl Release {
 
     /// Returns the folder of the library that [`Self::open`] opens.
     #[must_use]
-    pub fn library_folder(&self) -> Option<PathBuf> {
+    pub fn installed_in(&self) -> Option<PathBuf> {
         self.folders().find(|folder| open(&folder.join(SONAME)).is_some_and(|library| self.is(&library)))
     }
 

@@ -31,15 +31,15 @@ const COUNTERS: &str = "Performance Events: ";
 /// The words of Linux where there is no such hardware, or none that is modelled.
 const NO_COUNTERS: &str = "software events only";
 
-/// What the guest runs. A sample of instructions that is to be precise, as perf asks for it on Ice Lake, has made Linux
-/// write to a register that the processor did not have; where samples are not precise, perf says so.
+/// The commands that the guest runs. A sample of instructions that is to be precise, as perf asks for it on Ice Lake,
+/// has made Linux write to a register that the processor did not have; where samples are not precise, perf says so.
 const COMMANDS: &str = "uname -r
 perf record -e cpu/event=0xc0,umask=1/upp -c 2003 -o /tmp/samples -- true
 perf stat -d -x, -o /out/counts -- true
 dmesg >/out/dmesg
 ";
 
-/// What every processor with counters counts of the events of `perf stat -d`.
+/// The events of `perf stat -d` that every processor with counters counts.
 const COUNTED: [&str; 4] = ["cycles", "instructions", "branches", "branch-misses"];
 
 /// The profiles that run 64-bit code: those that have workloads, and Tremont, which has none of its own.

@@ -32,7 +32,7 @@ fn skipped() {
     println!("{}", pugmark_qemu_tests::libipt::REFERENCE.skipped());
 }
 
-/// What became of the traces that were compared with a release.
+/// The traces that were compared with a release, counted by their fate.
 #[derive(Default)]
 struct Tally {
     /// By dialect.
@@ -51,7 +51,7 @@ impl Tally {
         }
     }
 
-    /// Checks that at most so many are unexplained, and the shares of the rest.
+    /// Checks that no more than the given number are unexplained, and the shares of the rest.
     fn check(&self, what: &str, reading: &Reading, most_unexplained: u64, shares: &Shares) {
         let Self { same: [libipt, manual], differ, unexplained } = self;
         let (same, all) = (libipt + manual, self.all());

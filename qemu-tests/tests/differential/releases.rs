@@ -1,12 +1,12 @@
-//! What the releases of libipt do differently with damaged traces.
+//! Differences between the releases of libipt with damaged traces.
 
 use pugmark_qemu_tests::libipt::release::{Release, V2_0_5, V2_1_2};
 
 /// A release, and how it reads.
 pub(crate) struct Reading {
     pub(crate) release: &'static Release,
-    /// How many branches it has read when the walk needs none of them yet. Since 2.1 the decoders of branches and
-    /// instructions take events from one another, each of which has read the next one.
+    /// The number of branches that it has read when the walk needs none of them yet. Since 2.1 the decoders of branches
+    /// and instructions take events from one another, each of which has read the next one.
     pub(crate) ahead: usize,
     /// Where tracing is off after the first PSB+, it looks for the next event as a part of synchronising, so an error
     /// there has the offset of the PSBEND. Since 2.1.
@@ -19,7 +19,7 @@ pub(crate) struct Reading {
     pub(crate) short: Shares,
 }
 
-/// How many of a thousand traces may differ, and how many must not.
+/// The shares of traces, in thousandths, that may differ and that must not.
 pub(crate) struct Shares {
     /// At most how many may be in each class.
     pub(crate) most: [u64; 5],

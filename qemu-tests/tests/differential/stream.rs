@@ -168,7 +168,7 @@ impl Stream {
         self.before(offset).fold(None, last)
     }
 
-    /// Whether the PSBEND of the first PSB+ is at `start`, and no event is between it and `end`.
+    /// Returns whether the PSBEND of the first PSB+ is at `start`, and no event is between it and `end`.
     pub(crate) fn starts_silently(&self, start: u64, end: u64) -> bool {
         let first = self.packets.iter().find(|(_, packet)| matches!(packet, Packet::PsbEnd | Packet::Ovf));
         // Events of a PSB+ are those of its end.
@@ -187,7 +187,7 @@ impl Stream {
             && self.packets.iter().filter(|(at, _)| between(*at)).all(|(_, packet)| silent(packet))
     }
 
-    /// Whether the packet at `offset` is a TIP for which a change of mode waits.
+    /// Returns whether the packet at `offset` is a TIP for which a change of mode waits.
     pub(crate) fn mode_waits(&self, offset: u64) -> bool {
         let waits = |waits, (_, packet): &(u64, Packet)| match packet {
             Packet::ModeExec(_) => true,

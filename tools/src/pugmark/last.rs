@@ -156,7 +156,7 @@ pub fn run(options: &LastOptions) -> Result<ExitCode> {
 }
 
 impl LastOptions {
-    /// What came last in each thread, of those in which anything was executed if there are several.
+    /// Finds the last events of each thread, of those in which anything was executed if there are several.
     fn last(
         &self,
         traced: &Traced,
@@ -186,7 +186,7 @@ impl LastOptions {
     }
 }
 
-/// What came last in a thread.
+/// The last events of a thread.
 struct LastOfLane {
     part: Option<IndexedPart>,
     names: Rc<TracedSymbols>,

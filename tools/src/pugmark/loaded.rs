@@ -24,7 +24,7 @@ use std::{
     rc::Rc,
 };
 
-/// What was traced: one trace, or all traces of a file of `perf record`.
+/// A session that was read: one trace, or all traces of a file of `perf record`.
 pub(super) struct LoadedSession {
     pub(super) traces: Vec<LoadedTrace>,
     pub(super) config: Config<'static>,

@@ -40,14 +40,14 @@ pub struct Traced {
     pub recording: Option<Rc<PerfRecording>>,
 }
 
-/// What is in a file of `perf record`.
+/// The contents of a file of `perf record`.
 #[derive(Debug)]
 pub struct PerfRecording {
     /// The traces.
     pub traces: Vec<AuxTrace>,
-    /// What ran where, by perf's clock.
+    /// The threads and their code, by perf's clock.
     pub timeline: ProcessTimeline,
-    /// How perf's clock follows from the TSC.
+    /// The relation of perf's clock to the TSC.
     pub clock: Option<PerfClock>,
     /// The kernel's code and symbols, if perf kept a copy of them.
     pub kernel: PerfTrace,
@@ -263,7 +263,7 @@ fn collect(folder: &Path, name: &str, dirs: &mut Vec<String>) {
     }
 }
 
-/// What perf says that it has lost, with the time of the first loss.
+/// Says what perf has lost, with the time of the first loss.
 fn warnings(timeline: &ProcessTimeline) -> impl Iterator<Item = String> {
     let seconds = |time: u64| format!("{}.{:09}", time / 1_000_000_000, time % 1_000_000_000);
     let trace = timeline.trace_losses();

@@ -144,7 +144,7 @@ pub fn run(options: &ReportOptions) -> Result<ExitCode> {
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// How a thread is named.
+/// Returns the title of a thread.
 fn title(part: Option<&IndexedPart>, traced: &Traced) -> String {
     part.map_or_else(|| traced.trace.display().to_string(), IndexedPart::title)
 }

@@ -174,7 +174,7 @@ impl TraceClock {
         }
     }
 
-    /// Whether the trace says when something happened.
+    /// Returns whether the trace says when something happened.
     pub(super) fn is_timed(&self) -> bool {
         self.unit != Unit::Instructions
     }
@@ -288,7 +288,7 @@ struct State<'v, V: ?Sized> {
     off: bool,
     /// Whether the next instruction is the first one, or the first one after a loss.
     begins: bool,
-    /// Whether something before the next item cannot be decoded.
+    /// True if something before the next item cannot be decoded.
     damaged: bool,
     errors: usize,
     visitor: &'v mut V,

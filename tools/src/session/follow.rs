@@ -13,17 +13,17 @@ use pugmark_decoder_core::{
 
 /// The memory of a graph of blocks, in 32-bit words: more blocks than the hot code of a large program has.
 pub const GRAPH_WORDS: usize = WORDS_PER_BLOCK << 16;
-/// How many images' blocks are kept at most. Blocks of others are decoded again.
+/// The most images whose blocks are kept. Blocks of others are decoded again.
 const GRAPHS: usize = 8;
 /// A stream reads a packet only if it has the bytes of the longest one, a PSB: this many more than one byte.
 const READ_AHEAD: usize = 15;
-/// How many bytes are decoded before a sink is asked if it is done.
+/// The number of bytes that are decoded before a sink is asked if it is done.
 const CHUNK: usize = 1 << 16;
 
 /// Receives what was executed in slices. Errors come by [`lost`](ExecutionSink::lost), after which decoding goes on at
 /// the next PSB.
 pub trait SliceSink: ExecutionSink {
-    /// Whether [`is_done`](Self::is_done) is asked now and then.
+    /// True if [`is_done`](Self::is_done) is to be called between parts of a slice.
     const ENDS_EARLY: bool = false;
 
     /// A slice begins.
@@ -36,7 +36,7 @@ pub trait SliceSink: ExecutionSink {
         let _ = end;
     }
 
-    /// Whether nothing more is wanted.
+    /// Returns whether nothing more is wanted.
     fn is_done(&self) -> bool {
         false
     }
@@ -131,8 +131,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// How many bytes after a slice a stream needs to read the last packet of the slice, and not the first one after it.
-/// Outcomes and targets are read as soon as they are whole.
+/// Returns the number of bytes after a slice that a stream needs to read the last packet of the slice, and not the
+/// first one after it. Outcomes and targets are read as soon as they are whole.
 fn read_ahead(trace: &[u8], end: usize) -> usize {
     match Packet::parse(trace.get(end..).unwrap_or_default()) {
         Ok(Some((Packet::TntShort(_) | Packet::TntLong(_) | Packet::Tip(_), _))) => 0,

@@ -1,8 +1,8 @@
 //! One walk over the traces of a session, which switches code and thread where the timeline says.
 //!
-//! A trace is cut into [slices](TraceSlice): parts in which one thread runs the same code. Slices of one thread with the
-//! same code are a *lane*, also if they are of several processors. [`Session::follow`] goes through the slices in the
-//! order of time and passes each to the sink of its lane, so that a sink sees one thread as if it had run alone.
+//! A trace is cut into [slices](TraceSlice): parts in which one thread runs the same code. Slices of one thread with
+//! the same code are a *lane*, also if they are of several processors. [`Session::follow`] goes through the slices in
+//! the order of time and passes each to the sink of its lane, so that a sink sees one thread as if it had run alone.
 //!
 //! # Where a switch takes effect
 //!
@@ -41,7 +41,7 @@ pub struct Session<'a> {
     pub traces: Vec<&'a [u8]>,
     /// A TSC near those of each trace; 0 if none is known.
     pub near: Vec<u64>,
-    /// How to read them.
+    /// The configuration to read them with.
     pub config: Config<'a>,
     /// The code that lanes have.
     pub images: Vec<Image<'a>>,

@@ -1,4 +1,4 @@
-//! What the system did while traces were taken.
+//! Changes of the system while traces were taken.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ pub struct SystemRecord {
     pub time: u64,
     /// The processor that did it, if that is known.
     pub cpu: Option<u32>,
-    /// What it did.
+    /// The change.
     pub change: SystemChange,
 }
 
-/// What the system did.
+/// A change of the system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SystemChange {
     /// A process has mapped memory.
@@ -72,6 +72,6 @@ pub struct Mapping {
     pub offset: u64,
     /// The file, or the system's name for what is none.
     pub path: Arc<Path>,
-    /// Whether it can be executed.
+    /// True if it can be executed.
     pub executable: bool,
 }

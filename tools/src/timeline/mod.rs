@@ -1,4 +1,4 @@
-//! What was where at each time: which code each process had mapped, and which thread each processor ran.
+//! The code that each process had mapped, and the thread that each processor ran, at each time.
 //!
 //! A [`ProcessTimeline`] is made of what a source says of the system. It knows nothing of traces.
 //!
@@ -44,13 +44,13 @@ impl<T> Changes<T> {
     }
 }
 
-/// What each processor and each process did.
+/// The threads of each processor and the mappings of each process, with their times.
 #[derive(Debug, Default)]
 pub struct ProcessTimeline {
     spaces: Spaces,
     /// The space of each process.
     processes: FxHashMap<i32, Changes<SpaceId>>,
-    /// What each process has mapped now, while the timeline is made.
+    /// The present mappings of each process, while the timeline is made.
     mapped: FxHashMap<i32, Mapped>,
     /// The process of each thread.
     threads: FxHashMap<i32, Changes<i32>>,
@@ -70,7 +70,7 @@ pub struct ThreadTurn {
     pub time: u64,
     /// The thread, if that is known.
     pub task: Option<SystemTask>,
-    /// What its process has mapped, if that is known.
+    /// The mappings of its process, if they are known.
     pub space: Option<SpaceId>,
 }
 
@@ -163,7 +163,7 @@ impl ProcessTimeline {
         &self.trace_losses
     }
 
-    /// Whether anything says which thread a processor ran.
+    /// Returns whether anything says which thread a processor ran.
     #[must_use]
     pub fn has_switches(&self, cpu: u32) -> bool {
         self.runs.contains_key(&cpu)
@@ -193,7 +193,7 @@ impl ProcessTimeline {
         space.map(|(_, space)| self.code(*space)).unwrap_or_default()
     }
 
-    /// What ran while the trace of a processor was taken.
+    /// Returns the threads that ran while the trace of a processor was taken.
     #[must_use]
     pub fn turns_of_cpu(&self, cpu: u32) -> Vec<ThreadTurn> {
         let mut turns = vec![];
@@ -215,7 +215,7 @@ impl ProcessTimeline {
         self.begin(turns)
     }
 
-    /// What was mapped while the trace of a thread was taken.
+    /// Returns the spaces that a thread had while its trace was taken.
     #[must_use]
     pub fn turns_of_thread(&self, tid: i32) -> Vec<ThreadTurn> {
         let mut turns = vec![];

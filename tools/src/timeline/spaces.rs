@@ -1,4 +1,4 @@
-//! What processes have mapped, shared between those that began as a copy of another.
+//! The mappings of processes, shared between those that began as a copy of another.
 
 use crate::source::{Mapping, perf_data::VDSO};
 use std::collections::BTreeMap;
@@ -35,11 +35,11 @@ struct Space {
     places: BTreeMap<u64, (u64, usize)>,
 }
 
-/// What a process has mapped now.
+/// The present mappings of a process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mapped {
     space: SpaceId,
-    /// How many mappings of the space it has, if the space is another process's.
+    /// The number of mappings of the space that it has, if the space is another process's.
     shared: Option<usize>,
 }
 
@@ -49,7 +49,7 @@ impl Mapped {
     }
 }
 
-/// How a mapping lies to what is there.
+/// The place of a mapping, relative to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lies {
     /// Nothing was there.
@@ -119,7 +119,7 @@ impl Spaces {
         lies
     }
 
-    /// How many mappings are kept.
+    /// Returns the number of mappings that are kept.
     #[cfg(test)]
     pub(super) fn mappings(&self) -> usize {
         self.0.iter().map(|space| space.own.len()).sum()
@@ -175,13 +175,13 @@ fn end(mapping: &Mapping) -> u64 {
     mapping.address.saturating_add(mapping.len)
 }
 
-/// Whether two mappings have the same bytes wherever both are.
+/// Returns whether two mappings have the same bytes wherever both are.
 fn is_same(one: &Mapping, other: &Mapping) -> bool {
     let moved = |mapping: &Mapping| mapping.address.wrapping_sub(mapping.offset);
     (one.executable, &one.path, moved(one)) == (other.executable, &other.path, moved(other))
 }
 
-/// Whether a mapping is code of a file, or of the vdso. Memory of no file has the kernel's names for it.
+/// Returns whether a mapping is code of a file, or of the vdso. Memory of no file has the kernel's names for it.
 fn is_code(mapping: &Mapping) -> bool {
     let Mapping { path, executable, .. } = mapping;
     let is_memory = ["//anon", "/dev/zero", "/anon_hugepage"].iter().any(|name| path.starts_with(name));

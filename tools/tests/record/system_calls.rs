@@ -1,4 +1,4 @@
-//! What a program gives to the system: addresses of nothing, and as much as the system takes.
+//! Programs that give the system addresses of nothing, and as much as it takes.
 
 use super::{
     check_all, for_each_engine, options,

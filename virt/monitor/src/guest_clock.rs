@@ -30,7 +30,7 @@ impl ClockRate {
         ((u128::from(below) * u128::from(self.ratio)) >> 32) as u64
     }
 
-    /// Finds the ratio: the counter below counted `ticks` in so many nanoseconds.
+    /// Finds the ratio: the counter below counted `ticks` in `nanoseconds`.
     #[must_use]
     pub fn measured(guest_hz: u64, ticks: u64, nanoseconds: u64) -> Self {
         let billionths = (u128::from(guest_hz) * u128::from(nanoseconds)) << 32;

@@ -21,7 +21,7 @@ pub struct Overflow {
     pub count: u64,
 }
 
-/// What happened to the overflows.
+/// The overflows, counted by their fate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OverflowCounts {
     /// Overflows that the sink took.
@@ -32,11 +32,11 @@ pub struct OverflowCounts {
     pub skipped: u64,
     /// Overflows that no handler saw, because the counters were stopped first.
     pub unseen: u64,
-    /// How often the handler gave up, after a fault or because interrupts did not end: the counters that could be
-    /// stopped were stopped until an interrupt was served again, and what happened meanwhile is not counted.
+    /// The number of times that the handler gave up, after a fault or because interrupts did not end: the counters that
+    /// could be stopped were stopped until an interrupt was served again, and what happened meanwhile is not counted.
     pub abandoned: u64,
-    /// How often a counter was found off, or with another event, although the driver had left it on: another owner or
-    /// a hypervisor has changed its registers. What happened since then is not counted. If its event select was
-    /// changed, nothing shows what it had counted before, and its count is that of the last interrupt.
+    /// The number of times that a counter was found off, or with another event, although the driver had left it on:
+    /// another owner or a hypervisor has changed its registers. What happened since then is not counted. If its event
+    /// select was changed, nothing shows what it had counted before, and its count is that of the last interrupt.
     pub turned_off: u64,
 }

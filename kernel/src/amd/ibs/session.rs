@@ -36,8 +36,8 @@ pub struct IbsCounts {
     /// How often the handler gave up, after a fault or because interrupts did not end: units that had a sample were
     /// stopped from then until an interrupt was served again.
     pub abandoned: u64,
-    /// How often a unit was found off, or with another period, although the driver had left it on: another owner or a
-    /// hypervisor has changed its registers. What would have been sampled since then is missing.
+    /// The number of times that a unit was found off, or with another period, although the driver had left it on:
+    /// another owner or a hypervisor has changed its registers. What would have been sampled since then is missing.
     pub turned_off: u64,
 }
 

@@ -458,7 +458,7 @@ fn a_stopped_unit_says_that_its_branches_are_not_the_last_ones() {
             }
             Err(error) => panic!("{error}"),
         }
-        // The next start begins anew.
+        // The next start empties the stack.
         let running = unit.start(&LbrConfig::new()).map_err(|failed| failed.error()).unwrap();
         let mut unit = running.stop().map_err(|failed| failed.fault).unwrap();
         assert_eq!(unit.last(&mut out), Ok(&[][..]));
@@ -537,7 +537,7 @@ fn detection_turns_nothing_on_beside_another_recorder() {
     }
 }
 
-/// How many models have faults: in Miri, which takes a thousand times as long, not all.
+/// The number of models that have faults: in Miri, which takes a thousand times as long, not all.
 const WITH_FAULTS: usize = if cfg!(miri) { 1 } else { MODELS.len() };
 
 #[test]

@@ -55,7 +55,8 @@ impl Executed {
         found
     }
 
-    /// What was executed in a file, at the addresses `place`. It is `moved` further here; `None` if it is not here.
+    /// Returns the code that was executed in a file, at the addresses `place`. It is `moved` further here; `None` if it
+    /// is not here.
     pub(crate) fn of_file(&self, place: Range<u64>, moved: Option<u64>) -> Self {
         let Some(moved) = moved else { return Self { errors: self.errors, ..Self::default() } };
         let own = |ip: &u64| Some(ip.wrapping_sub(moved)).filter(|ip| place.contains(ip));
@@ -130,7 +131,7 @@ struct BlockCounter<'p, 'a> {
 }
 
 impl BlockCounter<'_, '_> {
-    /// What it has counted.
+    /// Returns the code that it has counted.
     fn executed(self) -> Executed {
         let mut executed = Executed { errors: self.errors, ..Executed::default() };
         executed.add_blocks(self.known, &self.interrupted);

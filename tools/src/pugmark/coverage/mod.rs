@@ -210,7 +210,7 @@ impl CoverageOptions {
     }
 }
 
-/// What a thread has executed, and its code.
+/// The code of a thread, and the part of it that was executed.
 struct CoveredLane {
     traced: Traced,
     code: TracedCode,
@@ -235,7 +235,7 @@ fn covered(input: &Input, trace: &Path, progress: &mut Progress) -> Result<Vec<C
     Ok(covered)
 }
 
-/// What all threads have executed; of one file if it is given, at the addresses that it has.
+/// Merges the code that all threads have executed; of one file if it is given, at the addresses that it has.
 fn merged(covered: &[CoveredLane], of: Option<&CountedFile>) -> Executed {
     let mut merged = Executed::default();
     for CoveredLane { code, executed, .. } in covered {
@@ -250,7 +250,7 @@ struct CountedFile {
     path: PathBuf,
     bytes: Vec<u8>,
     moved: u64,
-    /// Whether that is so in every process.
+    /// True if that is so in every process.
     is_fixed: bool,
     blocks: FileBlocks,
 }
@@ -286,7 +286,7 @@ impl CountedFile {
         moved(from)..moved(to.unwrap_or_default())
     }
 
-    /// How much further the file was moved in other code; `None` if it is not there.
+    /// Returns how much further the file was moved in other code; `None` if it is not there.
     fn moved_in(&self, code: &TracedCode) -> Option<u64> {
         if self.is_fixed {
             return Some(0);

@@ -63,7 +63,7 @@ impl Recorded {
         loaded.lanes.iter().zip(executed).map(lane).collect()
     }
 
-    /// How many instructions each lane has, and how many functions were entered.
+    /// Returns for each lane the number of instructions, and of functions that were entered.
     fn walked(&self) -> Vec<(u64, usize)> {
         let (input, traced) = self.load();
         let mut progress = Progress::hidden();
@@ -95,7 +95,7 @@ fn begins(time: u8) -> Vec<u8> {
     [&[0x02, 0x82].repeat(8)[..], &tsc(time), &[0x99, 1, 0x02, 0x23]].concat()
 }
 
-/// What the program in the file a executes, up to a system call: TIP.PGE (1000), TNT (taken), TIP.PGD.
+/// The trace of the program in the file a, up to a system call: TIP.PGE (1000), TNT (taken), TIP.PGD.
 const A: [u8; 9] = [0x71, 0, 0x10, 0, 0, 0, 0, 0x06, 0x01];
 const B: [u8; 8] = [0x71, 0, 0x10, 0, 0, 0, 0, 0x01];
 const OF_A: [u64; 2] = [0x1000, 0x1003];

@@ -48,7 +48,7 @@ pub(super) struct When {
     pub(super) tsc: Option<u64>,
 }
 
-/// What the lines of a lane have in common.
+/// The columns that all lines of a lane have in common.
 #[derive(Clone, Copy)]
 pub(super) struct ScriptColumns<'a> {
     pub(super) fields: &'a [ScriptField],

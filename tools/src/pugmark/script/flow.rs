@@ -21,7 +21,7 @@ use pugmark_decoder_core::{
 };
 use std::io::{self, Write};
 
-/// What is known of a lane.
+/// The state of a lane.
 #[derive(Clone, Copy, Debug, Default)]
 struct LaneFlow {
     transfers: Transfers,

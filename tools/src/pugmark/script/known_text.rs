@@ -20,7 +20,7 @@ pub(super) trait TextKey: Copy + Eq {
     fn number(self) -> u64;
 }
 
-/// What a text is about in a lane of a session.
+/// The subject of a text, in a lane of a session.
 impl<K: TextKey> TextKey for (usize, K) {
     fn number(self) -> u64 {
         self.1.number().wrapping_add((self.0 as u64) << 48)

@@ -301,7 +301,7 @@ struct ScriptLines<'a> {
     /// Why a line could not be written.
     failed: Option<io::Error>,
     executed: bool,
-    /// How many errors the traces have.
+    /// The number of errors in the traces.
     errors: usize,
     progress: &'a mut Progress,
     known: KnownLines,
@@ -344,7 +344,7 @@ impl<'a> ScriptLines<'a> {
         }
     }
 
-    /// Whether the thread that is followed now is wanted.
+    /// Returns whether the thread that is followed now is wanted.
     fn is_thread_wanted(&self) -> bool {
         self.options.tid.is_none() || self.options.tid == self.columns.part.and_then(|part| part.tid)
     }
@@ -390,7 +390,7 @@ struct CallLines<'l, 'm, 'a> {
     lines: &'l RefCell<&'m mut ScriptLines<'a>>,
     lane: usize,
     depth: usize,
-    /// How deep the function is that was asked for, if it is executed now.
+    /// The depth of the function that was asked for, if it is executed now.
     within: Option<usize>,
 }
 

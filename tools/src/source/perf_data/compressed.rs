@@ -5,9 +5,9 @@ use super::file::{self, PerfFile, RawRecord, RawRecords, kind};
 use anyhow::{Result, ensure};
 use std::io::Read;
 
-/// How many bytes are decompressed at once.
+/// The number of bytes that are decompressed at once.
 const CHUNK: usize = 1 << 20;
-/// What is decompressed may be this many times as large as what is compressed, and this much larger.
+/// The limit of decompressed records: this many times the compressed ones, and this much more.
 const MOST_TIMES: usize = 256;
 const MOST_MORE: usize = 1 << 26;
 /// An empty last block, and room for a checksum. perf flushes its stream and never ends it, and the decoder holds back

@@ -46,7 +46,7 @@ pub(super) struct EventAttr {
     pub(super) read_format: u64,
     pub(super) flags: u64,
     pub(super) branch_sample_type: u64,
-    /// How many registers a sample has of the program, and of what was interrupted.
+    /// The number of registers in a sample: of the program, and of the code that was interrupted.
     pub(super) user_registers: u32,
     pub(super) interrupt_registers: u32,
     pub(super) ids: Vec<u64>,
@@ -152,7 +152,7 @@ impl PerfFile {
         Ok(Self { events, features, data, piped: false, short, bytes })
     }
 
-    /// What was written to a pipe has its events and features among the records.
+    /// Makes a file of records from a pipe, which have their events and features among them.
     fn from_pipe(bytes: Vec<u8>) -> Self {
         let mut file = Self {
             events: vec![],
@@ -266,7 +266,7 @@ impl<'a> RawRecords<'a> {
         Self { bytes, at: 0, base, piped, cut: None }
     }
 
-    /// How many bytes were used.
+    /// Returns the number of bytes that were used.
     pub(super) const fn used(&self) -> usize {
         self.at
     }
@@ -315,7 +315,7 @@ impl<'a> Iterator for RawRecords<'a> {
     }
 }
 
-/// What is left of a feature.
+/// The rest of a feature.
 struct FeatureField<'a>(&'a [u8]);
 
 impl<'a> FeatureField<'a> {

@@ -1,4 +1,4 @@
-//! What perf writes about how Intel PT was set up: the AUXTRACE_INFO record.
+//! The AUXTRACE_INFO record: Intel PT's configuration, as perf writes it.
 //!
 //! Source: Linux, tools/perf/util/intel-pt.h, the fields of the record.
 
@@ -60,7 +60,7 @@ impl PtInfo {
         }
     }
 
-    /// How perf's clock follows from the TSC, if the kernel said so.
+    /// Returns the relation of perf's clock to the TSC, if the kernel said so.
     pub(super) fn clock(&self) -> Option<PerfClock> {
         let clock = PerfClock {
             zero: self.field(field::TIME_ZERO),
@@ -70,7 +70,7 @@ impl PtInfo {
         (self.field(field::CAP_USER_TIME_ZERO) != 0 && clock.mult != 0).then_some(clock)
     }
 
-    /// Whether traces were taken when something asked for it: two of them may have the same bytes.
+    /// Returns whether traces were taken when something asked for it: two of them may have the same bytes.
     pub(super) fn has_snapshots(&self) -> bool {
         self.field(field::SNAPSHOT_MODE) != 0
     }

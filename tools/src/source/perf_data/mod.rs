@@ -36,7 +36,7 @@ use traces::{TracePart, TracePieces};
 
 pub use traces::AuxTrace;
 
-/// What perf calls the code that the kernel gives every program.
+/// Perf's name of the code that the kernel gives every program.
 pub const VDSO: &str = "[vdso]";
 /// PROT_EXEC of mmap.
 const EXECUTABLE: u32 = 4;
@@ -48,26 +48,26 @@ const SCHED_SWITCH: &str = "sched:sched_switch";
 const NEXT_PID_AT: usize = 56;
 /// `PERF_RECORD_MISC_MMAP_DATA` and `PERF_RECORD_MISC_FORK_EXEC`.
 const MISC_13: u16 = 1 << 13;
-/// How much memory the records may take: this many times the size of the file, and this much more.
+/// The limit of the memory that records may take: this many times the size of the file, and this much more.
 const MOST_TIMES: usize = 2;
 const MOST_MORE: usize = 192 << 20;
-/// How many problems are told.
+/// The most problems that are told.
 const MOST_PROBLEMS: usize = 8;
 
-/// What is in a file of `perf record`.
+/// The contents of a file of `perf record`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PerfData {
     /// The traces, by CPU or by thread.
     pub traces: Vec<AuxTrace>,
-    /// What the system did, in the order of the file, by perf's clock.
+    /// The changes of the system, in the order of the file, by perf's clock.
     pub records: Vec<SystemRecord>,
     /// The processor, if it is Intel's.
     pub cpu: Option<Cpu>,
     /// Its clocks.
     pub clocks: Clocks,
-    /// How perf's clock follows from the TSC.
+    /// The relation of perf's clock to the TSC.
     pub clock: Option<PerfClock>,
-    /// What cannot be read, with the place in the file: the first few.
+    /// The first few parts that cannot be read, with their places in the file.
     pub problems: Vec<String>,
 }
 
@@ -108,10 +108,10 @@ struct PerfReader<'a> {
     info: Option<PtInfo>,
     pieces: TracePieces,
     samples: TracePieces,
-    /// How many bytes of a trace came in samples of each processor or thread.
+    /// The number of bytes of a trace that came in samples of each processor or thread.
     sampled: FxHashMap<u32, u64>,
     paths: FxHashMap<String, Arc<Path>>,
-    /// How much memory the records may take.
+    /// The memory that the records may still take, in bytes.
     room: usize,
     data: PerfData,
 }
@@ -298,7 +298,7 @@ impl<'a> PerfReader<'a> {
 }
 
 impl EventAttr {
-    /// What its samples have.
+    /// Returns the layout of its samples.
     pub(super) const fn layout(&self) -> SampleLayout {
         SampleLayout {
             sample_type: self.sample_type,
@@ -330,7 +330,7 @@ fn event_of(events: &[EventAttr], by_id: &FxHashMap<u64, usize>, record: &RawRec
     by_id.get(&file::long(record.body(), at)?).copied()
 }
 
-/// How to read records that are no samples. If all events have the same values at the end of their records, the
+/// Finds the layout of records that are no samples. If all events have the same values at the end of their records, the
 /// identifier is not needed.
 fn stream_config(events: &[EventAttr]) -> StreamConfig {
     let at_end = |event: &EventAttr| if event.flags & SAMPLE_ID_ALL == 0 { 0 } else { event.sample_type };

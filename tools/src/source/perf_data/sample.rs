@@ -69,7 +69,7 @@ pub struct SampleLayout {
     pub branch_sample_type: u64,
     /// How many registers of the program there are: the bits of `perf_event_attr.sample_regs_user`.
     pub user_registers: u32,
-    /// How many registers of what was interrupted: the bits of `perf_event_attr.sample_regs_intr`.
+    /// The registers of the code that was interrupted: the bits of `perf_event_attr.sample_regs_intr`.
     pub interrupt_registers: u32,
 }
 

@@ -21,7 +21,7 @@ pub struct PerfSamples {
     pub threads: HashMap<i32, String>,
     /// Family and model of the processor, if it is AMD's.
     pub amd: Option<(u8, u8)>,
-    /// How many samples the kernel lost.
+    /// The number of samples that the kernel lost.
     pub lost: u64,
 }
 
@@ -30,12 +30,12 @@ pub struct PerfSamples {
 pub struct SampledEvent {
     /// Its name as it was given to perf.
     pub name: String,
-    /// Whether its raw samples are those of IBS for ops.
+    /// True if its raw samples are those of IBS for ops.
     pub is_ibs_op: bool,
     layout: SampleLayout,
 }
 
-/// What a process had mapped.
+/// The mappings of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
     /// The process.

@@ -99,10 +99,10 @@ impl TracePieces {
     }
 }
 
-/// How a part lies to what was there before.
+/// The place of a part, relative to the bytes before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PartPlace {
-    /// What was there ends with some bytes that are none of the trace, and the part goes on from there on.
+    /// It follows, but for some bytes at the end of the part before, which are none of the trace.
     Follows { fill: usize, from: usize },
     /// All of it was there.
     Known,
@@ -194,7 +194,7 @@ fn tsc_after(bytes: &[u8]) -> Option<(u64, usize)> {
     }
 }
 
-/// Whether a TSC of 56 bits comes after another one.
+/// Returns whether a TSC of 56 bits comes after another one.
 const fn is_later(tsc: u64, than: u64) -> bool {
     let passed = tsc.wrapping_sub(than) & ((1 << 56) - 1);
     passed != 0 && passed < 1 << 55

@@ -17,7 +17,7 @@ const BY_ONE: u32 = 0b1011;
 /// What the processors' clocks have in common.
 pub(crate) struct SharedClock {
     time: Mutex<GuestClock>,
-    /// Whether nothing but the processor whose timer is set makes the clock stand still.
+    /// True if nothing but the processor whose timer is set makes the clock stand still.
     alone: bool,
     rate: ClockRate,
     /// The counter below when this was made.

@@ -131,9 +131,9 @@ fn a_ring_that_is_overwritten_is_listed_in_laps_where_tables_can_do_it() {
     }
 }
 
-/// How many ends of guards are tried: in Miri, which takes a thousand times as long, not all.
+/// The number of ends of guards that are tried: in Miri, which takes a thousand times as long, not all.
 const ENDS: usize = if cfg!(miri) { 3 } else { 6 };
-/// How far apart the first two bytes of packets are that are tried. Those of MNT, the longest one, are C302H.
+/// The distance between the first two bytes of the packets that are tried. Those of MNT, the longest one, are C302H.
 const FIRST_BYTES_APART: usize = if cfg!(miri) { 0xc302 / 218 } else { 1 };
 
 #[test]

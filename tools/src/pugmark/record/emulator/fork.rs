@@ -10,8 +10,8 @@ use std::{
 thread_local! {
     /// The system call in progress has counted a new process.
     static FORKING: Cell<bool> = const { Cell::new(false) };
-    /// What is locked from before a fork until after it: a lock that another thread held would be held for ever in the
-    /// new process, which has this thread alone.
+    /// The lock that is held from before a fork until after it: a lock that another thread held would be held for ever
+    /// in the new process, which has this thread alone.
     static LOCKED: Cell<Option<MutexGuard<'static, Option<PluginProcess>>>> = const { Cell::new(None) };
 }
 
