@@ -15,7 +15,7 @@ use crate::{
     version::Version,
 };
 #[allow(dead_code, unreachable_pub, reason = "a module of another crate, of which this needs the headers")]
-#[path = "../../qemu-tests/src/libipt/release.rs"]
+#[path = "../../lab/harness/src/libipt/release.rs"]
 mod release;
 
 use release::{RELEASES, Release};

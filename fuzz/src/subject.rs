@@ -6,7 +6,7 @@ use pugmark_decoder_core::{
     config::Config,
     image::{AddressSpace, Section},
 };
-use pugmark_program::{
+use pugmark_generator::{
     Program,
     trace::{self as traced, Topic, run},
 };
@@ -55,7 +55,7 @@ impl Subject {
         // Running out of input bytes ends the damage.
         let _ = trace::damage(u, &mut trace, Places { base: first.0, len: first.1.len() as u16 });
         let section =
-            |section: &pugmark_program::Section| (section.base, section.bytes.clone(), AddressSpace::Any);
+            |section: &pugmark_generator::Section| (section.base, section.bytes.clone(), AddressSpace::Any);
         Ok(Self { code: program.sections().iter().map(section).collect(), trace, config: decoder_config })
     }
 

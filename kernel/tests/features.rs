@@ -11,7 +11,7 @@ const TABLES: [usize; 3] = [47, 17, 31];
 fn each_feature_that_is_there_names_tests_that_exist() {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut tests = BTreeSet::new();
-    for folder in ["kernel/src", "kernel/tests", "qemu-tests/tests"] {
+    for folder in ["kernel/src", "kernel/tests", "lab/harness/tests"] {
         collect(&workspace.join(folder), &mut tests);
     }
     let document = fs::read_to_string(workspace.join("docs/features.md")).unwrap();

@@ -6,8 +6,8 @@
 //! ```
 
 use anyhow::{Result, ensure};
-use pugmark_qemu_tests::linux::packages::{self, Packages};
-use pugmark_qemu_tests::linux::verify::{Verified, Verify, all, short};
+use pugmark_harness::linux::packages::{self, Packages};
+use pugmark_harness::linux::verify::{Verified, Verify, all, short};
 use std::path::PathBuf;
 
 /// Finds what a machine must have to boot Linux; otherwise reports that the test is skipped.

@@ -5,8 +5,8 @@
 //! `PUGMARK_LONG=1 cargo test -p pugmark-tools --test lldb`.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-use pugmark_qemu_tests::images::build_libipt;
-use pugmark_qemu_tests::scratch::Scratch;
+use pugmark_harness::images::build_libipt;
+use pugmark_harness::scratch::Scratch;
 use pugmark_tools::pugmark::record::{RecordOptions, record};
 use serde_json::json;
 use std::fs;

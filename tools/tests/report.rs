@@ -3,7 +3,7 @@
 //! same.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-use pugmark_qemu_tests::scratch::Scratch;
+use pugmark_harness::scratch::Scratch;
 use serde_json::Value;
 use std::{
     collections::BTreeMap,

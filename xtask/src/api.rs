@@ -6,7 +6,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use pugmark_qemu_tests::images::{target_folder, workspace};
+use pugmark_harness::images::{target_folder, workspace};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;

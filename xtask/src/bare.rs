@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use pugmark_qemu_tests::images::{target_folder, workspace};
+use pugmark_harness::images::{target_folder, workspace};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use pugmark_bench::BenchOptions;
 use pugmark_builds::cargo;
-use pugmark_qemu_tests::images::workspace;
+use pugmark_harness::images::workspace;
 use std::process::ExitCode;
 
 use crate::setup::{self, SetupOptions};

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use pugmark_builds::cargo::cargo;
 use pugmark_builds::cargo::headline;
-use pugmark_qemu_tests::images::target_folder;
+use pugmark_harness::images::target_folder;
 use std::process::ExitCode;
 
 use crate::setup::SetupOptions;
@@ -19,8 +19,8 @@ pub(crate) fn ci(options: SetupOptions) -> Result<()> {
     // The foreign kernel, the examples and the decoders to compare with are workspaces of their own.
     let manifests = [
         "Cargo.toml",
-        "qemu-tests/foreign-kernel/Cargo.toml",
-        "examples/Cargo.toml",
+        "lab/harness/foreign-kernel/Cargo.toml",
+        "lab/examples/Cargo.toml",
         "lab/bench/peers/Cargo.toml",
     ];
     for manifest in manifests {
@@ -28,7 +28,7 @@ pub(crate) fn ci(options: SetupOptions) -> Result<()> {
     }
     cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
     let target = target_folder().join("example-kernels").display().to_string();
-    let of_examples = ["--manifest-path", "examples/Cargo.toml", "--release", "--target-dir", &target];
+    let of_examples = ["--manifest-path", "lab/examples/Cargo.toml", "--release", "--target-dir", &target];
     let arguments = [&["clippy", "--locked"], &of_examples[..], &["--", "-D", "warnings"]].concat();
     cargo(&arguments, &[])?;
     cargo(&["doc", "--locked", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;

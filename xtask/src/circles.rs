@@ -4,7 +4,7 @@
 //! around it and within it. Imports of tests do not count.
 
 use crate::names::{CRATES, is_test, sources};
-use pugmark_qemu_tests::images::workspace;
+use pugmark_harness::images::workspace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;

@@ -6,7 +6,7 @@
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use pugmark_builds::cargo::headline;
-use pugmark_qemu_tests::images::{target_folder, workspace};
+use pugmark_harness::images::{target_folder, workspace};
 use std::{
     path::{Path, PathBuf},
     process::{Command, ExitCode, Output},

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use pugmark_qemu_tests::images::{Images, target_folder};
+use pugmark_harness::images::{Images, target_folder};
 use std::path::PathBuf;
 use std::process::Command;
 

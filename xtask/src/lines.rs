@@ -1,6 +1,6 @@
 //! What can be read at a glance: no line is wider than a screen, no file longer than a reader's patience.
 
-use pugmark_qemu_tests::images::workspace;
+use pugmark_harness::images::workspace;
 use std::fs;
 
 use crate::names::files;

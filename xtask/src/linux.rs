@@ -2,12 +2,12 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use pugmark_qemu_tests::images::{Images, build_pugmark};
-use pugmark_qemu_tests::linux::boots::{self, Booted};
-use pugmark_qemu_tests::linux::packages::{self, Packages, unpack_kernel};
-use pugmark_qemu_tests::linux::verify::{Verified, Verify, all};
-use pugmark_qemu_tests::linux::{DebianKernel, Event, Guest, LinuxMachine, Monitor, PERF, Program};
-use pugmark_qemu_tests::time_limits::TimeLimits;
+use pugmark_harness::images::{Images, build_pugmark};
+use pugmark_harness::linux::boots::{self, Booted};
+use pugmark_harness::linux::packages::{self, Packages, unpack_kernel};
+use pugmark_harness::linux::verify::{Verified, Verify, all};
+use pugmark_harness::linux::{DebianKernel, Event, Guest, LinuxMachine, Monitor, PERF, Program};
+use pugmark_harness::time_limits::TimeLimits;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use pugmark_qemu_tests::images::target_folder;
+use pugmark_harness::images::target_folder;
 
 use crate::nightly;
 

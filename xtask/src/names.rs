@@ -1,6 +1,6 @@
 //! One word, one meaning: no two types of a crate have the same name, and no file but one compares dialects.
 
-use pugmark_qemu_tests::images::workspace;
+use pugmark_harness::images::workspace;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use syn::{Attribute, Item};
 
 /// Where the sources of each crate are. The files of each integration test are a crate of their own.
 pub(crate) const CRATES: [&str; 18] = [
-    "boot/src",
+    "lab/boot/src",
     "capi/src",
     "decoder-core/src",
     "fuzz/src",
@@ -18,13 +18,13 @@ pub(crate) const CRATES: [&str; 18] = [
     "lab/builds/src",
     "lab/mutants/src",
     "pfm/src",
-    "qemu-tests/src",
+    "lab/harness/src",
     "tools/src",
-    "virt/model/src",
-    "virt/monitor/src",
-    "virt/program/src",
-    "virt/protocol/src",
-    "virt/truth/src",
+    "lab/model/src",
+    "lab/monitor/src",
+    "lab/generator/src",
+    "lab/protocol/src",
+    "lab/truth/src",
     "xtask/src",
 ];
 

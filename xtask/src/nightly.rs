@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use pugmark_builds::cargo::headline;
-use pugmark_qemu_tests::images::workspace;
+use pugmark_harness::images::workspace;
 use std::process::Command;
 
 use crate::oldest_toolchain::installed;

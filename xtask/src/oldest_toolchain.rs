@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use pugmark_builds::cargo::headline;
-use pugmark_qemu_tests::images::{target_folder, workspace};
+use pugmark_harness::images::{target_folder, workspace};
 use std::collections::BTreeMap;
 use std::process::Command;
 

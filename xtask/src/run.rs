@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use pugmark_builds::parallel::run_in_parallel;
-use pugmark_qemu_tests::{
+use pugmark_harness::{
     boots::{Boot, boots, processors},
     examples, expected,
     images::{EXAMPLES, Images, build_example},

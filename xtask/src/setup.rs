@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use pugmark_qemu_tests::images::target_folder;
-use pugmark_qemu_tests::libipt::release::{self, Download, RELEASES, Release};
-use pugmark_qemu_tests::linux::{DebianKernel, packages};
-use pugmark_qemu_tests::qemu::{self, QEMU};
+use pugmark_harness::images::target_folder;
+use pugmark_harness::libipt::release::{self, Download, RELEASES, Release};
+use pugmark_harness::linux::{DebianKernel, packages};
+use pugmark_harness::qemu::{self, QEMU};
 use std::path::Path;
 use std::process::Command;
 

@@ -15,7 +15,7 @@ use std::process::{Command, Output};
 const PUBLISHED: [(&str, &str); 5] = [
     ("pugmark-decoder-core", "decoder-core"),
     ("pugmark-kernel", "kernel"),
-    ("pugmark-model", "virt/model"),
+    ("pugmark-model", "lab/model"),
     ("pugmark-pfm", "pfm"),
     ("pugmark-tools", "tools"),
 ];

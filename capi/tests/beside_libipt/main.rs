@@ -18,7 +18,7 @@ mod library;
 mod packets;
 mod queries;
 #[allow(dead_code, unreachable_pub, reason = "a module of another crate, of which this needs one release")]
-#[path = "../../../qemu-tests/src/libipt/release.rs"]
+#[path = "../../../lab/harness/src/libipt/release.rs"]
 mod release;
 mod rules;
 mod sections;

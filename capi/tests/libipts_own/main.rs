@@ -4,7 +4,7 @@
 //! `cargo xtask test` gets the sources. A test that fails with libipt's own library as well says nothing about ours.
 
 #[allow(dead_code, unreachable_pub, reason = "a module of another crate, of which this needs one release")]
-#[path = "../../../qemu-tests/src/libipt/release.rs"]
+#[path = "../../../lab/harness/src/libipt/release.rs"]
 mod release;
 
 use release::V2_0_5;

@@ -10,7 +10,7 @@ use pugmark_decoder_core::{
     hash::AddressHash,
     image::{AddressSpace, Image, Section},
 };
-use pugmark_program::trace::{Topic, TraceConfig, run};
+use pugmark_generator::trace::{Topic, TraceConfig, run};
 
 const TOPICS: [Topic; 8] = [
     Topic::Everything,
@@ -31,7 +31,7 @@ fn random_programs_whole_and_damaged() {
         for topic in TOPICS {
             let (program, config) = TraceConfig::random(topic, seed);
             let run = run(&program, &config, seed);
-            let section = |section: &pugmark_program::Section| (section.base, section.bytes.clone());
+            let section = |section: &pugmark_generator::Section| (section.base, section.bytes.clone());
             let code: Vec<_> = program.sections().iter().map(section).collect();
             let any = AddressSpace::Any;
             let sections = code.iter().map(|(base, bytes)| Section { base: *base, bytes, space: any });

@@ -10,5 +10,5 @@ mod scenarios;
 mod vectors;
 
 #[allow(dead_code, unreachable_pub, reason = "a module of another crate, of which this needs two functions")]
-#[path = "../../../qemu-tests/src/libipt/mod.rs"]
+#[path = "../../../lab/harness/src/libipt/mod.rs"]
 mod libipt;

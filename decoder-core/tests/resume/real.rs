@@ -5,7 +5,7 @@ use pugmark_decoder_core::{
     config::Config,
     image::{AddressSpace, Image, Section},
 };
-use pugmark_program::trace::{Topic, TraceConfig, run};
+use pugmark_generator::trace::{Topic, TraceConfig, run};
 use std::{fs, path::Path};
 
 #[test]

@@ -10,12 +10,12 @@ use pugmark_decoder_core::{
     packet::{Packet, Packets, Tsc},
     time::{CoreSpeed, Moment, Timeline},
 };
-use pugmark_model::intel::{IntelProcessor, IntelProfile, IntelSettings};
-use pugmark_model::{Context, Delivery, DeliveryKind, ExecMode, FlatMemory, Processor as _, Retired};
-use pugmark_program::{
+use pugmark_generator::{
     Program,
     trace::{self, Topic, TraceRun, ctl},
 };
+use pugmark_model::intel::{IntelProcessor, IntelProfile, IntelSettings};
+use pugmark_model::{Context, Delivery, DeliveryKind, ExecMode, FlatMemory, Processor as _, Retired};
 
 /// How a run is traced and read.
 struct Case {

@@ -7,7 +7,7 @@ use super::{
 };
 use anyhow::{Context, Result, ensure};
 use pugmark_builds::cargo::cargo;
-use pugmark_qemu_tests::{
+use pugmark_harness::{
     images::target_folder,
     libipt_speed::{Libipt, LibiptImage, TimedDecode},
 };

@@ -22,7 +22,7 @@ use pugmark_decoder_core::{
     query::{AnswerSink, QueryDecoder},
     resume::{AnswerStream, BlockStream, Kept},
 };
-use pugmark_qemu_tests::libipt_speed::{Libipt, LibiptImage, TimedDecode};
+use pugmark_harness::libipt_speed::{Libipt, LibiptImage, TimedDecode};
 use std::{hint::black_box, time::Duration};
 
 /// The memory of the graph of blocks, in 32-bit words.

@@ -25,7 +25,7 @@ use layers::{LAYERS, Setup};
 use load::{Load, recorded_load};
 use peers::Peers;
 use pugmark_decoder_core::image::Image;
-use pugmark_qemu_tests::libipt_speed::Libipt;
+use pugmark_harness::libipt_speed::Libipt;
 use report::{Report, Row};
 use scaling::Curve;
 use std::{

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use pugmark_decoder_core::image::{AddressSpace, Section};
-use pugmark_qemu_tests::libipt_speed::FileSection;
+use pugmark_harness::libipt_speed::FileSection;
 use std::{fs, path::Path};
 
 /// A trace and its code.

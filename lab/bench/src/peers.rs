@@ -4,7 +4,7 @@ use super::load::Load;
 use anyhow::{Context, Result};
 use libloading::Library;
 use pugmark_builds::cargo::cargo;
-use pugmark_qemu_tests::{
+use pugmark_harness::{
     images::{target_folder, workspace},
     libipt_speed::TimedDecode,
 };

@@ -1,7 +1,7 @@
 //! Lets decoders take turns and measures each.
 
 use super::clock::thread_time;
-use pugmark_qemu_tests::libipt_speed::TimedDecode;
+use pugmark_harness::libipt_speed::TimedDecode;
 use std::{
     hint::black_box,
     time::{Duration, Instant},

@@ -7,7 +7,7 @@
 use super::load::{Load, recorded_load};
 use anyhow::{Context, Result, ensure};
 use pugmark_builds::cargo::cargo;
-use pugmark_qemu_tests::images::target_folder;
+use pugmark_harness::images::target_folder;
 use std::{
     fs,
     path::{Path, PathBuf},

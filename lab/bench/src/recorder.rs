@@ -6,7 +6,7 @@
 use super::record::{argument, write_inputs};
 use anyhow::{Context, Result, ensure};
 use pugmark_builds::cargo::cargo;
-use pugmark_qemu_tests::images::target_folder;
+use pugmark_harness::images::target_folder;
 use serde_json::Value;
 use std::{
     ffi::OsString,

@@ -9,7 +9,7 @@ use pugmark_decoder_core::{
     graph::{Graph, WORDS_PER_BLOCK},
     image::{AddressSpace, Image, Section},
 };
-use pugmark_qemu_tests::libipt_speed::TimedDecode;
+use pugmark_harness::libipt_speed::TimedDecode;
 use std::{hint::black_box, time::Duration};
 
 /// A curve: points of x and y.

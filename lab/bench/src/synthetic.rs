@@ -2,10 +2,10 @@
 
 use super::load::Load;
 use anyhow::{Result, anyhow, ensure};
+use pugmark_generator::{EventRates, Execution, ExecutionStep, Program, ProgramShape, TracingSwitch};
+use pugmark_harness::libipt_speed::FileSection;
 use pugmark_model::intel::{IntelProcessor, IntelProfile, IntelSettings};
 use pugmark_model::{FlatMemory, Processor as _, Retired};
-use pugmark_program::{EventRates, Execution, ExecutionStep, Program, ProgramShape, TracingSwitch};
-use pugmark_qemu_tests::libipt_speed::FileSection;
 use std::{fs, path::Path};
 
 /// Registers and bits, typed from the manual: SDM vol. 4; vol. 3, Intel Processor Trace, "IA32_RTIT_CTL MSR".

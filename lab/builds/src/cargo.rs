@@ -1,7 +1,7 @@
 //! Calls cargo on this workspace.
 
 use anyhow::{Context, Result, ensure};
-use pugmark_qemu_tests::images::workspace;
+use pugmark_harness::images::workspace;
 use std::process::Command;
 
 /// Arguments for commands that build tests. Test harnesses always unwind, whatever a profile says: without the first

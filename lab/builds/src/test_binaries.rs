@@ -1,7 +1,7 @@
 //! Builds the test binaries with cargo and finds them.
 
 use anyhow::{Context, Result, ensure};
-use pugmark_qemu_tests::images::workspace;
+use pugmark_harness::images::workspace;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -93,12 +93,12 @@ mod tests {
     fn test_binaries_are_told_from_what_else_is_built() {
         let line = |kind: &str, test: bool, executable: &str| {
             let target = format!(r#""target":{{"kind":["{kind}"],"name":"psb"}}"#);
-            let artifact = r#""reason":"compiler-artifact","manifest_path":"/w/virt/model/Cargo.toml""#;
+            let artifact = r#""reason":"compiler-artifact","manifest_path":"/w/lab/model/Cargo.toml""#;
             format!(r#"{{{artifact},{target},"profile":{{"test":{test}}},"executable":{executable}}}"#)
         };
         let name = |line: &str| binary(line, Path::new("/w")).map(|binary| binary.name);
-        assert_eq!(name(&line("test", true, r#""/t/psb-1""#)).as_deref(), Some("virt/model tests/psb"));
-        assert_eq!(name(&line("lib", true, r#""/t/psb-2""#)).as_deref(), Some("virt/model lib"));
+        assert_eq!(name(&line("test", true, r#""/t/psb-1""#)).as_deref(), Some("lab/model tests/psb"));
+        assert_eq!(name(&line("lib", true, r#""/t/psb-2""#)).as_deref(), Some("lab/model lib"));
         assert_eq!(name(&line("bin", false, r#""/t/psb""#)), None);
         assert_eq!(name(&line("lib", true, "null")), None);
         assert_eq!(name(r#"{"reason":"build-finished","success":true}"#), None);

@@ -1,7 +1,7 @@
 //! A copy of the tree, in which sources can be changed and tests built.
 
 use anyhow::{Context, Result, ensure};
-use pugmark_qemu_tests::images::{target_folder, workspace};
+use pugmark_harness::images::{target_folder, workspace};
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -133,7 +133,7 @@ fn texts(
         .map(|(source, rewritten)| (source.path.clone(), rewritten.text.clone()))
         .collect();
     for manifest in &subject.manifests {
-        let text = std::fs::read_to_string(pugmark_qemu_tests::images::workspace().join(manifest))?;
+        let text = std::fs::read_to_string(pugmark_harness::images::workspace().join(manifest))?;
         let (before, after) = text.split_once("[dependencies]\n").with_context(|| {
             let manifest = manifest.display();
             format!("{manifest} has no line `[dependencies]`, to which the support crate is added")

@@ -1,7 +1,7 @@
 //! Finds the lines that differ from a commit.
 
 use anyhow::{Context, Result, bail, ensure};
-use pugmark_qemu_tests::images::workspace;
+use pugmark_harness::images::workspace;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};

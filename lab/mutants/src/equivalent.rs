@@ -1,7 +1,7 @@
 //! Mutants that no test can notice, and why.
 
 use anyhow::{Context, Result};
-use pugmark_qemu_tests::images::workspace;
+use pugmark_harness::images::workspace;
 use serde::Deserialize;
 use std::path::PathBuf;
 

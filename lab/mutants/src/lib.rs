@@ -18,7 +18,7 @@ mod tests;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use pugmark_builds::test_binaries::TestBinary;
-use pugmark_qemu_tests::images::{target_folder, workspace};
+use pugmark_harness::images::{target_folder, workspace};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
@@ -80,7 +80,8 @@ pub struct MutantsOptions {
 }
 
 impl MutantsOptions {
-    /// Makes the options for the lines that differ from a commit: the tests of their own crates, and no new mutant after that many minutes.
+    /// Makes the options for the lines that differ from a commit: the tests of their own crates, and no new mutant after
+    /// that many minutes.
     #[must_use]
     pub fn of_changes_since(base: String, minutes: u64) -> Self {
         Self {

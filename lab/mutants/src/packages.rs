@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use pugmark_builds::cargo::command;
-use pugmark_qemu_tests::images::workspace;
+use pugmark_harness::images::workspace;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Packages without tests that can be built here: the support crate needs std.
 const WITHOUT_TESTS: [&str; 2] = ["pugmark-boot", "pugmark-xtask"];
 /// Packages of which only the library's tests are used: the others boot machines.
-const LIBRARY_ONLY: [&str; 2] = ["pugmark-qemu-tests", "pugmark-monitor"];
+const LIBRARY_ONLY: [&str; 2] = ["pugmark-harness", "pugmark-monitor"];
 
 #[derive(Deserialize)]
 struct Metadata {

@@ -1,7 +1,7 @@
 //! Traces of random programs, whole and damaged, for tests.
 
 use super::code::TracedCode;
-use pugmark_program::{
+use pugmark_generator::{
     Program,
     trace::{Topic, TraceConfig, run},
 };

@@ -5,7 +5,7 @@ use pugmark_decoder_core::{
     hash::AddressHash,
     image::{AddressSpace, Image, Section},
 };
-use pugmark_qemu_tests::libipt;
+use pugmark_harness::libipt;
 use pugmark_tools::pugmark::record::Part;
 use serde_json::Value;
 use std::fs;

@@ -13,18 +13,18 @@ use std::time::{Duration, Instant};
 use super::outcome::JobOutcome;
 
 /// Binaries whose tests are separate jobs: those that boot machines, and one that records programs.
-const RUN_TEST_BY_TEST: [&str; 2] = ["qemu-tests tests/", "tools tests/record"];
+const RUN_TEST_BY_TEST: [&str; 2] = ["lab/harness tests/", "tools tests/record"];
 
 /// The name of the job with the documentation tests.
 const DOCUMENTATION: &str = "documentation";
 
 /// About how many seconds long jobs take, by the beginning of their names. This only orders the queue.
 const EXPECTED_SECONDS: [(&str, u64); 6] = [
-    ("qemu-tests tests/witness", 100),
+    ("lab/harness tests/witness", 100),
     ("tools tests/linux", 60),
-    ("qemu-tests tests/samples", 60),
+    ("lab/harness tests/samples", 60),
     (DOCUMENTATION, 30),
-    ("qemu-tests tests/counters everything", 25),
+    ("lab/harness tests/counters everything", 25),
     ("tools tests/record", 20),
 ];
 /// About how many seconds any other job takes: a single test, or a binary.

@@ -1,0 +1,161 @@
+//! The images under test: cargo builds them, and they are in its target folder.
+
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::symbols::Symbols;
+
+/// The two images: the guest kernel and the monitor that goes under it.
+#[derive(Clone, Debug)]
+pub struct Images {
+    /// The kernel that traces itself.
+    pub guest: PathBuf,
+    /// The monitor.
+    pub monitor: PathBuf,
+}
+
+impl Images {
+    /// Builds both images, optimised, once per process, and returns their paths.
+    ///
+    /// # Errors
+    /// The build fails.
+    pub fn build() -> Result<Self> {
+        static BUILT: OnceLock<Result<Images, String>> = OnceLock::new();
+        BUILT
+            .get_or_init(|| Self::build_now().map_err(|error| format!("{error:#}")))
+            .clone()
+            .map_err(anyhow::Error::msg)
+    }
+
+    fn build_now() -> Result<Self> {
+        let manifest = workspace().join("Cargo.toml");
+        let guest = cargo_build(&manifest, &["--release", "-p", "pugmark-boot", "--bins"])?;
+        let monitor = cargo_build(&manifest, &["--profile", MONITOR, "-p", "pugmark-monitor", "--bins"])?;
+        Ok(Self { guest: guest.join("pugmark-boot"), monitor: monitor.join("pugmark-monitor") })
+    }
+
+    /// Reads the guest kernel's symbols.
+    ///
+    /// # Errors
+    /// The image cannot be read.
+    pub fn guest_symbols(&self) -> Result<Symbols> {
+        Symbols::read(&self.guest)
+    }
+}
+
+/// The profile of the workspace's manifest in which the monitor is built.
+const MONITOR: &str = "monitor";
+
+/// Builds the foreign kernel, which is a workspace of its own, and returns its path.
+///
+/// # Errors
+/// The build fails.
+pub fn build_foreign_kernel() -> Result<PathBuf> {
+    let manifest = workspace().join("lab/harness/foreign-kernel/Cargo.toml");
+    let target = target_folder().join("foreign-kernel");
+    let target = target.to_str().context("the target folder's name is no UTF-8")?;
+    Ok(cargo_build(&manifest, &["--release", "--target-dir", target])?.join("foreign-kernel"))
+}
+
+/// Builds `pugmark`, the host's program, and returns its path.
+///
+/// # Errors
+/// The build fails.
+pub fn build_pugmark() -> Result<PathBuf> {
+    let manifest = workspace().join("Cargo.toml");
+    Ok(cargo_build(&manifest, &["--release", "-p", "pugmark-tools", "--bin", "pugmark"])?.join("pugmark"))
+}
+
+/// Builds our libipt, and returns its path.
+///
+/// # Errors
+/// The build fails.
+pub fn build_libipt() -> Result<PathBuf> {
+    let manifest = workspace().join("Cargo.toml");
+    Ok(cargo_build(&manifest, &["--release", "-p", "pugmark-capi"])?.join("libipt.so"))
+}
+
+/// The example kernels, in the order in which they are best read; each is a package in `lab/examples/`.
+pub const EXAMPLES: [&str; 4] = ["snapshot", "panic", "lossless", "fuzz-target"];
+
+/// Builds the example kernels, which are a workspace of their own, and returns the path of the one with this name.
+///
+/// # Errors
+/// The build fails.
+pub fn build_example(name: &str) -> Result<PathBuf> {
+    let manifest = workspace().join("lab/examples/Cargo.toml");
+    let target = target_folder().join("example-kernels");
+    let target = target.to_str().context("the target folder's name is no UTF-8")?;
+    Ok(cargo_build(&manifest, &["--release", "--target-dir", target])?.join(name))
+}
+
+/// The workspace's root.
+#[must_use]
+pub fn workspace() -> PathBuf {
+    workspace_of(std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from))
+}
+
+/// The workspace of the package that cargo runs, which is in the folder `running`; otherwise the workspace in which
+/// this program was built. The two differ if somebody copies a tree with its target folder: cargo does not build the
+/// copy again, so the program still has the path of the original in it.
+fn workspace_of(running: Option<PathBuf>) -> PathBuf {
+    let root = |package: &Path| {
+        package
+            .ancestors()
+            .find(|folder| folder.join("lab/harness/Cargo.toml").is_file())
+            .map(Path::to_path_buf)
+    };
+    running
+        .and_then(|package| root(&package))
+        .or_else(|| root(Path::new(env!("CARGO_MANIFEST_DIR"))))
+        .unwrap_or_default()
+}
+
+/// The folder into which cargo builds.
+#[must_use]
+pub fn target_folder() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)
+}
+
+/// Runs `cargo build` and returns the folder of the binaries.
+fn cargo_build(manifest: &Path, arguments: &[&str]) -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["build", "--quiet", "--locked", "--manifest-path"])
+        .arg(manifest)
+        .args(arguments)
+        .stdin(std::process::Stdio::null())
+        .output()
+        .context("cannot start cargo")?;
+    ensure!(
+        output.status.success(),
+        "cargo build {} failed:\n{}",
+        arguments.join(" "),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let target = arguments.iter().position(|argument| *argument == "--target-dir");
+    let target = target.map_or_else(target_folder, |position| PathBuf::from(arguments[position + 1]));
+    let profile = arguments.iter().position(|argument| *argument == "--profile");
+    Ok(target.join(profile.map_or("release", |position| arguments[position + 1])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn a_copied_tree_is_its_own_workspace() {
+        let built = workspace_of(None);
+        assert!(built.join("lab/harness/Cargo.toml").is_file());
+        let copy = Scratch::new().unwrap();
+        let package = copy.folder().join("xtask");
+        // It is no copy yet: another project's package may run this.
+        assert_eq!(workspace_of(Some(package.clone())), built);
+        std::fs::create_dir(copy.folder().join("lab/harness")).unwrap();
+        std::fs::write(copy.folder().join("lab/harness/Cargo.toml"), "").unwrap();
+        assert_eq!(workspace_of(Some(package)), copy.folder());
+    }
+}

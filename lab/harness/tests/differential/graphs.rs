@@ -1,0 +1,115 @@
+//! Undamaged traces: both decoders give the same instructions, and these were executed.
+
+use crate::{
+    cases,
+    own_decoder::{LIBIPT, MANUAL, OwnResult},
+    skipped,
+    subject::{Code, Subject},
+};
+use pugmark_decoder_core::{
+    block::BlockDecoder,
+    event::Event,
+    graph::{
+        ExecutionSink, Graph, WORDS_PER_BLOCK,
+        edges::{EDGES, EdgeMap},
+    },
+    image::Image,
+};
+use pugmark_generator::trace::Topic;
+use pugmark_harness::libipt;
+
+/// Edges in their order.
+#[derive(Default)]
+struct EdgeList(Vec<u16>);
+
+impl ExecutionSink for EdgeList {
+    const EDGES: bool = true;
+
+    fn edge(&mut self, edge: u16) {
+        self.0.push(edge);
+    }
+
+    fn event(&mut self, _: &Event) {}
+}
+
+fn visit(trace: &[u8], code: &Code<'_>, graph: &mut Graph<'_>, sink: &mut impl ExecutionSink) {
+    let mut decoder = BlockDecoder::with_config(trace, Image::new(&code.own), LIBIPT);
+    while decoder.resync().is_some() {
+        decoder.visit(graph, sink).expect("the trace is not damaged");
+    }
+}
+
+/// Decodes each program's trace with libipt, and checks it. `false` if libipt is not installed.
+fn each_is_decoded(mut check: impl FnMut(&str, &Subject, &Code<'_>, libipt::Decoded)) -> bool {
+    (0..cases()).all(|seed| {
+        let subject = Subject::of(seed);
+        let code = subject.code();
+        let theirs = libipt::decode_sections(None, &subject.run.trace, &code.theirs);
+        let what = format!("{:?} {seed}", subject.topic);
+        theirs.map(|theirs| check(&what, &subject, &code, theirs)).is_some()
+    })
+}
+
+#[test]
+fn random_graphs_have_the_edges_of_libipts_instructions() {
+    let (mut edges, mut repeated) = (0, 0);
+    // Enough for all blocks of one program, and for repeats.
+    let mut memory = vec![0; 1024 * WORDS_PER_BLOCK];
+    let decoded = each_is_decoded(|what, subject, code, theirs| {
+        let trace = &subject.run.trace;
+        let mut graph = Graph::new(&mut memory);
+        // Once with no block known, then with all.
+        for _ in 0..2 {
+            let mut own = EdgeList::default();
+            visit(trace, code, &mut graph, &mut own);
+            assert!(own.0 == theirs.edges, "{what}: not the edges in libipt's instructions");
+        }
+        let mut expected = [0_u8; EDGES];
+        for edge in &theirs.edges {
+            let count = &mut expected[usize::from(*edge)];
+            *count = count.wrapping_add(1);
+        }
+        for _ in 0..3 {
+            let mut counts = [0; EDGES];
+            let mut map = EdgeMap::<false>::new(&mut counts);
+            visit(trace, code, &mut graph, &mut map);
+            assert_eq!(map.taken(), theirs.edges.len() as u64, "{what}");
+            assert!(counts == expected, "{what}: not the counts of edges in libipt's instructions");
+        }
+        edges += theirs.edges.len();
+        repeated += graph.statistics().repeated;
+    });
+    if !decoded {
+        return skipped();
+    }
+    println!("{} graphs, {edges} edges, {repeated} repeats", cases());
+    assert!(edges as u64 > 10 * cases() && repeated > cases());
+}
+
+#[test]
+fn random_graphs_decode_to_the_same_addresses() {
+    let (mut instructions, mut bytes, mut dialects_differ) = (0, 0, 0);
+    let decoded = each_is_decoded(|what, subject, code, theirs| {
+        let trace = &subject.run.trace;
+        let own = OwnResult::of(trace, &code.own, LIBIPT);
+        assert_eq!((own.error, theirs.errors), (None, vec![]), "{what}");
+        assert!(own.addresses == theirs.addresses, "{what}: not libipt's instructions");
+        let own = OwnResult::of(trace, &code.own, MANUAL);
+        assert_eq!(own.error, None, "{what}");
+        // Overflows lose some instructions.
+        let executed = &subject.run.truth;
+        assert!(subject.topic == Topic::Overflow || own.addresses == *executed, "{what}: not those executed");
+        dialects_differ += u64::from(own.addresses != theirs.addresses);
+        instructions += theirs.addresses.len();
+        bytes += trace.len();
+    });
+    if !decoded {
+        return skipped();
+    }
+    println!(
+        "{} graphs, {bytes} bytes of trace, {instructions} instructions; {dialects_differ} where libipt and its \
+         dialect are not at those executed",
+        cases()
+    );
+    assert!(instructions as u64 > 50 * cases() && dialects_differ < cases() / 100);
+}

@@ -1,0 +1,76 @@
+//! Compares the decoder with libipt on random control-flow graphs and on damaged traces.
+//!
+//! Damaged and short traces are compared with each release that is there, the others with 2.0.5. Traces contain only
+//! packets that this one knows. This runs a hundred thousand of each in two minutes:
+//!
+//! ```text
+//! PUGMARK_LONG=1 cargo test --release -p pugmark-harness --test differential -- --nocapture
+//! ```
+
+mod classes;
+mod damage;
+mod graphs;
+mod minimal;
+mod own_decoder;
+mod releases;
+mod short;
+mod stream;
+mod subject;
+mod tampered;
+
+use classes::{Class, Verdict};
+use releases::{Reading, Shares};
+use std::collections::BTreeMap;
+
+/// How many cases a test runs.
+fn cases() -> u64 {
+    if std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1") { 100_000 } else { 4000 }
+}
+
+/// Reports that a test cannot do anything.
+fn skipped() {
+    println!("{}", pugmark_harness::libipt::REFERENCE.skipped());
+}
+
+/// The traces that were compared with a release, counted by their fate.
+#[derive(Default)]
+struct Tally {
+    /// By dialect.
+    same: [u64; 2],
+    differ: BTreeMap<Class, u64>,
+    unexplained: Vec<String>,
+}
+
+impl Tally {
+    /// Counts a trace; `describe` says what it is, and what both decoders made of it.
+    fn add(&mut self, verdict: Verdict, describe: impl FnOnce() -> String) {
+        match verdict {
+            Verdict::Same(dialect) => self.same[dialect] += 1,
+            Verdict::Differs(class) => *self.differ.entry(class).or_default() += 1,
+            Verdict::Unexplained => self.unexplained.push(describe()),
+        }
+    }
+
+    /// Checks that no more than the given number are unexplained, and the shares of the rest.
+    fn check(&self, what: &str, reading: &Reading, most_unexplained: u64, shares: &Shares) {
+        let Self { same: [libipt, manual], differ, unexplained } = self;
+        let (same, all) = (libipt + manual, self.all());
+        let name = reading.release.folder_name();
+        println!(
+            "{name}: {all} {what} traces: {libipt} the same, {manual} more by the manual, {differ:?}, {} unexplained",
+            unexplained.len()
+        );
+        let shown = &unexplained[..unexplained.len().min(8)];
+        assert!(unexplained.len() as u64 <= most_unexplained, "{name}: {}", shown.join("\n"));
+        for (class, most) in Class::ALL.into_iter().zip(shares.most) {
+            let count = differ.get(&class).copied().unwrap_or_default();
+            assert!(count > 0, "{name}: {class:?} is empty");
+            assert!(count * 1000 <= all * most, "{name}: {class:?}: {count} of {all}");
+        }
+        assert!(same * 1000 > all * shares.least, "{name}: less is the same than was: {same} of {all}");
+    }
+
+    fn all(&self) -> u64 {
+        self.same.iter().chain(self.differ.values()).sum::<u64>() + self.unexplained.len() as u64
+    }
+}

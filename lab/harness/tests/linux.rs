@@ -1,0 +1,155 @@
+//! Debian's Linux as a guest.
+
+use anyhow::{Result, ensure};
+use pugmark_harness::images::{Images, build_pugmark};
+use pugmark_harness::linux::packages::Packages;
+use pugmark_harness::linux::{Event, Guest, LinuxMachine, Monitor};
+use pugmark_harness::scratch::Scratch;
+use pugmark_harness::time_limits::TimeLimits;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Debian's kernel and busybox, if they have been downloaded; otherwise reports that the test is skipped.
+fn debian() -> Option<[PathBuf; 2]> {
+    let mut packages = Packages { no_install: true, tell: &mut |_| {} };
+    let found = packages.kernel().and_then(|kernel| Ok([kernel, packages.busybox()?]));
+    if found.is_err() {
+        println!("skipped: Debian's Linux is not installed");
+    }
+    found.ok()
+}
+
+/// What `pugmark` prints of a recording.
+fn pugmark(program: &Path, arguments: &[&str], recording: &Path) -> Result<String> {
+    let output = Command::new(program).args(arguments).arg(recording).output()?;
+    let text = String::from_utf8(output.stdout)?;
+    ensure!(output.status.success(), "{arguments:?}: {}{text}", String::from_utf8_lossy(&output.stderr));
+    Ok(text)
+}
+
+/// A machine without the monitor.
+fn machine(scratch: &Scratch, kernel: PathBuf, guest: &Guest) -> Result<LinuxMachine> {
+    let initramfs = scratch.file("initramfs");
+    std::fs::write(&initramfs, guest.files().archive()?)?;
+    Ok(LinuxMachine {
+        kernel,
+        initramfs,
+        monitor: None,
+        processors: 1,
+        memory: None,
+        probe: None,
+        words: String::new(),
+        interactive: false,
+        time_limits: TimeLimits::default(),
+    })
+}
+
+#[test]
+fn a_guest_on_the_machine_itself_sends_what_its_command_writes_its_status_and_its_files() -> Result<()> {
+    let Some([kernel, busybox]) = debian() else { return Ok(()) };
+    let scratch = Scratch::new()?;
+    let mut guest = Guest::new(&busybox);
+    std::fs::write(
+        scratch.file("bytes"),
+        (0..100_000u32).map(|n| (n.wrapping_mul(n) >> 3) as u8).collect::<Vec<_>>(),
+    )?;
+    guest.add(&format!("{}:/bytes", scratch.file("bytes").display()).parse().unwrap())?;
+    let script = "echo out; echo err >&2; mkdir /out/a; cp /bytes '/out/a/b c'; : >/out/empty; exit 7";
+    guest.command(&["sh", "-c", script].map(String::from));
+    let machine = machine(&scratch, kernel, &guest)?;
+    let mut output = Vec::new();
+    let outcome = machine.run(|event| {
+        if let Event::Output(bytes) = event {
+            output.extend_from_slice(bytes);
+        }
+    })?;
+    assert_eq!((outcome.status, String::from_utf8(output)?.as_str()), (7, "out\nerr\n"));
+    assert!(outcome.file("a/b c")? == std::fs::read(scratch.file("bytes"))?);
+    assert_eq!(outcome.file("empty")?, b"");
+    assert_eq!(outcome.files.len(), 2);
+    assert!(outcome.truth.is_empty());
+    Ok(())
+}
+
+#[test]
+fn a_guest_that_ends_early_fails_with_its_last_words() -> Result<()> {
+    let Some([kernel, busybox]) = debian() else { return Ok(()) };
+    let scratch = Scratch::new()?;
+    let mut guest = Guest::new(&busybox);
+    guest.command(&["sh", "-c", "echo c >/proc/sysrq-trigger"].map(String::from));
+    let machine = machine(&scratch, kernel, &guest)?;
+    let error = machine.run(|_| {}).unwrap_err().to_string();
+    assert!(
+        error.contains("ended before it had sent everything") && error.contains("sysrq triggered crash"),
+        "{error}"
+    );
+    Ok(())
+}
+
+/// What `start_kernel` of Linux calls first.
+const FIRST_CALLS: [&str; 3] = ["set_task_stack_end_magic", "cgroup_init_early", "boot_cpu_init"];
+
+#[test]
+fn a_probe_traces_the_boot_of_linux_from_the_first_instruction_as_the_log_has_it() -> Result<()> {
+    let Some([kernel, busybox]) = debian() else { return Ok(()) };
+    let scratch = Scratch::new()?;
+    let mut guest = Guest::new(&busybox);
+    guest.command(&["true".into()]);
+    let monitor = Monitor { image: Images::build()?.monitor, options: "profile=skylake".into() };
+    let machine = LinuxMachine {
+        monitor: Some(monitor),
+        probe: Some(INSTRUCTIONS),
+        ..machine(&scratch, kernel, &guest)?
+    };
+    let outcome = machine.run(|_| {})?;
+    let trace = outcome.probe.as_ref().expect("what the probe has traced");
+    assert_eq!(trace.instructions(&outcome.truth), INSTRUCTIONS);
+    let recording = scratch.file("boot.rec");
+    trace.write(&recording, &outcome.truth, outcome.symbols.as_deref().expect("the kernel's symbols"))?;
+    let program = build_pugmark()?;
+    // The number and hash of the instructions of each part are the log's.
+    pugmark(&program, &["decode", "--check"], &recording)?;
+    let calls = pugmark(&program, &["calls", "--of", "start_kernel"], &recording)?;
+    println!("{calls}");
+    let names: Vec<_> = calls.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
+    let places: Vec<_> = FIRST_CALLS.map(|name| names.iter().position(|found| *found == name)).into();
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{calls}");
+    Ok(())
+}
+
+/// How many instructions the probe traces.
+const INSTRUCTIONS: u64 = 500_000;
+
+/// With `PUGMARK_LONG=1`, fifteen times as often.
+const REWRITES: u32 = 100;
+
+/// Linux replaces the first byte of an instruction by an INT3 while it changes the rest, and the other processors
+/// execute that INT3 meanwhile.
+#[test]
+fn linux_rewrites_its_code_on_two_processors() -> Result<()> {
+    let Some([kernel, busybox]) = debian() else { return Ok(()) };
+    let scratch = Scratch::new()?;
+    let rewrites = if std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1") {
+        15 * REWRITES
+    } else {
+        REWRITES
+    };
+    let file = "/proc/sys/kernel/sched_schedstats";
+    let script = format!(
+        "while :; do :; done & i=0; while [ $i -lt {rewrites} ]; do echo 1 >{file}; echo 0 >{file}; \
+         i=$((i + 1)); done; kill $!; cat {file}; nproc; echo $i"
+    );
+    let mut guest = Guest::new(&busybox);
+    guest.command(&["sh".into(), "-c".into(), script]);
+    let monitor = Monitor { image: Images::build()?.monitor, options: "profile=skylake".into() };
+    let machine =
+        LinuxMachine { monitor: Some(monitor), processors: 2, ..machine(&scratch, kernel, &guest)? };
+    let mut output = Vec::new();
+    let outcome = machine.run(|event| {
+        if let Event::Output(bytes) = event {
+            output.extend_from_slice(bytes);
+        }
+    })?;
+    assert_eq!((outcome.status, String::from_utf8(output)?), (0, format!("0\n2\n{rewrites}\n")));
+    Ok(())
+}
