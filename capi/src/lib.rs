@@ -93,13 +93,13 @@ compile_error!(
 );
 
 mod clock;
-mod common;
 pub mod config;
 pub mod encoder;
 pub mod error;
 pub mod event;
 mod event_trace;
 pub mod events;
+mod fast_packets;
 pub mod flow;
 pub mod image;
 #[cfg(test)]

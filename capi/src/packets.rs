@@ -1,9 +1,9 @@
 //! The packet decoder: `pt_pkt_*`.
 
 use crate::{
-    common,
     config::{PtConfig, PtErrata},
     error::Code,
+    fast_packets,
     out::{write_offset, write_out},
     packet::{PtPacket, field, kind},
 };
@@ -104,7 +104,7 @@ impl PacketDecoder {
     fn next_common(&mut self) -> Option<PtPacket> {
         let position = self.position?;
         // A position fits.
-        let packet = self.packets.bytes().get(position as usize..).and_then(common::packet)?;
+        let packet = self.packets.bytes().get(position as usize..).and_then(fast_packets::packet)?;
         self.position = Some(position + u64::from(packet.size));
         Some(packet)
     }

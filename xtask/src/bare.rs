@@ -27,7 +27,7 @@ const SHARED: [&str; 3] = ["proc", "sys", "dev"];
 Examples:
   cargo xtask bare                                  README's two commands on Debian 13
   cargo xtask bare --release bookworm run           one of them on Debian 12
-  cargo xtask bare \"linux -- perf stat true\" \"test tests/witness\"")]
+  cargo xtask bare \"linux -- perf stat true\" \"test tests/qemu_log\"")]
 pub(crate) struct BareOptions {
     #[command(flatten)]
     setup: SetupOptions,

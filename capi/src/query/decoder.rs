@@ -9,11 +9,11 @@ use super::{
 };
 use crate::{
     clock::{Clock, clocks},
-    common::given_ip,
     config::PtConfig,
     error::Code,
     event::{PtEvent, Queue, Wait},
     event_trace::EventData,
+    fast_packets::given_ip,
     packets::PacketDecoder,
     sync,
 };

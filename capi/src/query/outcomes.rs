@@ -4,7 +4,7 @@ use super::{
     decoder::{Answer, QueryDecoder},
     opcode::{self, Opcode},
 };
-use crate::common::{TNT_LEN, outcomes_of};
+use crate::fast_packets::{TNT_LEN, outcomes_of};
 
 /// Outcomes, the first one in the highest bit.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,10 +6,10 @@ use super::{
     outcomes::Outcomes,
 };
 use crate::{
-    common::{self, outcomes_of},
     config::PtErrata,
     error::Code,
     event::{PtEvent, Queue, Wait, flag, kind},
+    fast_packets::{self, outcomes_of},
     packets::ask,
 };
 use pugmark_decoder_core::{
@@ -158,7 +158,7 @@ impl QueryDecoder {
 
     #[inline]
     pub(super) fn cyc(&mut self) -> Answer<()> {
-        let (packet, size) = match common::cyc(self.rest()) {
+        let (packet, size) = match fast_packets::cyc(self.rest()) {
             Some(known) => known,
             None => match self.packet()? {
                 (Packet::Cyc(packet), size) => (packet, size),
@@ -272,7 +272,7 @@ impl QueryDecoder {
     }
 
     fn ip_packet(&mut self, opcode: Opcode) -> Answer<()> {
-        let (ip, size) = match common::ip(self.rest()) {
+        let (ip, size) = match fast_packets::ip(self.rest()) {
             Some(known) => known,
             None => self.rare_ip()?,
         };

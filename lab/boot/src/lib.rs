@@ -27,7 +27,7 @@
 //!    expectation   what a workload is meant to lose ─▶ the image prints lines of pugmark-protocol
 //!
 //!  sinks        what each use of a trace costs
-//!  last_words   the message of a kernel that panics
+//!  panic_print   the message of a kernel that panics
 //! ```
 //!
 //! # Example
@@ -84,7 +84,7 @@ pub mod command_line;
 pub mod decode;
 pub mod expectation;
 pub mod histogram;
-pub mod last_words;
+pub mod panic_print;
 pub mod regions;
 pub mod samples;
 pub mod sinks;

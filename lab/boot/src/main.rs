@@ -5,11 +5,11 @@
 extern crate alloc;
 
 mod arch;
-mod joint;
 mod plan;
 mod report;
 mod runner;
 mod session;
+mod smp;
 mod sources;
 mod workload;
 mod workloads;
@@ -19,13 +19,13 @@ use arch::serial::{print, say};
 use arch::{image, memory};
 use core::fmt::Display;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use joint::Joint;
 use pugmark_boot::boot_info;
 use pugmark_boot::command_line::CommandLine;
 use pugmark_boot::symbols::Symbols;
 use pugmark_protocol::{Done, Line};
 use raw_cpuid::CpuId;
 use runner::{RunError, Runner};
+use smp::SmpWorkload;
 
 /// Called by the entry code, with what the boot loader left in EAX and EBX.
 #[unsafe(no_mangle)]
@@ -106,14 +106,14 @@ fn run_workloads(command_line: &CommandLine<'_>, symbols: &Symbols<'_>) -> (u64,
                     report(name, runner.run(name, make));
                 }
             }
-            for (name, run) in joint::ALL {
+            for (name, run) in smp::ALL {
                 if command_line.only().any(|only| only == name) {
-                    run(&Joint { symbols, command_line, report: &report });
+                    run(&SmpWorkload { symbols, command_line, report: &report });
                 }
             }
             let is_unknown = |only: &&str| {
                 workloads::ALL.iter().all(|(name, _)| name != only)
-                    && joint::ALL.iter().all(|(name, _)| name != only)
+                    && smp::ALL.iter().all(|(name, _)| name != only)
             };
             for name in command_line.only().filter(is_unknown) {
                 say(Line::Run(name));
@@ -130,6 +130,6 @@ fn run_workloads(command_line: &CommandLine<'_>, symbols: &Symbols<'_>) -> (u64,
 
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    arch::serial::print_last_words(format_args!("{info}\n"));
+    arch::serial::print_panic(format_args!("{info}\n"));
     arch::exit::exit(false)
 }

@@ -3,7 +3,7 @@
 //! QEMU writes a line for each block of instructions that it enters, and before a block's first line the bytes of its
 //! instructions. It also writes each exit of the SVM guest, with its reason and the guest's RIP, which shows what
 //! became of an instruction. The guest leaves a block at its end, or earlier for the place that comes next in the log.
-//! [`crate::witness`] compares the truth with this log.
+//! [`crate::qemu_log`] compares the truth with this log.
 
 use anyhow::{Context, Result, ensure};
 use iced_x86::{Decoder, DecoderOptions, FlowControl};

@@ -39,6 +39,7 @@ pub mod machine;
 mod monitor_lines;
 pub mod qemu;
 
+pub mod qemu_log;
 pub mod report;
 pub mod scratch;
 pub mod sweep;
@@ -49,5 +50,4 @@ pub mod time_limits;
 pub mod traces;
 pub mod truth;
 pub mod violations;
-pub mod witness;
 pub mod workloads;

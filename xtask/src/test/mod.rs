@@ -26,7 +26,7 @@ const AT_A_TIME: usize = 8;
 pub(crate) struct TestOptions {
     #[command(flatten)]
     pub(crate) setup: SetupOptions,
-    /// Only test binaries whose name contains this, such as `kernel` or `tests/witness`
+    /// Only test binaries whose name contains this, such as `kernel` or `tests/qemu_log`
     #[arg(default_value = "")]
     pub(crate) name: String,
     /// The reasons for which steps before the tests were skipped

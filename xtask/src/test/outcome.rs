@@ -173,14 +173,14 @@ test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         let outcome = JobOutcome::read(true, Duration::from_secs(2), Duration::from_secs(3), OUTPUT);
         let mut tally = Tally::default();
         tally.add("kernel lib", &outcome);
-        tally.add("lab/harness tests/witness", &outcome);
-        tally.add("lab/harness tests/witness", &outcome);
+        tally.add("lab/harness tests/qemu_log", &outcome);
+        tally.add("lab/harness tests/qemu_log", &outcome);
         let text = tally.to_string();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(
             lines[1..],
             [
-                "    4.0     6.0    12 lab/harness tests/witness",
+                "    4.0     6.0    12 lab/harness tests/qemu_log",
                 "    2.0     3.0     6 kernel lib",
                 "9 tests passed, 3 failed, 6 skipped: libipt is not installed (3), libpfm4 is too old for zen5 (3)",
             ]

@@ -1,7 +1,7 @@
 //! The first serial port, to which the protocol is written.
 
 use core::fmt::{self, Write};
-use pugmark_boot::last_words;
+use pugmark_boot::panic_print;
 use pugmark_protocol::Line;
 use spin::Mutex;
 use uart_16550::backend::PioBackend;
@@ -37,10 +37,10 @@ pub(crate) fn print(arguments: fmt::Arguments<'_>) {
 }
 
 /// Prints from code that never returns, even if another driver holds the port.
-pub(crate) fn print_last_words(arguments: fmt::Arguments<'_>) {
+pub(crate) fn print_panic(arguments: fmt::Arguments<'_>) {
     // SAFETY: as above. If another processor prints at the same time, the texts are mixed.
     let anew = || unsafe { Uart16550::new_port(COM1) }.ok().map(Serial);
-    last_words::write(&SERIAL, anew, arguments);
+    panic_print::write(&SERIAL, anew, arguments);
 }
 
 /// Prints one line of the protocol. Not for interrupt handlers: it takes a lock.

@@ -9,7 +9,7 @@ use pugmark_kernel::intel::pt::Trace;
 use pugmark_kernel::loss::Loss;
 use pugmark_protocol::{Filter, Line, Lost, Stat};
 
-use super::Joint;
+use super::SmpWorkload;
 use crate::arch::image;
 use crate::arch::serial::say;
 use crate::runner::RunError;
@@ -44,13 +44,13 @@ impl Ended {
 
     /// Reports the run `name`: what was decoded. Nothing may be missing. `worked` says whether the work has the right
     /// result.
-    pub(super) fn report(&self, joint: &Joint<'_>, name: &str, worked: Result<(), Mismatch>) {
+    pub(super) fn report(&self, smp: &SmpWorkload<'_>, name: &str, worked: Result<(), Mismatch>) {
         let Self { session, archive, loss } = self;
         say(Line::Run(name));
         say(Line::Session(name, *session));
         say(Line::Filter(name, Filter::default()));
         let sections: Vec<_> = [code()].into();
-        let decoded = decode(archive, &sections, &mut Histogram::new(joint.symbols));
+        let decoded = decode(archive, &sections, &mut Histogram::new(smp.symbols));
         let lost = Lost {
             overflows: decoded.overflows,
             stops: loss.stop,
@@ -75,6 +75,6 @@ impl Ended {
         let checked = worked
             .and_then(|()| expect("the number of losses", lost.total(), 0))
             .and_then(|()| expect("the number of decoding errors", decoded.errors, 0));
-        (joint.report)(name, checked.map_err(RunError::Workload));
+        (smp.report)(name, checked.map_err(RunError::Workload));
     }
 }

@@ -12,7 +12,7 @@ use pugmark_kernel::intel::pt::{Buffer, Layout, Mode, PtCapabilities, PtConfig, 
 use pugmark_protocol::Line;
 use spin::Mutex;
 
-use super::Joint;
+use super::SmpWorkload;
 use super::traces::{Ended, code};
 use crate::arch::serial::{print, say};
 use crate::arch::{marker, processors, registers};
@@ -38,7 +38,7 @@ fn pong(turn: u64) -> u64 {
     1 + black_box(turn)
 }
 
-pub(super) fn run(joint: &Joint<'_>) {
+pub(super) fn run(smp: &SmpWorkload<'_>) {
     let capabilities = PtCapabilities::of_this_processor().expect("Intel PT");
     let config = PtConfig::new().os(true).tsc(true).mtc(3).cycles(0);
     let ended: [Mutex<Option<Ended>>; 2] = [const { Mutex::new(None) }; 2];
@@ -59,11 +59,11 @@ pub(super) fn run(joint: &Joint<'_>) {
     });
     let ended = ended.map(|ended| ended.into_inner().expect("both have played"));
     for (ended, name) in ended.iter().zip(["ping-pong", "ping-pong@1"]) {
-        ended.report(joint, name, Ok(()));
+        ended.report(smp, name, Ok(()));
     }
     let config = config.for_decoder(&capabilities).expect("it has traced so");
     say(Line::Run("merge"));
-    (joint.report)("merge", check_order(&ended, config).map_err(RunError::Workload));
+    (smp.report)("merge", check_order(&ended, config).map_err(RunError::Workload));
 }
 
 /// How many times a processor waits before it hands on the turn.

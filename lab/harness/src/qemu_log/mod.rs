@@ -51,7 +51,7 @@ pub struct Agreement {
 
 /// The addresses in the guest that the comparison needs.
 #[derive(Clone, Copy, Debug)]
-pub struct WitnessedGuest {
+pub struct LoggedGuest {
     /// The address of the one instruction that switches tracing off and on.
     pub wrmsr: u64,
     /// Where its table of handlers' stubs begins.
@@ -61,7 +61,7 @@ pub struct WitnessedGuest {
     pub only_programs: bool,
 }
 
-impl WitnessedGuest {
+impl LoggedGuest {
     fn is_handler(&self, rip: u64) -> bool {
         is_begin_of_stub(rip, self.stubs)
     }
@@ -117,7 +117,7 @@ impl ExecLog {
 ///
 /// # Errors
 /// The first difference.
-pub fn compare(log: &ExecLog, truth: &[Record], guest: WitnessedGuest) -> Result<Agreement> {
+pub fn compare(log: &ExecLog, truth: &[Record], guest: LoggedGuest) -> Result<Agreement> {
     let Some(first) = truth.iter().find(|record| !record.flags.is_emulated()) else {
         bail!("the truth is empty")
     };
@@ -167,7 +167,7 @@ impl Exit {
 struct Comparison<'a> {
     log: &'a ExecLog,
     truth: &'a [Record],
-    guest: WitnessedGuest,
+    guest: LoggedGuest,
     /// The index of the next entry of the log.
     at: usize,
     /// The index of the next instruction of the truth.
@@ -183,7 +183,7 @@ struct Comparison<'a> {
 const PROGRAM: u8 = 3;
 
 impl<'a> Comparison<'a> {
-    fn new(log: &'a ExecLog, truth: &'a [Record], guest: WitnessedGuest, at: usize) -> Self {
+    fn new(log: &'a ExecLog, truth: &'a [Record], guest: LoggedGuest, at: usize) -> Self {
         // Exits before the first instruction do not belong to the truth.
         let passed = log.exits_before(at).len();
         let found = Agreement::default();

@@ -4,7 +4,7 @@ use pugmark_boot::sinks::costs;
 use pugmark_kernel::intel::pt::{Buffer, Layout, Mode, PtCapabilities, PtConfig, PtUnit, RegionSize};
 use pugmark_protocol::Line;
 
-use super::Joint;
+use super::SmpWorkload;
 use super::traces::{Ended, code};
 use crate::arch::serial::{print, say};
 use crate::arch::{clock, marker, registers};
@@ -15,7 +15,7 @@ use crate::workloads::{Churn, Sort};
 
 const SESSION: u16 = 1;
 
-pub(super) fn run(joint: &Joint<'_>) {
+pub(super) fn run(smp: &SmpWorkload<'_>) {
     let capabilities = PtCapabilities::of_this_processor().expect("Intel PT");
     let unit = PtUnit::with_capabilities(capabilities, registers::msr()).expect("a unit");
     let layout = Layout::topa(RegionSize::K64, 4);
@@ -31,7 +31,7 @@ pub(super) fn run(joint: &Joint<'_>) {
     let Ok(stopped) = running.stop() else { panic!("the trace does not stop") };
     marker::set(0);
     let ended = Ended::new(SESSION, &stopped.trace, stopped.loss, 1 << 18);
-    ended.report(joint, "sinks", sort.check().and(churn.check()));
+    ended.report(smp, "sinks", sort.check().and(churn.check()));
     say(Line::Run("costs"));
     let trace = ended.bytes();
     let costs = costs(trace, &[code()], clock::tsc);
@@ -40,7 +40,7 @@ pub(super) fn run(joint: &Joint<'_>) {
         print(format_args!("{}\n", cost.of(trace.len())));
     }
     let empty = costs.iter().filter(|cost| cost.found == 0).count();
-    (joint.report)(
+    (smp.report)(
         "costs",
         expect("sinks that have found nothing", empty as u64, 0).map_err(RunError::Workload),
     );

@@ -6,7 +6,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::{WitnessedGuest, is_next_after};
+use super::{LoggedGuest, is_next_after};
 use crate::exec_log::{ExecLog, opcode};
 use crate::truth::{Branch, BranchKind, Record};
 
@@ -18,7 +18,7 @@ const WRMSR: u64 = 2;
 ///
 /// # Errors
 /// The first difference.
-pub fn compare(log: &ExecLog, truth: &[Record], branches: &[Branch], guest: WitnessedGuest) -> Result<usize> {
+pub fn compare(log: &ExecLog, truth: &[Record], branches: &[Branch], guest: LoggedGuest) -> Result<usize> {
     let mut comparison = BranchComparison {
         log,
         left: branches,
@@ -66,7 +66,7 @@ impl BranchComparison<'_> {
     }
 
     /// Takes the events that were delivered before the instruction at `next`, if there is one.
-    fn events(&mut self, next: Option<u64>, guest: WitnessedGuest, place: &dyn Fn() -> String) -> Result<()> {
+    fn events(&mut self, next: Option<u64>, guest: LoggedGuest, place: &dyn Fn() -> String) -> Result<()> {
         while self.at.is_none() || self.at != next {
             let (at, last) = (self.at, self.last);
             // Tracing was off in between.
@@ -151,7 +151,7 @@ mod tests {
     use crate::truth::RecordFlags;
     use BranchKind::{Call, Conditional, Event, Far, Jump, Return};
 
-    const GUEST: WitnessedGuest = WitnessedGuest { wrmsr: 0x50, stubs: 0x9000, only_programs: false };
+    const GUEST: LoggedGuest = LoggedGuest { wrmsr: 0x50, stubs: 0x9000, only_programs: false };
     const HANDLER: u64 = 0x9000;
 
     const CODE: [(u64, &[u8]); 12] = [

@@ -33,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_come_out_whoever_holds_the_port() {
+    fn the_message_comes_out_whoever_holds_the_port() {
         for held in [false, true] {
             let said = Rc::new(RefCell::new(String::new()));
             let port = || Some(FakePort(said.clone()));

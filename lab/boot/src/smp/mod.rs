@@ -12,18 +12,18 @@ use pugmark_boot::symbols::Symbols;
 
 use crate::runner::RunError;
 
-/// The arguments of a joint workload.
-pub(crate) struct Joint<'a> {
+/// The arguments of an SMP workload.
+pub(crate) struct SmpWorkload<'a> {
     pub(crate) symbols: &'a Symbols<'a>,
     pub(crate) command_line: &'a CommandLine<'a>,
     /// Called with the name of each run and how it ended.
     pub(crate) report: &'a (dyn Fn(&str, Result<(), RunError>) + Sync),
 }
 
-/// The function that runs a joint workload.
-type Run = fn(&Joint<'_>);
+/// The function that runs an SMP workload.
+type Run = fn(&SmpWorkload<'_>);
 
-/// All joint workloads, with their names.
+/// All SMP workloads, with their names.
 pub(crate) const ALL: [(&str, Run); 4] = [
     ("dense", dense::run),
     ("migration", migration::run),

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use pugmark_kernel::intel::pt::{Layout, Mode, RegionSize};
 use pugmark_kernel::lapic::Delivery;
 
-use super::Joint;
+use super::SmpWorkload;
 use crate::plan::Plan;
 use crate::runner::Runner;
 use crate::session;
@@ -20,10 +20,10 @@ static WANTED: AtomicU64 = AtomicU64::new(0);
 /// The number of returns in one stack of them.
 const RETURNS: usize = 600;
 
-pub(super) fn run(joint: &Joint<'_>) {
-    WANTED.store(joint.command_line.pmis, Relaxed);
-    let mut runner = Runner::new(joint.symbols, &InPlace, joint.command_line);
-    runner.run_on_all("dense", || Box::new(Dense::new()), joint.report);
+pub(super) fn run(smp: &SmpWorkload<'_>) {
+    WANTED.store(smp.command_line.pmis, Relaxed);
+    let mut runner = Runner::new(smp.symbols, &InPlace, smp.command_line);
+    runner.run_on_all("dense", || Box::new(Dense::new()), smp.report);
 }
 
 /// Makes much trace until there were enough PMIs.

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use pugmark_kernel::intel::pt::{Buffer, Layout, Mode, PtCapabilities, PtConfig, PtTask, PtUnit, RegionSize};
 use spin::Mutex;
 
-use super::Joint;
+use super::SmpWorkload;
 use super::traces::Ended;
 use crate::arch::{marker, processors, registers};
 use crate::sources::KernelFrames;
@@ -28,7 +28,7 @@ struct Thread {
     session: u16,
 }
 
-pub(super) fn run(joint: &Joint<'_>) {
+pub(super) fn run(smp: &SmpWorkload<'_>) {
     let capabilities = PtCapabilities::of_this_processor().expect("Intel PT");
     let config = PtConfig::new().os(true);
     let threads: Vec<Mutex<Thread>> = (0..processors::count())
@@ -74,11 +74,7 @@ pub(super) fn run(joint: &Joint<'_>) {
         let loss = *trace.loss();
         let ended = Ended::new(session, &trace.into_trace(), loss, 1 << 18);
         let name = format!("migration-{number}");
-        ended.report(
-            joint,
-            &name,
-            churn.check().and(expect("bytes", u64::from(ended.bytes().is_empty()), 0)),
-        );
+        ended.report(smp, &name, churn.check().and(expect("bytes", u64::from(ended.bytes().is_empty()), 0)));
     }
 }
 

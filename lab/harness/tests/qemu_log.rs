@@ -3,9 +3,9 @@
 use pugmark_harness::exec_log::{self, Lines};
 use pugmark_harness::images::{Images, build_foreign_kernel};
 use pugmark_harness::machine::Machine;
+use pugmark_harness::qemu_log::{Agreement, LoggedGuest, branches, compare};
 use pugmark_harness::scratch::Scratch;
 use pugmark_harness::time_limits::TimeLimits;
-use pugmark_harness::witness::{Agreement, WitnessedGuest, branches, compare};
 use pugmark_harness::workloads::WORKLOADS;
 use std::thread;
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn the_truth_is_what_qemu_executed() {
 fn disagreements(images: &Images, &(profile, words, names): &Job<'_>) -> Vec<String> {
     let symbols = images.guest_symbols().unwrap();
     let address = |name| symbols.address(name).unwrap();
-    let guest = WitnessedGuest {
+    let guest = LoggedGuest {
         wrmsr: address("pugmark_wrmsr_access"),
         stubs: address("trap_stubs"),
         only_programs: false,
@@ -84,7 +84,7 @@ fn disagreements(images: &Images, &(profile, words, names): &Job<'_>) -> Vec<Str
         let run = outcome.transcript.runs.iter().find(|run| run.session == Some(session));
         let name = run.map_or("", |run| run.name.as_str());
         let only_programs = words.is_empty() && run.is_some_and(|run| run.filter.cpl == Some(3));
-        let guest = WitnessedGuest { only_programs, ..guest };
+        let guest = LoggedGuest { only_programs, ..guest };
         let (truth, taken) = (outcome.truth.session(session), outcome.truth.branches(session));
         let branches = if taken.is_empty() { Ok(0) } else { branches::compare(&log, truth, taken, guest) };
         match compare(&log, truth, guest).and_then(|agreement| Ok((agreement, branches?))) {
@@ -105,7 +105,7 @@ fn the_truth_of_each_processor_is_what_it_executed() {
     /// The sessions in which the kernel's processors trace, one for each.
     const SESSIONS: std::ops::Range<u16> = 10..14;
     // These are no instruction's addresses: tracing is not switched off in between, and nothing interrupts.
-    let guest = WitnessedGuest { wrmsr: u64::MAX, stubs: u64::MAX, only_programs: false };
+    let guest = LoggedGuest { wrmsr: u64::MAX, stubs: u64::MAX, only_programs: false };
     let images = Images::build().unwrap();
     let kernel = build_foreign_kernel().unwrap();
     let scratch = Scratch::new().unwrap();

@@ -2,7 +2,7 @@ use super::*;
 use crate::judge::stubs::STUB;
 use crate::truth::RecordFlags;
 
-const GUEST: WitnessedGuest = WitnessedGuest { wrmsr: 77, stubs: 0x9000, only_programs: false };
+const GUEST: LoggedGuest = LoggedGuest { wrmsr: 77, stubs: 0x9000, only_programs: false };
 /// The first instruction of the page-fault handler.
 const HANDLER: u64 = 0x9000 + 14 * STUB;
 const PAGE_FAULT: u64 = EXCEPTION + 14;
@@ -230,7 +230,7 @@ fn compare_levels(only_programs: bool, begun: &[(u64, u8)], truth: &[(u64, u8)])
     let record =
         |&(rip, cpl): &(u64, u8)| Record { rip, cr3: 0, session: 1, flags: RecordFlags::new(cpl), cpu: 0 };
     let truth: Vec<_> = truth.iter().map(record).collect();
-    let found = compare(&log, &truth, WitnessedGuest { only_programs, ..GUEST }).ok()?;
+    let found = compare(&log, &truth, LoggedGuest { only_programs, ..GUEST }).ok()?;
     Some((found.equal, found.untraced))
 }
 
