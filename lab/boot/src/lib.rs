@@ -76,6 +76,11 @@
 
 extern crate alloc;
 
+/// The front page of the project, whose code is compiled as an example.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct FrontPage;
+
 pub mod archive;
 pub mod boot_info;
 pub mod branches;
