@@ -1,4 +1,4 @@
-//! What each use of a trace costs on this machine, in ticks of the time-stamp counter for each byte of the trace:
+//! The cost of each use of a trace on this machine, in ticks of the time-stamp counter for each byte of the trace:
 //! `cargo run --release -p pugmark-boot --example sinks`. The boot workload `sinks` prints the same in QEMU.
 
 use core::arch::x86_64::_rdtsc;
@@ -8,13 +8,13 @@ use pugmark_generator::trace::{Topic, TraceConfig, ctl, run};
 
 /// The trace of a random program without timing packets.
 const SEED: u64 = 7;
-/// How often everything is measured; the fastest run of each counts, because other programs may run between.
+/// Number of measurements; the fastest run of each sink counts, because other programs may run in between.
 const ROUNDS: usize = 200;
 
 fn main() {
     let (program, mut config) = TraceConfig::random_small(Topic::Everything, SEED);
     config.ctl &= !(ctl::CYC_EN | ctl::MTC_EN | ctl::TSC_EN | ctl::PTW_EN | ctl::EVENT_EN | ctl::DIS_RETC);
-    // About as many bytes as the trace in QEMU has, and a run so short that other programs leave some undisturbed.
+    // About as many bytes as the trace in QEMU has, and so short that some runs are not preempted.
     config.steps = 40_000;
     let run = run(&program, &config, SEED);
     let code: Vec<_> = program

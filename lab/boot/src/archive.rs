@@ -1,31 +1,31 @@
-//! The archive: the PMI handler stores there what it drains.
+//! The archive: the PMI handler's storage for drained bytes.
 
 use alloc::vec::Vec;
 use pugmark_kernel::drain::{Chunk, Sink};
 use pugmark_kernel::loss::Gap;
 use pugmark_protocol::After;
 
-/// How many segments can be noted.
+/// Maximum number of segments.
 const SEGMENTS: usize = 256;
 
-/// Trace bytes in memory that was set aside before the trace, so that storing them neither waits nor allocates.
+/// Trace bytes in preallocated memory, so that storing them neither blocks nor allocates.
 #[derive(Debug)]
 pub struct Archive {
     trace: Vec<u8>,
-    /// For how many bytes memory was set aside.
+    /// Number of bytes that were preallocated.
     room: usize,
     segments: [Mark; SEGMENTS],
     count: usize,
     full: u64,
-    /// No further segment can be noted.
+    /// No further segment can be added.
     closed: bool,
-    /// Bytes of different calls were traced with a pause in between.
+    /// Tracing paused between the bytes of different calls.
     apart: bool,
-    /// The address space of the bytes that come next, if it is known.
+    /// The address space of the bytes that come next, if known.
     space: Option<u64>,
 }
 
-/// Where a segment begins.
+/// The start of a segment.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     start: usize,
@@ -36,7 +36,7 @@ struct Mark {
 /// Contiguous trace bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceSegment<'m> {
-    /// What is before it: the start, or a kind of gap.
+    /// The event before it: the start, or a kind of gap.
     pub after: After,
     /// The CR3 under which it was traced, if [`Archive::enter`] has reported it.
     pub space: Option<u64>,
@@ -45,7 +45,7 @@ pub struct TraceSegment<'m> {
 }
 
 impl Archive {
-    /// An empty archive with memory for this number of bytes.
+    /// Returns an empty archive with memory for this number of bytes.
     #[must_use]
     pub fn with_room(room: usize) -> Self {
         Self {
@@ -72,13 +72,13 @@ impl Archive {
         self.space = Some(space);
     }
 
-    /// All bytes, segment after segment.
+    /// Returns all bytes, segment after segment.
     #[must_use]
     pub fn trace(&self) -> &[u8] {
         &self.trace
     }
 
-    /// The segments, oldest first; empty ones are left out.
+    /// Iterates over the segments, oldest first, without the empty ones.
     pub fn segments(&self) -> impl Iterator<Item = TraceSegment<'_>> {
         (0..self.count).filter_map(|index| {
             let Mark { start, after, space } = self.segments[index];
@@ -87,7 +87,7 @@ impl Archive {
         })
     }
 
-    /// Stores what a stopped unit has left in its buffer.
+    /// Stores the bytes that remain in a stopped unit's buffer.
     pub fn keep<'t>(&mut self, chunks: impl Iterator<Item = Chunk<'t>>) {
         for chunk in chunks {
             match chunk {
@@ -97,7 +97,7 @@ impl Archive {
         }
     }
 
-    /// How often bytes were dropped because there was no room.
+    /// Returns the number of times that bytes were dropped for lack of room.
     #[must_use]
     pub const fn full(&self) -> u64 {
         self.full
@@ -106,7 +106,7 @@ impl Archive {
     fn begin_segment(&mut self, after: After) {
         let mark = Mark { start: self.trace.len(), after, space: self.space };
         if self.is_new() {
-            // Nothing came since the last segment began.
+            // The last segment is still empty.
             self.segments[self.count - 1] = mark;
         } else if self.count < SEGMENTS {
             self.segments[self.count] = mark;
@@ -116,7 +116,7 @@ impl Archive {
         }
     }
 
-    /// Whether the last segment is still empty.
+    /// Returns true if the last segment is still empty.
     fn is_new(&self) -> bool {
         self.segments[self.count - 1].start == self.trace.len()
     }
@@ -167,7 +167,7 @@ mod tests {
         for bytes in [&b"ab"[..], b"", b"c"] {
             assert_eq!(archive.bytes(bytes), bytes.len());
         }
-        // Gaps with nothing between them count as one.
+        // Adjacent gaps count as one.
         (0..SEGMENTS).for_each(|_| assert!(archive.gap(Gap::Stop)));
         archive.gap(Gap::Error);
         archive.bytes(b"de");

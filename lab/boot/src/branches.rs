@@ -17,8 +17,8 @@ use crate::histogram::Histogram;
 pub struct DecodedBranches {
     /// The records of each contiguous part, in order.
     pub records: Vec<Records>,
-    /// The instructions of each contiguous part, in order. What ran before a part's first branch and after its last
-    /// one is unknown.
+    /// The instructions of each contiguous part, in order. The instructions before a part's first branch and after its
+    /// last one are unknown.
     pub pieces: Vec<Piece>,
     /// Count and hash of all instructions.
     pub total: AddressHash,
@@ -52,7 +52,7 @@ pub fn decode(
     for segment in archive.segments() {
         let mut entries = BranchRecords::new(segment.bytes, Layout::Bits64);
         decoded.records.push(hash_of(segment.after, entries.clone()));
-        // The first branch may come from the level that was not recorded.
+        // The first branch may come from a level that was not recorded.
         let start = context.one_level.then(|| entries.find_map(target)).flatten();
         let &Context { handlers, one_level } = context;
         let options =

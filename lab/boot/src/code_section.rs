@@ -1,9 +1,9 @@
-//! The code that was traced, in the form in which it is reported.
+//! Traced code, in the form in which it is reported.
 
 use pugmark_decoder_core::image::Section;
 use pugmark_protocol::CodeSection;
 
-/// What is in a section. Its bytes must be the image's.
+/// Describes a section. Its bytes must be the image's.
 #[must_use]
 pub fn code_section(section: &Section<'_>) -> CodeSection {
     CodeSection {

@@ -1,6 +1,6 @@
 //! The kernel's command line: words, separated by spaces.
 
-/// What the command line requests. An unknown word, such as the image's name, is ignored.
+/// The requests of the command line. Unknown words, such as the image's name, are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandLine<'a> {
     only: Option<&'a str>,
@@ -17,16 +17,16 @@ pub struct CommandLine<'a> {
     pub overflow: Option<&'a str>,
     /// `x2apic`: use the local APIC in x2APIC mode.
     pub x2apic: bool,
-    /// `processors=N`: how many processors to use; anything that is not a number counts as 1.
+    /// `processors=N`: the number of processors to use; anything that is not a number counts as 1.
     pub processors: usize,
-    /// `rounds=N`: how often IBS samples each workload; anything that is not a number counts as 1.
+    /// `rounds=N`: the number of rounds in which IBS samples each workload; anything that is not a number counts as 1.
     pub rounds: u32,
-    /// `pmis=N`: how many PMIs the workload `dense` waits for on each processor; anything that is not a number counts
-    /// as 100.
+    /// `pmis=N`: the number of PMIs for which the workload `dense` waits on each processor; anything that is not a
+    /// number counts as 100.
     pub pmis: u64,
 }
 
-/// How many PMIs `dense` waits for if the command line does not say.
+/// The default number of PMIs for which `dense` waits.
 const PMIS: u64 = 100;
 
 impl<'a> CommandLine<'a> {
@@ -63,24 +63,24 @@ impl<'a> CommandLine<'a> {
         line
     }
 
-    /// Chooses the source that `source=` names from `all`, which have their names with them; the first one if it is
+    /// Chooses from `all`, pairs of name and source, the one that `source=` names; the first one if `source=` is
     /// absent.
     ///
     /// # Errors
-    /// There is no source of this name, which is returned.
+    /// If there is no source of this name, which is returned.
     pub fn choose_source<S: Copy>(&self, all: &[(&'a str, S)]) -> Result<S, &'a str> {
         let named = self.source.or(all.first().map(|(name, _)| *name)).unwrap_or_default();
         let source = all.iter().find(|(name, _)| *name == named);
         source.map(|(_, source)| *source).ok_or(named)
     }
 
-    /// Whether the workload `name` runs: `only=` names it or is absent.
+    /// Returns true if the workload `name` runs: `only=` names it or is absent.
     #[must_use]
     pub fn selects(&self, name: &str) -> bool {
         self.only.is_none_or(|names| names.split(',').any(|only| only == name))
     }
 
-    /// The names in `only=`, to find unknown ones.
+    /// Iterates over the names in `only=`, to find unknown ones.
     pub fn only(&self) -> impl Iterator<Item = &'a str> {
         self.only.into_iter().flat_map(|names| names.split(','))
     }

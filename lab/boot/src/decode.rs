@@ -19,7 +19,7 @@ pub struct DecodedPackets {
     pub total: AddressHash,
     /// The number of OVF packets.
     pub overflows: u64,
-    /// How often the decoder had to go on at the next PSB.
+    /// Number of errors after which the decoder resynchronised at the next PSB.
     pub errors: u64,
     /// The first of these errors; its offset is relative to its segment.
     pub first_error: Option<Error>,
@@ -45,7 +45,7 @@ pub fn decode(archive: &Archive, sections: &[Section<'_>], histogram: &mut Histo
             histogram.add(insn.ip);
         }) {
             let after = match piece.after {
-                // The decoder's start is the start of the segment, and the archive knows what was before that.
+                // The decoder's start is the start of the segment, and the archive knows the event before it.
                 flow::After::Start if first => segment.after,
                 flow::After::Start | flow::After::Psb => After::Psb,
                 flow::After::Wrap => After::Wrap,

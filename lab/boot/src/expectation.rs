@@ -1,35 +1,35 @@
-//! Compares what a workload lost with what it was meant to lose.
+//! Compares a workload's losses with the intended ones.
 
 use core::fmt;
 use pugmark_protocol::Lost;
 
-/// What a workload is meant to lose.
+/// The intended loss of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// Nothing.
     Nothing,
-    /// What ran after a STOP.
+    /// Everything after a STOP.
     Stop,
-    /// What was overwritten at the end of a ring.
+    /// Everything overwritten at the end of a ring.
     Wrap,
-    /// What was dropped by an overflow, if the machine is set up for one.
+    /// Packets dropped by an overflow, if the machine is set up for one.
     Overflow,
 }
 
 /// An unexpected loss, or an expected one that did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnexpectedLoss {
-    /// What was expected.
+    /// The expected loss.
     pub expected: Expected,
-    /// What was lost.
+    /// The actual loss.
     pub lost: Lost,
 }
 
 impl Expected {
-    /// Compares the expectation with what was lost.
+    /// Compares the expectation with the actual loss.
     ///
     /// # Errors
-    /// There was a loss of another kind, or none of the expected kind. If the machine was set up to overflow
+    /// If there was a loss of another kind, or none of the expected kind. If the machine was set up to overflow
     /// (`overflows`), OVF packets are never unexpected, and [`Expected::Overflow`] requires some.
     pub fn check(self, lost: Lost, overflows: bool) -> Result<(), UnexpectedLoss> {
         let Lost { overflows: ovf, stops, wraps, full, strays: _ } = lost;
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn only_what_is_expected_is_right() {
         let lost = |overflows, stops, wraps, full| Lost { overflows, stops, wraps, full, strays: 1 };
-        // What was lost; then for each expectation whether that is right, without and with `overflows`.
+        // The loss; then for each expectation the right answer, without and with `overflows`.
         for (lost, right) in [
             (lost(0, 0, 0, 0), [(true, true), (false, false), (false, false), (true, false)]),
             (lost(1, 0, 0, 0), [(false, true), (false, false), (false, false), (true, true)]),

@@ -1,4 +1,4 @@
-//! Counts which functions ran most.
+//! Finds the functions that executed most instructions.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ pub struct Histogram<'s> {
 }
 
 impl<'s> Histogram<'s> {
-    /// A histogram of the functions of `symbols`, with all counts 0.
+    /// Returns a histogram of the functions of `symbols`, with all counts 0.
     #[must_use]
     pub fn new(symbols: &'s Symbols<'s>) -> Self {
         Self { symbols, counts: vec![0; symbols.functions().len()], elsewhere: 0, last: None }
@@ -34,7 +34,7 @@ impl<'s> Histogram<'s> {
         }
     }
 
-    /// The `n` functions that ran most, with their counts, the hottest first; of equal ones the lower address comes
+    /// Returns the `n` functions with the highest counts, the hottest first; among equal counts the lower address comes
     /// first.
     #[must_use]
     pub fn top(&self, n: usize) -> Vec<(Function<'s>, u64)> {
@@ -43,7 +43,7 @@ impl<'s> Histogram<'s> {
         order.into_iter().take(n).map(|index| (self.symbols.functions()[index], self.counts[index])).collect()
     }
 
-    /// The number of instructions in no known function.
+    /// Returns the number of instructions in no known function.
     #[must_use]
     pub fn elsewhere(&self) -> u64 {
         self.elsewhere

@@ -1,11 +1,11 @@
-//! The bootable kernel that traces its own workloads: the parts that need no machine.
+//! The bootable kernel that traces its own workloads: the part that needs no machine.
 //!
 //! The kernel boots in QEMU on the monitor, in KVM, or on a real processor. It runs real code, records it with the
-//! driver, decodes the recording in place and prints what it found, so that the harness can hold it against the truth.
-//! What needs a machine is in the image (`src/main.rs`): entry, paging, traps, the serial port, the driver's sessions.
-//! What does not is in this library, and its tests run on the host.
+//! driver, decodes the recording in place and prints the result, which the harness compares with the truth. The image
+//! (`src/main.rs`) holds what needs a machine: entry, paging, traps, the serial port, the driver's sessions. This
+//! library holds the rest, and its tests run on the host.
 //!
-//! # How the parts hang together
+//! # The parts
 //!
 //! ```text
 //!  what the boot loader left
@@ -32,7 +32,7 @@
 //!
 //! # Example
 //!
-//! What becomes of a trace with a gap. The bytes are given by hand here; in the image the driver gives them to the same
+//! Decodes a trace with a gap. The bytes are written by hand here; in the image the driver passes them to the same
 //! archive.
 //!
 //! ```

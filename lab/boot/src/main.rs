@@ -27,14 +27,14 @@ use raw_cpuid::CpuId;
 use runner::{RunError, Runner};
 use smp::SmpWorkload;
 
-/// Called by the entry code, with what the boot loader left in EAX and EBX.
+/// Runs the kernel. The entry code passes EAX and EBX as the boot loader left them.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_main(eax: u32, ebx: u32) -> ! {
     arch::serial::init();
     let info = boot_info::read(&memory::Mapped, eax, ebx).expect("boot information");
     let module = info.module.clone().unwrap_or(0..0);
     let mut free = info.memory.clone();
-    // The first MiB is left out too: it holds structures of the boot loader and the firmware.
+    // The first MiB is excluded: it holds structures of the boot loader and the firmware.
     free.remove(0..image::all().end);
     free.remove(module.start & !0xfff..module.end.next_multiple_of(4096));
     free.remove(info.command_line.clone());
@@ -80,7 +80,7 @@ fn greet() {
     ));
 }
 
-/// Runs the workloads that the command line selects; returns how many passed and how many failed.
+/// Runs the workloads that the command line selects; returns the numbers of passed and failed ones.
 fn run_workloads(command_line: &CommandLine<'_>, symbols: &Symbols<'_>) -> (u64, u64) {
     let (passed, failed) = (AtomicU64::new(0), AtomicU64::new(0));
     let pass = |name: &str| {

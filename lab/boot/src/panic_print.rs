@@ -3,16 +3,16 @@
 use core::fmt::{Arguments, Write};
 use spin::Mutex;
 
-/// Writes to the port in `kept`. If that is locked, perhaps by the code that panics and will never release it, writes
+/// Writes to the port in `kept`. If that is locked, perhaps by the panicking code, which will never release it, writes
 /// to a newly made port.
 pub fn write<W: Write>(kept: &Mutex<Option<W>>, anew: impl FnOnce() -> Option<W>, words: Arguments<'_>) {
     let mut port = match kept.try_lock() {
-        // The port is taken out, so that if writing panics too, nothing is written the second time.
+        // The port is taken out, so that a panic while writing writes nothing a second time.
         Some(mut port) => port.take(),
         None => anew(),
     };
     if let Some(port) = &mut port {
-        // An error cannot be reported to anybody any more.
+        // No one is left to whom an error could be reported.
         let _ = port.write_fmt(words);
     }
 }

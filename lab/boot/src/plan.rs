@@ -1,4 +1,4 @@
-//! How a workload is to be recorded.
+//! The plan for recording a workload.
 
 use core::fmt;
 use pugmark_boot::expectation::Expected;
@@ -17,16 +17,16 @@ pub(crate) struct Plan {
     pub(crate) layout: Layout,
     pub(crate) mode: Mode,
     pub(crate) delivery: Delivery,
-    /// Whether interrupts are on when the workload begins.
+    /// Interrupts are on when the workload begins.
     pub(crate) interrupts: bool,
     pub(crate) expected: Expected,
-    /// The workload checks packets that do not belong to the flow of control; no other source has these.
+    /// The workload checks packets other than those of control flow, which only Intel PT has.
     pub(crate) packets: bool,
     /// The workload sends NMIs of its own.
     pub(crate) nmis: bool,
-    /// The workload tests memory of the debug store; no other source has that.
+    /// The workload tests memory of the debug store, which no other source has.
     pub(crate) area: bool,
-    /// After how many branches a counter pauses the trace of Intel PT, and after how many it resumes it.
+    /// Branches after which a counter pauses the trace of Intel PT, and branches after which it resumes the trace.
     pub(crate) pauses: Option<[u32; 2]>,
 }
 
@@ -56,26 +56,26 @@ impl Plan {
         self
     }
 
-    /// Sets whether the workload checks packets that do not belong to the flow of control.
+    /// Declares that the workload checks packets other than those of control flow.
     pub(crate) fn with_packets(mut self, packets: bool) -> Self {
         self.packets = packets;
         self
     }
 
-    /// The workload sends NMIs of its own.
+    /// Declares that the workload sends NMIs of its own.
     pub(crate) fn with_nmis(mut self) -> Self {
         self.nmis = true;
         self
     }
 
-    /// The workload tests memory of the debug store.
+    /// Declares that the workload tests memory of the debug store.
     pub(crate) fn with_area(mut self) -> Self {
         self.area = true;
         self
     }
 
-    /// A counter pauses the trace of Intel PT after the first number of branches, resumes it after the second, and so
-    /// on.
+    /// Pauses the trace of Intel PT by a counter after the first number of branches, resumes it after the second, and
+    /// so on.
     pub(crate) fn paused_by_counter(mut self, branches: [u32; 2]) -> Self {
         self.pauses = Some(branches);
         self
@@ -123,29 +123,29 @@ impl Plan {
         self
     }
 
-    /// Interrupts are off at the beginning.
+    /// Starts the workload with interrupts off.
     pub(crate) fn without_interrupts(mut self) -> Self {
         self.interrupts = false;
         self
     }
 
-    /// A loss is meant to happen.
+    /// Declares an intended loss.
     pub(crate) fn losing(mut self, expected: Expected) -> Self {
         self.expected = expected;
         self
     }
 
-    /// Whether the kernel's level is recorded.
+    /// Returns true if the kernel's level is recorded.
     pub(crate) fn os(&self) -> bool {
         self.filter.level != Level::User
     }
 
-    /// Whether user level is recorded.
+    /// Returns true if user level is recorded.
     pub(crate) fn user(&self) -> bool {
         self.filter.level != Level::Os
     }
 
-    /// The vector of the tracing unit's interrupt.
+    /// Returns the vector of the tracing unit's interrupt.
     pub(crate) const fn vector(&self) -> u8 {
         match self.delivery {
             Delivery::Nmi => vectors::NMI,
@@ -153,7 +153,7 @@ impl Plan {
         }
     }
 
-    /// Returns an error if the plan needs something that a source does not offer; `recorded` names what the source
+    /// Returns an error if the source does not offer something that the plan needs; `recorded` names what the source
     /// records.
     pub(crate) fn require(&self, recorded: &'static str, offered: &[Need]) -> Result<(), UnmetNeed> {
         let filter = self.filter;
@@ -178,7 +178,7 @@ pub(crate) enum Need {
     Cr3Filter,
     /// Filters by address.
     AddressFilters,
-    /// Packets that do not belong to the flow of control.
+    /// Packets other than those of control flow.
     Packets,
     /// Memory of the debug store.
     DebugStore,
@@ -189,7 +189,7 @@ pub(crate) enum Need {
 /// A source does not offer what a plan needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnmetNeed {
-    /// What the source records.
+    /// Name of the data that the source records.
     recorded: &'static str,
     need: Need,
 }

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-/// How many separate regions can be noted; further ones are not used.
+/// Maximum number of separate regions; further ones are not used.
 const CAPACITY: usize = 64;
 
 /// Regions of free physical memory, by address.
@@ -13,7 +13,7 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// No memory.
+    /// Returns no memory.
     #[must_use]
     pub const fn new() -> Self {
         Self { regions: [(0, 0); CAPACITY], len: 0 }
@@ -45,7 +45,7 @@ impl Regions {
         }
     }
 
-    /// Removes a range, whether or not it is free.
+    /// Removes a range, free or not.
     pub fn remove(&mut self, range: Range<u64>) {
         let before = self.clone();
         self.len = 0;
@@ -59,7 +59,7 @@ impl Regions {
         }
     }
 
-    /// Takes `size` bytes at a multiple of `align` (a power of two) from the lowest region that has them.
+    /// Takes `size` bytes, aligned to `align` (a power of two), from the lowest region that has them.
     pub fn take(&mut self, size: u64, align: u64) -> Option<u64> {
         let start = self.iter().find_map(|region| {
             let start = region.start.checked_next_multiple_of(align)?;
@@ -69,7 +69,7 @@ impl Regions {
         Some(start)
     }
 
-    /// The regions, lowest first.
+    /// Iterates over the regions, lowest first.
     pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.regions[..self.len].iter().map(|&(start, end)| start..end)
     }

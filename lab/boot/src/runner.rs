@@ -1,4 +1,4 @@
-//! Runs workloads, each as often as the source has passes, and judges what was recorded.
+//! Runs each workload once per pass of the source, and judges the recordings.
 
 use alloc::format;
 use alloc::string::String;
@@ -21,18 +21,18 @@ use crate::sources::Source;
 use crate::workload::{Make, Mismatch, Workload};
 use crate::workloads;
 
-/// Runs workloads, one after the other.
+/// Runs workloads, one after another.
 pub(crate) struct Runner<'s> {
     symbols: &'s Symbols<'s>,
     source: &'s dyn Source,
     options: ReportOptions,
-    /// How many rounds of samples the command line requests.
+    /// Number of rounds of samples that the command line requests.
     rounds: u32,
-    /// How many sessions there were.
+    /// Number of sessions so far.
     sessions: u16,
 }
 
-/// Why a workload failed.
+/// The reason why a workload failed.
 pub(crate) enum RunError {
     /// The workload's own result is wrong.
     Workload(Mismatch),
@@ -72,7 +72,7 @@ impl<'s> Runner<'s> {
     /// Runs a workload, recorded if the processor can, and reports the result.
     ///
     /// # Errors
-    /// The workload's result is wrong, or what was recorded.
+    /// If the workload's result or the recording is wrong.
     pub(crate) fn run(&mut self, name: &str, make: Make) -> Result<(), RunError> {
         for pass in 0..self.source.passes(self.rounds) {
             let workload = &mut *make();
@@ -90,14 +90,14 @@ impl<'s> Runner<'s> {
         Ok(())
     }
 
-    /// Whether a workload runs on all processors at the same time: there are several, the workload can, and the source
-    /// records it in one pass.
+    /// Returns true if a workload runs on all processors at the same time: there are several, the workload supports it,
+    /// and the source records it in one pass.
     pub(crate) fn runs_on_all(&self, name: &str) -> bool {
         processors::count() > 1 && workloads::may_run_on_all(name) && self.source.passes(self.rounds) == 1
     }
 
     /// Runs a workload on all processors at the same time, each with a session of its own, and passes the results to
-    /// `report`, one after the other. A processor's name for it is `NAME@NUMBER`; the first one's is the workload's.
+    /// `report`, one after another. The first processor's run is called `NAME`, the others' `NAME@NUMBER`.
     pub(crate) fn run_on_all(
         &mut self,
         name: &str,
@@ -114,7 +114,7 @@ impl<'s> Runner<'s> {
             let workload = &mut *make();
             let plan = workload.plan();
             let prepared = runner.source.prepare(0, &plan);
-            // All begin at the same time.
+            // All start at the same time.
             ready.fetch_add(1, Ordering::AcqRel);
             while ready.load(Ordering::Acquire) < processors::count() {
                 core::hint::spin_loop();
@@ -165,7 +165,7 @@ impl<'s> Runner<'s> {
         finished
     }
 
-    /// Reports what was recorded, and checks it, the workload's result and the driver.
+    /// Reports the recording, and checks it, the workload's result and the driver.
     fn judge(
         &self,
         name: &str,

@@ -1,18 +1,18 @@
-//! The memory for samples: the PMI handler stores there what it drains.
+//! The PMI handler's storage for drained samples.
 
 use alloc::vec::Vec;
 
-/// Samples in memory that was set aside before, so that storing them neither waits nor allocates.
+/// Samples in preallocated memory, so that storing them neither blocks nor allocates.
 #[derive(Clone, Debug)]
 pub struct SampleMemory<T> {
     samples: Vec<T>,
-    /// For how many samples memory was set aside.
+    /// Number of samples that were preallocated.
     room: usize,
     full: u64,
 }
 
 impl<T> SampleMemory<T> {
-    /// Sets memory aside for this number of samples.
+    /// Allocates memory for this number of samples.
     #[must_use]
     pub fn with_room(room: usize) -> Self {
         Self { samples: Vec::with_capacity(room), room, full: 0 }
@@ -30,27 +30,27 @@ impl<T> SampleMemory<T> {
         fits
     }
 
-    /// The stored samples, oldest first.
+    /// Returns the stored samples, oldest first.
     #[must_use]
     pub fn samples(&self) -> &[T] {
         &self.samples
     }
 
-    /// How many samples were dropped because there was no room.
+    /// Returns the number of samples dropped for lack of room.
     #[must_use]
     pub const fn full(&self) -> u64 {
         self.full
     }
 }
 
-/// A sample whose instruction, the one that caused the event, is known.
+/// A sample that names the instruction that caused the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PreciseSample {
     /// Samples are missing before this one.
     pub after_gap: bool,
     /// The address of the instruction, if the processor records it.
     pub event: Option<u64>,
-    /// The address at which execution stood after the event, if the processor records it.
+    /// The address of the next instruction after the event, if the processor records it.
     pub next: Option<u64>,
 }
 
@@ -62,13 +62,13 @@ pub struct PreciseSamples {
 }
 
 impl PreciseSamples {
-    /// Sets memory aside for this number of samples.
+    /// Allocates memory for this number of samples.
     #[must_use]
     pub fn with_room(room: usize) -> Self {
         Self { memory: SampleMemory::with_room(room), gap: false }
     }
 
-    /// Stores a sample. If there is no room for it, it is dropped and counted, and so are all later ones.
+    /// Stores a sample. For lack of room it is dropped and counted, and so are all later ones.
     pub fn store(&mut self, event: Option<u64>, next: Option<u64>) {
         self.memory.store(PreciseSample { after_gap: self.gap, event, next });
         self.gap = false;
@@ -79,13 +79,13 @@ impl PreciseSamples {
         self.gap = true;
     }
 
-    /// The stored samples, oldest first.
+    /// Returns the stored samples, oldest first.
     #[must_use]
     pub fn samples(&self) -> &[PreciseSample] {
         self.memory.samples()
     }
 
-    /// How many samples were dropped because there was no room.
+    /// Returns the number of samples dropped for lack of room.
     #[must_use]
     pub const fn full(&self) -> u64 {
         self.memory.full()
@@ -107,7 +107,7 @@ mod tests {
     fn a_gap_stands_before_the_next_sample_only() {
         let mut samples = PreciseSamples::with_room(4);
         samples.store(Some(1), None);
-        // Gaps with nothing between them count as one, and one at the end is before no sample.
+        // Adjacent gaps count as one, and a gap at the end precedes no sample.
         samples.gap();
         samples.gap();
         samples.store(None, Some(2));

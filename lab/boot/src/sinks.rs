@@ -1,5 +1,4 @@
-//! What each use of a trace costs: the same bytes are given to one sink after the other, a page at a time, as a PMI
-//! handler gives them.
+//! The cost of each use of a trace: each sink in turn receives the same bytes, a page at a time, as from a PMI handler.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -18,14 +17,14 @@ use pugmark_decoder_core::resume::{BlockStream, Kept};
 use pugmark_kernel::drain::{Relay, Sink};
 use pugmark_kernel::loss::Gap;
 
-/// What a sink has cost.
+/// The cost of a sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
     /// The sink.
     pub sink: &'static str,
-    /// The clock's ticks that the fastest of a few runs took.
+    /// The clock's ticks in the fastest of a few runs.
     pub ticks: u64,
-    /// How much it has found: bytes, edges, blocks, instructions, branches, calls.
+    /// The amount found: bytes, edges, blocks, instructions, branches, calls.
     pub found: u64,
 }
 
@@ -37,7 +36,7 @@ impl Cost {
     }
 }
 
-/// Prints what a sink has cost, in all and for each byte of the trace.
+/// Prints the cost of a sink, in total and per byte of the trace.
 #[derive(Clone, Copy, Debug)]
 pub struct CostLine {
     cost: Cost,
@@ -53,14 +52,14 @@ impl fmt::Display for CostLine {
     }
 }
 
-/// Bytes that a handler is given at a time.
+/// Bytes that a sink receives at a time.
 const SLICE: usize = 4096;
-/// Words of memory for the code that a decoder has seen.
+/// Words of memory for the decoder's known code.
 const GRAPH: usize = 1 << 17;
-/// How often each sink is given the trace. The first time the decoder sees the code, too.
+/// Number of times that each sink receives the trace. The first run includes decoding the code.
 const RUNS: usize = 4;
 
-/// Gives the trace, which is of this code, to each sink, and measures by `clock`.
+/// Passes the trace, which is of this code, to each sink, and measures by `clock`.
 #[must_use]
 pub fn costs(trace: &[u8], code: &[Section<'_>], clock: impl Fn() -> u64) -> [Cost; 6] {
     let image = Image::new(code);
@@ -149,10 +148,10 @@ impl ExecutionSink for Instructions {
     fn event(&mut self, _: &Event) {}
 }
 
-/// How many branches are kept.
+/// Number of branches that are kept.
 const LAST: u64 = 16;
 
-/// The last branches, from where and to where.
+/// Sources and targets of the last branches.
 #[derive(Default)]
 struct NewestBranches {
     last: [(u64, u64); LAST as usize],
@@ -206,7 +205,7 @@ mod tests {
             \x99\x01\x7d\0\x10\0\0\0\0\x02\x23\x06";
         let (asked, time) = (Cell::new(0_u64), Cell::new(0_u64));
         let clock = || {
-            // Each run takes ten ticks less than the one before it; the last one of each sink takes ten.
+            // Each run takes ten ticks less than the previous one; the last one of each sink takes ten.
             let n = asked.replace(asked.get() + 1);
             let took = if n % 2 == 1 { 40 - 10 * (n / 2 % 4) } else { 1000 };
             time.set(time.get() + took);

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-/// Returns each address in `addresses` and how often it occurs, sorted by address.
+/// Returns each address in `addresses` and its number of occurrences, sorted by address.
 #[must_use]
 pub fn tally(addresses: &[u64]) -> Vec<(u64, u64)> {
     let mut addresses = addresses.to_vec();

@@ -1,4 +1,4 @@
-//! What a workload is, and what its checks use.
+//! The interface of a workload, and helpers for its checks.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -11,29 +11,29 @@ use crate::plan::Plan;
 
 /// A prepared workload.
 pub(crate) trait Workload {
-    /// How it wants to be traced.
+    /// Returns the plan for tracing this workload.
     fn plan(&self) -> Plan {
         Plan::everything()
     }
 
-    /// Code outside the image: its bytes, addresses and address spaces.
+    /// Returns code outside the image: its bytes, addresses and address spaces.
     fn sections(&self) -> Vec<Section<'_>> {
         Vec::new()
     }
 
-    /// Does the work that is traced.
+    /// Does the traced work.
     fn run(&mut self);
 
     /// Checks the result of the work.
     ///
     /// # Errors
-    /// A result is wrong.
+    /// If a result is wrong.
     fn check(&self) -> Result<(), Mismatch>;
 
-    /// Checks that a trace without loss has the packets that the configuration requests besides the flow.
+    /// Checks that a trace without loss has the packets that the configuration requests besides those of control flow.
     ///
     /// # Errors
-    /// A packet is missing or wrong.
+    /// If a packet is missing or wrong.
     fn check_trace(&self, _trace: &[u8]) -> Result<(), Mismatch> {
         Ok(())
     }
@@ -57,12 +57,12 @@ impl fmt::Display for Mismatch {
 /// Prepares a workload.
 pub(crate) type Make = fn() -> Box<dyn Workload>;
 
-/// Compares a result with what it must be.
+/// Compares a result with the expected one.
 pub(crate) fn expect(what: &'static str, found: u64, expected: u64) -> Result<(), Mismatch> {
     if found == expected { Ok(()) } else { Err(Mismatch { what, found, expected }) }
 }
 
-/// Pseudo-random numbers: Knuth's MMIX generator.
+/// Returns pseudo-random numbers from Knuth's MMIX generator.
 pub(crate) fn numbers(seed: u64) -> impl Iterator<Item = u64> {
     iter::successors(Some(lcg(seed)), |number| Some(lcg(*number)))
 }

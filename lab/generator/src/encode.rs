@@ -105,34 +105,34 @@ fn fill(template: &InstructionTemplate, rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// An instruction that does not branch.
+/// Draws an instruction that does not branch.
 pub(crate) fn plain(mode: ExecMode, rng: &mut Rng) -> Vec<u8> {
     let templates: &[InstructionTemplate] = if mode == ExecMode::Bits64 { &PLAIN_64 } else { &PLAIN_32 };
     fill(&templates[rng.usize(..templates.len())], rng)
 }
 
-/// A load or store that may fault.
+/// Draws a load or store that may fault.
 pub(crate) fn memory(rng: &mut Rng) -> Vec<u8> {
     fill(&MEMORY[rng.usize(..MEMORY.len())], rng)
 }
 
-/// A repeated string instruction.
+/// Draws a repeated string instruction.
 pub(crate) fn rep(rng: &mut Rng) -> Vec<u8> {
     REP[rng.usize(..REP.len())].to_vec()
 }
 
-/// An indirect jump.
+/// Draws an indirect jump.
 pub(crate) fn jump(mode: ExecMode, rng: &mut Rng) -> Vec<u8> {
     let forms: &[&[u8]] = if mode == ExecMode::Bits64 { &JUMP } else { &JUMP_32 };
     forms[rng.usize(..forms.len())].to_vec()
 }
 
-/// An indirect call.
+/// Draws an indirect call.
 pub(crate) fn call(rng: &mut Rng) -> Vec<u8> {
     CALL[rng.usize(..CALL.len())].to_vec()
 }
 
-/// A return, with or without an immediate or a prefix.
+/// Draws a return, with or without an immediate or a prefix.
 pub(crate) fn ret(rng: &mut Rng) -> Vec<u8> {
     match rng.u8(..8) {
         0 => vec![0xc2, 8, 0],

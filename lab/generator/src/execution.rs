@@ -5,7 +5,7 @@ use pugmark_model::{Context, Delivery, DeliveryKind, ExecMode, Retired};
 
 use crate::program::{Flow, Program, TracingSwitch};
 
-/// One step of an execution: what the processor does next.
+/// One step of an execution.
 #[derive(Debug, Clone, Copy)]
 pub enum ExecutionStep<'a> {
     /// An instruction retired.
@@ -16,7 +16,7 @@ pub enum ExecutionStep<'a> {
     Delivered(Delivery),
 }
 
-/// How often unforeseen events happen: in how many of 65536 cases where the event is possible.
+/// Frequencies of unforeseen events, in 65536ths of the cases where the event is possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventRates {
     /// Interrupts, before any instruction while RFLAGS.IF is set.
@@ -55,7 +55,7 @@ enum ReturnPoint {
     Near(u64),
     Far(u64, ExecMode),
     Syscall(Context),
-    /// The context that IRET restores, and whether that IRET ends an NMI.
+    /// The context that IRET restores; `true` if that IRET ends an NMI.
     Interrupt(Context, bool),
 }
 
@@ -70,9 +70,9 @@ pub struct Execution<'a> {
     frames: Vec<ReturnPoint>,
     /// An instruction has just retired, so a trap may follow.
     retired: bool,
-    /// No interrupt may come before the next instruction (STI shadow).
+    /// No interrupt is delivered before the next instruction (STI shadow).
     shadow: bool,
-    /// How many levels deeper a recursion still goes; `None` outside one.
+    /// Levels that a recursion still descends; `None` outside one.
     recursion: Option<u32>,
     nmi_wanted: bool,
     in_nmi: bool,
@@ -175,7 +175,7 @@ impl<'a> Execution<'a> {
         self.tsc += self.rng.u64(..=self.rates.ticks);
     }
 
-    /// Pops one or a few `Near` frames and returns the last one's address.
+    /// Pops one or more `Near` frames and returns the address of the last.
     fn unwind(&mut self) -> u64 {
         let deep = self.frames.iter().rev().take_while(|frame| matches!(frame, ReturnPoint::Near(_))).count();
         let drop = 1 + self.rng.usize(..deep.clamp(1, 5));
@@ -231,7 +231,7 @@ impl<'a> Execution<'a> {
                     after = Context { cr3: self.at.cr3, ..back };
                     self.in_nmi &= !nmi;
                 }
-                // No frame: this never happens in a generated program.
+                // Never happens in a generated program: no frame is left.
                 None => {}
             },
             Flow::EnterUser => {

@@ -1,4 +1,4 @@
-//! Which part of an execution a tracing unit must trace.
+//! The part of an execution that a tracing unit must trace.
 
 use std::ops::RangeInclusive;
 
@@ -15,20 +15,20 @@ pub struct Filter {
     pub user: bool,
     /// If set, only this CR3 is traced; bits 63:5 are compared.
     pub cr3: Option<u64>,
-    /// If there are any, only these address ranges are traced.
+    /// If not empty, only these address ranges are traced.
     pub ranges: Vec<RangeInclusive<u64>>,
     /// Reaching one of these addresses ends the trace (TraceStop).
     pub stop: Option<RangeInclusive<u64>>,
 }
 
 impl Filter {
-    /// A filter that lets everything through.
+    /// Returns a filter that traces everything.
     #[must_use]
     pub const fn all() -> Self {
         Self { os: true, user: true, cr3: None, ranges: Vec::new(), stop: None }
     }
 
-    /// ContextEn: returns whether the privilege level and the address space are traced.
+    /// Returns whether the privilege level and the address space are traced (ContextEn).
     #[must_use]
     pub fn context_enabled(&self, at: &Context) -> bool {
         let level = if at.cpl == 0 { self.os } else { self.user };

@@ -26,7 +26,7 @@ pub struct ProgramShape {
 }
 
 impl Default for ProgramShape {
-    /// A little of everything except PTWRITE, which not all processors have.
+    /// Returns a little of everything except PTWRITE, which some processors lack.
     fn default() -> Self {
         Self { kernel: 8, user: 8, lib: 4, compat: 3, blocks: 7, ptwrite: false, cr3_writes: true }
     }
@@ -38,7 +38,7 @@ pub(crate) type FunctionId = usize;
 /// A basic block's index in its function.
 pub(crate) type BlockId = usize;
 
-/// All functions, and the ones that the processor enters by itself.
+/// All functions, and the entry points among them.
 pub(crate) struct GeneratedCode {
     pub(crate) functions: Vec<FunctionBody>,
     pub(crate) start: FunctionId,
@@ -61,7 +61,7 @@ pub(crate) enum PlannedInstruction {
     Plain(Vec<u8>),
     Memory(Vec<u8>),
     Rep(Vec<u8>),
-    /// The opcode of the short form (70 to 7F, E0 to E3), the target block, and in how many of 256 cases it is taken.
+    /// The opcode of the short form (70 to 7F, E0 to E3), the target block, and the cases of 256 in which it is taken.
     Cond {
         opcode: u8,
         to: BlockId,
@@ -109,8 +109,8 @@ enum FunctionEnd {
     EnterUser,
 }
 
-/// All functions in order. A function calls only functions with higher indices, so that nothing recurses except the
-/// recursive functions.
+/// All functions in order. A function calls only functions with higher indices, so only the recursive functions
+/// recurse.
 struct FunctionPlan {
     /// Level and end of each function, in order.
     functions: Vec<(CodeLevel, FunctionEnd)>,
@@ -205,7 +205,7 @@ impl FunctionGenerator<'_> {
         FunctionBody { level: self.level(), blocks, gap: self.rng.usize(..32) }
     }
 
-    /// Makes a function that calls itself until it is deep enough.
+    /// Makes a function that calls itself up to a chosen depth.
     fn recursive_body(&mut self) -> Vec<Vec<PlannedInstruction>> {
         let mut descend = self.straight_line_code();
         descend.push(PlannedInstruction::Call(self.id));
@@ -226,7 +226,7 @@ impl FunctionGenerator<'_> {
                 PlannedInstruction::FarReturn(vec![0xcb])
             }
             FunctionEnd::FarReturn => PlannedInstruction::FarReturn(vec![0x48, 0xcb]),
-            // Not a direct jump: a trace has no packets for a loop without any other branch.
+            // An indirect jump: a trace has no packets for a loop of direct jumps.
             FunctionEnd::Loop => {
                 PlannedInstruction::JumpTable(encode::jump(self.level().mode(), self.rng), vec![0])
             }
@@ -238,7 +238,7 @@ impl FunctionGenerator<'_> {
         blocks
     }
 
-    /// Returns RET, a jump into another function, or, rarely, a jump that skips some callers' frames.
+    /// Returns RET, a jump into another function, or, rarely, a jump that discards callers' frames.
     fn return_or_tail_jump(&mut self) -> PlannedInstruction {
         let others = self.callable(FunctionEnd::Return, |level, own| level == own);
         match self.rng.u8(..12) {
@@ -263,7 +263,7 @@ impl FunctionGenerator<'_> {
         let any = self.callable(FunctionEnd::Return, reachable_near);
         let far = self.callable(FunctionEnd::FarReturn, reachable_far);
         let wide = level != CodeLevel::Compat;
-        // Handlers run in whatever an exception interrupts, so nothing they can call may raise an exception
+        // Handlers run inside any function that raises an exception, so no function that they call may raise one
         // unconditionally.
         let raises = level != CodeLevel::Kernel
             || matches!(self.end(), FunctionEnd::Sysret | FunctionEnd::EnterUser | FunctionEnd::Loop);

@@ -53,7 +53,7 @@ struct Offsets {
     end: usize,
 }
 
-/// For each item of each block: whether a branch must have the near form because the short one does not reach.
+/// For each item of each block: `true` if the target is out of reach of the short form.
 type NearForms = Vec<Vec<bool>>;
 
 fn near_forms(body: &FunctionBody) -> NearForms {
@@ -163,7 +163,7 @@ impl Linker<'_> {
         program.sections[self.body.level as usize].bytes.extend(bytes);
     }
 
-    /// Encodes the item at `at`: one instruction, except for a conditional branch with only a short form that does not
+    /// Encodes the item at `at`: one instruction, or several if only a short form exists and the target is out of its
     /// reach.
     fn encode(&self, item: &PlannedInstruction, near: bool, at: u64) -> Vec<(Vec<u8>, Flow)> {
         let block = |to: usize| self.start + self.offsets.blocks[to] as u64;

@@ -2,9 +2,9 @@
 //!
 //! A [`Program`] is random x86 code: kernel, user, library and 32-bit functions that call each other, with loops,
 //! recursion deeper than any return stack, jump tables, system calls and handlers. An [`Execution`] executes it without
-//! a processor: each instruction's effect on the control flow is known from its generation, and whatever data would
-//! decide is drawn from a seed. Its [`ExecutionStep`]s are the input of a tracing unit. They are also the truth that a
-//! decoder must recover from the trace and the bytes alone. The same seed gives the same program and execution.
+//! a processor: the generator knows each instruction's effect on control flow, and every data-dependent decision is
+//! drawn from a seed. Its [`ExecutionStep`]s are the input of a tracing unit. They are also the truth that a decoder
+//! must recover from the trace and the bytes alone. The same seed gives the same program and execution.
 //!
 //! ```
 //! use pugmark_generator::{EventRates, Execution, ExecutionStep, Program, ProgramShape};

@@ -1,4 +1,4 @@
-//! A program: sections of bytes, and the effect of each instruction on the control flow.
+//! A program: sections of bytes, and each instruction's effect on control flow.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -30,11 +30,11 @@ pub struct Section {
 pub struct Function {
     /// The addresses of the first and the last byte.
     pub range: RangeInclusive<u64>,
-    /// Who runs the function.
+    /// The code that runs the function.
     pub level: CodeLevel,
 }
 
-/// Who runs a function, and which section it is in.
+/// The code that runs a function, and the section that holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CodeLevel {
     /// The kernel: privilege level 0, upper half of the address space.
@@ -70,39 +70,39 @@ impl CodeLevel {
     }
 }
 
-/// Addresses that the processor enters by itself.
+/// The entry points of a program.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct EntryPoints {
     /// The first instruction.
     pub(crate) start: u64,
-    /// Where user code begins.
+    /// The first instruction of user code.
     pub(crate) user: u64,
     /// The entry point of SYSCALL.
     pub(crate) syscall: u64,
-    /// Handlers of interrupts and exceptions; the vector selects one.
+    /// Handlers of interrupts and exceptions, selected by the vector.
     pub(crate) handlers: Vec<u64>,
     /// The handler of NMIs, which turns tracing off and on.
     pub(crate) nmi: u64,
 }
 
-/// What a WRMSR in a program does to tracing.
+/// The effect of a program's WRMSR on tracing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TracingSwitch {
-    /// It sets IA32_RTIT_CTL.TraceEn.
+    /// Sets IA32_RTIT_CTL.TraceEn.
     On,
-    /// It clears IA32_RTIT_CTL.TraceEn.
+    /// Clears IA32_RTIT_CTL.TraceEn.
     Off,
 }
 
 /// One instruction.
 #[derive(Debug, Clone)]
 pub struct Instruction {
-    /// Its length in bytes.
+    /// Length in bytes.
     pub len: usize,
     pub(crate) flow: Flow,
 }
 
-/// What an instruction does to the control flow.
+/// The effect of an instruction on control flow.
 #[derive(Debug, Clone)]
 pub(crate) enum Flow {
     /// Continues with the next instruction.
@@ -123,7 +123,7 @@ pub(crate) enum Flow {
     CallNext,
     /// JMP r/m, or a RET used as a jump, to one of these addresses.
     IndirectJump(Vec<u64>),
-    /// JMP r/m that drops frames and continues after an earlier call.
+    /// JMP r/m that discards frames and continues after an earlier call.
     Unwind,
     /// CALL r/m.
     IndirectCall(Vec<u64>),

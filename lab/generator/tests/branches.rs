@@ -32,8 +32,8 @@ const RECORDS_BYTES: usize = 24 * 0x8000;
 
 type Branch = (u64, u64);
 
-/// Both traces, and what packets do not contain: the kind of each delivery, and the address of each WRMSR that started
-/// a trace.
+/// Both traces, and the data that packets lack: the kind of each delivery, and the address of each WRMSR that started a
+/// trace.
 #[derive(Default)]
 struct Traces {
     packets: Vec<u8>,
@@ -61,7 +61,7 @@ impl Machine {
 
     fn start(&mut self, at: &Retired) {
         let end = (RECORDS + RECORDS_BYTES) as u64;
-        // The threshold is beyond the end of the buffer: a circular buffer that never interrupts.
+        // With the threshold beyond the buffer's end, the buffer is circular and never interrupts.
         for (index, field) in [RECORDS as u64, RECORDS as u64, end, end + 24].into_iter().enumerate() {
             self.ram[AREA + 8 * index..][..8].copy_from_slice(&field.to_le_bytes());
         }
@@ -123,14 +123,14 @@ struct Branches<'a> {
     found: Vec<Branch>,
     deliveries: std::slice::Iter<'a, DeliveryKind>,
     starts: std::slice::Iter<'a, u64>,
-    /// The previous instruction, which may have branched.
+    /// The previous instruction, a possible branch.
     before: Option<ExecutedInsn>,
-    /// The instruction that completed last, whatever came after it.
+    /// The last instruction that completed, even if an event followed it.
     completed: u64,
 }
 
 impl Branches<'_> {
-    /// Execution has reached `ip`: if the previous instruction does not lead there sequentially, it branched.
+    /// Reports a branch if `ip` is not the sequential successor of the previous instruction.
     fn at(&mut self, ip: u64) {
         let Some(before) = self.before.take() else { return };
         let goes_on = !before.class.is_branch() || before.class == Class::CondJump;
@@ -197,7 +197,7 @@ fn packets_and_records_tell_of_the_same_branches() {
     let mut deliveries = Vec::new();
     for seed in 0..if long { 2000 } else { 40 } {
         let program = Program::generate(seed, &ProgramShape::default());
-        // The PSB comes first, so that the decoder sees the start.
+        // The leading PSB lets the decoder see the start.
         let settings = IntelSettings {
             long_tnt: seed % 2 == 0,
             deferred_tips: seed % 3 == 0,

@@ -1,7 +1,7 @@
-//! A seed must give what it gave before. Tests and fuzzers name runs by their seeds, and seeds that once found a bug
-//! are run again forever. A change that draws differently would silently turn them into other runs.
+//! The same seed must always draw the same run. Tests and fuzzers name runs by seeds, and a seed that found a bug once
+//! is run forever. A change that draws differently would silently replace these runs.
 //!
-//! A change that is meant to draw differently updates the numbers here.
+//! A change that draws differently on purpose updates the numbers here.
 
 use pugmark_generator::trace::{Topic, TraceConfig};
 use pugmark_generator::{EventRates, Execution, ExecutionStep, Program, ProgramShape};
@@ -108,7 +108,7 @@ fn a_seed_is_traced_as_it_was_before() {
                         profile, settings, filter, output, clears_status, rates, steps, ..
                     } = &config;
                     write!(hash, "{} {filter:x?} {output:?}", profile.name).unwrap();
-                    // Only the settings that are drawn.
+                    // Only the settings that a seed chooses.
                     let IntelSettings {
                         pmi_skid, visibility, long_tnt, deferred_tips, psb_before_pge, ..
                     } = settings;

@@ -12,14 +12,14 @@ use x86_64::registers::model_specific::Msr;
 
 use super::vectors;
 
-/// Where the registers are after a reset; nothing moves them.
+/// The address of the registers after a reset; nothing moves them.
 pub(super) const BASE: u64 = 0xfee0_0000;
 /// The same address as a number that is never 0.
 pub(super) const ADDRESS: NonZero<usize> = NonZero::new(BASE as usize).expect("not 0");
 const IA32_APIC_BASE: u32 = 0x1b;
 const APIC_GLOBAL_ENABLE: u64 = 1 << 11;
 const X2APIC_MODE: u64 = 1 << 10;
-/// The MSR of the register at the page's beginning; the one at each further 16 bytes is the next.
+/// The MSR of the page's first register; each further 16 bytes of the page are the next MSR.
 const X2APIC_REGISTERS: u32 = 0x800;
 
 /// All processors use x2APIC mode.
@@ -49,7 +49,7 @@ const SOFTWARE_ENABLE: u32 = 1 << 8;
 /// Divides the timer's clock by 1.
 const DIVIDE_BY_1: u32 = 0b1011;
 
-/// Chooses the mode for all processors. Called once, before [`init`].
+/// Sets the mode for all processors. Must be called once, before [`init`].
 ///
 /// # Panics
 /// If CPUID does not announce x2APIC mode.
@@ -59,7 +59,7 @@ pub(super) fn use_mode(x2apic: bool) {
     X2APIC.store(x2apic, Relaxed);
 }
 
-/// Whether the registers are MSRs.
+/// Returns true if the registers are MSRs.
 pub(super) fn is_x2apic() -> bool {
     X2APIC.load(Relaxed)
 }
@@ -73,7 +73,7 @@ pub(super) fn init() {
     let base = unsafe { Msr::new(IA32_APIC_BASE).read() };
     assert!(base & 0xf_ffff_f000 == BASE && base & APIC_GLOBAL_ENABLE != 0, "local APIC at {base:#x}");
     if is_x2apic() {
-        // SAFETY: from xAPIC mode, in which the local APIC is after a reset, this is a legal change.
+        // SAFETY: the change is legal from xAPIC mode, the mode after a reset.
         unsafe { Msr::new(IA32_APIC_BASE).write(base | X2APIC_MODE) };
     }
     for entry in [LVT_TIMER, LVT_PERFORMANCE, LVT_LINT0, LVT_LINT1] {
@@ -100,7 +100,7 @@ pub(crate) fn send_nmi() {
 /// All processors but the sender.
 const OTHERS: u32 = 0b11 << 18;
 
-/// Starts all other processors at this page: INIT, its end, and two start-up interrupts.
+/// Starts all other processors at this page: INIT, its deassertion, and two start-up interrupts.
 pub(super) fn start_others(page: u8) {
     const INIT: u32 = 0b101 << 8;
     const START_UP: u32 = 0b110 << 8;
@@ -128,7 +128,7 @@ pub(crate) fn start_timer(count: u32) {
     write(INITIAL_COUNT, count);
 }
 
-/// Writes a register: in the page with one plain MOV, because a monitor may have to emulate the instruction.
+/// Writes a register. In the page it uses one plain MOV, because a monitor may have to emulate the instruction.
 fn write(register: u64, value: u32) {
     if is_x2apic() {
         // The interrupt command register has its destination in the upper half: 0, the first processor.

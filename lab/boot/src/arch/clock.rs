@@ -8,7 +8,7 @@ use x86_64::instructions::port::Port;
 
 /// The frequency of the 8254's clock, in Hz.
 const PIT_HZ: u64 = 1_193_182;
-/// How long to measure, in ticks of the 8254: 1 ms.
+/// Duration of the measurement, in ticks of the 8254: 1 ms.
 const INTERVAL: u16 = 1_193;
 
 static TSC_HZ: Once<u64> = Once::new();
@@ -19,7 +19,7 @@ pub(crate) fn tsc() -> u64 {
     unsafe { _rdtsc() }
 }
 
-/// Converts `ticks` of the TSC to microseconds; 0 if the machine has no 8254 with which to measure.
+/// Converts `ticks` of the TSC to microseconds; 0 if the machine has no 8254 to measure with.
 pub(crate) fn microseconds(ticks: u64) -> u64 {
     let hz = TSC_HZ.get().copied().unwrap_or(0);
     u64::try_from(u128::from(ticks) * 1_000_000 / u128::from(hz.max(1))).unwrap_or(u64::MAX)
@@ -33,7 +33,7 @@ pub(super) fn init() {
     }
 }
 
-/// Ticks of the TSC in the interval; `None` if the 8254 does not count.
+/// Returns the ticks of the TSC in the interval; `None` if the 8254 does not count.
 fn measure() -> Option<u64> {
     let (mut gate, mut command, mut channel) =
         (Port::<u8>::new(0x61), Port::<u8>::new(0x43), Port::<u8>::new(0x42));

@@ -1,4 +1,4 @@
-//! The debug console, port E9H: the host keeps the trace bytes that are sent there.
+//! The debug console, port E9H: the host keeps the trace bytes that it receives there.
 
 use core::arch::asm;
 

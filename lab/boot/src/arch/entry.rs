@@ -1,18 +1,18 @@
 //! The way from the boot loader's 32-bit protected mode to Rust in long mode.
 //!
-//! PVH (the ELF note) and multiboot2 (the header) both enter at `entry_pvh` with paging off and flat segments;
-//! EAX and EBX show which of the two it was and where its information is. Sources: Xen, "x86/HVM direct boot ABI";
+//! PVH (the ELF note) and multiboot2 (the header) both enter at `entry_pvh` with paging off and flat segments; EAX
+//! tells them apart, and EBX is the address of the boot information. Sources: Xen, "x86/HVM direct boot ABI";
 //! "Multiboot2 Specification", "Boot information format" and "I386 machine state".
 
 use core::arch::global_asm;
 
 unsafe extern "C" {
-    /// The kernel's main function, with the values of EAX and EBX that the boot loader left. EAX has multiboot2's magic
-    /// number, or with PVH any value; EBX has the physical address of the boot information.
+    /// The kernel's main function, with the values of EAX and EBX that the boot loader left. EAX is multiboot2's magic
+    /// number, or any other value with PVH; EBX is the physical address of the boot information.
     fn kernel_main(eax: u32, ebx: u32) -> !;
 }
 
-/// The address of the page below the stack on which the kernel is entered.
+/// Returns the address of the page below the stack on which the kernel is entered.
 pub(super) fn guard() -> u64 {
     unsafe extern "C" {
         static boot_stack_guard: u8;

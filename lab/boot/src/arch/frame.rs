@@ -1,4 +1,4 @@
-//! What the stub of a trap saves: the interrupted registers.
+//! The interrupted registers that the stub of a trap saves.
 
 use pugmark_kernel::arch::{Fixup, Interrupted};
 
@@ -31,7 +31,7 @@ pub(crate) struct TrapFrame {
 }
 
 impl TrapFrame {
-    /// Ends the #GP of a guarded access without IRET, which would let the next NMI in.
+    /// Ends the #GP of a guarded access without IRET, which would unblock NMIs.
     pub(super) fn resume(&self, fixup: Fixup) -> ! {
         let &Self { rbx, rbp, r12, r13, r14, r15, rsp, rflags, .. } = self;
         let interrupted = Interrupted { rbx, rbp, r12, r13, r14, r15, rsp, rflags };

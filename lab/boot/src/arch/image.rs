@@ -22,32 +22,32 @@ linker_symbols! {
     stopping_end = __stopping_end;
 }
 
-/// The whole image.
+/// Returns the whole image.
 pub(crate) fn all() -> Range<u64> {
     image_start()..image_end()
 }
 
-/// The code, and the headers before it.
+/// Returns the code, and the headers before it.
 pub(crate) fn text() -> Range<u64> {
     image_start()..text_end()
 }
 
-/// Constants.
+/// Returns the constants.
 pub(crate) fn rodata() -> Range<u64> {
     text_end()..rodata_end()
 }
 
-/// The code that range filters let through; its symbols are `__filtered_start` and `__filtered_end`.
+/// Returns the code that range filters trace; its symbols are `__filtered_start` and `__filtered_end`.
 pub(crate) fn filtered() -> Range<u64> {
     filtered_start()..filtered_end()
 }
 
-/// The code whose execution ends the trace (TraceStop); its symbols are `__stopping_start` and `__stopping_end`.
+/// Returns the code whose execution ends the trace (TraceStop): from `__stopping_start` to `__stopping_end`.
 pub(crate) fn stopping() -> Range<u64> {
     stopping_start()..stopping_end()
 }
 
-/// The bytes of [`text`].
+/// Returns the bytes of [`text`].
 pub(crate) fn text_bytes() -> &'static [u8] {
     let text = text();
     // SAFETY: the linker placed the section there, it is always mapped, and nothing writes to it.

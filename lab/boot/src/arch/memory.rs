@@ -21,7 +21,7 @@ static FREE: Mutex<Regions> = Mutex::new(Regions::new());
 /// The end of all memory that the boot loader reports as usable.
 static END: AtomicU64 = AtomicU64::new(0);
 
-/// Takes over the free memory and gives the heap its part. All memory ends before `end`. Must be called once.
+/// Takes over the free memory, all of it below `end`, and allocates the heap. Must be called once.
 ///
 /// # Panics
 /// If there is not enough memory for the heap.
@@ -33,17 +33,17 @@ pub(crate) fn init(free: Regions, end: u64) {
     unsafe { HEAP.lock().init(start as *mut u8, HEAP_SIZE as usize) };
 }
 
-/// Takes `size` free bytes at a multiple of `align`; `None` if there is no room.
+/// Allocates `size` bytes, aligned to `align`; `None` if there is no room.
 pub(crate) fn take(size: u64, align: u64) -> Option<u64> {
     FREE.lock().take(size, align)
 }
 
-/// Gives back memory that [`take`] returned.
+/// Frees memory that [`take`] returned.
 pub(crate) fn give_back(start: u64, size: u64) {
     FREE.lock().add(start..start + size);
 }
 
-/// The first address after all memory.
+/// Returns the first address after all memory.
 pub(super) fn end() -> u64 {
     END.load(Relaxed)
 }
@@ -61,7 +61,7 @@ unsafe impl FrameAllocator<Size4KiB> for ZeroedFrames {
     }
 }
 
-/// The pointer to a physical address; `None` for address 0, which is never mapped.
+/// Returns the pointer to a physical address; `None` for address 0, which is never mapped.
 pub(crate) fn pointer(address: u64) -> Option<NonNull<u8>> {
     NonNull::new(address as *mut u8)
 }

@@ -23,8 +23,8 @@ pub(crate) mod traps;
 pub(crate) mod user;
 pub(crate) mod vectors;
 
-/// Sets the processor up: segments, traps, paging, the local APIC, in x2APIC mode if `x2apic`, the clock, system calls.
-/// Interrupts stay off.
+/// Sets the processor up: segments, traps, paging, the local APIC (in x2APIC mode if `x2apic`), the clock, system
+/// calls. Interrupts stay off.
 ///
 /// # Panics
 /// If there is no memory for the page tables, or the machine lacks something that is required.
@@ -40,7 +40,7 @@ pub(crate) fn init(x2apic: bool) {
     user::init();
 }
 
-/// Overflows the stack of NMIs, for a test.
+/// Overflows the NMI stack, for a test.
 pub(crate) fn overflow_nmi() {
     traps::on_pmi(|_, _| {
         stack::overflow();

@@ -1,4 +1,4 @@
-//! NMIs that do not come from the tracing unit: the kernel sends them to itself.
+//! NMIs that the kernel sends to itself, in addition to those of the tracing unit.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use pugmark_kernel::msr::Msr;
@@ -6,9 +6,9 @@ use x86_64::registers::model_specific::Efer;
 
 use super::{apic, registers};
 
-/// How many NMIs were sent, or will be, and have not come.
+/// NMIs that were sent or are planned, and have not arrived.
 static OUTSTANDING: AtomicU64 = AtomicU64::new(0);
-/// A PMI was served while NMIs were outstanding. Two NMIs that are pending at the same time become one.
+/// A PMI was served while NMIs were outstanding. Two NMIs that are pending at the same time merge into one.
 static MAY_HAVE_MERGED: AtomicBool = AtomicBool::new(false);
 /// One of these NMIs is being handled.
 static HANDLING: AtomicBool = AtomicBool::new(false);
@@ -18,20 +18,20 @@ static MERGED: AtomicU64 = AtomicU64::new(0);
 static ACCESSES: AtomicU64 = AtomicU64::new(0);
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 
-/// What became of the NMIs.
+/// Counts of the NMIs and of their accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NmiCounts {
-    /// How many came.
+    /// NMIs that arrived.
     pub(crate) taken: u64,
-    /// How many did not come because they became one with a PMI.
+    /// NMIs that did not arrive because they merged with a PMI.
     pub(crate) merged: u64,
-    /// How many accesses that may raise #GP the handler made.
+    /// Accesses by the handler that may raise #GP.
     pub(crate) accesses: u64,
-    /// How many of these accesses raised it.
+    /// Accesses that raised #GP.
     pub(crate) faults: u64,
 }
 
-/// Returns what became of the NMIs so far. NMIs that are still outstanding will not come any more.
+/// Returns the counts so far. NMIs that are still outstanding will not arrive any more.
 pub(crate) fn counts() -> NmiCounts {
     let outstanding = OUTSTANDING.swap(0, Relaxed);
     if MAY_HAVE_MERGED.swap(false, Relaxed) {
@@ -51,26 +51,26 @@ pub(crate) fn send() {
     counts();
     OUTSTANDING.store(2, Relaxed);
     apic::send_nmi();
-    // The NMI comes soon; the workload checks that it came.
+    // The NMI arrives soon; the workload checks that it did.
     for _ in 0..100 {
         core::hint::spin_loop();
     }
 }
 
-/// Whether the access raises #GP on this processor; an emulated processor may allow it.
+/// Returns true if the access raises #GP on this processor; an emulated processor may allow it.
 pub(crate) fn faults() -> bool {
     access()
 }
 
-/// Called by the handler: a PMI was served.
+/// Notes, in the handler, that a PMI was served.
 pub(super) fn note_served_pmi() {
     MAY_HAVE_MERGED.fetch_or(OUTSTANDING.load(Relaxed) > 0, Relaxed);
 }
 
-/// Called by the handler for an NMI that is not the tracing unit's; returns whether it is one that was sent.
+/// Handles an NMI that is not the tracing unit's; returns whether [`send`] sent it.
 ///
 /// # Panics
-/// If it came while another one was handled: its frame has overwritten that one's.
+/// If it arrives while another one is being handled: its frame has overwritten that one's.
 pub(super) fn handle_sent() -> bool {
     let outstanding = OUTSTANDING.load(Relaxed);
     if outstanding == 0 {
@@ -89,7 +89,7 @@ pub(super) fn handle_sent() -> bool {
     true
 }
 
-/// The access that may raise #GP: the register, and the value with a reserved bit that is written to it.
+/// Returns the access that may raise #GP: the register, and a value with a reserved bit set.
 pub(crate) fn probe() -> (u32, u64) {
     const EFER: u32 = 0xc000_0080;
     /// A bit that is reserved on every processor.

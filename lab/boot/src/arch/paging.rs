@@ -17,12 +17,11 @@ use x86_64::{PhysAddr, VirtAddr};
 use super::memory::ZeroedFrames;
 use super::{apic, entry, image, memory, stack};
 
-/// Where an address space's own part begins: PML4 entry 1.
+/// The start of an address space's own part: PML4 entry 1.
 pub(crate) const USER_BASE: u64 = 0x80_0000_0000;
-/// The pages that are absent until they are touched ("demand pages"): PML4 entry 2, first made by the kernel's address
-/// space.
+/// The pages that are absent until touched ("demand pages"): PML4 entry 2, first created by the kernel's address space.
 pub(crate) const DEMAND_BASE: u64 = 0x100_0000_0000;
-/// How many demand pages there are.
+/// Number of demand pages.
 pub(crate) const DEMAND_PAGES: u64 = 16;
 
 /// The roots of all address spaces; the kernel's is the first.
@@ -72,7 +71,7 @@ impl PageTableRoot {
         map(&mut tables(self.root), page, frame, Flags::PRESENT | Flags::USER_ACCESSIBLE | access).ok()
     }
 
-    /// The value of CR3 while this address space is current.
+    /// Returns the value of CR3 while this address space is current.
     pub(crate) fn cr3(&self) -> u64 {
         self.root.start_address().as_u64()
     }
@@ -83,7 +82,7 @@ impl PageTableRoot {
         unsafe { Cr3::write(self.root, Cr3Flags::empty()) };
     }
 
-    /// The current address space.
+    /// Returns the current address space.
     pub(crate) fn current() -> Self {
         Self { root: Cr3::read().0 }
     }
@@ -125,16 +124,16 @@ pub(super) fn init() {
     PageTableRoot::register(root).enter();
 }
 
-/// What [`revoke`] makes of a page.
+/// The state in which [`revoke`] leaves a page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Revocation {
     /// The page is absent.
     Absent,
-    /// The page can be read and not written.
+    /// The page can be read but not written.
     ReadOnly,
 }
 
-/// A page fault on the page that [`revoke`] took away.
+/// A page fault on the revoked page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RevokedFault {
     /// The address.
@@ -143,11 +142,11 @@ pub(crate) struct RevokedFault {
     pub(crate) code: u64,
 }
 
-/// The page that was taken away, with its original flags; and the fault on it.
+/// The revoked page with its original flags, and the fault on it.
 static REVOKED: Mutex<Option<(u64, Flags)>> = Mutex::new(None);
 static REVOKED_FAULT: Mutex<Option<RevokedFault>> = Mutex::new(None);
 
-/// Takes the page with `address` away until the first fault there. The page must be in the part that all address
+/// Revokes the page that holds `address` until the first fault there. The page must be in the part that all address
 /// spaces share.
 ///
 /// # Panics
@@ -166,18 +165,18 @@ pub(crate) fn revoke(address: u64, revocation: Revocation) {
     set_flags(page, flags - revoked);
 }
 
-/// Makes the page below a stack absent, for good. Only a processor that starts calls it, while the others wait.
+/// Makes the page below a stack absent forever. Only a processor that is starting calls it, while the others wait.
 pub(super) fn give_up(guard: u64) {
     split(guard);
     set_flags(Page::<Size4KiB>::containing_address(VirtAddr::new(guard)), Flags::empty());
 }
 
-/// Returns the fault on the page that was taken away, once.
+/// Returns the fault on the revoked page, once.
 pub(crate) fn take_revoked_fault() -> Option<RevokedFault> {
     REVOKED_FAULT.lock().take()
 }
 
-/// Restores the page that was taken away if the fault is on it; returns whether it did so.
+/// Restores the revoked page if the fault is on it; returns whether it did so.
 fn restore(address: u64, code: u64) -> bool {
     let mut revoked = REVOKED.lock();
     let Some((page, flags)) = revoked.filter(|(page, _)| address & !0xfff == *page) else { return false };
@@ -187,7 +186,7 @@ fn restore(address: u64, code: u64) -> bool {
     true
 }
 
-/// Replaces a large page that holds `address` by small pages.
+/// Splits a large page that holds `address` into small pages.
 fn split(address: u64) {
     let address = VirtAddr::new(address);
     let mut table = Cr3::read().0.start_address();
@@ -211,13 +210,13 @@ fn split(address: u64) {
     }
 }
 
-/// How many address spaces there are.
+/// Returns the number of address spaces.
 pub(crate) fn spaces() -> usize {
     SPACES.lock().len()
 }
 
-/// Returns the physical address of the page with `address` in an address space, and the flags of all levels combined:
-/// writable and open to user level if every level is; not executable if any level says so. Accessed if every level is.
+/// Returns the physical address of the page that holds `address` in an address space, and the flags of all levels
+/// combined: writable, user and accessed if every level is; not executable if any level says so.
 pub(crate) fn walk(space: usize, address: VirtAddr) -> Option<(PhysAddr, Flags)> {
     let mut table = SPACES.lock().get(space)?.start_address();
     let mut all = Flags::all();
@@ -251,8 +250,8 @@ pub(crate) fn forget_demand_pages() {
     }
 }
 
-/// Repairs a page fault at `address` with this error code, if it is on a demand page or on the page that was taken
-/// away. Returns which of them it was; `None` if it was neither.
+/// Repairs a page fault at `address` with this error code, if it is on a demand page or on the revoked page. Returns
+/// which of them it was; `None` if neither.
 pub(super) fn repair(address: u64, code: u64) -> Option<FaultCause> {
     if restore(address, code) {
         return Some(FaultCause::RevokedPage);
@@ -271,7 +270,7 @@ pub(super) fn repair(address: u64, code: u64) -> Option<FaultCause> {
 pub(super) enum FaultCause {
     /// A demand page.
     DemandPage,
-    /// The page that [`revoke`] took away.
+    /// The page revoked by [`revoke`].
     RevokedPage,
 }
 
@@ -281,15 +280,15 @@ fn demand_pages() -> impl Iterator<Item = Page> {
 
 fn set_flags(page: Page, flags: Flags) {
     let (root, _) = Cr3::read();
-    // SAFETY: no page moves. Only those that expect it miss the page in the meantime: the users of a demand page, or
-    // the processor's tracing hardware for a page that was taken away.
+    // SAFETY: no page moves. The page is missing only for those that expect it: the users of a demand page, or the
+    // processor's tracing hardware for a revoked page.
     let change = unsafe { tables(root).update_flags(page, flags) };
     if let Ok(flush) = change {
         flush.flush();
     }
 }
 
-/// The first two bytes of the kernel's instruction at `address`.
+/// Returns the first two bytes of the kernel's instruction at `address`.
 pub(super) fn code_at(address: u64) -> Option<[u8; 2]> {
     let offset = usize::try_from(address.checked_sub(image::text().start)?).ok()?;
     image::text_bytes().get(offset..)?.first_chunk().copied()

@@ -14,29 +14,29 @@ use x86_64::structures::paging::PhysFrame;
 use super::stack::{self, Stack};
 use super::{apic, segments, traps};
 
-/// The most processors that are used.
+/// Maximum number of processors that are used.
 pub(crate) const MOST: usize = 8;
 
-/// The page at which the others begin, below 1 MiB, where no memory is given out.
+/// The page below 1 MiB at which the other processors start; no memory is allocated there.
 const PAGE: u64 = 0x9000;
 
-/// A value for each processor: its number, at which its GS base points.
+/// A value for each processor: its number, to which its GS base points.
 static NUMBERS: [usize; MOST] = [0, 1, 2, 3, 4, 5, 6, 7];
 static STACKS: [Stack<{ 256 * 1024 }>; MOST] = [const { Stack::new() }; MOST];
 
-/// The processors that are there. Only the first one changes this.
+/// Number of processors that have started. Only the first one changes this.
 static COME: AtomicUsize = AtomicUsize::new(1);
-/// The next processor's stack; 0 when it is taken.
+/// The next processor's stack; 0 once it is taken.
 static STACK: AtomicU64 = AtomicU64::new(0);
-/// The kernel's page tables, for all.
+/// The kernel's page tables, for all processors.
 static ROOT: Mutex<Option<PhysFrame>> = Mutex::new(None);
 
-/// What all do together, how often there was such work, and how many have not finished it.
+/// The work of all processors, the number of such works so far, and the number of processors that have not finished.
 static WORK: Mutex<Option<&'static (dyn Fn(usize) + Sync)>> = Mutex::new(None);
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
 static BUSY: AtomicUsize = AtomicUsize::new(0);
 
-/// The number of the processor that executes this, from 0.
+/// Returns the number of the executing processor, from 0.
 pub(crate) fn this() -> usize {
     let number;
     // SAFETY: GS points at a number on each processor.
@@ -44,12 +44,12 @@ pub(crate) fn this() -> usize {
     number
 }
 
-/// How many processors there are.
+/// Returns the number of processors.
 pub(crate) fn count() -> usize {
     COME.load(Ordering::Acquire)
 }
 
-/// Sets up what this module needs on the first processor.
+/// Sets up this module on the first processor.
 pub(super) fn init() {
     name(0);
     STACKS.iter().for_each(|stack| stack::note_guard(stack.guard()));
@@ -59,7 +59,7 @@ fn name(number: usize) {
     GsBase::write(VirtAddr::from_ptr(&raw const NUMBERS[number]));
 }
 
-/// Starts the others, so that there are `processors` of them with this one. Must be called once, after [`super::init`].
+/// Starts the other processors, up to a total of `processors`. Must be called once, after [`super::init`].
 pub(crate) fn start(processors: usize) {
     unsafe extern "C" {
         static further_page: u8;
@@ -83,7 +83,7 @@ pub(crate) fn start(processors: usize) {
 
 /// Calls `work` on all processors with their numbers, and returns when all have returned.
 pub(crate) fn together(work: &(dyn Fn(usize) + Sync)) {
-    // SAFETY: no processor has the reference any more when this function returns: it waits for them.
+    // SAFETY: no processor holds the reference when this function returns: it waits for them.
     let work =
         unsafe { core::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(work) };
     BUSY.store(count() - 1, Ordering::Relaxed);
@@ -95,12 +95,12 @@ pub(crate) fn together(work: &(dyn Fn(usize) + Sync)) {
     *WORK.lock() = None;
 }
 
-/// Waits until `condition` is true. Whoever makes it true calls [`wake_others`].
+/// Waits until `condition` is true. The code that makes it true calls [`wake_others`].
 pub(crate) fn wait_until(condition: impl Fn() -> bool) {
     let were_on = interrupts::are_enabled();
     interrupts::disable();
     while !condition() {
-        // STI lets an interrupt in only after HLT has begun, so that no call is missed.
+        // STI admits an interrupt only after HLT has begun, so no wake-up is missed.
         interrupts::enable_and_hlt();
         interrupts::disable();
     }
@@ -109,14 +109,14 @@ pub(crate) fn wait_until(condition: impl Fn() -> bool) {
     }
 }
 
-/// Makes the others look at what they wait for.
+/// Makes the other processors check their conditions again.
 pub(crate) fn wake_others() {
     if count() > 1 {
         apic::wake_others();
     }
 }
 
-/// Called by the start-up code on the stack of the processor that is next.
+/// Starts a further processor. The start-up code calls it on that processor's stack.
 extern "C" fn further() -> ! {
     let number = count();
     let root = ROOT.lock().expect("`start` has set it");

@@ -7,18 +7,18 @@ use pugmark_kernel::msr::GeneralProtection;
 
 use super::apic;
 
-/// This processor's MSRs.
+/// Returns this processor's MSRs.
 pub(crate) fn msr() -> GuardedMsr {
     // SAFETY: this is CPL 0, the #GP handler obeys `fixup`, and nothing moves from one processor to another.
     unsafe { GuardedMsr::new() }
 }
 
-/// This processor's local APIC, in the mode in which [`apic::init`] has put it.
+/// Returns this processor's local APIC, in the mode that [`apic::init`] has set.
 pub(crate) fn local_apic() -> Apic {
     if apic::is_x2apic() { Apic::X2(X2Apic::new(msr())) } else { Apic::Page(local_apic_page()) }
 }
 
-/// The page of this processor's local APIC, which has registers that are no MSRs.
+/// Returns the page of this processor's local APIC, for registers that have no MSR.
 pub(crate) fn local_apic_page() -> XApic {
     let base = NonNull::without_provenance(apic::ADDRESS);
     // SAFETY: the local APIC's page is always mapped there, writable and uncached, and `apic::init` has checked the
@@ -50,7 +50,7 @@ unsafe impl LocalApic for Apic {
 
     unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
         match self {
-            // SAFETY: the caller promises what is needed.
+            // SAFETY: the caller promises it.
             Self::Page(apic) => unsafe { apic.set_lvt_pc(entry) },
             // SAFETY: as above.
             Self::X2(apic) => unsafe { apic.set_lvt_pc(entry) },

@@ -1,8 +1,8 @@
 //! Functions of the C library and the unwinder that the compiler expects on a hosted target; on a bare target
 //! `compiler_builtins` has them.
 //!
-//! They are written in assembly because the compiler may turn a Rust loop into a call of the very function that it is
-//! in.
+//! They are written in assembly because the compiler may replace a Rust loop by a call of the function that contains
+//! it.
 
 use core::arch::naked_asm;
 

@@ -14,7 +14,7 @@ use x86_64::instructions::tables::load_tss;
 use x86_64::structures::gdt::{Descriptor, GlobalDescriptorTable, SegmentSelector};
 use x86_64::structures::tss::TaskStateSegment;
 
-/// Which stack of the interrupt stack table a vector uses. Two vectors that can nest do not share a stack.
+/// The stack of the interrupt stack table that a vector uses. Two vectors that can nest do not share a stack.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum TrapStack {
     Exception,
@@ -34,7 +34,7 @@ fn task(stacks: &'static [Stack<{ 64 * 1024 }>; 5]) -> TaskStateSegment {
         stack::note_guard(stack.guard());
         tss.interrupt_stack_table[index] = VirtAddr::new(stack.top());
     }
-    // For #GP at user level, which is never expected and ends in a panic.
+    // For #GP at user level, which is never expected and causes a panic.
     tss.privilege_stack_table[0] = VirtAddr::new(stacks[TrapStack::Exception as usize].top());
     tss
 }
@@ -73,7 +73,7 @@ pub(super) fn init() {
     load(&GDT);
 }
 
-/// Makes the same for another processor and loads it. It is never dropped.
+/// Makes another processor's GDT and TSS, never dropped, and loads them.
 pub(super) fn init_further() {
     let stacks: &[Stack<_>; 5] = Box::leak(Box::new([const { Stack::new() }; 5]));
     let tss = Box::leak(Box::new(task(stacks)));

@@ -1,4 +1,4 @@
-//! The first serial port, to which the protocol is written.
+//! The first serial port, which carries the protocol.
 
 use core::fmt::{self, Write};
 use pugmark_boot::panic_print;
@@ -28,7 +28,7 @@ pub(crate) fn init() {
     *SERIAL.lock() = ready.map(Serial);
 }
 
-/// Prints text to the port that is not a line of the protocol. Not for interrupt handlers: it takes a lock.
+/// Prints text that is not a line of the protocol. Not for interrupt handlers: it takes a lock.
 pub(crate) fn print(arguments: fmt::Arguments<'_>) {
     if let Some(serial) = SERIAL.lock().as_mut() {
         // Writing to the port never fails.
@@ -38,7 +38,7 @@ pub(crate) fn print(arguments: fmt::Arguments<'_>) {
 
 /// Prints from code that never returns, even if another driver holds the port.
 pub(crate) fn print_panic(arguments: fmt::Arguments<'_>) {
-    // SAFETY: as above. If another processor prints at the same time, the texts are mixed.
+    // SAFETY: as above. If another processor prints at the same time, the texts mix.
     let anew = || unsafe { Uart16550::new_port(COM1) }.ok().map(Serial);
     panic_print::write(&SERIAL, anew, arguments);
 }

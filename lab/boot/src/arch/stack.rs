@@ -1,4 +1,4 @@
-//! Stacks with a page below each that is not mapped, so that an overflow is an exception and overwrites nothing.
+//! Stacks with an unmapped page below each, so that an overflow faults and overwrites nothing.
 
 use core::cell::UnsafeCell;
 use core::hint::black_box;
@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// The size of a guard page.
 const PAGE: u64 = 4096;
 
-/// A stack of `N` bytes. The page below it is given up when the stack is used.
+/// A stack of `N` bytes. The page below it is unmapped when the stack is used.
 #[repr(C, align(4096))]
 pub(super) struct Stack<const N: usize> {
     guard: [u8; PAGE as usize],
@@ -22,12 +22,12 @@ impl<const N: usize> Stack<N> {
         Self { guard: [0; PAGE as usize], bytes: UnsafeCell::new([0; N]) }
     }
 
-    /// The address from which the stack grows down.
+    /// Returns the address from which the stack grows down.
     pub(super) fn top(&'static self) -> u64 {
         self.bytes.get() as u64 + N as u64
     }
 
-    /// The address of the page below.
+    /// Returns the address of the page below.
     pub(super) fn guard(&'static self) -> u64 {
         &raw const self.guard as u64
     }
@@ -36,10 +36,10 @@ impl<const N: usize> Stack<N> {
 /// The addresses of the pages below stacks; 0 where there is none yet.
 static GUARDS: [AtomicU64; 128] = [const { AtomicU64::new(0) }; 128];
 
-/// Notes a page below a stack. It is given up by `paging`.
+/// Registers a page below a stack. `paging` unmaps it.
 ///
 /// # Panics
-/// There are too many stacks.
+/// If there are too many stacks.
 pub(super) fn note_guard(address: u64) {
     let noted = GUARDS
         .iter()

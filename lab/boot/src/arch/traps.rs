@@ -1,4 +1,4 @@
-//! Exceptions and interrupts: the IDT, the stubs, and what the kernel does for each vector.
+//! Exceptions and interrupts: the IDT, the stubs, and the handling of each vector.
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,18 +14,18 @@ use super::paging::FaultCause;
 use super::segments::TrapStack;
 use super::{apic, nmi, paging, stack, user, vectors};
 
-/// How many timer interrupts were taken.
+/// Number of timer interrupts.
 pub(crate) static TICKS: AtomicU64 = AtomicU64::new(0);
-/// How many `UD2` instructions were stepped over.
+/// Number of `UD2` instructions that were skipped.
 pub(crate) static UNDEFINED_INSTRUCTIONS: AtomicU64 = AtomicU64::new(0);
-/// How many `INT3` instructions were executed.
+/// Number of `INT3` instructions that were executed.
 pub(crate) static BREAKPOINTS: AtomicU64 = AtomicU64::new(0);
-/// How many page faults on demand pages were repaired.
+/// Number of page faults on demand pages that were repaired.
 pub(crate) static PAGE_FAULTS: AtomicU64 = AtomicU64::new(0);
-/// How many page faults the tracing hardware caused.
+/// Number of page faults that the tracing hardware caused.
 pub(crate) static AREA_FAULTS: AtomicU64 = AtomicU64::new(0);
 
-/// How an interrupt came that may be a PMI.
+/// The way in which a possible PMI arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// As an NMI.
@@ -34,12 +34,12 @@ pub(crate) enum Arrival {
     Vector,
 }
 
-/// Serves an interrupt that may be a PMI and came at this RIP.
+/// Serves a possible PMI that interrupted this RIP.
 pub(crate) type PmiHandler = fn(Arrival, u64) -> Pmi;
 
 static PMI_HANDLER: Once<PmiHandler> = Once::new();
 
-/// Registers the handler of PMIs. Without one no interrupt is a PMI. Only the first call has an effect.
+/// Registers the handler of PMIs. Without one, no interrupt is a PMI. Only the first call has an effect.
 pub(crate) fn on_pmi(handler: PmiHandler) {
     PMI_HANDLER.call_once(|| handler);
 }
@@ -52,7 +52,7 @@ extern "C" fn trap(frame: &mut TrapFrame) {
     // The stubs push vectors of eight bits.
     match frame.vector as u8 {
         vectors::NMI => match serve_pmi(Arrival::Nmi, frame.rip) {
-            // If it is unknown whose NMI it is, it counts as the tracing unit's unless one was sent.
+            // An NMI of unknown origin counts as the tracing unit's unless one was sent.
             Pmi::Unknown => _ = nmi::handle_sent(),
             Pmi::NotOurs if nmi::handle_sent() => {}
             Pmi::NotOurs => unexpected(frame),
@@ -140,7 +140,7 @@ fn install<F>(entry: &mut Entry<F>, vector: u8, stack: TrapStack) -> &mut EntryO
 }
 
 /// Installs a vector without a stack of its own. Used for #GP, which a guarded access may raise in an NMI that
-/// interrupted another #GP. Nothing on the stack below such an access is in use, and every other #GP ends in a panic.
+/// interrupted another #GP. The stack below such an access is not in use, and every other #GP causes a panic.
 fn install_in_place<F>(entry: &mut Entry<F>, vector: u8) -> &mut EntryOptions {
     // SAFETY: only the address is taken.
     let stub = unsafe { &raw const trap_stubs[usize::from(vector)] };
@@ -148,16 +148,16 @@ fn install_in_place<F>(entry: &mut Entry<F>, vector: u8) -> &mut EntryOptions {
     unsafe { entry.set_handler_addr(VirtAddr::from_ptr(stub)) }
 }
 
-/// The low eight bytes of a vector's gate.
+/// Returns the low eight bytes of a vector's gate.
 pub(crate) fn gate(vector: u8) -> u64 {
     let gates = (&raw const *IDT).cast::<[u64; 2]>();
     // SAFETY: the table has 256 gates of 16 bytes.
     let gate = unsafe { gates.add(usize::from(vector)) };
-    // SAFETY: within the table, which never changes any more.
+    // SAFETY: within the table, which no longer changes.
     unsafe { (*gate)[0] }
 }
 
-/// The addresses of all vectors' stubs; every interrupt and exception leads there.
+/// Returns the addresses of all vectors' stubs, the targets of every interrupt and exception.
 pub(crate) fn stub_addresses() -> core::ops::RangeInclusive<u64> {
     let start = &raw const trap_stubs as u64;
     start..=start + size_of::<[[u8; 16]; 256]>() as u64 - 1

@@ -29,7 +29,7 @@ struct Saved(UnsafeCell<u64>);
 // SAFETY: only the assembly below, on the first processor, and the handler of a trap from user level touch it.
 unsafe impl Sync for Saved {}
 
-/// How many system calls were made by `INT n`, including those that end user level.
+/// Number of system calls by `INT n`, including those that end user level.
 static INTERRUPT_CALLS: AtomicU64 = AtomicU64::new(0);
 
 static KERNEL_RSP: Saved = Saved(UnsafeCell::new(0));
@@ -58,7 +58,7 @@ pub(crate) unsafe fn run(entry: UserEntry, code: extern "C" fn(u64) -> !, argume
     }
 }
 
-/// Called at user level: calls the kernel's [`service`].
+/// Calls the kernel's [`service`] from user level.
 #[inline(always)]
 pub(crate) fn call(entry: UserEntry, number: u64, argument: u64) -> u64 {
     let result;
@@ -75,11 +75,11 @@ pub(crate) fn call(entry: UserEntry, number: u64, argument: u64) -> u64 {
     result
 }
 
-/// Called at user level: ends it with `value`, two calls deep. The calls never return, so that a stack of last
+/// Ends user level, from within it, with `value`, two calls deep. The calls never return, so that a stack of last
 /// branches holds calls of user level.
 #[inline(always)]
 pub(crate) fn exit(entry: UserEntry, value: u64) -> ! {
-    // If a call or the kernel did return, the undefined instruction would be an unexpected trap.
+    // If a call or the kernel did return, UD2 would be an unexpected trap.
     match entry {
         // SAFETY: there is room on the stack, and it is not used afterwards.
         UserEntry::SystemCall => unsafe {
@@ -118,7 +118,7 @@ pub(super) fn init() {
     unsafe { Efer::update(|efer| *efer |= EferFlags::SYSTEM_CALL_EXTENSIONS) };
 }
 
-/// Handles a system call that was made by `INT n`.
+/// Handles a system call by `INT n`.
 pub(super) fn interrupt_call(frame: &mut TrapFrame) {
     INTERRUPT_CALLS.fetch_add(1, Relaxed);
     if frame.rax != EXIT {
@@ -129,23 +129,23 @@ pub(super) fn interrupt_call(frame: &mut TrapFrame) {
     frame.rip = leave as *const () as u64;
     frame.cs = selectors().kernel_code.0.into();
     frame.ss = selectors().kernel_data.0.into();
-    // SAFETY: `enter_by_iret` has written it and does nothing more until `leave`.
+    // SAFETY: `enter_by_iret` has written it and executes nothing more until `leave`.
     frame.rsp = unsafe { KERNEL_RSP.0.get().read() };
     // Interrupts stay off until `leave` restores its flags.
     frame.rflags = 2;
 }
 
-/// How many system calls were made by `INT n` so far.
+/// Returns the number of system calls by `INT n` so far.
 pub(crate) fn interrupt_calls() -> u64 {
     INTERRUPT_CALLS.load(Relaxed)
 }
 
-/// What the kernel does for user level: `number` steps of a linear congruential generator.
+/// The kernel's service for user level: `number` steps of a linear congruential generator.
 extern "C" fn service(argument: u64, number: u64) -> u64 {
     (0..number).fold(argument, |value, _| lcg(value))
 }
 
-/// One step of Knuth's MMIX generator.
+/// Returns the next value of Knuth's MMIX generator.
 pub(crate) fn lcg(value: u64) -> u64 {
     value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)
 }
@@ -168,7 +168,7 @@ unsafe extern "C" fn enter_by_sysret(argument: u64, rip: u64, rsp: u64, rflags: 
         "mov [rip + {kernel_rsp}], rsp",
         "mov r11, rcx",
         "mov rcx, rsi",
-        // An interrupt between these two instructions would have a stack of its own, but is not wanted.
+        // An interrupt between these two instructions would have a stack of its own, but is unwanted.
         "cli",
         "mov rsp, rdx",
         "sysretq",

@@ -10,7 +10,7 @@ pub(super) const PAGE_FAULT: u8 = 14;
 pub(super) const TIMER: u8 = 0x20;
 /// The vector of the tracing unit's interrupt (PMI), if it is not an NMI.
 pub(crate) const PMI: u8 = 0x21;
-/// The vector by which a processor makes others look at what they wait for.
+/// The vector that makes other processors check their conditions again.
 pub(super) const WAKE: u8 = 0x22;
 /// The vector of system calls by `INT n`.
 pub(super) const SYSTEM_CALL: u8 = 0x80;

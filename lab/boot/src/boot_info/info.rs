@@ -1,4 +1,4 @@
-//! What both kinds of boot information say.
+//! The contents common to both kinds of boot information.
 
 use core::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What a boot loader passes to the kernel: memory, the command line, the first module.
+//! The information that a boot loader passes to the kernel: memory, the command line, the first module.
 
 mod info;
 mod multiboot2;

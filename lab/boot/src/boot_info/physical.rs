@@ -1,17 +1,17 @@
-//! Reads what a boot loader left in physical memory.
+//! Reads the structures that a boot loader left in physical memory.
 
 use core::ops::Range;
 
 /// Physical memory that can be read while the boot loader's structures are there.
 pub trait Physical {
-    /// `size` bytes at `address`; `None` if that is not readable memory.
+    /// Returns `size` bytes at `address`; `None` if that is not readable memory.
     fn bytes(&self, address: u64, size: usize) -> Option<&[u8]>;
 }
 
-/// The longest command line that is read.
+/// Maximum length of a command line.
 const COMMAND_LINE_LIMIT: u64 = 4096;
 
-/// The range from `address` up to a zero byte.
+/// Returns the range from `address` to the next zero byte.
 pub(super) fn text(memory: &impl Physical, address: u64) -> Range<u64> {
     let at = |n: u64| address.checked_add(n).and_then(|at| memory.bytes(at, 1)).map(|byte| byte[0]);
     let len =

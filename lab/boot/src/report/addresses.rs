@@ -1,4 +1,4 @@
-//! Reports samples that are only an address each.
+//! Reports samples that consist of an address only.
 
 use pugmark_boot::samples::SampleMemory;
 use pugmark_boot::tally::tally;
@@ -8,7 +8,7 @@ use super::session::SessionReport;
 use crate::arch::serial::say;
 
 impl SessionReport<'_> {
-    /// Reports the addresses that were sampled, and what became of the other samples.
+    /// Reports the sampled addresses, and the counts of the other samples.
     pub(crate) fn say_addresses(&self, samples: Samples, addresses: &SampleMemory<u64>) {
         let session = self.number;
         let taken = addresses.samples().len() as u64;

@@ -1,4 +1,4 @@
-//! What is wrong with what was recorded.
+//! Faults of a recording.
 
 use core::fmt;
 use pugmark_boot::expectation::UnexpectedLoss;
@@ -6,17 +6,17 @@ use pugmark_decoder_core::Error;
 
 use crate::workload::Mismatch;
 
-/// What is wrong with what was recorded.
+/// A fault of a recording.
 pub(crate) enum RecordingError {
     /// Packets cannot be decoded.
     Packets(Error),
     /// Branch records cannot be decoded.
     Branches(Error),
-    /// Something was lost, or nothing although a loss was meant to happen.
+    /// An unexpected loss, or no loss although one was intended.
     Loss(UnexpectedLoss),
     /// The trace has no instruction.
     Empty,
-    /// A packet that the workload has asked for is missing or wrong.
+    /// A packet that the workload requested is missing or wrong.
     Mismatch(Mismatch),
 }
 

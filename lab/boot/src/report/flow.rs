@@ -1,4 +1,4 @@
-//! Reports a trace of the flow of control.
+//! Reports a trace of control flow.
 
 use alloc::vec::Vec;
 use pugmark_boot::archive::Archive;
@@ -12,13 +12,13 @@ use super::session::SessionReport;
 use crate::arch::serial::say;
 use crate::arch::{clock, console};
 
-/// How many of the functions that ran most are printed.
+/// Number of hottest functions that are printed.
 const TOP: usize = 5;
 
 /// A decoded trace.
 pub(crate) struct Flow {
     pub(crate) pieces: Vec<Piece>,
-    /// For a source with branch records.
+    /// The records of a source with branch records.
     pub(crate) records: Option<Vec<Records>>,
     pub(crate) total: AddressHash,
     /// The number of OVF packets.
@@ -28,11 +28,11 @@ pub(crate) struct Flow {
 }
 
 impl SessionReport<'_> {
-    /// Decodes a trace with `decode`, if the command line does not forbid it, and reports the result. Returns whether
-    /// the whole trace was decoded, without a loss.
+    /// Decodes a trace with `decode`, unless the command line forbids it, and reports the result. Returns whether the
+    /// whole trace was decoded without a loss.
     ///
     /// # Errors
-    /// The trace is not what the plan asks for.
+    /// If the trace does not match the plan.
     pub(crate) fn say_flow(
         &self,
         archive: &Archive,
@@ -50,7 +50,7 @@ impl SessionReport<'_> {
         let lost = Lost {
             overflows,
             stops: loss.stop,
-            // If it is unknown whether the ring wrapped, that counts as a loss.
+            // A ring that may have wrapped counts as a loss.
             wraps: loss.wrap + loss.perhaps_wrapped,
             full: loss.full + archive.full(),
             strays: counts.stray,

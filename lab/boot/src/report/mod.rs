@@ -1,4 +1,4 @@
-//! Reports what a session has recorded.
+//! Reports the recording of a session.
 
 mod addresses;
 mod error;

@@ -14,12 +14,12 @@ use crate::arch::serial::say;
 use crate::plan::Plan;
 use crate::workload::Workload;
 
-/// What a session has recorded, whatever the source.
+/// The recording of a session, from any source.
 pub(crate) trait Recorded {
-    /// Reports what was recorded.
+    /// Reports the recording.
     ///
     /// # Errors
-    /// What was recorded is not what the plan asks for.
+    /// If the recording does not match the plan.
     fn report(&self, session: &SessionReport<'_>) -> Result<(), RecordingError>;
 }
 
@@ -49,15 +49,15 @@ pub(crate) struct ReportOptions {
 }
 
 impl SessionReport<'_> {
-    /// The code that ran.
+    /// Returns the code that ran.
     pub(super) fn sections(&self) -> Vec<Section<'_>> {
         let text =
             Section { base: image::text().start, bytes: image::text_bytes(), space: AddressSpace::Any };
         [text].into_iter().chain(self.workload.sections()).collect()
     }
 
-    /// Reports which code ran and, for a source without a trace, what was lost; `full` is how much was dropped because
-    /// there was no memory for it.
+    /// Reports the code that ran and, for a source without a trace, the losses; `full` is the number of losses for lack
+    /// of memory.
     pub(crate) fn say_code_and_losses(&self, full: u64) {
         self.say_code(&self.sections());
         let lost = Lost {

@@ -1,4 +1,4 @@
-//! Why a source has recorded nothing.
+//! The reason why a source has recorded nothing.
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -6,40 +6,40 @@ use pugmark_kernel::lifecycle::Absent;
 use pugmark_kernel::msr::GeneralProtection;
 use pugmark_kernel::slot::{NotTraced, SlotError};
 
-/// Why a source has recorded nothing. Each source has errors of its own, which only it knows; everybody else prints
-/// them.
+/// The reason why a source has recorded nothing. Each source has errors of its own, known only to itself; all other
+/// code just prints them.
 pub(crate) struct SourceError {
     is_refusal: bool,
     reason: Box<dyn fmt::Display>,
 }
 
 impl SourceError {
-    /// An error; `is_refusal` says whether this source or this processor merely lacks what the plan needs.
+    /// Makes an error; `is_refusal` is true if this source or this processor merely lacks what the plan needs.
     pub(crate) fn new(is_refusal: bool, reason: impl fmt::Display + 'static) -> Self {
         Self { is_refusal, reason: Box::new(reason) }
     }
 
-    /// This source or this processor lacks what the plan needs.
+    /// Makes the error that this source or this processor lacks what the plan needs.
     pub(crate) fn refused(reason: impl fmt::Display + 'static) -> Self {
         Self::new(true, reason)
     }
 
-    /// The driver does not work.
+    /// Makes the error that the driver does not work.
     pub(crate) fn failed(reason: impl fmt::Display + 'static) -> Self {
         Self::new(false, reason)
     }
 
-    /// There is no unit.
+    /// Makes the error that there is no unit.
     pub(crate) fn absent(absent: Absent) -> Self {
         Self::new(absent.is_missing(), absent)
     }
 
-    /// The unit could not be stopped, or what it recorded could not be read.
+    /// Makes the error that the unit could not be stopped, or its recording could not be read.
     pub(crate) fn does_not_stop(fault: GeneralProtection) -> Self {
         Self::failed(DoesNotStop(fault))
     }
 
-    /// Whether this source or this processor merely lacks what the plan needs.
+    /// Returns true if this source or this processor merely lacks what the plan needs.
     pub(crate) const fn is_refusal(&self) -> bool {
         self.is_refusal
     }

@@ -29,16 +29,16 @@ type Processor = fn() -> (GuardedMsr, registers::Apic);
 
 /// A slot for each processor.
 static TRACERS: [Slot<Tracer, Processor>; processors::MOST] = [const {
-    // SAFETY: each processor uses the slot with its number, and what it does stays there.
+    // SAFETY: each processor uses the slot with its number, and its work stays there.
     unsafe { Slot::new(Handler::new(Delivery::Nmi), || (registers::msr(), registers::local_apic())) }
 }; processors::MOST];
 
-/// This processor's slot.
+/// Returns this processor's slot.
 fn tracer() -> &'static Slot<Tracer, Processor> {
     &TRACERS[processors::this()]
 }
 
-/// Whether PMIs are NMIs. Processors that record at the same time do it in the same way.
+/// PMIs are NMIs. All processors that record at the same time use the same kind.
 static BY_NMI: AtomicBool = AtomicBool::new(true);
 
 /// The unit must be drained before another address space becomes current.
@@ -48,7 +48,7 @@ static DRAINED_BETWEEN_SPACES: AtomicBool = AtomicBool::new(false);
 pub(crate) struct Finished {
     pub(crate) stopped: Stopped,
     pub(crate) counts: Counts,
-    /// The fault that the PMI handler had, if any.
+    /// The fault in the PMI handler, if any.
     pub(crate) fault: Option<GeneralProtection>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn init() {
     traps::on_pmi(interrupt);
 }
 
-/// Records `work` as session `session`. Interrupts are on when it begins if `interrupts_on` says so.
+/// Records `work` as session `session`. `interrupts_on` enables interrupts at its start.
 pub(crate) fn record(
     prepared: Prepared,
     session: u16,
@@ -80,7 +80,7 @@ pub(crate) fn record(
         })?
     });
     marker::set(0);
-    // Another interrupt, a stray one, may be on its way. STI does not let it in before the next instruction.
+    // A stray interrupt may be in flight. STI does not admit it before the next instruction.
     interrupts::enable();
     x86_64::instructions::nop();
     interrupts::disable();
@@ -99,7 +99,7 @@ fn interrupt(arrival: Arrival, interrupted: u64) -> Pmi {
     }
 }
 
-/// What pauses this processor's trace.
+/// Returns the gate that pauses this processor's trace.
 pub(crate) fn gate() -> &'static PauseGate {
     tracer().gate()
 }
@@ -114,21 +114,21 @@ pub(crate) fn resume() -> Result<(), GeneralProtection> {
     tracer().resume().map(|_| ())
 }
 
-/// Runs `work` while PMIs have to wait. Returns false, without running it, if nothing is recorded.
+/// Runs `work` while PMIs are held back. Returns false, without running it, if nothing is recorded.
 pub(crate) fn hold(work: impl FnOnce()) -> bool {
     tracer().with(|_| work()).is_ok()
 }
 
-/// Returns how many PMIs of this processor were served in this session.
+/// Returns the number of PMIs that this processor has served in this session.
 pub(crate) fn served() -> u64 {
     // The slot is free: its users do not call this.
     tracer().handler(|handler| handler.counts().served).unwrap_or(u64::MAX)
 }
 
-/// Must be called before another address space becomes current: only the kernel knows to which one branch records
-/// belong.
+/// Drains the unit. Must be called before another address space becomes current: only the kernel knows to which one
+/// branch records belong.
 pub(crate) fn leave_address_space() {
-    // For other units, interrupts need not wait.
+    // Other units need not hold back interrupts.
     if !DRAINED_BETWEEN_SPACES.load(Relaxed) {
         return;
     }

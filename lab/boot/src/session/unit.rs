@@ -14,13 +14,13 @@ use crate::report::Recorded;
 pub(crate) struct Prepared {
     pub(super) unit: Box<dyn Start>,
     pub(super) handler: Handler,
-    /// Whether the unit's interrupts are NMIs.
+    /// The unit's interrupts are NMIs.
     pub(super) by_nmi: bool,
     pub(super) drained_between_spaces: bool,
 }
 
 impl Prepared {
-    /// A unit that `start` will start, and whose interrupts are delivered in this way.
+    /// Prepares a unit that `start` will start, and whose interrupts are delivered in this way.
     pub(crate) fn new<R: Running + 'static>(
         delivery: Delivery,
         start: impl FnOnce() -> Result<R, SourceError> + 'static,
@@ -45,7 +45,7 @@ impl Prepared {
         Self { unit, handler, by_nmi, drained_between_spaces: false }
     }
 
-    /// The unit's memory must be drained before another address space becomes current.
+    /// Declares that the unit's memory must be drained before another address space becomes current.
     pub(crate) fn drained_between_spaces(self) -> Self {
         Self { drained_between_spaces: true, ..self }
     }
@@ -56,8 +56,8 @@ pub(super) trait Start {
     fn start(&mut self) -> Result<Box<dyn Running>, SourceError>;
 }
 
-/// What starts the unit, and memory for the running unit: nothing must be allocated or freed while the unit records the
-/// kernel itself.
+/// The function that starts the unit, and memory for the running unit: nothing may be allocated or freed while the unit
+/// records the kernel itself.
 struct Startable<F, R>(Option<(F, Box<MaybeUninit<R>>)>);
 
 impl<R: Running + 'static, F: FnOnce() -> Result<R, SourceError>> Start for Startable<F, R> {
@@ -68,8 +68,8 @@ impl<R: Running + 'static, F: FnOnce() -> Result<R, SourceError>> Start for Star
     }
 }
 
-/// A unit that records. Its methods but [`Running::stop`] are called in interrupt handlers too: they must neither wait
-/// nor allocate.
+/// A unit that records. Its methods, except [`Running::stop`], are also called in interrupt handlers: they must neither
+/// block nor allocate.
 pub(crate) trait Running {
     /// Passes the unit to `serve` as a source of PMIs, or no source if the unit requests no PMIs. `interrupted` is
     /// the RIP of the interrupted code, if known.
@@ -80,7 +80,7 @@ pub(crate) trait Running {
         Ok(())
     }
 
-    /// Called before another address space becomes current, if [`Prepared::drained_between_spaces`] has asked for it.
+    /// Drains the unit, if [`Prepared::drained_between_spaces`] was called, before a switch of address spaces.
     fn drain(&mut self) -> Result<(), GeneralProtection> {
         Ok(())
     }
@@ -92,7 +92,7 @@ pub(crate) trait Running {
 /// Serves an interrupt with the sources that it is called with.
 pub(crate) type Serve<'a> = &'a mut dyn FnMut(&mut [&mut dyn PmiSource]) -> Result<Pmi, GeneralProtection>;
 
-/// What a unit has recorded.
+/// The recording of a unit.
 pub(crate) struct Stopped {
     pub(crate) recorded: Box<dyn Recorded>,
     pub(crate) loss: Loss,

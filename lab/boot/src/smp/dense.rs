@@ -1,5 +1,5 @@
-//! As many PMIs as the command line asks for, on each processor, with as few instructions between them as there can be:
-//! each is decoded in its NMI handler, where the bytes lie.
+//! The requested number of PMIs on each processor, with as few instructions between them as possible: each is decoded
+//! in its NMI handler, in place.
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,7 +14,7 @@ use crate::sources::InPlace;
 use crate::workload::{Mismatch, Workload, expect};
 use crate::workloads::{Churn, Returns};
 
-/// How many PMIs each processor waits for.
+/// Number of PMIs for which each processor waits.
 static WANTED: AtomicU64 = AtomicU64::new(0);
 
 /// The number of returns in one stack of them.
@@ -26,7 +26,7 @@ pub(super) fn run(smp: &SmpWorkload<'_>) {
     runner.run_on_all("dense", || Box::new(Dense::new()), smp.report);
 }
 
-/// Makes much trace until there were enough PMIs.
+/// Generates many trace bytes until enough PMIs were served.
 struct Dense {
     churn: Churn,
     returns: Returns,
@@ -52,13 +52,13 @@ impl Workload for Dense {
         while self.served < WANTED.load(Relaxed) {
             self.churn.turn(10);
             self.returns.run();
-            // Held by this code, the slot makes PMIs wait that come just now.
+            // Reading holds the slot, which delays a PMI that arrives just then.
             self.served = session::served();
         }
     }
 
     fn check(&self) -> Result<(), Mismatch> {
-        // There may be one more: it is not known when the last PMI comes.
+        // There may be one more: the time of the last PMI is unknown.
         expect("whether there were enough PMIs", u64::from(self.served >= WANTED.load(Relaxed)), 1)?;
         self.churn.check()
     }

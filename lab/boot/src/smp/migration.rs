@@ -1,4 +1,4 @@
-//! Threads with traces of their own, which move from processor to processor: each goes on in its trace where it left.
+//! Threads with traces of their own that move from processor to processor: each trace continues where it left off.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -13,14 +13,14 @@ use crate::sources::KernelFrames;
 use crate::workload::expect;
 use crate::workloads::Churn;
 
-/// How often each thread is continued.
+/// Number of times that each thread is continued.
 const ROUNDS: usize = 24;
-/// How many indirect calls a thread makes until it moves.
+/// Indirect calls of a thread between two moves.
 const WORK: u64 = 40;
 /// The first thread's session.
 const SESSION: usize = 1;
 
-/// A thread: it runs on one processor for a while, then on the next one.
+/// A thread that runs on one processor for a while, then on the next one.
 struct Thread {
     /// `None` while it runs.
     trace: Option<PtTask<KernelFrames>>,
@@ -40,7 +40,7 @@ pub(super) fn run(smp: &SmpWorkload<'_>) {
             Mutex::new(Thread { trace: Some(task), churn: Churn::default(), session })
         })
         .collect();
-    // How often each thread was continued: its next processor waits for this count.
+    // Number of times that each thread was continued: its next processor waits for this count.
     let turns: Vec<AtomicUsize> = threads.iter().map(|_| AtomicUsize::new(0)).collect();
     processors::together(&|processor| {
         let unit = PtUnit::with_capabilities(capabilities, registers::msr()).expect("a unit");

@@ -1,5 +1,5 @@
-//! What several processors do together, each traced by Intel PT. The harness judges each of these by a test of its own,
-//! so they run only where the command line names them, each in a machine of its own.
+//! Joint work of several processors, each traced by Intel PT. The harness judges each of these by a test of its own, so
+//! they run only if the command line names them, each in a machine of its own.
 
 mod dense;
 mod migration;
@@ -16,7 +16,7 @@ use crate::runner::RunError;
 pub(crate) struct SmpWorkload<'a> {
     pub(crate) symbols: &'a Symbols<'a>,
     pub(crate) command_line: &'a CommandLine<'a>,
-    /// Called with the name of each run and how it ended.
+    /// Receives the name and the result of each run.
     pub(crate) report: &'a (dyn Fn(&str, Result<(), RunError>) + Sync),
 }
 

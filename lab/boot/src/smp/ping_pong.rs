@@ -1,5 +1,5 @@
-//! Two processors that take turns, each traced with time: what both have done, merged by time, is in the order in which
-//! it happened.
+//! Two processors that take turns, each traced with time: merging both traces by time must give the order in which the
+//! turns happened.
 
 use alloc::vec::Vec;
 use core::hint::black_box;
@@ -20,12 +20,12 @@ use crate::runner::RunError;
 use crate::sources::KernelFrames;
 use crate::workload::{Mismatch, expect};
 
-/// How many turns there are, those of both processors.
+/// Number of turns of both processors together.
 const TURNS: u64 = 200;
 
 static TURN: AtomicU64 = AtomicU64::new(0);
 
-/// What each processor does when it is its turn.
+/// The work of each processor in its turn.
 const PLAYS: [fn(u64) -> u64; 2] = [ping, pong];
 
 #[inline(never)]
@@ -66,7 +66,7 @@ pub(super) fn run(smp: &SmpWorkload<'_>) {
     (smp.report)("merge", check_order(&ended, config).map_err(RunError::Workload));
 }
 
-/// How many times a processor waits before it hands on the turn.
+/// Number of times that a processor spins before it passes on the turn.
 const PAUSE: u32 = 100;
 
 #[inline(never)]
@@ -75,8 +75,8 @@ fn play(processor: u64) {
         let turn = TURN.load(Ordering::Acquire);
         if turn % 2 == processor && turn < TURNS {
             let next = black_box(PLAYS)[processor as usize](turn);
-            // A monitor may time several instructions at once, when the last of them retires. Wait for that: otherwise
-            // the other processor's turn could be timed before this one.
+            // A monitor may time several instructions at once, when the last of them retires. Spin until it has:
+            // otherwise the other processor's turn could be timed before this one.
             (0..black_box(PAUSE)).for_each(|_| core::hint::spin_loop());
             TURN.store(next, Ordering::Release);
         } else {
@@ -89,7 +89,7 @@ fn play(processor: u64) {
 const UNCERTAIN: u64 = 10;
 
 /// Merges the calls of `ping` and `pong`, and checks that they take turns. Where the bounds of two turns overlap, the
-/// traces do not say which was first.
+/// traces do not tell which was first.
 fn check_order(ended: &[Ended; 2], config: Config<'static>) -> Result<(), Mismatch> {
     let plays = [0, 1]
         .map(|processor: usize| times(ended[processor].bytes(), config, PLAYS[processor] as usize as u64));
@@ -117,7 +117,7 @@ fn check_order(ended: &[Ended; 2], config: Config<'static>) -> Result<(), Mismat
     expect("the number of turns", turns, TURNS)
 }
 
-/// When the function at `address` was entered.
+/// Returns the times at which the function at `address` was entered.
 fn times(trace: &[u8], config: Config<'static>, address: u64) -> Vec<Moment> {
     let sections = [code()];
     let mut flow = InsnDecoder::new(trace, Image::new(&sections));

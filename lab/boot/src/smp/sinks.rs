@@ -1,4 +1,4 @@
-//! What each use of a trace costs in this kernel: see [`pugmark_boot::sinks`]. The trace is one processor's.
+//! The cost of each use of a trace in this kernel: see [`pugmark_boot::sinks`]. The trace is one processor's.
 
 use pugmark_boot::sinks::costs;
 use pugmark_kernel::intel::pt::{Buffer, Layout, Mode, PtCapabilities, PtConfig, PtUnit, RegionSize};

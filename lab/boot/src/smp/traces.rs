@@ -1,4 +1,4 @@
-//! Traces that have ended: their bytes are copied and decoded, and lines report what came of that.
+//! Traces that have ended: their bytes are copied and decoded, and lines report the result.
 
 use alloc::vec::Vec;
 use pugmark_boot::archive::Archive;
@@ -24,7 +24,7 @@ pub(super) struct Ended {
     loss: Loss,
 }
 
-/// The kernel's code.
+/// Returns the kernel's code.
 pub(super) fn code() -> Section<'static> {
     Section { base: image::text().start, bytes: image::text_bytes(), space: AddressSpace::Any }
 }
@@ -37,13 +37,12 @@ impl Ended {
         Self { session, archive, loss }
     }
 
-    /// The bytes that were copied.
+    /// Returns the copied bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         self.archive.trace()
     }
 
-    /// Reports the run `name`: what was decoded. Nothing may be missing. `worked` says whether the work has the right
-    /// result.
+    /// Decodes and reports the run `name`. Nothing may be missing. `worked` is the result of checking the work.
     pub(super) fn report(&self, smp: &SmpWorkload<'_>, name: &str, worked: Result<(), Mismatch>) {
         let Self { session, archive, loss } = self;
         say(Line::Run(name));

@@ -5,13 +5,13 @@ use pugmark_decoder_core::ibs::Sample;
 use pugmark_kernel::amd::counters::{Overflow, OverflowSink};
 use pugmark_kernel::amd::ibs::SampleSink;
 
-/// The samples of a workload for which there is memory.
+/// Maximum number of samples of a workload.
 const ROOM: usize = 1 << 16;
 
 /// The addresses of samples.
 pub(super) struct Addresses {
     pub(super) kept: SampleMemory<u64>,
-    /// How many samples have no known address.
+    /// Number of samples without a known address.
     pub(super) unplaced: u64,
 }
 
@@ -20,8 +20,8 @@ impl Addresses {
         Self { kept: SampleMemory::with_room(ROOM), unplaced: 0 }
     }
 
-    /// Returns a sink that keeps the addresses of samples. `interrupted` is the RIP that the interrupt being served has
-    /// interrupted, if known.
+    /// Returns a sink that keeps the addresses of samples. `interrupted` is the RIP interrupted by the interrupt being
+    /// served, if known.
     pub(super) fn sink(&mut self, interrupted: Option<u64>) -> AddressSink<'_> {
         AddressSink { addresses: self, interrupted }
     }

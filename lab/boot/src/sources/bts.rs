@@ -24,8 +24,7 @@ use crate::session::{Prepared, Running, Serve, SourceError, Stopped};
 const ARCHIVE_SIZE: usize = 4 << 20;
 /// The length of a branch record in bytes.
 const RECORD: u64 = 24;
-/// How many times as large as Intel PT's buffer a buffer must be that is not drained: a record takes 24 bytes where
-/// PT needs one bit.
+/// Size of a buffer that is not drained, as a multiple of Intel PT's: a record takes 24 bytes where PT needs one bit.
 const UNDRAINED: u64 = 8;
 
 /// The Branch Trace Store.
@@ -39,14 +38,14 @@ impl Source for BranchTraceStore {
         let memory = AreaPlan::new().bts(buffer(plan));
         let store = Store::allocate(unit, &memory, DsConfig::new().bts(levels), plan)?;
         let archive = Archive::with_room(ARCHIVE_SIZE);
-        // The records do not show that the processor wrote none while they were drained.
+        // The records do not show that none were written while the buffer was drained.
         let archive = if plan.mode == Mode::Overwrite { archive } else { archive.apart() };
         let start = move || Ok(RunningBts { running: store.start()?, archive });
         Ok(Prepared::new(plan.delivery, start).drained_between_spaces())
     }
 }
 
-/// The buffer for as many bytes as the plan has for PT.
+/// Returns the plan of a buffer for the same number of bytes as the plan has for PT.
 fn buffer(plan: &Plan) -> BufferPlan {
     let bytes = match plan.layout {
         Layout::SingleRange { bytes } => bytes * UNDRAINED,

@@ -18,7 +18,7 @@ use crate::plan::Plan;
 use crate::report::{Recorded, RecordingError, SessionReport};
 use crate::session::{Prepared, Running, Serve, SourceError, Stopped};
 
-/// The event to count, and how often to sample it.
+/// The event to count, and its sampling period.
 #[derive(Clone, Copy, Debug)]
 struct Counting {
     /// The event select (12 bits).
@@ -28,14 +28,14 @@ struct Counting {
 
 /// Retired instructions, branches and far transfers, which all families count with the same event selects; then
 /// instructions again, with an interrupt after each period. Each has a pass of its own, because only a single counter
-/// sees exactly the instructions that the truth's log has.
+/// counts exactly the instructions in the truth's log.
 ///
 /// Source: BKDG 31116, "Performance Counter Events"; PPR 56176, "Core Performance Monitor Counters".
 const COUNTED: [Counting; 4] = [
     Counting { event: 0xc0, period: None },
     Counting { event: 0xc2, period: None },
     Counting { event: 0xc6, period: None },
-    // Longer than the handler, which is counted, too, and takes some 940 instructions.
+    // Longer than the handler, which is counted too and takes some 940 instructions.
     Counting { event: 0xc0, period: Some(1499) },
 ];
 
@@ -54,7 +54,7 @@ impl Source for Counters {
         let event = CountedEvent::new(counting.event, 0).os(plan.os()).user(plan.user());
         let event = counting.period.map_or(event, |period| event.every(period.into()));
         let addresses = Addresses::new();
-        // The interrupts are NMIs whatever the plan requests, so that none of them is delayed.
+        // The interrupts are always NMIs, so that none of them is delayed.
         Ok(Prepared::by_nmi(Handler::amd(Delivery::Nmi), move || {
             let running = unit.start(&[event]).map_err(|failed| SourceError::failed(failed.error()))?;
             Ok(RunningCounters { running, counting, addresses })
@@ -91,10 +91,10 @@ impl Running for RunningCounters {
 
 struct Counted {
     counting: Counting,
-    /// How often the event happened.
+    /// Number of events.
     value: Option<u64>,
     addresses: Addresses,
-    /// What became of samples without an address.
+    /// The counts of samples without an address.
     samples: Samples,
 }
 

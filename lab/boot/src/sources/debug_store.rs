@@ -1,5 +1,5 @@
-//! What branch records and precise samples share: the debug store (DS), whose memory the processor writes through the
-//! page tables.
+//! The common part of branch records and precise samples: the debug store (DS), whose memory the processor writes
+//! through the page tables.
 
 use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::cpuid::this_processor;
@@ -44,7 +44,7 @@ impl Store {
     }
 }
 
-/// Why the debug store did not start.
+/// Makes the error that the debug store did not start.
 pub(super) fn not_started(error: StartError<DsRefusal>) -> SourceError {
     let is_refusal = matches!(error, StartError::Refused(DsRefusal::Bts(_) | DsRefusal::Pebs(_)));
     SourceError::new(is_refusal, error)

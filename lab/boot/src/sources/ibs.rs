@@ -25,12 +25,12 @@ use crate::session::{Prepared, Running, Serve, SourceError, Stopped};
 const NB_CFG: u32 = 0xc001_001f;
 const ENABLE_CF8_EXT_CFG: u64 = 1 << 46;
 
-/// Ops from one sample to the next, including the random start of the count. What the handler does after it lets the
-/// unit go on must be shorter than that; otherwise execution would never return to the workload.
+/// Ops from one sample to the next, including the random start of the count. The part of the handler after it resumes
+/// the unit must be shorter; otherwise execution would never return to the workload.
 const OPS: u32 = 0x200;
 /// Added if NMIs of other origin come too. If such an NMI is pending while a sample is handled, the handler is entered
-/// again and looks for a sample before the workload goes on. If it found one, the next NMI would be pending again, and
-/// so on forever.
+/// again and looks for a sample before the workload continues. If it found one, the next NMI would be pending again,
+/// and so on forever.
 const BESIDE_NMIS: u32 = 0x400;
 /// Added in each further pass; otherwise the samples would hit the same instructions again.
 const PASS: u32 = 0x10;
@@ -114,7 +114,7 @@ impl Running for RunningIbs {
 
 struct SampledOps {
     addresses: Addresses,
-    /// What became of samples without an address.
+    /// The counts of samples without an address.
     samples: Samples,
 }
 

@@ -1,4 +1,4 @@
-//! Intel PT whose trace is decoded in the PMI handler, where the processor wrote it: no byte is kept or copied.
+//! Intel PT whose trace is decoded in place, in the PMI handler: no byte is kept or copied.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -25,10 +25,10 @@ use crate::report::{Recorded, RecordingError, SessionReport};
 use crate::session::{Prepared, Running, Serve, SourceError, Stopped};
 use crate::workload::expect;
 
-/// Intel PT, decoded in place. It knows the kernel's code only.
+/// Intel PT, decoded in place. It knows only the kernel's code.
 pub(crate) struct InPlace;
 
-/// Words of memory for the code that the decoder has seen.
+/// Words of memory for the decoder's known code.
 const GRAPH: usize = 64 << 10;
 
 impl Source for InPlace {
@@ -40,7 +40,7 @@ impl Source for InPlace {
         let unit = PtUnit::with_capabilities(capabilities, registers::msr()).map_err(SourceError::absent)?;
         let buffer =
             Buffer::allocate(KernelFrames, &capabilities, plan.layout, plan.mode).map_err(refused)?;
-        // The memory stays with the decoder to the end of the machine: this source records once.
+        // The memory stays with the decoder forever: this source records once.
         let text =
             Section { base: image::text().start, bytes: image::text_bytes(), space: AddressSpace::Any };
         let code = Image::new(Box::leak(Box::new([text])));
@@ -82,7 +82,7 @@ impl ExecutionSink for Executed {
 
 type Decoder = PtDecoder<'static, 'static, 'static, Executed>;
 
-/// A decoder, and how long it has worked.
+/// A decoder, and the time that it has worked.
 struct Clocked {
     decoder: Decoder,
     ticks: u64,

@@ -1,5 +1,5 @@
-//! The last branch records (LBR): registers with the branches that the processor has taken last, or with the calls that
-//! have not returned.
+//! The last branch records (LBR): registers with the most recent taken branches, or with the calls that have not
+//! returned.
 
 use alloc::boxed::Box;
 use alloc::string::ToString;
@@ -21,7 +21,7 @@ use crate::plan::Plan;
 use crate::report::{Recorded, RecordingError, SessionReport};
 use crate::session::{Prepared, Running, Serve, SourceError, Stopped};
 
-/// The most records that any processor has.
+/// Maximum number of records of any processor.
 const MOST: usize = 32;
 
 /// Last branch records: of all branches, then of the calls that have not returned.
@@ -80,7 +80,7 @@ impl Running for RunningLbr {
 
 struct LastRecords {
     calls: bool,
-    /// The newest first.
+    /// The branches, newest first.
     branches: Vec<LbrEntry>,
 }
 

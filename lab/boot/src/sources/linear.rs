@@ -12,8 +12,8 @@ use crate::arch::{memory, paging};
 pub(super) struct KernelLinear;
 
 // SAFETY: blocks come from free memory and belong to the caller alone until they are given back. All memory is always
-// mapped one to one, in the part that all address spaces share. The list of address spaces has every one that was
-// made, and each answer comes from a new walk of the tables.
+// mapped one to one, in the part that all address spaces share. The list of address spaces is complete, and each answer
+// comes from a new walk of the tables.
 unsafe impl LinearMemory for KernelLinear {
     fn allocate(&self, request: LinearRequest) -> Option<VirtAddr> {
         let start = memory::take(request.size, 4096)?;

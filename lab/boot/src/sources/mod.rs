@@ -18,7 +18,7 @@ pub(crate) use frames::KernelFrames;
 pub(crate) use in_place::InPlace;
 pub(crate) use source::Source;
 
-/// All sources, with their names on the command line. The first is the one that is used if none is named.
+/// All sources, with their names on the command line. The first one is the default.
 pub(crate) const ALL: [(&str, &dyn Source); 6] = [
     ("pt", &pt::ProcessorTrace),
     ("bts", &bts::BranchTraceStore),

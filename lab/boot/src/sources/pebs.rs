@@ -24,19 +24,19 @@ use crate::session::{Prepared, Running, Serve, SourceError, Stopped};
 /// The events to sample, one in each pass. Instructions are first, because every processor with PEBS can sample them.
 const SAMPLED: [EventKind; 2] = [EventKind::Instructions, EventKind::Branches];
 
-/// Events from one sample to the next, or fewer on a processor that does not take that period. What the handler does
-/// after it lets the counters go on must be shorter than the time in which the buffer fills.
+/// Events from one sample to the next, or fewer on a processor that does not support that period. The part of the
+/// handler after it resumes the counters must be shorter than the time in which the buffer fills.
 const INSTRUCTIONS: u32 = 211;
 const BRANCHES: u32 = 41;
 
-/// The records for which the buffer has room, and how many of them the driver keeps free.
+/// Number of records for which the buffer has room, and number of those that the driver keeps free.
 const RECORDS: u64 = 60;
 const SPARE: u32 = 30;
 
 /// Bytes of the registers in an adaptive record: RFLAGS, RIP, and 16 general-purpose registers.
 const REGISTERS: u64 = 18 * 8;
 
-/// The samples of a workload for which there is memory.
+/// Maximum number of samples of a workload.
 const ROOM: usize = 1 << 16;
 
 /// Processor event-based sampling.
@@ -93,7 +93,7 @@ fn choose(kind: EventKind, capabilities: &PebsCapabilities) -> (PreciseEvent, u8
 struct DrainedRecords {
     format: Format,
     kept: PreciseSamples,
-    /// How many records are invalid.
+    /// Number of invalid records.
     invalid: u64,
 }
 
@@ -146,7 +146,7 @@ impl Running for RunningPebs {
 
 struct PreciseRecording {
     kept: PreciseSamples,
-    /// The event and its period, and what became of the other samples.
+    /// The event and its period, and the counts of the other samples.
     samples: Samples,
 }
 

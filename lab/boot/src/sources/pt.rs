@@ -1,4 +1,4 @@
-//! Intel Processor Trace (PT): packets of the flow of control, in a buffer of physical memory.
+//! Intel Processor Trace (PT): packets of control flow, in a buffer of physical memory.
 
 use alloc::boxed::Box;
 use pugmark_boot::archive::Archive;
@@ -61,7 +61,7 @@ pub(super) fn not_started(error: StartError<PtRefusal>) -> SourceError {
     SourceError::new(is_refusal, error)
 }
 
-/// The processor does not support what was asked for.
+/// Makes the error that the processor does not support the request.
 pub(super) fn refused(refusal: impl Into<PtRefusal>) -> SourceError {
     not_started(StartError::Refused(refusal.into()))
 }

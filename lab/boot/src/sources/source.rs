@@ -1,12 +1,12 @@
-//! What a source is.
+//! The interface of a source.
 
 use crate::plan::Plan;
 use crate::session::{Prepared, SourceError};
 
 /// Hardware that traces, counts or samples.
 pub(crate) trait Source: Sync {
-    /// How often each workload runs, each time to record something else. `rounds` is how many rounds of samples the
-    /// command line requests.
+    /// Returns the number of passes of each workload, each recording something else. `rounds` is the number of rounds
+    /// of samples that the command line requests.
     fn passes(&self, rounds: u32) -> u32 {
         let _ = rounds;
         1
@@ -15,6 +15,6 @@ pub(crate) trait Source: Sync {
     /// Finds the unit, checks the plan and allocates memory for the pass with this number, from 0.
     ///
     /// # Errors
-    /// The source or this processor lacks what the plan needs, or the unit does not work.
+    /// If the source or this processor lacks what the plan needs, or the unit does not work.
     fn prepare(&self, pass: u32, plan: &Plan) -> Result<Prepared, SourceError>;
 }

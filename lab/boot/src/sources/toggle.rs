@@ -25,19 +25,19 @@ const EN: u64 = 1 << 22;
 
 /// General-purpose counter 0.
 pub(super) struct Toggle {
-    /// After how many branches the trace is paused, and resumed.
+    /// Numbers of branches after which the trace is paused and resumed.
     periods: [u32; 2],
 }
 
 impl Toggle {
-    /// `None` if this processor has no such counter.
+    /// Returns `None` if this processor has no such counter.
     pub(super) fn new(periods: [u32; 2]) -> Option<Self> {
         let counters = CpuId::new().get_performance_monitoring_info()?;
         let there = counters.version_id() >= 2 && counters.number_of_counters() > 0;
         there.then_some(Self { periods })
     }
 
-    /// Begins to count, until the trace is paused.
+    /// Starts counting towards the first pause.
     pub(super) fn start(&mut self) -> Result<(), GeneralProtection> {
         write(PERFEVTSEL0, 0)?;
         self.count(0)?;
@@ -50,7 +50,7 @@ impl Toggle {
     }
 
     fn count(&self, which: usize) -> Result<(), GeneralProtection> {
-        // A write sets the counter to the lower half of the value, with its sign extended.
+        // A write sets the counter to the sign-extended lower half of the value.
         write(PMC0, u64::from(self.periods[which].wrapping_neg()))
     }
 }

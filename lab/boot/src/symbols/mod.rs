@@ -1,4 +1,4 @@
-//! Reads the symbol table of an ELF file, to find the function to which an address belongs.
+//! Reads the symbol table of an ELF file, to find the function that contains an address.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -12,25 +12,25 @@ pub struct Symbols<'a> {
 /// A function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function<'a> {
-    /// The address of its first byte.
+    /// Address of its first byte.
     pub address: u64,
-    /// Its length in bytes; 0 if the file does not give it.
+    /// Length in bytes; 0 if the file does not give it.
     pub size: u64,
-    /// Its linkage name.
+    /// Linkage name.
     pub name: &'a str,
 }
 
-/// What is wrong with an ELF file.
+/// The reason why an ELF file cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElfError {
-    /// It is not a 64-bit little-endian ELF file.
+    /// The file is not a 64-bit little-endian ELF file.
     NotElf64,
     /// The file ends within the structure at this offset.
     CutShort {
         /// The offset, in bytes.
         offset: u64,
     },
-    /// It has no symbol table.
+    /// The file has no symbol table.
     NoSymbolTable,
 }
 
@@ -40,13 +40,12 @@ const SYMBOL_FUNCTION: u8 = 2;
 const SYMBOL_SIZE: usize = 24;
 
 impl<'a> Symbols<'a> {
-    /// Reads the functions of an ELF file. A symbol whose name is not UTF-8 or is outside the string table is left
-    /// out.
+    /// Reads the functions of an ELF file. A symbol whose name is not UTF-8 or is outside the string table is skipped.
     ///
     /// Source: "ELF-64 Object File Format", "Sections" and "Symbol Table".
     ///
     /// # Errors
-    /// The file is not an ELF64 file, is cut short or has no symbol table.
+    /// If the file is not an ELF64 file, is cut short or has no symbol table.
     pub fn parse(elf: &'a [u8]) -> Result<Self, ElfError> {
         if elf.get(..6) != Some(b"\x7fELF\x02\x01") {
             return Err(ElfError::NotElf64);
@@ -85,7 +84,7 @@ impl<'a> Symbols<'a> {
         (function.size == 0 || address - function.address < function.size).then_some(index)
     }
 
-    /// The functions, by address.
+    /// Returns the functions, by address.
     #[must_use]
     pub fn functions(&self) -> &[Function<'a>] {
         &self.functions
@@ -114,7 +113,7 @@ impl<'a> ElfSection<'a> {
     fn read(elf: &'a [u8], header: u64) -> Result<Self, ElfError> {
         let kind = u32_at(elf, header.saturating_add(4))?;
         let link = u32_at(elf, header.saturating_add(0x28))?;
-        // Only the sections that are read must be in the file; .bss, for one, is not.
+        // Only the sections that are read must be in the file; .bss, for example, is not.
         let bytes = if matches!(kind, SECTION_SYMTAB | SECTION_STRTAB) {
             let (offset, size) =
                 (u64_at(elf, header.saturating_add(0x18))?, u64_at(elf, header.saturating_add(0x20))?);

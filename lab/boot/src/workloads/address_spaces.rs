@@ -20,7 +20,7 @@ pub(super) struct AddressSpaces {
 }
 
 impl AddressSpaces {
-    /// Traces both spaces, or with `filter` the second one only.
+    /// Traces both spaces, or only the second one with `filter`.
     ///
     /// # Panics
     /// If there is no memory for the address spaces.
@@ -70,7 +70,7 @@ impl Workload for AddressSpaces {
     }
 }
 
-/// The code of the two spaces.
+/// Returns the code of the two spaces.
 fn codes() -> [&'static [u8]; 2] {
     unsafe extern "C" {
         static first_space_code: [u8; 0];

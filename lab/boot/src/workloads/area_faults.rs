@@ -1,4 +1,4 @@
-//! A debug store whose buffer is not mapped, or is read-only, when the first record comes. The processor's page fault
+//! A debug store whose buffer is unmapped or read-only when the first record is written. The processor's page fault
 //! goes to the kernel, which repairs the page; later records are written.
 //!
 //! Only user level is recorded: a record of the handler itself would fault again before the handler could repair the
@@ -18,11 +18,11 @@ use pugmark_protocol::Level;
 
 const IA32_DS_AREA: u32 = 0x600;
 
-/// Work at user level, with a page of the buffer taken away.
+/// Work at user level, with a page of the buffer revoked.
 pub(super) struct AreaFaults {
     user: User,
     revocation: Revocation,
-    /// Whether a debug store records.
+    /// A debug store is recording.
     recorded: bool,
     faults: u64,
 }
@@ -66,7 +66,7 @@ fn buffer_index() -> Option<u64> {
     if !store {
         return None;
     }
-    // SAFETY: the processor has a debug store, and so the register.
+    // SAFETY: the processor has a debug store, and therefore the register.
     let area = unsafe { Msr::new(IA32_DS_AREA).read() };
     let area = memory::pointer(area).filter(|_| area != 0)?.cast::<[u64; 8]>();
     // SAFETY: this is the management area that the driver has set up: two buffers, each with base, index, maximum and

@@ -1,5 +1,5 @@
 //! Kinds of buffers: small ones with dozens of interrupts, interrupts that are NMIs, a single range, a STOP, a ring
-//! that is overwritten.
+//! that wraps.
 
 use super::churn::Churn;
 use super::returns::Returns;
@@ -11,7 +11,7 @@ use pugmark_kernel::intel::pt::RegionSize;
 use pugmark_kernel::intel::pt::{Layout, Mode};
 use pugmark_kernel::lapic::Delivery;
 
-/// What is special about the buffer.
+/// The distinctive feature of the buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     /// Two pages, with cycle counts; an interrupt for each page.
@@ -28,7 +28,7 @@ pub(super) enum Kind {
     Ring,
 }
 
-/// Makes much trace with little memory.
+/// Generates many trace bytes into little memory.
 pub(super) struct Buffers {
     kind: Kind,
     churn: Churn,
@@ -39,7 +39,7 @@ pub(super) struct Buffers {
 const RETURNS: usize = 400;
 
 impl Kind {
-    /// How much work there is.
+    /// Returns the amount of work.
     fn rounds(self) -> u64 {
         match self {
             Self::Small => 26,
@@ -55,7 +55,7 @@ impl Buffers {
         Self { kind, churn: Churn::default(), returns: Returns::new(RETURNS) }
     }
 
-    /// Runs ordinary code, and code that makes much trace.
+    /// Runs ordinary code, and code that generates many trace bytes.
     fn both(&mut self, rounds: u64) {
         for _ in 0..rounds {
             self.churn.turn(100);
@@ -94,7 +94,7 @@ impl Workload for Buffers {
         }
         for _ in 0..2 {
             self.both(rounds / 2);
-            // The pending interrupt comes here.
+            // The pending interrupt is delivered here.
             x86_64::instructions::interrupts::enable();
             self.churn.turn(200);
             x86_64::instructions::interrupts::disable();

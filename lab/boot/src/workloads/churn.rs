@@ -1,4 +1,4 @@
-//! Code that makes many trace bytes per instruction, for the workloads that test buffers.
+//! Code that generates many trace bytes per instruction, for the workloads that test buffers.
 
 use core::hint::black_box;
 

@@ -84,7 +84,7 @@ impl Workload for Dispatch {
     }
 }
 
-/// Kinds from 0 to 2, each with two lengths below 1024.
+/// Returns kinds from 0 to 2, each with two lengths below 1024.
 fn sides() -> impl Iterator<Item = (u64, u64, u64)> {
     numbers(11).take(COUNT).map(|number| ((number >> 32) % 3, number >> 50 & 1023, number >> 40 & 1023))
 }

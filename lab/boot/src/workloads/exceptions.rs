@@ -1,4 +1,4 @@
-//! Exceptions during the work: #UD that is stepped over, #PF that is repaired and retried, #BP.
+//! Exceptions during the work: #UD that is skipped, #PF that is repaired and retried, #BP.
 
 use core::arch::asm;
 use core::sync::atomic::AtomicU64;
@@ -18,7 +18,7 @@ const BREAK: u64 = 5;
 const INTR: u8 = 1;
 const CR2: u8 = 0;
 
-/// Counts how often each exception came.
+/// Counts each exception.
 #[derive(Default)]
 pub(super) struct Exceptions {
     /// Traced with event packets.
@@ -40,11 +40,11 @@ impl Workload for Exceptions {
             self.sum += touch_demand_pages(round);
             forget_demand_pages();
             for _ in 0..UNDEFINED {
-                // SAFETY: the handler steps over the instruction, which does nothing else.
+                // SAFETY: the handler skips the instruction, which has no other effect.
                 unsafe { asm!("ud2", options(nomem, nostack)) };
             }
             for _ in 0..BREAK {
-                // SAFETY: the handler returns to the next instruction, and this one does nothing else.
+                // SAFETY: the handler returns to the next instruction, and this one has no other effect.
                 unsafe { asm!("int3", options(nomem, nostack)) };
             }
         }
@@ -56,7 +56,7 @@ impl Workload for Exceptions {
 
     fn check(&self) -> Result<(), Mismatch> {
         expect("number of #UD", self.undefined, ROUNDS * UNDEFINED)?;
-        // The first round finds the pages as the workload before has left them: absent, or never touched.
+        // The first round finds the pages as the previous workload left them: absent, or never touched.
         expect("number of #PF", self.page_faults, ROUNDS * DEMAND_PAGES)?;
         expect("number of #BP", self.breakpoints, ROUNDS * BREAK)?;
         let pages = DEMAND_PAGES * (DEMAND_PAGES - 1) / 2;

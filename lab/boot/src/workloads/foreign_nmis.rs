@@ -13,8 +13,8 @@ use pugmark_protocol::{Access, Line};
 
 const ROUNDS: u64 = 12;
 
-/// Makes much trace with little memory, so that PMIs come. NMIs are sent in between, both while the handler is free
-/// and while it is running.
+/// Generates many trace bytes into little memory, so that PMIs come. NMIs are sent in between, both while the handler
+/// is free and while it is running.
 pub(super) struct ForeignNmis {
     churn: Churn,
     /// The counts before this workload.
@@ -43,7 +43,7 @@ impl Workload for ForeignNmis {
 
     fn run(&mut self) {
         for round in 0..ROUNDS {
-            // Rounds of one length could send each NMI just when a PMI comes.
+            // Rounds of equal length could send every NMI just when a PMI comes.
             self.churn.turn(200 + 3 * round);
             nmi::send();
             self.churn.turn(10);

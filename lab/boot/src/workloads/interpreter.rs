@@ -38,7 +38,7 @@ impl Interpreter {
             Op::Set(0, 2),
             Op::Set(2, LIMIT),
             Op::Set(4, 0),
-            // 3: a number that is marked is not a prime.
+            // 3: a marked number is not a prime.
             Op::Load(3, 0),
             Op::Branch(3, 12),
             Op::Increment(4),

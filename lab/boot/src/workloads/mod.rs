@@ -73,7 +73,7 @@ pub(crate) const ALL: [(&str, Make); 33] = [
     ("overflow", || Box::new(overflow::Overflows::new())),
 ];
 
-/// The workloads that use no part of the kernel that only one processor can use at a time.
+/// The workloads that use no part of the kernel that is limited to one processor at a time.
 const ON_ALL: [&str; 11] = [
     "recursion",
     "sort",
@@ -88,7 +88,7 @@ const ON_ALL: [&str; 11] = [
     "ring",
 ];
 
-/// Whether this workload runs on all processors at the same time, if there are several.
+/// Returns true if this workload runs on all processors at the same time, if there are several.
 pub(crate) fn may_run_on_all(name: &str) -> bool {
     ON_ALL.contains(&name)
 }

@@ -1,4 +1,4 @@
-//! Overflows, on a machine that drops packets that come too fast: bursts of packets, and quiet stretches in between in
+//! Overflows, on a machine that drops packets that come too fast: bursts of packets alternate with quiet stretches in
 //! which the output catches up.
 
 use core::hint::black_box;
@@ -11,10 +11,10 @@ use pugmark_boot::expectation::Expected;
 const ROUNDS: u64 = 10;
 /// Returns in a burst; each is one instruction and three bytes of trace.
 const BURST: usize = 500;
-/// Turns of the quiet loop.
+/// Iterations of the quiet loop.
 const QUIET: u64 = 300;
 
-/// Counts the turns of the quiet loop.
+/// Counts the iterations of the quiet loop.
 pub(super) struct Overflows {
     returns: Returns,
     count: u64,

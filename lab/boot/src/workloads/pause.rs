@@ -8,12 +8,12 @@ use pugmark_kernel::lapic::Delivery;
 
 const ROUNDS: u64 = 40;
 
-/// Makes many branches. The buffer has room for all of the trace, so that all PMIs are the counter's: one that the
-/// trace requests while the other is served would be dropped, which the driver notices, but which here counts as a
-/// mistake.
+/// Executes many branches. The buffer holds the whole trace, so that all PMIs are the counter's: a PMI of the trace
+/// that is requested while the counter's is served would be dropped. The driver notices that, but this workload counts
+/// it as a mistake.
 pub(super) struct Pauses {
     churn: Churn,
-    /// How often the trace had been paused before.
+    /// Number of pauses before this workload.
     before: u64,
     faults: u64,
 }
@@ -42,7 +42,7 @@ impl Workload for Pauses {
             self.churn.turn(150);
             self.count(session::pause().is_err());
             self.churn.turn(20);
-            // PMIs wait, and so do the counter's.
+            // PMIs are held back, including the counter's.
             session::hold(|| ());
             self.churn.turn(20);
             self.count(session::resume().is_err());
@@ -50,7 +50,7 @@ impl Workload for Pauses {
     }
 
     fn check(&self) -> Result<(), Mismatch> {
-        // The slot is this processor's; the trace that comes next must not find it paused.
+        // The slot is this processor's; the next trace must not find it paused.
         let resumed = session::resume();
         self.churn.check()?;
         expect("accesses that raised #GP", self.faults + u64::from(resumed.is_err()), 0)?;

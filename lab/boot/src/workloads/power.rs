@@ -9,13 +9,13 @@ use crate::workload::{Mismatch, Workload, expect};
 use pugmark_decoder_core::packet::{Packet, Packets};
 use x86_64::instructions::interrupts;
 
-/// How often the timer is to wake the processor.
+/// Number of times that the timer wakes the processor.
 const TICKS_WANTED: u64 = 5;
 /// Ticks of the timer's clock between interrupts: 1 to 40 ms, with timers of 24 MHz to 1 GHz that count every second
 /// tick.
 const PERIOD: u32 = 500_000;
 
-/// Sleeps until the timer has come a few times.
+/// Sleeps until the timer has interrupted a few times.
 #[derive(Default)]
 pub(super) struct Power {
     ticks: u64,
@@ -33,7 +33,7 @@ impl Workload for Power {
         apic::start_timer(PERIOD);
         while self.ticks < TICKS_WANTED {
             self.slept += 1;
-            // STI lets an interrupt in only after HLT has begun.
+            // STI admits an interrupt only after HLT has begun.
             interrupts::enable_and_hlt();
             interrupts::disable();
             self.ticks = TICKS.load(Relaxed) - before;

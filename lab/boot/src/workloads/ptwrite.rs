@@ -10,9 +10,9 @@ use crate::workload::{Mismatch, Workload, expect, numbers};
 
 const ROUNDS: usize = 40;
 
-/// Writes numbers to the trace, from registers and from memory, with four and with eight bytes.
+/// Writes numbers to the trace, from registers and from memory, of four and of eight bytes.
 pub(super) struct Ptwrite {
-    /// Whether the processor has the instruction.
+    /// The processor has the instruction.
     there: bool,
     sum: u64,
 }

@@ -18,7 +18,7 @@ pub(super) struct AddressRanges {
 }
 
 impl AddressRanges {
-    /// Traces only the range, or with `stop` everything until another range is entered.
+    /// Traces only the range, or, if `stop`, everything until another range is entered.
     pub(super) fn new(stop: bool) -> Self {
         Self { stop, inside: 0, outside: 0, stopping: 0 }
     }
@@ -52,7 +52,7 @@ impl Workload for AddressRanges {
     }
 }
 
-/// A loop, and a call of `then`, which may be inside or outside the range.
+/// Loops, and calls `then`, which may be inside or outside the range.
 #[inline(never)]
 #[unsafe(link_section = ".text.filtered.inside")]
 fn inside(n: u64, then: fn(u64) -> u64) -> u64 {

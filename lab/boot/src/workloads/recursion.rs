@@ -1,5 +1,5 @@
-//! Deep recursion: more calls wait for their return than return compression remembers. With return compression, a
-//! return to the instruction after its call needs only a bit of trace.
+//! Deep recursion: more calls are outstanding than return compression remembers. With return compression, a return to
+//! the instruction after its call needs only a bit of trace.
 
 use core::hint::black_box;
 
@@ -33,7 +33,7 @@ impl Workload for Recursion {
 
 #[inline(never)]
 fn sum(n: u64) -> u64 {
-    // The result must be used after the call; otherwise the compiler would make a loop of it.
+    // The result must be used after the call; otherwise the compiler would turn the recursion into a loop.
     if n == 0 { 0 } else { black_box(sum(n - 1)) + n }
 }
 

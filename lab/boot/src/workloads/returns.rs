@@ -1,4 +1,4 @@
-//! Returns without calls: the most trace that a processor can make of an instruction, one packet for each return.
+//! Returns without calls: the most trace bytes per instruction, one packet for each return.
 
 use alloc::vec::Vec;
 use core::arch::global_asm;
@@ -6,25 +6,25 @@ use core::arch::global_asm;
 /// A stack of return addresses, prepared in advance.
 pub(crate) struct Returns {
     stack: Vec<u64>,
-    /// How often the stack was run through to its end.
+    /// Number of completed runs through the stack.
     finished: u64,
 }
 
 unsafe extern "sysv64" {
-    /// Switches to the stack at `stack` and returns again and again, up to the address of `returns_end`.
+    /// Switches to the stack at `stack` and returns repeatedly, up to the address of `returns_end`.
     fn returns_run(stack: *const u64);
     static returns_link: u8;
     static returns_end: u8;
 }
 
 impl Returns {
-    /// A stack of `count` returns, all made by the same instruction.
+    /// Makes a stack of `count` returns, all through the same instruction.
     pub(crate) fn new(count: usize) -> Self {
         Self::through(count, 1)
     }
 
-    /// A stack of `count` returns, made by one instruction after the other: a monitor that looks ahead runs through
-    /// all of them at once.
+    /// Makes a stack of `count` returns through consecutive instructions: a monitor that looks ahead runs all of them
+    /// at once.
     pub(crate) fn spread(count: usize) -> Self {
         Self::through(count, LINKS)
     }
@@ -44,13 +44,13 @@ impl Returns {
         self.finished += 1;
     }
 
-    /// How often the stack was run through.
+    /// Returns the number of completed runs through the stack.
     pub(crate) fn finished(&self) -> u64 {
         self.finished
     }
 }
 
-/// How many returns there are, a byte each.
+/// Number of RET instructions, a byte each.
 const LINKS: usize = 60;
 
 global_asm!(

@@ -1,4 +1,4 @@
-//! String instructions: each is one instruction in the trace, however often it repeats.
+//! String instructions: each is one instruction in the trace, regardless of its repetitions.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -75,7 +75,7 @@ fn copy(from: &[u8], to: &mut [u8]) {
     }
 }
 
-/// The place of the first `byte`, or 0.
+/// Returns the index of the first `byte`, or 0.
 fn search(bytes: &[u8], byte: u8) -> usize {
     let left: usize;
     // SAFETY: reads the slice and no more.
@@ -89,7 +89,7 @@ fn search(bytes: &[u8], byte: u8) -> usize {
     (bytes.len() - left).saturating_sub(1)
 }
 
-/// The place of the first difference, or 0.
+/// Returns the index of the first difference, or 0.
 fn compare(left: &[u8], right: &[u8]) -> usize {
     let len = left.len().min(right.len());
     let rest: usize;

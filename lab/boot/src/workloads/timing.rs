@@ -1,4 +1,4 @@
-//! All timing packets are on: TSC, TMA, MTC and CYC.
+//! All timing packets: TSC, TMA, MTC and CYC.
 
 use super::churn::Churn;
 use crate::plan::Plan;

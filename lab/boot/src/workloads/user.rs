@@ -10,19 +10,19 @@ use crate::workload::{Mismatch, Workload, expect};
 use pugmark_protocol::Level;
 
 const ROUNDS: u64 = 40;
-/// In each round user level calls the kernel for at most this many steps.
+/// Maximum number of steps per call of the kernel in a round.
 const SERVICE: u64 = 6;
 const SEED: u64 = 42;
 const STACK: u64 = USER_BASE + 4 * 4096;
 
-/// Work at user level that calls the kernel again and again.
+/// Work at user level that calls the kernel repeatedly.
 pub(super) struct User {
     entry: UserEntry,
     mask_trap_flag: bool,
     level: Level,
     space: PageTableRoot,
     result: u64,
-    /// How many system calls were made by INT.
+    /// Number of system calls by INT.
     interrupts: u64,
 }
 
@@ -58,13 +58,13 @@ impl Workload for User {
     fn check(&self) -> Result<(), Mismatch> {
         let expected = work(SEED, |number, value| (0..number).fold(value, |value, _| user::lcg(value)));
         expect("result", self.result, expected)?;
-        // One per round, and the last one.
+        // One per round, and the final one.
         let interrupts = if self.entry == UserEntry::Interrupt { ROUNDS + 1 } else { 0 };
         expect("system calls by INT", self.interrupts, interrupts)
     }
 }
 
-/// An address space with four pages of stack below [`STACK`].
+/// Makes an address space with four pages of stack below [`STACK`].
 ///
 /// # Panics
 /// If there is no memory for it.
@@ -90,7 +90,7 @@ extern "C" fn by_interrupt(seed: u64) -> ! {
     )
 }
 
-/// Mixes a value, in turn at this level and at the kernel's.
+/// Mixes a value, alternating between this level and the kernel's.
 #[inline(always)]
 fn work(seed: u64, service: impl Fn(u64, u64) -> u64) -> u64 {
     (0..ROUNDS).fold(seed, |value, round| mix(service(1 + round % SERVICE, value), round))

@@ -1,4 +1,4 @@
-//! A kernel that runs a parser on changed inputs, traces each run into the same memory, and keeps the inputs that reach
+//! A kernel that runs a parser on mutated inputs, traces each run into the same memory, and keeps the inputs that reach
 //! new edges, as a fuzzer does.
 #![no_std]
 #![no_main]
@@ -36,7 +36,7 @@ unsafe impl Frames for Memory {
         (address + request.size <= request.limit).then_some(PhysAddr::new(address))
     }
     unsafe fn free(&self, _: PhysAddr, _: Request) {
-        // This kernel's allocator takes nothing back.
+        // This kernel's allocator never frees.
     }
     fn pointer(&self, address: PhysAddr) -> NonNull<u8> {
         NonNull::new((PHYSICAL_MEMORY_OFFSET + address.as_u64()) as *mut u8).expect("the offset is not 0")
@@ -45,9 +45,9 @@ unsafe impl Frames for Memory {
 
 // The tracing.
 
-/// Code that was decoded once is kept for all runs.
+/// Decoded blocks, cached across runs.
 static BLOCKS: Mutex<[u32; 64 << 10]> = Mutex::new([0; 64 << 10]);
-/// How often each edge was taken in the last run, and whether it was taken in any.
+/// Each edge's count in the last run, and in `SEEN` whether any run took it.
 static TAKEN: Mutex<[u8; EDGES]> = Mutex::new([0; EDGES]);
 static SEEN: Mutex<[u8; EDGES]> = Mutex::new([0; EDGES]);
 
@@ -89,7 +89,7 @@ fn fuzz() {
             println!("kept {:?}: {result:?}", core::str::from_utf8(&input).unwrap_or("?"));
             corpus.keep(input);
         }
-        // The same memory again.
+        // The next run reuses the memory.
         (unit, buffer) = (stopped.unit, stopped.trace.into_buffer());
     }
 }
@@ -98,7 +98,7 @@ fn fuzz() {
 
 const LENGTH: usize = 8;
 
-/// The inputs that reached new edges, and the next ones, made from them.
+/// The inputs that reached new edges; new inputs are mutations of them.
 struct Corpus {
     kept: [[u8; LENGTH]; 64],
     count: usize,
@@ -115,7 +115,7 @@ impl Corpus {
         self.count += 1;
     }
 
-    /// One of the inputs, with one or two characters replaced.
+    /// Returns one of the inputs with one or two characters replaced.
     fn next(&mut self) -> [u8; LENGTH] {
         let mut input = self.kept[self.random(self.count.min(64))];
         for _ in 0..=self.random(2) {
@@ -124,7 +124,7 @@ impl Corpus {
         input
     }
 
-    /// A number below `end`. Source of the generator: Marsaglia, "Xorshift RNGs", Journal of Statistical Software 8.
+    /// Returns a number below `end`. Source: Marsaglia, "Xorshift RNGs", Journal of Statistical Software 8.
     fn random(&mut self, end: usize) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;

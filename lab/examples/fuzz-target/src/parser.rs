@@ -1,6 +1,6 @@
 //! The target: a parser of sums and products of numbers.
 
-/// Why an input is no expression.
+/// The reason why an input is no expression.
 #[derive(Debug)]
 pub(crate) enum Wrong {
     /// A character is missing or in the wrong place.
@@ -9,7 +9,7 @@ pub(crate) enum Wrong {
     Value,
 }
 
-/// The value of an expression.
+/// Evaluates an expression.
 #[inline(never)]
 pub(crate) fn parse(input: &[u8]) -> Result<i32, Wrong> {
     let mut parser = Parser { input, at: 0 };
@@ -26,7 +26,7 @@ struct Parser<'a> {
 }
 
 impl Parser<'_> {
-    /// The next character that is no space.
+    /// Returns the next character that is no space.
     #[inline(never)]
     fn peek(&mut self) -> Option<u8> {
         while self.input.get(self.at) == Some(&b' ') {

@@ -1,5 +1,5 @@
-//! A kernel that traces four processors at the same time and loses nothing: each decodes its own trace in NMIs, where
-//! it lies. It prints what each has executed, its edges, and its last branches.
+//! A kernel that traces four processors at the same time and loses nothing: each decodes its own trace in NMIs, in
+//! place. It prints each processor's executed instructions, edges and last branches.
 #![no_std]
 #![no_main]
 
@@ -43,7 +43,7 @@ unsafe impl Frames for Memory {
         (address + request.size <= request.limit).then_some(PhysAddr::new(address))
     }
     unsafe fn free(&self, _: PhysAddr, _: Request) {
-        // This kernel's allocator takes nothing back.
+        // This kernel's allocator never frees.
     }
     fn pointer(&self, address: PhysAddr) -> NonNull<u8> {
         NonNull::new((PHYSICAL_MEMORY_OFFSET + address.as_u64()) as *mut u8).expect("the offset is not 0")
@@ -53,20 +53,20 @@ unsafe impl Frames for Memory {
 fn processor() -> (GuardedMsr, XApic) {
     // SAFETY: CPL 0; the #GP handler in `machine::traps` obeys `fixup`; no thread of this kernel moves.
     let msr = unsafe { GuardedMsr::new() };
-    // SAFETY: the local APIC's page is mapped there; that it is uncached the firmware's MTRRs say.
+    // SAFETY: the local APIC's page is mapped there; the firmware's MTRRs make it uncached.
     (msr, unsafe { XApic::at_offset(PHYSICAL_MEMORY_OFFSET) })
 }
 
 // The tracing.
 
-/// How many branches are kept.
+/// Number of branches that are kept.
 const LAST: usize = 16;
 
-/// What is wanted of a processor's trace.
+/// The data collected from a processor's trace.
 struct Watch {
     all: AddressHash,
     edges: EdgeMap<'static, true>,
-    /// The last transfers of control, interrupts too, from where and to where; the newest is at `branches - 1`.
+    /// Sources and targets of the last control transfers, including interrupts; the newest is at `branches - 1`.
     last: [(u64, u64); LAST],
     branches: usize,
     /// The last instruction and the address after it.
@@ -97,10 +97,10 @@ impl ExecutionSink for Watch {
     }
 }
 
-/// Decodes a processor's trace where the processor wrote it. No byte is copied.
+/// Decodes a processor's trace in place; no byte is copied.
 type Decoder = PtDecoder<'static, 'static, 'static, Watch>;
 
-/// All memory is allocated now: the NMI handler must not.
+/// Allocates all memory in advance, because the NMI handler must not.
 fn decoder(config: Config<'static>) -> Decoder {
     static CODE: Once<[Section<'static>; 1]> = Once::new();
     let (base, bytes) = machine::code();
@@ -112,7 +112,7 @@ fn decoder(config: Config<'static>) -> Decoder {
     PtDecoder::new(stream, Graph::new(memory::<u32, { 64 << 10 }>()), watch)
 }
 
-/// Prints what was executed.
+/// Prints the results.
 fn report(mut decoder: Decoder, processor: usize, pmis: u64) {
     decoder.finish();
     let (bytes, gaps, errors) = (decoder.bytes_decoded(), decoder.gaps(), decoder.stream.errors());
@@ -161,14 +161,14 @@ fn trace_this_processor() {
     machine::mark_truth(0);
     let (stopped, decoder) = stopped.unwrap().unwrap();
     assert!(stopped.loss.is_none(), "{}", stopped.loss);
-    // On the machine's stack of NMIs, 16 KiB, there is room for all this.
+    // The machine's NMI stack, 16 KiB, is large enough for all this.
     let used = traps::nmi_stack_used().expect("a stack");
     println!("stack {number} {used}");
     assert!(used <= HANDLER_STACK + traps::STUB, "the handler has used {used} bytes of stack");
     report(decoder, number, slot.handler(|handler| handler.counts().served).unwrap());
 }
 
-/// Memory that is never given back, zeroed.
+/// Allocates zeroed memory that is never freed.
 fn memory<T: From<u8>, const N: usize>() -> &'static mut [T; N] {
     let memory = place::<[T; N]>();
     // SAFETY: the memory was just allocated.
@@ -177,7 +177,7 @@ fn memory<T: From<u8>, const N: usize>() -> &'static mut [T; N] {
     unsafe { &mut *memory }
 }
 
-/// The memory of a stream, which is never given back.
+/// Allocates the memory of a stream, which is never freed.
 fn kept() -> &'static mut Kept {
     let memory = place::<Kept>();
     // SAFETY: the memory was just allocated, for such a value.
@@ -186,13 +186,13 @@ fn kept() -> &'static mut Kept {
     unsafe { &mut *memory }
 }
 
-/// Memory for a value, where nothing was written yet.
+/// Allocates memory for a value, not initialised.
 fn place<T>() -> *mut T {
     let address = frames::allocate(size_of::<T>() as u64, 4096).expect("memory") + PHYSICAL_MEMORY_OFFSET;
     address as *mut T
 }
 
-// What is traced: each processor sorts other numbers.
+// The traced workload: each processor sorts different numbers.
 
 const NUMBERS: usize = 150;
 

@@ -1,5 +1,5 @@
 //! From the boot loader to Rust: the loader enters by PVH in 32-bit protected mode with paging off and flat segments;
-//! EBX has the address of its information. Source: Xen, "x86/HVM direct boot ABI".
+//! EBX holds the address of its information. Source: Xen, "x86/HVM direct boot ABI".
 
 use crate::{PHYSICAL_MEMORY_OFFSET, frames, symbols};
 use core::arch::global_asm;
@@ -113,7 +113,7 @@ entry_long:
     start = sym crate::start,
 );
 
-/// `hvm_start_info`, as far as it is needed.
+/// The used part of `hvm_start_info`.
 #[repr(C)]
 struct StartInfo {
     magic: u32,

@@ -2,10 +2,10 @@
 
 use spin::Mutex;
 
-/// The first address that was not given out, and the end. Memory is never taken back.
+/// The first free address, and the end. Memory is never freed.
 static FREE: Mutex<(u64, u64)> = Mutex::new((0, 0));
 
-/// Takes over the memory from `start` to `end`, without this image and what is below it. Only the largest is kept.
+/// Adds the memory from `start` to `end` above this image. Only the largest region is kept.
 pub(crate) fn add(start: u64, end: u64) {
     unsafe extern "C" {
         static __image_end: u8;
@@ -17,7 +17,7 @@ pub(crate) fn add(start: u64, end: u64) {
     }
 }
 
-/// Takes `size` bytes of physical memory at a multiple of `align`, which is a power of two.
+/// Allocates `size` bytes of physical memory, aligned to `align`, a power of two.
 pub fn allocate(size: u64, align: u64) -> Option<u64> {
     let mut free = FREE.lock();
     let start = free.0.next_multiple_of(align);

@@ -1,8 +1,8 @@
-//! Functions that compiled code calls. A bare target (x86_64-unknown-none) has them in `compiler_builtins`; so that the
-//! examples build without it, they are here for a hosted target.
+//! Functions that compiled code calls. A bare target (x86_64-unknown-none) has them in `compiler_builtins`; a hosted
+//! target uses these, so that the examples build without that crate.
 //!
-//! They are written in assembly because the compiler may turn a Rust loop into a call of the very function that it is
-//! in.
+//! They are written in assembly because the compiler may replace a Rust loop by a call of the function that contains
+//! it.
 
 use core::arch::naked_asm;
 

@@ -1,7 +1,7 @@
-//! What the example kernels need of a PC before they can trace: entry, memory, serial port, interrupts, symbols.
+//! The parts of a PC that an example kernel needs before tracing: entry, memory, serial port, interrupts, symbols.
 //!
-//! A kernel has all of this already. Nothing here knows that there is tracing hardware, except that the #GP handler
-//! repairs the driver's guarded accesses (`traps`), which a kernel adds to its own.
+//! A kernel has all of this already. Only the #GP handler (`traps`) is related to tracing: it repairs the driver's
+//! guarded accesses, and a kernel adds this to its own handler.
 #![no_std]
 
 mod entry;
@@ -19,7 +19,7 @@ use core::slice;
 use spin::Once;
 use x86_64::instructions::port::Port;
 
-/// Where all physical memory is mapped a second time. The image itself is mapped at its physical address.
+/// Offset of the second mapping of all physical memory. The image itself is mapped at its physical address.
 pub const PHYSICAL_MEMORY_OFFSET: u64 = 0xffff_8000_0000_0000;
 
 /// Names the kernel's main function, of type `fn()`; when it returns, the machine ends.
@@ -39,7 +39,7 @@ unsafe extern "Rust" {
     safe fn example_main();
 }
 
-/// Called by the entry code, with the address of the boot loader's information.
+/// Runs the kernel. The entry code calls it with the address of the boot loader's information.
 extern "C" fn start(information: u32) -> ! {
     // SAFETY: the entry code passes what the boot loader left in EBX.
     unsafe { entry::read(information) };
@@ -49,7 +49,7 @@ extern "C" fn start(information: u32) -> ! {
     exit(true)
 }
 
-/// The kernel's code: the address of its first byte, and its bytes.
+/// Returns the address of the kernel's code, and its bytes.
 pub fn code() -> (u64, &'static [u8]) {
     unsafe extern "C" {
         static __text_start: u8;
@@ -60,8 +60,8 @@ pub fn code() -> (u64, &'static [u8]) {
     (start as u64, unsafe { slice::from_raw_parts(start, end as usize - start as usize) })
 }
 
-/// Tells the monitor below the kernel under which number to log the instructions that are traced from here on; 0 ends
-/// this. On other machines it has no effect.
+/// Tells the monitor below the kernel to log the instructions traced from here on under this number; 0 ends the log. On
+/// other machines it has no effect.
 pub fn mark_truth(session: u32) {
     // SAFETY: the port is the monitor's, or unused.
     unsafe { Port::<u32>::new(0xe700).write(session) };
@@ -74,7 +74,7 @@ pub fn exit(success: bool) -> ! {
     halt()
 }
 
-/// Does nothing any more on this processor. NMIs are still served.
+/// Halts this processor forever. NMIs are still served.
 pub fn halt() -> ! {
     loop {
         x86_64::instructions::interrupts::disable();
@@ -84,7 +84,7 @@ pub fn halt() -> ! {
 
 static PANIC: Once<fn(&PanicInfo<'_>)> = Once::new();
 
-/// Sets what is done when the kernel panics. Without it, the message is printed and the machine ends.
+/// Sets the panic hook. Without one, the message is printed and the machine ends.
 pub fn on_panic(hook: fn(&PanicInfo<'_>)) {
     PANIC.call_once(|| hook);
 }

@@ -25,12 +25,12 @@ const START_UP: u32 = 0xc_4600;
 /// An NMI to all but the sender.
 const NMI: u32 = 0xc_4400;
 
-/// The page at which the others begin, below 1 MiB.
+/// The page below 1 MiB at which the other processors start.
 const PAGE: u64 = 0x9000;
 const STACK: u64 = 256 << 10;
 
 static MAIN: Once<fn()> = Once::new();
-/// How many processors have come, and how many have done their work.
+/// Number of processors that have started, and of those that have finished their work.
 static COME: AtomicUsize = AtomicUsize::new(1);
 static DONE: AtomicUsize = AtomicUsize::new(1);
 
@@ -41,7 +41,7 @@ unsafe extern "C" {
     static further_stack: AtomicU64;
 }
 
-/// The number of the processor that executes this, from 0.
+/// Returns the number of the executing processor, from 0.
 #[inline]
 pub fn this() -> usize {
     let number;
@@ -50,7 +50,7 @@ pub fn this() -> usize {
     number
 }
 
-/// Sets up this processor, whose number this is.
+/// Sets up this processor under this number.
 pub(crate) fn init(number: usize) {
     // The tables take less than a page.
     let place = frames::allocate(4096, 4096).expect("memory") + PHYSICAL_MEMORY_OFFSET;
@@ -58,11 +58,11 @@ pub(crate) fn init(number: usize) {
     unsafe { (place as *mut usize).write(number) };
     traps::init(number);
     GsBase::write(VirtAddr::new(place));
-    // Software enables the local APIC; without this, no entry of its table can be unmasked.
+    // Software must enable the local APIC first: until then no LVT entry can be unmasked.
     write_local_apic(SPURIOUS, 0x1ff);
 }
 
-/// Calls `main` on all `processors` of the machine, also on this one, and returns when all are done.
+/// Calls `main` on all `processors` of the machine, including this one, and returns when all are done.
 pub fn run_on_all(processors: usize, main: fn()) {
     MAIN.call_once(|| main);
     let start = &raw const further_page;
@@ -76,7 +76,7 @@ pub fn run_on_all(processors: usize, main: fn()) {
             write_local_apic(COMMAND, command);
         }
     }
-    // All begin at the same time.
+    // All start at the same time.
     while COME.load(Ordering::Acquire) < processors {
         spin_loop();
     }
@@ -86,12 +86,12 @@ pub fn run_on_all(processors: usize, main: fn()) {
     }
 }
 
-/// Sends an NMI to all processors but this one. It arrives whatever they do, also with interrupts disabled.
+/// Sends an NMI to all processors but this one. It arrives even where interrupts are disabled.
 pub fn send_nmi_to_others() {
     write_local_apic(COMMAND, NMI);
 }
 
-/// Lets one more processor come.
+/// Provides the stack that lets one more processor start.
 fn give_stack() {
     let stack = Stack::new(STACK);
     // SAFETY: the start-up code has defined it.

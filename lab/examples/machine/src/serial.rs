@@ -11,7 +11,7 @@ struct Serial;
 impl Write for Serial {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for byte in text.bytes() {
-            // SAFETY: the line status register of COM1; reading it has no effect that matters.
+            // SAFETY: the line status register of COM1; reading it has no relevant side effect.
             while unsafe { Port::<u8>::new(0x3fd).read() } & 0x20 == 0 {}
             // SAFETY: the data register of COM1, which is ready.
             unsafe { Port::<u8>::new(0x3f8).write(byte) };

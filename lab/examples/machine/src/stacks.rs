@@ -1,4 +1,4 @@
-//! Stacks with an unmapped page below each, so that an overflow is an exception and overwrites nothing.
+//! Stacks with an unmapped page below each, so that an overflow faults and overwrites nothing.
 
 use crate::{PHYSICAL_MEMORY_OFFSET, frames};
 use core::slice;
@@ -12,10 +12,10 @@ use x86_64::structures::paging::{PageTable, PageTableFlags};
 const PAGE: u64 = 4096;
 const PRESENT: PageTableFlags = PageTableFlags::PRESENT.union(PageTableFlags::WRITABLE);
 
-/// Fills a stack that was not used yet.
+/// Fills a stack that has not been used yet.
 const PAINT: u8 = 0xa5;
 
-/// A stack, which is never given back.
+/// A stack, never freed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stack {
     bottom: u64,
@@ -36,9 +36,9 @@ impl Stack {
         VirtAddr::new(self.bottom + self.size)
     }
 
-    /// Returns how many bytes at most were in use at one time.
+    /// Returns the maximum number of bytes in use at one time.
     pub(crate) fn used(self) -> u64 {
-        // SAFETY: the memory is this stack's and mapped. It is read where nothing runs on it.
+        // SAFETY: the memory is this stack's and mapped. It is read while nothing runs on it.
         let bytes = unsafe { slice::from_raw_parts(self.bottom as *const u8, self.size as usize) };
         let unused = bytes.iter().take_while(|byte| **byte == PAINT).count();
         self.size - unused as u64
@@ -53,7 +53,7 @@ pub(crate) fn guard_boot_stack() {
     unmap(&raw const boot_stack_guard as u64);
 }
 
-/// Returns whether a page fault at this address is the overflow of a stack. It takes no lock: what has faulted may hold
+/// Returns whether a page fault at this address is a stack overflow. It takes no lock: the code that faulted may hold
 /// any.
 pub(crate) fn is_below_a_stack(address: u64) -> bool {
     GUARDS.iter().any(|guard| guard.load(Ordering::Acquire) == address & !(PAGE - 1))
@@ -65,8 +65,8 @@ static GUARDS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 /// Held by the processor that changes the page tables.
 static TABLES: Mutex<()> = Mutex::new(());
 
-/// Unmaps a page, which the entry code has mapped as a part of a 2 MiB page: of the memory at its own address, or of
-/// the window at [`PHYSICAL_MEMORY_OFFSET`], which have the same tables.
+/// Unmaps a page that the entry code has mapped as part of a 2 MiB page, either at its own address or in the window at
+/// [`PHYSICAL_MEMORY_OFFSET`], which shares the tables.
 fn unmap(address: u64) {
     let _changing = TABLES.lock();
     let is_free = |guard: &&AtomicU64| guard.load(Ordering::Relaxed) == 0;
@@ -82,11 +82,11 @@ fn unmap(address: u64) {
         entry.set_addr(x86_64::PhysAddr::new(pages), PRESENT);
     }
     table(entry.addr().as_u64())[address.p1_index()].set_unused();
-    // Other processors have not used the page.
+    // Other processors have not used the page yet.
     tlb::flush_all();
 }
 
-/// The page table at this physical address.
+/// Returns the page table at this physical address.
 fn table(physical: u64) -> &'static mut PageTable {
     // SAFETY: the tables are where the entry code and `unmap` have put them, and only this module changes them, one
     // processor at a time because the lock is held.

@@ -44,7 +44,7 @@ fn half(bytes: &[u8], at: usize) -> u32 {
     word(bytes, at) as u32
 }
 
-/// The function at an address, by its name in the source; prints `?` if there is none.
+/// The function at an address; prints its name in the source, or `?` if there is none.
 pub struct Function(pub u64);
 
 impl fmt::Display for Function {
@@ -56,7 +56,7 @@ impl fmt::Display for Function {
     }
 }
 
-/// Whether a function begins at `to`, and `from` is not in it.
+/// Returns true if a function begins at `to` and does not contain `from`.
 pub fn begins_another(from: u64, to: u64) -> bool {
     function(to).is_some_and(|symbol| addresses(symbol).start == to && !addresses(symbol).contains(&from))
 }

@@ -1,7 +1,7 @@
 //! Exceptions and NMIs.
 //!
-//! Each vector but #GP has a stack of its own, because code for a hosted target uses the red zone below its stack
-//! pointer. #GP has none, as `pugmark_kernel::arch::GuardedMsr` asks.
+//! Each vector except #GP has a stack of its own, because code for a hosted target uses the red zone below its stack
+//! pointer. #GP has none, as `pugmark_kernel::arch::GuardedMsr` requires.
 
 use crate::stacks::{self, Stack};
 use crate::{PHYSICAL_MEMORY_OFFSET, frames, processors};
@@ -23,7 +23,7 @@ pub fn on_nmi(handler: fn(u64)) {
     NMI.call_once(|| handler);
 }
 
-/// What the stub pushes, and before that the processor.
+/// The registers pushed by the stub, above them those pushed by the processor.
 #[repr(C)]
 #[derive(Debug)]
 struct Frame {
@@ -55,7 +55,7 @@ extern "C" fn trap(frame: &Frame) {
     let &Frame { vector, rip, rbx, rbp, r12, r13, r14, r15, rsp, rflags, .. } = frame;
     match (vector, fixup(rip), NMI.get()) {
         (2, _, Some(handler)) => handler(rip),
-        // SAFETY: the registers are those that the #GP interrupted, and nothing is left to do here.
+        // SAFETY: the registers are those that the #GP interrupted, and nothing else is left to do.
         (13, Some(fixup), _) => unsafe {
             fixup.resume(&Interrupted { rbx, rbp, r12, r13, r14, r15, rsp, rflags })
         },
@@ -92,21 +92,21 @@ fn with_stack(options: &mut EntryOptions, index: u16) {
     unsafe { options.set_stack_index(index) };
 }
 
-/// The stack of NMIs: the usual size of a kernel's interrupt stack.
+/// Size of the NMI stack, as usual for a kernel's interrupt stack.
 const NMI_STACK: u64 = 16 << 10;
-/// The stacks of exceptions, on which a panic prints.
+/// Size of the exception stacks, on which a panic prints.
 const STACK: u64 = 32 << 10;
 
-/// The bytes of the stack of NMIs that are in use when the handler is called: what the processor and the stub push, and
+/// The bytes of the NMI stack in use when the handler is called: registers pushed by the processor and the stub, and
 /// the SSE registers.
 pub const STUB: usize = size_of::<Frame>() + 512 + 32;
 
-/// The most processors that [`nmi_stack_used`] tells of.
+/// Maximum number of processors that [`nmi_stack_used`] supports.
 const PROCESSORS: usize = 16;
 
 static NMI_STACKS: [Once<Stack>; PROCESSORS] = [const { Once::new() }; PROCESSORS];
 
-/// Returns how many bytes of its stack of NMIs this processor has used at most since it came.
+/// Returns the maximum number of bytes of its NMI stack that this processor has used.
 pub fn nmi_stack_used() -> Option<usize> {
     NMI_STACKS.get(processors::this())?.get().map(|stack| stack.used() as usize)
 }
@@ -117,7 +117,7 @@ struct Tables {
     gdt: GlobalDescriptorTable,
 }
 
-/// Gives this processor, whose number this is, its tables and stacks.
+/// Sets up the tables and stacks of this processor, which has this number.
 pub(crate) fn init(number: usize) {
     let memory = frames::allocate(size_of::<Tables>() as u64, 4096).expect("memory");
     let tables = VirtAddr::new(PHYSICAL_MEMORY_OFFSET + memory).as_mut_ptr::<Tables>();

@@ -1,5 +1,5 @@
-//! A kernel that always traces, on four processors. When one of them panics, it stops all, and each prints the last
-//! hundred functions that it entered and its last branches.
+//! A kernel that always traces, on four processors. When one panics, it stops all, and each prints the last hundred
+//! functions that it entered and its last branches.
 #![no_std]
 #![no_main]
 
@@ -47,7 +47,7 @@ unsafe impl Frames for Memory {
         (address + request.size <= request.limit).then_some(PhysAddr::new(address))
     }
     unsafe fn free(&self, _: PhysAddr, _: Request) {
-        // This kernel's allocator takes nothing back.
+        // This kernel's allocator never frees.
     }
     fn pointer(&self, address: PhysAddr) -> NonNull<u8> {
         NonNull::new((PHYSICAL_MEMORY_OFFSET + address.as_u64()) as *mut u8).expect("the offset is not 0")
@@ -57,7 +57,7 @@ unsafe impl Frames for Memory {
 fn processor() -> (GuardedMsr, XApic) {
     // SAFETY: CPL 0; the #GP handler in `machine::traps` obeys `fixup`; no thread of this kernel moves.
     let msr = unsafe { GuardedMsr::new() };
-    // SAFETY: the local APIC's page is mapped there; that it is uncached the firmware's MTRRs say.
+    // SAFETY: the local APIC's page is mapped there; the firmware's MTRRs make it uncached.
     (msr, unsafe { XApic::at_offset(PHYSICAL_MEMORY_OFFSET) })
 }
 
@@ -66,11 +66,11 @@ fn processor() -> (GuardedMsr, XApic) {
 /// The newest 16 KiB of each processor's trace are kept.
 const RING: usize = 16 << 10;
 const REGIONS: u32 = (RING / 4096) as u32;
-/// How many functions and branches are printed of each processor.
+/// Number of functions and of branches printed for each processor.
 const FUNCTIONS: usize = 100;
 const BRANCHES: usize = 32;
 
-/// Nobody takes anything out of the ring while the kernel runs.
+/// The ring is never drained while the kernel runs.
 type Tracer = PtTracer<GuardedMsr, Memory, KeepAll>;
 type ProcessorSlot = Slot<Tracer, fn() -> (GuardedMsr, XApic)>;
 
@@ -91,7 +91,7 @@ fn start_tracing() {
 
 /// A processor has panicked.
 static PANIC: AtomicBool = AtomicBool::new(false);
-/// How many processors have stopped, and how many have printed what they executed.
+/// Number of processors that have stopped, and of those that have printed their trace.
 static STOPPED: AtomicUsize = AtomicUsize::new(0);
 static PRINTED: AtomicUsize = AtomicUsize::new(0);
 
@@ -99,14 +99,14 @@ static PRINTED: AtomicUsize = AtomicUsize::new(0);
 fn stop_all(info: &PanicInfo<'_>) {
     stop_tracing();
     if PANIC.swap(true, Ordering::AcqRel) {
-        // Another processor was first: its NMI comes.
+        // Another processor was first: its NMI is on the way.
         machine::halt();
     }
     STOPPED.fetch_add(1, Ordering::AcqRel);
-    // First of all, so that what the others do now does not overwrite what they did before.
+    // Must come first: the other processors overwrite their traces as long as they run.
     processors::send_nmi_to_others();
     println!("processor {} {info}", processors::this());
-    // A processor that does not answer must not keep the others from being read.
+    // A processor that does not answer must not keep the others' traces from being read.
     let stopped = || STOPPED.load(Ordering::Acquire);
     (0_u32..1 << 30).take_while(|_| stopped() < PROCESSORS).for_each(|_| core::hint::spin_loop());
     print_last();
@@ -127,13 +127,13 @@ fn stop_this(_: u64) {
 }
 
 fn stop_tracing() {
-    // It needs nothing of the driver's state, so it works wherever the panic or the NMI came.
+    // Uses none of the driver's state, so it works wherever the panic or the NMI struck.
     let _ = pt::emergency_stop(&mut processor().0);
     machine::mark_truth(0);
 }
 
-/// The ring in order, because its newest part begins where its oldest ends. A kernel that panics allocates nothing. One
-/// processor after the other uses it.
+/// The ring, linearised: its newest part begins where its oldest ends. A panicking kernel allocates nothing. The
+/// processors use it one after another.
 static LINEAR: Mutex<[u8; RING]> = Mutex::new([0; RING]);
 
 fn print_last() {
@@ -146,7 +146,7 @@ fn print_last() {
             print_stretch(number, stretch.copy_to(&mut *linear).expect("as large as the ring"));
         }
     };
-    // SAFETY: this processor does nothing else any more, whether it held the slot or not.
+    // SAFETY: this processor executes nothing else any more, even if it held the slot.
     if let Err(error) = unsafe { SLOTS[number].with_in_panic(print) } {
         println!("processor {number}: {error}");
     }
@@ -163,7 +163,7 @@ fn print_stretch(number: usize, trace: &[u8]) {
         calls.forget();
         let mut before = None;
         while let Ok(Some(item)) = flow.next() {
-            // A function that ends with a call of another one jumps there.
+            // A function that ends with a tail call jumps to the other one.
             if let Some(step) = calls.step_with(&item, begins_another).filter(|step| step.kind.enters()) {
                 functions.add((step.from, step.to));
             }
@@ -173,7 +173,7 @@ fn print_stretch(number: usize, trace: &[u8]) {
                     let jumped = before.replace((insn.ip, next)).filter(|(_, next)| *next != insn.ip);
                     jumped.into_iter().for_each(|(from, _)| branches.add((from, insn.ip)));
                 }
-                // Something is missing before the next instruction.
+                // The trace has a gap before the next instruction.
                 FlowItem::Event(Event { kind: EventKind::Enabled { .. } | EventKind::Overflow, .. }) => {
                     before = None;
                 }
@@ -191,7 +191,7 @@ fn print_stretch(number: usize, trace: &[u8]) {
     }
 }
 
-/// The newest `N` of what was found: from where execution went, and to where.
+/// The newest `N` transfers: source and target.
 struct Newest<const N: usize> {
     kept: [(u64, u64); N],
     found: usize,
@@ -207,17 +207,17 @@ impl<const N: usize> Newest<N> {
         self.found += 1;
     }
 
-    /// The oldest comes first.
+    /// Iterates from the oldest to the newest.
     fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         (self.found.saturating_sub(N)..self.found).map(|index| self.kept[index % N])
     }
 }
 
-// What is traced: servers, of which one cannot serve the last of its requests.
+// The traced workload: servers, one of which fails on its last request.
 
 /// The processor that gets that request.
 const UNLUCKY: usize = 2;
-/// It gets it when each processor has served this many.
+/// Number of requests that each processor serves first.
 const ENOUGH: usize = 6000;
 static SERVED: [AtomicUsize; PROCESSORS] = [const { AtomicUsize::new(0) }; PROCESSORS];
 

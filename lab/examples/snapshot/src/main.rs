@@ -38,7 +38,7 @@ unsafe impl Frames for Memory {
         (address + request.size <= request.limit).then_some(PhysAddr::new(address))
     }
     unsafe fn free(&self, _: PhysAddr, _: Request) {
-        // This kernel's allocator takes nothing back.
+        // This kernel's allocator never frees.
     }
     fn pointer(&self, address: PhysAddr) -> NonNull<u8> {
         NonNull::new((PHYSICAL_MEMORY_OFFSET + address.as_u64()) as *mut u8).expect("the offset is not 0")
@@ -50,7 +50,7 @@ unsafe impl Frames for Memory {
 fn snapshot() -> Result<(), impl Error> {
     // SAFETY: the kernel runs at CPL 0 on one processor.
     let unit = PtUnit::of_this_processor(unsafe { PlainMsr::new() }).unwrap();
-    // One block of memory: what is traced is one slice. Nothing is overwritten; if it fills, the trace ends.
+    // One contiguous block, so that the trace is one slice. Nothing is overwritten; a full buffer ends the trace.
     let layout = Layout::contiguous_topa(RegionSize::K4, 16);
     let buffer =
         Buffer::allocate(Memory, unit.capabilities(), layout, Mode::StopWhenFull { spare: 1 }).unwrap();
@@ -85,7 +85,7 @@ fn snapshot() -> Result<(), impl Error> {
     Ok::<(), pugmark_decoder_core::Error>(())
 }
 
-// What is traced.
+// The traced code.
 
 #[inline(never)]
 fn traced(height: u32) -> u32 {

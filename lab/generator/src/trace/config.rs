@@ -48,7 +48,7 @@ pub mod ctl {
     pub const ADDR_STOP: u64 = 2;
 }
 
-/// Where the packets go.
+/// The destination of the packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TraceOutput {
     /// One range, large enough for the whole run.
@@ -57,19 +57,19 @@ pub enum TraceOutput {
     Region,
     /// ToPA regions of 4 KiB; the last one has STOP.
     Regions {
-        /// How many regions.
+        /// Number of regions.
         count: usize,
         /// Index of the region with INT: the unit requests a PMI when that region is full.
         pmi: usize,
     },
     /// ToPA regions of 4 KiB; the last one has STOP and no region has INT.
     Full {
-        /// How many regions.
+        /// Number of regions.
         count: usize,
     },
     /// ToPA regions of 4 KiB, used as a ring.
     Ring {
-        /// How many regions.
+        /// Number of regions.
         count: usize,
     },
 }
@@ -83,20 +83,19 @@ pub struct TraceConfig {
     pub settings: IntelSettings,
     /// IA32_RTIT_CTL without TraceEn, filters and output.
     pub ctl: u64,
-    /// What is traced.
+    /// The part of the execution that is traced.
     pub filter: Filter,
-    /// Where the packets go.
+    /// The destination of the packets.
     pub output: TraceOutput,
-    /// STATUS is written as 0 before each start, so that the trace begins with a PSB, the packet at which decoding can
-    /// start.
+    /// STATUS is written as 0 before each start, so that the trace begins with a PSB, where decoding can start.
     pub clears_status: bool,
-    /// How often unforeseen events happen, and how long instructions take.
+    /// Frequencies of unforeseen events, and the duration of instructions.
     pub rates: EventRates,
-    /// The least number of steps of the execution. After them the execution continues until tracing is turned off.
+    /// Minimum number of steps of the execution, which then continues until tracing is turned off.
     pub steps: usize,
 }
 
-/// What a test is about; the rest of the configuration is drawn.
+/// The subject of a test; the rest of the configuration is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Topic {
     /// Everything is traced.
@@ -124,8 +123,7 @@ pub enum Topic {
 impl TraceConfig {
     /// Draws the program for `seed` and the configuration of its trace.
     ///
-    /// # Panics
-    /// Never: the profiles that it names exist.
+    /// # Panics Never: the profiles that the function names exist.
     #[must_use]
     pub fn random(topic: Topic, seed: u64) -> (Program, Self) {
         Self::random_of(topic, seed, &ProgramShape::default(), 1000..4000)
@@ -174,7 +172,7 @@ impl TraceConfig {
             steps: rng.usize(steps),
         };
         config.apply_topic(topic, &program, &mut rng);
-        // A separate generator, so that what a seed gave before stays the same.
+        // A separate generator keeps the other choices of a seed the same.
         let mut rng = Rng::with_seed(seed ^ 0x6f74_6865);
         let settings = &mut config.settings;
         settings.return_elsewhere = if rng.bool() { ReturnElsewhere::Pops } else { ReturnElsewhere::Empties };
@@ -227,7 +225,7 @@ impl TraceConfig {
             Topic::Overflow => {
                 self.settings.overflow = Some(Overflow { capacity: 128 + rng.u32(..100), drain: 1 });
                 self.settings.visibility = 16;
-                // Many bytes per instruction: a CYC for each packet, an MTC for each tick of the crystal.
+                // Many trace bytes per instruction: a CYC for each packet, an MTC for each tick of the crystal.
                 self.ctl &= !(0xf << ctl::CYC_THRESH | 0xf << ctl::MTC_FREQ);
                 self.ctl |= ctl::DIS_RETC | ctl::CYC_EN | if rng.bool() { ctl::MTC_EN } else { 0 };
                 if rng.bool() {
@@ -242,15 +240,14 @@ impl TraceConfig {
         }
     }
 
-    /// Makes the choices that the manual leaves to the processor so that libipt can decode the trace. For a RET with a
-    /// TIP (the packet of an indirect branch's target) libipt does not remove a CALL from its return stack, and it
-    /// remembers no IP from before an OVF (the packet that reports lost packets).
+    /// Sets the implementation-specific choices to those that libipt can decode. At a RET with a TIP libipt does not
+    /// pop its return stack, and an OVF clears its last IP.
     pub fn make_decodable_by_libipt(&mut self) {
         self.settings.return_elsewhere = ReturnElsewhere::Empties;
         self.settings.compress_after_overflow = false;
     }
 
-    /// Sometimes filters by privilege level as well.
+    /// Adds a filter by privilege level in some of the cases.
     fn sometimes_filter_by_level(&mut self, rng: &mut Rng) {
         match rng.u8(..6) {
             0 => self.filter.os = false,
@@ -282,7 +279,7 @@ impl TraceConfig {
     }
 }
 
-/// Draws the packet enables among those that the processor supports.
+/// Draws the packet enables from those that the processor supports.
 fn packets(name: &str, rng: &mut Rng) -> u64 {
     let mut value = 0;
     let mut maybe = |bit: u64| {
@@ -301,7 +298,7 @@ fn packets(name: &str, rng: &mut Rng) -> u64 {
         value |= [0, 3, 6, 9][rng.usize(..4)] << ctl::MTC_FREQ;
     }
     if value & ctl::CYC_EN != 0 {
-        // Ice Lake lacks the longest one.
+        // Ice Lake lacks the largest threshold.
         let longest = if name == "icelake" { 12 } else { 13 };
         value |= rng.u64(..14).min(longest) << ctl::CYC_THRESH;
     }

@@ -1,4 +1,4 @@
-//! Feeds an execution to a processor of the model, which has memory for its output.
+//! Feeds an execution to a processor of the model, whose output goes to simulated memory.
 
 use super::{TraceConfig, TraceOutput};
 use crate::{Execution, ExecutionStep, Program, TracingSwitch};
@@ -32,7 +32,7 @@ const INT: u64 = 1 << 2;
 const STOP: u64 = 1 << 4;
 const SIZE_SHIFT: u64 = 6;
 
-/// Start of physical memory: first the page of the ToPA table, from the middle on the output buffer.
+/// Start of physical memory: the ToPA table is its first page, the output buffer its second half.
 const RAM: u64 = 0x1000_0000;
 const BUFFER: u64 = RAM + BUFFER_SIZE;
 const BUFFER_SIZE: u64 = 512 << 10;
@@ -40,7 +40,7 @@ const BUFFER_SIZE: u64 = 512 << 10;
 const BUFFER_ORDER: u64 = 7;
 const PAGE: u64 = 4096;
 
-/// The results of a run.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub struct TraceRun {
     /// All packets, in order.
@@ -57,14 +57,13 @@ pub struct TraceRun {
     pub wrapped: bool,
     /// PMIs that were handled.
     pub pmis: usize,
-    /// How often IA32_RTIT_STATUS.Stopped was found set.
+    /// Number of times that IA32_RTIT_STATUS.Stopped was found set.
     pub stops: usize,
 }
 
 /// Walks `program` and traces it.
 ///
-/// # Panics
-/// When the model refuses a configuration that it should accept; a test must fail then.
+/// # Panics If the model refuses a configuration that it should accept; a test must fail then.
 #[must_use]
 pub fn run(program: &Program, config: &TraceConfig, seed: u64) -> TraceRun {
     let mut ram = vec![0; 2 * BUFFER_SIZE as usize];
@@ -97,7 +96,7 @@ struct Machine<'a> {
     config: &'a TraceConfig,
     run: TraceRun,
     on: bool,
-    /// TraceStop has ended the trace; it stays ended until tracing is turned on again.
+    /// TraceStop ended the trace; tracing resumes only when TraceEn is set again.
     stopped: bool,
 }
 
@@ -184,7 +183,7 @@ impl Machine<'_> {
         self.stopped = config.filter.stops(&at.after);
     }
 
-    /// Writes a ToPA table with these regions, whose last entry links back to the table itself.
+    /// Writes a ToPA table with these regions; its last entry links back to the table.
     fn topa(&mut self, regions: &[u64], at: &Retired) {
         for (index, entry) in regions.iter().chain([&(RAM | END)]).enumerate() {
             self.memory.bytes[8 * index..8 * index + 8].copy_from_slice(&entry.to_le_bytes());

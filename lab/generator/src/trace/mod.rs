@@ -1,4 +1,4 @@
-//! Walks as a tracing unit sees them: the configuration of a run is drawn from a seed, and the model makes the packets.
+//! Traced walks: the configuration of a run is drawn from a seed, and the model produces the packets.
 //!
 //! ```
 //! use pugmark_generator::trace::{TraceConfig, Topic, run};

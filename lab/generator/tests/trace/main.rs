@@ -1,6 +1,6 @@
-//! From programs to packets and back: what the decoder finds in the model's trace must be what was executed.
+//! From programs to packets and back: the decoder must recover the execution from the model's trace.
 //!
-//! What had to be traced is computed from the execution and the definition of the filter, never from the model.
+//! The expected instructions are computed from the execution and the definition of the filter, never from the model.
 //! `PUGMARK_LONG=1` runs fifty times as many programs.
 
 mod pieces;
@@ -28,7 +28,7 @@ fn sections(program: &Program) -> Vec<Section<'_>> {
         .collect()
 }
 
-/// What the decoder found.
+/// The result of decoding.
 #[derive(Default)]
 struct Found {
     instructions: Vec<u64>,
@@ -66,7 +66,7 @@ fn hash(addresses: &[u64]) -> AddressHash {
     hash
 }
 
-/// Checks that the trace of a run without loss gives the truth.
+/// Checks that the trace of a run without loss decodes to the truth.
 fn check(topic: Topic, seed: u64) -> Result<TraceRun, String> {
     let (program, config) = TraceConfig::random(topic, seed);
     let run = run(&program, &config, seed);
@@ -106,7 +106,7 @@ fn check(topic: Topic, seed: u64) -> Result<TraceRun, String> {
     Ok(run)
 }
 
-/// Checks that decoding from a PSB in the middle gives the rest of the truth: nothing earlier is needed.
+/// Checks that decoding from a PSB in mid-trace gives the rest of the truth: no earlier state is needed.
 fn from_the_middle(run: &TraceRun, sections: &[Section]) -> Result<(), String> {
     let mut decoder = InsnDecoder::new(&run.trace, Image::new(sections));
     while let Some(psb) = decoder.sync_forward() {

@@ -7,18 +7,18 @@ use pugmark_generator::trace::{Topic, TraceConfig, TraceRun, run};
 
 use crate::{programs, sections};
 
-/// Counts over runs with loss.
+/// Totals over runs with loss.
 #[derive(Default, Debug)]
 struct Loss {
     overflows: usize,
     pieces: usize,
     /// Number of runs that lost something.
     cut: usize,
-    /// Instructions that had to be traced and were not.
+    /// Instructions that the filter selects and the trace lacks.
     lost: usize,
     /// Instructions that were traced.
     traced: usize,
-    /// Instructions that had to be traced after the last one that was.
+    /// Of the missing instructions, those after the last traced one.
     after_last: usize,
 }
 
