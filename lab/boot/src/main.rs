@@ -65,7 +65,7 @@ extern "C" fn kernel_main(eax: u32, ebx: u32) -> ! {
     greet();
     let (passed, failed) = run_workloads(&command_line, &symbols);
     say(Line::Done(Done { passed, failed }));
-    arch::exit::exit(failed == 0)
+    pugmark_machine::exit(failed == 0)
 }
 
 /// Prints the kernel's version and the processor.
@@ -131,5 +131,5 @@ fn run_workloads(command_line: &CommandLine<'_>, symbols: &Symbols<'_>) -> (u64,
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     arch::serial::print_panic(format_args!("{info}\n"));
-    arch::exit::exit(false)
+    pugmark_machine::exit(false)
 }

@@ -3,19 +3,13 @@
 pub(crate) mod apic;
 pub(crate) mod clock;
 pub(crate) mod console;
-pub(crate) mod entry;
-pub(crate) mod exit;
-mod frame;
 pub(crate) mod image;
-pub(crate) mod marker;
 pub(crate) mod memory;
 pub(crate) mod nmi;
 pub(crate) mod paging;
 mod pic;
 pub(crate) mod processors;
 pub(crate) mod registers;
-#[cfg(target_os = "linux")]
-mod runtime;
 pub(crate) mod segments;
 pub(crate) mod serial;
 pub(crate) mod stack;

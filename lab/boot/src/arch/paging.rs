@@ -15,7 +15,8 @@ use x86_64::structures::paging::{
 use x86_64::{PhysAddr, VirtAddr};
 
 use super::memory::ZeroedFrames;
-use super::{apic, entry, image, memory, stack};
+use super::{apic, image, memory, stack};
+use pugmark_machine::entry;
 
 /// The start of an address space's own part: PML4 entry 1.
 pub(crate) const USER_BASE: u64 = 0x80_0000_0000;

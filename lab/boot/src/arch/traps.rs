@@ -1,15 +1,13 @@
 //! Exceptions and interrupts: the IDT, the stubs, and the handling of each vector.
 
-use core::arch::global_asm;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use pugmark_kernel::arch::fixup;
 use pugmark_kernel::pmi::Pmi;
+use pugmark_machine::traps::{TrapFrame, stub};
 use spin::{LazyLock, Once};
-use x86_64::VirtAddr;
 use x86_64::registers::control::Cr2;
 use x86_64::structures::idt::{Entry, EntryOptions, InterruptDescriptorTable};
 
-use super::frame::TrapFrame;
 use super::paging::FaultCause;
 use super::segments::TrapStack;
 use super::{apic, nmi, paging, stack, user, vectors};
@@ -48,7 +46,9 @@ fn serve_pmi(arrival: Arrival, interrupted: u64) -> Pmi {
     PMI_HANDLER.get().map_or(Pmi::NotOurs, |handler| handler(arrival, interrupted))
 }
 
-extern "C" fn trap(frame: &mut TrapFrame) {
+/// Handles every trap. The stubs call it.
+#[unsafe(no_mangle)]
+extern "C" fn kernel_trap(frame: &mut TrapFrame) {
     // The stubs push vectors of eight bits.
     match frame.vector as u8 {
         vectors::NMI => match serve_pmi(Arrival::Nmi, frame.rip) {
@@ -97,11 +97,6 @@ fn unexpected(frame: &TrapFrame) -> ! {
     panic!("unexpected trap {}, CR2 {cr2:#x}: {frame:x?}", frame.vector)
 }
 
-unsafe extern "C" {
-    /// The first of 256 stubs, 16 bytes each.
-    static trap_stubs: [[u8; 16]; 256];
-}
-
 static IDT: LazyLock<InterruptDescriptorTable> = LazyLock::new(|| {
     let mut idt = InterruptDescriptorTable::new();
     use TrapStack::{DoubleFault, Exception, Interrupt, Nmi, SystemCall};
@@ -142,10 +137,8 @@ fn install<F>(entry: &mut Entry<F>, vector: u8, stack: TrapStack) -> &mut EntryO
 /// Installs a vector without a stack of its own. Used for #GP, which a guarded access may raise in an NMI that
 /// interrupted another #GP. The stack below such an access is not in use, and every other #GP causes a panic.
 fn install_in_place<F>(entry: &mut Entry<F>, vector: u8) -> &mut EntryOptions {
-    // SAFETY: only the address is taken.
-    let stub = unsafe { &raw const trap_stubs[usize::from(vector)] };
     // SAFETY: the stub saves all registers, handles the vector's error code and ends with IRETQ.
-    unsafe { entry.set_handler_addr(VirtAddr::from_ptr(stub)) }
+    unsafe { entry.set_handler_addr(stub(vector)) }
 }
 
 /// Returns the low eight bytes of a vector's gate.
@@ -157,84 +150,7 @@ pub(crate) fn gate(vector: u8) -> u64 {
     unsafe { (*gate)[0] }
 }
 
-/// Returns the addresses of all vectors' stubs, the targets of every interrupt and exception.
-pub(crate) fn stub_addresses() -> core::ops::RangeInclusive<u64> {
-    let start = &raw const trap_stubs as u64;
-    start..=start + size_of::<[[u8; 16]; 256]>() as u64 - 1
-}
-
 /// Loads the IDT.
 pub(super) fn init() {
     IDT.load();
 }
-
-global_asm!(
-    r#"
-    .section .text.traps, "ax"
-    .global trap_stubs
-    .type trap_stubs, @function
-    .align 16
-trap_stubs:
-    .set vector, 0
-    .rept 256
-    .align 16
-    // Vectors whose error code the processor pushes itself.
-    .if vector == 8 || (vector >= 10 && vector <= 14) || vector == 17 || vector == 21 || vector == 29 || vector == 30
-    .else
-    pushq $0
-    .endif
-    pushq $vector
-    jmp trap_common
-    .set vector, vector + 1
-    .endr
-    .size trap_stubs, . - trap_stubs
-
-    .type trap_common, @function
-trap_common:
-    pushq %r15
-    pushq %r14
-    pushq %r13
-    pushq %r12
-    pushq %r11
-    pushq %r10
-    pushq %r9
-    pushq %r8
-    pushq %rdi
-    pushq %rsi
-    pushq %rbp
-    pushq %rbx
-    pushq %rdx
-    pushq %rcx
-    pushq %rax
-    cld
-    movq %rsp, %rbp
-    movq %rsp, %rdi
-    // The handlers are compiled code that may use SSE.
-    subq $512, %rsp
-    andq $-16, %rsp
-    fxsave64 (%rsp)
-    call {trap}
-    fxrstor64 (%rsp)
-    movq %rbp, %rsp
-    popq %rax
-    popq %rcx
-    popq %rdx
-    popq %rbx
-    popq %rbp
-    popq %rsi
-    popq %rdi
-    popq %r8
-    popq %r9
-    popq %r10
-    popq %r11
-    popq %r12
-    popq %r13
-    popq %r14
-    popq %r15
-    addq $16, %rsp
-    iretq
-    .size trap_common, . - trap_common
-    "#,
-    trap = sym trap,
-    options(att_syntax),
-);

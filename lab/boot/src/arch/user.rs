@@ -7,8 +7,8 @@ use x86_64::VirtAddr;
 use x86_64::registers::model_specific::{Efer, EferFlags, LStar, SFMask, Star};
 use x86_64::registers::rflags::RFlags;
 
-use super::frame::TrapFrame;
 use super::segments::selectors;
+use pugmark_machine::traps::TrapFrame;
 
 /// The way to and from user level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

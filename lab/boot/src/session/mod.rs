@@ -13,7 +13,8 @@ use pugmark_kernel::slot::{Interrupt, PauseGate, Slot, SlotError, Traced};
 use x86_64::instructions::interrupts;
 
 use crate::arch::traps::{self, Arrival};
-use crate::arch::{marker, processors, registers};
+use crate::arch::{processors, registers};
+use pugmark_machine::mark_truth;
 
 pub(crate) use error::SourceError;
 pub(crate) use unit::{Prepared, Running, Serve, Stopped};
@@ -69,7 +70,7 @@ pub(crate) fn record(
     tracer().replace(handler)?;
     BY_NMI.store(by_nmi, Relaxed);
     set_interrupts(interrupts_on);
-    marker::set(session.into());
+    mark_truth(session.into());
     let started = tracer().start(|| Ok(Tracer { unit: unit.start()?, fault: None }));
     let result = started.map_err(SourceError::from).and_then(|()| {
         work();
@@ -79,7 +80,7 @@ pub(crate) fn record(
             Ok((stopped, fault))
         })?
     });
-    marker::set(0);
+    mark_truth(0);
     // A stray interrupt may be in flight. STI does not admit it before the next instruction.
     interrupts::enable();
     x86_64::instructions::nop();

@@ -8,10 +8,11 @@ use spin::Mutex;
 
 use super::SmpWorkload;
 use super::traces::Ended;
-use crate::arch::{marker, processors, registers};
+use crate::arch::{processors, registers};
 use crate::sources::KernelFrames;
 use crate::workload::expect;
 use crate::workloads::Churn;
+use pugmark_machine::mark_truth;
 
 /// Number of times that each thread is continued.
 const ROUNDS: usize = 24;
@@ -57,11 +58,11 @@ pub(super) fn run(smp: &SmpWorkload<'_>) {
             let Thread { trace, churn, session } = &mut *thread;
             let coming = trace.take().expect("it does not run");
             let idle = here.switch(coming).expect("the same processor model");
-            marker::set((*session).into());
+            mark_truth((*session).into());
             here.wake().expect("no fault");
             churn.turn(WORK);
             here.suspend().expect("no fault");
-            marker::set(0);
+            mark_truth(0);
             *trace = Some(here.switch(idle).expect("the same processor model"));
             drop(thread);
             turns[number].store(turn + 1, Ordering::Release);

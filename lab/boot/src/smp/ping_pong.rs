@@ -15,10 +15,11 @@ use spin::Mutex;
 use super::SmpWorkload;
 use super::traces::{Ended, code};
 use crate::arch::serial::{print, say};
-use crate::arch::{marker, processors, registers};
+use crate::arch::{processors, registers};
 use crate::runner::RunError;
 use crate::sources::KernelFrames;
 use crate::workload::{Mismatch, expect};
+use pugmark_machine::mark_truth;
 
 /// Number of turns of both processors together.
 const TURNS: u64 = 200;
@@ -50,11 +51,11 @@ pub(super) fn run(smp: &SmpWorkload<'_>) {
         let mode = Mode::StopWhenFull { spare: 1 };
         let buffer = Buffer::allocate(KernelFrames, &capabilities, layout, mode).expect("memory");
         let session = 1 + processor as u16;
-        marker::set(session.into());
+        mark_truth(session.into());
         let Ok(running) = unit.start(&config, buffer) else { panic!("the trace does not start") };
         play(processor as u64);
         let Ok(stopped) = running.stop() else { panic!("the trace does not stop") };
-        marker::set(0);
+        mark_truth(0);
         *ended.lock() = Some(Ended::new(session, &stopped.trace, stopped.loss, 4 << 20));
     });
     let ended = ended.map(|ended| ended.into_inner().expect("both have played"));

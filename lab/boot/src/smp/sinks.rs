@@ -7,11 +7,12 @@ use pugmark_protocol::Line;
 use super::SmpWorkload;
 use super::traces::{Ended, code};
 use crate::arch::serial::{print, say};
-use crate::arch::{clock, marker, registers};
+use crate::arch::{clock, registers};
 use crate::runner::RunError;
 use crate::sources::KernelFrames;
 use crate::workload::{Workload as _, expect};
 use crate::workloads::{Churn, Sort};
+use pugmark_machine::mark_truth;
 
 const SESSION: u16 = 1;
 
@@ -22,14 +23,14 @@ pub(super) fn run(smp: &SmpWorkload<'_>) {
     let mode = Mode::StopWhenFull { spare: 1 };
     let buffer = Buffer::allocate(KernelFrames, &capabilities, layout, mode).expect("memory");
     let (mut sort, mut churn) = (Sort::new(), Churn::default());
-    marker::set(SESSION.into());
+    mark_truth(SESSION.into());
     let Ok(running) = unit.start(&PtConfig::new().os(true), buffer) else {
         panic!("the trace does not start")
     };
     sort.run();
     churn.turn(4000);
     let Ok(stopped) = running.stop() else { panic!("the trace does not stop") };
-    marker::set(0);
+    mark_truth(0);
     let ended = Ended::new(SESSION, &stopped.trace, stopped.loss, 1 << 18);
     ended.report(smp, "sinks", sort.check().and(churn.check()));
     say(Line::Run("costs"));

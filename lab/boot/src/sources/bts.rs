@@ -15,10 +15,10 @@ use pugmark_protocol::Level;
 use super::debug_store::{self, Store, StoreRunning};
 use super::source::Source;
 use crate::arch::paging::PageTableRoot;
-use crate::arch::traps;
 use crate::plan::{Need, Plan};
 use crate::report::{Flow, Recorded, RecordingError, SessionReport};
 use crate::session::{Prepared, Running, Serve, SourceError, Stopped};
+use pugmark_machine::traps::stub_addresses;
 
 /// Bytes of memory for a workload's records.
 const ARCHIVE_SIZE: usize = 4 << 20;
@@ -94,7 +94,7 @@ impl Recorded for BranchRecords {
     fn report(&self, session: &SessionReport<'_>) -> Result<(), RecordingError> {
         let Self { archive } = self;
         let one_level = session.plan.filter.level != Level::Any;
-        let context = Context { handlers: &[traps::stub_addresses()], one_level };
+        let context = Context { handlers: &[stub_addresses()], one_level };
         session.say_flow(archive, |sections, histogram| {
             let decoded = decode(archive, sections, &context, histogram);
             Flow {

@@ -4,10 +4,8 @@
 //! guarded accesses, and a kernel adds this to its own handler.
 #![no_std]
 
-mod entry;
+mod boot_loader;
 pub mod frames;
-#[cfg(target_os = "linux")]
-mod hosted;
 pub mod processors;
 pub mod serial;
 mod stacks;
@@ -16,11 +14,9 @@ pub mod traps;
 
 use core::panic::PanicInfo;
 use core::slice;
+pub use pugmark_machine::entry::PHYSICAL_MEMORY_OFFSET;
+pub use pugmark_machine::{exit, halt, mark_truth};
 use spin::Once;
-use x86_64::instructions::port::Port;
-
-/// Offset of the second mapping of all physical memory. The image itself is mapped at its physical address.
-pub const PHYSICAL_MEMORY_OFFSET: u64 = 0xffff_8000_0000_0000;
 
 /// Names the kernel's main function, of type `fn()`; when it returns, the machine ends.
 #[macro_export]
@@ -39,10 +35,11 @@ unsafe extern "Rust" {
     safe fn example_main();
 }
 
-/// Runs the kernel. The entry code calls it with the address of the boot loader's information.
-extern "C" fn start(information: u32) -> ! {
-    // SAFETY: the entry code passes what the boot loader left in EBX.
-    unsafe { entry::read(information) };
+/// Runs the kernel. The entry code calls it with the values of EAX and EBX that the boot loader left.
+#[unsafe(no_mangle)]
+extern "C" fn kernel_main(_: u32, information: u32) -> ! {
+    // SAFETY: PVH leaves the address of its information in EBX.
+    unsafe { boot_loader::read(information) };
     processors::init(0);
     stacks::guard_boot_stack();
     example_main();
@@ -58,28 +55,6 @@ pub fn code() -> (u64, &'static [u8]) {
     let (start, end) = (&raw const __text_start, &raw const __text_end);
     // SAFETY: the linker puts the code between these symbols; it is always mapped, and nothing writes to it.
     (start as u64, unsafe { slice::from_raw_parts(start, end as usize - start as usize) })
-}
-
-/// Tells the monitor below the kernel to log the instructions traced from here on under this number; 0 ends the log. On
-/// other machines it has no effect.
-pub fn mark_truth(session: u32) {
-    // SAFETY: the port is the monitor's, or unused.
-    unsafe { Port::<u32>::new(0xe700).write(session) };
-}
-
-/// Ends the machine by QEMU's `isa-debug-exit` device.
-pub fn exit(success: bool) -> ! {
-    // SAFETY: the port is the device's, or unused.
-    unsafe { Port::<u32>::new(0xf4).write(if success { 0x10 } else { 0x11 }) };
-    halt()
-}
-
-/// Halts this processor forever. NMIs are still served.
-pub fn halt() -> ! {
-    loop {
-        x86_64::instructions::interrupts::disable();
-        x86_64::instructions::hlt();
-    }
 }
 
 static PANIC: Once<fn(&PanicInfo<'_>)> = Once::new();

@@ -47,10 +47,7 @@ impl Stack {
 
 /// Unmaps the page below the stack on which the kernel was entered.
 pub(crate) fn guard_boot_stack() {
-    unsafe extern "C" {
-        static boot_stack_guard: u8;
-    }
-    unmap(&raw const boot_stack_guard as u64);
+    unmap(pugmark_machine::entry::guard());
 }
 
 /// Returns whether a page fault at this address is a stack overflow. It takes no lock: the code that faulted may hold

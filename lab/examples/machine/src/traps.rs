@@ -5,8 +5,9 @@
 
 use crate::stacks::{self, Stack};
 use crate::{PHYSICAL_MEMORY_OFFSET, frames, processors};
-use core::arch::global_asm;
-use pugmark_kernel::arch::{Interrupted, fixup};
+use pugmark_kernel::arch::fixup;
+pub use pugmark_machine::traps::STUB;
+use pugmark_machine::traps::{TrapFrame, stub};
 use spin::{LazyLock, Once};
 use x86_64::VirtAddr;
 use x86_64::instructions::segmentation::{CS, SS, Segment};
@@ -23,46 +24,16 @@ pub fn on_nmi(handler: fn(u64)) {
     NMI.call_once(|| handler);
 }
 
-/// The registers pushed by the stub, above them those pushed by the processor.
-#[repr(C)]
-#[derive(Debug)]
-struct Frame {
-    r15: u64,
-    r14: u64,
-    r13: u64,
-    r12: u64,
-    r11: u64,
-    r10: u64,
-    r9: u64,
-    r8: u64,
-    rdi: u64,
-    rsi: u64,
-    rbp: u64,
-    rbx: u64,
-    rdx: u64,
-    rcx: u64,
-    rax: u64,
-    vector: u64,
-    error: u64,
-    rip: u64,
-    cs: u64,
-    rflags: u64,
-    rsp: u64,
-    ss: u64,
-}
-
-extern "C" fn trap(frame: &Frame) {
-    let &Frame { vector, rip, rbx, rbp, r12, r13, r14, r15, rsp, rflags, .. } = frame;
-    match (vector, fixup(rip), NMI.get()) {
-        (2, _, Some(handler)) => handler(rip),
-        // SAFETY: the registers are those that the #GP interrupted, and nothing else is left to do.
-        (13, Some(fixup), _) => unsafe {
-            fixup.resume(&Interrupted { rbx, rbp, r12, r13, r14, r15, rsp, rflags })
-        },
+/// Handles every trap. The stubs call it.
+#[unsafe(no_mangle)]
+extern "C" fn kernel_trap(frame: &mut TrapFrame) {
+    match (frame.vector, fixup(frame.rip), NMI.get()) {
+        (2, _, Some(handler)) => handler(frame.rip),
+        (13, Some(fixup), _) => frame.resume(fixup),
         (14, ..) if stacks::is_below_a_stack(Cr2::read_raw()) => {
             panic!("a stack has overflowed: {:#x} is below it; {frame:x?}", Cr2::read_raw())
         }
-        _ => panic!("trap {vector}: {frame:x?}"),
+        (vector, ..) => panic!("trap {vector}: {frame:x?}"),
     }
 }
 
@@ -77,14 +48,9 @@ static IDT: LazyLock<InterruptDescriptorTable> = LazyLock::new(|| {
     idt
 });
 
-fn set<F>(entry: &mut Entry<F>, vector: usize) -> &mut EntryOptions {
-    unsafe extern "C" {
-        static trap_stubs: [[u8; 16]; 16];
-    }
-    // SAFETY: only the address is taken.
-    let stub = unsafe { &raw const trap_stubs[vector] };
+fn set<F>(entry: &mut Entry<F>, vector: u8) -> &mut EntryOptions {
     // SAFETY: the stub saves all registers, handles the vector's error code and ends with IRETQ.
-    unsafe { entry.set_handler_addr(VirtAddr::from_ptr(stub)) }
+    unsafe { entry.set_handler_addr(stub(vector)) }
 }
 
 fn with_stack(options: &mut EntryOptions, index: u16) {
@@ -96,10 +62,6 @@ fn with_stack(options: &mut EntryOptions, index: u16) {
 const NMI_STACK: u64 = 16 << 10;
 /// Size of the exception stacks, on which a panic prints.
 const STACK: u64 = 32 << 10;
-
-/// The bytes of the NMI stack in use when the handler is called: registers pushed by the processor and the stub, and
-/// the SSE registers.
-pub const STUB: usize = size_of::<Frame>() + 512 + 32;
 
 /// Maximum number of processors that [`nmi_stack_used`] supports.
 const PROCESSORS: usize = 16;
@@ -145,72 +107,3 @@ pub(crate) fn init(number: usize) {
     unsafe { load_tss(task) };
     IDT.load();
 }
-
-global_asm!(
-    r#"
-    .section .text.traps, "ax"
-    .align 16
-    .global trap_stubs
-trap_stubs:
-    .set vector, 0
-    .rept 16
-    .align 16
-    // Vectors whose error code the processor pushes itself.
-    .if vector == 8 || (vector >= 10 && vector <= 14)
-    .else
-    pushq $0
-    .endif
-    pushq $vector
-    jmp trap_common
-    .set vector, vector + 1
-    .endr
-
-    .type trap_common, @function
-trap_common:
-    pushq %rax
-    pushq %rcx
-    pushq %rdx
-    pushq %rbx
-    pushq %rbp
-    pushq %rsi
-    pushq %rdi
-    pushq %r8
-    pushq %r9
-    pushq %r10
-    pushq %r11
-    pushq %r12
-    pushq %r13
-    pushq %r14
-    pushq %r15
-    cld
-    movq %rsp, %rbp
-    movq %rsp, %rdi
-    // Code for a hosted target uses SSE registers.
-    subq $512, %rsp
-    andq $-16, %rsp
-    fxsave64 (%rsp)
-    call {trap}
-    fxrstor64 (%rsp)
-    movq %rbp, %rsp
-    popq %r15
-    popq %r14
-    popq %r13
-    popq %r12
-    popq %r11
-    popq %r10
-    popq %r9
-    popq %r8
-    popq %rdi
-    popq %rsi
-    popq %rbp
-    popq %rbx
-    popq %rdx
-    popq %rcx
-    popq %rax
-    addq $16, %rsp
-    iretq
-    .size trap_common, . - trap_common
-    "#,
-    trap = sym trap,
-    options(att_syntax),
-);

@@ -12,8 +12,11 @@ unsafe extern "C" {
     fn kernel_main(eax: u32, ebx: u32) -> !;
 }
 
+/// Offset of the second mapping of the first 4 GiB of physical memory. The first one is one to one.
+pub const PHYSICAL_MEMORY_OFFSET: u64 = 0xffff_8000_0000_0000;
+
 /// Returns the address of the page below the stack on which the kernel is entered.
-pub(super) fn guard() -> u64 {
+pub fn guard() -> u64 {
     unsafe extern "C" {
         static boot_stack_guard: u8;
     }
@@ -67,9 +70,8 @@ boot_gdt:
     .quad 0
     .quad 0x00af9a000000ffff
     .quad 0x00cf92000000ffff
-boot_gdt_end:
 boot_gdt_pointer:
-    .short boot_gdt_end - boot_gdt - 1
+    .short 23
     .long boot_gdt
 
     .section .text.entry, "ax"
@@ -82,10 +84,11 @@ entry_pvh:
     mov esp, offset boot_stack_top
     mov ebp, eax
 
-    // The first 4 GiB, mapped one to one by pages of 2 MiB.
+    // The first 4 GiB, mapped one to one and at PHYSICAL_MEMORY_OFFSET by pages of 2 MiB.
     mov eax, offset boot_pdpt
     or eax, 3
     mov dword ptr [boot_pml4], eax
+    mov dword ptr [boot_pml4 + 256 * 8], eax
     mov eax, offset boot_pd
     or eax, 3
     xor ecx, ecx

@@ -11,7 +11,7 @@ extern "C" fn rust_eh_personality() {}
 
 #[unsafe(no_mangle)]
 extern "C" fn _Unwind_Resume() -> ! {
-    crate::arch::exit::exit(false)
+    crate::exit(false)
 }
 
 #[unsafe(naked)]

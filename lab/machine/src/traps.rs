@@ -1,0 +1,139 @@
+//! The stubs of all 256 vectors, and the interrupted registers that they save.
+
+use core::arch::global_asm;
+use core::ops::RangeInclusive;
+use pugmark_kernel::arch::{Fixup, Interrupted};
+use x86_64::VirtAddr;
+
+unsafe extern "C" {
+    /// The kernel's function for all traps. It may change the registers, which are loaded when it returns.
+    fn kernel_trap(frame: &mut TrapFrame);
+    /// The stubs, 16 bytes each.
+    static trap_stubs: [[u8; 16]; 256];
+}
+
+/// The bytes of a trap's stack in use when `kernel_trap` is called: registers pushed by the processor and the stub, and
+/// the SSE registers.
+pub const STUB: usize = size_of::<TrapFrame>() + 512 + 32;
+
+/// Returns the address of a vector's stub: it saves all registers, handles the vector's error code and ends with IRETQ.
+pub fn stub(vector: u8) -> VirtAddr {
+    // SAFETY: only the address is taken.
+    VirtAddr::from_ptr(unsafe { &raw const trap_stubs[usize::from(vector)] })
+}
+
+/// Returns the addresses of all vectors' stubs, the targets of every interrupt and exception.
+pub fn stub_addresses() -> RangeInclusive<u64> {
+    let start = &raw const trap_stubs as u64;
+    start..=start + size_of::<[[u8; 16]; 256]>() as u64 - 1
+}
+
+/// The registers at a trap, in the order in which the stub pushes them.
+#[repr(C)]
+#[derive(Debug)]
+pub struct TrapFrame {
+    pub rax: u64,
+    pub rcx: u64,
+    pub rdx: u64,
+    pub rbx: u64,
+    pub rbp: u64,
+    pub rsi: u64,
+    pub rdi: u64,
+    pub r8: u64,
+    pub r9: u64,
+    pub r10: u64,
+    pub r11: u64,
+    pub r12: u64,
+    pub r13: u64,
+    pub r14: u64,
+    pub r15: u64,
+    pub vector: u64,
+    pub error: u64,
+    pub rip: u64,
+    pub cs: u64,
+    pub rflags: u64,
+    pub rsp: u64,
+    pub ss: u64,
+}
+
+impl TrapFrame {
+    /// Ends the #GP of a guarded access without IRET, which would unblock NMIs.
+    pub fn resume(&self, fixup: Fixup) -> ! {
+        let &Self { rbx, rbp, r12, r13, r14, r15, rsp, rflags, .. } = self;
+        let interrupted = Interrupted { rbx, rbp, r12, r13, r14, r15, rsp, rflags };
+        // SAFETY: the frame is that of the #GP, which interrupted level 0. The stub and the code from there to here
+        // own nothing, and they do not change state that a function must preserve.
+        unsafe { fixup.resume(&interrupted) }
+    }
+}
+
+global_asm!(
+    r#"
+    .section .text.traps, "ax"
+    .global trap_stubs
+    .type trap_stubs, @function
+    .align 16
+trap_stubs:
+    .set vector, 0
+    .rept 256
+    .align 16
+    // Vectors whose error code the processor pushes itself.
+    .if vector == 8 || (vector >= 10 && vector <= 14) || vector == 17 || vector == 21 || vector == 29 || vector == 30
+    .else
+    pushq $0
+    .endif
+    pushq $vector
+    jmp trap_common
+    .set vector, vector + 1
+    .endr
+    .size trap_stubs, . - trap_stubs
+
+    .type trap_common, @function
+trap_common:
+    pushq %r15
+    pushq %r14
+    pushq %r13
+    pushq %r12
+    pushq %r11
+    pushq %r10
+    pushq %r9
+    pushq %r8
+    pushq %rdi
+    pushq %rsi
+    pushq %rbp
+    pushq %rbx
+    pushq %rdx
+    pushq %rcx
+    pushq %rax
+    cld
+    movq %rsp, %rbp
+    movq %rsp, %rdi
+    // The handlers are compiled code that may use SSE.
+    subq $512, %rsp
+    andq $-16, %rsp
+    fxsave64 (%rsp)
+    call {kernel_trap}
+    fxrstor64 (%rsp)
+    movq %rbp, %rsp
+    popq %rax
+    popq %rcx
+    popq %rdx
+    popq %rbx
+    popq %rbp
+    popq %rsi
+    popq %rdi
+    popq %r8
+    popq %r9
+    popq %r10
+    popq %r11
+    popq %r12
+    popq %r13
+    popq %r14
+    popq %r15
+    addq $16, %rsp
+    iretq
+    .size trap_common, . - trap_common
+    "#,
+    kernel_trap = sym kernel_trap,
+    options(att_syntax),
+);
