@@ -1,8 +1,8 @@
-//! From instructions to calls: where a function is entered and left, and how deep.
+//! From instructions to calls: the places where functions are entered and left, and the call depth.
 //!
-//! [`Calls`] takes the items of an [`InsnDecoder`](crate::flow::InsnDecoder) and gives a [`Step`] where execution goes
-//! from one function to another. A kernel prints a call tree of them, or keeps the last of them to print when it
-//! panics:
+//! [`Calls`] takes the items of an [`InsnDecoder`](crate::flow::InsnDecoder) and returns a [`Step`] when execution goes
+//! from one function to another. A kernel can print a call tree of these steps, or keep the last steps to print them
+//! when it panics:
 //!
 //! ```
 //! use pugmark_decoder_core::calls::{Calls, StepKind};
@@ -32,15 +32,15 @@ use crate::event::EventKind;
 use crate::flow::{ExecutedInsn, FlowItem};
 use crate::insn::Class;
 
-/// Finds the calls and returns among the items of an instruction flow.
+/// A detector of the calls and returns in an instruction flow.
 ///
-/// To [`step`](Self::step) a jump stays in its function, also if it goes to the start of another one (a tail call):
-/// only symbols show that, and [`step_with`](Self::step_with) asks for them. A call of the instruction that follows it
-/// is no step, because code calls that to learn its own address and never returns from it. Source: SDM vol. 3, Intel
-/// Processor Trace, "RET Compression": near calls with a displacement of zero are left out there for the same reason.
+/// For [`step`](Self::step) a jump stays in its function, even if it goes to the start of another one (a tail call):
+/// only symbols show that, and [`step_with`](Self::step_with) uses them. A call of the next instruction is no step,
+/// because code uses it to get its own address and never returns from it. Source: SDM vol. 3, Intel Processor Trace,
+/// "RET Compression": near calls with a displacement of zero are excluded there for the same reason.
 ///
 /// After [`forget`](Self::forget), an overflow or an interruption of the trace, the first instruction is no step
-/// wherever it is, and the depth stays what it was.
+/// wherever it is, and the depth is unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct Calls {
     depth: i64,
@@ -56,21 +56,21 @@ struct Transfer {
     class: Class,
 }
 
-/// Where execution went from one function to another.
+/// A transition from one function to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
-    /// How.
+    /// The kind of transition.
     pub kind: StepKind,
-    /// The address of the instruction that did it; for an interrupt, of the first one that was not executed any more.
+    /// The address of the instruction that caused it; for an interrupt, of the first instruction that was not executed.
     pub from: u64,
     /// The address of the instruction after it.
     pub to: u64,
-    /// How many calls and interrupts have not returned after this step. It is negative in a function that was entered
-    /// before the trace began and called the one in which it began.
+    /// The number of calls and interrupts that have not returned after this step. It is negative in a function that was
+    /// entered before the trace began and called the one in which it began.
     pub depth: i64,
 }
 
-/// How execution went from one function to another.
+/// The kinds of transition from one function to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StepKind {
     /// A near call.
@@ -81,19 +81,19 @@ pub enum StepKind {
     Interrupt,
     /// IRET or a similar instruction.
     InterruptReturn,
-    /// A jump to the start of another function, which returns to where the function that jumped would have. Only
+    /// A jump to the start of another function, which returns to the caller of the function that jumped. Only
     /// [`Calls::step_with`] finds these.
     TailCall,
 }
 
 impl StepKind {
-    /// Whether it enters a function.
+    /// Returns true if the step enters a function.
     #[must_use]
     pub const fn enters(self) -> bool {
         matches!(self, Self::Call | Self::Interrupt | Self::TailCall)
     }
 
-    /// By how much it changes the depth.
+    /// Returns the change of the depth.
     const fn deepens(self) -> i64 {
         match self {
             Self::Call | Self::Interrupt => 1,
@@ -104,19 +104,19 @@ impl StepKind {
 }
 
 impl Calls {
-    /// In front of the first instruction, at depth 0.
+    /// Creates a detector in front of the first instruction, at depth 0.
     #[must_use]
     pub const fn new() -> Self {
         Self { depth: 0, last: None }
     }
 
-    /// Takes the next item of the flow and returns the step that it completes, if it does.
+    /// Takes the next item of the flow and returns the step that it completes, if any.
     pub fn step(&mut self, item: &FlowItem) -> Option<Step> {
         self.step_with(item, |_, _| false)
     }
 
-    /// Like [`step`](Self::step), and finds tail calls too. `begins_another(from, to)` says whether a function begins
-    /// at `to`, and `from` is not in it; it is asked of jumps that were taken, and of nothing else.
+    /// Does the same as [`step`](Self::step), and finds tail calls too. `begins_another(from, to)` returns true if a
+    /// function begins at `to` and `from` is not in it; it is called only for jumps that were taken.
     pub fn step_with(
         &mut self,
         item: &FlowItem,
@@ -132,7 +132,7 @@ impl Calls {
             FlowItem::Event(event) if event.status => None,
             FlowItem::Event(event) => match event.kind {
                 EventKind::AsyncBranch { from } => {
-                    // An instruction such as INT n is reported as an interrupt too: together they are one step.
+                    // An instruction such as INT n is reported as an interrupt too: both are one step.
                     let is_its_own = self.last.is_some_and(|last| last.class == Class::FarCall);
                     let (from, step) = match self.last {
                         Some(last) if is_its_own => (last.ip, None),
@@ -141,7 +141,7 @@ impl Calls {
                     self.last = Some(Transfer { ip: from, next: None, class: Class::FarCall });
                     step
                 }
-                // The branch before it was executed, though the instruction that it led to was not.
+                // The branch before was executed, although the instruction at its target was not.
                 EventKind::AsyncDisabled { at } => self.arrive(at, begins_another),
                 EventKind::Enabled { .. } | EventKind::Disabled | EventKind::Overflow | EventKind::Stop => {
                     self.forget();
@@ -152,18 +152,18 @@ impl Calls {
         }
     }
 
-    /// How many calls and interrupts have not returned.
+    /// Returns the number of calls and interrupts that have not returned.
     #[must_use]
     pub const fn depth(&self) -> i64 {
         self.depth
     }
 
-    /// Something is missing before the next item: it completes no step.
+    /// Notes a gap before the next item, which then completes no step.
     pub const fn forget(&mut self) {
         self.last = None;
     }
 
-    /// Execution has come to `to`.
+    /// Completes the step to `to`, where execution continues.
     fn arrive(&mut self, to: u64, begins_another: impl FnOnce(u64, u64) -> bool) -> Option<Step> {
         let Transfer { ip: from, next, class } = self.last.take()?;
         let kind = match class {
@@ -244,7 +244,7 @@ mod tests {
     fn an_interrupt_enters_its_handler_and_iret_leaves_it() {
         use StepKind::{Call, Interrupt, InterruptReturn};
         let at = |from| event(EventKind::AsyncBranch { from });
-        // It comes after a call, before the function's first instruction.
+        // The interrupt comes after a call, before the function's first instruction.
         let items = [
             insn(0x10, 5, Class::NearCall),
             at(0x40),
@@ -301,7 +301,7 @@ mod tests {
             assert_eq!(found(&jump(0x14, 0x40)), expected, "{class:?}");
             assert_eq!(steps(&jump(0x14, 0x40)), [], "{class:?}");
             assert!(StepKind::TailCall.enters());
-            // Within a function, to its own start, into another one, and on to the next one.
+            // Within a function, to its own start, into another one, and to the start of the next one.
             for (from, to) in [(0x14, 0x18), (0x14, 0x10), (0x14, 0x44), (0x1e, 0x20)] {
                 assert_eq!(found(&jump(from, to)), [], "{class:?} {from:#x} {to:#x}");
             }
@@ -315,7 +315,7 @@ mod tests {
             let faulted = [insn(0x14, 2, class), event(EventKind::AsyncDisabled { at: 0x40 })];
             assert_eq!(found(&faulted), expected, "{class:?}");
         }
-        // Calls and returns are what they are.
+        // The class alone decides for calls and returns.
         for class in [Class::NearCall, Class::NearReturn, Class::FarCall, Class::FarReturn, Class::FarJump] {
             let items = [insn(0x14, 2, class), insn(0x40, 1, Class::Other)];
             assert_eq!(found(&items), steps(&items), "{class:?}");

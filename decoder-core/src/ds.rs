@@ -1,5 +1,5 @@
-//! The Debug Store (DS) buffer management area: a structure in memory that tells the processor where the BTS and the
-//! PEBS buffer are and how full they are. BTS writes branch records, PEBS writes samples.
+//! The Debug Store (DS) buffer management area: a structure in memory that gives the processor the places and fill
+//! levels of the BTS and PEBS buffers. BTS writes branch records, PEBS writes samples.
 //!
 //! ```
 //! use pugmark_decoder_core::ds::{Buffer, Field, ManagementArea, Width};
@@ -19,7 +19,7 @@
 //! Format of the DS Save Area"; the counter reset values beyond the first: Performance Monitoring, "Processor Event
 //! Based Sampling (PEBS)".
 
-/// How wide the fields are.
+/// The width of the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Width {
     /// 32 bits.
@@ -33,7 +33,7 @@ pub enum Width {
 pub struct Buffer {
     /// The buffer's first byte.
     pub base: u64,
-    /// Where the next record goes.
+    /// The address of the next record.
     pub index: u64,
     /// The address after the buffer's last byte.
     pub absolute_maximum: u64,
@@ -50,7 +50,7 @@ pub struct ManagementArea {
     pub pebs: Buffer,
 }
 
-/// One field of the area.
+/// A field of the area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Field {
     /// BTS buffer base.
@@ -69,17 +69,17 @@ pub enum Field {
     PebsAbsoluteMaximum,
     /// PEBS interrupt threshold.
     PebsInterruptThreshold,
-    /// The value that the counter with this number is set to after a PEBS record. The field has 64 bits in both
-    /// widths; only as many of them count as the counter has.
+    /// The reset value of the counter with this number after a PEBS record. The field has 64 bits in both widths; only
+    /// as many of them count as the counter has.
     CounterReset(u8),
 }
 
-/// The bytes do not reach as far as the field.
+/// An error: the bytes end before the field does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Truncated {
-    /// How many bytes there are.
+    /// The number of bytes present.
     pub bytes: usize,
-    /// How many bytes are needed.
+    /// The number of bytes needed.
     pub needed: usize,
 }
 
@@ -96,13 +96,13 @@ const FIELDS: [Field; 8] = [
 ];
 
 impl Width {
-    /// The width that the processor uses: 64 bits with DTES64 (CPUID.01H:ECX\[2\]) or in IA-32e mode.
+    /// Returns the width that the processor uses: 64 bits with DTES64 (CPUID.01H:ECX\[2\]) or in IA-32e mode.
     #[must_use]
     pub const fn of(dtes64: bool, ia32e: bool) -> Self {
         if dtes64 || ia32e { Self::Bits64 } else { Self::Bits32 }
     }
 
-    /// The size of an address, in bytes.
+    /// Returns the size of an address, in bytes.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -113,7 +113,7 @@ impl Width {
 }
 
 impl Field {
-    /// The field's offset from the start of the area, in bytes.
+    /// Returns the field's offset from the start of the area, in bytes.
     #[must_use]
     pub const fn offset(self, width: Width) -> usize {
         let index = match self {
@@ -130,7 +130,7 @@ impl Field {
         index * width.bytes()
     }
 
-    /// The field's size, in bytes.
+    /// Returns the field's size, in bytes.
     #[must_use]
     pub const fn bytes(self, width: Width) -> usize {
         match self {
@@ -142,7 +142,7 @@ impl Field {
     /// Reads the field from the area at the start of `bytes`.
     ///
     /// # Errors
-    /// When it is not in `bytes` as a whole.
+    /// If `bytes` does not hold the whole field.
     pub fn read(self, width: Width, bytes: &[u8]) -> Result<u64, Truncated> {
         let (from, len) = (self.offset(width), self.bytes(width));
         let truncated = Truncated { bytes: bytes.len(), needed: from + len };
@@ -152,11 +152,10 @@ impl Field {
         Ok(u64::from_le_bytes(value))
     }
 
-    /// Writes the field in the area at the start of `bytes`. If the value is wider than the field, only its low part
-    /// is written.
+    /// Writes the field in the area at the start of `bytes`. A value wider than the field is truncated to its low part.
     ///
     /// # Errors
-    /// When it is not in `bytes` as a whole.
+    /// If `bytes` does not hold the whole field.
     pub fn write(self, width: Width, bytes: &mut [u8], value: u64) -> Result<(), Truncated> {
         let (from, len) = (self.offset(width), self.bytes(width));
         let truncated = Truncated { bytes: bytes.len(), needed: from + len };
@@ -167,7 +166,7 @@ impl Field {
 }
 
 impl ManagementArea {
-    /// The size of both buffers' fields, in bytes.
+    /// Returns the size of both buffers' fields, in bytes.
     #[must_use]
     pub const fn bytes(width: Width) -> usize {
         Field::CounterReset(0).offset(width)
@@ -176,7 +175,7 @@ impl ManagementArea {
     /// Reads the area at the start of `bytes`.
     ///
     /// # Errors
-    /// When there are too few of them.
+    /// If there are too few bytes.
     pub fn parse(width: Width, bytes: &[u8]) -> Result<Self, Truncated> {
         let bytes = bytes.get(..Self::bytes(width)).ok_or(Self::truncated(width, bytes))?;
         let mut area = Self::default();
@@ -188,10 +187,10 @@ impl ManagementArea {
         Ok(area)
     }
 
-    /// Writes the area to the start of `bytes`. If an address is wider than its field, only its low part is written.
+    /// Writes the area to the start of `bytes`. An address wider than its field is truncated to its low part.
     ///
     /// # Errors
-    /// When there are too few bytes; then nothing is written.
+    /// If there are too few bytes; then nothing is written.
     pub fn emit(mut self, width: Width, bytes: &mut [u8]) -> Result<(), Truncated> {
         let truncated = Self::truncated(width, bytes);
         let bytes = bytes.get_mut(..Self::bytes(width)).ok_or(truncated)?;
@@ -235,7 +234,7 @@ impl core::error::Error for Truncated {}
 mod tests {
     use super::*;
 
-    /// Typed from the figures "DS Save Area", "IA-32e Mode DS Save Area" and "PEBS Programming Environment".
+    /// Uses the figures "DS Save Area", "IA-32e Mode DS Save Area" and "PEBS Programming Environment".
     #[test]
     fn fields_lie_where_the_figures_have_them() {
         let rows = [

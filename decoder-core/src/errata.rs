@@ -1,4 +1,4 @@
-//! Processor errata: which processors send traces that differ from the manual, and how.
+//! Processor errata: the processors whose traces differ from the manual, and the differences.
 //!
 //! Source: the specification updates of the processors that give the errata their names.
 //!
@@ -19,7 +19,7 @@ use core::fmt;
 /// A processor, by its vendor and CPUID.01H:EAX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cpu {
-    /// Who made it.
+    /// The manufacturer.
     pub vendor: Vendor,
     /// The display family.
     pub family: u16,
@@ -29,23 +29,23 @@ pub struct Cpu {
     pub stepping: u8,
 }
 
-/// Who made a processor.
+/// The manufacturer of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Vendor {
-    /// CPUID.0H says "GenuineIntel".
+    /// CPUID.0H returns "GenuineIntel".
     Intel,
-    /// It says something else.
+    /// Any other vendor string.
     Other,
 }
 
 impl Cpu {
-    /// An Intel processor.
+    /// Creates an Intel processor.
     #[must_use]
     pub const fn intel(family: u16, model: u8, stepping: u8) -> Self {
         Self { vendor: Vendor::Intel, family, model, stepping }
     }
 
-    /// The Intel processor whose CPUID.01H:EAX is `signature`.
+    /// Returns the Intel processor whose CPUID.01H:EAX is `signature`.
     ///
     /// Source: SDM vol. 2, CPUID, "INPUT EAX = 01H: Returns Model, Family, Stepping Information".
     #[must_use]
@@ -64,7 +64,7 @@ impl Cpu {
 }
 
 impl fmt::Display for Cpu {
-    /// `6/94/3`: family, model and stepping.
+    /// Formats as `6/94/3`: family, model and stepping.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}", self.family, self.model, self.stepping)
     }
@@ -131,11 +131,11 @@ pub struct Errata {
     pub skz84: bool,
     /// APL11, "Intel PT OVF Packet May Be Followed by TIP.PGD Packet".
     ///
-    /// Layers: events and what stands on them.
+    /// Layers: events and all above them.
     pub apl11: bool,
-    /// APL12, "Intel PT OVF May Be Followed By An Unexpected FUP Packet": while a filter has turned tracing off.
+    /// APL12, "Intel PT OVF May Be Followed By An Unexpected FUP Packet": while a filter has disabled tracing.
     ///
-    /// Layers: events and what stands on them.
+    /// Layers: events and all above them.
     pub apl12: bool,
 }
 
@@ -154,7 +154,7 @@ impl Errata {
         apl12: false,
     };
 
-    /// The errata of a processor.
+    /// Returns the errata of a processor.
     ///
     /// # Errors
     /// [`UnknownCpu`] for a processor that is not in the table, and for every processor that is not Intel's.

@@ -1,19 +1,19 @@
-//! What can be wrong with recorded bytes, and where: packets, branch records, PEBS records, raw IBS samples.
+//! Errors in recorded bytes, and their places: packets, branch records, PEBS records, raw IBS samples.
 
 use crate::mode::ExecMode;
 use core::fmt;
 
-/// What is wrong, and the offset of the packet, record or sample that it is wrong with.
+/// An error, with the offset of the packet, record or sample that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// Where the packet, record or sample begins, in bytes from the first byte. In a circular buffer of records the
+    /// The start of the packet, record or sample, in bytes from the first byte. In a circular buffer of records the
     /// oldest record is the first.
     pub offset: u64,
-    /// What is wrong.
+    /// The kind of error.
     pub kind: ErrorKind,
 }
 
-/// What is wrong with recorded bytes, or with the code that they lead through.
+/// The kinds of errors in recorded bytes, or in the code that they lead through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -23,7 +23,7 @@ pub enum ErrorKind {
     UnknownExtendedOpcode(u8),
     /// No packet begins with `02 c3` and this byte.
     UnknownOpcodeAfterC3(u8),
-    /// A packet whose opcode is known has this value where the manual allows none.
+    /// A packet whose opcode is known has a value that the manual does not allow.
     MalformedPacket {
         /// The packet's name in the manual.
         packet: &'static str,
@@ -32,11 +32,11 @@ pub enum ErrorKind {
     },
     /// [`Config::unknown`](crate::config::Config::unknown) refused an unknown packet, with a code of its own.
     Refused(u32),
-    /// The slice of the trace ends here, and the bytes after it decide what comes next. That is no loss: the decoder
-    /// goes on in the next slice. Streams ([`resume`](crate::resume)) never report it.
+    /// The slice of the trace ends here, and the next item depends on the bytes after it. That is no loss: the decoder
+    /// continues in the next slice. Streams ([`resume`](crate::resume)) never report it.
     EndOfSlice,
-    /// What this packet means depends on packets that are farther away than the decoder can look in a trace that
-    /// comes in slices.
+    /// The meaning of this packet depends on packets farther away than the decoder can look in a trace that comes in
+    /// slices.
     LooksTooFar,
     /// The caller asked for more before a PSB was found, or after an error without synchronising again.
     OutOfSync,
@@ -50,12 +50,12 @@ pub enum ErrorKind {
     /// This packet suppresses its IP although an IP is needed to continue; only in libipt's
     /// [dialect](crate::config::Dialect), which tells this from [`IpSuppressed`](Self::IpSuppressed).
     NoTarget(&'static str),
-    /// More packets wait for the packet that completes them than a processor ever leaves waiting.
+    /// More packets wait for the packet that completes them than any processor leaves waiting.
     TooManyWaiting(&'static str),
     /// The state in a PSB+ (the packets from PSB to PSBEND, which repeat the current state) differs from the state
     /// that the packets before it left.
     StateMismatch {
-        /// Where the decoder is.
+        /// The decoder's place.
         ip: u64,
     },
     /// A MODE.Exec in a PSB+ gives another mode or RFLAGS.IF than the packets before it left.
@@ -73,10 +73,10 @@ pub enum ErrorKind {
         /// An instruction in the loop.
         ip: u64,
     },
-    /// The path to the next event goes on without end, as in memory that reads as zeros everywhere: more instructions
-    /// in a row need no packet than the image has bytes, or than is plausible of an image without end.
+    /// The path to the next event is endless, as in memory that reads as zeros everywhere: more consecutive
+    /// instructions need no packet than the image has bytes, or than is plausible for an infinite image.
     EndlessCode {
-        /// The last instruction of them.
+        /// The last of these instructions.
         ip: u64,
         /// The number of instructions since a packet was used.
         insns: u64,
@@ -86,7 +86,7 @@ pub enum ErrorKind {
         /// The address of the instruction.
         ip: u64,
     },
-    /// The image holds the begin of the instruction, but not all of its bytes.
+    /// The image holds the start of the instruction, but not all of its bytes.
     TruncatedInstruction {
         /// The address of the instruction.
         ip: u64,
@@ -113,9 +113,9 @@ pub enum ErrorKind {
     },
     /// The bytes end within a record or sample, or there is no room to write it.
     Truncated {
-        /// How many bytes there are.
+        /// The number of bytes present.
         bytes: usize,
-        /// How many bytes it has.
+        /// The number of bytes needed.
         needed: usize,
     },
     /// A value does not fit into a record's field of 32 bits.
@@ -125,7 +125,7 @@ pub enum ErrorKind {
     },
     /// Branch records that are all zero: memory that the processor has not written.
     EmptyRecords {
-        /// How many there are in a row.
+        /// The number of consecutive empty records.
         count: u64,
     },
     /// A PERF_RECORD_SAMPLE has more than PERF_SAMPLE_IP and PERF_SAMPLE_ADDR.
@@ -133,12 +133,12 @@ pub enum ErrorKind {
         /// Its size.
         bytes: usize,
     },
-    /// Execution cannot have come to the branch of a record: no path without a branch leads there, so records are
-    /// missing or the code is not the traced code.
+    /// Execution cannot reach the branch of a record: no path without a branch leads there, so records are missing or
+    /// the code is not the traced code.
     UnreachableBranch {
-        /// Where the record before led.
+        /// The target in the previous record.
         at: u64,
-        /// Where this one comes from.
+        /// The origin in this record.
         from: u64,
         /// The instruction at which the path ends.
         end: u64,
@@ -147,7 +147,7 @@ pub enum ErrorKind {
     ImpossibleBranch {
         /// The origin.
         from: u64,
-        /// Where the record says it led.
+        /// The target in the record.
         to: u64,
     },
     /// The size that an adaptive PEBS record gives differs from the size of its groups.
@@ -162,9 +162,9 @@ pub enum ErrorKind {
         /// Its record format, bits 31:0.
         format: u32,
     },
-    /// The number of last branches is not between 1 and 32, which is what an adaptive PEBS record can hold.
+    /// The number of last branches is not between 1 and 32, the capacity of an adaptive PEBS record.
     LastBranchCount {
-        /// How many there are.
+        /// The number of branches.
         count: usize,
     },
     /// A block in a trace, which BBP begins, has an unknown type.
@@ -186,7 +186,7 @@ pub enum ErrorKind {
         /// The item's number.
         id: u8,
     },
-    /// Neither a fetch nor an op has a raw IBS sample of this size with these capabilities.
+    /// No raw IBS sample of a fetch or an op has this size with these capabilities.
     SampleSize {
         /// The number of bytes after the size field.
         size: u32,
@@ -196,8 +196,8 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// libipt's text for the same error. libipt reads neither records nor samples; their errors have the text of the
-    /// packet error that is nearest.
+    /// Returns libipt's text for the same error. libipt reads neither records nor samples; their errors have the text
+    /// of the nearest packet error.
     #[must_use]
     pub const fn libipt_text(&self) -> &'static str {
         match self {
@@ -238,7 +238,7 @@ impl ErrorKind {
         }
     }
 
-    /// The address of the instruction that the error is about, if it is about one.
+    /// Returns the address of the instruction that the error is about, if any.
     #[must_use]
     pub const fn ip(&self) -> Option<u64> {
         match *self {

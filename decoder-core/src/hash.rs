@@ -20,12 +20,12 @@ const PRIME_TO_THE_3: u64 = PRIME.wrapping_pow(3);
 pub struct AddressHash {
     count: u64,
     value: u64,
-    /// The lowest byte of `value`, known long before the rest of it: see [`Run`].
+    /// The lowest byte of `value`, known long before the other bytes: see [`Run`].
     lowest: u8,
 }
 
 impl AddressHash {
-    /// The hash of no address.
+    /// Returns the hash of no address.
     #[must_use]
     pub const fn new() -> Self {
         Self { count: 0, value: 0xcbf2_9ce4_8422_2325, lowest: 0x25 }
@@ -37,7 +37,7 @@ impl AddressHash {
         let step = |value: u64, byte: u8, factor| (value ^ u64::from(byte)).wrapping_mul(factor);
         let [lower @ .., six, seven, eight] = address.to_le_bytes();
         let value = lower.iter().fold(self.value, |value, byte| step(value, *byte, PRIME));
-        // A user's addresses end with two bytes of 0: one product takes the place of three that wait for one another.
+        // A user-mode address ends with two zero bytes: one product replaces three that depend on one another.
         self.value = match (seven, eight) {
             (0, 0) => step(value, six, PRIME_TO_THE_3),
             _ => step(step(step(value, six, PRIME), seven, PRIME), eight, PRIME),
@@ -55,13 +55,13 @@ impl AddressHash {
         self.count += run.count;
     }
 
-    /// How many addresses were added.
+    /// Returns the number of addresses added.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// The hash of all added addresses, in order.
+    /// Returns the hash of all added addresses, in order.
     #[must_use]
     pub const fn value(&self) -> u64 {
         self.value
@@ -74,13 +74,13 @@ impl Default for AddressHash {
     }
 }
 
-/// The effect of a run of addresses on a hash. For a run that is appended many times this takes one step, instead of
+/// The effect of a run of addresses on a hash. A run that is appended many times takes one step each time, instead of
 /// eight for each address.
 ///
-/// An exclusive or with a byte changes only the hash's lowest byte, and a multiplication never carries into lower
-/// bits. So the lowest byte alone decides what is added, and the rest is always multiplied by the same factor. It also
-/// decides what the lowest byte is after the run: that has a table of its own, which stays in the first-level cache, so
-/// that the runs after this one need not wait until what this one adds has been fetched.
+/// An exclusive or with a byte changes only the hash's lowest byte, and a multiplication never carries into lower bits.
+/// So the lowest byte alone determines the value that is added, and the rest is always multiplied by the same factor.
+/// It also determines the lowest byte after the run: that has a table of its own, which stays in the first-level cache,
+/// so later runs need not wait for the added value of this one.
 ///
 /// ```
 /// use pugmark_decoder_core::hash::{AddressHash, Run};
@@ -95,14 +95,14 @@ pub struct Run {
     count: u64,
     /// The product of the primes that all bytes of the run multiply by.
     factor: u64,
-    /// What the run adds, indexed by the hash's lowest byte before the run.
+    /// The value that the run adds, indexed by the hash's lowest byte before the run.
     added: [u64; 256],
     /// The hash's lowest byte after the run, indexed by the one before it.
     lowest: [u8; 256],
 }
 
 impl Run {
-    /// Prepares the run of these addresses.
+    /// Creates the run of these addresses.
     #[must_use]
     pub fn new(addresses: impl IntoIterator<Item = u64>) -> Self {
         let mut run = Self { count: 0, factor: 1, added: [0; 256], lowest: [0; 256] };
@@ -112,7 +112,7 @@ impl Run {
         for address in addresses {
             let mut bytes = &address.to_le_bytes()[..];
             while let [byte, rest @ ..] = bytes {
-                // A byte of 0 only multiplies: it is done together with the one before it.
+                // A zero byte only multiplies, so it is combined with the byte before it.
                 let zeros = rest.iter().take_while(|byte| **byte == 0).count();
                 let factor = PRIME.wrapping_pow(1 + zeros as u32);
                 run.factor = run.factor.wrapping_mul(factor);
@@ -124,7 +124,7 @@ impl Run {
         for (lowest, hash) in run.lowest.iter_mut().zip(&run.added) {
             [*lowest, ..] = hash.to_le_bytes();
         }
-        // The loop above counted the lowest byte's own product, which the multiplication in `add_run` does again.
+        // The loop above included the lowest byte's own product, which the multiplication in `add_run` repeats.
         for (low, added) in (0_u64..).zip(&mut run.added) {
             *added = added.wrapping_sub(low.wrapping_mul(run.factor));
         }

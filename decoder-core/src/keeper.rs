@@ -1,8 +1,8 @@
-//! Where the state of a decoder is: in the decoder, or in memory of the caller, where it stays while slices of a trace
+//! The place of a decoder's state: in the decoder, or in memory of the caller, where it stays while slices of a trace
 //! come and go.
 //!
-//! A decoder of a slice borrows the slice, so it cannot outlive it; the state, some five kilobytes, does. It borrows
-//! nothing, and is never moved: a stream makes a decoder of a few hundred bytes around it for each slice.
+//! A decoder of a slice borrows the slice, so it cannot outlive it; the state, about five kilobytes, can. The state
+//! borrows nothing, and is never moved: a stream creates a decoder of a few hundred bytes around it for each slice.
 
 use core::{
     fmt::Debug,
@@ -10,13 +10,13 @@ use core::{
     ops::{Deref, DerefMut},
 };
 
-/// Where a decoder keeps its state: in itself ([`Own`]), or borrowed ([`Lent`]).
+/// The owner of a decoder's state: the decoder ([`Own`]), or its caller ([`Lent`]).
 pub trait Keeper: Debug {
-    /// A state that is kept so.
+    /// The holder of a state.
     type Of<T: Debug + 'static>: Debug + DerefMut<Target = T>;
 }
 
-/// The decoder has its state in itself.
+/// The decoder holds its state.
 #[derive(Clone, Copy, Debug)]
 pub enum Own {}
 

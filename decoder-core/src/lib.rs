@@ -1,30 +1,30 @@
-//! Decodes Intel Processor Trace: which instructions a processor executed, from the bytes that it wrote meanwhile.
+//! Decodes Intel Processor Trace: reconstructs the instructions that a processor executed from the bytes that it wrote.
 //!
 //! The crate needs no heap, no I/O and no clock, so it runs in a kernel as well as in a tool. No input makes it panic
-//! or loop forever. It is exact: return compression, deferred TIPs, interrupts, filters, overflows and the errata of
-//! processors are followed as the manual says.
+//! or loop forever. It is exact: it follows the manual in return compression, deferred TIPs, interrupts, filters,
+//! overflows and the errata of processors.
 //!
-//! # What a trace is
+//! # The content of a trace
 //!
-//! The processor writes only what the code does not say. The decoder is given the code ([`image`]) and follows it;
-//! where it comes to a branch, the trace says how it went on. The trace is a sequence of **packets** of 1 to 16 bytes:
+//! The processor writes only what the code does not determine. The decoder follows the code ([`image`]); at a branch
+//! that the code leaves open, the trace gives the outcome or target. A trace consists of **packets** of 1 to 16 bytes:
 //!
-//! | packet | says |
+//! | packet | content |
 //! |---|---|
-//! | TNT | for each of up to 47 conditional branches, whether it was taken |
-//! | TIP | the address that an indirect branch, a return or an interrupt went to |
-//! | FUP | the address at which something happened that the code does not show: an interrupt comes after a FUP |
-//! | PSB | nothing, but it is a pattern of 16 bytes that can be searched for: decoding starts here |
+//! | TNT | for each of up to 47 conditional branches, if it was taken |
+//! | TIP | the target address of an indirect branch, a return or an interrupt |
+//! | FUP | the address of an event that the code does not show: an interrupt comes after a FUP |
+//! | PSB | nothing, but its pattern of 16 bytes can be searched for: decoding starts here |
 //! | OVF | packets were lost |
 //! | TSC, TMA, MTC, CYC, CBR | the time ([`time`]) |
 //!
 //! The packets from a PSB to its PSBEND, the **PSB+**, give the state of the processor at this place.
 //!
 //! Addresses are **compressed**: a TIP has only the bytes that differ from the last address ([`last_ip`]). **Return
-//! compression** is the processor's habit of tracing a return that goes where its call came from as a taken branch in a
-//! TNT, without a TIP; the decoder keeps a stack of calls to know the address.
+//! compression**: the processor traces a return to the address after its call as a taken branch in a TNT, without a
+//! TIP; the decoder keeps a return stack to know the address.
 //!
-//! # How the parts hang together
+//! # The parts
 //!
 //! ```text
 //!  bytes ─▶ packet ─▶ event ─▶ query ─▶ the caller follows the code itself
@@ -40,14 +40,14 @@
 //! | you want | use |
 //! |---|---|
 //! | to print or write packets | [`packet::Packets`], [`packet::Encoder`] |
-//! | what several packets mean together, such as an interrupt | [`event::EventDecoder`] |
+//! | the meaning of several packets together, such as an interrupt | [`event::EventDecoder`] |
 //! | the outcome of each branch, for an analysis that knows the code | [`query::QueryDecoder`] |
 //! | each instruction, and to stop anywhere | [`flow::InsnDecoder`] |
 //! | everything, fast | [`block::BlockDecoder::visit`] with a [`graph::ExecutionSink`] |
-//! | a bitmap of edges, as fuzzers have it | [`graph::edges::EdgeMap`] |
+//! | a bitmap of edges, as fuzzers use it | [`graph::edges::EdgeMap`] |
 //! | function calls and their depth | [`calls::Calls`] |
 //! | the time of an instruction, with its bounds | [`time::Timeline`] |
-//! | to decode while the processor goes on writing | [`resume::BlockStream`] |
+//! | to decode while the processor continues writing | [`resume::BlockStream`] |
 //!
 //! Each decoder starts with `sync_forward`, which searches for the next PSB. After an [`Error`] it searches for the
 //! next one; nothing before it is lost silently, since the error has the offset. A decoder for a real processor needs
@@ -55,7 +55,7 @@
 //!
 //! # Example
 //!
-//! A trace of six instructions is written, printed as packets, and followed through the code.
+//! This writes a trace of six instructions, prints its packets, and follows it through the code.
 //!
 //! ```
 //! use pugmark_decoder_core::block::BlockDecoder;
@@ -141,11 +141,11 @@
 //!
 //! # Branch records and samples
 //!
-//! The older Branch Trace Store records each branch with both its addresses; [`bts`] makes blocks and instructions of
-//! them. [`pebs`] reads the samples of Processor Event Based Sampling, which share the Debug Store save area ([`ds`])
-//! with the branch records. [`ibs`] reads the samples of AMD's Instruction-Based Sampling.
+//! The older Branch Trace Store records each branch with both its addresses; [`bts`] converts the records to blocks and
+//! instructions. [`pebs`] reads the samples of Processor Event Based Sampling, which share the Debug Store save area
+//! ([`ds`]) with the branch records. [`ibs`] reads the samples of AMD's Instruction-Based Sampling.
 //!
-//! Source of what is said here: SDM vol. 3, Intel Processor Trace.
+//! Source of these statements: SDM vol. 3, Intel Processor Trace.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -177,7 +177,7 @@ pub mod time;
 
 pub use error::{Error, ErrorKind};
 
-/// Returns how often a test repeats with other random values: Miri takes a thousand times as long for each.
+/// Returns the number of repetitions of a test with random values: Miri takes a thousand times as long for each.
 #[cfg(test)]
 const fn rounds(elsewhere: u32) -> u32 {
     if cfg!(miri) { elsewhere.div_ceil(100) } else { elsewhere }

@@ -1,18 +1,18 @@
-//! What a stream of slices says to its sink where something is missing. The sinks of all layers know it, and
-//! [`resume`](crate::resume) makes it.
+//! Losses that a stream of slices reports to its sink. The sinks of all layers use this type, and
+//! [`resume`](crate::resume) reports it.
 
 use crate::error::Error;
 
-/// Why something is missing in what a stream passes on.
+/// The cause of a gap in the output of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// The trace could not be decoded here. Decoding goes on at the next PSB.
+    /// The trace could not be decoded here. Decoding continues at the next PSB.
     Error(Error),
-    /// The caller said that bytes are missing here. Decoding goes on at the next PSB.
+    /// The caller reported missing bytes here. Decoding continues at the next PSB.
     Gap {
-        /// The offset of the first one in the stream.
+        /// The offset of the first missing byte in the stream.
         offset: u64,
-        /// How many; 0 if that is unknown.
+        /// The number of bytes; 0 if unknown.
         bytes: u64,
     },
 }

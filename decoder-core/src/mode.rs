@@ -1,6 +1,6 @@
 //! Execution modes.
 
-/// The default width of operands and addresses. It decides how bytes are decoded to instructions.
+/// The default width of operands and addresses. It determines how bytes are decoded to instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ExecMode {
     /// CS.D = 0, CS.L = 0.

@@ -1,37 +1,36 @@
-//! The return addresses that compressed returns go to.
+//! The return stack: the targets of compressed returns.
 //!
-//! Return compression: the processor may trace a near return that goes to the address after its call as one taken bit
-//! in a TNT packet, instead of a TIP packet with the target. It does so only if the call is one of the last 64 that
-//! have not returned and comes after the last PSB. The target is not in the trace then, so the decoder keeps a stack
-//! of calls of its own.
+//! Return compression: the processor may trace a near return to the address after its call as one taken bit in a TNT
+//! packet, instead of a TIP packet with the target. It does so only if the call is one of the last 64 that have not
+//! returned and comes after the last PSB. The trace then omits the target, so the decoder keeps its own stack of calls.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Indirect Transfer Compression for Returns (RET)".
 
-/// The last 64 calls that have not returned; when it is full, the oldest falls out.
+/// The last 64 calls that have not returned; when the stack is full, the oldest is discarded.
 #[derive(Clone, Debug)]
 pub(crate) struct ReturnStack {
     addresses: [u64; Self::DEPTH],
-    /// The index where the next address goes: pushes less pops, modulo the depth.
+    /// The index of the next address: pushes minus pops, modulo the depth.
     top: usize,
     len: usize,
 }
 
 impl ReturnStack {
-    /// How many return addresses the processor remembers.
+    /// The number of return addresses that the processor remembers.
     pub(crate) const DEPTH: usize = 64;
 
-    /// An empty stack.
+    /// Returns an empty stack.
     pub(crate) const fn new() -> Self {
         Self { addresses: [0; Self::DEPTH], top: 0, len: 0 }
     }
 
-    /// Makes it the same as `other`, without a copy in between.
+    /// Copies `other` into this stack, without a temporary copy.
     pub(crate) fn copy_from(&mut self, other: &Self) {
         self.addresses.copy_from_slice(&other.addresses);
         (self.top, self.len) = (other.top, other.len);
     }
 
-    /// Remembers where a call will return to.
+    /// Pushes the return address of a call.
     #[inline]
     pub(crate) fn push(&mut self, address: u64) {
         self.addresses[self.top % Self::DEPTH] = address;
@@ -47,12 +46,12 @@ impl ReturnStack {
         Some(self.addresses[self.top])
     }
 
-    /// The addresses, the index where the next one goes, and how many there are.
+    /// Returns the addresses, the index of the next one, and their number.
     pub(crate) const fn parts(&mut self) -> (&mut [u64; Self::DEPTH], usize, usize) {
         (&mut self.addresses, self.top, self.len)
     }
 
-    /// Says where the next address goes, and how many addresses there are.
+    /// Sets the index of the next address, and the number of addresses.
     pub(crate) const fn set_place(&mut self, top: usize, len: usize) {
         (self.top, self.len) = (top % Self::DEPTH, len);
     }

@@ -1,8 +1,8 @@
-//! Finding PSB packets in bytes.
+//! Searches for PSB packets in bytes.
 //!
 //! A PSB (Packet Stream Boundary) is sixteen bytes that occur nowhere else in a trace, so a decoder can start there.
-//! When PSBs follow each other without a gap, the last one of the run counts: nothing lies between them, and the
-//! bytes before a run may end in bytes that look like a part of a PSB.
+//! In a run of consecutive PSBs, the last one counts: nothing lies between them, and the bytes before a run may look
+//! like a part of a PSB.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Packet Stream Boundary (PSB) Packet".
 //!
@@ -26,7 +26,7 @@ const WORDS: [[u8; 8]; 2] = [*b"\x02\x82\x02\x82\x02\x82\x02\x82", *b"\x82\x02\x
 pub fn forward(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     loop {
-        // Sixteen bytes hold a whole word of eight wherever the words begin.
+        // Sixteen bytes contain a whole word of eight at any alignment.
         at += bytes.get(at..)?.chunks_exact(8).position(is_psb_word)? * 8;
         let run = run_around(bytes, at);
         match last_of(&run) {
@@ -56,10 +56,10 @@ fn is_psb_word(word: &[u8]) -> bool {
     WORDS.iter().any(|psb| psb == word)
 }
 
-/// The longest run of whole `02 82` pairs around a PSB word.
+/// Returns the longest run of whole `02 82` pairs around a PSB word.
 fn run_around(bytes: &[u8], word: usize) -> core::ops::Range<usize> {
     let pair = |at: usize| bytes.get(at..at + 2) == Some(&PSB[..2]);
-    // In the second kind of word the first byte belongs to the pair before.
+    // In the second kind of word the first byte belongs to the previous pair.
     let mut start = if pair(word) { word } else { word + 1 };
     let mut end = start;
     while pair(end) {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use std::{vec, vec::Vec};
 
-    /// The synchronisation points by their definition: the last sixteen bytes of each run of eight or more pairs.
+    /// Returns the synchronisation points by definition: the last 16 bytes of each run of eight or more pairs.
     fn points(bytes: &[u8]) -> Vec<usize> {
         let pair = |at: usize| bytes.get(at..at + 2) == Some(&[0x02, 0x82]);
         let psb = |at: usize| (0..16).step_by(2).all(|pairs| pair(at + pairs));

@@ -1,12 +1,12 @@
-//! Traces from real processors: every byte after the first PSB belongs to a packet, and emitting the packets gives
-//! the same bytes.
+//! Traces of real processors: every byte after the first PSB belongs to a packet, and emitting the packets reproduces
+//! the bytes.
 
 use pugmark_decoder_core::last_ip::{LastIp, NoIp};
 use pugmark_decoder_core::packet::{Packet, Packets};
 use std::fs;
 use std::path::Path;
 
-/// The paths of the traces in the folder of real traces, and whether the processor compresses IPs.
+/// The paths of the traces in the folder of real traces, and true if the processor compresses IPs.
 const TRACES: &[(&str, bool)] = &[
     ("intelpt-trace/3842849.trace", false),
     ("intelpt-trace-multi-file/multi-file.trace", false),
@@ -39,8 +39,8 @@ fn traces_parse_without_error_and_re_emit_to_the_same_bytes() {
     }
 }
 
-/// Model 6/85 compresses the IPs of TIP, TIP.PGE and TIP.PGD after the first IP after a PSB; model 6/79 sends every
-/// IP whole.
+/// Checks IPs: model 6/85 compresses those of TIP, TIP.PGE and TIP.PGD except the first one after a PSB; model 6/79
+/// sends every IP whole.
 #[test]
 fn ips_have_the_forms_that_last_ip_gives_them() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/real");

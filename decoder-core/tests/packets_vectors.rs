@@ -1,4 +1,4 @@
-//! libipt's test vectors: each packet of each trace against the line that ptdump wrote for it.
+//! libipt's test vectors: each packet of each trace against ptdump's line for it.
 
 use pugmark_decoder_core::config::{Config, Dialect};
 use pugmark_decoder_core::errata::{Cpu, Errata};
@@ -20,7 +20,7 @@ fn packets_are_those_that_ptdump_shows() {
     assert!(checked > 500, "only {checked} packets compared");
 }
 
-/// Compares one vector and returns how many packets it has.
+/// Compares one vector and returns the number of its packets.
 fn check(command: &Path) -> usize {
     let vector: serde_json::Value = serde_json::from_slice(&fs::read(command).unwrap()).unwrap();
     let name = vector["name"].as_str().unwrap();
@@ -67,7 +67,7 @@ fn check(command: &Path) -> usize {
     count
 }
 
-/// All packets of a trace that is read from PSB to PSB, with their offsets and bytes.
+/// Returns all packets of a trace that is read from PSB to PSB, with their offsets and bytes.
 fn packets(trace: &[u8], errata: Errata, at_once: bool) -> Vec<(u64, &[u8], Packet)> {
     let mut packets =
         Packets::with_config(trace, Config { errata, dialect: Dialect::Libipt, ..Config::new() });
@@ -77,7 +77,7 @@ fn packets(trace: &[u8], errata: Errata, at_once: bool) -> Vec<(u64, &[u8], Pack
         while let Some(Ok((offset, packet))) = packets.next() {
             found.push((offset, &trace[offset as usize..packets.offset() as usize], packet));
         }
-        // At an error or at the end; after the end there is no further PSB.
+        // At an error or at the end; there is no further PSB after the end.
         synced = packets.sync_forward().is_some();
     }
     found
@@ -89,7 +89,7 @@ fn parse_cpu(cpu: &str) -> Cpu {
     Cpu::intel(next(), next() as u8, next() as u8)
 }
 
-/// Whether a line of the output is a packet; others are diagnostics and side-band records.
+/// Returns true if a line of the output is a packet; others are diagnostics and side-band records.
 fn is_packet_line(line: &str, options: &[&str]) -> bool {
     let first = line.split_whitespace().next().unwrap_or("");
     let is_offset = first.len() == 16 && first.bytes().all(|byte| byte.is_ascii_hexdigit());

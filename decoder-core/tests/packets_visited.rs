@@ -1,4 +1,4 @@
-//! Packets handed to a sink against packets read one by one: on traces of real processors, on libipt's test vectors,
+//! Packets passed to a sink against packets read one by one: on traces of real processors, on libipt's test vectors,
 //! and on damaged copies of both. `PUGMARK_LONG=1` damages ten million.
 
 use pugmark_decoder_core::{
@@ -13,7 +13,7 @@ use std::{fs, path::Path};
 /// A packet with its offset and, if it has an IP, the last IP after it and the address that it stands for.
 type Item = (u64, Packet, Option<Option<u64>>);
 
-/// Everything up to the end or an error, the last IP then, and where the next packet would be.
+/// Everything up to the end or an error, the last IP there, and the offset of the next packet.
 type Outcome = (Vec<Item>, Option<Error>, LastIp, u64);
 
 /// Reads packets one by one with the parser alone.
@@ -43,7 +43,7 @@ fn one_by_one(trace: &[u8], from: usize, config: &Config<'_>, mut last_ip: LastI
     (items, error, last_ip, offset as u64)
 }
 
-/// Overrides every method.
+/// A sink that overrides every method.
 #[derive(Default)]
 struct Each(Vec<Item>);
 
@@ -85,7 +85,7 @@ impl PacketSink for Each {
     }
 }
 
-/// Overrides nothing.
+/// A sink that overrides no optional method.
 #[derive(Default)]
 struct Whole(Vec<(u64, Packet)>);
 
@@ -102,7 +102,7 @@ fn compare(trace: &[u8], from: usize, config: Config<'_>) -> (usize, usize) {
         packets.set_offset(offset as u64);
         packets
     };
-    // As if packets had been read before.
+    // As if earlier packets had been read.
     let mut last_ip = LastIp::new();
     last_ip.update(Ip::Full(0x1122_3344_5566_7788));
     let (mut packets, mut simple, mut start, mut counts) = (at(from), at(from), from, (0, 0));
@@ -124,7 +124,7 @@ fn compare(trace: &[u8], from: usize, config: Config<'_>) -> (usize, usize) {
     }
 }
 
-/// The traces below `folder`, by their files' extensions.
+/// Returns the traces below `folder`, by their files' extensions.
 fn traces() -> Vec<Vec<u8>> {
     let mut traces = vec![];
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors")];
@@ -181,7 +181,7 @@ fn a_sink_gets_the_packets_of_damaged_traces_as_they_are_read_one_by_one() {
         state ^= state << 17;
         (state >> 16) as usize % below
     };
-    /// The beginnings of packets that are rare in traces, or change how what follows them is read.
+    /// The beginnings of packets that are rare in traces, or affect how later bytes are read.
     const RARE: [&[u8]; 10] = [
         &PSB,
         &[0x02, 0x63, 0x04],

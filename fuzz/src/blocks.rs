@@ -15,9 +15,9 @@ use pugmark_decoder_core::{
     mode::ExecMode,
 };
 
-/// Checks that blocks, expanded, hold the instructions that the instruction flow returns, between the same events and
-/// with the same errors, however many blocks are asked for at a time and however much memory the graph has; and that
-/// the edges are the same however often they were counted before.
+/// Checks that blocks, expanded, hold the instructions of the instruction flow, between the same events and with the
+/// same errors, for any number of blocks requested at a time and any size of the graph. The edges must be the same
+/// however often they were counted before.
 ///
 /// # Panics
 /// If they differ.
@@ -75,7 +75,7 @@ pub fn check(data: &[u8]) {
         }
     }
     assert_eq!(blocks.counters(), insns.counters());
-    // Without memory nothing is remembered, and the fourth time what comes again is.
+    // Without memory nothing is remembered; with it, parts that recur are known the fourth time.
     let mut map = Box::new([0; EDGES]);
     let expected = edges(&subject, image, &mut Graph::new(&mut []), &mut map);
     for time in 1..=4 {
@@ -85,7 +85,7 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// Counts the edges in `map`, and returns how many there are, and the decoder's counters.
+/// Counts the edges in `map`; returns their number and the decoder's counters.
 fn edges(
     subject: &Subject,
     image: Image<'_>,
@@ -101,7 +101,7 @@ fn edges(
     (edges.taken(), blocks.counters())
 }
 
-/// A subject, the graph's words, and how many items are asked for at a time.
+/// Makes a subject, the graph's words, and the number of items requested at a time.
 fn made(u: &mut Unstructured<'_>) -> Result<(Subject, usize, usize)> {
     let words = *u.choose(&[0, 50, 100, 500, 5_000, 50_000])?;
     let most = *u.choose(&[1, 2, 7, 1000])?;
@@ -117,7 +117,7 @@ enum Step {
         speculative: bool,
     },
     Event(Event),
-    /// The trace ends, with the decoder at this address.
+    /// The end of the trace, with the decoder at this address.
     End(Option<u64>),
     Error(Error),
 }

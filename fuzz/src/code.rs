@@ -2,10 +2,10 @@
 
 use arbitrary::{Result, Unstructured};
 
-/// The largest number of bytes of a piece of code.
+/// Maximum number of bytes of a piece of code.
 const LONGEST: usize = 256;
 
-/// Instructions that change the flow or cause events, with their operands zero or omitted.
+/// Instructions that change control flow or cause events, with their operands zero or omitted.
 const HEADS: [&[u8]; 30] = [
     &[0x90],
     &[0xe8, 0, 0, 0, 0],

@@ -81,8 +81,8 @@ fn filter(u: &mut Unstructured<'_>) -> Result<AddressFilter> {
     Ok(filter)
 }
 
-/// Reads packets with an unknown opcode. Their last opcode byte decides whether this handler returns an error, or how
-/// long the packet is. The length may be 0 or go past the trace's end.
+/// Reads packets with an unknown opcode. Their last opcode byte selects an error or a length, which may be 0 or go past
+/// the trace's end.
 fn unknown(_: &Config<'_>, position: Position<'_>, _: Context) -> core::result::Result<Unknown, ErrorKind> {
     let size = match *position.bytes() {
         [0x02, 0xc3, third, ..] => third,

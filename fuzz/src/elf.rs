@@ -4,7 +4,7 @@ use crate::heap;
 use pugmark_monitor::elf::Elf;
 use pugmark_tools::{code::elf, pugmark::code::TracedCode};
 
-/// Checks that, whatever an ELF file says, its code is within the file and takes little more memory than the file.
+/// Checks for any ELF file that its code is within the file and takes little more memory than the file.
 ///
 /// # Panics
 /// If it is not.

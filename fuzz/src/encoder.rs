@@ -73,7 +73,7 @@ fn write(u: &mut Unstructured<'_>) -> Result<()> {
 /// The value of memory that was not written.
 const FREE: u8 = 0xa5;
 
-/// Returns the packet that a reader of this dialect finds.
+/// Returns the packet that a reader of this dialect reads.
 fn as_read(packet: Packet, dialect: Dialect) -> Packet {
     match (packet, dialect) {
         (Packet::Evd(evd), Dialect::Libipt) => Packet::Evd(Evd { kind: evd.kind & 0x1f, ..evd }),

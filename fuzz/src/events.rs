@@ -21,7 +21,7 @@ pub fn subject(u: &mut Unstructured<'_>) -> Result<(Config<'static>, Vec<u8>)> {
 }
 
 /// Checks that events are within the trace, that there are not many more of them than packets, that after an error the
-/// next PSB can be reached, and that from each PSB on the trace before it does not matter.
+/// next PSB can be reached, and that from each PSB on the trace before it has no effect.
 ///
 /// # Panics
 /// If any of this is wrong.
@@ -46,7 +46,7 @@ pub fn check(data: &[u8]) {
 fn run(decoder: &mut EventDecoder<'_>, len: usize) -> (Vec<Event>, Option<Error>) {
     let mut events = vec![];
     loop {
-        // Several packets can be reported together: a CFE with its EVDs, MODE.TSX, the branch of an abort.
+        // Several events can be reported together: a CFE with its EVDs, MODE.TSX, the branch of an abort.
         assert!(events.len() <= 16 * (len + 1), "events without end");
         match decoder.next() {
             Ok(Some(event)) => {

@@ -1,4 +1,4 @@
-//! Measures how much memory a piece of code uses.
+//! Measures the memory use of a piece of code.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -9,14 +9,14 @@ use std::{
 pub struct Counting;
 
 thread_local! {
-    /// The bytes that the thread has allocated and not freed; negative if it frees what others have allocated.
+    /// The bytes that the thread has allocated and not freed; negative if it frees allocations of others.
     static HELD: Cell<isize> = const { Cell::new(0) };
-    /// The largest value of `HELD` since the last measurement began.
+    /// The maximum of `HELD` since the last measurement began.
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-/// Runs a function. Returns its result, the most bytes that it held at a time, and the bytes that are still held after
-/// it, including its result.
+/// Runs a function. Returns its result, the maximum number of bytes that it held, and the bytes that are still held
+/// after it, including its result.
 pub fn measure<T>(run: impl FnOnce() -> T) -> (T, Held) {
     let before = HELD.get();
     PEAK.set(before);
@@ -27,7 +27,7 @@ pub fn measure<T>(run: impl FnOnce() -> T) -> (T, Held) {
 /// The bytes that a piece of code holds on the heap.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
-    /// The most bytes held at a time.
+    /// Maximum number of bytes held.
     pub most: isize,
     /// The bytes still held at the end.
     pub left: isize,

@@ -22,7 +22,7 @@ pub fn check(data: &[u8]) {
     from_event_to_event(&subject, decoder);
 }
 
-/// Decodes as users of the library do: after an error it continues at the next PSB.
+/// Decodes like users of the library: after an error it continues at the next PSB.
 fn from_psb_to_psb(subject: &Subject, mut decoder: InsnDecoder<'_>) {
     let mut steps = 0;
     let mut last = None;
@@ -37,7 +37,7 @@ fn from_psb_to_psb(subject: &Subject, mut decoder: InsnDecoder<'_>) {
     }
 }
 
-/// Decodes as ptxed does: after an error it continues at the next event that has a place, or at a PSB if there is none.
+/// Decodes like ptxed: after an error it continues at the next event that has a place, or at a PSB if there is none.
 fn from_event_to_event(subject: &Subject, mut decoder: InsnDecoder<'_>) {
     let mut steps = 0;
     let mut last = None;

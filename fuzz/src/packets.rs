@@ -37,7 +37,7 @@ fn walk(trace: &[u8], config: Config<'_>) {
     }
 }
 
-/// Returns whether an error came.
+/// Reads packets up to an error or the end; returns true after an error.
 fn until_error(trace: &[u8], packets: &mut Packets<'_>) -> bool {
     let mut steps = 0;
     loop {

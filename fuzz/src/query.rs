@@ -1,4 +1,4 @@
-//! Compares the query layer with the events that it is made from.
+//! Compares the query layer with the events that it is based on.
 
 use crate::events;
 use arbitrary::Unstructured;
@@ -29,7 +29,7 @@ pub fn check(data: &[u8]) {
         assert_eq!(ask(&mut query, trace.len()), expected, "from {psb:#x}");
         assert_eq!(query.counters(), below.counters());
     }
-    // Synchronising backward finds PSBs in descending order and stops at the start.
+    // Backward synchronisation finds PSBs in descending order and stops at the start.
     let mut before = u64::MAX;
     while let Some(psb) = query.sync_backward() {
         assert!(psb < before, "{psb:#x} after {before:#x}");
@@ -52,7 +52,7 @@ fn answers(decoder: &mut EventDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
     }
 }
 
-/// Asks for each item with the function for its kind, after the functions for the other kinds have refused it.
+/// Queries each item with the function for its kind, after the functions for the other kinds have refused it.
 fn ask(query: &mut QueryDecoder<'_>, len: usize) -> (Vec<Answer>, Option<Error>) {
     let mut answers = vec![];
     loop {

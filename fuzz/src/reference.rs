@@ -1,8 +1,8 @@
-//! A simple search for PSBs, with which the decoders' own search is compared.
+//! A simple search for PSBs, to compare with the decoders' own search.
 
 use pugmark_decoder_core::packet::PSB;
 
-/// Returns the first PSB from `from` on. Of PSBs that directly follow each other the last counts.
+/// Returns the first PSB from `from` on; of consecutive PSBs the last one.
 #[must_use]
 pub fn psb_forward(trace: &[u8], from: usize) -> Option<usize> {
     (from..trace.len()).find(|&at| is_psb(trace, at))

@@ -93,14 +93,14 @@ fn apply(streams: &[Stream], show: ShowOptions) {
     }
 }
 
-/// TSC packets in front of events that are in the kernel or not.
+/// TSC packets before events that are in the kernel or not.
 const TRACE: &[u8] = b"\
     \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x19\x10\0\0\0\0\0\0\x99\x01\
     \x7d\0\x10\0\0\0\0\x02\x23\
     \x19\x20\0\0\0\0\0\0\x3d\x08\x10\x6d\0\0\0\x80\xff\xff\x02\x43\0\x10\0\0\0\0\
     \x19\0\x10\0\0\0\0\0\x01\x19\xff\xff\xff\xff\xff\xff\xff\x71\0\0\0\0\0\0";
 
-/// Counts the lines that are written to it.
+/// A writer that counts lines.
 #[derive(Default)]
 struct Lines {
     count: usize,

@@ -15,8 +15,8 @@ use pugmark_decoder_core::{
     resume::{AnswerStream, BlockStream, Kept, Lost, PacketStream},
 };
 
-/// Checks that streams pass on the same wherever the cuts are, and that this is what the decoders of the whole trace
-/// pass on, unless something is too far away for the memory that the stream has.
+/// Checks that streams pass on the same items wherever the cuts are, and that these are the items of the whole trace's
+/// decoder, unless a packet is too far away for the stream's memory.
 ///
 /// # Panics
 /// If they differ.
@@ -39,7 +39,7 @@ pub fn check(data: &[u8]) {
     assert_same(&packets_of_slices(&subject, &cuts), &packets(&subject), "packets");
 }
 
-/// The sizes of the slices; after the last one comes the rest.
+/// Returns the sizes of the slices; the rest comes after the last one.
 fn cuts(u: &mut Unstructured<'_>) -> Result<Vec<usize>> {
     let count = u.int_in_range(1..=8)?;
     let mut cuts: Vec<usize> =
@@ -56,14 +56,14 @@ fn slices(trace: &[u8], cuts: &[usize], mut take: impl FnMut(&[u8])) {
     let mut rest = trace;
     for cut in cuts.iter().copied().chain([usize::MAX]) {
         let (slice, after) = rest.split_at(cut.min(rest.len()));
-        // A copy, so that whoever reads it later reads what is not there any more.
+        // A copy, so that a later read of the slice reads freed memory.
         let copy = slice.to_vec();
         take(&copy);
         rest = after;
     }
 }
 
-/// One thing that was passed on.
+/// An item that was passed on.
 #[derive(Clone, Debug, PartialEq)]
 enum SliceStep {
     Packet(u64, Packet, Option<u64>),
@@ -89,7 +89,7 @@ impl SliceSteps {
 
 impl PacketSink for SliceSteps {
     fn packet(&mut self, offset: u64, packet: Packet) {
-        // The fuzzed reader of unknown packets returns their place in what is at hand.
+        // The fuzzed reader of unknown packets returns their place in the bytes at hand.
         let packet = match packet {
             Packet::Unknown(unknown) => Packet::Unknown(Unknown { value: 0, ..unknown }),
             packet => packet,
@@ -207,7 +207,7 @@ fn blocks_of_slices(subject: &Subject, image: Image<'_>, words: usize, cuts: &[u
     steps.0
 }
 
-/// Compares unless something was too far away.
+/// Compares the items unless a packet was too far away.
 fn compare(whole: &[SliceStep], sliced: &[SliceStep], what: &str) {
     let is_too_far =
         |step: &SliceStep| matches!(step, SliceStep::Error(Error { kind: ErrorKind::LooksTooFar, .. }));

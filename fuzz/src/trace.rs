@@ -4,7 +4,7 @@ use crate::wire::{self, Places};
 use arbitrary::{Result, Unstructured};
 use pugmark_decoder_core::packet::{Ip, ModeExec, Packet};
 
-/// The largest length of a trace; longer ones only take more time.
+/// Maximum length of a trace; longer ones only take more time.
 const LONGEST: usize = 1024;
 
 /// Makes a trace, usually with a PSB+ in front that lets a decoder start in the code.
@@ -52,7 +52,7 @@ fn put(trace: &mut Vec<u8>, packet: &Packet) {
     trace.extend(&bytes[..size]);
 }
 
-/// Changes, drops, repeats and reorders bytes as the input says, until the input ends.
+/// Changes, drops, repeats and reorders bytes by the input, until the input ends.
 ///
 /// # Errors
 /// Only at the end of the input, which callers can ignore.

@@ -24,12 +24,12 @@ impl Places {
         if u.ratio(1, 16)? { u.arbitrary() } else { Ok(self.base + u64::from(u.int_in_range(0..=self.len)?)) }
     }
 
-    /// Returns an IP in one of the forms that packets have. The short forms are only right after an IP that differs in
-    /// few bytes.
+    /// Returns an IP in one of the forms that packets have. The short forms are only correct after an IP that differs
+    /// in few bytes.
     fn payload(self, u: &mut Unstructured<'_>) -> Result<Ip> {
         let ip = self.ip(u)?;
         let low_48 = ip & ((1 << 48) - 1);
-        // The masks reduce the address to the bytes that the form has.
+        // The masks reduce the address to the bytes of the form.
         Ok(match u.int_in_range(0..=8)? {
             0 => Ip::Suppressed,
             1..=4 => Ip::Update16(ip & 0xffff),

@@ -9,7 +9,7 @@ use std::{collections::HashMap, fmt::Write};
 /// Rust source to which tables are added.
 #[derive(Default)]
 pub(crate) struct RustSource {
-    /// All names and descriptions, each once, one after the other.
+    /// All names and descriptions, each once, consecutively.
     pool: String,
     packed: HashMap<String, u32>,
     tables: String,

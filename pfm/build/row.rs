@@ -4,7 +4,7 @@
 pub(crate) struct Row<'a> {
     /// The number of its line, from 1.
     pub(crate) line: usize,
-    /// Whether it begins with a tab.
+    /// True if it begins with a tab.
     pub(crate) inner: bool,
     pub(crate) columns: Vec<&'a str>,
 }

@@ -22,7 +22,7 @@ impl Cpu {
         &CPUS
     }
 
-    /// Finds the processor of a name such as `k8_revf`. Case makes no difference.
+    /// Finds the processor of a name such as `k8_revf`. Case is ignored.
     #[must_use]
     pub fn by_name(name: &str) -> Option<&'static Self> {
         CPUS.iter().find(|cpu| cpu.name.eq_ignore_ascii_case(name))
@@ -58,7 +58,7 @@ impl Cpu {
         self.family.table.events(self.scope())
     }
 
-    /// Finds the event of a name. Case makes no difference.
+    /// Finds the event of a name. Case is ignored.
     #[must_use]
     pub fn event(&self, name: &str) -> Option<&'static Event> {
         self.find(name).ok()
@@ -69,13 +69,13 @@ impl Cpu {
         self.scope().masks(event).map(|(_, mask)| mask)
     }
 
-    /// Returns whether the event select has twelve bits, counters distinguish guest and host, and there is IBS: since
+    /// Returns true if the event select has twelve bits, counters distinguish guest and host, and there is IBS: since
     /// family 10h.
     pub(crate) const fn is_extended(&self) -> bool {
         self.family.number >= 0x10
     }
 
-    /// Returns whether IBS can count dispatched ops: since revision C of family 10h.
+    /// Returns true if IBS can count dispatched ops: since revision C of family 10h.
     pub(crate) fn counts_ops(&self) -> bool {
         self.family.number > 0x10 || self.family.number == 0x10 && self.revision >= Revision::C
     }

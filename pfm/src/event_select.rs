@@ -1,4 +1,4 @@
-//! The value of a counter's event select register, PERFEVTSELn, as libpfm puts it together.
+//! The value of a counter's event select register, PERFEVTSELn, as libpfm composes it.
 
 use bitflags::bitflags;
 
@@ -40,7 +40,7 @@ impl EventSelect {
     /// The fields that only family 10h and later have.
     pub(crate) const SINCE_FAM10H: Self = Self::EVENT_HIGH.union(Self::GUEST_ONLY).union(Self::HOST_ONLY);
 
-    /// The value with which a counter counts `event` (12 bits) and interrupts at an overflow.
+    /// Returns the value with which a counter counts `event` (12 bits) and interrupts at an overflow.
     pub(crate) const fn counting(event: u16) -> Self {
         let event = event as u64;
         let select = Self::from_bits_retain(event & 0xff | (event & 0xf00) << 24);
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn fields_keep_out_of_each_other() {
         let full = EventSelect::all();
-        // The manual once more: bits 21, 39:36 and 63:42 are reserved. Libpfm sets no pin control, bit 19.
+        // Typed from the manual again: bits 21, 39:36 and 63:42 are reserved. Libpfm sets no pin control, bit 19.
         assert_eq!(full.bits(), 0x0000_030f_ffd7_ffff);
         assert_eq!(full.counter_mask(), 0xff);
         for (select, bits) in [

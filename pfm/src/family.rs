@@ -127,7 +127,7 @@ const fn since_10h(number: u8, table: &'static Table, bank: CounterBank) -> Fami
 
 /// Finds the family and revision of a processor by its display family, display model and stepping.
 ///
-/// Source: AMD's revision guides; for which models are which Zen, Linux and libpfm.
+/// Source: AMD's revision guides; for the models of each Zen, Linux and libpfm.
 pub(crate) fn detect(family: u8, model: u8, stepping: u8) -> Option<(&'static Family, Revision)> {
     Some(match (family, model) {
         (6, _) => (&K7, Revision::A),

@@ -5,8 +5,8 @@ use bitflags::bitflags;
 bitflags! {
     /// The levels at which a counter counts: libpfm's mask of privilege levels.
     ///
-    /// AMD's counters distinguish the kernel, the user and, since family 10h, the host of virtual machines. Levels 1
-    /// and 2 are in the mask because libpfm3 refuses them with an error.
+    /// AMD's counters distinguish the kernel, the user and, since family 10h, the host of virtual machines. The mask
+    /// has levels 1 and 2 because libpfm3 refuses them with an error.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Levels: u32 {
         /// CPL 0.
@@ -23,7 +23,7 @@ bitflags! {
 }
 
 impl Default for Levels {
-    /// Kernel and user.
+    /// Returns kernel and user.
     fn default() -> Self {
         Self::KERNEL | Self::USER
     }

@@ -1,13 +1,13 @@
 //! libpfm's names for the performance counters of AMD processors, and the register values that they stand for.
 //!
-//! A counter counts one kind of event, such as a miss in a cache, that a number in its event select register chooses.
-//! libpfm gives these numbers names, which PAPI takes, and perf with `--pfm-events`. Here they are, from K7 to family
-//! 1Ah, without libpfm: the results are the same, errors included. What comes out are plain numbers, to be written by a
-//! driver.
+//! A counter counts one kind of event, such as a cache miss, which a number in its event select register chooses.
+//! libpfm gives these numbers names, which PAPI accepts, and perf with `--pfm-events`. This crate has these names, from
+//! K7 to family 1Ah, without libpfm: the results are the same, errors included. The results are plain numbers, to be
+//! written by a driver.
 //!
 //! The crate uses no heap and no I/O, so a kernel that programs its own counters can accept event strings.
 //!
-//! # How the parts hang together
+//! # The parts
 //!
 //! ```text
 //!            events/*.tsv, the tables as data; build/ compiles them in
@@ -28,13 +28,13 @@
 //!             Encoding                            Dispatch     registers to write (PMCs) and to read (PMDs)
 //! ```
 //!
-//! Which of the two to use: [`encode()`] for one event, and where counters are assigned by somebody else, such as
-//! Linux; [`Cpu::dispatch`] for a kernel that owns the counters, or IBS.
+//! Use [`encode()`] for one event, if another party assigns the counters, such as Linux. Use [`Cpu::dispatch`] for a
+//! kernel that owns the counters, or for IBS.
 //!
 //! # Examples
 //!
 //! **An event string**, as libpfm4 reads it. A [`Pmu`] has events, events have unit masks and modifiers, and
-//! [`encode()`] makes the value of a PERFEVTSEL register from them.
+//! [`encode()`] converts them to the value of a PERFEVTSEL register.
 //!
 //! ```
 //! use pugmark_pfm::{Levels, Pmu, encode};
@@ -71,10 +71,10 @@
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 //!
-//! # What is missing
+//! # Missing parts
 //!
-//! The northbridge and L3 units of newer families, which are separate PMUs in libpfm4. Where libpfm does something odd,
-//! this crate does the same, and a comment says so.
+//! The northbridge and L3 units of newer families are missing; they are separate PMUs in libpfm4. This crate reproduces
+//! oddities of libpfm, and a comment marks each.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Reads numbers as C reads them with base 0.
+//! Reads numbers like C with base 0.
 
 /// Returns the number if the whole of `text` is one.
 ///

@@ -21,7 +21,7 @@ impl Pmu {
         &PMUS
     }
 
-    /// Finds the PMU of a name. Case makes no difference.
+    /// Finds the PMU of a name. Case is ignored.
     #[must_use]
     pub fn by_name(name: &str) -> Option<&'static Self> {
         PMUS.iter().find(|pmu| pmu.name.eq_ignore_ascii_case(name))
@@ -54,7 +54,7 @@ impl Pmu {
         self.family.bank
     }
 
-    /// Returns the modifiers that its events take, in the order of the canonical string.
+    /// Returns the modifiers that its events accept, in the order of the canonical string.
     #[must_use]
     pub const fn modifiers(&self) -> &'static [Modifier] {
         self.family.modifiers
@@ -65,7 +65,7 @@ impl Pmu {
         self.family.table.events(self.scope())
     }
 
-    /// Finds the event of a name. Case makes no difference.
+    /// Finds the event of a name. Case is ignored.
     #[must_use]
     pub fn event(&self, name: &str) -> Option<&'static Event> {
         self.find(name).ok()

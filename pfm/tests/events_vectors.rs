@@ -46,7 +46,7 @@ fn each_revision_has_the_events_and_unit_masks_of_the_vectors_in_their_order() {
     }
 }
 
-/// Returns whether the bounds, such as `K8_REV_D` or `-`, include a revision.
+/// Returns true if the bounds, such as `K8_REV_D` or `-`, include a revision.
 fn has(from: &str, till: &str, letter: char) -> bool {
     let bound = |bound: &str| bound.chars().next_back().filter(|_| bound != "-");
     bound(from).is_none_or(|from| letter >= from) && bound(till).is_none_or(|till| letter <= till)

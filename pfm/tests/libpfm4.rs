@@ -21,7 +21,7 @@ const SINCE: [(&str, &str); 6] = [
 ];
 
 /// Two events of Zen 5 whose codes some versions of libpfm have exchanged, among them Debian 13's 4.13.0+git99: each
-/// then has a code whose unit masks are the other's. The events' codes here, and there.
+/// then has a code whose unit masks are the other's. The events' codes in this crate, and in those versions.
 const EXCHANGED: [(&str, u64, u64); 2] = [
     ("amd64_fam1ah_zen5::L2_FILL_RESPONSE_SRC", 0x72, 0x165),
     ("amd64_fam1ah_zen5::L2_PREFETCH_MISS_L3", 0x165, 0x72),
@@ -116,12 +116,12 @@ fn every_event_encodes_as_in_libpfm4() {
     eprintln!("{requests} requests encode as in libpfm4");
 }
 
-/// The event code in an event select.
+/// Returns the event code in an event select.
 const fn code(select: u64) -> u64 {
     select & 0xff | select >> 24 & 0xf00
 }
 
-/// An event code where an event select has it.
+/// Returns an event code at its place in an event select.
 const fn field(code: u64) -> u64 {
     code & 0xff | (code & 0xf00) << 24
 }
@@ -136,9 +136,9 @@ struct Libpfm {
         *mut *mut u64,
         *mut c_int,
     ) -> c_int,
-    /// The library is not safe to use from several threads.
+    /// A lock, because the library is not thread-safe.
     turn: Mutex<()>,
-    /// Keeps the functions loaded.
+    /// The handle that keeps the functions loaded.
     _library: Library,
 }
 
@@ -156,7 +156,7 @@ impl Libpfm {
         // SAFETY: this is the type of the function in pfmlib.h.
         let encode = unsafe { library.get(b"pfm_get_event_encoding") }.ok()?;
         let encode = *encode;
-        // Encode events for PMUs of other processors, too.
+        // Encode events for PMUs of other processors too.
         // SAFETY: it is called once, before any other thread of this test reads the environment.
         unsafe { env::set_var("LIBPFM_ENCODE_INACTIVE", "1") };
         // SAFETY: it takes no arguments, and is called once.
@@ -164,7 +164,7 @@ impl Libpfm {
         (status == 0).then_some(Self { encode, turn: Mutex::new(()), _library: library })
     }
 
-    /// Returns whether the library has a PMU: without the PMU, no event can be encoded.
+    /// Returns true if the library has a PMU: without it, no event can be encoded.
     fn has(&self, pmu: &str) -> bool {
         let pmu = Pmu::by_name(pmu).expect(pmu);
         pmu.events().any(|event| self.encode(&format!("{}::{}", pmu.name(), event.name())).is_ok())

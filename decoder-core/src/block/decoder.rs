@@ -13,7 +13,7 @@ use crate::{
     time::Span,
 };
 
-/// Gives the blocks of a trace and the events between them, in order.
+/// The decoder of the blocks of a trace and the events between them, in order.
 ///
 /// Decoding starts at a PSB: call [`sync_forward`](Self::sync_forward) first, and again after each error.
 #[derive(Debug)]
@@ -23,15 +23,15 @@ pub struct BlockDecoder<'a, K: Keeper = Own> {
     pub(crate) block: Block,
     /// The error that comes after `block`.
     pub(super) failed: Option<Error>,
-    /// The packet after which `block` was executed, and whether it ended with a branch that the trace decided.
+    /// The packet after which `block` was executed, and true if it ended with a branch that the trace decided.
     pub(super) after: u64,
     pub(crate) decided: bool,
     /// The part of the image that the last single instruction came from, and its section.
     pub(super) window: Window<'a>,
     pub(super) section: u32,
-    /// What remains of the block before, for the next edge of a visit.
+    /// Half the edge-map place of the previous block, for the next edge of a visit.
     pub(crate) edge_before: u16,
-    /// A number for the image, to tell it from others, if it was needed.
+    /// A number that identifies the image, once it was needed.
     image_key: Option<u64>,
     /// The memory that a visit works in.
     pub(crate) scratch: K::Of<Scratch>,
@@ -48,8 +48,8 @@ pub(super) const NO_BLOCK: Block = Block {
 };
 
 impl Block {
-    /// Makes the instruction at `ip` the first of the block, if it is empty; `false` when the instruction belongs to
-    /// another block.
+    /// Makes the instruction at `ip` the first of the block, if the block is empty. Returns `false` if the instruction
+    /// belongs to another block.
     #[inline]
     pub(super) fn begin(&mut self, ip: u64, mode: ExecMode, speculative: bool, section: u32) -> bool {
         if self.insns != 0 {
@@ -63,13 +63,13 @@ impl Block {
 walker_verbs!(BlockDecoder<K>);
 
 impl<'a> BlockDecoder<'a> {
-    /// A decoder in front of `trace`, not synchronised.
+    /// Creates a decoder at the start of `trace`, not synchronised.
     #[must_use]
     pub fn new(trace: &'a [u8], image: Image<'a>) -> Self {
         Self::with_config(trace, image, Config::new())
     }
 
-    /// A decoder in front of `trace`, not synchronised.
+    /// Creates a decoder at the start of `trace`, not synchronised.
     #[must_use]
     pub fn with_config(trace: &'a [u8], image: Image<'a>, config: Config<'a>) -> Self {
         Self {
@@ -86,7 +86,7 @@ impl<'a> BlockDecoder<'a> {
         }
     }
 
-    /// Goes to the start of another trace of the same image. All state is forgotten.
+    /// Goes to the start of another trace of the same image, and forgets all state.
     pub fn set_trace(&mut self, trace: &'a [u8]) {
         self.forget();
         self.walker.set_trace(trace);
@@ -109,21 +109,21 @@ impl OpenBlock {
     pub(crate) const NONE: Self =
         Self { block: NO_BLOCK, failed: None, after: 0, decided: false, edge_before: 0, image_key: None };
 
-    /// Says that another image follows.
+    /// Notes that another image follows.
     pub(crate) const fn forget_image(&mut self) {
         self.image_key = None;
     }
 }
 
 impl<'a, K: Keeper> BlockDecoder<'a, K> {
-    /// A decoder that goes on with a walk.
+    /// Creates a decoder that continues a walk.
     pub(crate) fn with_state(walker: Walker<'a, K>, scratch: K::Of<Scratch>, open: OpenBlock) -> Self {
         let OpenBlock { block, failed, after, decided, edge_before, image_key } = open;
         let (window, section) = (Window::default(), u32::MAX);
         Self { walker, block, failed, after, decided, window, section, edge_before, image_key, scratch }
     }
 
-    /// The rest, besides the walk.
+    /// Returns the state apart from the walk.
     pub(crate) const fn open_block(&self) -> OpenBlock {
         let Self { block, failed, after, decided, edge_before, image_key, .. } = *self;
         OpenBlock { block, failed, after, decided, edge_before, image_key }
@@ -138,8 +138,8 @@ impl<'a, K: Keeper> BlockDecoder<'a, K> {
 
     /// Goes to the next PSB and returns its offset; `None` when none follows.
     ///
-    /// The decoder forgets all state except the counters. It reads ahead: a PSB that it has read
-    /// before an error counts as passed. [`resync`](Self::resync) loses less.
+    /// The decoder forgets all state except the counters. It reads ahead: a PSB that it has read before an error counts
+    /// as passed. [`resync`](Self::resync) loses less.
     pub fn sync_forward(&mut self) -> Option<u64> {
         self.forget();
         self.walker.sync_forward()
@@ -147,8 +147,7 @@ impl<'a, K: Keeper> BlockDecoder<'a, K> {
 
     /// Goes to the first PSB after which nothing was reported yet and returns its offset; `None` when there is none.
     ///
-    /// This is the next PSB, or the last one that was read if an error came before the first instruction or event after
-    /// it.
+    /// This is the next PSB, or the last one read if an error preceded the first instruction or event after it.
     pub fn resync(&mut self) -> Option<u64> {
         self.forget();
         self.walker.resync()
@@ -160,10 +159,10 @@ impl<'a, K: Keeper> BlockDecoder<'a, K> {
         self.walker.sync_backward()
     }
 
-    /// Goes to the PSB at `offset`, even if it was there before. Returns `false` and changes nothing when there is
-    /// none.
+    /// Goes to the PSB at `offset`, even if the decoder was there before. Returns `false` and changes nothing if there
+    /// is none.
     ///
-    /// In a run of PSBs without a gap it goes to the last one.
+    /// In a run of PSBs without a gap, goes to the last one.
     pub fn sync_at(&mut self, offset: u64) -> bool {
         let found = self.walker.sync_at(offset);
         if found {
@@ -172,7 +171,7 @@ impl<'a, K: Keeper> BlockDecoder<'a, K> {
         found
     }
 
-    /// After an error, looks for the next event that gives the decoder's place, and continues there.
+    /// Looks for the next event that gives the decoder's place, after an error, and continues there.
     ///
     /// The part of the trace in between is lost. If that part holds a PSB+, decoding restarts there.
     ///
@@ -191,10 +190,10 @@ impl<'a, K: Keeper> BlockDecoder<'a, K> {
         self.failed = None;
     }
 
-    /// The packets between which the last reported block was executed.
+    /// Returns the packets between which the last reported block was executed.
     ///
-    /// A [`Timeline`](crate::time::Timeline) of the trace converts that to a time and estimates the time of each of
-    /// its instructions. The time of an event is that of its own packet, at
+    /// A [`Timeline`](crate::time::Timeline) of the trace converts the span to a time and estimates the time of each of
+    /// the block's instructions. The time of an event is that of its own packet, at
     /// [`Event::offset`](crate::event::Event::offset).
     #[must_use]
     pub fn span(&self) -> Span {
@@ -204,13 +203,13 @@ impl<'a, K: Keeper> BlockDecoder<'a, K> {
         Span { after, before: if used { last } else { self.walker.before() } }
     }
 
-    /// The instructions of the last reported block.
+    /// Returns the instructions of the last reported block.
     #[must_use]
     pub fn insns(&self, block: &Block) -> Insns<'a> {
         Insns::new(self.walker.image, self.walker.at.space, block)
     }
 
-    /// The next block or event, or `None` at the end of the trace.
+    /// Returns the next block or event, or `None` at the end of the trace.
     ///
     /// Status updates, TIPs and TNTs are consumed here and not reported.
     ///
@@ -227,7 +226,7 @@ impl<'a, K: Keeper> BlockDecoder<'a, K> {
         })
     }
 
-    /// As [`next`](Self::next), with the block or the event where the step says.
+    /// Does the same as [`next`](Self::next), but leaves the block or the event where the step says.
     #[inline]
     pub(crate) fn next_step(&mut self) -> Result<BlockStep, Error> {
         match self.step() {
@@ -261,7 +260,7 @@ impl<'a, K: Keeper> BlockDecoder<'a, K> {
         Err(error)
     }
 
-    /// Whether a visit may walk through the graph from here.
+    /// Returns true if a visit may walk through the graph from here.
     pub(crate) fn may_walk(&self) -> bool {
         let flags = &self.walker.config().flags;
         self.block.insns == 0
@@ -270,7 +269,7 @@ impl<'a, K: Keeper> BlockDecoder<'a, K> {
             && self.walker.may_read_ahead()
     }
 
-    /// A number for the image, to tell it from others by where its sections are and where their bytes are.
+    /// Returns a number that identifies the image by the addresses of its sections and of their bytes in memory.
     pub(crate) fn image_key(&mut self) -> u64 {
         if let Some(key) = self.image_key {
             return key;

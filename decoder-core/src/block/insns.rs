@@ -10,7 +10,7 @@ use crate::{
 
 /// The instructions of a [`Block`], each with its address, in order.
 ///
-/// It ends early if the image does not hold all of the block; then the block is from another image.
+/// The iteration ends early if the image does not hold all of the block; then the block is from another image.
 #[derive(Clone, Debug)]
 pub struct Insns<'a> {
     image: Image<'a>,
@@ -22,7 +22,7 @@ pub struct Insns<'a> {
 }
 
 impl<'a> Insns<'a> {
-    /// The instructions of `block`, which was executed in that address space.
+    /// Iterates over the instructions of `block`, which was executed in that address space.
     #[must_use]
     pub fn new(image: Image<'a>, space: impl Into<Asid>, block: &Block) -> Self {
         let window = Window::default();
@@ -31,8 +31,8 @@ impl<'a> Insns<'a> {
 
     /// Continues with another block of the same image.
     ///
-    /// Better than a new iterator for each block, as long as the address space stays the same: the section need not be
-    /// found again.
+    /// Faster than a new iterator for each block, as long as the address space stays the same: the section is not
+    /// looked up again.
     pub(crate) fn restart(&mut self, block: &Block) {
         (self.mode, self.ip, self.left) = (block.mode, block.ip, block.insns);
     }

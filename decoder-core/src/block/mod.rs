@@ -1,12 +1,12 @@
 //! Events to blocks of instructions: the instruction flow, many instructions at a time.
 //!
-//! A block is a part of the walk that the code alone decides: consecutive instructions, over direct jumps and calls,
-//! up to a branch that the trace decides, to an event, or to another section of the image. The blocks of a trace hold
-//! the same instructions that [`InsnDecoder`](crate::flow::InsnDecoder) gives, between the same events.
+//! A block is a part of the walk that the code alone determines: consecutive instructions, through direct jumps and
+//! calls, up to a branch that the trace decides, to an event, or to another section of the image. The blocks of a trace
+//! hold the same instructions that [`InsnDecoder`](crate::flow::InsnDecoder) reports, between the same events.
 //!
-//! [`BlockDecoder::next`] decodes the code of each block when it comes to it. That is exact, and the reference for
-//! what is faster: [`BlockDecoder::visit`] passes everything to a [`ExecutionSink`](crate::graph::ExecutionSink), and
-//! [`BlockDecoder::fill`] gives many items at a time. Both decode code once and keep it in a
+//! [`BlockDecoder::next`] decodes the code of each block when it reaches it. That is exact, and the reference for the
+//! faster functions: [`BlockDecoder::visit`] passes everything to an [`ExecutionSink`](crate::graph::ExecutionSink),
+//! and [`BlockDecoder::fill`] returns many items at a time. Both decode code once and keep it in a
 //! [`Graph`](crate::graph::Graph).
 //!
 //! ```
@@ -47,32 +47,32 @@ pub(crate) use step::BlockStep;
 
 use crate::{event::Event, mode::ExecMode};
 
-/// Instructions that were executed one after the other.
+/// Consecutively executed instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Block {
     /// The address of the first instruction.
     pub ip: u64,
     /// The address of the last instruction.
     pub end_ip: u64,
-    /// How many instructions there are. Those after the first follow from the code, including direct jumps and calls.
+    /// The number of instructions. Those after the first follow from the code, including direct jumps and calls.
     pub insns: u32,
-    /// The section that they are in, by its place in [`Image::sections`](crate::image::Image::sections); `u32::MAX` if
-    /// that number is too small.
+    /// The section that they are in, by its index in [`Image::sections`](crate::image::Image::sections); `u32::MAX` if
+    /// the index does not fit.
     pub section: u32,
     /// The mode in which they were executed.
     pub mode: ExecMode,
-    /// Executed in a transaction.
+    /// True if they were executed in a transaction.
     pub speculative: bool,
-    /// The last instruction's bytes are not all in the section, but partly in others.
+    /// True if the last instruction's bytes are partly in other sections.
     pub truncated: bool,
 }
 
-/// What happened next.
+/// The next item of a block flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockItem {
     /// Instructions were executed.
     Block(Block),
-    /// Something else happened.
+    /// Anything else happened.
     Event(Event),
 }
 

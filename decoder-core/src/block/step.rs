@@ -11,12 +11,12 @@ use crate::{
     keeper::Keeper,
 };
 
-/// The next place of a walk. The block or the event is not in it, because it is passed on through many functions.
+/// The next item of a walk. It does not contain the block or the event, because it passes through many functions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BlockStep {
-    /// The block that is to be [taken](BlockDecoder::take_block).
+    /// A block, to be [taken](BlockDecoder::take_block).
     Block,
-    /// The event that the walk has [taken](crate::flow::Walker::at).
+    /// An event, which the walk has [taken](crate::flow::Walker::at).
     Event,
     /// The end of the trace.
     End,
@@ -69,12 +69,12 @@ impl<K: Keeper> BlockDecoder<'_, K> {
         }
     }
 
-    /// Appends the instruction at `ip` to the block; `false` when the instruction belongs to another block.
+    /// Appends the instruction at `ip` to the block. Returns `false` if the instruction belongs to another block.
     fn execute(&mut self) -> Result<bool, Error> {
         self.begin();
         let Self { walker, block, window, section, .. } = self;
         let executed = walker.execute_if(|walker, insn, mode| {
-            // Compares addresses, not the bytes, which are many.
+            // The addresses are compared, because the bytes are many.
             if (window.base, window.bytes.as_ptr_range())
                 != (walker.window.base, walker.window.bytes.as_ptr_range())
             {

@@ -10,28 +10,28 @@ use crate::{
     insn::{Class, Insn, Op},
 };
 
-/// Returns the blocks that branch records describe and the events between them, in order.
+/// The decoder of the blocks that branch records describe and the events between them, in order.
 ///
-/// An [`Enabled`](EventKind::Enabled) event reports where a run without gaps begins. A block ends with the branch of
-/// a record, or before an interrupt or exception: then [`AsyncBranch`](EventKind::AsyncBranch) follows. INT n, INT3,
-/// INT1 and INTO count as interrupts, as in the flow of Intel PT. After an error, the next call continues with what
-/// follows.
+/// An [`Enabled`](EventKind::Enabled) event reports the start of a run without gaps. A block ends with the branch of a
+/// record, or before an interrupt or exception: then [`AsyncBranch`](EventKind::AsyncBranch) follows. INT n, INT3, INT1
+/// and INTO count as interrupts, as in the flow of Intel PT. After an error, the next call continues after the reported
+/// place.
 #[derive(Clone, Debug)]
 pub struct BtsBlockDecoder<'a> {
     records: BranchRecords<'a>,
     pub(super) code: StraightLines<'a>,
     options: Options<'a>,
-    /// Where execution continues, if that is known.
+    /// The address where execution continues, if known.
     pub(super) position: Option<RecordPosition>,
     /// A record that is read again after an error, as the first of a run.
     pub(super) retry: Option<(u64, BranchRecord)>,
-    /// What remains to report from the last record: this event, then the blocks of `rest`, then more events.
+    /// The unreported rest of the last record: this event, then the blocks of `rest`, then the events of `after`.
     before: Option<Event>,
     pub(super) rest: Option<StraightRun>,
     pub(super) after: [Option<Event>; 2],
     /// The instruction of the last record's branch.
     pub(super) branched: Option<u64>,
-    /// How the last record may have left the privilege level that is traced.
+    /// The way in which the last record may have left the traced privilege level.
     pub(super) level_exit: LevelExit,
     ended: bool,
 }
@@ -39,7 +39,7 @@ pub struct BtsBlockDecoder<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RecordPosition {
     pub(super) at: u64,
-    /// A run without gaps begins here. The flag is set if it continues where another one ended.
+    /// Set if a run without gaps begins here; true if it continues where another one ended.
     pub(super) begins: Option<Resumed>,
 }
 
@@ -50,24 +50,24 @@ pub(super) type Resumed = bool;
 pub(super) struct StraightRun {
     pub(super) at: u64,
     pub(super) goal: u64,
-    /// The instruction at the goal was executed too.
+    /// True if the instruction at the goal was executed too.
     pub(super) with_goal: bool,
     /// The first block from `at`, if it was decoded already.
     pub(super) first: Option<FirstBlock>,
 }
 
-/// Where execution continues after a record that led to a privilege level that is not traced.
+/// The place where execution continues after a record that led to a privilege level that is not traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LevelExit {
-    /// It led to no such level.
+    /// The record led to no such level.
     NoExit,
-    /// Here, when the handler returns.
+    /// This address, when the handler returns.
     ReturnsTo(u64),
-    /// At an unknown place: the record's branch was a far return.
+    /// An unknown place: the record's branch was a far return.
     ReturnUnknown,
 }
 
-/// What happened to the instruction at the origin of a record.
+/// The instruction at the origin of a record.
 enum Origin {
     /// It branched.
     Branch(Insn),
@@ -76,7 +76,7 @@ enum Origin {
 }
 
 impl<'a> BtsBlockDecoder<'a> {
-    /// A decoder at the start of `records`.
+    /// Creates a decoder at the start of `records`.
     #[must_use]
     pub fn new(records: BranchRecords<'a>, image: Image<'a>, options: Options<'a>) -> Self {
         Self {
@@ -94,23 +94,23 @@ impl<'a> BtsBlockDecoder<'a> {
         }
     }
 
-    /// The offset of the next record, in bytes from the first one.
+    /// Returns the offset of the next record, in bytes from the first one.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.records.offset()
     }
 
-    /// The instructions of a block that was reported.
+    /// Returns the instructions of a block that was reported.
     #[must_use]
     pub fn insns(&self, block: &Block) -> Insns<'a> {
         Insns::new(self.code.image(), self.code.cr3(), block)
     }
 
-    /// The next block or event, or `None` after the last record.
+    /// Returns the next block or event, or `None` after the last record.
     ///
     /// # Errors
     /// The error has the offset of the wrong record. No block or event of that record was reported. The next call
-    /// continues after it, or with it if only the code that leads to it is wrong.
+    /// continues after the record, or with it if only the code that leads to it is wrong.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
     pub fn next(&mut self) -> Result<Option<BlockItem>, Error> {
         loop {
@@ -148,7 +148,7 @@ impl<'a> BtsBlockDecoder<'a> {
         }
     }
 
-    /// The next block of `rest`.
+    /// Returns the next block of `rest`.
     fn next_block(&mut self) -> Result<Option<Block>, ErrorKind> {
         let Some(run) = self.rest.take() else { return Ok(None) };
         let first = match run.first {
@@ -195,7 +195,7 @@ impl<'a> BtsBlockDecoder<'a> {
         Ok(())
     }
 
-    /// Goes to the origin of a record by `run`, which leads there, and from there to its target.
+    /// Goes to the origin of a record along `run`, which leads there, and from there to its target.
     fn depart(&mut self, offset: u64, record: BranchRecord, run: StraightRun) -> Result<(), ErrorKind> {
         let BranchRecord { from, to, .. } = record;
         match self.classify(from, to) {
@@ -224,7 +224,7 @@ impl<'a> BtsBlockDecoder<'a> {
         Ok(())
     }
 
-    /// Finds out whether the instruction at the origin of a record branched or was interrupted.
+    /// Determines if the instruction at the origin of a record branched or was interrupted.
     fn classify(&mut self, from: u64, to: u64) -> Result<Origin, ErrorKind> {
         let insn = self.code.insn_at(from)?.insn;
         let to_handler =
@@ -244,7 +244,7 @@ impl<'a> BtsBlockDecoder<'a> {
         }
     }
 
-    /// Whether a record is a trap after a branch: it has the address of the branch, which has its own record already.
+    /// Returns true if a record is a trap after a branch: its source is the branch, which has a record already.
     fn traps(&self, from: u64, to: u64) -> bool {
         let to_handler =
             self.options.handlers.is_none_or(|list| list.iter().any(|range| range.contains(&to)));
@@ -270,7 +270,7 @@ impl<'a> BtsBlockDecoder<'a> {
         (self.branched, self.level_exit) = (branched, level_exit);
     }
 
-    /// Starts a new run here.
+    /// Starts a new run at this address.
     fn begin(&mut self, at: u64) {
         self.lose();
         self.position = Some(begin(at));

@@ -1,4 +1,4 @@
-//! Bridges gaps in the records where code ran in a privilege level that is not traced.
+//! Bridges gaps in the records that are caused by code in a privilege level that is not traced.
 
 use super::BranchRecord;
 use super::block::{BtsBlockDecoder, LevelExit, RecordPosition, StraightRun, is_software_interrupt};
@@ -6,10 +6,10 @@ use super::straight_line::{EarlyEnd, EndCause};
 use crate::event::EventKind;
 
 impl BtsBlockDecoder<'_> {
-    /// Goes to a record across code in the level that is not traced; `false` if such code cannot explain the record.
+    /// Goes to a record across code in the untraced level; returns `false` if such code cannot explain the record.
     pub(super) fn bridge(&mut self, offset: u64, record: BranchRecord, at: u64) -> bool {
         let BranchRecord { from, to, .. } = record;
-        // The record before led out of the traced level, and there is no record of the way back.
+        // The previous record led out of the traced level, and there is no record of the way back.
         match self.level_exit {
             LevelExit::ReturnsTo(back) if self.code.reach(back, from).is_ok() => {
                 self.enter(offset, record, back);
@@ -17,14 +17,14 @@ impl BtsBlockDecoder<'_> {
             }
             _ => {}
         }
-        // After a far return the level is not known. A branch without a record shows that it is the one that is not
+        // After a far return the level is unknown. A branch without a record shows that this is the level that is not
         // traced.
         if self.level_exit == LevelExit::ReturnUnknown {
             self.enter(offset, record, from);
             return true;
         }
-        // There is no record of the way out of the traced level, and this record leads back into it: to the place of
-        // an interrupt, or after a far transfer.
+        // There is no record of the way out of the traced level, and this record leads back into it: to the place of an
+        // interrupt, or after a far transfer.
         let (kind, goes_on) = if let Ok(first) = self.code.reach(at, to) {
             self.rest = Some(StraightRun { at, goal: to, with_goal: false, first: Some(first) });
             (EventKind::AsyncDisabled { at: to }, to)

@@ -9,7 +9,7 @@ use crate::{
     mode::ExecMode,
 };
 
-/// Returns the instructions that branch records describe and the events between them, in order.
+/// The decoder of the instructions that branch records describe and the events between them, in order.
 ///
 /// Works like [`BtsBlockDecoder`], but one instruction at a time. Events and errors are the same.
 #[derive(Clone, Debug)]
@@ -20,19 +20,19 @@ pub struct BtsInsnDecoder<'a> {
 }
 
 impl<'a> BtsInsnDecoder<'a> {
-    /// A decoder at the start of `records`.
+    /// Creates a decoder at the start of `records`.
     #[must_use]
     pub fn new(records: BranchRecords<'a>, image: Image<'a>, options: Options<'a>) -> Self {
         Self { blocks: BtsBlockDecoder::new(records, image, options), insns: None, mode: options.mode }
     }
 
-    /// The offset of the next record, in bytes from the first one.
+    /// Returns the offset of the next record, in bytes from the first one.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.blocks.offset()
     }
 
-    /// The next instruction or event, or `None` after the last record.
+    /// Returns the next instruction or event, or `None` after the last record.
     ///
     /// # Errors
     /// As [`BtsBlockDecoder::next`].

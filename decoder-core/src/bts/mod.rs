@@ -41,10 +41,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A record does not give the mode and the address space of the code, nor whether the instruction at its source
-//! branched or was interrupted. For a direct branch the target decides. For an indirect one [`Options::handlers`]
-//! decides: a record that leads there is an interrupt or an exception. An exception after an instruction (a trap)
-//! names that instruction, which is then treated as not executed.
+//! A record does not give the mode and the address space of the code, nor does it distinguish a branch at its source
+//! from an interrupted instruction. For a direct branch the target decides. For an indirect one [`Options::handlers`]
+//! decides: a record that leads there is an interrupt or an exception. An exception after an instruction (a trap) names
+//! that instruction, which is then treated as not executed.
 //!
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "BTS and DS Save Area".
 

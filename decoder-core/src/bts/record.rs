@@ -8,13 +8,13 @@ use crate::ErrorKind;
 /// figures "32-bit Branch Trace Record Format" and "64-bit Branch Trace Record Format".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BranchRecord {
-    /// "Last branch from": the linear address of the instruction that branched, that was interrupted, or that caused
-    /// the exception.
+    /// "Last branch from": the linear address of the instruction that branched, was interrupted, or caused the
+    /// exception.
     pub from: u64,
     /// "Last branch to": the linear address of the target, or of the handler's first instruction.
     pub to: u64,
-    /// "Branch predicted": the target was predicted. Processors of the Core and Atom microarchitectures leave it
-    /// clear, and a sample of perf has no field for it.
+    /// "Branch predicted": the target was predicted. Processors of the Core and Atom microarchitectures leave it clear,
+    /// and a sample of perf has no field for it.
     pub predicted: bool,
 }
 
@@ -43,7 +43,7 @@ pub(super) mod perf {
 }
 
 impl Layout {
-    /// The size of a record, in bytes.
+    /// Returns the size of a record, in bytes.
     #[must_use]
     pub const fn record_bytes(self) -> usize {
         match self {
@@ -54,14 +54,13 @@ impl Layout {
 }
 
 impl BranchRecord {
-    /// Whether the record is all zeros, as memory that was never written.
+    /// Returns true if the record is all zeros, like memory that was never written.
     #[must_use]
     pub(super) const fn is_empty(&self) -> bool {
         self.from == 0 && self.to == 0
     }
 
-    /// Reads the record at the start of `bytes`. Undefined bits of the third field are ignored, and so is a perf
-    /// record's header.
+    /// Reads the record at the start of `bytes`. Ignores undefined bits of the third field, and a perf record's header.
     ///
     /// # Errors
     /// [`ErrorKind::Truncated`].
@@ -86,8 +85,8 @@ impl BranchRecord {
     /// Writes the record to the start of `out` and returns its size in bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Truncated`] when `out` is too short, [`ErrorKind::TooWide`] when an address has more than 32 bits
-    /// but the layout has 32. Then nothing is written.
+    /// [`ErrorKind::Truncated`] if `out` is too short, [`ErrorKind::TooWide`] if an address has more than 32 bits but
+    /// the layout has 32. Then nothing is written.
     pub fn emit(self, layout: Layout, out: &mut [u8]) -> Result<usize, ErrorKind> {
         let flags = if self.predicted { PREDICTED } else { 0 };
         let short = truncated(layout, out);

@@ -11,7 +11,7 @@ pub enum Entry {
     Branch(BranchRecord),
     /// Branches were lost here, as a PERF_RECORD_LOST reports; only in [`Layout::PerfSample`].
     Lost {
-        /// How many branches were lost.
+        /// The number of branches lost.
         count: u64,
     },
 }
@@ -42,20 +42,20 @@ pub struct BranchRecords<'a> {
     layout: Layout,
     /// The offset of the next record, counted from the oldest one.
     offset: u64,
-    /// No record was returned yet from a circular buffer's older part, which may never have been written.
+    /// True until a record is returned from a circular buffer's older part, which may never have been written.
     skips_empty: bool,
 }
 
 impl<'a> BranchRecords<'a> {
-    /// The records that `bytes` consist of.
+    /// Creates the iterator over the records in `bytes`.
     #[must_use]
     pub const fn new(bytes: &'a [u8], layout: Layout) -> Self {
         Self { bytes, then: &[], layout, offset: 0, skips_empty: false }
     }
 
-    /// The records of a circular buffer, into which the processor would write the next record at the offset `next`:
-    /// first those from there to the end, if they were ever written, then those from the start to there. A `next`
-    /// past the end counts as the end.
+    /// Creates the iterator over a circular buffer, into which the processor would write the next record at the offset
+    /// `next`: first the records from there to the end, if they were ever written, then those from the start to there.
+    /// A `next` past the end counts as the end.
     #[must_use]
     pub fn circular(bytes: &'a [u8], next: usize, layout: Layout) -> Self {
         let (then, bytes) = bytes.split_at_checked(next).unwrap_or((bytes, &[]));
@@ -65,7 +65,7 @@ impl<'a> BranchRecords<'a> {
         Self { bytes, then, layout, offset: 0, skips_empty: !bytes.is_empty() }
     }
 
-    /// The offset of the next record, in bytes from the oldest one.
+    /// Returns the offset of the next record, in bytes from the oldest one.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.offset
@@ -101,7 +101,7 @@ impl<'a> BranchRecords<'a> {
         }
     }
 
-    /// Returns `None` for a record that is not about branches.
+    /// Returns the next record, or `None` for one that does not concern branches.
     fn next_perf(&mut self) -> Result<Option<Entry>, ErrorKind> {
         let bytes = self.bytes.len();
         let whole = self.bytes.first_chunk::<{ perf::HEADER }>().map(|header| {
@@ -156,7 +156,7 @@ impl Iterator for BranchRecords<'_> {
             match entry {
                 Ok(Some(entry)) => return Some(Ok((offset, entry))),
                 Ok(None) => {}
-                // The oldest record comes after the memory that was never written.
+                // The oldest record comes after memory that was never written.
                 Err(ErrorKind::EmptyRecords { .. }) if first => self.offset = 0,
                 Err(kind) => return Some(Err(Error { offset, kind })),
             }

@@ -1,4 +1,4 @@
-//! Straight-line code: the instructions between two records, with no taken branch among them.
+//! Straight-line code: the instructions between two records, without a taken branch among them.
 
 use super::ModeRange;
 use crate::{
@@ -10,10 +10,10 @@ use crate::{
     mode::ExecMode,
 };
 
-/// The longest straight-line code that is accepted, to bound the work for one record.
+/// Maximum length of straight-line code, to bound the work for one record.
 const LONGEST: u64 = 1 << 20;
 
-/// Reads straight-line code from an image.
+/// A reader of straight-line code in an image.
 #[derive(Clone, Debug)]
 pub(super) struct StraightLines<'a> {
     image: Image<'a>,
@@ -30,11 +30,11 @@ pub(super) struct StraightLines<'a> {
 pub(super) struct FirstBlock {
     /// The block without the instruction at the goal; it may be empty.
     pub(super) block: Block,
-    /// Where the block ends: the goal, or a border that a block must not cross.
+    /// The end of the block: the goal, or a border that a block must not cross.
     pub(super) next: u64,
 }
 
-/// Where straight-line code ends before its goal.
+/// The place where straight-line code ends before its goal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EarlyEnd {
     pub(super) ip: u64,
@@ -52,7 +52,7 @@ pub(super) enum EndCause {
     Code(ErrorKind),
 }
 
-/// An instruction, and what is known of the place that it is at.
+/// An instruction, with the mode and section of its place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CodeInsn {
     pub(super) insn: Insn,
@@ -102,13 +102,13 @@ impl<'a> StraightLines<'a> {
         Ok(first)
     }
 
-    /// Finds where the straight-line code from `at` ends.
+    /// Finds the end of the straight-line code from `at`.
     pub(super) fn end(&mut self, at: u64) -> EarlyEnd {
         let goal = at.saturating_add(LONGEST);
         self.reach(at, goal).err().unwrap_or(EarlyEnd { ip: goal, cause: EndCause::Missed })
     }
 
-    /// Adds the instruction at `ip` to a block that ends there; `false` if the instruction needs its own block.
+    /// Adds the instruction at `ip` to a block that ends there. Returns `false` if the instruction needs its own block.
     pub(super) fn extend(&mut self, block: &mut Block, ip: u64) -> Result<bool, ErrorKind> {
         let found = self.insn_at(ip)?;
         Ok(append(block, ip, found))
@@ -155,7 +155,7 @@ impl<'a> StraightLines<'a> {
     }
 }
 
-/// Adds an instruction to a block that ends where the instruction begins, unless there is a border between them.
+/// Adds an instruction to a block that ends where the instruction begins. Returns `false` at a border between them.
 fn append(block: &mut Block, ip: u64, found: CodeInsn) -> bool {
     let CodeInsn { insn: _, mode, section, truncated } = found;
     if block.insns == 0 {
@@ -169,7 +169,7 @@ fn append(block: &mut Block, ip: u64, found: CodeInsn) -> bool {
     true
 }
 
-/// Whether execution never continues after the instruction, or only after a record.
+/// Returns true if execution never continues after the instruction, or only after a record.
 fn always_branches(class: Class) -> bool {
     class.is_branch() && class != Class::CondJump
 }

@@ -1,4 +1,4 @@
-//! The parameters of a processor's clocks that are needed to get the time from packets.
+//! The parameters of a processor's clocks that are needed to convert packets to time.
 
 /// The clocks of the traced processor. A value of zero means unknown.
 ///
@@ -15,8 +15,8 @@ pub struct Clocks {
     pub nom_freq: u8,
     /// CPUID.15H:EAX, the denominator of the ratio of TSC to crystal clock.
     ///
-    /// For MTC packets, and CYC packets between them; if it or the numerator is zero they are errors of the time
-    /// layer.
+    /// For MTC packets, and CYC packets between them; these are errors of the time layer if this value or the numerator
+    /// is zero.
     pub cpuid_15h_eax: u32,
     /// CPUID.15H:EBX, the numerator of that ratio.
     pub cpuid_15h_ebx: u32,
@@ -28,20 +28,20 @@ pub struct Clocks {
     ///
     /// For no packet: it is needed to convert the TSC to nanoseconds if the crystal clock's frequency is unknown.
     pub cpuid_16h_eax: u16,
-    /// IA32_TSC_ADJUST, what software has added to the TSC since reset: the Software_Offset between the TSC and the
-    /// crystal clock.
+    /// IA32_TSC_ADJUST, the value that software has added to the TSC since reset: the Software_Offset between the TSC
+    /// and the crystal clock.
     ///
     /// For no packet, unless a [timeline](crate::time::Timeline::with_known_adjust) uses it in place of TMA packets.
     pub tsc_adjust: i64,
-    /// The TSC is not invariant (CPUID.80000007H:EDX\[8\] is 0): it may stop in deep C-states.
+    /// True if the TSC is not invariant (CPUID.80000007H:EDX\[8\] is 0): it may stop in deep C-states.
     ///
-    /// For TSC packets after a sleep: a [timeline](crate::time::Timeline) says where [TSC ticks are not
+    /// For TSC packets after a sleep: a [timeline](crate::time::Timeline) marks TSC ticks that [may not be
     /// time](crate::time::Doubt::TscStopped).
     pub tsc_varies: bool,
 }
 
 impl Clocks {
-    /// Nothing is known.
+    /// All values are unknown.
     pub const UNKNOWN: Self = Self {
         mtc_freq: 0,
         nom_freq: 0,

@@ -1,33 +1,33 @@
-//! What libipt reads otherwise than the manual, in one place: a question for each rule in which they differ.
+//! Deviations of libipt from the manual, in one place: a function for each rule in which they differ.
 //!
-//! The decoder reads by the manual. Where a user of libipt must get the same answers (`ptdump`, `ptxed`, and whoever
-//! replaces one by the other), it reads as libipt 2.3 does, including what libipt does not know and what it says too
-//! late. No other file compares dialects. Each question has one answer for a configuration and is asked only where its
-//! rule applies, so that a trace without the case costs nothing.
+//! The decoder follows the manual. For users who must get libipt's results (`ptdump`, `ptxed`, and users who replace
+//! one by the other), it decodes as libipt 2.3 does, including libipt's gaps and late reports. No other file compares
+//! dialects. Each function has one result for a configuration and is called only where its rule applies, so a trace
+//! without the case costs nothing.
 
 use crate::{error::ErrorKind, mode::ExecMode};
 
-/// Whose reading of a trace to use, where they differ: of the packets' formats, of the order of packets, and of the
+/// The reading of a trace where the manual and libipt differ: in packet formats, in the order of packets, and in the
 /// place of events in the code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// The SDM's.
+    /// The SDM's reading.
     #[default]
     Manual,
-    /// libipt 2.3's: no block packets (their opcodes are unknown), PWRE.HW is bit 3 of byte 2 instead of bit 7,
-    /// EVD.Type has five bits instead of six. Packets out of place are errors only where libipt refuses them, and
-    /// errors have libipt's offsets.
+    /// libipt 2.3's reading: no block packets (their opcodes are unknown), PWRE.HW is bit 3 of byte 2 instead of bit 7,
+    /// EVD.Type has five bits instead of six. Packets out of place are errors only if libipt refuses them, and errors
+    /// have libipt's offsets.
     Libipt,
 }
 
 /// Packets.
 impl Dialect {
-    /// Whether BBP, BIP and BEP are known. libipt is older than they are: their opcodes are unknown to it.
+    /// Returns true if BBP, BIP and BEP are known. To libipt, which is older, their opcodes are unknown.
     pub(crate) const fn has_block_packets(self) -> bool {
         self.is_manual()
     }
 
-    /// PWRE.HW in byte 2: bit 7 in the manual's figure, bit 3 in libipt.
+    /// Returns the mask of PWRE.HW in byte 2: bit 7 in the manual's figure, bit 3 in libipt.
     pub(crate) const fn pwre_hw(self) -> u8 {
         match self {
             Self::Manual => 1 << 7,
@@ -35,7 +35,7 @@ impl Dialect {
         }
     }
 
-    /// The bits of EVD.Type: six in the manual, five in libipt.
+    /// Returns the bits of EVD.Type: six in the manual, five in libipt.
     pub(crate) const fn evd_types(self) -> u8 {
         match self {
             Self::Manual => 0x3f,
@@ -46,49 +46,49 @@ impl Dialect {
 
 /// Events.
 impl Dialect {
-    /// Whether a packet that no processor sends at its place is an error. libipt accepts some of them.
+    /// Returns true if a packet that no processor sends at its place is an error. libipt accepts some of them.
     pub(crate) const fn refuses_packets_out_of_place(self) -> bool {
         self.is_manual()
     }
 
-    /// Whether a FUP or TIP.PGE without an IP is an error itself. For libipt it is one only if the IP is used.
+    /// Returns true if a FUP or TIP.PGE without an IP is itself an error. In libipt only the use of the IP is one.
     pub(crate) const fn needs_ip_at_once(self) -> bool {
         self.is_manual()
     }
 
-    /// Whether a PSB may come while the processor sleeps, between a PWRE and its PWRX. libipt does not expect that.
+    /// Returns true if a PSB may come during a sleep, between a PWRE and its PWRX. libipt does not expect that.
     pub(crate) const fn expects_psb_in_sleep(self) -> bool {
         self.is_manual()
     }
 
-    /// Whether erratum SKL168 is allowed for at a PSB. libipt's event decoder does not.
+    /// Returns true if erratum SKL168 is allowed for at a PSB. libipt's event decoder does not.
     pub(crate) const fn allows_for_skl168(self) -> bool {
         self.is_manual()
     }
 
-    /// Whether an overflow forgets the last IP. By the manual, IPs after an OVF are compressed against the last IP
-    /// before it.
+    /// Returns true if an overflow resets the last IP. By the manual, IPs after an OVF are compressed against the last
+    /// IP before it.
     pub(crate) const fn forgets_last_ip_at_overflow(self) -> bool {
         self.is_libipt()
     }
 
-    /// Whether an error in the packets after an OVF is reported at the OVF, from where libipt looks ahead.
+    /// Returns true if an error in the packets after an OVF is reported at the OVF, from where libipt looks ahead.
     pub(crate) const fn blames_overflow(self) -> bool {
         self.is_libipt()
     }
 
-    /// Whether the packet that the decoder holds is the first one after padding.
+    /// Returns true if the packet that the decoder holds is the first one after padding.
     pub(crate) const fn passes_over_padding(self) -> bool {
         self.is_libipt()
     }
 
-    /// Whether a change of the mode is reported before the TIP.PGD that completes it: libipt reports it at the
+    /// Returns true if a change of the mode is reported before the TIP.PGD that completes it: libipt reports it at the
     /// instruction that changes it.
     pub(crate) const fn reports_mode_before_disabling(self) -> bool {
         self.is_libipt()
     }
 
-    /// Whether a TIP.PGD completes a change of RFLAGS.IF alone. For libipt it does not.
+    /// Returns true if a TIP.PGD completes a change of RFLAGS.IF alone. In libipt it does not.
     pub(crate) const fn disabling_completes_iflags(self) -> bool {
         self.is_manual()
     }
@@ -96,42 +96,42 @@ impl Dialect {
 
 /// The walk over the code.
 impl Dialect {
-    /// Whether a return whose target the trace names takes an address from the stack of calls. By the manual every
-    /// return does; in libipt only returns without a TIP.
+    /// Returns true if a return with a TIP pops the return stack. By the manual every return does; in libipt only
+    /// returns without a TIP.
     pub(crate) const fn named_returns_pop(self) -> bool {
         self.is_manual()
     }
 
-    /// Whether what was read to find a deferred TIP is read again if it is another event. libipt looks, and goes back.
+    /// Returns true if an event read while looking for a deferred TIP is read again. libipt looks, and goes back.
     pub(crate) const fn looks_and_goes_back(self) -> bool {
         self.is_libipt()
     }
 
-    /// Whether a branch is left before its last event is reported. libipt does so, and without a target it reports no
-    /// event.
+    /// Returns true if the walk leaves a branch before its last event is reported. libipt does so, and without a target
+    /// it reports no event.
     pub(crate) const fn leaves_before_last_event(self) -> bool {
         self.is_libipt()
     }
 
-    /// Whether a misplaced TRIG is reported in place of the event before it.
+    /// Returns true if a misplaced TRIG is reported in place of the event before it.
     pub(crate) const fn refuses_triggers_early(self) -> bool {
         self.is_libipt()
     }
 
-    /// Whether a TRIG with a FUP belongs to the place where the walk is. For libipt one whose FUP names a place ahead
-    /// is an error; by the manual it waits until the walk is there.
+    /// Returns true if a TRIG with a FUP belongs to the place where the walk is. In libipt one whose FUP names a place
+    /// ahead is an error; by the manual it waits until the walk is there.
     pub(crate) const fn triggers_are_here(self) -> bool {
         self.is_libipt()
     }
 
-    /// Whether an error in an event is at the packet that the decoder [holds](crate::event::Event::held), not at the
-    /// event's.
+    /// Returns true if an error in an event is at the packet that the decoder [holds](crate::event::Event::held), not
+    /// at the event's.
     pub(crate) const fn blames_held_packet(self) -> bool {
         self.is_libipt()
     }
 
-    /// The mode of code for which the trace has given none: libipt reads it like 16-bit code, and by the manual it
-    /// cannot be read.
+    /// Returns the mode of code for which the trace has given none: 16-bit code in libipt; by the manual such code
+    /// cannot be decoded.
     pub(crate) const fn unknown_mode(self) -> Option<ExecMode> {
         match self {
             Self::Manual => None,
@@ -139,33 +139,33 @@ impl Dialect {
         }
     }
 
-    /// Whether the state in a PSB+ applies at the address that the PSB+ gives, except for the fact that tracing is on.
+    /// Returns true if the state in a PSB+, except that tracing is on, applies at the address that the PSB+ gives.
     pub(crate) const fn applies_state_at_its_address(self) -> bool {
         self.is_libipt()
     }
 
-    /// Whether CBR, MNT, PWRE and PWRX belong to the next instruction, and so do all events after them.
+    /// Returns true if CBR, MNT, PWRE and PWRX belong to the next instruction, as all events after them then do.
     pub(crate) const fn events_without_insn_are_of_the_next(self) -> bool {
         self.is_libipt()
     }
 
-    /// Whether a MOV to CR3 that has sent a PIP may also be what disabled packet generation.
+    /// Returns true if a MOV to CR3 that has sent a PIP may also have disabled packet generation.
     pub(crate) const fn disabling_follows_paging(self) -> bool {
         self.is_libipt()
     }
 
-    /// Whether the next event gives the place to start if a PSB+ gives none.
+    /// Returns true if the next event gives the place to start when a PSB+ gives none.
     pub(crate) const fn starts_at_next_event(self) -> bool {
         self.is_libipt()
     }
 
-    /// Whether an overflow forgets the calls and the mode. libipt keeps them.
+    /// Returns true if an overflow resets the calls and the mode. libipt keeps them.
     pub(crate) const fn forgets_calls_at_overflow(self) -> bool {
         self.is_manual()
     }
 
-    /// Where tracing may continue after a MOV to CR3 at `ip` that disabled packet generation. The MOV is no branch, so
-    /// at `next`; libipt does not handle it, and stays at the MOV.
+    /// Returns the address where tracing may resume after a MOV to CR3 at `ip` that disabled packet generation. The MOV
+    /// is no branch, so this is `next`; libipt does not handle it, and stays at the MOV.
     pub(crate) const fn after_disabling_paging(self, ip: u64, next: u64) -> u64 {
         match self {
             Self::Manual => next,
@@ -173,12 +173,12 @@ impl Dialect {
         }
     }
 
-    /// Whether a call that disables packet generation is one that its return goes back to.
+    /// Returns true if a call that disables packet generation is pushed on the return stack.
     pub(crate) const fn remembers_disabling_calls(self) -> bool {
         self.is_libipt()
     }
 
-    /// The error for a TIP without the IP at which a walk continues. libipt treats this as an internal error.
+    /// Returns the error for a TIP without the IP at which a walk continues. libipt treats this as an internal error.
     pub(crate) const fn no_place(self) -> ErrorKind {
         match self {
             Self::Manual => ErrorKind::IpSuppressed("TIP"),
@@ -186,7 +186,7 @@ impl Dialect {
         }
     }
 
-    /// The error for a TIP without the target of an indirect branch. libipt treats this as a malformed packet.
+    /// Returns the error for a TIP without the target of an indirect branch. libipt treats this as a malformed packet.
     pub(crate) const fn no_target(self) -> ErrorKind {
         match self {
             Self::Manual => ErrorKind::IpSuppressed("TIP"),

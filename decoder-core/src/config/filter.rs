@@ -9,7 +9,7 @@
 //! assert!(filter.contains(0x1fff) && !filter.contains(0x5000));
 //! ```
 
-/// IA32_RTIT_CTL.ADDRn_CFG with IA32_RTIT_ADDRn_A and IA32_RTIT_ADDRn_B: which code was traced.
+/// IA32_RTIT_CTL.ADDRn_CFG with IA32_RTIT_ADDRn_A and IA32_RTIT_ADDRn_B: the ranges of code that were traced.
 ///
 /// Source: SDM vol. 3, Intel Processor Trace, "Filtering by IP".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -29,7 +29,7 @@ pub struct AddressRange {
     pub last: u64,
 }
 
-/// What a range is for.
+/// The use of a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RangeKind {
     /// 0: nothing.
@@ -58,7 +58,7 @@ impl AddressFilter {
     /// No ranges: all code was traced.
     pub const NONE: Self = Self { ranges: [AddressRange { kind: RangeKind::Unused, first: 0, last: 0 }; 4] };
 
-    /// The filter by its registers: IA32_RTIT_CTL and, for each range, IA32_RTIT_ADDRn_A and IA32_RTIT_ADDRn_B.
+    /// Creates the filter from IA32_RTIT_CTL and, for each range, IA32_RTIT_ADDRn_A and IA32_RTIT_ADDRn_B.
     #[must_use]
     pub fn new(rtit_ctl: u64, addr: [[u64; 2]; 4]) -> Self {
         let mut cfg = rtit_ctl >> 32;
@@ -70,7 +70,7 @@ impl AddressFilter {
         Self { ranges }
     }
 
-    /// Whether code at `ip` is traced: it is in a filter range, or there are no filter ranges, and it is in no
+    /// Returns true if code at `ip` is traced: it is in a filter range, or there are no filter ranges, and it is in no
     /// TraceStop range.
     #[must_use]
     pub fn contains(&self, ip: u64) -> bool {

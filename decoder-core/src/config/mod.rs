@@ -1,8 +1,8 @@
-//! The configuration of decoders: how a trace was recorded, as far as the trace itself does not say, and what the
-//! caller wants.
+//! The configuration of decoders: parameters of the recording that the trace does not contain, and options of the
+//! caller.
 //!
 //! One [`Config`] serves the encoder and every layer; each uses the fields it needs. Leave unknown values at their
-//! default: then only a packet that cannot be decoded without the value is an error.
+//! default: then a packet is an error only if it cannot be decoded without the value.
 //!
 //! ```
 //! use pugmark_decoder_core::config::{Clocks, Config, Flags};
@@ -33,7 +33,7 @@ pub use unknown::{Position, UnknownPackets};
 
 use crate::errata::{Cpu, Errata, UnknownCpu};
 
-/// How a trace was recorded, and what the caller wants.
+/// Parameters of the recording, and options of the caller.
 ///
 /// The default: no errata, unknown clocks, no filters, packets as in the manual, and no flags.
 #[derive(Clone, Copy, Debug)]
@@ -42,25 +42,25 @@ pub struct Config<'a> {
     ///
     /// Layers: none. [`set_cpu`](Self::set_cpu) chooses the errata by it.
     pub cpu: Option<Cpu>,
-    /// How the processor's traces differ from the manual.
+    /// The deviations of the processor's traces from the manual.
     ///
-    /// Layers: all. Each erratum says which.
+    /// Layers: all. Each erratum names its own.
     pub errata: Errata,
     /// The processor's clocks.
     ///
-    /// Layers: time, and through it events, query, instructions and blocks. Each field says for which packets.
+    /// Layers: time, and through it events, query, instructions and blocks. Each field names its packets.
     pub clocks: Clocks,
-    /// Which code was traced.
+    /// The ranges of code that were traced.
     ///
     /// Layers: instructions and blocks, for erratum SKL014.
     pub filter: AddressFilter,
-    /// Whose reading of a trace to use.
+    /// The manual's or libipt's reading of a trace.
     ///
     /// Layers: all, and the encoder.
     pub dialect: Dialect,
     /// Optional behaviour.
     ///
-    /// Layers: each flag says which.
+    /// Layers: each flag names its own.
     pub flags: Flags,
     /// A callback for packets whose opcode is unknown. Without it they are errors.
     ///
@@ -76,7 +76,7 @@ impl Default for Config<'_> {
 }
 
 impl Config<'_> {
-    /// The default.
+    /// Returns the default.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -106,35 +106,35 @@ impl Config<'_> {
 /// Optional behaviour of decoders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags {
-    /// Changes of RFLAGS.IF are [`Iflags`](crate::event::EventKind::Iflags) events. Useful only if event trace was on
-    /// (IA32_RTIT_CTL.EventEn): without it every packet says that IF is clear.
+    /// True to report changes of RFLAGS.IF as [`Iflags`](crate::event::EventKind::Iflags) events. Useful only if event
+    /// trace was on (IA32_RTIT_CTL.EventEn): otherwise every packet says that IF is clear.
     ///
     /// Layers: events, and through it query, instructions and blocks.
     pub iflags: bool,
-    /// An overflow keeps the measured length of core cycles.
+    /// True to keep the measured length of core cycles at an overflow.
     ///
     /// Layers: time, and through it events, query, instructions and blocks.
     pub keep_calibration: bool,
-    /// Emit a [`Tick`](crate::event::EventKind::Tick) event when time advances at a branch.
+    /// True to report a [`Tick`](crate::event::EventKind::Tick) event when time advances at a branch.
     ///
     /// Layers: instructions and blocks.
     pub ticks: bool,
-    /// Report status updates (the state that a PSB+ repeats), too.
+    /// True to report status updates (the state that a PSB+ repeats) too.
     ///
     /// Layers: instructions and blocks. Events and query always report them.
     pub statuses: bool,
-    /// Blocks end after direct calls.
+    /// True to end blocks after direct calls.
     ///
     /// Layers: blocks.
     pub end_on_call: bool,
-    /// Blocks end after direct jumps.
+    /// True to end blocks after direct jumps.
     ///
     /// Layers: blocks.
     pub end_on_jump: bool,
 }
 
 impl Flags {
-    /// Nothing.
+    /// No flags.
     pub const NONE: Self = Self {
         iflags: false,
         keep_calibration: false,

@@ -23,10 +23,10 @@ use super::Config;
 use crate::error::ErrorKind;
 use core::fmt;
 
-/// What the packets before a packet decide about how it is read.
+/// The state, set by earlier packets, that affects how a packet is parsed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Context {
-    /// Between BBP and BEP: the items' size. Bytes with bits 2:0 = 100 begin a BIP there.
+    /// The items' size between BBP and BEP. Bytes with bits 2:0 = 100 begin a BIP there.
     pub block: Option<BlockItemSize>,
 }
 
@@ -39,16 +39,16 @@ pub enum BlockItemSize {
     Eight,
 }
 
-/// A packet whose opcode this library does not know but [`Config::unknown`](crate::config::Config::unknown) does.
+/// A packet whose opcode this library does not know, but [`Config::unknown`](crate::config::Config::unknown) does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Unknown {
     /// The packet's size in bytes, including its opcode; not zero.
     pub size: u8,
-    /// A value of the reader's choice. This library does not use it.
+    /// A value of the callback's choice. This library does not use it.
     pub value: u64,
 }
 
-/// Gives the size and meaning of packets whose opcode is unknown.
+/// A reader of packets whose opcode is unknown, which returns their size and meaning.
 ///
 /// The callback gets the configuration, the packet's position and the context, and returns the packet's size and a
 /// value of its choice. An error that it returns becomes the packet's error. A size of zero is the error "unknown
@@ -62,7 +62,7 @@ type UnknownCallback<'a> =
     dyn Fn(&Config<'_>, Position<'_>, Context) -> Result<Unknown, ErrorKind> + Sync + 'a;
 
 impl<'a> UnknownPackets<'a> {
-    /// A reader that calls `callback`.
+    /// Creates a reader that calls `callback`.
     pub const fn new(
         callback: &'a (impl Fn(&Config<'_>, Position<'_>, Context) -> Result<Unknown, ErrorKind> + Sync),
     ) -> Self {
@@ -88,15 +88,15 @@ impl fmt::Debug for UnknownPackets<'_> {
 /// A place in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Position<'a> {
-    /// The whole trace; for a packet that is parsed alone, the bytes that were passed in; of a trace that comes in
-    /// slices what is at hand, with at least 16 bytes from the packet on unless the trace ends there.
+    /// The whole trace; for a packet that is parsed alone, the bytes that were passed in; for a trace that comes in
+    /// slices, the bytes at hand, with at least 16 bytes from the packet on unless the trace ends there.
     pub trace: &'a [u8],
     /// The packet's offset in these bytes.
     pub offset: usize,
 }
 
 impl<'a> Position<'a> {
-    /// The bytes from there on.
+    /// Returns the bytes from there on.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
         self.trace.get(self.offset..).unwrap_or_default()

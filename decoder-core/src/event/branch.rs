@@ -1,5 +1,5 @@
 //! TIP (target IP), TIP.PGE and TIP.PGD (packet generation enabled and disabled): branches, synchronous and
-//! asynchronous, and where tracing starts and ends.
+//! asynchronous, and the places where tracing starts and ends.
 //!
 //! A FUP that no other packet needs begins an asynchronous branch (an interrupt or the like); the next TIP or TIP.PGD
 //! ends it. State that the branch changes (PIP, VMCS, MODE.Exec) comes between the two and is reported after the
@@ -68,7 +68,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
         self.publish_for_tip_pgd(offset)
     }
 
-    /// Publishes the events that wait for a TIP when a TIP.PGD came instead.
+    /// Publishes the events that wait for a TIP, at a TIP.PGD in its place.
     fn publish_for_tip_pgd(&mut self, offset: u64) -> Result<(), ErrorKind> {
         while let Some(waiter) = self.state.waiting.take(|waiter| waiter.partner.is_tip()) {
             if waiter.partner == Partner::FupOrTipOfSame
@@ -103,7 +103,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
         if !self.state.waiting.any(is_branch) {
             return self.publish(offset, None, EventKind::Vmcs(vmcs));
         }
-        // The VMCS comes before a change of CR3, because that change is within the VMCS.
+        // The VMCS precedes a change of CR3, because that change is within the VMCS.
         let mut last = Some(EventKind::AsyncVmcs(vmcs));
         if let Some(paging) =
             self.state.waiting.find(|waiter| matches!(waiter.kind, Some(EventKind::AsyncPaging(_))))
@@ -114,7 +114,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
     }
 }
 
-/// Whether the event is the start of an asynchronous branch.
+/// Returns true if the event is the start of an asynchronous branch.
 pub(super) fn is_branch(waiter: &Waiter) -> bool {
     matches!(waiter.kind, Some(EventKind::AsyncBranch { .. }))
 }

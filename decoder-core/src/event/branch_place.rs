@@ -6,15 +6,15 @@ use crate::{
     packet::{Input, TIP_16, TIP_32, Tnt, is_short_tnt, target_after},
 };
 
-/// Whether a packet with this first byte is a CYC or an MTC.
+/// Returns true if a packet with this first byte is a CYC or an MTC.
 #[inline(always)]
 pub(super) const fn is_timing(first: u8) -> bool {
     first & 0b11 == 0b11 || first == 0x59
 }
 
-/// How far branches have been read: the place in the input, counted from its start, and what was found up to there.
+/// The progress of reading branches: the place in the input, counted from its start, and the branches up to there.
 ///
-/// All its methods are inlined, or it would be in memory and not in registers.
+/// All its methods are inlined; otherwise it would be in memory and not in registers.
 pub(super) struct BranchPlace {
     pub(super) at: usize,
     pub(super) packets: u64,
@@ -35,13 +35,13 @@ impl BranchPlace {
         Self { at, packets: 0, pads: 0, ip, target_at: NOWHERE, outcomes_at: NOWHERE }
     }
 
-    /// Whether a branch was read. Right only as long as no timing packet was read.
+    /// Returns true if a branch was read. Correct only as long as no timing packet was read.
     #[inline(always)]
     pub(super) const fn has_branch(&self) -> bool {
         self.packets > self.pads
     }
 
-    /// Goes past a packet; `size` is in bytes.
+    /// Skips a packet; `size` is in bytes.
     #[inline(always)]
     pub(super) const fn skip(&mut self, size: usize) {
         self.at += size;
@@ -57,8 +57,8 @@ impl BranchPlace {
         into.packet_at(input.base + self.at as u64);
     }
 
-    /// Goes past one of the packets that most branches are in: a short TNT, or a TIP with 16 or 32 bits of the address.
-    /// Returns whether it is one.
+    /// Skips one of the most frequent packets with branches: a short TNT, or a TIP with 16 or 32 bits of the address.
+    /// Returns true if it is one.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn frequent<B: BranchSink>(&mut self, input: &Input<'_>, first: u8, into: &mut B) -> bool {
         if is_short_tnt(first) {
@@ -74,8 +74,8 @@ impl BranchPlace {
         }
     }
 
-    /// Goes past a packet that has nothing to do with time and is not [`frequent`](Self::frequent). Returns whether it
-    /// is a branch, or `None` if it ends the reading.
+    /// Skips a packet that is no timing packet and not [`frequent`](Self::frequent). Returns true if it is a branch, or
+    /// `None` if it ends the reading.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn other<B: BranchSink>(
         &mut self,
@@ -84,7 +84,7 @@ impl BranchPlace {
         into: &mut B,
     ) -> Option<bool> {
         match first {
-            // TIP with more bits of the address. An IPBytes of 0 is no target, and 5 and 7 are reserved.
+            // TIP with more bits of the address. An IPBytes of 0 has no target, and 5 and 7 are reserved.
             0x6d | 0x8d | 0xcd => self.tip(input, first, into),
             // PAD.
             0x00 => {
@@ -105,7 +105,7 @@ impl BranchPlace {
         }
     }
 
-    /// Goes past the TIP packet with this first byte, or returns `None` if it is not whole.
+    /// Skips the TIP packet with this first byte, or returns `None` if it is incomplete.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn tip<B: BranchSink>(&mut self, input: &Input<'_>, first: u8, into: &mut B) -> Option<bool> {
         let (form, payload, size) = target_after(first, input.bytes.get(self.at..)?.first_chunk()?)?;
@@ -117,13 +117,13 @@ impl BranchPlace {
         Some(true)
     }
 
-    /// The last target, and the place of its packet.
+    /// Returns the last target, and the place of its packet.
     #[inline(always)]
     pub(super) const fn last_target(&self) -> Option<(u64, usize)> {
         if self.target_at == NOWHERE { None } else { Some((self.ip, self.target_at)) }
     }
 
-    /// Puts the offsets of the last packets into `read`. `base` is the offset of the input's first byte.
+    /// Sets the offsets of the last packets in `read`. `base` is the offset of the input's first byte.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn write_offsets(&self, base: u64, read: &mut ReadAhead) {
         let offset = |at: usize| base + at as u64;

@@ -1,7 +1,7 @@
-//! Branches: reads outcomes, targets and timing packets in one loop, which are most of a trace.
+//! Branches: reads outcomes, targets and timing packets, which are most of a trace, in one loop.
 //!
-//! The loop ends before any other packet, and reads nothing while an event is incomplete. So it decides nothing that
-//! [`EventDecoder::next`] would decide differently.
+//! The loop ends before any other packet, and reads nothing while an event is incomplete. So its results are those of
+//! [`EventDecoder::next`].
 
 use super::{
     Counters, EventDecoder, Stamp,
@@ -17,31 +17,31 @@ use crate::{
     time::CycSums,
 };
 
-/// Receives the branches of a trace in order.
+/// A receiver of the branches of a trace, in order.
 pub(crate) trait BranchSink {
-    /// Whether [`ReadAhead`]'s offsets are wanted.
+    /// True if [`ReadAhead`]'s offsets are wanted.
     const PLACES: bool;
 
-    /// The outcomes or the target that come next are in the packet at this offset.
+    /// Receives the offset of the packet with the next outcomes or the next target.
     #[inline(always)]
     fn packet_at(&mut self, offset: u64) {
         let _ = offset;
     }
 
-    /// The outcomes of the short TNT packet that is this byte.
+    /// Receives the outcomes of the short TNT packet that is this byte.
     fn short(&mut self, packet: u8);
 
-    /// Other outcomes: those of a long TNT packet, or what is left of one.
+    /// Receives other outcomes: those of a long TNT packet, or the rest of one.
     fn long(&mut self, outcomes: Tnt);
 
-    /// The target of an indirect branch.
+    /// Receives the target of an indirect branch.
     fn target(&mut self, ip: u64);
 
-    /// Whether there is no room for the outcomes of a packet, or for a target.
+    /// Returns true if there is no room for the outcomes of a packet, or for a target.
     fn is_full(&self) -> bool;
 }
 
-/// What reading branches changes in an event decoder. It is kept so that they can be read again.
+/// The state of an event decoder that reading branches changes. It is saved so that they can be read again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
     offset: u64,
@@ -69,13 +69,13 @@ impl Mark {
 }
 
 impl<K: Keeper> EventDecoder<'_, K> {
-    /// Where the decoder is, to return with [`reset`](Self::reset). Nothing but branches may be read in between.
+    /// Returns the decoder's place, to return to by [`reset`](Self::reset). Only branches may be read in between.
     pub(crate) fn mark(&self) -> Mark {
         let EventState { last_ip, clock, held, counters, .. } = *self.state;
         Mark { offset: self.offset(), last_ip, clock, held, counters }
     }
 
-    /// Goes back to where the decoder was.
+    /// Returns to the place of `mark`.
     pub(crate) fn reset(&mut self, mark: &Mark) {
         self.rewind(mark.offset);
         self.state.giving = Giving::Synced;
@@ -83,7 +83,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
         (self.state.held, self.state.counters) = (mark.held, mark.counters);
     }
 
-    /// Undoes what events after the branches have changed. A [`reset`](Self::reset) to the branches must follow.
+    /// Undoes the effects of events after the branches. A [`reset`](Self::reset) to the branches must follow.
     pub(crate) fn drop_events(&mut self) {
         self.state.tracing = true;
         self.state.waiting.clear();
@@ -91,9 +91,9 @@ impl<K: Keeper> EventDecoder<'_, K> {
         self.state.replay = None;
     }
 
-    /// Reads branches and timing packets up to a packet of another kind, or until `into` is full. `read` has the last
-    /// branches that were read before this call, and afterwards those of this call. If there are only branches, no
-    /// packet is read that begins at the offset `until` or after it.
+    /// Reads branches and timing packets up to a packet of another kind, or until `into` is full. On entry `read` has
+    /// the last branches read before, on return those of this call. Stops at the offset `until` if only branches
+    /// follow.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn read_branches<B: BranchSink>(
         &mut self,
@@ -110,9 +110,9 @@ impl<K: Keeper> EventDecoder<'_, K> {
             trace = trace.get(..until.saturating_sub(base) as usize).unwrap_or(trace);
         }
         let mut place = BranchPlace::new((self.packets.offset() - base) as usize, self.state.last_ip.base());
-        // Up to the first timing packet, the time stays as it is.
+        // Up to the first timing packet, the time is unchanged.
         loop {
-            // What is frequent has a loop of its own: one loop for all packets was a tenth slower.
+            // Frequent packets have a loop of their own: one loop for all packets was a tenth slower.
             while !into.is_full()
                 && trace.get(place.at).is_some_and(|&byte| place.frequent(&input, byte, into))
             {}
@@ -137,7 +137,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
         }
     }
 
-    /// Goes on with timing packets between the branches.
+    /// Continues with timing packets between the branches.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn read_timed_branches<B: BranchSink>(
         &mut self,
@@ -149,7 +149,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
         let trace = input.readable();
         let mut cycs = self.state.clock.cycs();
         let mut plain = cycs.are_plain();
-        // The sums of CYCs, and what they were at the last branch.
+        // The sums of CYCs now, and at the last branch.
         let (mut sums, mut at_branch) = (CycSums::default(), CycSums::default());
         let mut branch = place.has_branch();
         while !into.is_full() {
@@ -181,7 +181,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
                 }
             }
             (branch, at_branch) = (true, sums);
-            // A CYC of one byte or of two comes after most branches.
+            // Most branches are followed by a CYC of one or two bytes.
             match trace.get(place.at) {
                 Some(&first) if plain && first & 0b111 == 0b011 => {
                     cycs.add(&mut sums, u64::from(first >> 3));
@@ -205,7 +205,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
         self.state.clock.apply_cycs(&cycs, sums);
     }
 
-    /// Whether no event waits or is queued, so that the next packet alone decides what comes next.
+    /// Returns true if no event waits or is queued, so that the next event depends on the next packet alone.
     #[inline(always)]
     pub(super) fn has_nothing_open(&self) -> bool {
         matches!(self.state.giving, Giving::Synced)

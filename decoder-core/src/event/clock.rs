@@ -9,12 +9,12 @@ use crate::{
     time::{Calibration, CycSums, Cycs, Estimate, TimeError},
 };
 
-/// The current time, and how long a core cycle takes.
+/// The current time, and the length of a core cycle.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     estimate: Estimate,
     calibration: Calibration,
-    /// Between PSB and PSBEND, where TSC and CBR repeat what is known.
+    /// True between PSB and PSBEND, where TSC and CBR repeat known state.
     in_psb: bool,
 }
 
@@ -36,7 +36,7 @@ impl Clock {
         self.in_psb = false;
     }
 
-    /// How the CYCs that come next are added up.
+    /// Returns the rule by which the next CYCs are added up.
     #[inline(always)]
     pub(super) fn cycs(&self) -> Cycs {
         self.estimate.cycs(self.calibration.ratio().unwrap_or(0))
@@ -49,7 +49,7 @@ impl Clock {
         self.calibration.cyc(Cyc { cycles: sums.cycles() });
     }
 
-    /// The time after these CYCs.
+    /// Returns the time after these CYCs.
     #[inline]
     pub(super) fn after_cycs(&self, cycs: &Cycs, sums: CycSums) -> Stamp {
         Self { estimate: self.estimate.after_cycs(cycs, sums), ..*self }.now()
@@ -68,7 +68,7 @@ impl Clock {
 }
 
 impl<K: Keeper> EventDecoder<'_, K> {
-    /// Applies a packet that has to do with time.
+    /// Applies a packet that concerns time.
     #[inline]
     pub(super) fn track_time(&mut self, packet: Packet) -> Result<(), ErrorKind> {
         self.state.clock.track(packet, self.packets.config())
@@ -76,7 +76,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
 }
 
 impl Clock {
-    /// Applies a packet that has to do with time.
+    /// Applies a packet that concerns time.
     #[inline]
     pub(super) fn track(&mut self, packet: Packet, config: &Config<'_>) -> Result<(), ErrorKind> {
         match packet {
@@ -118,7 +118,7 @@ impl Clock {
     }
 }
 
-/// Makes an error only of a packet with an impossible value or place. Missing knowledge about the clocks is no error
+/// Returns an error only for a packet with an impossible value or place. Missing parameters of the clocks are no error
 /// of the trace.
 fn check(packet: &'static str, value: u64, step: Result<(), TimeError>) -> Result<(), ErrorKind> {
     match step {

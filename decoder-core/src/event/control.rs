@@ -53,7 +53,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
     }
 
     /// Publishes the waiting events at an OVF while tracing is off. Their place in the code is unknown, and no packet
-    /// that would give it was lost.
+    /// with it was lost.
     pub(super) fn publish_unplaced(&mut self, offset: u64) -> Result<(), ErrorKind> {
         let mut next = 0;
         while let Some(&waiter) = self.state.waiting.as_slice().get(next) {
@@ -73,7 +73,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
     }
 }
 
-/// Completes the event that EVDs began with their CFE; `None` when that type of CFE cannot follow them.
+/// Completes the event that EVDs began with their CFE. Returns `None` if that type of CFE cannot follow them.
 const fn completed(begun: EventKind, cfe: Cfe) -> Option<EventKind> {
     match (begun, cfe.kind) {
         (EventKind::Interrupt { cr2, .. }, 1) => Some(EventKind::Interrupt { vector: cfe.vector, cr2 }),
@@ -85,7 +85,7 @@ const fn completed(begun: EventKind, cfe: Cfe) -> Option<EventKind> {
     }
 }
 
-/// The event of a CFE without EVDs; `None` for an unknown type.
+/// Returns the event of a CFE without EVDs; `None` for an unknown type.
 const fn kind(cfe: Cfe) -> Option<EventKind> {
     let vector = cfe.vector;
     Some(match cfe.kind {
@@ -107,7 +107,7 @@ const fn kind(cfe: Cfe) -> Option<EventKind> {
     })
 }
 
-/// Whether the event is the cause of an asynchronous branch.
+/// Returns true if the event is the cause of an asynchronous branch.
 const fn shares_fup(kind: EventKind) -> bool {
     matches!(
         kind,

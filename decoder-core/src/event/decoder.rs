@@ -1,4 +1,4 @@
-//! The event decoder: takes packets, gives events.
+//! The event decoder: packets in, events out.
 
 use super::{Counters, Event, EventKind, clock::Clock, psb::Replay, ready::Ready, waiting::Waiting};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     packet::{ModeExec, Packet, Packets, Tnt},
 };
 
-/// Gives the events of a trace, in order.
+/// The decoder of the events of a trace, in order.
 ///
 /// Decoding starts at a PSB: call [`sync_forward`](Self::sync_forward) first, and again after each error.
 #[derive(Debug)]
@@ -18,30 +18,30 @@ pub struct EventDecoder<'a, K: Keeper = Own> {
     pub(super) state: K::Of<EventState>,
 }
 
-/// The state of an event decoder, besides its place in the trace.
+/// The state of an event decoder, apart from its place in the trace.
 #[derive(Clone, Debug)]
 pub(crate) struct EventState {
     pub(super) giving: Giving,
     /// The PSB of the last PSB+.
     pub(super) status_psb: u64,
     pub(super) last_ip: LastIp,
-    /// Packet generation is on.
+    /// True if packet generation is on.
     pub(super) tracing: bool,
     pub(super) clock: Clock,
     /// The offset of the packet that the decoder holds; see [`Event::held`].
     pub(super) held: u64,
     pub(super) ready: Ready,
     pub(super) replay: Option<Replay>,
-    /// The last MODE.Exec; forgotten at an overflow.
+    /// The last MODE.Exec; reset at an overflow.
     pub(super) mode: Option<ModeExec>,
     pub(super) waiting: Waiting,
     pub(super) counters: Counters,
 }
 
-/// Whether an event decoder gives events.
+/// The output state of an event decoder.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Giving {
-    /// None until the next synchronisation.
+    /// No events until the next synchronisation.
     OutOfSync,
     Synced,
     /// The events that are ready, then this error.
@@ -49,13 +49,13 @@ pub(super) enum Giving {
 }
 
 impl<'a> EventDecoder<'a> {
-    /// A decoder in front of `trace`, not synchronised.
+    /// Creates a decoder at the start of `trace`, not synchronised.
     #[must_use]
     pub fn new(trace: &'a [u8]) -> Self {
         Self::with_config(trace, Config::new())
     }
 
-    /// A decoder in front of `trace`, not synchronised.
+    /// Creates a decoder at the start of `trace`, not synchronised.
     #[must_use]
     pub fn with_config(trace: &'a [u8], config: Config<'a>) -> Self {
         Self { packets: Packets::with_config(trace, config), state: Owned(EventState::new()) }
@@ -63,12 +63,12 @@ impl<'a> EventDecoder<'a> {
 }
 
 impl EventState {
-    /// Counts of the packets read so far.
+    /// Returns counts of the packets read so far.
     pub(crate) const fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Nothing is known.
+    /// Returns the state before any packet.
     pub(crate) const fn new() -> Self {
         Self {
             giving: Giving::OutOfSync,
@@ -87,75 +87,75 @@ impl EventState {
 }
 
 impl<'a, K: Keeper> EventDecoder<'a, K> {
-    /// A decoder with this state.
+    /// Creates a decoder with this state.
     pub(crate) const fn with_state(packets: Packets<'a>, state: K::Of<EventState>) -> Self {
         Self { packets, state }
     }
 
-    /// All that is known.
+    /// Returns the whole state.
     pub(crate) fn state(&self) -> &EventState {
         &self.state
     }
 
-    /// Goes back to another place and what was known there.
+    /// Goes back to another place, with the state there.
     pub(crate) fn go_back(&mut self, packets: Packets<'a>, state: EventState) {
         (self.packets, *self.state) = (packets, state);
     }
 
-    /// The place in the trace.
+    /// Returns the place in the trace.
     pub(crate) const fn packets(&self) -> &Packets<'a> {
         &self.packets
     }
 
-    /// The configuration that the trace is read with.
+    /// Returns the configuration that the trace is read with.
     #[must_use]
     pub fn config(&self) -> &Config<'a> {
         self.packets.config()
     }
 
-    /// The offset of the next packet, or where the trace ends.
+    /// Returns the offset of the next packet, or the end of the trace.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.packets.offset()
     }
 
-    /// The trace.
+    /// Returns the trace.
     #[must_use]
     pub fn trace(&self) -> &'a [u8] {
         self.packets.bytes()
     }
 
-    /// The time at the packet that was read last: the estimated TSC, 56 bits; `None` before the first TSC packet.
+    /// Returns the time at the last packet read: the estimated TSC, 56 bits; `None` before the first TSC packet.
     #[must_use]
     pub fn time(&self) -> Option<u64> {
         self.state.clock.now().tsc
     }
 
-    /// How many MTC packets the [`time`](Self::time) does not include, because their clock ran too far.
+    /// Returns how many MTC packets [`time`](Self::time) excludes because their clock ran too far.
     #[must_use]
     pub fn lost_mtc(&self) -> u32 {
         self.state.clock.now().lost_mtc
     }
 
-    /// How many CYC packets the [`time`](Self::time) does not include, because no ratio was known.
+    /// Returns how many CYC packets [`time`](Self::time) excludes because no ratio was known.
     #[must_use]
     pub fn lost_cyc(&self) -> u32 {
         self.state.clock.now().lost_cyc
     }
 
-    /// The ratio of core clock to bus clock by the last CBR packet.
+    /// Returns the ratio of core clock to bus clock in the last CBR packet.
     #[must_use]
     pub fn core_bus_ratio(&self) -> Option<u8> {
         self.state.clock.now().core_bus_ratio
     }
 
-    /// Counts of the packets read so far.
+    /// Returns counts of the packets read so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.state.counters
     }
 
-    /// The next event, or `None` at the end of the trace.
+    /// Returns the next event, or `None` at the end of the trace.
     ///
     /// # Errors
     /// Holds the offset of the wrong packet. It is reported after the events that were complete before that packet.
@@ -168,8 +168,8 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
         Ok(event)
     }
 
-    /// As [`next`](Self::next), into `event`, which is `None` after an error. An event is large: a handler's stack has
-    /// no room for one in each function that passes it on.
+    /// Does the same as [`next`](Self::next), into `event`, which is `None` after an error. An event is large: a
+    /// handler's stack has no room for one in each function that passes it on.
     #[inline]
     pub(crate) fn next_into(&mut self, event: &mut Option<Event>) -> Result<(), Error> {
         *event = None;
@@ -201,7 +201,7 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
         Err(error)
     }
 
-    /// Puts the next event into `event`, which is `None`, and leaves it so at the end of the trace.
+    /// Sets `event`, which is `None`, to the next event. At the end of the trace it stays `None`.
     fn advance(&mut self, event: &mut Option<Event>) -> Result<(), Error> {
         loop {
             self.state.ready.pop_into(event);
@@ -224,7 +224,7 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
         }
     }
 
-    /// Applies a packet. Of the events that it completes, the first one is put into `event` or all are queued.
+    /// Applies a packet. Sets `event` to the first event that it completes, or queues all of them.
     #[inline]
     fn apply(&mut self, offset: u64, packet: Packet, event: &mut Option<Event>) -> Result<(), Error> {
         self.state.counters.packets += 1;
@@ -234,7 +234,7 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
         }
     }
 
-    /// Applies a PSB or an OVF, whose meaning depends on packets after it. If they are not at hand, nothing changes.
+    /// Applies a PSB or an OVF, whose meaning depends on later packets. Without those at hand, changes nothing.
     #[cold]
     fn step_ahead(&mut self, offset: u64, packet: Packet) -> Result<(), Error> {
         if !self.packets.may_end(offset) {
@@ -250,7 +250,7 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
         done
     }
 
-    /// Applies a PSB or an OVF, with the packets after it as far as it may look.
+    /// Applies a PSB or an OVF, and looks at later packets as far as allowed.
     fn look_ahead(&mut self, offset: u64, packet: Packet) -> Result<(), Error> {
         self.packets.set_fence(offset);
         let done = match packet {
@@ -296,7 +296,7 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
         }
     }
 
-    /// Applies one of the other packets. A function of its own, for the stack.
+    /// Applies one of the other packets. Not inlined, to save stack.
     fn step_rarely(&mut self, offset: u64, packet: Packet) -> Result<(), ErrorKind> {
         match packet {
             Packet::ModeExec(mode) => self.mode_exec(mode),
@@ -317,7 +317,7 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
                     Packet::Cbr(cbr) => EventKind::Cbr { ratio: cbr.ratio },
                     Packet::Mnt(mnt) => EventKind::Mnt { payload: mnt.payload },
                     Packet::TraceStop => EventKind::Stop,
-                    // A PSB and an OVF come to `step_ahead` alone, because an error after them has another offset.
+                    // PSB and OVF are handled only in `step_ahead`, because an error after them has another offset.
                     _ => return Err(ErrorKind::UnexpectedPacket(packet.name())),
                 };
                 self.state.counters.stops += u64::from(matches!(kind, EventKind::Stop));
@@ -350,7 +350,7 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
         if self.state.ready.push(event) { Ok(()) } else { Err(ErrorKind::TooManyWaiting("event")) }
     }
 
-    /// The offset of the next packet, or where the trace ends. libipt passes over padding.
+    /// Returns the offset of the next packet, or the end of the trace. libipt skips padding.
     #[inline]
     pub(super) fn next_offset(&self) -> u64 {
         let mut offset = self.packets.offset();
@@ -379,7 +379,7 @@ pub(crate) struct Snapshot {
 }
 
 impl EventState {
-    /// The state as it is now.
+    /// Returns the current state.
     fn snapshot(&self) -> Snapshot {
         let Self { giving, status_psb, last_ip, tracing, clock, held, mode, counters, .. } = *self;
         let (replay, ready, waiting) = (self.replay.clone(), self.ready.len(), self.waiting.len());
@@ -397,7 +397,7 @@ impl EventState {
 }
 
 impl<'a, K: Keeper> EventDecoder<'a, K> {
-    /// The state and the place, to look back at branches and then [come back](Self::come_back).
+    /// Saves the state and the place, to look back at branches and then [come back](Self::come_back).
     pub(crate) fn leave(&self) -> (Packets<'a>, Snapshot) {
         (self.packets.clone(), self.state.snapshot())
     }

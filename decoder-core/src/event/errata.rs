@@ -1,4 +1,4 @@
-//! Errata about overflows: what follows an OVF is not always what the manual says.
+//! Errata about overflows: packets after an OVF that contradict the manual.
 //!
 //! Source: the specification updates of the 6th generation Intel Core processors (SKD010, "Intel PT FUP May be
 //! Dropped After OVF") and of the Intel Atom processors of the same time (APL11, "Intel PT OVF Packet May Be Followed
@@ -20,15 +20,15 @@ struct LookAhead<'a> {
     tsx: Option<ModeTsx>,
 }
 
-/// Where tracing continues after an OVF.
+/// The place where tracing continues after an OVF.
 enum Continued {
-    /// At this address; `None`: tracing is off.
+    /// At this address; `None` if tracing is off.
     At(Option<u64>),
     Unknown,
 }
 
 impl LookAhead<'_> {
-    /// Passes over the packet at `at`, if it may come before the one that says where tracing continues.
+    /// Skips the packet at `at`, if it may precede the one that gives the place where tracing continues.
     fn passes(&mut self, at: u64, packet: Packet) -> Result<bool, Error> {
         match packet {
             Packet::PsbEnd => return Err(Error { offset: at, kind: ErrorKind::UnexpectedPacket("PSBEND") }),
@@ -55,8 +55,8 @@ impl LookAhead<'_> {
 }
 
 impl<'a, K: Keeper> EventDecoder<'a, K> {
-    /// SKD010: the FUP after the OVF at `offset` may be missing. Looks for a packet that says where tracing
-    /// continues, or that it is off. If there is one, reports the overflow, continues reading there and returns true.
+    /// Continues by SKD010: the FUP after the OVF at `offset` may be missing. Returns true if a later packet gives the
+    /// place where tracing continues, or shows that it is off: then reports the overflow and reads on from there.
     pub(super) fn resume_by_skd010(&mut self, offset: u64, when: Stamp) -> Result<bool, Error> {
         let mut ahead = self.after_ovf();
         loop {
@@ -70,7 +70,7 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
                 Packet::Psb => self.take_psb(&mut ahead, at),
                 _ => match ahead.passes(at, packet) {
                     Ok(true) => continue,
-                    // The trace is as the manual says, or cannot be repaired.
+                    // The trace follows the manual, or cannot be repaired.
                     Ok(false) => return Ok(false),
                     Err(error) => Err(error),
                 },
@@ -79,13 +79,13 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
         }
     }
 
-    /// Begins to look ahead after an OVF.
+    /// Starts looking ahead after an OVF.
     fn after_ovf(&self) -> LookAhead<'a> {
         let EventState { clock, last_ip, .. } = *self.state;
         LookAhead { packets: self.packets.clone(), clock, last_ip, tsx: None }
     }
 
-    /// Reports the overflow, if the packet at `at` says where tracing continues or that it is off.
+    /// Reports the overflow, if the packet at `at` gives the place where tracing continues or shows that it is off.
     fn found_after_ovf(
         &mut self,
         offset: u64,
@@ -132,8 +132,8 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
         Ok(Continued::At(Some(ip)))
     }
 
-    /// APL11: a TIP.PGD may follow the OVF at `offset`. If it does, reports the overflow, continues after the TIP.PGD
-    /// with tracing off and returns true.
+    /// Continues by APL11: a TIP.PGD may follow the OVF at `offset`. If it does, reports the overflow, continues after
+    /// the TIP.PGD with tracing off and returns true.
     pub(super) fn go_off_by_apl11(&mut self, offset: u64, when: Stamp) -> Result<bool, Error> {
         let mut ahead = self.after_ovf();
         while let Some(packet) = ahead.packets.next() {
@@ -150,8 +150,8 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
         Ok(false)
     }
 
-    /// APL12: whether the packets after `end`, the end of the FUP after an OVF, show that tracing was already off
-    /// there.
+    /// Returns true if, by APL12, the packets after `end`, the end of the FUP after an OVF, show that tracing was
+    /// already off there.
     pub(super) fn went_off_by_apl12(&self, end: u64) -> Result<bool, Error> {
         let mut packets = self.packets.clone();
         packets.set_offset(end);
@@ -171,7 +171,7 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
         Ok(false)
     }
 
-    /// APL12: reports the overflow after that FUP, with the time at the FUP.
+    /// Reports, by APL12, the overflow after that FUP, with the time at the FUP.
     pub(super) fn pass_fup_by_apl12(&mut self, offset: u64, end: u64) -> Result<(), Error> {
         while self.packets.offset() < end {
             let Some(packet) = self.packets.next() else { break };
@@ -184,7 +184,7 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
     }
 }
 
-/// The IP of the FUP in a PSB+ whose PSB has been read.
+/// Returns the IP of the FUP in a PSB+ whose PSB has been read.
 fn psb_ip(packets: &mut Packets<'_>) -> Result<Option<u64>, Error> {
     for packet in packets.by_ref() {
         match packet?.1 {
@@ -196,7 +196,7 @@ fn psb_ip(packets: &mut Packets<'_>) -> Result<Option<u64>, Error> {
     Ok(None)
 }
 
-/// Whether a whole PSB+ says that tracing is off.
+/// Returns true if a whole PSB+ shows that tracing is off.
 fn has_no_fup(packets: &mut Packets<'_>) -> Result<bool, Error> {
     for packet in packets.by_ref() {
         match packet?.1 {

@@ -83,7 +83,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
     pub(super) fn trig(&mut self, offset: u64, trig: Trig) -> Result<(), ErrorKind> {
         let malformed = |icnt: u16| Err(ErrorKind::MalformedPacket { packet: "TRIG", value: icnt.into() });
         let icnt = match (trig.ip, trig.icnt) {
-            // The FUP gives the place, so there is nothing to count.
+            // The FUP gives the place, so no count is needed.
             (true, Some(0)) => None,
             (true, icnt) => return malformed(icnt.unwrap_or(0)),
             // While tracing is off there is no place to count from.

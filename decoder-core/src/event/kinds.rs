@@ -1,9 +1,9 @@
-//! Classes of packets, by what they mean for the packets around them.
+//! Classes of packets, by their meaning for the packets around them.
 
 use crate::packet::Packet;
 
-/// Whether the packet says nothing about the flow: padding, time, maintenance, and packets that only the caller's
-/// reader knows.
+/// Returns true if the packet does not concern control flow: padding, time, maintenance, and packets that only the
+/// caller's reader knows.
 pub(crate) const fn is_aside(packet: &Packet) -> bool {
     matches!(
         packet,
@@ -19,7 +19,7 @@ pub(crate) const fn is_aside(packet: &Packet) -> bool {
     )
 }
 
-/// Whether the packet gives state that the code runs in, which a PSB+ repeats.
+/// Returns true if the packet gives state of the code's environment, which a PSB+ repeats.
 pub(crate) const fn is_state(packet: &Packet) -> bool {
     matches!(packet, Packet::ModeExec(_) | Packet::ModeTsx(_) | Packet::Pip(_) | Packet::Vmcs(_))
 }

@@ -1,4 +1,4 @@
-//! Packets to events: what happened, with the address where it happened.
+//! Packets to events, with the address of each.
 //!
 //! Many packets have a meaning only together: a MODE.TSX with the FUP (flow update: an address) after it, or a FUP, a
 //! PIP (CR3 was written) and a TIP (target IP) for an interrupt that changes CR3. This layer combines them to events;
@@ -64,40 +64,40 @@ use crate::{
     packet::{Mwait, Pip, PtwPayload, Pwre, Pwrx, Tnt, Vmcs},
 };
 
-/// Something that happened, from one packet or several that belong together.
+/// An event, from one packet or several that belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Event {
-    /// What happened.
+    /// The kind of event.
     pub kind: EventKind,
-    /// Where it happened, or where it led to for [`AsyncBranch`](EventKind::AsyncBranch), [`Tip`](EventKind::Tip) and
+    /// The address of the event, or its target for [`AsyncBranch`](EventKind::AsyncBranch), [`Tip`](EventKind::Tip) and
     /// the disabling kinds; `None` if the packets have no IP.
     pub ip: Option<u64>,
-    /// When it happened.
+    /// The time of the event.
     pub when: Stamp,
     /// The offset of the packet that completed the event.
     pub offset: u64,
     /// The offset of the packet that the decoder holds (is at) while it reports this event: the packet that completed
     /// the event as long as it may complete more events, otherwise the packet after it. In libipt's
-    /// [dialect](crate::config::Dialect) padding is passed over.
+    /// [dialect](crate::config::Dialect) padding is skipped.
     pub held: u64,
-    /// The event is from a PSB+ (the packets from PSB to PSBEND): it repeats state that a decoder already knows
+    /// True if the event is from a PSB+ (the packets from PSB to PSBEND): it repeats state that a decoder already knows
     /// unless it has just synchronised.
     pub status: bool,
 }
 
-/// When something happened, as far as the trace says.
+/// The time of an event, as far as the trace gives it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stamp {
     /// The estimated TSC, 56 bits; `None` before the first TSC packet.
     ///
-    /// [`Config::clocks`](crate::config::Config::clocks) holds what is needed to get the time from the timing packets
-    /// after a TSC.
+    /// [`Config::clocks`](crate::config::Config::clocks) has the parameters that convert the timing packets after a TSC
+    /// to time.
     pub tsc: Option<u64>,
-    /// The same, but before the first TSC packet the time since the synchronisation.
+    /// The same, except before the first TSC packet: there it is the time since the synchronisation.
     pub time: u64,
-    /// How many MTC packets since the last TSC the time does not include, because their clock ran too far.
+    /// The number of MTC packets since the last TSC that the time excludes because their clock ran too far.
     pub lost_mtc: u32,
-    /// How many CYC packets since the last TSC or MTC the time does not include, because no ratio was known.
+    /// The number of CYC packets since the last TSC or MTC that the time excludes because no ratio was known.
     pub lost_cyc: u32,
     /// The ratio of core clock to bus clock; `None` before the first CBR packet.
     pub core_bus_ratio: Option<u8>,
@@ -109,35 +109,35 @@ impl Stamp {
         Self { tsc: None, time: 0, lost_mtc: 0, lost_cyc: 0, core_bus_ratio: None };
 }
 
-/// What happened.
+/// The kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventKind {
     /// Packet generation was enabled and continues at the IP.
     Enabled {
-        /// It continues where it stopped before, as far as the instruction flow decoder knows. Always `false` from
-        /// the event decoder.
+        /// True if it continues where it stopped before, as far as the instruction flow decoder knows. Always `false`
+        /// from the event decoder.
         resumed: bool,
     },
-    /// An instruction disabled packet generation. The IP, if there is one, is where the instruction led to.
+    /// An instruction disabled packet generation. The IP, if there is one, is the instruction's target.
     Disabled,
     /// Packet generation was disabled between two instructions.
     AsyncDisabled {
-        /// The first instruction that was not executed any more.
+        /// The first instruction that was not executed.
         at: u64,
     },
-    /// An interrupt, an exception or the like went from one place to another.
+    /// An interrupt, an exception or a similar event transferred control.
     AsyncBranch {
-        /// The first instruction that was not executed any more.
+        /// The first instruction that was not executed.
         from: u64,
     },
     /// An instruction wrote CR3.
     Paging(Pip),
-    /// CR3 was written by an asynchronous branch to the IP.
+    /// An asynchronous branch to the IP wrote CR3.
     AsyncPaging(Pip),
     /// An instruction changed the VMCS pointer.
     Vmcs(Vmcs),
-    /// The VMCS pointer was changed by an asynchronous branch to the IP.
+    /// An asynchronous branch to the IP changed the VMCS pointer.
     AsyncVmcs(Vmcs),
     /// Packets were lost. With an IP, tracing continues there; without one, tracing is off.
     Overflow,
@@ -145,19 +145,19 @@ pub enum EventKind {
     ExecMode(Option<ExecMode>),
     /// RFLAGS.IF changed.
     Iflags {
-        /// Interrupts are enabled now.
+        /// True if interrupts are enabled now.
         enabled: bool,
     },
     /// The transactional state changed.
     Tsx {
-        /// In a transaction now.
+        /// True if in a transaction now.
         speculative: bool,
-        /// A transaction aborted.
+        /// True if a transaction aborted.
         aborted: bool,
     },
     /// A TraceStop region was entered.
     Stop,
-    /// Execution stopped for a while.
+    /// Execution stopped temporarily.
     Exstop,
     /// An MWAIT was executed.
     Mwait(Mwait),
@@ -167,14 +167,14 @@ pub enum EventKind {
     Pwrx(Pwrx),
     /// A PTWRITE was executed.
     Ptwrite(PtwPayload),
-    /// Time advanced at a branch. Only the instruction flow decoder emits ticks, and only if configured to.
+    /// Time advanced at a branch. Only the instruction flow decoder reports ticks, and only if configured to.
     Tick,
     /// The ratio of core clock to bus clock.
     Cbr {
         /// The ratio.
         ratio: u8,
     },
-    /// A MNT packet: what it means depends on the processor's model.
+    /// An MNT packet, whose meaning depends on the processor's model.
     Mnt {
         /// The payload.
         payload: u64,
@@ -228,11 +228,11 @@ pub enum EventKind {
     Syscall,
     /// A trigger fired.
     Trigger {
-        /// Which trigger fired: the trigger bit vector.
+        /// The triggers that fired: the trigger bit vector.
         trbv: u8,
-        /// How many instructions after the last place that the trace names; only if there is no IP.
+        /// The number of instructions since the last place that the trace names; only if there is no IP.
         icnt: Option<u16>,
-        /// More than one trigger fired.
+        /// True if more than one trigger fired.
         mult: bool,
     },
     /// The target of an indirect branch or of an uncompressed return. The instruction flow decoder consumes it.

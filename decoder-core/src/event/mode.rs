@@ -1,12 +1,12 @@
 //! MODE.Exec: the execution mode and RFLAGS.IF.
 //!
-//! A MODE.Exec waits for the TIP, TIP.PGE or FUP that says where the mode changed. One that repeats the known state
-//! makes no event.
+//! A MODE.Exec waits for the TIP, TIP.PGE or FUP that gives the place of the change. One that repeats the known state
+//! causes no event.
 
 use super::{EventDecoder, EventKind, waiting::Partner};
 use crate::{error::ErrorKind, keeper::Keeper, mode::ExecMode, packet::ModeExec};
 
-/// The mode that CS.L and CS.D make.
+/// Returns the mode given by CS.L and CS.D.
 pub(super) const fn exec_mode(mode: ModeExec) -> Option<ExecMode> {
     match (mode.cs_l, mode.cs_d) {
         (true, false) => Some(ExecMode::Bits64),
@@ -29,7 +29,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
             let kind = EventKind::Iflags { enabled: mode.iflag };
             self.state.waiting.push(Partner::FupOrTipOfSame, Some(kind), "MODE.Exec")?;
         }
-        // A packet without an event still has a TIP or FUP that belongs to it.
+        // A MODE.Exec without an event still has a TIP or FUP that belongs to it.
         if !changed && !iflag {
             self.state.waiting.push(Partner::FupOrTipOfSame, None, "MODE.Exec")
         } else {
@@ -37,8 +37,8 @@ impl<K: Keeper> EventDecoder<'_, K> {
         }
     }
 
-    /// Compares a MODE.Exec in a PSB+ with the known state. RFLAGS.IF counts only if its changes are reported:
-    /// without event trace they are not in the trace.
+    /// Compares a MODE.Exec in a PSB+ with the known state. RFLAGS.IF counts only if its changes are reported: without
+    /// event trace they are not in the trace.
     pub(super) fn check_mode(&mut self, mode: ModeExec) -> Result<(), ErrorKind> {
         let known = *self.state.mode.get_or_insert(mode);
         let same = (known.cs_l, known.cs_d) == (mode.cs_l, mode.cs_d)

@@ -1,6 +1,6 @@
 //! OVF: packets were lost.
 //!
-//! When a FUP follows, tracing continues at its IP. Any other packet about the flow means that tracing is off.
+//! If a FUP follows, tracing continues at its IP. Any other control-flow packet means that tracing is off.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Overflow (OVF) Packet".
 
@@ -14,7 +14,7 @@ use crate::{
     packet::Packet,
 };
 
-/// What follows an OVF.
+/// The packet after an OVF.
 enum AfterOverflow {
     /// A FUP; the packet after it is at this offset.
     Fup(u64),
@@ -37,7 +37,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
         }
     }
 
-    /// Publishes what waits, and forgets what an OVF makes unknown.
+    /// Publishes waiting events, and forgets the state that an OVF makes unknown.
     fn enter_overflow(&mut self, offset: u64, packet: Packet) -> Result<(), Error> {
         self.track_time(packet).map_err(|kind| Error { offset, kind })?;
         self.state.counters.overflows += 1;
@@ -57,14 +57,14 @@ impl<K: Keeper> EventDecoder<'_, K> {
     fn continue_after(&mut self, offset: u64) -> Result<(), Error> {
         match self.after_overflow() {
             Ok(AfterOverflow::Fup(end)) => self.fup_after(offset, end),
-            // The FUP of an OVF follows at once. Many timing packets come while tracing is off.
+            // The FUP of an OVF follows at once. Many timing packets come only while tracing is off.
             Ok(_) | Err(Error { kind: ErrorKind::LooksTooFar, .. }) => self.no_fup_after(offset, Ok(())),
             Err(error) if matches!(error.kind, ErrorKind::EndOfSlice) => Err(error),
             Err(error) => self.no_fup_after(offset, Err(error)),
         }
     }
 
-    /// Continues at the FUP that follows the OVF at `offset`, and that ends at `end`.
+    /// Continues at the FUP that follows the OVF at `offset` and ends at `end`.
     fn fup_after(&mut self, offset: u64, end: u64) -> Result<(), Error> {
         let when = Some(self.state.clock.now());
         if self.config().errata.apl12 && unless_far(self.went_off_by_apl12(end))? {
@@ -74,8 +74,8 @@ impl<K: Keeper> EventDecoder<'_, K> {
         self.state.waiting.push_with(waiter, "OVF").map_err(|kind| Error { offset, kind })
     }
 
-    /// Continues after the OVF at `offset` without a FUP. `others`: whether the packets after it say nothing about the
-    /// flow, as the manual has it; an erratum may say why they do.
+    /// Continues after the OVF at `offset` without a FUP. `others` is `Ok` if the packets after it do not concern
+    /// control flow, as the manual requires; an erratum may explain an error.
     fn no_fup_after(&mut self, offset: u64, others: Result<(), Error>) -> Result<(), Error> {
         let when = self.state.clock.now();
         let unexpected = matches!(others, Err(Error { kind: ErrorKind::UnexpectedPacket(_), .. }));
@@ -89,7 +89,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
         }
     }
 
-    /// Continues as the errata say; `false` if none applies.
+    /// Continues according to the errata; returns `false` if none applies.
     fn repair(&mut self, offset: u64, when: Stamp, unexpected: bool) -> Result<bool, Error> {
         if self.config().errata.skd010 {
             let repaired = unless_far(self.resume_by_skd010(offset, when));
@@ -103,7 +103,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
         }
     }
 
-    /// Looks for a FUP after the OVF, with only packets before it that say nothing about the flow.
+    /// Looks for a FUP after the OVF. Only packets that do not concern control flow may precede it.
     fn after_overflow(&self) -> Result<AfterOverflow, Error> {
         let mut packets = self.packets.clone();
         while let Some(packet) = packets.next() {
@@ -136,7 +136,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
     }
 }
 
-/// What an erratum is about comes close after the OVF, or not at all.
+/// Returns false if a search goes too far: errata show soon after the OVF, or not at all.
 fn unless_far(found: Result<bool, Error>) -> Result<bool, Error> {
     match found {
         Err(Error { kind: ErrorKind::LooksTooFar, .. }) => Ok(false),

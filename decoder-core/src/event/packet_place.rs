@@ -1,4 +1,4 @@
-//! A place between two packets, for what goes over whole packets without reading them.
+//! A place between two packets, for walks over whole packets that do not parse them.
 
 use super::{EventDecoder, Stamp};
 use crate::keeper::Keeper;
@@ -6,13 +6,13 @@ use crate::keeper::Keeper;
 /// A place in the trace between two packets, with the state of a decoder that has read everything before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PacketPlace {
-    /// The place in the bytes at hand, and the offset of the first of them.
+    /// The place in the bytes at hand; `base` is the offset of their first byte.
     pub(crate) at: usize,
     base: u64,
     /// The last IP.
     pub(crate) ip: u64,
     packets: u64,
-    /// Whether a TIP packet was passed.
+    /// True if a TIP packet was passed.
     named: bool,
     /// The offsets of the last TNT packet and of the last TIP packet.
     pub(crate) outcomes_at: u64,
@@ -20,7 +20,7 @@ pub(crate) struct PacketPlace {
 }
 
 impl PacketPlace {
-    /// Goes over TNT and TIP packets, `len` bytes. `tnt_at` and `tip_at` are the places of the last packet of each kind
+    /// Passes TNT and TIP packets of `len` bytes. `tnt_at` and `tip_at` are the places of the last packet of each kind
     /// among them; a TIP there makes `ip` the last IP.
     #[inline(always)]
     pub(crate) fn pass(
@@ -44,8 +44,8 @@ impl PacketPlace {
 }
 
 impl<'a, K: Keeper> EventDecoder<'a, K> {
-    /// The bytes at hand and the place of the next packet there, if no event is open. `outcomes_at` and `target_at` are
-    /// the offsets of the last packets with branches.
+    /// Returns the bytes at hand and the place of the next packet there, if no event is open. `outcomes_at` and
+    /// `target_at` are the offsets of the last packets with branches.
     pub(crate) fn whole_packets(&self, outcomes_at: u64, target_at: u64) -> Option<(&'a [u8], PacketPlace)> {
         if !self.has_nothing_open() || self.packets.peek_plain().is_none() {
             return None;
@@ -63,7 +63,7 @@ impl<'a, K: Keeper> EventDecoder<'a, K> {
         Some((input.readable(), place))
     }
 
-    /// Goes to a place up to which only TNT and TIP packets came. Returns the time there.
+    /// Goes to a place that only TNT and TIP packets precede. Returns the time there.
     pub(crate) fn go_to(&mut self, place: &PacketPlace) -> Stamp {
         self.rewind(place.base + place.at as u64);
         self.state.counters.packets = place.packets;

@@ -1,7 +1,7 @@
 //! PSB+: the packets from PSB to PSBEND, which repeat the current state so that a decoder can start there.
 //!
-//! Only the whole PSB+ shows whether tracing is on, and where. So it is read twice: first for that and to check that
-//! it is complete, then for its events.
+//! Only the whole PSB+ shows if tracing is on, and where. So the decoder reads it twice: first for that and to check
+//! that it is complete, then for its events.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Packet Stream Boundary (PSB) Packet".
 
@@ -20,14 +20,14 @@ pub(super) struct Replay {
     /// The offset of its first packet after the PSB, and its end.
     start: u64,
     end: u64,
-    /// Its state was reported; only its MNTs are left.
+    /// True if its state was reported and only its MNTs are left.
     pub(super) maintenance: bool,
-    /// The event that is reported before those of its packets.
+    /// The event to report before those of its packets.
     first: Option<Event>,
 }
 
 impl<K: Keeper> EventDecoder<'_, K> {
-    /// Reads on to the end of the PSB+ whose PSB is at `psb`.
+    /// Reads up to the end of the PSB+ whose PSB is at `psb`.
     pub(super) fn psb(&mut self, psb: u64) -> Result<(), Error> {
         self.state.counters.psbs += 1;
         self.state.held = psb;
@@ -50,7 +50,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
             };
             match packet {
                 Packet::PsbEnd => self.state.counters.packets += 1,
-                // The OVF is read again after the events of the PSB+ that it cut short.
+                // The OVF is read again after the events of the PSB+ that it truncated.
                 Packet::Ovf => self.packets.set_offset(offset),
                 _ => match self.apply_in_psb(offset, packet, &mut ip) {
                     Ok(()) => continue,
@@ -62,7 +62,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
         }
     }
 
-    /// Applies a packet of a PSB+ that does not end it. `ip` is where the trace is on.
+    /// Applies a packet of a PSB+ that does not end it. Sets `ip` to the address where tracing is on.
     fn apply_in_psb(&mut self, offset: u64, packet: Packet, ip: &mut Option<u64>) -> Result<(), Error> {
         let checked = match packet {
             Packet::Fup(fup) => {
@@ -80,7 +80,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
         applied.map_err(|kind| Error { offset, kind })
     }
 
-    /// Starts the second reading. `whole`: no OVF cut the PSB+ short. If one did, the FUP may be lost, so a missing
+    /// Starts the second reading. `whole` is false if an OVF truncated the PSB+. The FUP may then be lost, so a missing
     /// FUP does not mean that tracing is off.
     fn begin_replay(&mut self, psb: u64, start: u64, end: u64, ip: Option<u64>, whole: bool) {
         let kind = match ip {
@@ -97,7 +97,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
         self.state.replay = Some(Replay { next: start, start, end, maintenance: false, first });
     }
 
-    /// Whether a TIP.PGE follows. If so, by erratum BDM70, the FUP in the PSB+ should not be there.
+    /// Returns true if a TIP.PGE follows. Then, by erratum BDM70, the FUP in the PSB+ should not be there.
     fn is_enabled_next(&self) -> Result<bool, Error> {
         let mut packets = self.packets.clone();
         for packet in packets.by_ref() {
@@ -111,7 +111,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
         Ok(false)
     }
 
-    /// Puts the next event of the PSB+ in its second reading into `event`, if there is one.
+    /// Sets `event` to the next event of the PSB+ in its second reading, if there is one.
     pub(super) fn replay(&mut self, event: &mut Option<Event>) -> Result<(), Error> {
         while let Some(replay) = &mut self.state.replay {
             if replay.first.is_some() {
@@ -119,7 +119,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
                 return Ok(());
             }
             if replay.next >= replay.end {
-                // Events that are not about state come last.
+                // Events that do not concern state come last.
                 (replay.maintenance, replay.next) = match replay.maintenance {
                     true => return self.end_replay(),
                     false => (true, replay.start),
@@ -131,7 +131,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
             let read = self.packets.next();
             replay.next = self.packets.offset();
             self.packets.set_offset(after);
-            // All packets up to the end were read before.
+            // All packets up to the end were read in the first reading.
             let Some(packet) = read else { return Ok(()) };
             let (offset, packet) = packet?;
             self.replay_packet(offset, packet, event).map_err(|kind| Error { offset, kind })?;
@@ -147,7 +147,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
         Ok(())
     }
 
-    /// Puts the event of a packet of the PSB+ into `event`, if it has one.
+    /// Sets `event` to the event of a packet of the PSB+, if it has one.
     fn replay_packet(
         &mut self,
         offset: u64,

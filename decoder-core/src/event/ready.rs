@@ -26,7 +26,7 @@ impl Ready {
         self.len
     }
 
-    /// Undoes a [`clear`](Self::clear) of `len` events, after which none was appended; or drops all if `len` is 0.
+    /// Undoes a [`clear`](Self::clear) of `len` events, after which none was appended; drops all if `len` is 0.
     pub(super) const fn restore(&mut self, len: usize) {
         self.len = len;
     }
@@ -36,7 +36,7 @@ impl Ready {
         self.len == 0
     }
 
-    /// Appends an event; `false` when there is no room.
+    /// Appends an event; returns `false` if there is no room.
     pub(super) fn push(&mut self, event: Event) -> bool {
         if self.len == Self::CAPACITY {
             return false;

@@ -1,4 +1,4 @@
-//! Synchronising: an event decoder starts at a PSB, without any state.
+//! Synchronisation: an event decoder starts at a PSB, without any state.
 
 use super::{Counters, Event, EventDecoder, EventState, clock::Clock, decoder::Giving};
 use crate::{error::Error, keeper::Keeper, packet::Packet};
@@ -22,10 +22,10 @@ impl<K: Keeper> EventDecoder<'_, K> {
         psb
     }
 
-    /// Goes to the PSB at `offset`, even if it was there before. Returns `false` and changes nothing when there is
-    /// none.
+    /// Goes to the PSB at `offset`, even if the decoder was there before. Returns `false` and changes nothing if there
+    /// is none.
     ///
-    /// In a run of PSBs without a gap it goes to the last one.
+    /// In a run of PSBs without a gap, goes to the last one.
     pub fn sync_at(&mut self, offset: u64) -> bool {
         let found = self.packets.sync_at(offset);
         if found {
@@ -35,7 +35,7 @@ impl<K: Keeper> EventDecoder<'_, K> {
         found
     }
 
-    /// The offset of the PSB that was synchronised onto last.
+    /// Returns the offset of the PSB that was synchronised onto last.
     #[must_use]
     pub fn sync_offset(&self) -> Option<u64> {
         self.packets.sync_offset()
@@ -47,12 +47,12 @@ impl<K: Keeper> EventDecoder<'_, K> {
         self.packets.restart(offset);
     }
 
-    /// How far the decoder may look ahead in a trace that comes in slices, in bytes.
+    /// Returns the number of bytes that the decoder may look ahead in a trace that comes in slices.
     pub(crate) fn reach(&self) -> u64 {
         self.packets.input().reach as u64
     }
 
-    /// Goes back to a PSB that was read already, for the next synchronisation to find it.
+    /// Goes back to a PSB that was read already, so that the next synchronisation finds it.
     pub(crate) fn rewind(&mut self, psb: u64) {
         self.packets.set_offset(psb);
     }
@@ -62,28 +62,27 @@ impl<K: Keeper> EventDecoder<'_, K> {
         let mut packets = self.packets.clone();
         packets.set_offset(offset);
         if let Some(Ok((_, Packet::Psb))) = packets.next() {
-            // Synchronising starts a PSB's length less one earlier, to find a PSB whose start a bad packet seemed to
-            // hold.
+            // A search starts 15 bytes earlier, to find a PSB whose start was parsed as part of a bad packet.
             self.packets.set_offset(packets.offset());
         }
     }
 
-    /// Whether the decoder gives events: it found a PSB and no error was reported since.
+    /// Returns true if the decoder reports events: it found a PSB and no error was reported since.
     pub(crate) fn is_synced(&self) -> bool {
         !matches!(self.state.giving, Giving::OutOfSync)
     }
 
-    /// The offset of the packet that is held after all events returned so far are used: see [`Event::held`].
+    /// Returns the offset of the packet that is held after all events returned so far are used: see [`Event::held`].
     pub(crate) fn held_next(&self) -> u64 {
         self.next_offset()
     }
 
-    /// The PSB of the last status updates.
+    /// Returns the PSB of the last status updates.
     pub(crate) fn status_psb(&self) -> u64 {
         self.state.status_psb
     }
 
-    /// The next status update of the PSB+ whose events are being returned.
+    /// Returns the next status update of the PSB+ whose events are being returned.
     pub(crate) fn next_status(&mut self) -> Result<Option<Event>, Error> {
         let mut event = None;
         if self.state.replay.as_ref().is_some_and(|replay| !replay.maintenance) {
@@ -117,7 +116,7 @@ impl EventState {
         self.waiting.clear();
     }
 
-    /// Forgets everything, the counters too.
+    /// Forgets everything, including the counters.
     pub(crate) fn clear(&mut self) {
         self.forget();
         (self.status_psb, self.held, self.counters) = (0, 0, Counters::NONE);

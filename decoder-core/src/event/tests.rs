@@ -68,7 +68,7 @@ const TO_32: EventKind = EventKind::ExecMode(Some(ExecMode::Bits32));
 const ABORTED: EventKind = EventKind::Tsx { speculative: false, aborted: true };
 const VMEXIT: EventKind = EventKind::Vmexit { vector: None, reason: None, qualification: None };
 
-/// The trace of these packets.
+/// Returns the trace of these packets.
 fn trace(packets: &[Packet]) -> Vec<u8> {
     let mut trace = vec![];
     for packet in packets {
@@ -79,7 +79,7 @@ fn trace(packets: &[Packet]) -> Vec<u8> {
     trace
 }
 
-/// All events up to the end or an error.
+/// Returns all events up to the end or an error.
 fn events(trace: &[u8], config: Config<'_>) -> (Vec<Event>, Option<Error>) {
     let mut decoder = EventDecoder::with_config(trace, config);
     decoder.sync_forward();
@@ -93,7 +93,7 @@ fn events(trace: &[u8], config: Config<'_>) -> (Vec<Event>, Option<Error>) {
     }
 }
 
-/// The events that `packets` cause after a PSB+ with tracing on at 1000 in 64-bit mode, or off.
+/// Returns the events that `packets` cause after a PSB+ with tracing on at 1000 in 64-bit mode, or off.
 fn events_after(on: bool, packets: &[Packet]) -> (Vec<(EventKind, Option<u64>)>, Option<ErrorKind>) {
     let start: &[Packet] = if on { &[Psb, BITS_64, Fup(ip(0x1000)), PsbEnd] } else { &[Psb, PsbEnd] };
     let config = Config { flags: Flags { iflags: true, ..Flags::NONE }, ..Config::new() };
@@ -487,8 +487,7 @@ fn a_psb_plus_holds_nothing_but_state() {
     ] {
         let (got, error) = events(&trace(&[Psb, BITS_64, packet, PsbEnd]), Config::new());
         let expected = Error { offset: 18, kind: ErrorKind::UnexpectedPacket(name) };
-        // The MODE packet is needed for the row of the PSB: the decoder would synchronise on the second of two PSBs
-        // in a row.
+        // The row of the PSB needs the MODE packet: the decoder would synchronise on the second of two PSBs in a row.
         assert_eq!((got, error), (vec![], Some(expected)), "{packet:?}");
     }
 }
@@ -525,7 +524,7 @@ fn bdm70_makes_nothing_of_a_fup_in_psb_that_an_enable_follows() {
     assert_eq!(error, None);
     let (got, error) = events(&trace(&[Psb, BITS_64, Fup(ip(0x9000)), PsbEnd, Tip(ip(0x1000))]), config);
     assert_eq!((got[0].kind, got[0].ip, error), (ENABLED, Some(0x9000), None));
-    // Nothing is dropped either if the next packet turns tracing off before it is turned on.
+    // Nothing is dropped either if the next packet disables tracing before it is enabled.
     let off_and_on = [Psb, BITS_64, Fup(ip(0x9000)), PsbEnd, TipPgd(NO_IP), TipPge(ip(0x1000))];
     let (got, error) = events(&trace(&off_and_on), config);
     assert_eq!((got[0].kind, got[0].ip, error), (ENABLED, Some(0x9000), None));

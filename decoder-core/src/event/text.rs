@@ -27,7 +27,7 @@ pub struct Text<'a> {
 }
 
 impl Event {
-    /// The event as libipt's ptxed prints it between its brackets; with addresses if `with_ip`.
+    /// Returns the event as libipt's ptxed prints it between its brackets; with addresses if `with_ip`.
     #[must_use]
     pub const fn text(&self, with_ip: bool) -> Text<'_> {
         Text { event: self, with_ip }
@@ -133,7 +133,7 @@ impl fmt::Display for Text<'_> {
 }
 
 impl Text<'_> {
-    /// The address of a change of context, which ptxed prints as 0 if there is none.
+    /// Writes the address of a change of context, which ptxed prints as 0 if there is none.
     fn context_ip(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.event.kind {
             EventKind::AsyncPaging(_) | EventKind::AsyncVmcs(_) if self.with_ip => {
@@ -148,7 +148,7 @@ fn optional(f: &mut fmt::Formatter<'_>, name: &str, value: Option<u64>) -> fmt::
     value.map_or(Ok(()), |value| write!(f, ", {name}: {value:016x}"))
 }
 
-/// The number of a C-state, which is one more than the packets' value (modulo 16).
+/// Returns the number of a C-state, which is one more than the packets' value (modulo 16).
 const fn c_state(state: u8) -> u8 {
     state.wrapping_add(1) & 15
 }

@@ -27,22 +27,22 @@ pub(super) enum Partner {
 }
 
 impl Partner {
-    /// Whether a FUP completes the event.
+    /// Returns true if a FUP completes the event.
     pub(super) const fn is_fup(self) -> bool {
         matches!(self, Self::OwnFup | Self::AnyFup | Self::FupOrTip | Self::FupOrTipOfSame)
     }
 
-    /// Whether a FUP that completes the event does not begin a branch.
+    /// Returns true if a FUP that completes the event does not begin a branch.
     pub(super) const fn claims_fup(self) -> bool {
         matches!(self, Self::OwnFup | Self::FupOrTip | Self::FupOrTipOfSame)
     }
 
-    /// Whether only a FUP completes the event.
+    /// Returns true if only a FUP completes the event.
     pub(super) const fn needs_fup(self) -> bool {
         matches!(self, Self::OwnFup | Self::AnyFup)
     }
 
-    /// Whether a TIP completes the event.
+    /// Returns true if a TIP completes the event.
     pub(super) const fn is_tip(self) -> bool {
         matches!(self, Self::Tip | Self::FupOrTip | Self::FupOrTipOfSame)
     }
@@ -78,7 +78,7 @@ impl Waiting {
         self.len = 0;
     }
 
-    /// Returns how many there are.
+    /// Returns the number of waiting events.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
@@ -117,7 +117,7 @@ impl Waiting {
         self.take(|waiter| waiter.partner == partner)
     }
 
-    /// The oldest waiter that `is_it` accepts.
+    /// Returns the oldest waiter that `is_it` accepts.
     pub(super) fn find(&mut self, is_it: impl Fn(&Waiter) -> bool) -> Option<&mut Waiter> {
         self.waiters.iter_mut().take(self.len).find(|waiter| is_it(waiter))
     }
@@ -131,7 +131,7 @@ impl Waiting {
         self.len == 0
     }
 
-    /// All of them.
+    /// Returns all waiters.
     pub(super) fn as_slice(&self) -> &[Waiter] {
         self.waiters.get(..self.len).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Looking ahead in the trace: the next outcomes and the event after them, and errors with their offset.
+//! Looking ahead in the trace: the next outcomes, the event after them, and a deferred error with its offset.
 
 use super::{tnt::UnusedOutcomes, walker::Walker};
 use crate::{
@@ -7,22 +7,22 @@ use crate::{
     keeper::Keeper,
 };
 
-/// What was read of the trace and not used yet.
+/// The part of the trace that was read ahead and is not used yet.
 #[derive(Clone, Debug)]
 pub(super) struct Ahead {
     /// The outcomes that come before `event`.
     pub(super) tnt: UnusedOutcomes,
     /// The offset of the outcomes' packet.
     pub(super) outcomes_at: u64,
-    /// The event of their TNT packet, until the first of them is used; only ticks need it.
+    /// The event of their TNT packet, until the first outcome is used; only ticks need it.
     pub(super) tnt_event: Option<Event>,
     /// The next event.
     pub(super) event: Option<Event>,
     /// An error that comes after the outcomes that are left.
     pub(super) deferred: Option<Error>,
-    /// The offset of a deferred TIP that was taken, until the next event is read: libipt still holds it.
+    /// The offset of a deferred TIP that was taken, until the next event is read; libipt holds that packet so long.
     pub(super) deferred_tip: Option<u64>,
-    /// Reading the status updates of the PSB+ that was synchronised onto has begun.
+    /// True once the status updates of the PSB+ that was synchronised onto are being read.
     pub(super) started: bool,
     /// The packet held with the last status update: the end of the PSB+.
     pub(super) status_end: u64,
@@ -42,8 +42,7 @@ impl Ahead {
 }
 
 impl<K: Keeper> Walker<'_, K> {
-    /// Reads what comes next in the trace, an outcome or an event, if it is not known yet; `false` at the end of the
-    /// trace.
+    /// Reads the next outcome or event, if it is not known yet. Returns `false` at the end of the trace.
     #[inline]
     pub(super) fn look(&mut self) -> Result<bool, Error> {
         while self.ahead.tnt.is_empty() {
@@ -54,7 +53,7 @@ impl<K: Keeper> Walker<'_, K> {
             match self.ahead.event {
                 Some(Event { kind: EventKind::Tnt(tnt), when, offset, .. }) => {
                     if self.config().flags.ticks {
-                        // Whether time has advanced is checked at the TNT's first outcome.
+                        // The first outcome of the TNT makes the tick.
                         self.ahead.tnt_event = self.ahead.event;
                     } else {
                         self.at.when = when;
@@ -71,7 +70,7 @@ impl<K: Keeper> Walker<'_, K> {
         Ok(true)
     }
 
-    /// Reads the next event into `ahead`, if it was not read already; `None` there at the end of the trace.
+    /// Reads the next event into `ahead.event` unless it is there already. The end of the trace leaves `None` there.
     #[inline]
     pub(super) fn read_event(&mut self) -> Result<(), Error> {
         self.ahead.deferred_tip = None;
@@ -83,13 +82,13 @@ impl<K: Keeper> Walker<'_, K> {
         }
     }
 
-    /// The next event, which may have been read already.
+    /// Returns the next event, which may have been read already.
     pub(super) fn next_event(&mut self) -> Result<Option<Event>, Error> {
         self.read_event()?;
         Ok(self.ahead.event.take())
     }
 
-    /// Reads the next event when only one outcome is left. An error is kept until the outcome was used.
+    /// Reads the next event when only one outcome is left. An error is deferred until that outcome is used.
     pub(super) fn look_ahead(&mut self) {
         // A tick comes first.
         let ticks = self.ahead.tnt_event.is_some_and(|event| self.has_tick(&event));
@@ -100,13 +99,13 @@ impl<K: Keeper> Walker<'_, K> {
         }
     }
 
-    /// The next event, if no outcomes come before it.
+    /// Returns the next event, if no outcomes come before it.
     #[inline]
     pub(super) fn event_if_next(&self) -> Option<&Event> {
         self.ahead.event.as_ref().filter(|_| self.ahead.tnt.is_empty())
     }
 
-    /// An error at the packet that the decoder holds.
+    /// Returns an error of this kind at the packet that the decoder holds.
     #[cold]
     pub(crate) fn fail(&self, kind: ErrorKind) -> Error {
         Error { offset: self.offset(), kind }

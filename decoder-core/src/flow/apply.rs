@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl<K: Keeper> Walker<'_, K> {
-    /// Applies an event before the instruction at `ip`, and completes it. Returns whether it is to be reported.
+    /// Applies an event before the instruction at `ip`, and completes it. Returns true if the event is to be reported.
     pub(super) fn apply(&mut self, event: &mut Event) -> Result<bool, ErrorKind> {
         if event.status {
             self.apply_status(event)?;
@@ -100,8 +100,8 @@ impl<K: Keeper> Walker<'_, K> {
             self.at.loops.anchor();
         }
         if matches!(event.kind, EventKind::Disabled) {
-            // Where tracing may continue: a call returns to the next instruction, and so does code after a change of
-            // CR3, which is no branch.
+            // Tracing may resume at the next instruction: a call returns there, and code after a change of CR3
+            // continues there.
             let (dialect, next) = (self.config().dialect, insn.next(self.at.ip));
             let goes_on = match (insn.class, insn.op) {
                 (Class::IndirectCall | Class::FarCall, _) => next,
@@ -118,8 +118,7 @@ impl<K: Keeper> Walker<'_, K> {
         }
     }
 
-    /// Applies the state that a PSB+ repeats. A decoder that has just synchronised takes the state; otherwise it
-    /// compares.
+    /// Applies the state that a PSB+ repeats: takes it if the decoder has just synchronised, else compares it.
     fn apply_status(&mut self, event: &Event) -> Result<(), ErrorKind> {
         let mismatch = Err(ErrorKind::StateMismatch { ip: self.at.ip });
         self.at.loops.consumed();

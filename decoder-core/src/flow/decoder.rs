@@ -9,7 +9,7 @@ use crate::{
     time::Span,
 };
 
-/// Gives the instructions of a trace and the events between them, in order.
+/// The decoder of the instructions of a trace and the events between them, in order.
 ///
 /// Decoding starts at a PSB: call [`sync_forward`](Self::sync_forward) first, and again after each error.
 #[derive(Clone, Debug)]
@@ -20,13 +20,13 @@ pub struct InsnDecoder<'a> {
 walker_verbs!(InsnDecoder);
 
 impl<'a> InsnDecoder<'a> {
-    /// A decoder in front of `trace`, not synchronised.
+    /// Creates a decoder at the start of `trace`, not synchronised.
     #[must_use]
     pub fn new(trace: &'a [u8], image: Image<'a>) -> Self {
         Self::with_config(trace, image, Config::new())
     }
 
-    /// A decoder in front of `trace`, not synchronised.
+    /// Creates a decoder at the start of `trace`, not synchronised.
     #[must_use]
     pub fn with_config(trace: &'a [u8], image: Image<'a>, config: Config<'a>) -> Self {
         Self { walker: Walker::new(trace, image, config) }
@@ -42,8 +42,7 @@ impl<'a> InsnDecoder<'a> {
 
     /// Goes to the first PSB after which nothing was reported yet and returns its offset; `None` when there is none.
     ///
-    /// This is the next PSB, or the last one that was read if an error came before the first instruction or event after
-    /// it.
+    /// This is the next PSB, or the last one read if an error preceded the first instruction or event after it.
     pub fn resync(&mut self) -> Option<u64> {
         self.walker.resync()
     }
@@ -53,16 +52,15 @@ impl<'a> InsnDecoder<'a> {
         self.walker.sync_backward()
     }
 
-    /// Goes to the PSB at `offset`, even if it was there before. Returns `false` and changes nothing when there is
-    /// none.
+    /// Goes to the PSB at `offset`, even if the decoder was there before. Returns `false` and changes nothing if there
+    /// is none.
     ///
-    /// In a run of PSBs without a gap it goes to the last one.
+    /// In a run of PSBs without a gap, goes to the last one.
     pub fn sync_at(&mut self, offset: u64) -> bool {
         self.walker.sync_at(offset)
     }
 
-    /// Goes to the next PSB as libipt does, and returns its offset: if the packet that the decoder holds is a PSB,
-    /// that PSB is skipped.
+    /// Goes to the next PSB as libipt does, and returns its offset. A PSB that the decoder holds is skipped.
     pub fn sync_forward_from_held(&mut self) -> Option<u64> {
         self.walker.sync_forward_from_held()
     }
@@ -70,8 +68,8 @@ impl<'a> InsnDecoder<'a> {
     /// Applies and returns the next status update of the PSB+ that was synchronised onto; `None` after the last one,
     /// or if the trace ends in the PSB+.
     ///
-    /// [`next`](Self::next) applies them as well. A caller that uses this function can tell errors in the PSB+ from
-    /// later errors.
+    /// [`next`](Self::next) applies them as well. This function lets a caller tell errors in the PSB+ from later
+    /// errors.
     ///
     /// # Errors
     /// As [`next`](Self::next).
@@ -79,7 +77,7 @@ impl<'a> InsnDecoder<'a> {
         self.walker.next_status().inspect_err(|error| self.walker.give_up(*error))
     }
 
-    /// After an error, looks for the next event that gives the decoder's place, and continues there.
+    /// Looks for the next event that gives the decoder's place, after an error, and continues there.
     ///
     /// The part of the trace in between is lost. If that part holds a PSB+, decoding restarts there.
     ///
@@ -90,35 +88,35 @@ impl<'a> InsnDecoder<'a> {
         self.walker.recover()
     }
 
-    /// The packets between which the last reported instruction was executed.
+    /// Returns the packets between which the last reported instruction was executed.
     ///
-    /// A [`Timeline`](crate::time::Timeline) of the trace converts that to a time. The time of an event is that of
+    /// A [`Timeline`](crate::time::Timeline) of the trace converts the span to a time. The time of an event is that of
     /// its own packet, at [`Event::offset`].
     #[must_use]
     pub fn span(&self) -> Span {
         self.walker.span()
     }
 
-    /// The place of the last reported event.
+    /// Returns the place of the last reported event.
     #[must_use]
     pub fn placed(&self) -> Placed {
         self.walker.at.placed
     }
 
-    /// The offset of the packet that the decoder holds: the first one that is not an event yet, see [`Event::held`];
-    /// the end of the trace when everything was used.
+    /// Returns the offset of the packet that the decoder holds: the first one that is not an event yet, see
+    /// [`Event::held`]; the end of the trace when everything was used.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.walker.held()
     }
 
-    /// Reads the next event when only one outcome is left, as libipt's instruction decoder does. An error is kept
-    /// until the outcome was used. Only [`held`](Self::held) shows the difference.
+    /// Reads the next event when only one outcome is left, as libipt's instruction decoder does. An error is deferred
+    /// until that outcome is used. Only [`held`](Self::held) shows the difference.
     pub fn look_ahead(&mut self) {
         self.walker.look_ahead();
     }
 
-    /// The next event, if it is no branch and no outcome or target comes before it.
+    /// Returns the next event, if it is no branch and no outcome or target comes before it.
     #[must_use]
     pub fn awaited(&self) -> Option<&Event> {
         self.walker.awaited()
@@ -129,7 +127,7 @@ impl<'a> InsnDecoder<'a> {
         self.walker.set_image(image);
     }
 
-    /// The next instruction or event, or `None` at the end of the trace.
+    /// Returns the next instruction or event, or `None` at the end of the trace.
     ///
     /// Status updates, TIPs and TNTs are consumed here and not reported.
     ///

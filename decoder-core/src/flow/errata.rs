@@ -12,12 +12,11 @@ use crate::{
     keeper::Keeper,
 };
 
-/// How many instructions to check for the place of an abort.
+/// Maximum number of instructions to check for the place of an abort.
 const STEPS: usize = 256;
 
 impl<K: Keeper> Walker<'_, K> {
-    /// BDM64: if the next event is an abort at a place that the code does not reach by itself, the last branch led to
-    /// that place.
+    /// Jumps by BDM64: an abort at a place that the code does not reach means that the last branch led to that place.
     pub(crate) fn jump_by_bdm64(&mut self) -> Result<(), Error> {
         self.look()?;
         let aborted_at = match self.event_if_next() {
@@ -30,7 +29,7 @@ impl<K: Keeper> Walker<'_, K> {
         Ok(())
     }
 
-    /// Whether the code leads to `target` by itself.
+    /// Returns true if the code reaches `target` without the trace.
     fn reaches(&self, target: u64) -> bool {
         let mut ip = self.at.ip;
         for _ in 0..STEPS {
@@ -47,7 +46,7 @@ impl<K: Keeper> Walker<'_, K> {
         false
     }
 
-    /// SKD022: an apparent asynchronous end of tracing before a VM entry belongs to the VM entry itself.
+    /// Returns true if, by SKD022, an apparent asynchronous end of tracing belongs to the VM entry at its place.
     pub(super) fn is_entry_by_skd022(&mut self, event: &Event) -> bool {
         let EventKind::AsyncDisabled { at } = event.kind else { return false };
         if !self.config().errata.skd022 || at != self.at.ip {
@@ -60,8 +59,8 @@ impl<K: Keeper> Walker<'_, K> {
         enters
     }
 
-    /// SKL014: whether the next event, an end of tracing without an IP, is that of a direct branch out of the
-    /// filter's ranges.
+    /// Returns true if, by SKL014, the next event, an end of tracing without an IP, belongs to a direct branch out of
+    /// the filter's ranges.
     pub(super) fn leads_out_by_skl014(&self, insn: &Insn, next: &Event) -> bool {
         self.config().errata.skl014
             && matches!(next.kind, EventKind::Disabled)

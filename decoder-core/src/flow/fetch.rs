@@ -7,8 +7,8 @@ use crate::{
     mode::ExecMode,
 };
 
-/// Decodes the instruction at `ip`. Returns it with the part of the image that holds its first byte. `window` is
-/// tried first.
+/// Decodes the instruction at `ip`, trying `window` first. Returns it with the part of the image that holds its first
+/// byte.
 #[inline]
 pub(crate) fn fetch<'a>(
     image: Image<'a>,
@@ -23,8 +23,7 @@ pub(crate) fn fetch<'a>(
     }
 }
 
-/// Decodes an instruction that is not completely in the last one's window. `error` is the result of trying that
-/// window.
+/// Decodes an instruction that is not completely in the last window; `error` is the result of trying that window.
 #[cold]
 pub(super) fn fetch_elsewhere(
     error: InsnError,

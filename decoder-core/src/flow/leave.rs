@@ -8,7 +8,7 @@ use crate::{
     keeper::Keeper,
 };
 
-/// How a walk continues after an instruction.
+/// The kinds of control flow after an instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Continuation {
     /// No branch: the next instruction follows in memory.
@@ -26,7 +26,7 @@ pub(crate) enum Continuation {
 }
 
 impl Continuation {
-    /// How a walk continues after `insn`; `next` is the address after it.
+    /// Returns the continuation after `insn`; `next` is the address after it.
     #[inline]
     pub(crate) fn after(insn: &Insn, next: u64) -> Self {
         match insn.class {
@@ -58,7 +58,7 @@ impl<K: Keeper> Walker<'_, K> {
         gone
     }
 
-    /// The first outcome of a TNT was used.
+    /// Applies the time of a TNT when its first outcome is used.
     #[cold]
     fn use_time_of_outcomes(&mut self) {
         if let Some(event) = self.ahead.tnt_event.take() {
@@ -114,7 +114,7 @@ impl<K: Keeper> Walker<'_, K> {
         }
     }
 
-    /// Whether the trace gives the number of instructions to the next event: then a loop before that event is not
+    /// Returns true if the trace gives the number of instructions to the next event: a loop before that event is not
     /// endless.
     #[cold]
     fn counts_to_event(&self) -> bool {
@@ -157,7 +157,7 @@ impl<K: Keeper> Walker<'_, K> {
         Ok(ip)
     }
 
-    /// Reads the event after the outcomes that are left: a TIP, if it is deferred.
+    /// Reads the event after the outcomes that are left: a TIP, if that is deferred.
     #[cold]
     fn look_after_outcomes(&mut self) -> Result<(), Error> {
         if self.config().dialect.looks_and_goes_back() && !self.ahead.tnt.is_empty() {
@@ -166,7 +166,7 @@ impl<K: Keeper> Walker<'_, K> {
         self.read_event()
     }
 
-    /// The same as libipt does it: forgets that it has looked if it finds something else.
+    /// Does the same as libipt: discards the event that it has read if that is no TIP.
     #[inline(never)]
     fn look_and_go_back(&mut self) -> Result<(), Error> {
         let (packets, state) = (self.events.packets().clone(), self.events.state().clone());
@@ -182,8 +182,8 @@ impl<K: Keeper> Walker<'_, K> {
         Ok(())
     }
 
-    /// Whether the first outcome of a TNT makes a tick. As in libipt, outcomes make no tick before the first TSC,
-    /// although a TIP does.
+    /// Returns true if the first outcome of a TNT makes a tick. As in libipt, outcomes make no tick before the first
+    /// TSC, although a TIP does.
     pub(super) fn has_tick(&self, outcomes: &Event) -> bool {
         outcomes.when.tsc.is_some() && outcomes.when.time != self.at.when.time
     }

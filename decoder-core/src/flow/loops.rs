@@ -1,11 +1,11 @@
 //! Finds walks that never end, and counts instructions since the last place that the trace gave.
 //!
-//! Between two packets the code alone decides where the walk goes, so if it comes to an address a second time it
-//! never ends. Brent's method detects that with one remembered address, which is compared with each jump's target
-//! and replaced after 1, 2, 4, 8 … jumps.
+//! Between two packets the code alone determines control flow, so a walk that reaches an address a second time never
+//! ends. Brent's method detects that with one remembered address, which is compared with each jump's target and
+//! replaced after 1, 2, 4, 8 … jumps.
 //!
-//! Code without such a loop can still go on for ever, where an image has bytes everywhere. It comes to each address at
-//! most once, so it has at most as many instructions as the image has bytes: see [`WalkLimit`].
+//! Code without such a loop can still go on for ever if the image has bytes everywhere. The walk reaches each address
+//! at most once, so it has at most as many instructions as the image has bytes: see [`WalkLimit`].
 
 use crate::image::Image;
 
@@ -14,9 +14,9 @@ const CHECKED_EVERY: u64 = 1 << 12;
 
 /// A limit on the length of walks that use nothing of the trace.
 ///
-/// Each walk may have as many instructions as the image has bytes, but all walks of a trace that end without using the
-/// trace have at most [`WASTED`](Self::WASTED) and [`WASTED_PER_BYTE`](Self::WASTED_PER_BYTE): so a decoder's time is
-/// linear in the trace, even if an image pretends to have bytes everywhere, and a walk after each PSB fails.
+/// Each walk may have as many instructions as the image has bytes. All walks that end without using the trace share
+/// [`WASTED`](Self::WASTED) plus [`WASTED_PER_BYTE`](Self::WASTED_PER_BYTE). So decoding time is linear in the trace,
+/// even if an image pretends to have bytes everywhere and the walk after each PSB fails.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WalkLimit {
     /// The number of instructions in walks that failed.
@@ -27,14 +27,14 @@ impl WalkLimit {
     /// The limit at the start of a trace.
     pub(super) const NEW: Self = Self { wasted: 0 };
 
-    /// The most instructions without the trace, however large the image is: 256 MiB of code at the least.
+    /// Maximum number of instructions without the trace, whatever the size of the image: at least 256 MiB of code.
     const WASTED: u64 = 1 << 28;
-    /// The same for code that a [`CodeReader`](crate::image::CodeReader) supplies, which may be code without end.
+    /// The same for code that a [`CodeReader`](crate::image::CodeReader) supplies, which may be infinite.
     const WASTED_FROM_READER: u64 = 1 << 24;
-    /// The addition for each byte of the trace before.
+    /// Instructions added for each byte of the trace before the walk.
     const WASTED_PER_BYTE: u64 = 1 << 10;
 
-    /// Returns `false` if a walk that comes to the offset `offset` of the trace goes on for ever, or as good as.
+    /// Returns `false` if a walk of `insns` instructions that has reached `offset` in the trace is too long.
     pub(super) fn allows(self, insns: u64, image: &Image<'_>, offset: u64) -> bool {
         let (most, bytes) = match image.reader() {
             Some(_) => (Self::WASTED_FROM_READER.max(image.size().min(Self::WASTED)), u64::MAX),
@@ -51,7 +51,7 @@ impl WalkLimit {
     }
 }
 
-/// Finds endless loops, and counts instructions.
+/// A detector of endless loops, which also counts instructions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoopDetector {
     /// Instructions since the last place that the trace named, which TRIG packets count from.
@@ -70,7 +70,7 @@ impl LoopDetector {
         Self { insns: 0, unused: 0, jumps: 0, limit: 1, mark: None }
     }
 
-    /// Notes that a packet was used: the walk up to here cannot be part of an endless loop.
+    /// Notes that a packet was used: the walk up to here is not part of an endless loop.
     #[inline]
     pub(super) fn consumed(&mut self) {
         self.unused = 0;
@@ -86,7 +86,7 @@ impl LoopDetector {
         self.consumed();
     }
 
-    /// Counts one more instruction. Returns `true` if [`WalkLimit`] must be asked.
+    /// Counts one instruction. Returns `true` if [`WalkLimit`] must be checked.
     #[inline]
     #[must_use]
     pub(super) fn step(&mut self) -> bool {
@@ -100,14 +100,14 @@ impl LoopDetector {
         self.unused
     }
 
-    /// How many instructions there were since the last anchor.
+    /// Returns the number of instructions since the last anchor.
     #[inline]
     pub(super) const fn insns_since_anchor(&self) -> u64 {
         self.insns
     }
 
-    /// Notes a direct jump to `target`, without a packet; `false` when the walk was there before since the last
-    /// packet was used.
+    /// Notes a direct jump to `target` without a packet. Returns `false` if the walk was there since the last packet
+    /// was used.
     #[inline]
     #[must_use]
     pub(super) fn jump(&mut self, target: u64) -> bool {

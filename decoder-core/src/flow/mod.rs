@@ -2,9 +2,9 @@
 //! gives.
 //!
 //! Between events the walk follows the code: direct jumps and calls need no packet, conditional jumps take a bit of a
-//! TNT packet (taken or not taken), indirect branches a TIP packet (target IP), and returns either. Each event has a
-//! place in the walk: at an address, after the instruction that causes it, or where the walk is. Before each
-//! instruction the next event is known, so the walk ends exactly where the trace ends.
+//! TNT packet (taken or not taken), indirect branches take a TIP packet (target IP), and returns take either. Each
+//! event has a place in the walk: at an address, after the instruction that causes it, or where the walk is. The next
+//! event is known before each instruction, so the walk ends exactly where the trace ends.
 //!
 //! ```
 //! use pugmark_decoder_core::flow::{InsnDecoder, FlowItem};
@@ -62,12 +62,12 @@ pub(crate) use walker::{Upcoming, WalkState, Walker};
 
 use crate::{event::Event, insn::Class, mode::ExecMode};
 
-/// What happened next.
+/// The next item of an instruction flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowItem {
     /// An instruction was executed.
     Insn(ExecutedInsn),
-    /// Something else happened.
+    /// Anything else happened.
     Event(Event),
 }
 
@@ -78,10 +78,10 @@ pub struct ExecutedInsn {
     pub ip: u64,
     /// Its length in bytes.
     pub len: u8,
-    /// How it changes the flow.
+    /// Its effect on control flow.
     pub class: Class,
     /// The mode in which it was executed.
     pub mode: ExecMode,
-    /// Executed in a transaction.
+    /// True if it was executed in a transaction.
     pub speculative: bool,
 }

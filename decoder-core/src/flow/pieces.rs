@@ -1,9 +1,8 @@
 //! Splits a trace into contiguous runs of instructions and reports the reason for each gap between them.
 //!
-//! Not every gap is a loss. If an address filter, a privilege-level filter or the driver switched packet generation
-//! off and on again, nothing that was to be traced is missing, and the run continues. A run ends where packets were
-//! lost (OVF), where a TraceStop region stopped the trace for good, and where the decoder had to skip to the next
-//! PSB.
+//! Not every gap is a loss. If an address filter, a privilege-level filter or the driver disabled packet generation and
+//! enabled it again, nothing that was to be traced is missing, and the run continues. A run ends where packets were
+//! lost (OVF), where a TraceStop region stopped the trace for good, and where the decoder had to skip to the next PSB.
 //!
 //! ```
 //! use pugmark_decoder_core::flow::{After, InsnDecoder, Pieces};
@@ -32,20 +31,20 @@ use crate::{
 /// A run of instructions without loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Why the run before it ended.
+    /// The reason why the previous run ended.
     pub after: After,
     /// The address of the first instruction.
     pub first: u64,
     /// The address of the last instruction.
     pub last: u64,
-    /// Count and hash of all of them.
+    /// Count and hash of all its instructions.
     pub hash: AddressHash,
 }
 
-/// What comes before a [`Piece`].
+/// The cause of the gap before a [`Piece`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// Nothing: the trace begins with the piece.
+    /// No gap: the trace begins with the piece.
     Start,
     /// The trace begins with packets that cannot be decoded without the packets before them.
     Psb,
@@ -59,9 +58,9 @@ pub enum After {
     Error(Error),
 }
 
-/// The pieces of a trace.
+/// The pieces of a trace, in order.
 ///
-/// The iterator gives them one after the other and omits pieces without instructions.
+/// The iterator omits pieces without instructions.
 #[derive(Clone, Debug)]
 pub struct Pieces<'a> {
     decoder: InsnDecoder<'a>,
@@ -71,37 +70,37 @@ pub struct Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    /// The pieces of a trace that was recorded from its start.
+    /// Creates the iterator for a trace that was recorded from its start.
     #[must_use]
     pub fn new(decoder: InsnDecoder<'a>) -> Self {
         Self { decoder, after: None, synced: false, errors: 0 }
     }
 
-    /// The pieces of a trace whose start was overwritten by its end.
+    /// Creates the iterator for a trace whose start was overwritten by its end.
     #[must_use]
     pub fn wrapped(decoder: InsnDecoder<'a>) -> Self {
         Self { after: Some(After::Wrap), ..Self::new(decoder) }
     }
 
-    /// How many times decoding had to skip to the next PSB.
+    /// Returns how many times decoding had to skip to the next PSB.
     #[must_use]
     pub fn errors(&self) -> u64 {
         self.errors
     }
 
-    /// What comes before the next instructions, or, if there are none, how the trace ended.
+    /// Returns the cause of the gap before the next instructions, or, if there are none, how the trace ended.
     #[must_use]
     pub fn after(&self) -> Option<After> {
         self.after
     }
 
-    /// The decoder.
+    /// Returns the decoder.
     #[must_use]
     pub fn decoder(&self) -> &InsnDecoder<'a> {
         &self.decoder
     }
 
-    /// The next piece, like [`next`](Iterator::next); `visit` sees each of its instructions.
+    /// Returns the next piece, like [`next`](Iterator::next); `visit` sees each of its instructions.
     pub fn next_with(&mut self, mut visit: impl FnMut(&ExecutedInsn)) -> Option<Piece> {
         let mut piece: Option<Piece> = None;
         loop {
@@ -154,8 +153,8 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// Whether the trace begins with the PSB at `psb`: only packets that a processor sends when packet generation is
-/// enabled come before it.
+/// Returns true if the trace begins with the PSB at `psb`: before that come only packets that a processor sends when
+/// packet generation is enabled.
 fn begins_with(trace: &[u8], psb: u64) -> bool {
     let mut before = Packets::new(trace).take_while(|packet| !matches!(packet, Ok((at, _)) if *at >= psb));
     before.all(|packet| match packet {

@@ -11,22 +11,22 @@ use crate::{
     ret_stack::ReturnStack,
 };
 
-/// Where a walk is in the code, and what it knows there.
+/// The place of a walk in the code, and its state there.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     /// The address of the instruction in `executed`, or else of the next one.
     pub(crate) ip: u64,
     /// The instruction executed last, until the walk leaves it.
     pub(crate) executed: Option<Insn>,
-    /// The kinds of events that were bound to it, as bits of [`binding`].
+    /// The kinds of events that are bound to `executed`, as bits of [`binding`].
     pub(super) bound: u8,
     pub(crate) tracing: Tracing,
     pub(crate) mode: Option<ExecMode>,
-    /// Packets were lost, perhaps a MODE.Exec: the next PSB+ gives the mode.
+    /// True if packets were lost, perhaps a MODE.Exec: the next PSB+ gives the mode.
     pub(super) mode_lost: bool,
     pub(crate) speculative: bool,
     pub(crate) space: Asid,
-    /// Where packet generation was disabled; 0 if that is unknown.
+    /// The address where packet generation was disabled; 0 if unknown.
     pub(super) stopped_at: u64,
     pub(super) returns: ReturnStack,
     pub(crate) loops: LoopDetector,
@@ -34,7 +34,7 @@ pub(crate) struct Place {
     pub(super) located: u64,
     /// The last PSB, if no instruction was executed and no event reported since.
     pub(crate) psb: Option<u64>,
-    /// The last PSB+ that gave an address at which tracing is on, and that address.
+    /// The last PSB+ that gave an address with tracing enabled, and that address.
     pub(super) status_at: Option<(u64, u64)>,
     /// The time of the last packet used.
     pub(crate) when: Stamp,
@@ -42,7 +42,7 @@ pub(crate) struct Place {
     pub(super) tick: Option<Event>,
     /// The event that was applied last, until it is reported.
     pub(crate) taken: Option<Event>,
-    /// What is left to do after a branch: see [`jump_by_bdm64`](Walker::jump_by_bdm64).
+    /// True if [`jump_by_bdm64`](Walker::jump_by_bdm64) must run before the walk continues after a branch.
     pub(super) landed: bool,
     /// The place of the last reported event.
     pub(super) placed: Placed,
@@ -50,12 +50,12 @@ pub(crate) struct Place {
     pub(super) recovered_at: Option<Event>,
     /// The error that ended the last run.
     pub(super) error: Option<Error>,
-    /// Nothing is reported until a synchronisation or a recovery.
+    /// True after an error: nothing is reported until a synchronisation or a recovery.
     pub(crate) failed: bool,
 }
 
 impl Place {
-    /// Before a synchronisation.
+    /// The place before a synchronisation.
     pub(super) const UNKNOWN: Self = Self {
         ip: 0,
         executed: None,
@@ -94,7 +94,7 @@ pub enum Placed {
     Left,
 }
 
-/// Whether packet generation is on, as far as the walk has come.
+/// The state of packet generation at the walk's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tracing {
     Unknown,
@@ -103,7 +103,7 @@ pub(crate) enum Tracing {
 }
 
 impl<K: Keeper> Walker<'_, K> {
-    /// Whether `event` happened before the instruction at `ip` and after all executed instructions.
+    /// Returns true if `event` happened before the instruction at `ip` and after all executed instructions.
     #[inline]
     pub(super) fn is_here(&self, event: &Event) -> bool {
         if event.status {
@@ -115,7 +115,7 @@ impl<K: Keeper> Walker<'_, K> {
         match event.kind {
             EventKind::AsyncBranch { from: at } | EventKind::AsyncDisabled { at } => at == self.at.ip,
             EventKind::Disabled | EventKind::Syscall => event.ip == Some(self.at.ip),
-            // After a recovery at this event's place, the event comes at once.
+            // After a recovery at this event, the event comes at once.
             EventKind::Iret => self.at.recovered_at == Some(*event),
             EventKind::Tip
             | EventKind::Tnt(_)
@@ -134,8 +134,7 @@ impl<K: Keeper> Walker<'_, K> {
         }
     }
 
-    /// Whether the walk has not yet come to the address at which the last PSB+ says tracing is on, and the
-    /// state in the PSB+ applies there.
+    /// Returns true if the state in the last PSB+ applies at an address that the walk has not reached yet.
     #[cold]
     fn is_before_psb(&self, kind: EventKind) -> bool {
         let is_state = matches!(
@@ -152,7 +151,7 @@ impl<K: Keeper> Walker<'_, K> {
             && self.at.status_at.is_some_and(|(psb, ip)| psb == self.events.status_psb() && ip != self.at.ip)
     }
 
-    /// Whether `event` was caused by `insn`, which was executed at `ip`.
+    /// Returns true if `insn`, executed at `ip`, caused `event`.
     #[inline]
     pub(super) fn is_after(&self, event: &Event, insn: &Insn) -> bool {
         let named_or = |caused: bool| event.ip.map_or(caused, |named| named == self.at.ip);
@@ -180,7 +179,7 @@ impl<K: Keeper> Walker<'_, K> {
         caused && self.at.bound & binding(event.kind) == 0
     }
 
-    /// Whether a MOV to CR3 that was executed may be what disabled packet generation.
+    /// Returns true if an executed MOV to CR3 may have disabled packet generation.
     ///
     /// A MOV that disables packet generation has no PIP (cases 5c and 5d of the table "Packet Generation under
     /// Different Enable Conditions"). So a TIP.PGD without an IP after a MOV's PIP belongs to a later instruction.
@@ -190,10 +189,10 @@ impl<K: Keeper> Walker<'_, K> {
 }
 
 const PAGING: u8 = 1 << 0;
-/// An event that no instruction causes.
+/// The bit for events that no instruction causes.
 pub(super) const NO_INSN: u8 = 1 << 7;
 
-/// One bit per event kind that an instruction can cause at most once.
+/// Returns one bit per event kind that an instruction can cause at most once.
 pub(super) const fn binding(kind: EventKind) -> u8 {
     match kind {
         EventKind::Paging(_) => PAGING,
@@ -207,7 +206,7 @@ pub(super) const fn binding(kind: EventKind) -> u8 {
     }
 }
 
-/// Whether the trace, and not the code alone, decides what follows the instruction.
+/// Returns true if the trace, and not the code alone, determines what follows the instruction.
 pub(crate) const fn needs_trace(class: Class) -> bool {
     !matches!(class, Class::Other | Class::Ptwrite | Class::NearJump | Class::NearCall)
 }

@@ -1,4 +1,4 @@
-//! Branches that the graph's walk reads ahead: those that it used count for the walker, the others are read again.
+//! Branches that the graph's walk reads ahead: the walker counts those that were used; the others are read again.
 
 use super::{
     ahead::Ahead,
@@ -24,7 +24,7 @@ pub(crate) struct Start {
     when: Stamp,
 }
 
-/// Where a walk was before it looked back at branches.
+/// The place of a walk before it looked back at branches.
 #[derive(Debug)]
 pub(crate) struct LookingBack<'a> {
     events: (Packets<'a>, Snapshot),
@@ -35,7 +35,7 @@ pub(crate) struct LookingBack<'a> {
 }
 
 impl Start {
-    /// No place.
+    /// An unknown place.
     pub(crate) const UNKNOWN: Self = Self {
         mark: Mark::UNKNOWN,
         tnt: UnusedOutcomes::new(),
@@ -46,7 +46,7 @@ impl Start {
 }
 
 impl<'a, K: Keeper> Walker<'a, K> {
-    /// Whether branches may come next, and the walk may go on at an instruction without an event before it.
+    /// Returns true if branches may come next and the next instruction has no event before it.
     pub(crate) fn may_read_ahead(&self) -> bool {
         self.at.executed.is_none()
             && !self.at.failed
@@ -58,17 +58,17 @@ impl<'a, K: Keeper> Walker<'a, K> {
             && self.at.tick.is_none()
     }
 
-    /// Whether a return whose target the trace names takes an address from the stack.
+    /// Returns true if a return with a TIP pops the return stack.
     pub(crate) fn named_returns_pop(&self) -> bool {
         self.config().dialect.named_returns_pop()
     }
 
-    /// How much of the trace was used: the offset of the next packet, and how many outcomes before it are left.
+    /// Returns the part of the trace used: the offset of the next packet, and the number of outcomes left before it.
     pub(crate) fn used(&self) -> (u64, u8) {
         (self.events.offset(), self.ahead.tnt.len())
     }
 
-    /// The place in the trace, to come back to.
+    /// Returns the place in the trace, to come back to.
     pub(crate) fn start(&self) -> Start {
         let (Ahead { tnt, outcomes_at, .. }, Place { located, when, .. }) = (&*self.ahead, &*self.at);
         Start {
@@ -80,7 +80,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
         }
     }
 
-    /// The bytes at hand and the place of the next packet there, if no outcome and no event is left of those before it.
+    /// Returns the bytes at hand and the place of the next packet, if no outcome or event before that packet is left.
     pub(crate) fn whole_packets(&self) -> Option<(&'a [u8], PacketPlace)> {
         if !self.ahead.tnt.is_empty() {
             return None;
@@ -88,7 +88,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
         self.events.whole_packets(self.ahead.outcomes_at, self.at.located)
     }
 
-    /// Goes to a place up to which only TNT and TIP packets came, as if all of them were used.
+    /// Goes to a place that only TNT and TIP packets precede, as if all of them were used.
     pub(crate) fn go_to(&mut self, place: &PacketPlace) {
         self.at.when = self.events.go_to(place);
         if place.outcomes_at != self.ahead.outcomes_at {
@@ -97,7 +97,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
         (self.at.located, self.ahead.outcomes_at) = (place.target_at, place.outcomes_at);
     }
 
-    /// Reads branches ahead, as if all of them were used; of branches alone only those before the offset `until`.
+    /// Reads branches ahead, as if all of them were used. Stops at the offset `until` if only branches follow.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn read_ahead<B: BranchSink>(&mut self, into: &mut B, until: Option<u64>) {
         let mut read =
@@ -129,7 +129,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
         self.return_to(start);
     }
 
-    /// The state that a look back at branches changes, to come back to.
+    /// Returns the state that a look back at branches changes, to restore it later.
     pub(crate) fn look_back(&self) -> LookingBack<'a> {
         let Place { located, when, loops, .. } = &*self.at;
         LookingBack {
@@ -141,7 +141,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
         }
     }
 
-    /// Comes back from branches that were read again after [`return_from_event`](Self::return_from_event).
+    /// Restores that state after branches were read again, after [`return_from_event`](Self::return_from_event).
     pub(crate) fn come_back(&mut self, here: &LookingBack<'a>) {
         let LookingBack { events, ahead, located, when, loops } = here;
         self.events.come_back(events);
@@ -165,25 +165,25 @@ impl<'a, K: Keeper> Walker<'a, K> {
         }
     }
 
-    /// Reads what comes next in the trace; `false` if that is no branch.
+    /// Reads the next item of the trace; returns `false` if that is no branch.
     pub(crate) fn sees_branch(&mut self) -> bool {
         self.look().is_ok_and(|more| more)
             && (!self.ahead.tnt.is_empty()
                 || matches!(self.ahead.event, Some(Event { kind: EventKind::Tip, status: false, .. })))
     }
 
-    /// Notes that instructions were executed, and if `used` that they used the trace.
+    /// Notes that instructions were executed, and that they used the trace if `used`.
     pub(crate) fn has_walked(&mut self, used: bool) {
         self.at.psb = None;
-        // As after a branch: `jump_by_bdm64` looks whether an abort comes next. Where a walk ends after other code, it
-        // finds a branch there and does nothing.
+        // As after a branch, `jump_by_bdm64` checks if an abort comes next. After other code it finds a branch and does
+        // nothing.
         self.at.landed = self.config().errata.bdm64;
         if used {
             self.at.loops.anchor();
         }
     }
 
-    /// The calls that have not returned.
+    /// Returns the calls that have not returned.
     pub(crate) fn returns(&mut self) -> &mut ReturnStack {
         &mut self.at.returns
     }

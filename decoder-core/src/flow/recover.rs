@@ -1,4 +1,4 @@
-//! Continues after an error without waiting for the next PSB, at the next event that gives the decoder's place.
+//! Recovery: continues after an error at the next event that gives the decoder's place, without waiting for a PSB.
 
 use super::{
     place::{Placed, Tracing},
@@ -17,12 +17,12 @@ pub enum Recovered {
     Place,
     /// The end of the trace.
     End,
-    /// An event whose place is unknown, before such a place. The next call continues the search.
+    /// An event whose place is unknown comes first. The next call continues the search.
     Event(Event),
 }
 
 impl<K: Keeper> Walker<'_, K> {
-    /// After an error, looks for the next event that gives the walk's place, and continues there.
+    /// Looks for the next event that gives the walk's place, after an error, and continues there.
     pub(crate) fn recover(&mut self) -> Result<Recovered, Error> {
         self.at.executed = None;
         self.at.landed = false;
@@ -46,7 +46,7 @@ impl<K: Keeper> Walker<'_, K> {
     fn search(&mut self) -> Result<Recovered, Error> {
         loop {
             let event = match self.ahead.event.take() {
-                // The last recovery was at this event, and an error followed again.
+                // The last recovery was at this event, and failed again.
                 Some(event) if self.at.recovered_at == Some(event) => continue,
                 Some(event) => event,
                 None if self.ahead.deferred.is_none() && !self.events.is_synced() => {
@@ -68,7 +68,7 @@ impl<K: Keeper> Walker<'_, K> {
         }
     }
 
-    /// Applies what `event` says about the place; `None` if it says nothing.
+    /// Continues at the place that `event` gives; `None` if it gives none.
     fn place_of(&mut self, event: Event) -> Result<Option<Recovered>, Error> {
         if event.status {
             self.ahead.event = Some(event);

@@ -8,9 +8,9 @@ use crate::{
 };
 
 impl<K: Keeper> Walker<'_, K> {
-    /// The last packet that gives the walk's place: whatever comes next happened after it.
+    /// Returns the last packet that gives the walk's place: the instructions that follow happened after it.
     ///
-    /// A packet that is not bound to the code, such as PSB+ or CBR, does not count: the walk may not have come to the
+    /// A packet that is not bound to the code, such as PSB+ or CBR, does not count: the walk may not have reached the
     /// place where it was sent.
     #[inline]
     pub(crate) fn after(&self) -> u64 {
@@ -21,23 +21,23 @@ impl<K: Keeper> Walker<'_, K> {
         }
     }
 
-    /// The next packet that gives the walk's place.
+    /// Returns the next packet that gives the walk's place.
     pub(crate) fn before(&self) -> u64 {
         if self.ahead.tnt.is_empty() { self.offset() } else { self.ahead.outcomes_at }
     }
 
-    /// The packets around the next instruction, or the one executed last.
+    /// Returns the packets around the next instruction, or the one executed last.
     pub(super) fn span(&self) -> Span {
         Span { after: self.after(), before: self.before() }
     }
 
-    /// Whether the last branch may have taken its target from a deferred TIP, one that follows outcomes which are not
-    /// used yet. If so, no packet before those outcomes was used.
+    /// Returns true if the last branch may have used a deferred TIP, one after outcomes that are not used yet. If so,
+    /// no packet before those outcomes was used.
     pub(crate) fn may_be_deferred(&self) -> bool {
         self.ahead.deferred_tip.is_some() && self.ahead.tnt.is_untouched()
     }
 
-    /// Notes that the walk has come to the place where `event` was sent.
+    /// Notes that the walk has reached the place where `event` was sent.
     pub(super) fn locate(&mut self, event: &Event) {
         let is_bound = match event.kind {
             // The walk begins at the PSB+ that was synchronised onto.

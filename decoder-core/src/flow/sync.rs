@@ -1,4 +1,4 @@
-//! Synchronising: a walk starts at a PSB, with the status updates after it.
+//! Synchronisation: a walk starts at a PSB, with the status updates after it.
 
 use super::{place::Tracing, walker::Walker};
 use crate::{
@@ -28,8 +28,8 @@ impl<K: Keeper> Walker<'_, K> {
         self.events.sync_backward()
     }
 
-    /// Goes to the PSB at `offset`, even if it was there before. Returns `false` and changes nothing when there is
-    /// none.
+    /// Goes to the PSB at `offset`, even if the walk was there before. Returns `false` and changes nothing if none is
+    /// there.
     pub(crate) fn sync_at(&mut self, offset: u64) -> bool {
         let found = self.events.sync_at(offset);
         if found {
@@ -42,15 +42,14 @@ impl<K: Keeper> Walker<'_, K> {
         self.events.sync_offset()
     }
 
-    /// The offset of the packet that the decoder holds: the first one that is not an event yet, see [`Event::held`];
-    /// the end of the trace when everything was used.
+    /// Returns the offset of the packet that the decoder holds: the first one that is not an event yet, see
+    /// [`Event::held`]; the end of the trace when everything was used.
     pub(super) fn held(&self) -> u64 {
         let held = self.ahead.event.map(|event| event.held).or(self.ahead.deferred_tip);
         held.unwrap_or_else(|| self.events.held_next())
     }
 
-    /// Goes to the next PSB as libipt does, and returns its offset: if the packet that the decoder holds is a PSB,
-    /// that PSB is skipped.
+    /// Goes to the next PSB as libipt does, and returns its offset. A PSB that the decoder holds is skipped.
     pub(super) fn sync_forward_from_held(&mut self) -> Option<u64> {
         if self.at.failed {
             self.events.pass_psb(self.held());
@@ -89,7 +88,7 @@ impl<K: Keeper> Walker<'_, K> {
         }
     }
 
-    /// The next event, if it is no branch and no outcome or target comes before it.
+    /// Returns the next event, if it is no branch and no outcome or target comes before it.
     pub(super) fn awaited(&self) -> Option<&Event> {
         self.event_if_next().filter(|event| !matches!(event.kind, EventKind::Tip | EventKind::Tnt(_)))
     }

@@ -1,4 +1,4 @@
-//! Behaviour that the scenarios do not show: pieces, counters, synchronisation.
+//! Pieces, counters and synchronisation: behaviour that the scenarios do not show.
 
 extern crate std;
 
@@ -49,7 +49,7 @@ fn trace(packets: &[&[Packet]]) -> Vec<u8> {
     trace
 }
 
-/// What each piece comes after, its first and last address and its length.
+/// Returns of each piece the cause of the gap before it, its first and last address and its length.
 fn pieces(pieces: &mut Pieces<'_>) -> Vec<(&'static str, u64, u64, u64)> {
     let name = |after| match after {
         After::Start => "start",
@@ -68,7 +68,7 @@ fn a_piece_goes_on_over_filters_and_ends_with_a_loss() {
     let off_and_on = [Fup(ip(0x1003)), OFF, Packet::Pad, MODE, TipPge(ip(0x1000))];
     for (packets, expected) in [
         (trace(&[&start, &[TAKEN]]), &[("start", 0x1000, 0x1001, 2)][..]),
-        // Switched off and on again, also with a new PSB+ in between, as a driver does that changes buffers.
+        // Tracing is disabled and enabled again, also with a new PSB+ in between, as when a driver changes buffers.
         (trace(&[&start, &[NOT_TAKEN], &off_and_on, &[TAKEN]]), &[("start", 0x1000, 0x1001, 4)]),
         (
             trace(&[
@@ -102,7 +102,7 @@ fn a_piece_goes_on_over_filters_and_ends_with_a_loss() {
             trace(&[&start, &[TAKEN, Ovf, MODE, TipPge(ip(0x1000)), TAKEN]]),
             &[("start", 0x1000, 0x1001, 2), ("ovf", 0x1000, 0x1001, 2)],
         ),
-        // Losses without an instruction between them make one piece.
+        // Losses without an instruction between them are one gap.
         (
             trace(&[&start, &[TAKEN, Ovf, Fup(ip(0x1000)), Ovf, Fup(ip(0x1001)), TAKEN]]),
             &[("start", 0x1000, 0x1001, 2), ("ovf", 0x1001, 0x1001, 1)],
@@ -115,12 +115,12 @@ fn a_piece_goes_on_over_filters_and_ends_with_a_loss() {
             trace(&[&start, &[TAKEN, PsbEnd], &start, &[TAKEN]]),
             &[("start", 0x1000, 0x1001, 2), ("error", 0x1000, 0x1001, 2)],
         ),
-        // The decoder does not go back to a PSB+ after which instructions were reported.
+        // The decoder does not return to a PSB+ after which instructions were reported.
         (
             trace(&[&start, &[TAKEN], &start, &[TAKEN, PsbEnd], &start, &[TAKEN]]),
             &[("start", 0x1000, 0x1001, 4), ("error", 0x1000, 0x1001, 2)],
         ),
-        // A PSB+ that contradicts the packets before it is used completely. Here it contradicts that tracing is off.
+        // A PSB+ that contradicts earlier packets is used completely. Here it contradicts that tracing is off.
         (
             trace(&[&start, &[Fup(ip(0x1001)), OFF], &start, &[TAKEN]]),
             &[("start", 0x1000, 0x1000, 1), ("error", 0x1000, 0x1001, 2)],
@@ -142,7 +142,7 @@ fn the_first_piece_says_whether_something_is_before_it() {
     for (before, wrapped, expected) in [
         (&[][..], false, "start"),
         (&[Pad, Pad], false, "start"),
-        // How the first enable begins.
+        // The first enable begins with these packets.
         (&[MODE, TipPge(ip(0x1000))], false, "start"),
         (&[TAKEN], false, "psb"),
         (&[Fup(ip(0x1000)), OFF], false, "psb"),
@@ -202,10 +202,10 @@ fn an_error_is_followed_by_out_of_sync_until_a_psb() {
 
 #[test]
 fn what_was_reported_after_a_psb_is_not_reported_again() {
-    // The overflow is after the second PSB+, and no instruction comes between them.
+    // The overflow comes after the second PSB+, with no instruction between them.
     let overflow = [Ovf, Fup(ip(0x1001))];
     let reads_on = trace(&[&psb_plus(0x1000), &psb_plus(0x1000), &overflow]);
-    // JE has no outcome, so that an error comes after the overflow.
+    // The JE has no outcome, so an error follows the overflow.
     let fails = trace(&[&psb_plus(0x1000), &psb_plus(0x1000), &overflow, &[Packet::Tip(ip(0x1000))]]);
     for (trace, errors) in [(reads_on, 0), (fails, 1)] {
         let mut decoder = InsnDecoder::new(&trace, Image::new(&CODE));
@@ -267,7 +267,7 @@ fn the_address_space_follows_the_trace() {
 #[test]
 fn recovers_once_at_the_place_of_an_event() {
     let ptw = Packet::Ptw(Ptw { payload: PtwPayload::Four(7), ip: true });
-    // A PTWRITE where there is no code, then an interrupt where there is some.
+    // A PTWRITE in an address range without code, then an interrupt in code.
     let trace =
         trace(&[&psb_plus(0x5000), &[ptw, Fup(ip(0x5000)), Fup(ip(0x1003)), Packet::Tip(ip(0x1000))]]);
     let mut decoder = InsnDecoder::new(&trace, Image::new(&CODE));
@@ -314,7 +314,7 @@ fn by_erratum_skl014_only_an_end_without_an_ip_may_be_that_of_a_direct_jump() {
 
 #[test]
 fn what_is_given_out_after_a_recovery_depends_on_what_it_found() {
-    // 5000 is not in the image, and 09 begins no packet.
+    // 5000 is not in the image, and no packet begins with 09.
     let start = trace(&[&psb_plus(0x5000), &[TAKEN]]);
     let (tip, unknown) = (trace(&[&[Packet::Tip(ip(0x1000)), TAKEN]]), [9; 16]);
     let failed = Err(Some(ErrorKind::UnknownOpcode(9)));
@@ -334,7 +334,7 @@ fn what_is_given_out_after_a_recovery_depends_on_what_it_found() {
             Err(error) => Err(Some(error.kind)),
         };
         assert_eq!(given, next, "{after:02x?}");
-        // If there was no place to continue, another search finds none either.
+        // If there was no place to continue, a second search finds none either.
         if found != Ok(Recovered::Place) {
             assert_eq!(decoder.recover().map_err(|error| Some(error.kind)), found, "{after:02x?}");
         }

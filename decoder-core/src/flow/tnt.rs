@@ -6,7 +6,7 @@ use crate::packet::Tnt;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnusedOutcomes {
     bits: u64,
-    /// How many outcomes are left, and how many there were.
+    /// The number of outcomes left, and that of the packet.
     len: u8,
     filled: u8,
 }
@@ -16,20 +16,20 @@ impl UnusedOutcomes {
         Self { bits: 0, len: 0, filled: 0 }
     }
 
-    /// The outcomes of a packet.
+    /// Returns the outcomes of a packet, all unused.
     pub(super) fn of(tnt: Tnt) -> Self {
         let len = tnt.len.min(63);
         let bits = if len == 0 { 0 } else { tnt.bits << (64 - len) };
         Self { bits, len, filled: len }
     }
 
-    /// The outcomes that are left.
+    /// Returns the outcomes that are left.
     pub(super) const fn left(&self) -> Tnt {
         let bits = if self.len == 0 { 0 } else { self.bits >> (64 - self.len) };
         Tnt { bits, len: self.len }
     }
 
-    /// Marks all outcomes as used, also those that were read elsewhere.
+    /// Marks all outcomes as used, including those that were read elsewhere.
     pub(super) const fn use_up(&mut self) {
         *self = Self { bits: 0, len: 0, filled: 1 };
     }
@@ -38,7 +38,7 @@ impl UnusedOutcomes {
         self.len = 0;
     }
 
-    /// How many outcomes are left.
+    /// Returns the number of outcomes left.
     pub(super) const fn len(&self) -> u8 {
         self.len
     }
@@ -47,7 +47,7 @@ impl UnusedOutcomes {
         self.len == 0
     }
 
-    /// Whether no outcome was taken.
+    /// Returns true if no outcome was used.
     pub(super) const fn is_untouched(&self) -> bool {
         self.len == self.filled
     }

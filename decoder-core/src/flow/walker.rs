@@ -22,35 +22,35 @@ use crate::{
     packet::{Packets, before_psb},
 };
 
-/// The state of a walk, and what it has read ahead.
+/// The state of a walk, and the part of the trace that was read ahead.
 #[derive(Debug)]
 pub(crate) struct Walker<'a, K: Keeper = Own> {
     pub(super) events: EventDecoder<'a, K>,
     pub(crate) image: Image<'a>,
     /// The part of the image that the last instruction came from.
     pub(crate) window: Window<'a>,
-    /// What was read of the trace and not used yet.
+    /// The part of the trace that was read ahead and is not used yet.
     pub(super) ahead: K::Of<Ahead>,
     limit: K::Of<WalkLimit>,
-    /// Where the walk is in the code.
+    /// The walk's place in the code.
     pub(crate) at: K::Of<Place>,
 }
 
-/// The next item of the walk. An event is not in it, because it is passed on through many functions.
+/// The next item of a walk. It does not contain the event, because it passes through many functions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Upcoming {
     /// The instruction at `ip`.
     Insn,
-    /// An event, which was applied, and is in [`Place::taken`].
+    /// An event, which was applied and is in [`Place::taken`].
     Event,
-    /// An event, which the caller asked not to take.
+    /// An event, which the caller asked to hold.
     Held,
     /// The end of the trace.
     End,
 }
 
 impl<'a> Walker<'a> {
-    /// A walk at the start of `trace`.
+    /// Creates a walk at the start of `trace`.
     pub(crate) fn new(trace: &'a [u8], image: Image<'a>, config: Config<'a>) -> Self {
         Self {
             events: EventDecoder::with_config(trace, config),
@@ -70,7 +70,7 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// The state of a walk, besides its place in the trace.
+/// The state of a walk, apart from its place in the trace.
 #[derive(Debug)]
 pub(crate) struct WalkState {
     events: EventState,
@@ -88,45 +88,45 @@ impl Clone for Walker<'_> {
 }
 
 impl WalkState {
-    /// The address of the next instruction, or of the one executed last; `None` while tracing is off.
+    /// Returns the address of the next instruction, or of the one executed last; `None` while tracing is off.
     pub(crate) fn place(&self) -> Option<u64> {
         (self.at.tracing == Tracing::On).then_some(self.at.ip)
     }
 
-    /// The address space.
+    /// Returns the address space.
     pub(crate) const fn space(&self) -> Asid {
         self.at.space
     }
 
-    /// The time of the last packet used.
+    /// Returns the time of the last packet used.
     pub(crate) const fn when(&self) -> Stamp {
         self.at.when
     }
 
-    /// Counts of the packets read so far.
+    /// Returns counts of the packets read so far.
     pub(crate) const fn counters(&self) -> Counters {
         self.events.counters()
     }
 
-    /// All state of its layer below.
+    /// Returns the state of the event layer below.
     pub(crate) const fn events(&mut self) -> &mut EventState {
         &mut self.events
     }
 
-    /// Forgets everything, the counters too.
+    /// Forgets everything, including the counters.
     pub(crate) fn clear(&mut self) {
         self.events.clear();
         (self.ahead, self.limit, self.at) = (Ahead::NOTHING, WalkLimit::NEW, Place::UNKNOWN);
     }
 
-    /// Nothing is known.
+    /// Returns the state before any packet.
     pub(crate) const fn new() -> Self {
         Self { events: EventState::new(), ahead: Ahead::NOTHING, limit: WalkLimit::NEW, at: Place::UNKNOWN }
     }
 }
 
 impl<'a, 's> Walker<'a, Lent<'s>> {
-    /// The walk with this state.
+    /// Returns the walk with this state.
     pub(crate) fn with_state(packets: Packets<'a>, image: Image<'a>, state: &'s mut WalkState) -> Self {
         let WalkState { events, ahead, limit, at } = state;
         Self {
@@ -139,7 +139,7 @@ impl<'a, 's> Walker<'a, Lent<'s>> {
         }
     }
 
-    /// The place in the trace.
+    /// Returns the place in the trace.
     pub(crate) const fn packets(&self) -> &Packets<'a> {
         self.events.packets()
     }
@@ -152,7 +152,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
         self.events.restart(offset);
     }
 
-    /// Continues with another image. What is at an address may be other code now, so the walk is in no loop.
+    /// Continues with another image. Addresses may hold other code now, so endless-loop detection restarts.
     pub(crate) fn set_image(&mut self, image: Image<'a>) {
         self.image = image;
         self.at.loops.consumed();
@@ -165,8 +165,8 @@ impl<'a, K: Keeper> Walker<'a, K> {
         *self.at = Place::UNKNOWN;
     }
 
-    /// The offset of the packet that completed the next event, or of the packet that comes next when no event is
-    /// known, or where the trace ends.
+    /// Returns the offset of the packet that completed the next event, or of the next packet when no event is known, or
+    /// the end of the trace.
     pub(crate) fn offset(&self) -> u64 {
         self.ahead.event.map_or_else(|| self.events.offset(), |event| event.offset)
     }
@@ -180,7 +180,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
         self.events.trace()
     }
 
-    /// The address of the next instruction, or of the one executed last; `None` while tracing is off.
+    /// Returns the address of the next instruction, or of the one executed last; `None` while tracing is off.
     pub(crate) fn place(&self) -> Option<u64> {
         (self.at.tracing == Tracing::On).then_some(self.at.ip)
     }
@@ -189,8 +189,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
         self.events.counters()
     }
 
-    /// Leaves the instruction that was executed last and goes to what comes next. With `hold` it stops before an
-    /// event.
+    /// Leaves the instruction that was executed last and goes to the next item. With `hold`, stops before an event.
     pub(crate) fn advance(&mut self, hold: bool) -> Result<Upcoming, Error> {
         match self.depart(hold)? {
             Some(upcoming) => Ok(upcoming),
@@ -198,11 +197,11 @@ impl<'a, K: Keeper> Walker<'a, K> {
         }
     }
 
-    /// Leaves the instruction that was executed last. `None` if nothing keeps the walk there: no event of the
-    /// instruction, and not the end of the trace.
+    /// Leaves the instruction that was executed last. Returns `None` unless the walk stays there, for an event of the
+    /// instruction or at the end of the trace.
     ///
-    /// An event after an instruction is applied before the walk leaves the instruction. So while the event is held,
-    /// the walk's state is that of the instruction.
+    /// An event after an instruction is applied before the walk leaves the instruction. So the state of the walk stays
+    /// at the instruction while the event is held.
     pub(crate) fn depart(&mut self, hold: bool) -> Result<Option<Upcoming>, Error> {
         let Some(executed) = self.at.executed else { return Ok(None) };
         if !self.look()? {
@@ -223,7 +222,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
         }
     }
 
-    /// Goes to the next instruction or event, from no instruction.
+    /// Goes to the next instruction or event, when no executed instruction is left to leave.
     pub(crate) fn arrive(&mut self, hold: bool) -> Result<Upcoming, Error> {
         if self.at.landed {
             self.land()?;
@@ -247,7 +246,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
         Ok(self.end())
     }
 
-    /// Ends the walk: nothing is left to go back for.
+    /// Ends the walk: `resync` has nothing to return to.
     #[cold]
     fn end(&mut self) -> Upcoming {
         self.at.psb = None;
@@ -263,7 +262,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
         Ok(())
     }
 
-    /// Does what is left to do after a branch.
+    /// Applies BDM64 after a branch.
     #[cold]
     fn land(&mut self) -> Result<(), Error> {
         self.jump_by_bdm64()?;
@@ -295,7 +294,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
         Ok(Upcoming::Event)
     }
 
-    /// Checks the next event, if a misplaced TRIG is reported in place of the event before it.
+    /// Checks the next event, in the dialect that reports a misplaced TRIG in place of the event before it.
     #[cold]
     pub(super) fn check_next(&mut self) -> Result<(), Error> {
         if !self.config().dialect.refuses_triggers_early() || self.at.tracing != Tracing::On {
@@ -319,7 +318,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
         self.check(event, here).map_err(|kind| Error { offset: self.blamed(event), kind })
     }
 
-    /// Leaves `insn` before its last event is reported. Without a target no event is reported.
+    /// Leaves `insn` before its last event is reported. Without a target the event is not reported.
     fn leave_before_event(&mut self, insn: insn::Insn) -> Result<(), Error> {
         match self.look() {
             Ok(true) => {}
@@ -337,12 +336,12 @@ impl<'a, K: Keeper> Walker<'a, K> {
         if self.at.landed { self.land() } else { Ok(()) }
     }
 
-    /// The offset of an error in an event.
+    /// Returns the offset to report for an error in an event.
     fn blamed(&self, event: &Event) -> u64 {
         if self.config().dialect.blames_held_packet() { event.held } else { event.offset }
     }
 
-    /// Applies the next event, whose place is here; `false` if it is not to be reported.
+    /// Applies the next event, whose place is here; returns `false` if it is not to be reported.
     #[cold]
     fn take_here(&mut self) -> Result<bool, Error> {
         let Some(mut event) = self.ahead.event else { return Ok(false) };
@@ -392,7 +391,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
         }))
     }
 
-    /// Fails if the walk goes on for ever.
+    /// Fails if the walk has become longer than its limit.
     #[cold]
     fn check_length(&mut self) -> Result<(), Error> {
         let insns = self.at.loops.unused();
@@ -403,7 +402,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
         Err(self.fail(ErrorKind::EndlessCode { ip: self.at.ip, insns }))
     }
 
-    /// The error of a walk that came back to an instruction.
+    /// Returns the error of a walk that came back to an instruction, and counts its instructions as wasted.
     #[cold]
     pub(super) fn endless_loop(&mut self) -> Error {
         self.limit.waste(self.at.loops.unused());
@@ -421,7 +420,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
         }
     }
 
-    /// The mode to execute in when the trace has not given one.
+    /// Returns the mode to execute in when the trace has not given one.
     #[cold]
     fn guess_mode(&mut self) -> Result<ExecMode, Error> {
         let ip = self.at.ip;
@@ -431,7 +430,7 @@ impl<'a, K: Keeper> Walker<'a, K> {
                 Err(self.fail(ErrorKind::NoMemory { ip }))
             }
             (Tracing::On, _) => Err(self.fail(ErrorKind::UnknownMode { ip })),
-            // The event decoder reports nothing that needs code while tracing is off.
+            // While tracing is off the event decoder reports nothing that needs code.
             _ => Err(self.fail(ErrorKind::TraceMismatch { ip })),
         }
     }
@@ -450,19 +449,19 @@ impl<'a, K: Keeper> Walker<'a, K> {
             self.at.psb = Some(offset);
         }
         self.at.failed = true;
-        // Of a trace that comes in slices, only so many bytes are kept to go back to.
+        // When a trace comes in slices, only `reach` bytes are kept to return to.
         let reach = self.events.reach();
         self.at.psb = self.at.psb.filter(|psb| error.offset.saturating_sub(*psb) <= reach);
     }
 
-    /// The offset before which nothing of the trace is needed again.
+    /// Returns the offset before which the trace is not needed any more.
     pub(crate) fn keep_from(&self) -> u64 {
         let offset = self.events.offset();
         let psb = self.at.psb.filter(|psb| offset.saturating_sub(*psb) <= self.events.reach());
         before_psb(psb.unwrap_or(offset))
     }
 
-    /// Makes the instruction at `ip` the one executed last, which the walk has not left.
+    /// Sets the instruction at `ip` as the one executed last, which the walk has not left.
     #[cold]
     pub(crate) fn return_to_insn(&mut self, ip: u64) {
         self.at.ip = ip;

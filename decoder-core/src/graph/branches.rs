@@ -1,24 +1,24 @@
 //! A part of a trace, read ahead: its outcomes in one array, and its targets, each with its place in the array.
 //!
-//! Reading first and walking afterwards keeps two loops apart whose branches have nothing to do with each other: the
-//! processor predicts each better alone. And the blocks at all targets can be looked up before the walk needs them, so
-//! that the lookups do not wait for each other.
+//! Reading first and walking afterwards separates two loops with unrelated branches: the processor predicts each better
+//! alone. And the blocks at all targets can be looked up before the walk needs them, so that the lookups do not wait
+//! for each other.
 
 use crate::{event::BranchSink, packet::Tnt};
 
-/// The most targets and outcomes in a part.
+/// Maximum number of targets and outcomes in a part.
 const TARGETS: usize = 64;
 const OUTCOMES: usize = 1024;
-/// The most outcomes in a part whose offsets are kept: each takes eight bytes more.
+/// Maximum number of outcomes in a part whose offsets are kept: each takes eight more bytes.
 const OUTCOMES_WITH_OFFSETS: usize = 256;
-/// The outcomes of one packet may come after the last, and are written eight at a time.
+/// Room for the outcomes of one packet beyond the maximum; they are written eight at a time.
 const ROOM: usize = OUTCOMES + 72;
 
 /// A target of an indirect branch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Target {
     pub(super) ip: u64,
-    /// How many outcomes come before it.
+    /// The number of outcomes before it.
     pub(super) at: u32,
     /// The block at this address; 0 if it is not in the graph.
     pub(super) block: u32,
@@ -29,21 +29,21 @@ pub(super) struct Target {
 pub(super) struct BranchesAhead {
     /// One byte for each outcome: 1 is taken.
     outcomes: [u8; ROOM],
-    /// After the last target comes one that stands for the end.
+    /// The targets, and one after the last that stands for the end.
     targets: [Target; TARGETS + 1],
-    /// How many of each there are.
+    /// The number of each.
     end: BranchCursor,
 }
 
 /// A place in the branches that were read ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct BranchCursor {
-    /// How many outcomes and how many targets were used.
+    /// The number of outcomes, and of targets, that were used.
     pub(super) outcomes: usize,
     pub(super) targets: usize,
 }
 
-/// What is left of the branches that were read ahead.
+/// The branches that were read ahead and are left.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BranchesLeft<'a> {
     /// The outcomes before the next target: 1 is taken.
@@ -53,19 +53,19 @@ pub(super) struct BranchesLeft<'a> {
 }
 
 impl BranchesLeft<'_> {
-    /// Whether nothing is left.
+    /// Returns true if nothing is left.
     #[inline(always)]
     pub(super) const fn is_empty(&self) -> bool {
         self.outcomes.is_empty() && self.targets.len() <= 1
     }
 }
 
-/// The offsets of the packets that branches which were read ahead are in.
+/// The offsets of the packets that hold the branches read ahead.
 #[derive(Debug)]
 pub(super) struct BranchOffsets {
     outcomes: [u64; OUTCOMES_WITH_OFFSETS + (ROOM - OUTCOMES)],
     targets: [u64; TARGETS],
-    /// That of the packet that is read.
+    /// The offset of the packet that is being read.
     packet: u64,
 }
 
@@ -74,14 +74,14 @@ impl BranchOffsets {
         Self { outcomes: [0; OUTCOMES_WITH_OFFSETS + (ROOM - OUTCOMES)], targets: [0; TARGETS], packet: 0 }
     }
 
-    /// Where the branch at a place is: an outcome, or the target there if `is_target`.
+    /// Returns the offset of the branch at a place: an outcome, or the target there if `is_target`.
     pub(super) fn at(&self, place: BranchCursor, is_target: bool) -> u64 {
         let at = if is_target { self.targets.get(place.targets) } else { self.outcomes.get(place.outcomes) };
         at.copied().unwrap_or_default()
     }
 }
 
-/// Writes branches, with its counts in registers, and their offsets, if they are wanted.
+/// A writer of branches, with its counts in registers, and of their offsets if a sink wants those.
 pub(super) struct BranchWriter<'a, O> {
     outcomes: &'a mut [u8; ROOM],
     targets: &'a mut [Target; TARGETS + 1],
@@ -89,22 +89,22 @@ pub(super) struct BranchWriter<'a, O> {
     offsets: O,
 }
 
-/// Whether and where the offsets of branches are kept.
+/// Storage for the offsets of branches.
 pub(super) trait OffsetWriter {
-    /// The most outcomes in a part.
+    /// Maximum number of outcomes in a part.
     const OUTCOMES: usize;
 
-    /// The next branches are in the packet at this offset.
+    /// Sets the offset of the packet that holds the next branches.
     fn packet_at(&mut self, offset: u64);
 
-    /// Outcomes of the packet: up to eight from that number on.
+    /// Notes up to eight outcomes of the packet, from that number on.
     fn outcomes(&mut self, from: usize);
 
-    /// The target with that number.
+    /// Notes the target with that number.
     fn target(&mut self, number: usize);
 }
 
-/// They are not kept.
+/// No storage: offsets are not kept.
 pub(super) struct NoOffsets;
 
 impl OffsetWriter for NoOffsets {
@@ -182,7 +182,7 @@ impl BranchesAhead {
         }
     }
 
-    /// The place before the branch that ends at the cursor.
+    /// Returns the place before the branch that ends at the cursor.
     pub(super) fn before(&self, BranchCursor { outcomes, targets }: BranchCursor) -> BranchCursor {
         let last = targets
             .checked_sub(1)
@@ -193,7 +193,7 @@ impl BranchesAhead {
         }
     }
 
-    /// The place after all branches.
+    /// Returns the place after all branches.
     pub(super) const fn end(&self) -> BranchCursor {
         self.end
     }
@@ -202,12 +202,12 @@ impl BranchesAhead {
         self.end == BranchCursor::default()
     }
 
-    /// The targets from the one with that number on.
+    /// Returns the targets from the one with that number on.
     pub(super) fn targets_mut(&mut self, from: usize) -> &mut [Target] {
         self.targets.get_mut(from..self.end.targets).unwrap_or_default()
     }
 
-    /// What is left from a place on.
+    /// Returns the branches that are left from a place on.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn left(&self, from: BranchCursor) -> BranchesLeft<'_> {
         let targets = self.targets.get(from.targets..=self.end.targets).unwrap_or_default();
@@ -215,7 +215,7 @@ impl BranchesAhead {
         BranchesLeft { outcomes: self.outcomes.get(from.outcomes..until).unwrap_or_default(), targets }
     }
 
-    /// The place where this is left.
+    /// Returns the place at which these branches are left.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn cursor(&self, left: &BranchesLeft<'_>) -> BranchCursor {
         let until = left.targets.first().map_or(0, |next| next.at as usize);
@@ -254,12 +254,12 @@ impl<O: OffsetWriter> BranchSink for BranchWriter<'_, O> {
         self.end.outcomes += (outcomes >> 56) as usize;
     }
 
-    // Rare: most recordings have short ones alone.
+    // Rare: most recordings have only short TNT packets.
     #[inline(never)]
     fn long(&mut self, outcomes: Tnt) {
         let mut left = outcomes.len.min(63);
         while left > 0 {
-            // As short packets.
+            // Split into short packets.
             let most = left.min(Tnt::SHORT);
             left -= most;
             let bits = (outcomes.bits >> left) as u8 & !(0xff << most);
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn the_table_of_short_packets_gives_each_ones_outcomes() {
         for (packet, (row, computed)) in SHORT.into_iter().zip(short()).enumerate() {
-            // Bit 0 tells other packets apart, and one outcome at least comes before the highest bit that is set.
+            // Bit 0 distinguishes other packets, and at least one outcome precedes the highest set bit.
             let outcomes: Vec<u8> = match packet {
                 4.. if packet % 2 == 0 => {
                     let digits = std::format!("{packet:b}");
@@ -374,7 +374,7 @@ mod tests {
         {
             let place = ahead.cursor(&left);
             assert_eq!(left.outcomes, outcomes);
-            // From the place that it stands for it is the same, also within the outcomes.
+            // The branches left from that place are the same, also between outcomes.
             assert_eq!(ahead.left(place).outcomes, outcomes);
             assert_eq!(left.is_empty(), target.is_none());
             if let [_, rest @ ..] = left.outcomes {

@@ -11,15 +11,15 @@ use crate::{
     image::{Image, Window},
 };
 
-/// The most blocks in a row that end without a branch.
+/// Maximum number of consecutive blocks that end without a branch.
 const OPEN_BLOCKS: u32 = 16;
-/// The most segments of a block, which excludes endless loops, and the most calls in it.
+/// Maximum number of segments of a block, which excludes endless loops, and of calls in it.
 const SEGMENTS: usize = 255;
 const CALLS: usize = 16;
-/// The most lengths in a segment.
+/// Maximum number of lengths in a segment.
 const LENGTHS: u32 = 16;
 
-/// The code that a graph is of.
+/// The code that a graph describes.
 #[derive(Clone, Debug)]
 pub(super) struct Code<'a> {
     pub(super) image: Image<'a>,
@@ -29,16 +29,16 @@ pub(super) struct Code<'a> {
     section: u32,
 }
 
-/// Why there is no block to go on with.
+/// The reason why there is no block to continue with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoBlock {
     /// The memory is full.
     Full,
-    /// The code there cannot be walked by the graph, or not at all.
+    /// The graph cannot walk the code there, or the code cannot be decoded.
     Slow,
 }
 
-/// A block while it is decoded.
+/// A block that is being decoded.
 struct Draft {
     body: Body,
     segments: usize,
@@ -47,7 +47,7 @@ struct Draft {
 }
 
 impl Draft {
-    /// Nothing of the block at `ip` is decoded.
+    /// Creates a draft of the block at `ip`, with nothing decoded.
     const fn new(ip: u64) -> Self {
         let body =
             Body { ip, end_ip: ip, insns: 0, section: u32::MAX, segment: 0, segments: 0, calls: 0, size: 0 };
@@ -67,7 +67,7 @@ impl<'a> Code<'a> {
 }
 
 impl Graph<'_> {
-    /// The block at `ip`, which is decoded if there is none yet.
+    /// Returns the block at `ip`, and decodes it if it is new.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn at(&mut self, code: &mut Code<'_>, ip: u64) -> Result<u32, NoBlock> {
         match self.find(ip) {
@@ -87,11 +87,11 @@ impl Graph<'_> {
         let first = self.used_segments;
         let mut draft = Draft::new(ip);
         let drafted = self.draft(code, &mut draft);
-        // In an empty graph there is no more room to be had.
+        // An empty graph cannot make more room.
         if drafted == Err(NoBlock::Full) && first > 0 {
             return drafted.map(|()| 0);
         }
-        // A block that cannot be walked is remembered too.
+        // The graph also remembers blocks that cannot be walked.
         let Some(number) = self.add(place, ip) else { return Err(NoBlock::Full) };
         if drafted.is_err() {
             return Err(NoBlock::Slow);
@@ -100,7 +100,7 @@ impl Graph<'_> {
         Ok(number)
     }
 
-    /// Makes a block of its draft, whose segments are written already.
+    /// Completes a block from its draft, whose segments are written already.
     fn finish(&mut self, number: u32, Draft { body, segments, returns, end }: &Draft) {
         let first = self.used_segments;
         self.used_segments = first + segments + usize::from(body.calls);
@@ -117,7 +117,7 @@ impl Graph<'_> {
         });
     }
 
-    /// Decodes the block of a new draft. Its segments are written where there is room, but do not count yet.
+    /// Decodes the block of a new draft. Writes its segments to free memory, without claiming that memory.
     fn draft(&mut self, code: &mut Code<'_>, draft: &mut Draft) -> Result<(), NoBlock> {
         let first = self.used_segments;
         let Draft { body, segments: all_segments, returns, end: draft_end } = draft;
@@ -130,7 +130,7 @@ impl Graph<'_> {
         let end = loop {
             let CodeContext { mode, space, .. } = code.context;
             let Ok((window, insn)) = fetch(code.image, space, code.window, at, mode) else {
-                // The slow way finds the error when it comes here.
+                // The exact decoder reports the error when it comes here.
                 return Err(NoBlock::Slow);
             };
             if is_truncated(&window, at, &insn) {
@@ -194,8 +194,8 @@ impl Graph<'_> {
         Ok(())
     }
 
-    /// Where the conditional branch at the end of a block leads, or what follows a block without a branch. Found for
-    /// the first time, and remembered.
+    /// Finds and remembers the block after a conditional branch, or after a block that ends without one. Returns its
+    /// address too.
     #[cold]
     #[inline(never)]
     pub(super) fn link(
@@ -206,7 +206,7 @@ impl Graph<'_> {
     ) -> (Result<u32, NoBlock>, u64) {
         let body = self.view().body(number);
         let mut ip = body.next();
-        // What the code's bytes are needed for is the branch's target.
+        // The code's bytes are needed only for the branch's target.
         if taken != 0 || self.view().node(number).ends() == BlockEnd::Open as u32 {
             let CodeContext { mode, space, .. } = code.context;
             let last = fetch(code.image, space, code.window, body.end_ip, mode);
@@ -219,9 +219,9 @@ impl Graph<'_> {
         (next, ip)
     }
 
-    /// Finds the blocks after one that ends without a branch, up to one with a branch. Returns the block itself.
+    /// Finds the blocks after one that ends without a branch, up to one with a branch. Returns the first block.
     ///
-    /// The walk takes such blocks only together, because an endless loop of them has no branch.
+    /// The walk takes such blocks only together, because an endless loop of them would contain no branch.
     #[cold]
     pub(super) fn close(&mut self, code: &mut Code<'_>, number: u32) -> Result<u32, NoBlock> {
         let mut at = number;
@@ -251,16 +251,16 @@ mod tests {
     extern crate std;
     use std::{vec, vec::Vec};
 
-    /// A block that was built: its last address, the last instruction's length, how it ends, its segments, and where
-    /// its calls return to.
+    /// A block that was built: its last address, the last instruction's length, its end, its segments, and the return
+    /// addresses of its calls.
     type Built = (u64, u8, BlockEnd, Vec<(u64, u64)>, Vec<u64>);
 
     const BASE: u64 = 0xffff_8000_0000_1000;
     /// jmp to the byte after the next one
     const JUMP: [u8; 3] = [0xeb, 0x01, 0xf4];
 
-    /// The block at the first address, of code in several sections that follow each other. `others`: the graph holds
-    /// another block, of the last byte, so that the first segments are not free.
+    /// Builds the block at the first address, of code in consecutive sections. `others`: the graph holds another block,
+    /// of the last byte, so that the first segments are not free.
     fn block(parts: &[&[u8]], words: usize, others: bool) -> Result<Built, NoBlock> {
         let mut sections = vec![];
         let mut base = BASE;
@@ -298,13 +298,13 @@ mod tests {
         for (parts, end_ip, size, end, segments, returns) in [
             // nop; nop; jmp rax
             (&[&[0x90, 0x90, 0xff, 0xe0][..]][..], 2, 2, BlockEnd::Indirect, &[(0, 0x211)][..], &[][..]),
-            // je: the branch alone
+            // je: only the branch
             (&[&[0x74, 0x00, 0x90]], 0, 2, BlockEnd::Cond, &[(0, 2)], &[]),
             // jmp over a byte; 1003: call rax
             (&[&[0xeb, 0x01, 0xf4, 0xff, 0xd0]], 3, 2, BlockEnd::Call, &[(0, 2), (3, 2)], &[5]),
             // call 1006; 1006: ret
             (&[&[0xe8, 1, 0, 0, 0, 0xf4, 0xc3]], 6, 1, BlockEnd::Return, &[(0, 5), (6, 1)], &[5]),
-            // A call of what follows it is no call that is returned from: call 1005; 1005: pop rax; 1006: ret
+            // A call of the next instruction is never returned from: call 1005; 1005: pop rax; 1006: ret
             (&[&[0xe8, 0, 0, 0, 0, 0x58, 0xc3]], 6, 1, BlockEnd::Return, &[(0, 0x115)], &[]),
             // call 1006; 1006: call 100c; 100c: call rax
             (
@@ -315,7 +315,7 @@ mod tests {
                 &[(0, 5), (6, 5), (12, 2)],
                 &[5, 11, 14],
             ),
-            // More instructions than a segment has lengths for.
+            // More instructions than a segment has lengths.
             (&[&nops], 16, 1, BlockEnd::Return, &[(0, 0x1111_1111_1111_1111), (16, 1)], &[]),
             (&[&nops[..16], &nops[16..]], 15, 1, BlockEnd::Open, &[(0, 0x1111_1111_1111_1111)], &[]),
             // nop; nop, and je in the next section
@@ -336,8 +336,8 @@ mod tests {
     #[test]
     fn code_that_the_slow_way_must_take_is_no_block() {
         for parts in [
-            // Nothing is there after the first instruction; an instruction that goes on in the next section; an unknown
-            // one; an endless loop.
+            // No code after the first instruction; an instruction that continues in the next section; an unknown one;
+            // an endless loop.
             &[&[0x90][..]][..],
             &[&[0x90, 0xff], &[0xe0]],
             &[&[0x90, 0x06]],
@@ -373,7 +373,7 @@ mod tests {
                 let code = insn.repeat(number);
                 let full = if number > fits { Err(NoBlock::Full) } else { Ok(()) };
                 assert_eq!(room(&code, true), full, "{number}: {insn:x?}");
-                // In an empty graph nothing can be forgotten to make room.
+                // In an empty graph there is nothing to forget to make room.
                 let most = if insn.len() == 3 { 9 } else { 4 };
                 let slow = if number > most { Err(NoBlock::Slow) } else { Ok(()) };
                 assert_eq!(room(&code, false), slow, "{number}: {insn:x?}");

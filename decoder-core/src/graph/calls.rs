@@ -5,32 +5,32 @@ use crate::ret_stack::ReturnStack;
 
 const DEPTH: usize = ReturnStack::DEPTH;
 
-/// A [`ReturnStack`], and beside each return address the block there and the block with the call.
+/// A [`ReturnStack`], with the block at each return address and the block with the call.
 ///
-/// While the block at a return address is known, the address in the stack is not up to date: it is the block's.
+/// While the block at a return address is known, the address in the stack is stale: the block's address is valid.
 #[derive(Debug)]
 pub(super) struct GraphCalls {
     stack: ReturnStack,
-    /// The block at the return address, and in the high half the block with the call; 0 where they are unknown.
+    /// The block at the return address, and in the high half the block with the call; 0 where unknown.
     blocks: [u64; DEPTH],
 }
 
-/// The place in the stack, apart from the stack so that it can be in registers.
+/// The position in the stack, apart from the stack so that it can be in registers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Top {
-    /// Where the next address goes; only its lowest bits count.
+    /// The index of the next address; only its lowest bits count.
     at: usize,
     len: usize,
 }
 
 impl Top {
-    /// Whether no call is there.
+    /// Returns true if the stack is empty.
     #[inline(always)]
     pub(super) const fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// Whether that many calls are there, and there is room for some more.
+    /// Returns true if there are that many calls, and room for `more`.
     #[inline(always)]
     pub(super) const fn has_room(self, calls: usize, more: usize) -> bool {
         calls <= self.len && self.len + more <= DEPTH
@@ -42,7 +42,7 @@ impl GraphCalls {
         Self { stack: ReturnStack::new(), blocks: [0; DEPTH] }
     }
 
-    /// Begins with these calls, whose blocks are not known. Returns the place in the stack.
+    /// Sets these calls, whose blocks are not known. Returns the position in the stack.
     pub(super) fn enter(&mut self, returns: &ReturnStack) -> Top {
         self.stack.copy_from(returns);
         self.blocks.fill(0);
@@ -50,7 +50,7 @@ impl GraphCalls {
         Top { at, len }
     }
 
-    /// Adds the calls of a block; without the last one if `all` is not set.
+    /// Adds the calls of a block, without the last one unless `all` is set.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn push(&mut self, top: &mut Top, view: &View<'_>, caller: u32, node: Node<'_>, all: bool) {
         if node.site() != 0 && all && !node.has_several_calls() {
@@ -81,8 +81,8 @@ impl GraphCalls {
         top.len = (top.len + 1).min(DEPTH);
     }
 
-    /// A call that returns to `address`, where no block is known yet. `caller` is the block with the call if it is the
-    /// last call there, or else 0.
+    /// Adds a call that returns to `address`, where no block is known yet. `caller` is the block with the call if this
+    /// is its last call, or else 0.
     fn push_address(&mut self, top: &mut Top, caller: u32, address: u64) {
         self.stack.parts().0[top.at % DEPTH] = address;
         self.push_block(top, caller, 0);
@@ -98,12 +98,12 @@ impl GraphCalls {
         Some((blocks as u32, (blocks >> 32) as u32))
     }
 
-    /// 0 if the calls below the first `below` return to these blocks; 0 among them stands for any.
+    /// Returns 0 if the calls below the first `below` return to these blocks; a 0 in `sites` matches any block.
     #[inline(always)]
     pub(super) fn differ(&self, top: Top, below: usize, sites: [u32; 2]) -> u32 {
         let differ = |number: usize, site: u32| {
             let there = self.blocks[top.at.wrapping_sub(below + number + 1) % DEPTH] as u32;
-            // Without a branch, which would often be mispredicted: all bits, or none for a 0.
+            // A branch would often be mispredicted, so this is a mask: all bits, or none for a 0.
             (there ^ site) & ((site | site.wrapping_neg()) as i32 >> 31) as u32
         };
         differ(0, sites[0]) | differ(1, sites[1])
@@ -124,12 +124,12 @@ impl GraphCalls {
         *top = Top { at: at.wrapping_add(pushed), len: top.len + pushed - popped };
     }
 
-    /// The return address of the call that was removed last, if no block was known.
+    /// Returns the return address of the call that was removed last, if no block was known.
     pub(super) fn popped(&mut self, top: Top) -> u64 {
         self.stack.parts().0[top.at % DEPTH]
     }
 
-    /// Forgets the blocks, whose addresses are `view`'s.
+    /// Forgets the blocks, and takes their addresses from `view`.
     pub(super) fn forget_blocks(&mut self, top: Top, view: View<'_>) {
         for below in 1..=top.len {
             let at = top.at.wrapping_sub(below) % DEPTH;
@@ -160,10 +160,10 @@ mod tests {
     extern crate std;
     use std::{vec, vec::Vec};
 
-    /// How many calls each block has.
+    /// The number of calls in each block.
     const CALLS: [u8; 4] = [1, 1, 2, 3];
 
-    /// Blocks with calls to return addresses of their own, and a block at each last return address.
+    /// Adds blocks with calls to different return addresses, and a block at each last return address.
     fn blocks(graph: &mut Graph<'_>) -> Vec<(u32, Vec<u64>, u32)> {
         let mut segment = 0;
         let mut add = |graph: &mut Graph<'_>, ip, returns: &[u64]| {
@@ -200,7 +200,7 @@ mod tests {
         for _ in 0..300 {
             let mut calls = GraphCalls::new();
             let mut top = calls.enter(&ReturnStack::new());
-            // The addresses that are to come, and whether the block there was known, and the block with the call.
+            // The expected addresses, for each the block there if it was known, and the block with the call.
             let mut expected: Vec<(u64, u32, u32)> = vec![];
             for _ in 0..rng.usize(1..150) {
                 let (caller, returns, site) = &blocks[rng.usize(..blocks.len())];

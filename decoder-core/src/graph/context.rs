@@ -1,4 +1,4 @@
-//! CodeContexts: what besides its address decides what code does.
+//! Contexts of code: the state, besides its address, that determines what code does.
 
 use crate::{
     block::Block,
@@ -6,7 +6,7 @@ use crate::{
     mode::ExecMode,
 };
 
-/// The mode and the address space of code, and whether it is in a transaction.
+/// The mode and the address space of code, and its transaction state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CodeContext {
     pub(super) mode: ExecMode,
@@ -18,7 +18,7 @@ pub(super) struct CodeContext {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CodeContexts {
     known: [Option<CodeContext>; Self::MOST],
-    /// Whether the image's code depends on CR3, and on the VMCS.
+    /// True if the image's code depends on CR3 (`cr3`), or on the VMCS (`vmcs`).
     cr3: bool,
     vmcs: bool,
 }
@@ -28,12 +28,12 @@ impl CodeContexts {
 
     pub(super) const NONE: Self = Self { known: [None; Self::MOST], cr3: true, vmcs: true };
 
-    /// Forgets the contexts, but not what the code depends on.
+    /// Forgets the contexts, but not the dependencies of the code.
     pub(super) fn clear(&mut self) {
         self.known = [None; Self::MOST];
     }
 
-    /// Ignores what the code of `image` does not depend on.
+    /// Ignores state that the code of `image` does not depend on.
     pub(super) fn sees(&mut self, image: Image<'_>) {
         let any = |has: fn(AddressSpace) -> Option<u64>| {
             image.reader().is_some() || image.sections().iter().any(|section| has(section.space).is_some())
@@ -41,7 +41,7 @@ impl CodeContexts {
         (self.cr3, self.vmcs) = (any(AddressSpace::cr3), any(AddressSpace::vmcs));
     }
 
-    /// The number of a context, which may be new; `None` if there are too many.
+    /// Returns the number of a context, which may be new; `None` if there are too many.
     pub(super) fn number_of(&mut self, context: CodeContext) -> Option<u8> {
         let Asid { cr3, vmcs } = context.space;
         let space = Asid { cr3: cr3.filter(|_| self.cr3), vmcs: vmcs.filter(|_| self.vmcs) };
@@ -55,7 +55,7 @@ impl CodeContexts {
 }
 
 impl CodeContext {
-    /// A block without instructions.
+    /// Returns a block without instructions in this context.
     pub(super) const fn block(&self) -> Block {
         Block {
             ip: 0,
@@ -90,7 +90,7 @@ mod tests {
             AddressSpace::Vmcs(0x2000),
             AddressSpace::Guest { vmcs: 0x2000, cr3: 0x1000 },
         ];
-        // CR3 and VMCS in turn.
+        // Alternating CR3 and VMCS.
         let numbers = |contexts: &mut CodeContexts| {
             [(1, 1), (2, 1), (1, 2), (2, 2), (1, 1)]
                 .map(|(cr3, vmcs)| contexts.number_of(context(cr3 << 12, vmcs << 12)).expect("there is room"))

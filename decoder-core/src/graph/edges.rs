@@ -2,10 +2,10 @@
 //!
 //! A block's place is a hash of its address: the highest 16 bits of the product with 9E3779B97F4A7C15H, which is 2^64
 //! divided by the golden ratio, modulo 2^64. An edge is the place of its second block, exclusive-or half the place of
-//! its first one, as in AFL. Where the block before is unknown, half its place counts as 0: after synchronising and
-//! recovering, after an overflow, where tracing is enabled, and after an asynchronous branch, such as an interrupt,
-//! so that the map depends less on when interrupts come. A PSB+ in between changes nothing. A block is in one section
-//! of the image: where the code alone leads on to another section, another block begins, and there is an edge to it.
+//! its first block, as in AFL. If the previous block is unknown, half its place counts as 0: after synchronisation and
+//! recovery, after an overflow, where tracing is enabled, and after an asynchronous branch, such as an interrupt. So
+//! the map depends less on the arrival of interrupts. A PSB+ in between changes nothing. A block is in one section of
+//! the image: if control flow continues in another section without a branch, a new block begins, with an edge to it.
 
 use super::ExecutionSink;
 use crate::event::{Event, EventKind};
@@ -13,25 +13,25 @@ use crate::event::{Event, EventKind};
 /// The size of a map of edges: one count for each edge.
 pub const EDGES: usize = 1 << 16;
 
-/// The place of the block at `ip`.
+/// Returns the place of the block at `ip`.
 #[inline(always)]
 #[must_use]
 pub const fn place(ip: u64) -> u16 {
     (ip.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16
 }
 
-/// The edge to a block with that place, and what to keep for the next one.
+/// Returns the edge to a block with that place, and the half to keep for the next edge.
 #[inline(always)]
 pub(super) const fn edge(before: u16, place: u16) -> (u16, u16) {
     (place ^ before, place >> 1)
 }
 
-/// Whether the block before the next one is unknown after this event.
+/// Returns true if the block before the next one is unknown after this event.
 pub(super) const fn breaks(event: &Event) -> bool {
     matches!(event.kind, EventKind::Enabled { .. } | EventKind::Overflow | EventKind::AsyncBranch { .. })
 }
 
-/// Counts how often each edge was taken. With `SATURATES` a count stays at 255, otherwise it continues at 0.
+/// A map that counts each edge taken. With `SATURATES` a count stays at 255, otherwise it continues at 0.
 ///
 /// ```
 /// use pugmark_decoder_core::graph::edges::{EDGES, EdgeMap};
@@ -47,13 +47,13 @@ pub struct EdgeMap<'m, const SATURATES: bool> {
 }
 
 impl<'m, const SATURATES: bool> EdgeMap<'m, SATURATES> {
-    /// Counts in `counts`, in addition to what is there.
+    /// Creates a map over `counts`, which are kept and added to.
     #[must_use]
     pub const fn new(counts: &'m mut [u8; EDGES]) -> Self {
         Self { counts, taken: 0 }
     }
 
-    /// How many edges were taken.
+    /// Returns the number of edges taken.
     #[must_use]
     pub const fn taken(&self) -> u64 {
         self.taken
@@ -103,9 +103,9 @@ mod tests {
     const LOOP: &[u8] = b"\x12\x2d\0\x10";
     /// OVF, FUP (1000).
     const OVERFLOW: &[u8] = b"\x02\xf3\x3d\0\x10";
-    /// FUP (1000), TIP (1000): an interrupt whose handler begins where the code was.
+    /// FUP (1000), TIP (1000): an interrupt whose handler begins at the interrupted address.
     const INTERRUPT: &[u8] = b"\x3d\0\x10\x2d\0\x10";
-    /// Enough for the fast way.
+    /// Enough bytes for the fast path.
     const TAIL: &[u8] = &[0; 16];
 
     fn counts<const SATURATES: bool>(parts: &[&[u8]]) -> Box<[u8; EDGES]> {
@@ -122,7 +122,7 @@ mod tests {
         counts
     }
 
-    /// The edges of a path through the blocks at these addresses, by the definition.
+    /// Returns the edges of a path through the blocks at these addresses, by the definition.
     fn expected(paths: &[&[u64]]) -> Box<[u8; EDGES]> {
         let mut counts = Box::new([0_u8; EDGES]);
         for path in paths {
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_place_is_the_highest_bits_of_a_product_with_the_golden_ratio() {
-        // Fibonacci's numbers come as near to the ratio as 64 bits tell.
+        // Fibonacci numbers approximate the ratio as closely as 64 bits allow.
         let (mut less, mut more) = (1_u128, 1_u128);
         for _ in 0..91 {
             (less, more) = (more, less + more);
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn a_count_stays_at_its_most_or_wraps_around() {
         let trace = [SYNC, &LOOP.repeat(300), TAIL];
-        // The edge from 1004 to 1000 is taken 299 times, from one to the other within the loop 300 times.
+        // The edge from 1004 to 1000 is taken 299 times, each of the two edges within the loop 300 times.
         let most = |counts: &[u8; EDGES]| counts.iter().copied().max();
         assert_eq!(most(&counts::<true>(&trace)), Some(255));
         assert_eq!(most(&counts::<false>(&trace)), Some((300 % 256) as u8));

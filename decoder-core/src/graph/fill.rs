@@ -1,4 +1,4 @@
-//! Many items at a time, for callers that must pull.
+//! Many items at a time, for callers that pull.
 
 use super::{ExecutionSink, Graph};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     keeper::Keeper,
 };
 
-/// Takes items until there is no room.
+/// A sink that takes items until there is no room.
 struct Items<'a> {
     items: &'a mut [BlockItem],
     len: usize,
@@ -44,11 +44,11 @@ impl ExecutionSink for Items<'_> {
 }
 
 impl<K: Keeper> BlockDecoder<'_, K> {
-    /// Writes the next items to `items`, and returns how many: fewer than there is room for at the end of the trace
+    /// Writes the next items to `items`, and returns their number: fewer than there is room for at the end of the trace
     /// and before an error, which is returned with them.
     ///
-    /// The items are those of [`next`](Self::next), and the decoder's state after the last one is the same. Most of
-    /// the time goes into beginning and ending, so give room for a hundred items or more.
+    /// The items are those of [`next`](Self::next), and the decoder's state after the last one is the same. Most of the
+    /// time is the fixed cost of a call, so give room for a hundred items or more.
     pub fn fill(&mut self, graph: &mut Graph<'_>, items: &mut [BlockItem]) -> (usize, Result<(), Error>) {
         let mut sink = Items { items, len: 0 };
         let end = self.visit(graph, &mut sink);

@@ -1,9 +1,8 @@
-//! Code as a graph of blocks, which a trace is followed through.
+//! Code as a graph of blocks, along which a trace is followed.
 //!
-//! A block is decoded when the trace comes to it first. After that it knows the blocks that follow it, so that a
-//! conditional branch costs one bit of the trace and one read of memory. [`Graph`] holds the blocks, an
-//! [`ExecutionSink`] receives what was executed, and
-//! [`BlockDecoder::visit`](crate::block::BlockDecoder::visit) does the work: it gives the same as
+//! A block is decoded when the trace first reaches it. After that it knows its successors, so a conditional branch
+//! costs one bit of the trace and one read of memory. [`Graph`] holds the blocks, an [`ExecutionSink`] receives what
+//! was executed, and [`BlockDecoder::visit`](crate::block::BlockDecoder::visit) decodes: it passes on the same as
 //! [`BlockDecoder::next`](crate::block::BlockDecoder::next), many times as fast.
 //!
 //! ```

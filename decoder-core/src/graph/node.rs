@@ -2,7 +2,7 @@
 
 use crate::block::Block;
 
-/// What the walk reads of each block: eight words.
+/// The part of a block that the walk reads: eight words.
 ///
 /// | word | bits | what |
 /// |---|---|---|
@@ -11,25 +11,25 @@ use crate::block::Block;
 /// | 2 | 31:0 | with calls: the block at the return address of the last one |
 /// | 2 | 15:0, 31:16 | if plain: the edge-map places of the blocks that follow, not taken and taken |
 /// | 3 | 15:0 | the block's place in a map of edges |
-/// | 3 | 18:16 | how it ends, an [`BlockEnd`] |
-/// | 3 | 19 | there are calls in it |
-/// | 3 | 20 | there are several calls in it |
+/// | 3 | 18:16 | its end, a [`BlockEnd`] |
+/// | 3 | 19 | it has calls |
+/// | 3 | 20 | it has several calls |
 /// | 3 | 21 | it ends without a branch, and the blocks that follow are known up to one with a branch |
 /// | 3 | 31:24 | its [context](super::context) |
 /// | 4 to 7 | 31:0 | the block after the next one, by the two outcomes, the first counting twice |
 ///
-/// Words 4 to 7 are set only where this block is plain and its link is known: where the next one is plain, too, and its
-/// link is known, or else to [`NO_PAIR`].
+/// Words 4 to 7 are set only if this block is plain and its link is known: to the block, if the next one is plain too
+/// and its link is known, or else to [`NO_PAIR`].
 pub(super) type Words = [u32; BLOCK_WORDS];
 
-/// How many words a node has, and a body.
+/// The number of words of a node, and of a body.
 pub(super) const BLOCK_WORDS: usize = 8;
 
-/// Instead of the block after the next one, where the next one is not plain. The numbers of blocks are below it, and
-/// where `usize` has 32 bits, the place after its words can be computed.
+/// Stands for the block after the next one if the next one is not plain. The numbers of blocks are below it, and with a
+/// 32-bit `usize` the place after its words can still be computed.
 pub(super) const NO_PAIR: u32 = u32::MAX - 15;
 
-/// A block to read, where it is in memory: a copy of it would have to be written before it is read.
+/// A block to read, in place: a copy would have to be written before it is read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node<'g>(pub(super) &'g Words);
 
@@ -37,10 +37,10 @@ pub(super) struct Node<'g>(pub(super) &'g Words);
 #[derive(Debug)]
 pub(super) struct NodeMut<'g>(pub(super) &'g mut Words);
 
-/// How a block ends.
+/// The kinds of block ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockEnd {
-    /// It is no block that can be walked here.
+    /// None: the graph cannot walk this block.
     None = 0,
     /// A conditional branch.
     Cond = 1,
@@ -50,7 +50,7 @@ pub(super) enum BlockEnd {
     Call = 3,
     /// Another branch whose target the trace gives.
     Indirect = 4,
-    /// No branch: the code goes on in another section.
+    /// No branch: the code continues in another section.
     Open = 5,
 }
 
@@ -59,7 +59,7 @@ const CALLS: u32 = 1 << 19;
 const SEVERAL: u32 = 1 << 20;
 const CLOSED: u32 = 1 << 21;
 
-/// The word with the block after these two outcomes.
+/// Returns the index of the word with the block after these two outcomes.
 #[inline(always)]
 pub(super) const fn pair_word(first: u8, second: u8) -> usize {
     4 + 2 * (first as usize & 1) + (second as usize & 1)
@@ -74,13 +74,13 @@ impl Node<'_> {
         self.0[3] >> END & 7
     }
 
-    /// Whether it ends with a conditional branch and has no calls.
+    /// Returns true if the block ends with a conditional branch and has no calls.
     #[inline(always)]
     pub(super) const fn is_plain(self) -> bool {
         self.0[3] & (7 << END | CALLS) == (BlockEnd::Cond as u32) << END
     }
 
-    /// Whether the block has calls; an indirect call at its end counts.
+    /// Returns true if the block has calls; an indirect call at its end counts.
     #[inline(always)]
     pub(super) const fn has_calls(self) -> bool {
         self.0[3] & CALLS != 0
@@ -105,25 +105,25 @@ impl Node<'_> {
         (self.0[3] >> 24) as u8
     }
 
-    /// The block that follows the conditional branch; 0 if it is not known.
+    /// Returns the block that follows the conditional branch; 0 if unknown.
     #[inline(always)]
     pub(super) const fn next(self, taken: u8) -> u32 {
         self.0[taken as usize & 1]
     }
 
-    /// The block after the next one, if both are plain; 0 if that is not known, [`NO_PAIR`] if the next one is not.
+    /// Returns the block after the next one, if both are plain; 0 if unknown, [`NO_PAIR`] if the next one is not plain.
     #[inline(always)]
     pub(super) const fn pair(self, first: u8, second: u8) -> u32 {
         self.0[pair_word(first, second)]
     }
 
-    /// The next block's place in a map of edges, where the block after it is known by [`pair`](Self::pair).
+    /// Returns the next block's place in a map of edges, if the block after it is known by [`pair`](Self::pair).
     #[inline(always)]
     pub(super) const fn next_edge(self, taken: u8) -> u16 {
         (self.0[2] >> (16 * (taken as u32 & 1))) as u16
     }
 
-    /// The block that the last call returns to; 0 if it is not known.
+    /// Returns the block that the last call returns to; 0 if unknown.
     #[inline(always)]
     pub(super) const fn site(self) -> u32 {
         self.0[2]
@@ -131,7 +131,7 @@ impl Node<'_> {
 }
 
 impl NodeMut<'_> {
-    /// Makes it a block that ends with nothing yet.
+    /// Initialises a block that has no end yet.
     pub(super) const fn begin(&mut self, edge: u16, context: u8) {
         *self.0 = [0, 0, 0, edge as u32 | (context as u32) << 24, 0, 0, 0, 0];
     }
@@ -168,8 +168,7 @@ impl NodeMut<'_> {
     }
 }
 
-/// The rest of a block, which is read only for sinks that want it: together, because it is one line of the processor's
-/// cache.
+/// The rest of a block, which is read only for sinks that want it, and is one cache line of the processor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Body {
     pub(super) ip: u64,
@@ -179,7 +178,7 @@ pub(super) struct Body {
     /// Its first segment.
     pub(super) segment: u32,
     pub(super) segments: u8,
-    /// After the segments come as many return addresses.
+    /// The number of calls; as many return addresses follow the segments.
     pub(super) calls: u8,
     /// The length of the last instruction.
     pub(super) size: u8,
@@ -199,12 +198,12 @@ impl Body {
         Self { ip: whole([a, b]), end_ip: whole([c, d]), insns, section, segment, segments, calls, size }
     }
 
-    /// The address after the last instruction.
+    /// Returns the address after the last instruction.
     pub(super) const fn next(&self) -> u64 {
         self.end_ip.wrapping_add(self.size as u64)
     }
 
-    /// Makes `block` this one, which has the same mode and so on.
+    /// Sets `block` to this one, which has the same mode and other context.
     #[inline(always)]
     pub(super) const fn show(&self, block: &mut Block) {
         (block.ip, block.end_ip) = (self.ip, self.end_ip);
@@ -212,13 +211,13 @@ impl Body {
     }
 }
 
-/// The low and the high half of an address.
+/// Returns the low and the high half of an address.
 #[inline(always)]
 pub(super) const fn halves(value: u64) -> [u32; 2] {
     [value as u32, (value >> 32) as u32]
 }
 
-/// The address of these halves.
+/// Returns the address of these halves.
 #[inline(always)]
 pub(super) const fn whole([low, high]: [u32; 2]) -> u64 {
     low as u64 | (high as u64) << 32
@@ -253,7 +252,7 @@ mod tests {
         let before = words;
         NodeMut(&mut words).set_site(0x1357_9bdf);
         assert_eq!(Node(&words).site(), 0x1357_9bdf);
-        // That is in the same word as the edges: a plain block has no calls.
+        // The word is shared with the edges: a plain block has no calls.
         words[2] = before[2];
         assert_eq!(words, before);
     }

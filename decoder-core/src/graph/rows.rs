@@ -1,11 +1,11 @@
-//! Memory in rows of some words each.
+//! Memory in rows of a fixed number of words.
 
 /// Rows of `N` words, one after the other in memory of the caller.
 #[derive(Debug)]
 pub(super) struct Rows<'m, const N: usize>(&'m mut [u32]);
 
 impl<'m, const N: usize> Rows<'m, N> {
-    /// The whole rows of `words`.
+    /// Returns the whole rows of `words`.
     pub(super) fn new(words: &'m mut [u32]) -> Self {
         let whole = words.len() - words.len() % N;
         Self(words.split_at_mut(whole).0)
@@ -21,7 +21,7 @@ impl<'m, const N: usize> Rows<'m, N> {
         self.0.is_empty()
     }
 
-    /// All rows' words.
+    /// Returns the words of all rows.
     #[inline(always)]
     pub(super) const fn words(&self) -> &[u32] {
         self.0
@@ -37,7 +37,7 @@ impl<'m, const N: usize> Rows<'m, N> {
         self.0.get_mut(row.checked_mul(N)?..)?.first_chunk_mut()
     }
 
-    /// Makes all words zero.
+    /// Sets all words to zero.
     pub(super) fn clear(&mut self) {
         self.0.fill(0);
     }

@@ -6,21 +6,21 @@ use super::{
 };
 use crate::flow::Start;
 
-/// The branches that were read ahead, and the rest that a visit needs while it walks. It is beside the decoder's state,
-/// and not on the stack, which a handler may have little of; nothing in it outlives a visit.
+/// The branches that were read ahead, and other working memory of a visit. It is beside the decoder's state and not on
+/// the stack, because a handler may have a small stack; nothing in it outlives a visit.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     pub(super) ahead: BranchesAhead,
     pub(super) offsets: BranchOffsets,
     pub(super) calls: GraphCalls,
-    /// Where the branches that were read ahead begin.
+    /// The start of the branches that were read ahead.
     pub(super) start: Start,
     pub(super) last: LastPart,
-    /// Where the last repeats began.
+    /// The start of the last repeats.
     pub(super) repeats: Start,
 }
 
-/// The branches that the last block is among: where they begin, and their ends without and with the last branch.
+/// The branches that contain the last block: their start, and their ends without and with the last branch.
 #[derive(Debug)]
 pub(super) struct LastPart {
     pub(super) start: Start,

@@ -1,33 +1,33 @@
-//! What is done with what was executed.
+//! Receivers of executed instructions, blocks and edges, and of events.
 
 use crate::{block::Block, event::Event, lost::Lost, time::Span};
 
-/// Receives what a trace says was executed, in order.
+/// A receiver of the instructions, blocks and events that a trace says were executed, in order.
 ///
-/// The constants say what a sink wants. What it does not want costs nothing.
+/// The constants select the calls. A call that is not selected costs nothing.
 pub trait ExecutionSink {
-    /// Whether [`insns`](Self::insns) is called.
+    /// True if [`insns`](Self::insns) is to be called.
     const INSNS: bool = false;
-    /// Whether [`block`](Self::block) is called.
+    /// True if [`block`](Self::block) is to be called.
     const BLOCKS: bool = false;
-    /// Whether [`edge`](Self::edge) is called.
+    /// True if [`edge`](Self::edge) is to be called.
     const EDGES: bool = false;
-    /// Whether edges may come later, in any order, and several at once by [`edges`](Self::edges). All have come when
-    /// the visit ends. With it, parts of the trace that come again are only counted: up to twice as fast.
-    /// It has no effect on a sink that takes instructions or blocks, or fills.
+    /// True if edges may come later, in any order, and several at once by [`edges`](Self::edges). All have come when
+    /// the visit ends. Parts of the trace that recur are then only counted: up to twice as fast. It has no effect on a
+    /// sink that takes instructions or blocks, or fills.
     const COUNTS: bool = false;
-    /// Whether [`is_full`](Self::is_full) is asked before each item.
+    /// True if [`is_full`](Self::is_full) is to be called before each item.
     const FILLS: bool = false;
-    /// Whether [`span`](Self::span) is called. It takes longer then; it has no effect on a sink that fills.
+    /// True if [`span`](Self::span) is to be called, which takes longer. It has no effect on a sink that fills.
     const SPANS: bool = false;
 
-    /// Instructions were executed. A block's instructions come in several calls.
+    /// Receives instructions that were executed. A block's instructions come in several calls.
     #[inline(always)]
     fn insns(&mut self, insns: Straight) {
         let _ = insns;
     }
 
-    /// The block that comes next was executed between these packets, as [`BlockDecoder::span`] says of a block.
+    /// Receives the packets between which the next block was executed, as [`BlockDecoder::span`] returns them.
     ///
     /// [`BlockDecoder::span`]: crate::block::BlockDecoder::span
     #[inline(always)]
@@ -35,19 +35,19 @@ pub trait ExecutionSink {
         let _ = span;
     }
 
-    /// A block was executed. It comes after its instructions.
+    /// Receives a block that was executed, after its instructions.
     #[inline(always)]
     fn block(&mut self, block: &Block) {
         let _ = block;
     }
 
-    /// A block was executed. `edge` stands for it and the block before it, see [`edges`](super::edges).
+    /// Receives the edge from the previous block to one that was executed, see [`edges`](super::edges).
     #[inline(always)]
     fn edge(&mut self, edge: u16) {
         let _ = edge;
     }
 
-    /// Blocks were executed, `times` of them over the same edge. Called only if [`COUNTS`](Self::COUNTS) is set.
+    /// Receives an edge that was taken `times` times. Called only if [`COUNTS`](Self::COUNTS) is set.
     #[inline(always)]
     fn edges(&mut self, edge: u16, times: u32) {
         for _ in 0..times {
@@ -55,29 +55,29 @@ pub trait ExecutionSink {
         }
     }
 
-    /// Something else happened.
+    /// Receives an event.
     fn event(&mut self, event: &Event);
 
-    /// Something is missing here; only streams of slices say so, see [`resume`](crate::resume).
+    /// Receives a loss at this place; only streams of slices report one, see [`resume`](crate::resume).
     #[inline]
     fn lost(&mut self, lost: &Lost) {
         let _ = lost;
     }
 
-    /// The decoder has come to this offset of the trace. It is called now and then, to show progress.
+    /// Receives the offset of the trace that the decoder has reached. Called occasionally, to show progress.
     #[inline(always)]
     fn reached(&mut self, offset: u64) {
         let _ = offset;
     }
 
-    /// Whether the sink takes nothing more: then the decoder stops, and can go on later.
+    /// Returns true if the sink takes nothing more: the decoder stops then, and can continue later.
     #[inline(always)]
     fn is_full(&self) -> bool {
         false
     }
 }
 
-/// Instructions that follow each other in memory: at most 16.
+/// Consecutive instructions in memory: at most 16.
 ///
 /// ```
 /// use pugmark_decoder_core::graph::Straight;
@@ -96,7 +96,7 @@ pub struct Straight {
 impl Iterator for Straight {
     type Item = u64;
 
-    /// The address of the next instruction.
+    /// Returns the address of the next instruction.
     #[inline(always)]
     fn next(&mut self) -> Option<u64> {
         if self.lengths == 0 {
@@ -108,7 +108,7 @@ impl Iterator for Straight {
         Some(ip)
     }
 
-    // Four at a time while there are as many: fewer ends of the loop for the processor to predict.
+    // Four at a time while there are as many: the processor has fewer loop ends to predict.
     #[inline(always)]
     fn fold<B, F: FnMut(B, u64) -> B>(self, init: B, mut add: F) -> B {
         let Self { mut ip, mut lengths } = self;
@@ -124,7 +124,7 @@ impl Iterator for Straight {
             ip = fourth.wrapping_add(lengths >> 12 & 15);
             lengths >>= 16;
         }
-        // No loop for the others, of which there are three at most: each branch is predicted by its own place.
+        // No loop for the rest, at most three: each branch is predicted by its own place.
         if lengths != 0 {
             folded = add(folded, ip);
             ip = ip.wrapping_add(lengths & 15);
@@ -140,7 +140,7 @@ impl Iterator for Straight {
     }
 }
 
-/// Takes nothing.
+/// A sink that ignores everything.
 #[cfg(test)]
 pub(super) struct NoSink;
 

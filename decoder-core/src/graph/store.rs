@@ -1,4 +1,4 @@
-//! The blocks in the caller's memory, and how one is found by its address.
+//! The blocks in the caller's memory, and their lookup by address.
 
 use super::{
     ExecutionSink,
@@ -9,20 +9,19 @@ use super::{
 };
 use crate::image::Image;
 
-/// How many 32-bit words of memory a block takes, with its part of the index, two segments, and its part of what is
-/// remembered of traces that repeat themselves.
+/// The 32-bit words of memory for a block, with its share of the index, two segments, and its share of the repeats.
 pub const WORDS_PER_BLOCK: usize = REST_OF_BLOCK + 2 + REPEAT_WORDS_PER_BLOCK;
 
-/// How many of them are its own, and not in the index or in a repeat.
+/// Words per block, without the index and the repeats.
 const REST_OF_BLOCK: usize = 26;
 
-/// For how many blocks there is a place for a target that was looked up.
+/// The number of blocks for each cached target.
 const TARGETS_FOR: usize = 64;
 
-/// What addresses are multiplied by for a hash.
+/// The factor for hashes of addresses.
 const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Straight code, as its address and the lengths of its instructions; or a return address. The low half of each is
+/// Straight code: its address and the lengths of its instructions; or a return address. The low half of each comes
 /// first.
 pub(super) type Segment = [u32; SEGMENT_WORDS];
 
@@ -31,11 +30,11 @@ const TARGET_WORDS: usize = 4;
 
 /// Decoded code as a graph: each block knows the blocks that follow it.
 ///
-/// It lives apart from the trace and the image, in memory of the caller, and outlives both: decode one trace after
-/// the other with the same graph, and code that was decoded once is not decoded again. It is for one image at a time;
-/// with another one it forgets all blocks. If bytes of the image change in place, call [`forget`](Self::forget).
+/// The graph is separate from the trace and the image, in memory of the caller, and outlives both: decode several
+/// traces with the same graph, and code that was decoded once is not decoded again. It describes one image at a time;
+/// for another image it forgets all blocks. If bytes of the image change in place, call [`forget`](Self::forget).
 ///
-/// When the memory is full, all blocks are forgotten. A block takes about [`WORDS_PER_BLOCK`] words.
+/// When the memory is full, the graph forgets all blocks. A block takes about [`WORDS_PER_BLOCK`] words.
 ///
 /// ```
 /// use pugmark_decoder_core::graph::{Graph, WORDS_PER_BLOCK};
@@ -46,16 +45,16 @@ const TARGET_WORDS: usize = 4;
 /// ```
 #[derive(Debug)]
 pub struct Graph<'m> {
-    /// A block's number is where its words begin here, and its body's in `bodies`: so the processor reads a node as
-    /// soon as it has read the number.
+    /// The blocks' nodes. A block's number is the index of its words here, and of its body in `bodies`: so the
+    /// processor reads a node as soon as it has read the number.
     pub(super) nodes: &'m mut [u32],
     pub(super) bodies: &'m mut [u32],
     pub(super) segments: Rows<'m, SEGMENT_WORDS>,
-    /// Blocks by the hashes of their addresses. 0 is free.
+    /// Blocks by the hashes of their addresses; 0 is free.
     index: &'m mut [u32],
     shift: u32,
-    /// The blocks at targets of indirect branches that were looked up last, by the hashes of their addresses: the low
-    /// and the high half of the address, the block, and the context. Without a block a place is free.
+    /// The cached blocks at targets of indirect branches, by the hashes of their addresses: the low and the high half
+    /// of the address, the block, and the context. A place without a block is free.
     targets: Rows<'m, TARGET_WORDS>,
     target_shift: u32,
     pub(super) repeats: Repeats<'m>,
@@ -63,25 +62,25 @@ pub struct Graph<'m> {
     pub(super) used: usize,
     pub(super) used_segments: usize,
     pub(super) contexts: CodeContexts,
-    /// The context that the walk is in.
+    /// The context of the walk.
     pub(super) context: u8,
-    /// The image that the blocks are of.
+    /// The image that the blocks belong to.
     image: u64,
     pub(super) statistics: Statistics,
 }
 
-/// What a graph holds and has done.
+/// The contents of a graph and its counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// How many blocks it holds.
+    /// The number of blocks that it holds.
     pub blocks: usize,
-    /// How many blocks it has room for.
+    /// The number of blocks that it has room for.
     pub room: usize,
-    /// How often it forgot all blocks because its memory was full.
+    /// The number of times that it forgot all blocks because its memory was full.
     pub flushes: u64,
-    /// How many blocks were decoded.
+    /// The number of blocks decoded.
     pub built: u64,
-    /// How often a part of the trace was known and only counted; see [`ExecutionSink::COUNTS`].
+    /// The number of times that a known part of the trace was only counted; see [`ExecutionSink::COUNTS`].
     pub repeated: u64,
 }
 
@@ -89,10 +88,10 @@ pub struct Statistics {
 pub(super) struct IndexSlot(usize);
 
 impl<'m> Graph<'m> {
-    /// A graph without blocks. All of `memory` is used.
+    /// Creates a graph without blocks in all of `memory`.
     #[must_use]
     pub fn new(memory: &'m mut [u32]) -> Self {
-        // Two places in the index for each block, or up to twice as many, because their number is a power of two.
+        // Two to four places in the index for each block, because the number of places is a power of two.
         let fits = memory.len() / WORDS_PER_BLOCK;
         let indexed = if fits < 2 { 0 } else { 2 * fits.next_power_of_two() };
         let (index, memory) = memory.split_at_mut(indexed.min(memory.len()));
@@ -143,14 +142,14 @@ impl<'m> Graph<'m> {
         }
     }
 
-    /// What the graph holds and has done.
+    /// Returns the contents of the graph and its counters.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         let (blocks, repeated) = (self.used / BLOCK_WORDS - 1, self.repeats.repeated());
         Statistics { blocks, repeated, ..self.statistics }
     }
 
-    /// Turns to the code of `image`, which `key` tells from others.
+    /// Switches to the code of `image`, which `key` identifies.
     pub(super) fn enter_image(&mut self, image: Image<'_>, key: u64) {
         if self.image != key {
             self.forget();
@@ -159,7 +158,7 @@ impl<'m> Graph<'m> {
         }
     }
 
-    /// Turns to a context. If that takes room, `sink` is told first what was counted.
+    /// Switches to a context. If that needs room, passes the counts on to `sink` first.
     pub(super) fn enter(&mut self, context: CodeContext, sink: &mut impl ExecutionSink) {
         self.context = self.contexts.number_of(context).unwrap_or_else(|| {
             self.flush(sink);
@@ -168,7 +167,7 @@ impl<'m> Graph<'m> {
         });
     }
 
-    /// Forgets all blocks to make room. `sink` is told first what was counted.
+    /// Forgets all blocks to make room. Passes the counts on to `sink` first.
     #[cold]
     pub(super) fn flush(&mut self, sink: &mut impl ExecutionSink) {
         self.repeats.tell(|edge, times| sink.edges(edge, times));
@@ -176,7 +175,7 @@ impl<'m> Graph<'m> {
         self.statistics.flushes += 1;
     }
 
-    /// The block at `ip` in the current context, or the place in the index for it.
+    /// Returns the block at `ip` in the current context, or the place in the index for it.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn find(&self, ip: u64) -> Result<u32, IndexSlot> {
         let mask = self.index.len().wrapping_sub(1);
@@ -194,7 +193,7 @@ impl<'m> Graph<'m> {
         }
     }
 
-    /// The block at the target of an indirect branch in the current context; 0 if there is none that can be walked.
+    /// Returns the block at an indirect branch's target in the current context; 0 if none can be walked.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn find_target(&mut self, ip: u64) -> u32 {
         let slot = (ip.wrapping_mul(GOLDEN_RATIO) >> self.target_shift) as usize;
@@ -219,7 +218,7 @@ impl<'m> Graph<'m> {
         block
     }
 
-    /// Adds a block at `ip` that ends with nothing yet; `None` without room.
+    /// Adds a block at `ip` that has no end yet; `None` without room.
     pub(super) fn add(&mut self, place: IndexSlot, ip: u64) -> Option<u32> {
         let at = self.used;
         let number = u32::try_from(at).ok()?;
@@ -244,7 +243,7 @@ impl<'m> Graph<'m> {
         }
     }
 
-    /// What a walk reads.
+    /// Returns the part that a walk reads.
     #[inline(always)]
     pub(super) const fn view(&self) -> View<'_> {
         let Self { nodes, bodies, segments, .. } = self;
@@ -252,7 +251,7 @@ impl<'m> Graph<'m> {
     }
 }
 
-/// The words of the block with that number.
+/// Returns the words of the block with that number.
 #[inline(always)]
 fn words_of(all: &[u32], number: u32) -> Option<&Words> {
     let at = number as usize;
@@ -264,8 +263,8 @@ fn words_of_mut(all: &mut [u32], number: u32) -> Option<&mut Words> {
     all.get_mut(at..at + BLOCK_WORDS)?.first_chunk_mut()
 }
 
-/// Instead of the words of a block that is not there, which never happens. As a call of its own it costs the others
-/// one branch that is predicted; as a value it would cost each of them the choice between two addresses.
+/// Returns words in place of those of a missing block, which never happens. As a call it costs the others one branch
+/// that is predicted; as a value it would cost each of them the choice between two addresses.
 #[cold]
 #[inline(never)]
 fn no_words() -> &'static Words {
@@ -286,7 +285,7 @@ impl<'g> View<'g> {
         words_of(self.nodes, number).map(Node)
     }
 
-    /// The block after the next one, as [`Node::pair`] says.
+    /// Returns the block after the next one, as [`Node::pair`] does.
     #[inline(always)]
     pub(super) fn pair(&self, number: u32, first: u8, second: u8) -> u32 {
         let from = pair_word(first, second);
@@ -307,13 +306,13 @@ impl<'g> View<'g> {
         self.body(number).ip
     }
 
-    /// The straight code of a block.
+    /// Returns the straight code of a block.
     #[inline(always)]
     pub(super) fn straights(&self, body: &Body) -> impl Iterator<Item = Segment> + use<'g> {
         self.some_segments(body.segment as usize, body.segments)
     }
 
-    /// The addresses that the calls of a block return to, in order.
+    /// Returns the addresses that the calls of a block return to, in order.
     pub(super) fn returns(&self, body: &Body) -> impl ExactSizeIterator<Item = u64> + use<'g> {
         let first = body.segment as usize + usize::from(body.segments);
         self.some_segments(first, body.calls).map(|[low, high, ..]| whole([low, high]))
@@ -346,7 +345,7 @@ mod tests {
             let what = std::format!("{words} words, {room} blocks");
             assert_eq!((nodes.len(), bodies.len()), (BLOCK_WORDS * room, BLOCK_WORDS * room), "{what}");
             assert_eq!(graph.statistics(), Statistics { room: room.saturating_sub(1), ..Default::default() });
-            // No more than a segment's words, and those before the first line of the processor's cache, are left over.
+            // At most a segment's words are left over, and those before the first cache line.
             let rest = 4 * (segments.len() + targets.len()) + repeats.words();
             let before = if repeats.words() > 0 { 15 } else { 0 };
             let taken = index.len() + nodes.len() + bodies.len() + rest;
@@ -355,7 +354,7 @@ mod tests {
                 assert!(words < 2 * WORDS_PER_BLOCK, "{what}");
                 continue;
             }
-            // Block 0 is not in the index. A search ends where a place is free, and begins at the hash's highest bits.
+            // Block 0 is not in the index. A search begins at the hash's highest bits and ends at a free place.
             assert!(
                 index.len().is_power_of_two() && index.len() >= 2 * (room - 1),
                 "{what}: {}",
@@ -363,7 +362,7 @@ mod tests {
             );
             assert_eq!(1 << (64 - graph.shift), index.len(), "{what}");
             assert!(segments.len() >= 2 * room, "{what}: {}", segments.len());
-            // There is no room for one more block with its two segments.
+            // One more block with its two segments would not fit.
             let one_more =
                 index.len() + 4 * targets.len() + repeats.words() + before + (room + 1) * REST_OF_BLOCK;
             assert!(one_more > words || room == index.len() / 2 + 1, "{what}");
@@ -382,7 +381,7 @@ mod tests {
             for block in 0..room as u64 {
                 let ip = 0xffff_8000_0000_0000 + 16 * block;
                 let place = graph.find(ip).expect_err("it was not added");
-                // A block's number is the place of its words.
+                // A block's number is the index of its words.
                 let number = 8 * (block as u32 + 1);
                 assert_eq!(graph.add(place, ip), Some(number));
                 assert_eq!(graph.find(ip).ok(), Some(number));
@@ -412,7 +411,7 @@ mod tests {
         let mut memory = vec![0; 128 * WORDS_PER_BLOCK];
         let mut graph = Graph::new(&mut memory);
         graph.enter(context(0x1000), &mut NoSink);
-        // There are two places for targets that were looked up, so two of these share one.
+        // There are two places for cached targets, so two of these share one.
         let ips: [u64; 3] = [0x1000, 0x1000 | 1 << 32, 0x1000 | 1 << 48];
         assert_eq!(graph.targets.len(), 2);
         for round in 0..2 {

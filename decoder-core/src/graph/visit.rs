@@ -1,7 +1,7 @@
-//! The walk through the graph: the loop that almost all decoding time goes into.
+//! The walk through the graph: the loop that takes almost all decoding time.
 //!
-//! [`BlockDecoder::visit`] walks wherever only branches come next in the trace. Everything else, and whatever does not
-//! fit the code, goes through [`BlockDecoder::next`], which is exact and slow.
+//! [`BlockDecoder::visit`] walks as long as only branches come next in the trace. Everything else, including what does
+//! not fit the code, goes through [`BlockDecoder::next`], which is exact and slow.
 
 use super::{
     ExecutionSink, Graph, Straight,
@@ -29,55 +29,55 @@ const CALL: u32 = BlockEnd::Call as u32;
 const INDIRECT: u32 = BlockEnd::Indirect as u32;
 const OPEN: u32 = BlockEnd::Open as u32;
 
-/// How a walk ended.
+/// The reason why a walk ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
     /// All branches were used; the walk is at the block.
     Used,
     /// The sink is full; the walk is at the block.
     SinkFull,
-    /// The walk is at this address, where no block is in the graph, or one that the exact decoder has to execute.
+    /// The walk is at this address, which has no block in the graph, or one that only the exact decoder can execute.
     NoBlock(u64),
     /// The block was executed, but the branch at its end does not match the trace, or needs the exact decoder.
     Misfit,
 }
 
-/// Why the loop needs to change the graph, or ends.
+/// The reason why the loop must change the graph, or ends.
 enum Miss {
-    /// It is not known where the conditional branch leads, or the end without a branch.
+    /// The block after the conditional branch, or after the end without a branch, is unknown.
     Link(u8),
-    /// It is not known whether these two outcomes lead from the plain block through another one.
+    /// The block after these two outcomes, from a plain block through another one, is unknown.
     Pair(u8, u8),
-    /// It is not known where the call that was popped returns to. The block with the call, or 0.
+    /// The block that the popped call returns to is unknown. The value is the block with the call, or 0.
     Return(u32),
     /// There is no block at the target.
     Target(u64),
-    /// The block ends without a branch, and it is not known whether one follows.
+    /// The block ends without a branch, and the block with the next branch is unknown.
     Open,
     Stop(Stop),
 }
 
-/// A walk through the graph: where it is.
+/// The place of a walk through the graph.
 pub(super) struct GraphWalk {
     /// The block that the walk is at.
     pub(super) block: u32,
-    /// What remains of the block before, for the next edge.
+    /// Half the edge-map place of the previous block, for the next edge.
     pub(super) before: u16,
     pub(super) top: Top,
-    /// What was used of the branches that were read ahead, and what was used before the last block.
+    /// The branches read ahead that were used, and those that were used before the last block.
     cursor: BranchCursor,
     before_last: BranchCursor,
-    /// Whether a block was executed since the branches were read; only for sinks that fill.
+    /// True if a block was executed since the branches were read; only for sinks that fill.
     executed: bool,
-    /// Whether a return whose target the trace names takes an address from the stack.
+    /// True if a return with a TIP pops the return stack.
     pops: bool,
-    /// The offset of the last packet that was used; only for sinks that take spans.
+    /// The offset of the last packet used; only for sinks that take spans.
     after: u64,
 }
 
 impl<K: Keeper> BlockDecoder<'_, K> {
-    /// Passes everything up to the end of the trace or an error to `sink`: what [`next`](Self::next) would return,
-    /// but faster. It ends early when the sink is full.
+    /// Passes everything up to the end of the trace or an error to `sink`: the items of [`next`](Self::next), but
+    /// faster. Returns early when the sink is full.
     ///
     /// # Errors
     /// Those of [`next`](Self::next), after everything before the error was passed on.
@@ -94,7 +94,7 @@ impl<K: Keeper> BlockDecoder<'_, K> {
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn visit_all<S: ExecutionSink>(&mut self, graph: &mut Graph<'_>, sink: &mut S) -> Result<(), Error> {
-        // The last block is in the last part of the branches, but it is not known where.
+        // The last block is in the last part of the branches, but its place in that part is unknown.
         let mut unplaced = false;
         loop {
             if S::FILLS && sink.is_full() {
@@ -109,8 +109,8 @@ impl<K: Keeper> BlockDecoder<'_, K> {
         }
     }
 
-    /// Passes on the next item, which the exact decoder finds; `false` at the end. A function of its own, for the
-    /// stack: items are large, and a walk needs none.
+    /// Passes on the next item, which the exact decoder finds; returns `false` at the end. Not inlined, to save stack:
+    /// items are large, and a walk needs none.
     #[inline(never)]
     fn visit_next<S: ExecutionSink>(&mut self, sink: &mut S, unplaced: &mut bool) -> Result<bool, Error> {
         let step = self.next_step();
@@ -156,8 +156,8 @@ impl<K: Keeper> BlockDecoder<'_, K> {
         }
     }
 
-    /// Walks as long as only branches come next; `false` if nothing was executed. `unplaced` is set if the decoder was
-    /// not told which of the last part of the branches the last block is between.
+    /// Walks as long as only branches come next; returns `false` if nothing was executed. Sets `unplaced` if the
+    /// decoder does not know where in the last part of the branches the last block is.
     #[inline(never)]
     fn walk<S: ExecutionSink>(
         &mut self,
@@ -181,7 +181,7 @@ impl<K: Keeper> BlockDecoder<'_, K> {
             after: 0,
         };
         let (mut executed, mut used) = (false, false);
-        // Where repeats ended, if they were the last that was executed.
+        // The offset where repeats ended, if they were executed last.
         let mut repeats = None;
         let stop = loop {
             let mut until = None;
@@ -214,7 +214,7 @@ impl<K: Keeper> BlockDecoder<'_, K> {
         if let Some(end) = repeats {
             self.place_repeats(end);
         }
-        // If all was read that was used, only callers that stop here need to know how.
+        // If everything read was used, only callers that stop here need the exact place.
         if stop != Stop::Used || executed && S::FILLS {
             self.return_to_last(executed);
             *unplaced &= !executed;
@@ -234,7 +234,7 @@ impl<K: Keeper> BlockDecoder<'_, K> {
         Ok(executed)
     }
 
-    /// Reads the next part of the branches ahead, and notes where it begins.
+    /// Reads the next part of the branches ahead, and notes its start.
     #[inline(never)]
     fn read_part<S: ExecutionSink>(&mut self, walk: &mut GraphWalk, until: Option<u64>) {
         self.scratch.start = self.walker.start();
@@ -248,14 +248,14 @@ impl<K: Keeper> BlockDecoder<'_, K> {
         }
     }
 
-    /// Reads branches ahead. A function of its own, because its loop needs all registers.
+    /// Reads branches ahead. Not inlined, because its loop needs all registers.
     #[inline(never)]
     pub(super) fn read_ahead(&mut self, until: Option<u64>) {
         let Self { walker, scratch, .. } = self;
         scratch.ahead.fill(NoOffsets, |writer| walker.read_ahead(writer, until));
     }
 
-    /// The same, with the offsets of the branches' packets.
+    /// Does the same, with the offsets of the branches' packets.
     #[inline(never)]
     fn read_ahead_with_offsets(&mut self) {
         let Self { walker, scratch, .. } = self;
@@ -263,8 +263,8 @@ impl<K: Keeper> BlockDecoder<'_, K> {
         ahead.fill(offsets, |writer| walker.read_ahead(writer, None));
     }
 
-    /// Returns to the last part of the branches and uses it as far as the last block; or, if nothing was executed, to
-    /// the branches that were read ahead.
+    /// Returns to the last part of the branches and uses it up to the last block. If nothing was executed, returns to
+    /// the start of the branches read ahead.
     #[inline(never)]
     fn return_to_last(&mut self, executed: bool) {
         let Self { walker, scratch, .. } = self;
@@ -278,11 +278,11 @@ impl<K: Keeper> BlockDecoder<'_, K> {
         }
     }
 
-    /// Finds out which packets the last block is between, where a visit ends after events, and no block came since.
+    /// Finds the packet span of the last block when the visit ends with an event.
     #[cold]
     #[inline(never)]
     fn find_last_block(&mut self) {
-        // A block that is open has its place.
+        // The place of an open block is known.
         if self.block.insns == 0 {
             let here = self.walker.look_back();
             let LastPart { start, before_last, cursor } = &self.scratch.last;
@@ -293,7 +293,7 @@ impl<K: Keeper> BlockDecoder<'_, K> {
         }
     }
 
-    /// Uses the branches before the cursor, of which those after `before_last` are the last block's.
+    /// Uses the branches before the cursor, of which those after `before_last` belong to the last block.
     fn use_branches(&mut self, before_last: BranchCursor, cursor: BranchCursor) {
         self.walker.use_branches(before_last.outcomes, before_last.targets);
         self.begin();
@@ -301,12 +301,12 @@ impl<K: Keeper> BlockDecoder<'_, K> {
         self.walker
             .use_branches(cursor.outcomes - before_last.outcomes, cursor.targets - before_last.targets);
         if !self.decided {
-            // The branch that the next block ends with is at hand.
+            // The branch that ends the next block is at hand.
             self.walker.sees_branch();
         }
     }
 
-    /// Goes from a block that was executed to what comes next, where that is not simple.
+    /// Goes from a block that was executed to the next item, if that is not simple.
     #[cold]
     fn leave_block(&mut self, view: View<'_>, block: u32) -> Result<(), Error> {
         let body = view.body(block);
@@ -316,7 +316,7 @@ impl<K: Keeper> BlockDecoder<'_, K> {
             CALL => Continuation::IndirectCall,
             _ => Continuation::Indirect,
         };
-        // What does not fit has to be at hand.
+        // The branch that does not fit must be at hand.
         self.walker.sees_branch();
         self.begin();
         self.walker.at.ip = body.end_ip;
@@ -329,12 +329,12 @@ impl<K: Keeper> BlockDecoder<'_, K> {
     }
 }
 
-/// Whether a sink is told the packets around each block.
+/// Returns true if a sink receives the packets around each block.
 const fn takes_spans<S: ExecutionSink>() -> bool {
     S::SPANS && !S::FILLS
 }
 
-/// The block at `ip`, from which a walk may begin.
+/// Returns the block at `ip`, at which a walk begins.
 #[inline(never)]
 fn enter<S: ExecutionSink>(graph: &mut Graph<'_>, code: &mut Code<'_>, ip: u64, sink: &mut S) -> Option<u32> {
     graph.enter(code.context, sink);
@@ -355,11 +355,11 @@ fn find_targets(graph: &mut Graph<'_>, ahead: &mut BranchesAhead, from: usize) {
     }
 }
 
-/// The block after the next one, if both are plain; 0 or [`NO_PAIR`] as [`Node::pair`] says.
+/// Returns the block after the next one, if both are plain; 0 or [`NO_PAIR`] as [`Node::pair`] does.
 ///
 /// A sink that takes blocks or instructions works while the processor waits for the read, and with the node's address
-/// at hand the code has fewer instructions. Any other walk is as fast as each number leads to the next one: it does
-/// without the address.
+/// at hand the code has fewer instructions. Any other walk is limited by the chain of reads from number to number, so
+/// it uses the number alone.
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn next_but_one<S: ExecutionSink>(view: &View<'_>, block: u32, node: Node<'_>, first: u8, second: u8) -> u32 {
     if S::INSNS || S::BLOCKS { node.pair(first, second) } else { view.pair(block, first, second) }
@@ -395,12 +395,11 @@ fn pass_on<S: ExecutionSink>(
 }
 
 impl Scratch {
-    /// Notes how the branches that were read ahead were used: the last block is among them. Only sinks that fill know
-    /// where.
+    /// Notes which of the branches read ahead the last block used. Only walks for sinks that fill know that already.
     #[inline(never)]
     fn note_last(&mut self, walk: &mut GraphWalk, misfit: bool, fills: bool) {
         if !fills {
-            // The last block ended with the last branch, or does not fit what comes next.
+            // The last block ended with the last branch, or does not fit the next one.
             walk.before_last = if misfit { walk.cursor } else { self.ahead.before(walk.cursor) };
         }
         self.last.start = self.start;
@@ -409,7 +408,7 @@ impl Scratch {
 }
 
 impl GraphWalk {
-    /// Walks from the cursor on, and adds to the graph what is missing.
+    /// Walks from the cursor on, and adds missing blocks to the graph.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn go<S: ExecutionSink>(
         &mut self,
@@ -453,7 +452,7 @@ impl GraphWalk {
             self.block = match next {
                 Ok(next) => next,
                 Err(NoBlock::Slow) => return Stop::NoBlock(ip),
-                // There is less room than this takes.
+                // The graph is too small even when empty.
                 Err(NoBlock::Full) if flushed == Some((ip, self.cursor)) => return Stop::NoBlock(ip),
                 Err(NoBlock::Full) => {
                     flushed = Some((ip, self.cursor));
@@ -471,7 +470,7 @@ impl GraphWalk {
         }
     }
 
-    /// Walks from the cursor on, as far as all blocks are known.
+    /// Walks from the cursor on, as long as all blocks are known.
     #[inline(never)]
     fn run<S: ExecutionSink>(
         &mut self,
@@ -484,11 +483,11 @@ impl GraphWalk {
     ) -> Miss {
         let Self { mut block, mut before, mut top, mut after, .. } = *self;
         let mut left = ahead.left(self.cursor);
-        // What all blocks have in common is written once.
+        // The fields that all blocks have in common are written once.
         let mut shown = *like;
         let miss = loop {
             let Some(mut node) = view.get(block) else { break Miss::Stop(Stop::Misfit) };
-            // Two outcomes at a time: the processor waits for half as many reads, each of which needs the one before.
+            // Two outcomes at a time: the processor waits for half as many reads, each dependent on the previous one.
             if !S::FILLS && !takes_spans::<S>() {
                 while let &[first, second, ref rest @ ..] = left.outcomes {
                     let after = next_but_one::<S>(view, block, node, first, second);
@@ -544,7 +543,7 @@ impl GraphWalk {
                     if next == 0 {
                         break Miss::Link(taken);
                     }
-                    // It could have been walked over together with the next one.
+                    // This block and the next one could have been walked over together.
                     match rest {
                         &[second, ..]
                             if !S::FILLS
@@ -565,7 +564,7 @@ impl GraphWalk {
                     }
                     block = site;
                 }
-                // The code alone says what follows, and it is known.
+                // Only the code decides the next block, and it is known.
                 (OPEN, _) => block = node.next(0),
                 (RETURN | CALL | INDIRECT, []) => {
                     if ends == RETURN && self.pops {

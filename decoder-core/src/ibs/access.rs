@@ -7,14 +7,14 @@ use super::{CacheState, Caps, DataSource, IbsErrata, OpSample, PageSize};
 #[derive(Clone, Copy, Debug)]
 pub struct Access<'a>(&'a OpSample);
 
-/// How an access found its translation.
+/// The result of the lookup of an access in the data TLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtlb {
     /// In the first level of the data TLB.
     L1,
     /// In the second level of the data TLB.
     L2,
-    /// By a page walk, because it was in neither level.
+    /// In neither level: a page walk.
     Miss,
 }
 
@@ -23,26 +23,26 @@ impl<'a> Access<'a> {
         Self(sample)
     }
 
-    /// IbsLdOp: the op loads.
+    /// Returns IbsLdOp: the op loads.
     #[must_use]
     pub const fn is_load(&self) -> bool {
         self.bit(0)
     }
 
-    /// IbsStOp: the op stores.
+    /// Returns IbsStOp: the op stores.
     #[must_use]
     pub const fn is_store(&self) -> bool {
         self.bit(1)
     }
 
-    /// IbsSwPf: a software prefetch. Since family 17h.
+    /// Returns IbsSwPf: a software prefetch. Since family 17h.
     #[must_use]
     pub const fn software_prefetch(&self) -> Option<bool> {
         self.bit_if(21, self.is_zen())
     }
 
-    /// IbsDcL1tlbMiss and IbsDcL2TlbMiss: where the translation was. Only if the linear address is valid; with
-    /// [`Caps::OP_DTLB_PAGE_SIZE`], only if the physical address is valid too.
+    /// Returns the TLB level with the translation, from IbsDcL1tlbMiss and IbsDcL2TlbMiss. Only if the linear address
+    /// is valid; with [`Caps::OP_DTLB_PAGE_SIZE`], only if the physical address is valid too.
     ///
     /// Source: BKDG 31116, "IBS Op Data 3 Register"; with the capability Linux, `perf_ibs_get_tlb_lvl`.
     #[must_use]
@@ -57,8 +57,8 @@ impl<'a> Access<'a> {
         })
     }
 
-    /// The size of the data's page. Only if [`Access::dtlb`] is valid. Without [`Caps::OP_DTLB_PAGE_SIZE`], the TLB
-    /// level that has the translation reports it, so a miss has none.
+    /// Returns the size of the data's page. Only if [`Access::dtlb`] is valid. Without [`Caps::OP_DTLB_PAGE_SIZE`], the
+    /// TLB level that has the translation reports it, so a miss has none.
     ///
     /// Source: as [`Access::dtlb`]; with the capability Linux, `tools/perf/util/amd-sample-raw.c`.
     #[must_use]
@@ -76,81 +76,81 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// IbsDcMiss: the access missed the data cache. Not for an uncacheable access.
+    /// Returns IbsDcMiss: the access missed the data cache. Not for an uncacheable access.
     #[must_use]
     pub const fn dc_miss(&self) -> Option<bool> {
         self.bit_if(7, !self.uncacheable())
     }
 
-    /// IbsL2Miss: the access missed the L2 too. Only for an access that missed the data cache, since family 17h, and
-    /// not if erratum 1293 made the bit invalid.
+    /// Returns IbsL2Miss: the access missed the L2 too. Only for an access that missed the data cache, since family
+    /// 17h, and not if erratum 1293 made the bit invalid.
     #[must_use]
     pub const fn l2_miss(&self) -> Option<bool> {
         self.bit_if(20, self.is_zen() && self.missed() && !self.data2_is_invalid())
     }
 
-    /// IbsDcMisAcc: the access was misaligned.
+    /// Returns IbsDcMisAcc: the access was misaligned.
     #[must_use]
     pub const fn misaligned(&self) -> bool {
         self.bit(8)
     }
 
-    /// IbsDcLdBnkCon: a load that had a bank conflict with another load. Families 10h to 15h.
+    /// Returns IbsDcLdBnkCon: a load that had a bank conflict with another load. Families 10h to 15h.
     #[must_use]
     pub const fn load_bank_conflict(&self) -> Option<bool> {
         self.bit_if(9, self.is_load() && self.is_up_to_15h())
     }
 
-    /// IbsDcStBnkCon: a load that had a bank conflict with a store. Families 10h to 15h.
+    /// Returns IbsDcStBnkCon: a load that had a bank conflict with a store. Families 10h to 15h.
     #[must_use]
     pub const fn store_bank_conflict(&self) -> Option<bool> {
         self.bit_if(10, self.is_load() && self.is_up_to_15h())
     }
 
-    /// IbsDcStToLdFwd: a load whose data was forwarded from a store. Families 10h to 15h.
+    /// Returns IbsDcStToLdFwd: a load whose data was forwarded from a store. Families 10h to 15h.
     #[must_use]
     pub const fn store_to_load_forwarded(&self) -> Option<bool> {
         self.bit_if(11, self.is_load() && self.is_up_to_15h())
     }
 
-    /// IbsDcStToLdCan: a load for which forwarding from a store was cancelled. Families 10h to 15h.
+    /// Returns IbsDcStToLdCan: a load for which forwarding from a store was cancelled. Families 10h to 15h.
     #[must_use]
     pub const fn store_to_load_cancelled(&self) -> Option<bool> {
         self.bit_if(12, self.is_load() && self.is_up_to_15h())
     }
 
-    /// IbsDcWcMemAcc: the access was to write-combining memory.
+    /// Returns IbsDcWcMemAcc: the access was to write-combining memory.
     #[must_use]
     pub const fn write_combining(&self) -> bool {
         self.bit(13)
     }
 
-    /// IbsDcUcMemAcc: the access was to uncacheable memory.
+    /// Returns IbsDcUcMemAcc: the access was to uncacheable memory.
     #[must_use]
     pub const fn uncacheable(&self) -> bool {
         self.bit(14)
     }
 
-    /// IbsDcLockedOp: the op was locked.
+    /// Returns IbsDcLockedOp: the op was locked.
     #[must_use]
     pub const fn locked(&self) -> bool {
         self.bit(15)
     }
 
-    /// IbsDcMabHit: a miss whose line had already been requested, by an entry of the miss address buffer (MAB). Before
-    /// family 17h, and only for a miss (erratum 717).
+    /// Returns IbsDcMabHit: a miss whose line had already been requested, by an entry of the miss address buffer (MAB).
+    /// Before family 17h, and only for a miss (erratum 717).
     #[must_use]
     pub const fn mab_hit(&self) -> Option<bool> {
         self.bit_if(16, !self.is_zen() && self.missed())
     }
 
-    /// IbsDcMissNoMabAlloc: a miss that allocated no entry of the miss address buffer. Since family 17h.
+    /// Returns IbsDcMissNoMabAlloc: a miss that allocated no entry of the miss address buffer. Since family 17h.
     #[must_use]
     pub const fn miss_without_mab(&self) -> Option<bool> {
         self.bit_if(16, self.is_zen())
     }
 
-    /// IbsOpMemWidth: the width of the access in bytes. Since family 17h.
+    /// Returns IbsOpMemWidth: the width of the access in bytes. Since family 17h.
     #[must_use]
     pub const fn bytes(&self) -> Option<u32> {
         match (self.is_zen(), field(self.0.registers().data3, 22, 4)) {
@@ -159,8 +159,8 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// IbsOpDcMissOpenMemReqs: how many lines were outstanding when this one was requested. Only for loads that missed,
-    /// since family 17h, and not if erratum 1293 made the field invalid.
+    /// Returns IbsOpDcMissOpenMemReqs: the number of outstanding lines when this one was requested. Only for loads that
+    /// missed, since family 17h, and not if erratum 1293 made the field invalid.
     #[must_use]
     pub const fn open_requests(&self) -> Option<u8> {
         match self.is_zen() && self.is_load() && self.missed() && !self.data2_is_invalid() {
@@ -169,7 +169,7 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// IbsDcMissLat: clocks from the miss to the data. Only for loads that missed and are not prefetches.
+    /// Returns IbsDcMissLat: clocks from the miss to the data. Only for loads that missed and are not prefetches.
     #[must_use]
     pub const fn miss_latency(&self) -> Option<u16> {
         match self.is_load() && self.missed() && !matches!(self.software_prefetch(), Some(true)) {
@@ -178,8 +178,8 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// IbsTlbRefillLat: clocks from the miss in the first level of the TLB to the translation. Only for accesses that
-    /// missed that level, since family 17h.
+    /// Returns IbsTlbRefillLat: clocks from the miss in the first level of the TLB to the translation. Only for
+    /// accesses that missed that level, since family 17h.
     #[must_use]
     pub const fn tlb_refill_latency(&self) -> Option<u16> {
         match self.is_zen() && matches!(self.dtlb(), Some(Dtlb::L2 | Dtlb::Miss)) {
@@ -188,7 +188,7 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// IbsDcLinAd: the linear address of the data. Only if IbsDcLinAddrValid is set.
+    /// Returns IbsDcLinAd: the linear address of the data. Only if IbsDcLinAddrValid is set.
     #[must_use]
     pub const fn linear_address(&self) -> Option<u64> {
         match self.bit(17) {
@@ -197,7 +197,7 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// IbsDcPhysAd: the physical address of the data. Only if IbsDcPhyAddrValid is set.
+    /// Returns IbsDcPhysAd: the physical address of the data. Only if IbsDcPhyAddrValid is set.
     #[must_use]
     pub const fn physical_address(&self) -> Option<u64> {
         match self.bit(18) {
@@ -206,8 +206,8 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// Where the data came from. Only for loads that missed L1 and L2, and not if erratum 1293 made the field invalid.
-    /// For an uncacheable load, only [`DataSource::Io`] is reported.
+    /// Returns the source of the data. Only for loads that missed L1 and L2, and not if erratum 1293 made the field
+    /// invalid. For an uncacheable load, only [`DataSource::Io`] is reported.
     ///
     /// Source: BKDG 31116, "IBS Op Data 2 Register"; for uncacheable loads Linux, `perf_ibs_get_mem_lvl`.
     #[must_use]
@@ -224,7 +224,7 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// RmtNode: the source is in another node. Only if there is a source.
+    /// Returns RmtNode: the source is in another node. Only if there is a source.
     #[must_use]
     pub const fn remote_node(&self) -> Option<bool> {
         match self.source() {
@@ -233,7 +233,7 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// CacheHitSt: the state of the line. Only if the source was a cache of another core.
+    /// Returns CacheHitSt: the state of the line. Only if the source was a cache of another core.
     #[must_use]
     pub const fn cache_state(&self) -> Option<CacheState> {
         match self.source() {
@@ -245,7 +245,7 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// A streaming store. For stores, with [`Caps::STRM_ST_RMT_SOCKET`].
+    /// Returns true for a streaming store. For stores, with [`Caps::STRM_ST_RMT_SOCKET`].
     #[must_use]
     pub const fn streaming_store(&self) -> Option<bool> {
         match self.is_store() && self.0.part().caps.has(Caps::STRM_ST_RMT_SOCKET) {
@@ -254,7 +254,7 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// The source is in another socket. Only if there is a source, with [`Caps::STRM_ST_RMT_SOCKET`].
+    /// Returns true if the source is in another socket. Only if there is a source, with [`Caps::STRM_ST_RMT_SOCKET`].
     #[must_use]
     pub const fn remote_socket(&self) -> Option<bool> {
         match self.source() {
@@ -277,7 +277,7 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// Whether a valid [`Access::dc_miss`] reports a miss.
+    /// Returns true if a valid [`Access::dc_miss`] reports a miss.
     const fn missed(&self) -> bool {
         matches!(self.dc_miss(), Some(true))
     }

@@ -2,7 +2,7 @@
 
 use super::IbsErrata;
 
-/// CPUID `8000_001B` EAX: what the units can do. perf puts it before each raw sample.
+/// CPUID `8000_001B` EAX: the capabilities of the units. perf puts it before each raw sample.
 ///
 /// Source: APM vol. 3, "CPUID Fn8000_001B_EAX Instruction-Based Sampling Capabilities"; the bits above 11 are from
 /// Linux, `arch/x86/include/asm/perf_event.h`.
@@ -20,7 +20,7 @@ impl Caps {
     pub const RD_WR_OP_CNT: Self = Self(1 << 3);
     /// OpCnt: ops can be counted instead of cycles.
     pub const OP_CNT: Self = Self(1 << 4);
-    /// BrnTrgt: there is IbsBrTarget.
+    /// BrnTrgt: IbsBrTarget exists.
     pub const BRN_TRGT: Self = Self(1 << 5);
     /// OpCntExt: the op counter and its period have 27 bits.
     pub const OP_CNT_EXT: Self = Self(1 << 6);
@@ -28,15 +28,15 @@ impl Caps {
     pub const RIP_INVALID_CHK: Self = Self(1 << 7);
     /// OpBrnFuse: IbsOpBrnFuse is valid.
     pub const OP_BRN_FUSE: Self = Self(1 << 8);
-    /// IbsFetchCtlExtd: there is IC_IBS_EXTD_CTL.
+    /// IbsFetchCtlExtd: IC_IBS_EXTD_CTL exists.
     pub const FETCH_CTL_EXTD: Self = Self(1 << 9);
-    /// IbsOpData4: there is IbsOpData4.
+    /// IbsOpData4: IbsOpData4 exists.
     pub const OP_DATA4: Self = Self(1 << 10);
     /// IbsL3MissFiltering and the richer data source of Zen 4.
     pub const ZEN4: Self = Self(1 << 11);
     /// Loads below a latency threshold can be filtered out.
     pub const LD_LAT: Self = Self(1 << 12);
-    /// There are IbsOpCtl2 and IbsFetchCtl2, with their Dis bits.
+    /// IbsOpCtl2 and IbsFetchCtl2 exist, with their Dis bits.
     pub const DIS: Self = Self(1 << 13);
     /// Fetches below a latency threshold can be filtered out.
     pub const FETCH_LAT: Self = Self(1 << 14);
@@ -51,7 +51,7 @@ impl Caps {
     /// family 10h.
     pub const WITHOUT_LEAF: Self = Self(0b111);
 
-    /// The capabilities in EAX; [`Caps::WITHOUT_LEAF`] if [`Caps::VALID`] is clear.
+    /// Returns the capabilities in EAX; [`Caps::WITHOUT_LEAF`] if [`Caps::VALID`] is clear.
     #[must_use]
     pub const fn from_eax(eax: u32) -> Self {
         match eax & Self::VALID.0 {
@@ -60,26 +60,26 @@ impl Caps {
         }
     }
 
-    /// Whether all capabilities in `wanted` are there.
+    /// Returns true if all capabilities in `wanted` are set.
     #[must_use]
     pub const fn has(self, wanted: Self) -> bool {
         self.0 & wanted.0 == wanted.0
     }
 }
 
-/// The processor that took a sample: what its registers' bits mean.
+/// The processor that took a sample, which determines the meaning of its registers' bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Part {
     /// Family, as displayed: the extended family is added.
     pub family: u8,
     /// Model, as displayed: with the extended model above the base model.
     pub model: u8,
-    /// What its units can do.
+    /// The capabilities of its units.
     pub caps: Caps,
 }
 
 impl Part {
-    /// The first processor that had these capabilities, for samples that come without family and model.
+    /// Returns the first processor that had these capabilities, for samples that come without family and model.
     #[must_use]
     pub const fn by_caps(caps: Caps) -> Self {
         let (family, model) = if caps.has(Caps::OP_DTLB_PAGE_SIZE) {
@@ -96,7 +96,7 @@ impl Part {
         Self { family, model, caps }
     }
 
-    /// The processor's errata.
+    /// Returns the processor's errata.
     #[must_use]
     pub const fn errata(&self) -> IbsErrata {
         IbsErrata::of(self.family, self.model)
@@ -106,7 +106,7 @@ impl Part {
         self.family >= 0x17
     }
 
-    /// Whether IbsOpData2 has the state of a line; Zen 3 has only the source and its node.
+    /// Returns true if IbsOpData2 has the state of a line; Zen 3 has only the source and its node.
     ///
     /// Source: Linux, AMD IBS driver, `perf_ibs_cache_hit_st_valid`.
     pub(super) const fn has_cache_state(&self) -> bool {

@@ -1,4 +1,4 @@
-//! IBS errata: how the units of some processors differ from the manual.
+//! IBS errata: deviations of the units of some processors from the manual.
 
 /// A set of errata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -64,7 +64,7 @@ impl IbsErrata {
             | Self::L1_TLB_PAGE_SIZES.0,
     );
 
-    /// The errata of a displayed family and model.
+    /// Returns the errata of a displayed family and model.
     #[must_use]
     pub const fn of(family: u8, model: u8) -> Self {
         match (family, model) {
@@ -79,7 +79,7 @@ impl IbsErrata {
         }
     }
 
-    /// Whether at least one of `errata` is in the set.
+    /// Returns true if at least one of `errata` is in the set.
     #[must_use]
     pub const fn has(self, errata: Self) -> bool {
         self.0 & errata.0 != 0

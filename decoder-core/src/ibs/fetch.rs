@@ -38,7 +38,7 @@ pub enum PageSize {
 }
 
 impl FetchSample {
-    /// The sample in these registers; `None` if IbsFetchVal is clear, so that there is no sample.
+    /// Creates the sample in these registers; `None` if IbsFetchVal is clear: then there is no sample.
     #[must_use]
     pub const fn new(part: Part, registers: FetchRegisters) -> Option<Self> {
         match registers.ctl >> 49 & 1 {
@@ -47,43 +47,43 @@ impl FetchSample {
         }
     }
 
-    /// The registers.
+    /// Returns the registers.
     #[must_use]
     pub const fn registers(&self) -> &FetchRegisters {
         &self.registers
     }
 
-    /// The processor.
+    /// Returns the processor.
     #[must_use]
     pub const fn part(&self) -> &Part {
         &self.part
     }
 
-    /// The period, in completed fetches.
+    /// Returns the period, in completed fetches.
     #[must_use]
     pub const fn max_count(&self) -> u32 {
         (self.field(0, 16) << 4) as u32
     }
 
-    /// IbsFetchLat: clocks from the start of the fetch to its data, or to its end without data.
+    /// Returns IbsFetchLat: clocks from the start of the fetch to its data, or to its end without data.
     #[must_use]
     pub const fn latency(&self) -> u16 {
         self.field(32, 16) as u16
     }
 
-    /// IbsFetchComp: the bytes went to the decoder; otherwise the fetch was aborted.
+    /// Returns IbsFetchComp: the bytes went to the decoder; otherwise the fetch was aborted.
     #[must_use]
     pub const fn completed(&self) -> bool {
         self.bit(50)
     }
 
-    /// IbsIcMiss: the fetch missed the instruction cache. Not on processors with erratum 1238.
+    /// Returns IbsIcMiss: the fetch missed the instruction cache. Not on processors with erratum 1238.
     #[must_use]
     pub const fn ic_miss(&self) -> Option<bool> {
         self.bit_if(51, !self.part.errata().has(IbsErrata::IC_MISS_INVALID))
     }
 
-    /// IbsL1TlbPgSz: the size of the page. Only if the physical address is valid.
+    /// Returns IbsL1TlbPgSz: the size of the page. Only if the physical address is valid.
     #[must_use]
     pub const fn page_size(&self) -> Option<PageSize> {
         if !self.bit(52) {
@@ -98,37 +98,37 @@ impl FetchSample {
         }
     }
 
-    /// IbsL1TlbMiss: the fetch missed the first level of the instruction TLB.
+    /// Returns IbsL1TlbMiss: the fetch missed the first level of the instruction TLB.
     #[must_use]
     pub const fn l1_tlb_miss(&self) -> bool {
         self.bit(55)
     }
 
-    /// IbsL2TlbMiss: the fetch missed the second level of the TLB too. Only if it missed the first.
+    /// Returns IbsL2TlbMiss: the fetch missed the second level of the TLB too. Only if it missed the first.
     #[must_use]
     pub const fn l2_tlb_miss(&self) -> Option<bool> {
         self.bit_if(56, self.l1_tlb_miss())
     }
 
-    /// IbsFetchL2Miss: the fetch missed the L2. Only for a completed fetch, since family 17h.
+    /// Returns IbsFetchL2Miss: the fetch missed the L2. Only for a completed fetch, since family 17h.
     #[must_use]
     pub const fn l2_miss(&self) -> Option<bool> {
         self.bit_if(58, self.completed() && self.part.is_zen())
     }
 
-    /// IbsFetchOcMiss: the fetch missed the op cache. Only for a completed fetch, since Zen 4.
+    /// Returns IbsFetchOcMiss: the fetch missed the op cache. Only for a completed fetch, since Zen 4.
     #[must_use]
     pub const fn oc_miss(&self) -> Option<bool> {
         self.bit_if(60, self.completed() && self.part.caps.has(Caps::ZEN4))
     }
 
-    /// IbsFetchL3Miss: the fetch missed the L3. Only for a completed fetch that missed the L2, since Zen 4.
+    /// Returns IbsFetchL3Miss: the fetch missed the L3. Only for a completed fetch that missed the L2, since Zen 4.
     #[must_use]
     pub const fn l3_miss(&self) -> Option<bool> {
         self.bit_if(61, matches!(self.l2_miss(), Some(true)) && self.part.caps.has(Caps::ZEN4))
     }
 
-    /// IbsFetchLinAd: the linear address. Not if erratum 1197 made it 0.
+    /// Returns IbsFetchLinAd: the linear address. Not if erratum 1197 made it 0.
     #[must_use]
     pub const fn linear_address(&self) -> Option<u64> {
         match self.registers.linear {
@@ -137,7 +137,7 @@ impl FetchSample {
         }
     }
 
-    /// IbsFetchPhysAd: the physical address. Only if IbsPhyAddrValid is set.
+    /// Returns IbsFetchPhysAd: the physical address. Only if IbsPhyAddrValid is set.
     #[must_use]
     pub const fn physical_address(&self) -> Option<u64> {
         match self.bit(52) {
@@ -146,7 +146,7 @@ impl FetchSample {
         }
     }
 
-    /// IbsItlbRefillLat: clocks that the fetch waited for the TLB; 0 if it did not.
+    /// Returns IbsItlbRefillLat: clocks that the fetch waited for the TLB; 0 if it did not.
     #[must_use]
     pub const fn itlb_refill_latency(&self) -> Option<u16> {
         match self.part.caps.has(Caps::FETCH_CTL_EXTD) {

@@ -1,5 +1,5 @@
-//! Instruction-Based Sampling (IBS): AMD's processors pick one instruction fetch or one op (micro-operation) in many
-//! and report details about it in registers.
+//! Instruction-Based Sampling (IBS): AMD's processors sample one in many instruction fetches or ops (micro-operations)
+//! and report its details in registers.
 //!
 //! ```
 //! use pugmark_decoder_core::ibs::{Caps, DataSource, RawRegisters, OpRegisters, Part, RawSample, RawSamples, Sample};
@@ -26,8 +26,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A field that the processor does not have, or that it marks as invalid in this sample, is `None`, because the
-//! register's bits are then meaningless.
+//! A field is `None` if the processor does not have it or marks it as invalid in this sample: the register's bits are
+//! then meaningless.
 //!
 //! Source: APM vol. 2, Debug and Performance Resources, "Instruction-Based Sampling"; the registers in BKDG 31116
 //! (family 10h) and PPR 56176 (family 17h).

@@ -35,7 +35,7 @@ pub struct OpSample {
     registers: OpRegisters,
 }
 
-/// What the period counts.
+/// The unit of the period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpCount {
     /// Clocks.
@@ -60,7 +60,7 @@ pub struct RetiredBranch {
 }
 
 impl OpSample {
-    /// The sample in these registers; `None` if IbsOpVal is clear, so that there is no sample.
+    /// Creates the sample in these registers; `None` if IbsOpVal is clear: then there is no sample.
     #[must_use]
     pub const fn new(part: Part, registers: OpRegisters) -> Option<Self> {
         match registers.ctl >> 18 & 1 {
@@ -69,19 +69,19 @@ impl OpSample {
         }
     }
 
-    /// The registers.
+    /// Returns the registers.
     #[must_use]
     pub const fn registers(&self) -> &OpRegisters {
         &self.registers
     }
 
-    /// The processor.
+    /// Returns the processor.
     #[must_use]
     pub const fn part(&self) -> &Part {
         &self.part
     }
 
-    /// What the period counts.
+    /// Returns the unit of the period.
     #[must_use]
     pub const fn counts(&self) -> OpCount {
         match self.part.caps.has(Caps::OP_CNT) && bit(self.registers.ctl, 19) {
@@ -90,7 +90,7 @@ impl OpSample {
         }
     }
 
-    /// The period: 20 bits, or 27 with [`Caps::OP_CNT_EXT`].
+    /// Returns the period: 20 bits, or 27 with [`Caps::OP_CNT_EXT`].
     #[must_use]
     pub const fn max_count(&self) -> u32 {
         let low = field(self.registers.ctl, 0, 16) << 4;
@@ -99,7 +99,7 @@ impl OpSample {
         (low | high) as u32
     }
 
-    /// IbsOpCurCnt: the counter's value, which counts from the tagging of the op. Only with [`Caps::RD_WR_OP_CNT`].
+    /// Returns IbsOpCurCnt: the counter's value since the tagging of the op. Only with [`Caps::RD_WR_OP_CNT`].
     #[must_use]
     pub const fn current_count(&self) -> Option<u32> {
         let bits = if self.part.caps.has(Caps::OP_CNT_EXT) { 27 } else { 20 };
@@ -109,7 +109,7 @@ impl OpSample {
         }
     }
 
-    /// IbsOpRip: the instruction's linear address. Not if IbsRipInvalid is set.
+    /// Returns IbsOpRip: the instruction's linear address. Not if IbsRipInvalid is set.
     #[must_use]
     pub const fn rip(&self) -> Option<u64> {
         match self.part.caps.has(Caps::RIP_INVALID_CHK) && bit(self.registers.data, 38) {
@@ -118,37 +118,37 @@ impl OpSample {
         }
     }
 
-    /// IbsCompToRetCtr: clocks from completion to retirement.
+    /// Returns IbsCompToRetCtr: clocks from completion to retirement.
     #[must_use]
     pub const fn completion_to_retire(&self) -> u16 {
         self.registers.data as u16
     }
 
-    /// IbsTagToRetCtr: clocks from tagging to retirement.
+    /// Returns IbsTagToRetCtr: clocks from tagging to retirement.
     #[must_use]
     pub const fn tag_to_retire(&self) -> u16 {
         (self.registers.data >> 16) as u16
     }
 
-    /// IbsOpMicrocode: the op came from microcode. Since family 17h.
+    /// Returns IbsOpMicrocode: the op came from microcode. Since family 17h.
     #[must_use]
     pub const fn microcode(&self) -> Option<bool> {
         self.data_if(40, self.part.is_zen())
     }
 
-    /// IbsOpBrnResync: the op made the processor restart the fetch. Up to family 15h.
+    /// Returns IbsOpBrnResync: the op made the processor restart the fetch. Up to family 15h.
     #[must_use]
     pub const fn resync(&self) -> Option<bool> {
         self.data_if(32, self.part.family <= 0x15)
     }
 
-    /// IbsOpMispReturn: a mispredicted return. Up to family 15h, and only for a branch.
+    /// Returns IbsOpMispReturn: a mispredicted return. Up to family 15h, and only for a branch.
     #[must_use]
     pub const fn mispredicted_return(&self) -> Option<bool> {
         self.data_if(33, self.part.family <= 0x15 && self.is_branch())
     }
 
-    /// The branch, if the op is a branch that retired (IbsOpBrnRet).
+    /// Returns the branch, if the op is a branch that retired (IbsOpBrnRet).
     #[must_use]
     pub const fn branch(&self) -> Option<RetiredBranch> {
         if !self.is_branch() {
@@ -171,7 +171,7 @@ impl OpSample {
         })
     }
 
-    /// The memory access, if the op is a load, a store, or both.
+    /// Returns the memory access, if the op is a load, a store, or both.
     #[must_use]
     pub const fn access(&self) -> Option<Access<'_>> {
         match self.registers.data3 & 0b11 {
@@ -180,7 +180,7 @@ impl OpSample {
         }
     }
 
-    /// IbsOpData4, with [`Caps::OP_DATA4`]. The meaning of its bits depends on the processor.
+    /// Returns IbsOpData4, with [`Caps::OP_DATA4`]. The meaning of its bits depends on the processor.
     #[must_use]
     pub const fn data4(&self) -> Option<u64> {
         match self.part.caps.has(Caps::OP_DATA4) {

@@ -11,7 +11,7 @@ use crate::{Error, ErrorKind};
 /// and the registers, but not itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawSample {
-    /// What the unit can do.
+    /// The capabilities of the unit.
     pub caps: Caps,
     /// The registers.
     pub kind: RawRegisters,
@@ -103,8 +103,8 @@ impl RawSample {
         Ok(needed)
     }
 
-    /// The sample; `None` if the registers have none. The capabilities are those of the record; family and model are
-    /// those of `part`.
+    /// Returns the sample; `None` if the registers have none. The capabilities are those of the record; family and
+    /// model are those of `part`.
     #[must_use]
     pub const fn sample(&self, part: Part) -> Option<Sample> {
         let part = Part { caps: self.caps, ..part };
@@ -132,7 +132,7 @@ impl From<&Sample> for RawSample {
     }
 }
 
-/// Raw samples, one after the other. After an error there are no more, because the start of the next one is unknown.
+/// Consecutive raw samples. An error ends them, because the start of the next one is unknown.
 #[derive(Clone, Debug)]
 pub struct RawSamples<'a> {
     bytes: &'a [u8],
@@ -140,13 +140,13 @@ pub struct RawSamples<'a> {
 }
 
 impl<'a> RawSamples<'a> {
-    /// The records in `bytes`.
+    /// Creates the iterator over the records in `bytes`.
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, offset: 0 }
     }
 
-    /// The offset at which the next record begins.
+    /// Returns the offset at which the next record begins.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.offset

@@ -1,4 +1,4 @@
-//! Where the data of a load came from.
+//! The source of the data of a load.
 
 use super::{Caps, Part};
 
@@ -7,7 +7,7 @@ use super::{Caps, Part};
 pub enum DataSource {
     /// The L3 of this core's complex; on newer processors also the L1 or L2 of another core there.
     LocalL3,
-    /// A cache in this node: of another core on family 10h, of another core complex on Zen.
+    /// A cache in this node: that of another core on family 10h, of another core complex on Zen.
     NodeCache,
     /// Memory.
     Dram,
@@ -58,7 +58,7 @@ impl DataSource {
         }
     }
 
-    /// Whether CacheHitSt is valid for this source.
+    /// Returns true if CacheHitSt is valid for this source.
     pub(super) const fn has_state(self, part: &Part) -> bool {
         match self {
             Self::NodeCache => part.has_cache_state(),

@@ -17,10 +17,10 @@
 //! assert_eq!(Image::new(&sections[..1]).window(0x1005, None).unwrap().bytes.len(), 16);
 //! ```
 //!
-//! Code that changes while it is traced needs an image for each state: the decoder is switched between two items with
-//! [`set_image`](crate::flow::InsnDecoder::set_image). An image refers to a slice of sections. So for a program that
-//! only maps more code, each image can be a longer part of the same slice. If code is unmapped, too, use
-//! [`Sections`]. A [`CodeReader`] supplies code that is not in memory but can be fetched.
+//! Code that changes while it is traced needs an image for each state: switch the decoder between two items with
+//! [`set_image`](crate::flow::InsnDecoder::set_image). An image refers to a slice of sections, so for a program that
+//! only maps more code, each image can be a longer part of the same slice. If code is unmapped too, use [`Sections`]. A
+//! [`CodeReader`] supplies code that is not in memory but can be fetched.
 
 mod reader;
 mod sections;
@@ -32,12 +32,12 @@ pub use reader::CodeReader;
 pub use sections::{Full, Sections};
 pub use space::{AddressSpace, Asid};
 
-/// Some bytes of the traced code.
+/// A contiguous part of the traced code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section<'a> {
     /// The address of the first byte.
     pub base: u64,
-    /// The bytes; what lies above the end of the address space is ignored.
+    /// The bytes; those above the end of the address space are ignored.
     pub bytes: &'a [u8],
     /// The address spaces that they are mapped in.
     pub space: AddressSpace,
@@ -49,7 +49,7 @@ pub struct Section<'a> {
 pub struct Image<'a> {
     sections: &'a [Section<'a>],
     reader: Option<CodeReader<'a>>,
-    /// The sections are in order and none overlaps another, so that one is found by halving.
+    /// True if the sections are in order and none overlaps another, which allows a binary search.
     apart: bool,
     /// The number of bytes in all sections.
     size: u64,
@@ -65,7 +65,7 @@ pub struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    /// The bytes from `ip` to the end of the window; empty when `ip` is not in it.
+    /// Returns the bytes from `ip` to the end of the window; empty when `ip` is not in it.
     #[must_use]
     #[inline]
     pub fn from(&self, ip: u64) -> &'a [u8] {
@@ -77,36 +77,36 @@ impl<'a> Window<'a> {
 }
 
 impl<'a> Image<'a> {
-    /// The image of these sections.
+    /// Creates the image of these sections.
     #[must_use]
     pub const fn new(sections: &'a [Section<'a>]) -> Self {
         Self { sections, reader: None, apart: are_apart(sections), size: size(sections) }
     }
 
-    /// The same image, with the bytes that `reader` gives wherever no section is.
+    /// Returns the same image, with bytes from `reader` at addresses in no section.
     #[must_use]
     pub const fn with_reader(self, reader: CodeReader<'a>) -> Self {
         Self { reader: Some(reader), ..self }
     }
 
-    /// The sections.
+    /// Returns the sections.
     #[must_use]
     pub const fn sections(&self) -> &'a [Section<'a>] {
         self.sections
     }
 
-    /// Returns the number of bytes in the sections, those that are hidden included.
+    /// Returns the number of bytes in the sections, including hidden ones.
     pub(crate) const fn size(&self) -> u64 {
         self.size
     }
 
-    /// The reader for addresses in no section.
+    /// Returns the reader for addresses in no section.
     #[must_use]
     pub(crate) const fn reader(&self) -> Option<CodeReader<'a>> {
         self.reader
     }
 
-    /// The bytes around `ip`, as far as they are in one section and no later section hides them.
+    /// Returns the bytes around `ip`, as far as they are in one section and no later section hides them.
     #[must_use]
     pub fn window(&self, ip: u64, space: impl Into<Asid>) -> Option<Window<'a>> {
         let space = space.into();
@@ -134,7 +134,7 @@ impl<'a> Image<'a> {
         Some(Window { base: low, bytes: section.bytes.get(range)? })
     }
 
-    /// The number of the section that a window is a part of; `None` for bytes from elsewhere.
+    /// Returns the number of the section that a window is a part of; `None` for bytes from elsewhere.
     pub(crate) fn section_of(&self, window: &Window<'_>) -> Option<usize> {
         let start = window.bytes.as_ptr();
         let holds = |section: &Section<'_>| {
@@ -149,13 +149,13 @@ impl<'a> Image<'a> {
         self.sections.iter().rposition(holds)
     }
 
-    /// The number of the only section with a byte at `ip`, of sections that are apart.
+    /// Returns the number of the only section with a byte at `ip`, if sections do not overlap.
     fn apart_at(&self, ip: u64) -> Option<usize> {
         let number = self.sections.partition_point(|section| section.base <= ip).checked_sub(1)?;
         self.sections.get(number)?.addresses()?.contains(&ip).then_some(number)
     }
 
-    /// Copies bytes from `ip` on, over the borders of sections, and returns how many there are without a gap.
+    /// Copies bytes from `ip` on, across sections, up to the first gap, and returns their number.
     #[must_use]
     pub fn read(&self, ip: u64, space: impl Into<Asid>, out: &mut [u8]) -> usize {
         let space = space.into();
@@ -174,13 +174,13 @@ impl<'a> Image<'a> {
         read
     }
 
-    /// Whether there is a byte at `ip`.
+    /// Returns true if there is a byte at `ip`.
     #[must_use]
     pub fn has(&self, ip: u64, space: impl Into<Asid>) -> bool {
         self.read(ip, space, &mut [0]) == 1
     }
 
-    /// Reads bytes in no section with the reader, from `ip` at most to the next section.
+    /// Reads bytes in no section with the reader, from `ip` at most up to the next section.
     #[cold]
     fn read_elsewhere(&self, ip: u64, space: Asid, out: &mut [u8]) -> usize {
         let Some(reader) = self.reader else { return 0 };
@@ -192,25 +192,25 @@ impl<'a> Image<'a> {
         out.get_mut(..len).map_or(0, |out| reader.read(out, ip, space))
     }
 
-    /// The sections that are mapped in `space`, the last (topmost) first.
+    /// Iterates over the sections that are mapped in `space`, the last (topmost) first.
     fn sections_of(&self, space: Asid) -> impl Iterator<Item = &'a Section<'a>> {
         self.sections.iter().rev().filter(move |section| section.space.contains(space))
     }
 }
 
 impl Section<'_> {
-    /// The first and the last address, inclusive because a section may end with the address space. `None` for an
-    /// empty section.
+    /// Returns the first and the last address, inclusive because a section may end with the address space. `None` for
+    /// an empty section.
     fn addresses(&self) -> Option<core::ops::RangeInclusive<u64>> {
         let len = u64::try_from(self.bytes.len()).ok()?.checked_sub(1)?;
         Some(self.base..=self.base.saturating_add(len))
     }
 }
 
-/// Whether sections are in order, none is empty, and none overlaps another.
+/// Returns true if sections are in order, none is empty, and none overlaps another.
 const fn are_apart(sections: &[Section<'_>]) -> bool {
     let mut rest = sections;
-    // The first address after the sections before.
+    // The first address after the previous sections.
     let mut free = Some(0);
     while let [section, after @ ..] = rest {
         match free {

@@ -3,10 +3,10 @@
 use super::Asid;
 use core::fmt;
 
-/// Supplies code that is not in memory, on demand: from a debugger's target, a core file or a page cache.
+/// A source of code that is not in memory, on demand: from a debugger's target, a core file or a page cache.
 ///
-/// The callback gets a buffer for the bytes, their address and the address space. It returns how many bytes it wrote;
-/// 0 means that nothing is mapped there. It is called only for addresses in no section, at most up to the next
+/// The callback gets a buffer for the bytes, their address and the address space. It returns the number of bytes
+/// written; 0 means that nothing is mapped there. It is called only for addresses in no section, at most up to the next
 /// section.
 ///
 /// A [`Graph`](crate::graph::Graph) keeps decoded code, and cannot distinguish one callback from another. So when the
@@ -38,7 +38,7 @@ pub struct CodeReader<'a>(&'a ReadCallback<'a>);
 type ReadCallback<'a> = dyn Fn(&mut [u8], u64, Asid) -> usize + 'a;
 
 impl<'a> CodeReader<'a> {
-    /// A reader that calls `callback`.
+    /// Creates a reader that calls `callback`.
     pub const fn new(callback: &'a impl Fn(&mut [u8], u64, Asid) -> usize) -> Self {
         Self(callback)
     }

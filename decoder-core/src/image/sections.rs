@@ -3,7 +3,7 @@
 use super::{AddressSpace, Image, Section};
 use core::{fmt, ops::Range};
 
-/// Sections in the caller's memory, as a program maps and unmaps them.
+/// Sections in the caller's memory that follow a program's mappings.
 ///
 /// ```
 /// use pugmark_decoder_core::image::{AddressSpace, Section, Sections};
@@ -24,7 +24,7 @@ pub struct Sections<'m, 'a> {
     len: usize,
 }
 
-/// There is no memory for one more section.
+/// An error: there is no memory for one more section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -42,34 +42,34 @@ impl Section<'_> {
 }
 
 impl<'m, 'a> Sections<'m, 'a> {
-    /// An empty list, with room for as many sections as `memory` has.
+    /// Creates an empty list, with room for as many sections as `memory` has.
     #[must_use]
     pub const fn new(memory: &'m mut [Section<'a>]) -> Self {
         Self { memory, len: 0 }
     }
 
-    /// The image of these sections.
+    /// Returns the image of these sections.
     #[must_use]
     pub fn image(&self) -> Image<'_> {
         Image::new(self.as_slice())
     }
 
-    /// The sections; a later one hides the overlapped part of an earlier one.
+    /// Returns the sections; a later one hides the overlapped part of an earlier one.
     #[must_use]
     pub fn as_slice(&self) -> &[Section<'a>] {
         self.memory.get(..self.len).unwrap_or_default()
     }
 
-    /// Adds a section, which hides what it overlaps.
+    /// Adds a section, which hides those parts of earlier ones that it overlaps.
     ///
     /// # Errors
-    /// When there is no room.
+    /// If there is no room.
     pub fn map(&mut self, section: Section<'a>) -> Result<(), Full> {
         self.insert(self.len, section)
     }
 
-    /// Removes the last mapped section that equals this one; what it hid is visible again. `false` when there is
-    /// none.
+    /// Removes the last mapped section that equals this one; the parts that it hid are visible again. Returns `false`
+    /// if there is none.
     pub fn remove(&mut self, section: &Section<'_>) -> bool {
         let Some(at) = self.as_slice().iter().rposition(|own| own == section) else { return false };
         self.memory.copy_within(at + 1..self.len, at);
@@ -78,7 +78,7 @@ impl<'m, 'a> Sections<'m, 'a> {
     }
 
     /// Removes all sections with exactly these address spaces: a section that is mapped in all spaces stays. Returns
-    /// how many were removed.
+    /// the number of sections removed.
     pub fn remove_space(&mut self, space: AddressSpace) -> usize {
         let before = self.len;
         self.len = 0;
@@ -91,11 +91,11 @@ impl<'m, 'a> Sections<'m, 'a> {
         before - self.len
     }
 
-    /// Removes these addresses from each section with exactly these address spaces. What those sections hid of each
-    /// other there is removed, too.
+    /// Removes these addresses from each section with exactly these address spaces, including the parts hidden by
+    /// another such section.
     ///
     /// # Errors
-    /// When a section is split in two and there is no room for the second part. Then nothing has changed.
+    /// If a section is split in two and there is no room for the second part. Then nothing has changed.
     pub fn unmap(&mut self, addresses: Range<u64>, space: AddressSpace) -> Result<(), Full> {
         let of_space = |section: &Section<'_>| section.space == space;
         let cut = |section: &Section<'a>| (below(section, addresses.start), above(section, addresses.end));
@@ -144,14 +144,14 @@ impl<'m, 'a> Sections<'m, 'a> {
     }
 }
 
-/// The part of a section below `end`.
+/// Returns the part of a section below `end`.
 fn below<'a>(section: &Section<'a>, end: u64) -> Option<Section<'a>> {
     let len = usize::try_from(end.saturating_sub(section.base)).unwrap_or(usize::MAX);
     let bytes = section.bytes.get(..len).unwrap_or(section.bytes);
     (!bytes.is_empty()).then_some(Section { bytes, ..*section })
 }
 
-/// The part of a section from `start` on.
+/// Returns the part of a section from `start` on.
 fn above<'a>(section: &Section<'a>, start: u64) -> Option<Section<'a>> {
     let base = start.max(section.base);
     let bytes = section.bytes.get(usize::try_from(base - section.base).ok()?..)?;

@@ -3,13 +3,13 @@
 /// The address spaces that a section is mapped in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressSpace {
-    /// All of them.
+    /// All address spaces.
     Any,
-    /// The one with this CR3. Bits 4:0 do not count; PIP packets do not have them.
+    /// The address space with this CR3. Bits 4:0 are ignored; PIP packets do not have them.
     Cr3(u64),
-    /// Those of the virtual machine of the VMCS at this address. Bits 11:0 do not count; VMCS packets do not have them.
+    /// The spaces of the virtual machine with the VMCS at this address. Bits 11:0 are ignored: VMCS packets lack them.
     Vmcs(u64),
-    /// The one with this CR3 of the virtual machine of that VMCS.
+    /// The address space with this CR3 of the virtual machine with that VMCS.
     Guest {
         /// The VMCS's address.
         vmcs: u64,
@@ -18,7 +18,7 @@ pub enum AddressSpace {
     },
 }
 
-/// The address space that code was executed in, as far as the trace says: the values of the last PIP and VMCS
+/// The address space that code was executed in, as far as the trace gives it: the values of the last PIP and VMCS
 /// packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asid {
@@ -29,14 +29,14 @@ pub struct Asid {
 }
 
 impl From<Option<u64>> for Asid {
-    /// The address space with this CR3 and an unknown VMCS.
+    /// Returns the address space with this CR3 and an unknown VMCS.
     fn from(cr3: Option<u64>) -> Self {
         Self { cr3, vmcs: None }
     }
 }
 
 impl AddressSpace {
-    /// The CR3, if it is restricted to one.
+    /// Returns the CR3, if restricted to one.
     #[must_use]
     pub const fn cr3(self) -> Option<u64> {
         match self {
@@ -45,7 +45,7 @@ impl AddressSpace {
         }
     }
 
-    /// The VMCS, if it is restricted to one.
+    /// Returns the VMCS, if restricted to one.
     #[must_use]
     pub const fn vmcs(self) -> Option<u64> {
         match self {
@@ -54,7 +54,7 @@ impl AddressSpace {
         }
     }
 
-    /// Whether `space` is one of these address spaces. An unknown part of `space` matches everything.
+    /// Returns true if `space` is one of these address spaces. An unknown part of `space` matches everything.
     #[must_use]
     pub fn contains(self, space: impl Into<Asid>) -> bool {
         let Asid { cr3, vmcs } = space.into();
@@ -62,7 +62,7 @@ impl AddressSpace {
     }
 }
 
-/// Whether `known` equals `wanted` apart from the lowest `bits` bits, or one of them is unknown.
+/// Returns true if `known` equals `wanted` except in the lowest `bits` bits, or one of them is unknown.
 const fn may_be(wanted: Option<u64>, known: Option<u64>, bits: u32) -> bool {
     match (wanted, known) {
         (Some(wanted), Some(known)) => (wanted ^ known) >> bits == 0,

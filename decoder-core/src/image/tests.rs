@@ -56,7 +56,7 @@ fn an_address_space_sees_its_own_sections_and_those_of_all() {
     }
 }
 
-/// Random sections, in order and apart or not: a byte is that of the last section that has it.
+/// Uses random sections, in order and apart or not: a byte is that of the last section that has it.
 #[test]
 fn a_window_is_as_long_as_no_other_section_begins() {
     let mut rng = fastrand::Rng::with_seed(9);
@@ -90,7 +90,7 @@ fn a_window_is_as_long_as_no_other_section_begins() {
             });
             let window = image.window(ip, Some(0x1000));
             assert_eq!(window, expected, "{ip} {sections:x?}");
-            // Where sections overlap, two may have the same bytes at the same address.
+            // If sections overlap, two may have the same bytes at the same address.
             let number = window.and_then(|window| image.section_of(&window));
             assert!(!image.apart || number == owner(ip), "{ip} {sections:x?}");
         }

@@ -12,7 +12,7 @@ const REX_R: u8 = 4;
 /// REX2.R4.
 const REX2_R4: u8 = 0x40;
 
-/// See [`super::decode()`].
+/// Decodes as [`super::decode()`].
 pub(super) fn decode(bytes: &[u8], mode: ExecMode, ip: u64) -> Result<Insn, InsnError> {
     let map = if mode == ExecMode::Bits64 { &legacy::ONE_BYTE_64 } else { &legacy::ONE_BYTE };
     let mut pass = Pass {
@@ -54,17 +54,17 @@ pub(super) fn decode(bytes: &[u8], mode: ExecMode, ip: u64) -> Result<Insn, Insn
 /// The state of decoding one instruction.
 struct Pass<'a> {
     bytes: &'a [u8],
-    /// How many bytes were consumed.
+    /// The number of bytes consumed.
     at: usize,
     mode: ExecMode,
     ip: u64,
-    /// There was an operand-size prefix, 66.
+    /// True after an operand-size prefix, 66.
     operand: bool,
-    /// There was an address-size prefix, 67.
+    /// True after an address-size prefix, 67.
     address: bool,
     /// The last of the prefixes F3 (2) and F2 (3), or 0.
     rep: Prefix,
-    /// There was a LOCK prefix, F0.
+    /// True after a LOCK prefix, F0.
     lock: bool,
     /// The REX prefix's or the REX2 payload's bits.
     rex: u8,
@@ -80,7 +80,7 @@ impl Pass<'_> {
         Ok(byte)
     }
 
-    /// The next byte, without consuming it.
+    /// Returns the next byte, without consuming it.
     #[inline]
     fn peek(&self) -> Result<u8, InsnError> {
         if self.at >= MAX_LEN {
@@ -89,7 +89,7 @@ impl Pass<'_> {
         self.bytes.get(self.at).copied().ok_or(InsnError::Truncated)
     }
 
-    /// The mandatory prefix, numbered as in VEX.pp.
+    /// Returns the mandatory prefix, numbered as in VEX.pp.
     #[inline]
     fn prefix(&self) -> Prefix {
         if self.rep != 0 { self.rep } else { usize::from(self.operand) }
@@ -188,7 +188,7 @@ impl Pass<'_> {
         self.operands(attr, op)
     }
 
-    /// Which instruction 0F 01 with a register is.
+    /// Returns the instruction of 0F 01 with a register.
     fn group7(&self, modrm: u8, prefix: Prefix) -> Result<Op, InsnError> {
         let op = match (modrm, prefix) {
             (0xc1, _) | (0xcc, 1) | (0xcf, 1) => Op::Vmcall,
@@ -303,7 +303,7 @@ impl Pass<'_> {
         self.immediate(attr.imm, modrm, end, op)
     }
 
-    /// The number of bytes of SIB and displacement.
+    /// Returns the number of bytes of SIB and displacement.
     #[inline]
     fn address_bytes(&self, modrm: u8) -> Result<usize, InsnError> {
         if modrm >= 0xc0 {
@@ -373,13 +373,13 @@ impl Pass<'_> {
         self.finish(end + size, op)
     }
 
-    /// The size of an immediate that has only 4 bytes with 64-bit operands.
+    /// Returns the size of an immediate that has only 4 bytes with 64-bit operands.
     #[inline]
     fn z(&self) -> usize {
         if self.operand_16() { 2 } else { 4 }
     }
 
-    /// Whether operands are 16 bits wide.
+    /// Returns true if operands are 16 bits wide.
     #[inline]
     fn operand_16(&self) -> bool {
         self.rex & REX_W == 0 && (self.mode == ExecMode::Bits16) != self.operand

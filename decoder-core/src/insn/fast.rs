@@ -1,14 +1,14 @@
-//! A fast path for the instructions that most 64-bit code consists of: an opcode of the one-byte map or of the map
-//! after 0F, with a REX prefix or none.
+//! A fast path for the most frequent instructions of 64-bit code: an opcode of the one-byte map or of the map after 0F,
+//! with or without a REX prefix.
 //!
-//! Its entries are derived from the tables of [`legacy`](super::legacy). Whatever is not a plain entry there, and
-//! whatever is near the end of the bytes, takes the slow path: the full pass over its bytes.
+//! Its entries are derived from the tables of [`legacy`](super::legacy). Every other opcode, and every instruction near
+//! the end of the bytes, takes the slow path: the full pass over its bytes.
 
 use super::group::Group;
 use super::legacy::{Attr, LegacyImm, LegacyKind, MAP_0F_ENTRIES, ONE_BYTE_64_ENTRIES};
 use super::{Insn, Op};
 
-/// The number of bytes that the fast path needs. It reads fewer.
+/// The number of bytes that the fast path requires. It reads fewer.
 pub(super) const WINDOW: usize = 16;
 
 /// An opcode whose length follows from its ModRM byte, REX.W and this entry.
@@ -18,11 +18,11 @@ struct FastEntry {
     modrm: [u8; 2],
     /// The number of bytes of the immediate.
     imm: u8,
-    /// How many more bytes the immediate has with REX.W.
+    /// The number of additional bytes of the immediate with REX.W.
     wide: u8,
-    /// The immediate is a displacement.
+    /// True if the immediate is a displacement.
     relative: bool,
-    /// `None`: the opcode takes the slow path.
+    /// The op; `None` if the opcode takes the slow path.
     op: Option<Op>,
 }
 
@@ -82,7 +82,7 @@ static TAILS: [u8; 256] = {
     tails
 };
 
-/// Decodes the instruction at the start of `bytes`, in 64-bit mode at `ip`; `None` if it must take the slow path.
+/// Decodes the instruction at the start of `bytes`, in 64-bit mode at `ip`. `None` if it must take the slow path.
 #[inline]
 pub(super) fn decode(bytes: &[u8; WINDOW], ip: u64) -> Option<Insn> {
     // No index below is above 3 + 1 + 4. The mask lets the compiler omit the bounds checks.

@@ -1,4 +1,4 @@
-//! Which ModRM bytes are defined for an opcode. Each set of them is a [`Group`]; the manual calls some of them groups.
+//! The ModRM bytes that are defined for an opcode. Each set is a [`Group`]; the manual calls some of them groups.
 
 /// The mandatory prefix before the opcode, numbered as in VEX.pp: none, 66, F3, F2.
 pub(super) type Prefix = usize;
@@ -18,24 +18,24 @@ const F2: Prefix = 3;
 pub(super) struct Forms([[u8; 2]; 4]);
 
 impl Forms {
-    /// Whether `modrm` is defined after `prefix`.
+    /// Returns true if `modrm` is defined after `prefix`.
     #[inline]
     pub(super) const fn allow(&self, prefix: Prefix, modrm: u8) -> bool {
         let register = (modrm >= 0xc0) as usize;
         self.0[prefix & 3][register] >> (modrm >> 3 & 7) & 1 != 0
     }
 
-    /// The values that are defined without a prefix: with memory, with a register.
+    /// Returns the values that are defined without a prefix: with memory, with a register.
     pub(super) const fn without_prefix(&self) -> [u8; 2] {
         self.0[NP]
     }
 
-    /// These values after any prefix.
+    /// Returns these values after any prefix.
     const fn any(memory: u8, register: u8) -> Self {
         Self([[memory, register]; 4])
     }
 
-    /// No values.
+    /// Returns no values.
     const fn none() -> Self {
         Self([[0; 2]; 4])
     }
@@ -46,7 +46,7 @@ impl Forms {
         self
     }
 
-    /// All ModRM values, after the prefixes in `mask` (bit = [`Prefix`]).
+    /// Returns all ModRM values, after the prefixes in `mask` (bit = [`Prefix`]).
     const fn after(mask: u8) -> Self {
         let mut forms = Self::none();
         let mut prefix = 0;
@@ -180,7 +180,7 @@ groups! {
 }
 
 impl Group {
-    /// The ModRM bytes in the set.
+    /// Returns the ModRM bytes in the set.
     #[inline]
     pub(super) const fn forms(self) -> &'static Forms {
         &FORMS[self as usize]

@@ -3,7 +3,7 @@
 use super::Op;
 use super::group::Group;
 
-/// What follows the opcode and the operands in ModRM, SIB and displacement, named as in the manual's opcode map.
+/// The bytes after the opcode and the operands in ModRM, SIB and displacement, named as in the manual's opcode map.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum LegacyImm {
     /// Nothing.
@@ -34,7 +34,7 @@ pub(super) enum LegacyImm {
     TwoBytes,
 }
 
-/// What kind of byte an opcode byte is.
+/// The kinds of opcode bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum LegacyKind {
     /// Undefined.
@@ -87,7 +87,7 @@ pub(super) enum LegacyKind {
     Group15,
     /// 0F 20 (from) and 0F 22 (to a control register).
     ControlRegister {
-        /// The move writes the control register.
+        /// True if the move writes the control register.
         write: bool,
     },
     /// 0F 21, 0F 23.
@@ -138,22 +138,22 @@ impl Attr {
     }
 }
 
-/// An entry with only a ModRM group.
+/// Returns an entry with only a ModRM group.
 const fn g(group: Group) -> Attr {
     PLAIN.group(group)
 }
 
-/// An entry with only an immediate.
+/// Returns an entry with only an immediate.
 const fn i(imm: LegacyImm) -> Attr {
     PLAIN.imm(imm)
 }
 
-/// An entry with only a kind.
+/// Returns an entry with only a kind.
 const fn k(kind: LegacyKind) -> Attr {
     PLAIN.kind(kind)
 }
 
-/// An entry with only an op.
+/// Returns an entry with only an op.
 const fn o(op: Op) -> Attr {
     PLAIN.op(op)
 }
@@ -161,7 +161,7 @@ const fn o(op: Op) -> Attr {
 /// The first and the last of the opcodes that have the same entry, and that entry.
 type Row = (u8, u8, Attr);
 
-/// `base` with the entries of `rows` replaced. Later rows override earlier ones.
+/// Returns `base` with the entries of `rows` replaced. Later rows override earlier ones.
 const fn map(base: Map, rows: &[Row]) -> Map {
     let mut map = base;
     let mut row = 0;
@@ -188,7 +188,7 @@ pub(super) static ONE_BYTE_64: Map = ONE_BYTE_64_ENTRIES;
 /// The map after 0F.
 pub(super) static MAP_0F: Map = MAP_0F_ENTRIES;
 
-/// What 64-bit mode changes in the one-byte map.
+/// The one-byte map with the changes of 64-bit mode.
 pub(super) const ONE_BYTE_64_ENTRIES: Map = map(
     LEGACY,
     &[

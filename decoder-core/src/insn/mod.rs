@@ -1,6 +1,6 @@
-//! Decodes x86 instructions as far as a trace decoder needs: their length, whether they branch, where a direct branch
-//! goes, and which trace events they can cause. A trace has only what the code does not show, so the decoder must read
-//! the code to know which instruction each packet belongs to.
+//! Decodes those properties of x86 instructions that a trace decoder needs: their length, their effect on control flow,
+//! the target of a direct branch, and the trace events that they can cause. A trace has only what the code does not
+//! show, so the decoder must read the code to know the instruction that each packet belongs to.
 //!
 //! ```
 //! use pugmark_decoder_core::insn::{Class, decode};
@@ -36,7 +36,7 @@ use crate::mode::ExecMode;
 /// Source: SDM vol. 2, "Instruction Format".
 pub const MAX_LEN: usize = 15;
 
-/// Decodes the instruction at the start of `bytes`. `ip` is its address, which only the target depends on.
+/// Decodes the instruction at the start of `bytes`. `ip` is its address, which affects only the target.
 ///
 /// `bytes` may be longer than the instruction; [`MAX_LEN`] bytes are always enough.
 ///
@@ -61,9 +61,9 @@ pub fn decode(bytes: &[u8], mode: ExecMode, ip: u64) -> Result<Insn, InsnError> 
 pub struct Insn {
     /// Its length in bytes, 1 to [`MAX_LEN`].
     pub len: u8,
-    /// How it changes the flow of instructions.
+    /// Its effect on control flow.
     pub class: Class,
-    /// Which instruction it is, if it can cause an event.
+    /// Its name, if it can cause an event.
     pub op: Op,
     /// The address of the branch target: `Some` for direct near branches, which are [`Class::CondJump`],
     /// [`Class::NearJump`] and [`Class::NearCall`].
@@ -71,35 +71,35 @@ pub struct Insn {
 }
 
 impl Insn {
-    /// The address after the instruction, if it is at `ip`.
+    /// Returns the address after the instruction, if it is at `ip`.
     #[must_use]
     #[inline]
     pub const fn next(&self, ip: u64) -> u64 {
         ip.wrapping_add(self.len as u64)
     }
 
-    /// Whether it can write CR3, so that a PIP packet may belong to it: MOV to CR3 and far transfers (task switches, VM
-    /// entries and exits).
+    /// Returns true if it can write CR3, so that a PIP packet may belong to it: MOV to CR3 and far transfers (task
+    /// switches, VM entries and exits).
     #[inline]
     pub(crate) const fn can_write_cr3(&self) -> bool {
         self.class.is_far() || matches!(self.op, Op::MovToCr3)
     }
 
-    /// Whether it can change the current VMCS, so that a VMCS packet may belong to it: VMPTRLD and far transfers (VM
-    /// entries and exits).
+    /// Returns true if it can change the current VMCS, so that a VMCS packet may belong to it: VMPTRLD and far
+    /// transfers (VM entries and exits).
     #[inline]
     pub(crate) const fn can_change_vmcs(&self) -> bool {
         self.class.is_far() || matches!(self.op, Op::Vmptrld)
     }
 
-    /// Whether a CFE packet of type IRET may belong to it: IRET and the other returns from an event or to user mode.
+    /// Returns true if a CFE packet of type IRET may belong to it: IRET and other returns from events or to user mode.
     #[inline]
     pub(crate) const fn can_be_iret(&self) -> bool {
         matches!(self.op, Op::Iret | Op::Eret | Op::Sysret | Op::Sysexit)
     }
 }
 
-/// How an instruction changes the flow, and which packet the trace has for it: a bit in a TNT packet (taken or not
+/// The effect of an instruction on control flow, and its packet in the trace: a bit in a TNT packet (taken or not
 /// taken), a TIP packet (target IP), or none.
 ///
 /// Source: SDM vol. 3, Intel Processor Trace, "Change of Flow Instruction (COFI) Tracing".
@@ -131,14 +131,14 @@ pub enum Class {
 }
 
 impl Class {
-    /// A transfer that may change the code segment, the privilege level or the address space.
+    /// Returns true for a transfer that may change the code segment, the privilege level or the address space.
     #[must_use]
     #[inline]
     pub const fn is_far(self) -> bool {
         matches!(self, Self::FarJump | Self::FarCall | Self::FarReturn)
     }
 
-    /// A branch of any kind.
+    /// Returns true for a branch of any kind.
     #[must_use]
     #[inline]
     pub const fn is_branch(self) -> bool {
@@ -209,7 +209,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Its class.
+    /// Returns the class of the instruction.
     #[must_use]
     #[inline]
     pub(crate) const fn class(self) -> Class {
@@ -243,7 +243,7 @@ impl Op {
     }
 }
 
-/// Why bytes are not an instruction.
+/// The reason why bytes are not an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InsnError {
     /// The bytes end within the instruction; with more bytes they may be one.

@@ -90,12 +90,12 @@ const BRANCHES: &[Row] = &[
     (Bits64, &[0x0f, 0x20, 0xd8], Op::Other, None),
     (Bits64, &[0x44, 0x0f, 0x22, 0xc0], Op::Other, None),
     (Bits64, &[0x0f, 0x21, 0x05], Op::Other, None),
-    // A transaction's start continues with the next instruction; its abort is an event.
+    // The start of a transaction continues with the next instruction; its abort is an event.
     (Bits64, &[0xc7, 0xf8, 1, 2, 3, 4], Op::Other, None),
     (Bits64, &[0xc6, 0xf8, 1], Op::Other, None),
 ];
 
-/// Instructions of which only the length is checked.
+/// Instructions whose length alone is checked.
 const LENGTHS: &[(ExecMode, &[u8])] = &[
     (Bits64, &[0x90]),
     (Bits64, &[0x00, 0x00]),
@@ -211,7 +211,7 @@ const LENGTHS: &[(ExecMode, &[u8])] = &[
     (Bits32, &[0x82, 0xc0, 1]),
     (Bits32, &[0xd4, 0x0a]),
     (Bits32, &[0xd6]),
-    // The longest instructions.
+    // Instructions of maximum length.
     (Bits64, &[0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x90]),
 ];
 

@@ -1,4 +1,4 @@
-//! VEX, EVEX and XOP: which opcodes there are, and their immediates.
+//! VEX, EVEX and XOP: the defined opcodes, and their immediates.
 //!
 //! The maps are laid out as in the manual: a row for each high digit of the opcode, a column for each low one. The
 //! hexadecimal digit in a cell is the set of `pp` values (the mandatory prefix) that are defined: 1 for none, 2 for 66,
@@ -11,7 +11,7 @@
 
 use crate::mode::ExecMode;
 
-/// What the prefix selects: an opcode map, `pp`, and the immediates.
+/// The properties that the prefix selects: an opcode map, `pp`, and the immediates.
 #[derive(Clone, Copy)]
 pub(super) struct Encoding {
     /// For each opcode, the set of `pp` values that are defined.
@@ -38,19 +38,19 @@ enum VectorImm {
 }
 
 impl Encoding {
-    /// Whether the opcode is defined.
+    /// Returns true if the opcode is defined.
     #[inline]
     pub(super) fn defines(&self, opcode: u8) -> bool {
         self.map[usize::from(opcode)] >> self.pp & 1 != 0
     }
 
-    /// Whether there is a ModRM byte. Only VZEROUPPER and VZEROALL have none.
+    /// Returns true if there is a ModRM byte. Only VZEROUPPER and VZEROALL have none.
     #[inline]
     pub(super) fn has_modrm(&self, opcode: u8) -> bool {
         !(opcode == 0x77 && core::ptr::eq(self.map, &VEX_0F))
     }
 
-    /// The size of the immediate in bytes.
+    /// Returns the size of the immediate in bytes.
     #[inline]
     pub(super) fn immediate(&self, opcode: u8, modrm: u8) -> usize {
         match self.imm {
@@ -69,7 +69,7 @@ impl Encoding {
     }
 }
 
-/// The encoding that a VEX prefix selects, from the map's number and the byte that ends with `pp`.
+/// Returns the encoding that a VEX prefix selects, by the map's number and the byte that ends with `pp`.
 #[inline]
 pub(super) fn vex(number: u8, last: u8) -> Option<Encoding> {
     let (map, imm) = match number {
@@ -83,7 +83,7 @@ pub(super) fn vex(number: u8, last: u8) -> Option<Encoding> {
     Some(Encoding { map, pp: last & 3, imm })
 }
 
-/// The encoding that an XOP prefix selects, from the map's number and the byte that ends with `pp`.
+/// Returns the encoding that an XOP prefix selects, by the map's number and the byte that ends with `pp`.
 pub(super) fn xop(number: u8, last: u8) -> Option<Encoding> {
     let (map, imm) = match number {
         8 => (&XOP_8, VectorImm::Byte),
@@ -94,7 +94,7 @@ pub(super) fn xop(number: u8, last: u8) -> Option<Encoding> {
     Some(Encoding { map, pp: last & 3, imm })
 }
 
-/// The encoding that an EVEX prefix selects, from the first two bytes after 62.
+/// Returns the encoding that an EVEX prefix selects, by the first two bytes after 62.
 ///
 /// In 64-bit mode, two bits that used to be fixed now belong to APX (B4, X4) and AVX10 (U).
 pub(super) fn evex(first: u8, second: u8, mode: ExecMode) -> Option<Encoding> {
@@ -117,7 +117,7 @@ pub(super) fn evex(first: u8, second: u8, mode: ExecMode) -> Option<Encoding> {
     Some(Encoding { map, pp, imm })
 }
 
-/// A hexadecimal digit's value.
+/// Returns the value of a hexadecimal digit.
 pub(super) const fn hex_digit(digit: u8) -> u8 {
     match digit {
         b'0'..=b'9' => digit - b'0',

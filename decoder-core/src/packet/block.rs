@@ -1,7 +1,7 @@
 //! BBP, BIP and BEP: block begin, item and end. A block is a group of items, such as the registers of a PEBS record.
 //!
-//! Between BBP and BEP a first byte whose bits 2:0 are 100 begins a BIP; elsewhere it is a TNT. The parser knows from
-//! the [`Context`](super::Context) which it is.
+//! Between BBP and BEP a first byte whose bits 2:0 are 100 begins a BIP; elsewhere it is a TNT. The
+//! [`Context`](super::Context) tells the parser which one.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Block Begin Packet (BBP)", "Block Item Packet
 //! (BIP)", "Block End Packet (BEP)".
@@ -22,7 +22,7 @@ use super::{BlockItemSize, EmitError, Parsed, emit::put};
 pub struct Bbp {
     /// The items' size.
     pub size: BlockItemSize,
-    /// What the group holds, 5 bits; emitted modulo 32.
+    /// The type of the group, 5 bits; emitted modulo 32.
     pub kind: u8,
 }
 
@@ -42,7 +42,7 @@ impl Bbp {
 /// One item of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bip {
-    /// Which item, 5 bits; emitted modulo 32.
+    /// The item's number, 5 bits; emitted modulo 32.
     pub id: u8,
     /// The item's value, with the width that the BBP gave.
     pub value: BipValue,
@@ -93,7 +93,7 @@ impl Bip {
 /// The end of all groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bep {
-    /// A FUP with the IP follows.
+    /// True if a FUP with the IP follows.
     pub ip: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What the packets before a packet decide about how it is read.
+//! The state, set by earlier packets, that affects how a packet is parsed.
 //!
 //! ```
 //! use pugmark_decoder_core::config::Config;
@@ -17,10 +17,10 @@ impl Context {
     /// Outside any block.
     pub const OUTSIDE: Self = Self { block: None };
 
-    /// The context of the packet that follows `packet`.
+    /// Returns the context of the packet that follows `packet`.
     ///
-    /// BBP opens a block. Items, padding, timing, power, maintenance and unknown packets and FUPs leave it open;
-    /// every other packet closes it. So a lost BEP does no harm after the next packet that cannot be inside a block.
+    /// BBP opens a block. Items, padding, timing, power, maintenance and unknown packets and FUPs leave it open; every
+    /// other packet closes it. So a lost BEP has no effect after the next packet that cannot be inside a block.
     #[inline]
     #[must_use]
     pub fn after(mut self, packet: &Packet) -> Self {

@@ -1,4 +1,4 @@
-//! PIP and VMCS: the address space (CR3) and the virtual machine that the trace is about.
+//! PIP and VMCS: the address space (CR3) and the virtual machine of the traced code.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Paging Information Packet (PIP)", "VMCS Packet".
 //!
@@ -15,12 +15,12 @@ use super::{EmitError, Parsed, emit::put};
 const CR3: u64 = (1 << 52) - (1 << 5);
 const VMCS_POINTER: u64 = (1 << 52) - (1 << 12);
 
-/// CR3 and whether it was written in VMX non-root operation.
+/// CR3, and the VMX mode in which it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pip {
     /// CR3 with bits 4:0 zero (bits 51:5 are in the packet; other bits are not emitted).
     pub cr3: u64,
-    /// VMX non-root operation.
+    /// True in VMX non-root operation.
     pub non_root: bool,
 }
 

@@ -1,7 +1,7 @@
-//! Going past branches and CYCs at once.
+//! Passes branches and CYCs without decoding them.
 //!
-//! Between two packets that say what time it is, most packets are TNTs, TIPs and CYCs, of which only the sum of the
-//! cycles matters.
+//! Most packets between two packets that give the time are TNTs, TIPs and CYCs, of which only the sum of the cycles
+//! matters.
 
 use super::{Packets, fast, ip, timing::may_be_ovf_by_skd007};
 
@@ -12,7 +12,7 @@ pub(crate) struct Passed {
     pub(crate) cycles: u64,
     /// The last CYC.
     pub(crate) last: Option<PassedCyc>,
-    /// Whether the last packet is another one.
+    /// True if the last packet is another one.
     pub(crate) ends_with_branch: bool,
 }
 
@@ -27,10 +27,10 @@ pub(crate) struct PassedCyc {
 }
 
 impl Packets<'_> {
-    /// Goes past short TNTs, TIPs and CYCs of at most two bytes that begin before the offset `until`, up to another
-    /// packet or one that the fast parser cannot read.
+    /// Passes short TNTs, TIPs and CYCs of at most two bytes that begin before the offset `until`, up to another packet
+    /// or one that the fast parser cannot read.
     ///
-    /// As where packets are handed out, a branch for each of the most frequent is faster than a table of their sizes.
+    /// As in [`Packets::visit`], a branch for each of the most frequent packets is faster than a table of their sizes.
     #[inline]
     pub(crate) fn pass_cycles(&mut self, until: u64) -> Passed {
         let bytes = if self.plain { self.input.bytes } else { &[] };
@@ -83,7 +83,7 @@ mod tests {
     extern crate std;
     use std::vec::Vec;
 
-    /// Packets of the kinds that are passed, and a few others.
+    /// Returns packets of the kinds that are passed, and a few others.
     fn trace(random: &mut impl FnMut() -> u64) -> Vec<u8> {
         let mut trace = Vec::new();
         for _ in 0..60 {
@@ -109,7 +109,7 @@ mod tests {
         trace
     }
 
-    /// What lies before `until` and is passed, one packet after the other.
+    /// Passes the packets before `until` one by one.
     fn passed(packets: &mut Packets<'_>, until: u64) -> Passed {
         let mut passed = Passed::default();
         let len = packets.bytes().len();
@@ -122,7 +122,7 @@ mod tests {
             }
             match packet {
                 Packet::TntShort(_) | Packet::Tip(_) => passed.ends_with_branch = true,
-                // The fast parser leaves what may be an OVF to the other one.
+                // The fast parser leaves a possible OVF to the full parser.
                 Packet::Cyc(cyc) if end - offset <= 2 && packets.next_plain().is_some() => {
                     passed.cycles += cyc.cycles;
                     passed.last = Some(PassedCyc { offset, end, cycles: cyc.cycles });

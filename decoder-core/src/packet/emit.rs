@@ -11,13 +11,13 @@ impl Packet {
     /// Writes the packet in the manual's format to the start of `out` and returns its size in bytes.
     ///
     /// # Errors
-    /// When the packet does not fit, when a TNT has no outcomes or more than the packet can hold, and for an unknown
+    /// If the packet does not fit, if a TNT has no outcomes or more than the packet can hold, and for an unknown
     /// packet. Then nothing is written.
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, EmitError> {
         self.emit_as(Dialect::Manual, out)
     }
 
-    /// Like [`emit`](Self::emit), for a reader of that dialect. The caller passes only packets that the dialect has.
+    /// Emits like [`emit`](Self::emit), for a reader of that dialect. Callers pass only packets that the dialect has.
     pub(super) fn emit_as(&self, dialect: Dialect, out: &mut [u8]) -> Result<usize, EmitError> {
         match *self {
             Self::Pad => put(out, &[0x00]),
@@ -57,14 +57,14 @@ impl Packet {
         }
     }
 
-    /// How many bytes [`emit`](Self::emit) writes; 0 for a TNT that cannot be emitted.
+    /// Returns the number of bytes that [`emit`](Self::emit) writes; 0 for a TNT that cannot be emitted.
     #[expect(clippy::len_without_is_empty, reason = "no packet is empty")]
     pub fn len(&self) -> usize {
         self.emit(&mut [0; Self::MAX_LEN]).unwrap_or(0)
     }
 }
 
-/// Why a packet was not emitted. Nothing was written.
+/// The reason why a packet was not emitted. Nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EmitError {
@@ -72,15 +72,15 @@ pub enum EmitError {
     Full {
         /// The packet's size in bytes.
         size: usize,
-        /// How many bytes there was room for.
+        /// The number of bytes available.
         room: usize,
     },
     /// A TNT has this number of outcomes, which is zero or more than the packet can hold.
     Outcomes(u8),
-    /// The bytes of an unknown packet are known only to the caller's own reader.
+    /// Only the caller's reader knows the bytes of an unknown packet.
     Unknown(Unknown),
-    /// A reader with this configuration would not read the bytes as this packet: it does not know the packet, or not
-    /// at this place.
+    /// A reader with this configuration would not read the bytes as this packet: it does not know the packet, or not at
+    /// this place.
     Unreadable(&'static str),
 }
 

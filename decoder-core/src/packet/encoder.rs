@@ -1,4 +1,4 @@
-//! Writing the packets of a trace into memory.
+//! Writes the packets of a trace into memory.
 //!
 //! ```
 //! use pugmark_decoder_core::packet::{EmitError, Encoder, Packet, Packets, Tnt};
@@ -26,7 +26,7 @@ use super::last_ip::LastIp;
 use super::{Bip, BipValue, BlockItemSize, Context, Cyc, EmitError, Ip, Packet, timing};
 use crate::config::Config;
 
-/// Writes packets one after the other into the caller's memory.
+/// A writer of packets into the caller's memory.
 ///
 /// A reader with the same configuration reads back the packets that were passed in, except that fields too wide for
 /// their packet are truncated.
@@ -42,38 +42,38 @@ pub struct Encoder<'a> {
 }
 
 impl<'a> Encoder<'a> {
-    /// An encoder at the first byte of `memory`, for the manual's reading of packets.
+    /// Creates an encoder at the first byte of `memory`, for the manual's reading of packets.
     #[must_use]
     pub fn new(memory: &'a mut [u8]) -> Self {
         Self::with_config(memory, Config::new())
     }
 
-    /// An encoder at the first byte of `memory`.
+    /// Creates an encoder at the first byte of `memory`.
     #[must_use]
     pub fn with_config(memory: &'a mut [u8], config: Config<'a>) -> Self {
         Self { memory, offset: 0, context: Context::OUTSIDE, last_ip: LastIp::new(), last_cyc: None, config }
     }
 
-    /// The bytes written so far: the memory before the next packet.
+    /// Returns the bytes written so far: the memory before the next packet.
     #[must_use]
     pub fn trace(&self) -> &[u8] {
         &self.memory[..self.offset]
     }
 
-    /// Where the next packet goes.
+    /// Returns the offset of the next packet.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.offset as u64
     }
 
-    /// How many bytes are left.
+    /// Returns the number of bytes left.
     #[must_use]
     pub fn room(&self) -> usize {
         self.memory.len() - self.offset
     }
 
     /// Continues at `offset`, outside any block and with no last IP, as after a PSB. Returns `false` and changes
-    /// nothing when `offset` is after the memory's end.
+    /// nothing if `offset` is after the memory's end.
     pub fn sync_at(&mut self, offset: u64) -> bool {
         match usize::try_from(offset) {
             Ok(offset) if offset <= self.memory.len() => {
@@ -88,12 +88,11 @@ impl<'a> Encoder<'a> {
     /// Writes a packet and returns its size.
     ///
     /// # Errors
-    /// When the packet does not fit or cannot be written; then nothing is written. [`EmitError::Unreadable`]: the
-    /// reader of the [configuration](Self::with_config) does not know the packet (a block packet in libipt's dialect;
-    /// a damaged TMA without erratum SKZ84 or with another packet's bytes), or would read it as another one (a block
-    /// item outside a block or of another size than the block's; a short TNT inside a block; with erratum SKD007 a
-    /// CYC of 30 cycles directly after one of 32 to 63, which together look like that erratum's OVF: put a PAD
-    /// between them).
+    /// If the packet does not fit or cannot be written; then nothing is written. [`EmitError::Unreadable`]: the reader
+    /// of the [configuration](Self::with_config) does not know the packet (a block packet in libipt's dialect; a
+    /// damaged TMA without erratum SKZ84 or with another packet's bytes), or would read it as another one (a block item
+    /// outside a block or of another size than the block's; a short TNT inside a block; with erratum SKD007 a CYC of 30
+    /// cycles directly after one of 32 to 63, which together look like that erratum's OVF: put a PAD between them).
     pub fn emit(&mut self, packet: &Packet) -> Result<usize, EmitError> {
         if let Some(name) = self.unreadable(packet) {
             return Err(EmitError::Unreadable(name));
@@ -113,16 +112,16 @@ impl<'a> Encoder<'a> {
         Ok(size)
     }
 
-    /// Writes a packet with an IP, compressed as far as the packets before it allow, and returns its size.
+    /// Writes a packet with an IP, compressed as far as earlier packets allow, and returns its size.
     ///
     /// # Errors
-    /// When the packet does not fit; then nothing is written.
+    /// If the packet does not fit; then nothing is written.
     pub fn emit_ip(&mut self, packet: fn(Ip) -> Packet, ip: u64) -> Result<usize, EmitError> {
         let compressed = self.last_ip.clone().compress(ip);
         self.emit(&packet(compressed))
     }
 
-    /// The name of a packet that would be read as something else.
+    /// Returns the name of a packet that would be read as another one.
     fn unreadable(&self, packet: &Packet) -> Option<&'static str> {
         let readable = match packet {
             Packet::Bbp(_) | Packet::Bep(_) => self.config.dialect.has_block_packets(),
@@ -235,7 +234,7 @@ mod tests {
                 let read = Packets::with_config(encoder.trace(), config).flatten().map(|(_, packet)| packet);
                 let written = before.iter().chain(refused.is_none().then_some(&packet));
                 assert!(read.eq(written.copied()), "{before:?} {packet:?}");
-                // At another place the CYC does not follow them.
+                // At another place the CYC does not follow the earlier packets.
                 assert!(encoder.sync_at(8));
                 assert_eq!(encoder.emit(&cyc(30)), Ok(1));
             }

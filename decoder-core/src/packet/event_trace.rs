@@ -18,11 +18,11 @@ use crate::config::Dialect;
 /// A control-flow event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cfe {
-    /// What happened, 5 bits; emitted modulo 32.
+    /// The type of event, 5 bits; emitted modulo 32.
     pub kind: u8,
-    /// The vector, where the kind has one.
+    /// The vector, if the type has one.
     pub vector: u8,
-    /// A FUP with the IP follows.
+    /// True if a FUP with the IP follows.
     pub ip: bool,
 }
 
@@ -40,7 +40,7 @@ impl Cfe {
 /// Data of a control-flow event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Evd {
-    /// What `payload` is, 6 bits; emitted modulo 64.
+    /// The type of `payload`, 6 bits; emitted modulo 64.
     pub kind: u8,
     /// The value.
     pub payload: u64,

@@ -1,11 +1,11 @@
 //! A fast parser for the most frequent packets.
 //!
-//! It decides nothing itself: every other packet, and every packet near the end of the trace, goes to the full parser
-//! ([`Packet::parse_with`]). A test compares the two.
+//! All other packets, and all packets near the end of the trace, go to the full parser ([`Packet::parse_with`]). A test
+//! compares the two.
 //!
 //! The cost is in branches that the processor cannot predict, and in waiting for the size of a packet, without which
 //! the next one cannot be read. In [`parse`], sizes come from a table, and the code does not branch on the form of the
-//! IP (the variants of [`Ip`] have the same layout in memory). The loops that hand packets on instead of returning them
+//! IP (the variants of [`Ip`] have the same layout in memory). The loops that pass packets on instead of returning them
 //! have a branch for each of the most frequent: short TNTs, which come in runs, and TIPs with [`TIP_16`] or [`TIP_32`].
 
 use super::{Cyc, Ip, Mtc, Packet, Tnt, Tsc, ip, timing::may_be_ovf_by_skd007};
@@ -50,10 +50,10 @@ pub(crate) const TIP_16: u8 = ip::TIP | 1 << 5;
 /// The first byte of a TIP whose payload has 32 bits.
 pub(crate) const TIP_32: u8 = ip::TIP | 2 << 5;
 
-/// How many bytes [`parse`] needs: the size of its longest packet.
+/// The number of bytes that [`parse`] needs: the size of its longest packet.
 pub(super) const WINDOW: usize = 9;
 
-/// Whether this byte is a short TNT outside any block: it is even and above 2. The rotation makes odd bytes the
+/// Returns true if this byte is a short TNT outside any block: it is even and above 2. The rotation makes odd bytes the
 /// highest, so that one comparison is enough.
 #[inline(always)]
 pub(crate) const fn is_short_tnt(byte: u8) -> bool {
@@ -67,7 +67,7 @@ pub(super) fn tnt(byte: u8) -> Option<Packet> {
 }
 
 impl Tnt {
-    /// The outcomes of the short TNT that is this byte.
+    /// Returns the outcomes of the short TNT that is this byte.
     #[inline(always)]
     pub(crate) fn of_short(byte: u8) -> Self {
         let (bits, len) = OUTCOMES[usize::from(byte)];
@@ -75,8 +75,8 @@ impl Tnt {
     }
 }
 
-/// The outcomes of short TNTs and how many there are, by the packet's byte. To find the highest bit of a byte takes
-/// longer on some processors.
+/// The outcomes of short TNTs and their number, by the packet's byte. Finding the highest bit of a byte is slower on
+/// some processors.
 static OUTCOMES: [(u8, u8); 256] = {
     let mut outcomes = [(0, 0); 256];
     // Even numbers above 2 are TNTs; the highest set bit is the stop bit, bit 0 is not an outcome.
@@ -129,10 +129,10 @@ pub(crate) fn target(window: &[u8; WINDOW]) -> Option<(u8, u64, usize)> {
     target_after(window[0], window)
 }
 
-/// Does what [`target`] does, where the packet's first byte is known already.
+/// Does the same as [`target`] for a known first byte.
 ///
-/// In a branch for one first byte, the size is a constant: the processor predicts the branch, and reads the next packet
-/// without waiting for this one.
+/// After a branch on the first byte, the size is a constant: the processor predicts the branch, and reads the next
+/// packet without waiting for this one.
 #[inline(always)]
 pub(crate) fn target_after(first: u8, &[_, ref payload @ ..]: &[u8; WINDOW]) -> Option<(u8, u64, usize)> {
     let form = first >> 5;

@@ -1,6 +1,6 @@
 //! TIP, TIP.PGE, TIP.PGD and FUP: packets whose payload is an instruction pointer (IP), compressed against the last
-//! one. A TIP is the target of a branch, TIP.PGE and TIP.PGD turn tracing on and off, and a FUP is the source of an
-//! interrupt or the like.
+//! one. A TIP is the target of a branch, TIP.PGE and TIP.PGD enable and disable tracing, and a FUP is the source of an
+//! interrupt or a similar event.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "IP Compression".
 //!
@@ -26,7 +26,7 @@ pub(super) const FUP: u8 = 0x1d;
 
 const LOW_48: u64 = (1 << 48) - 1;
 
-/// An IP as a packet carries it: the `IPBytes` field says how many bytes it has.
+/// An IP as a packet carries it: the `IPBytes` field gives its number of bytes.
 ///
 /// [`LastIp`](crate::last_ip::LastIp) converts between this form and addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,7 +46,7 @@ pub enum Ip {
 }
 
 impl Ip {
-    /// The IPBytes field, bits 7:5 of the packet's first byte.
+    /// Returns the IPBytes field, bits 7:5 of the packet's first byte.
     pub const fn ip_bytes(self) -> u8 {
         match self {
             Self::Suppressed => 0,

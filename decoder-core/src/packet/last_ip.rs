@@ -17,15 +17,15 @@ use super::Ip;
 
 /// The IP of the last packet that had one. The processor and the decoder each keep a copy.
 ///
-/// Both set it to zero at a PSB. An overflow leaves it as it is.
+/// Both set it to zero at a PSB. An overflow does not change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastIp {
     ip: u64,
-    /// Why there is no current IP, if there is none.
+    /// The reason why there is no current IP, if there is none.
     missing: Option<NoIp>,
 }
 
-/// Why there is no IP.
+/// The reason why there is no IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NoIp {
     /// No packet had one since the start or the last reset.
@@ -41,7 +41,7 @@ impl Default for LastIp {
 }
 
 impl LastIp {
-    /// The last IP at the start: zero, with no packet seen.
+    /// Returns the last IP at the start: zero, with no packet seen.
     pub const fn new() -> Self {
         Self { ip: 0, missing: Some(NoIp::Never) }
     }
@@ -71,16 +71,16 @@ impl LastIp {
         }
     }
 
-    /// Applies the payload of a packet with this IPBytes field, which is not 0 and not a reserved one, and returns
-    /// the address it stands for: as [`update`](Self::update), for a caller that has both as they are in the packet.
+    /// Applies the payload of a packet with this IPBytes field, which is neither 0 nor reserved, and returns the
+    /// address it stands for: like [`update`](Self::update), for a caller that has both fields from the packet.
     #[inline(always)]
     pub const fn update_by(&mut self, form: u8, payload: u64) -> u64 {
         self.set(Self::updated(self.ip, form, payload));
         self.ip
     }
 
-    /// The address that the payload of a packet with this IPBytes field stands for after the address `base`. It has no
-    /// branches, because the processor could not predict which form comes next.
+    /// Returns the address that the payload of a packet with this IPBytes field stands for after the address `base`. It
+    /// has no branches, because the processor could not predict the next form.
     #[inline(always)]
     pub(crate) const fn updated(base: u64, form: u8, payload: u64) -> u64 {
         /// Indexed by IPBytes: the bits of the last IP to keep, and the number of bits above the payload that repeat
@@ -92,13 +92,13 @@ impl LastIp {
         base & kept | payload & !kept
     }
 
-    /// Makes `ip` the last IP.
+    /// Sets `ip` as the last IP.
     #[inline(always)]
     pub(crate) const fn set(&mut self, ip: u64) {
         *self = Self { ip, missing: None };
     }
 
-    /// The address of the last packet.
+    /// Returns the address of the last packet.
     ///
     /// # Errors
     /// [`NoIp::Never`] before the first packet with an IP, [`NoIp::Suppressed`] when the last one had none.
@@ -109,19 +109,19 @@ impl LastIp {
         }
     }
 
-    /// The IP that others are compressed against: zero at the start, and not changed by suppressed IPs.
+    /// Returns the IP that others are compressed against: zero at the start, and not changed by suppressed IPs.
     pub(crate) const fn base(&self) -> u64 {
         self.ip
     }
 
     /// Returns the shortest form of `ip` after the packets so far and makes `ip` the last IP.
     ///
-    /// If both forms with six bytes would do, the sign-extended one is taken, as processors do: with 48-bit linear
-    /// addresses they never need another. Update48 and Full are only for wider addresses.
+    /// If both six-byte forms are possible, the sign-extended one is used, as in processors: with 48-bit linear
+    /// addresses they never need the other one. Update48 and Full are only for wider addresses.
     ///
-    /// Compression is a processor's choice. In traces of model 6/85 TIP, TIP.PGE and TIP.PGD have this form unless
-    /// they are the first IP after a PSB; that one, and every FUP, has the form of [`whole`](Self::whole). Model 6/79
-    /// sends every IP whole.
+    /// Compression is a processor's choice. In traces of model 6/85 TIP, TIP.PGE and TIP.PGD have this form unless they
+    /// are the first IP after a PSB; that one, and every FUP, has the form of [`whole`](Self::whole). Model 6/79 sends
+    /// every IP whole.
     pub const fn compress(&mut self, ip: u64) -> Ip {
         let differs = self.ip ^ ip;
         let form = if differs >> 16 == 0 {
@@ -220,7 +220,7 @@ mod tests {
             (0, 0xff11_0000_0000_0000, Ip::Full(0xff11_0000_0000_0000)),
             (0xff11_0000_0000_0000, 0xff11_1000_0000_0000, Ip::Update48(0x1000_0000_0000)),
             (0xff11_0000_0000_0000, 0xff10_0000_0000_0000, Ip::Full(0xff10_0000_0000_0000)),
-            // Bits 63:48 match, but the sign-extended form says the same without the last IP.
+            // Bits 63:48 match, but the sign-extended form gives the same without the last IP.
             (0xffff_8000_0000_0000, 0xffff_9000_0000_0000, Ip::SignExtend48(0x9000_0000_0000)),
         ] {
             let mut processor = LastIp::new();

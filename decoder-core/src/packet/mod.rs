@@ -146,7 +146,7 @@ pub enum Packet {
 }
 
 impl Packet {
-    /// The manual's name of the packet.
+    /// Returns the manual's name of the packet.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {

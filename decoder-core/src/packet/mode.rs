@@ -29,9 +29,9 @@ pub struct ModeExec {
 /// MODE leaf 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ModeTsx {
-    /// In a transaction.
+    /// True in a transaction.
     pub in_tx: bool,
-    /// A transaction aborted.
+    /// True if a transaction aborted.
     pub abort: bool,
 }
 

@@ -10,8 +10,8 @@ use crate::{
 };
 
 impl Packet {
-    /// Parses the packet at the start of `bytes` outside any block, without errata or other knowledge of the
-    /// processor. Returns the packet and its size in bytes.
+    /// Parses the packet at the start of `bytes` outside any block, without errata or other knowledge of the processor.
+    /// Returns the packet and its size in bytes.
     ///
     /// `Ok(None)`: the bytes end within the packet. That is the end of the trace, not an error. An unknown opcode or
     /// a reserved value is an error even if the bytes end directly after it.
@@ -22,10 +22,10 @@ impl Packet {
         Self::parse_with(bytes, &Config::new(), Context::OUTSIDE)
     }
 
-    /// Like [`parse`](Self::parse), for the processor that `config` describes, after packets that left `context`.
+    /// Parses like [`parse`](Self::parse), for the processor of `config`, after packets that left `context`.
     ///
     /// # Errors
-    /// As in [`parse`](Self::parse), and what [`Config::unknown`] returns.
+    /// As in [`parse`](Self::parse), and the errors that [`Config::unknown`] returns.
     pub fn parse_with(
         bytes: &[u8],
         config: &Config<'_>,
@@ -53,10 +53,10 @@ impl Packet {
         }
     }
 
-    // The packets are in groups, a function for each: in code that is not optimised, each arm of a function has its
-    // place on the stack, and handlers have little of it.
+    // Each group of packets has a function of its own: in unoptimised code, each arm of a function has its own place on
+    // the stack, and handlers have a small stack.
 
-    /// Parses a packet whose first byte alone says which one it is, outside any block.
+    /// Parses a packet outside any block that its first byte alone determines.
     fn parse_short(first: u8, position: Position<'_>, config: &Config<'_>, context: Context) -> Parsed<Self> {
         let bytes = position.bytes();
         match first {
@@ -120,7 +120,7 @@ impl Packet {
         }
     }
 
-    /// Returns the packet that has nothing after this second byte.
+    /// Returns the packet that ends after this second byte.
     fn without_payload(second: u8, config: &Config<'_>) -> Option<Self> {
         let ip = second & 1 << 7 != 0;
         match second {
@@ -133,7 +133,7 @@ impl Packet {
         }
     }
 
-    /// Parses a packet about the flow or the clocks.
+    /// Parses a packet that concerns control flow or the clocks.
     fn parse_flow(second: u8, bytes: &[u8], config: &Config<'_>) -> Parsed<Self> {
         match second {
             0xa3 => map(Tnt::parse_long(bytes), Self::TntLong),
@@ -147,7 +147,7 @@ impl Packet {
         }
     }
 
-    /// Parses a packet about power or about an event.
+    /// Parses a packet that concerns power or an event.
     fn parse_event(second: u8, bytes: &[u8], config: &Config<'_>) -> Parsed<Self> {
         match second {
             0xc2 => map(Mwait::parse(bytes), Self::Mwait),
@@ -158,7 +158,7 @@ impl Packet {
         }
     }
 
-    /// A packet that is not in the manual: fails with `error` unless the caller's reader knows it.
+    /// Fails with `error` for a packet that is not in the manual, unless the caller's reader knows it.
     #[cold]
     fn unknown(
         error: ErrorKind,
@@ -177,7 +177,7 @@ impl Packet {
     }
 }
 
-/// Puts a parsed payload into its packet.
+/// Converts a parsed payload to its packet.
 #[inline]
 fn map<T>(parsed: Parsed<T>, packet: impl FnOnce(T) -> Packet) -> Parsed<Packet> {
     Ok(parsed?.map(|(payload, size)| (packet(payload), size)))

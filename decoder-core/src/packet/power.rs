@@ -15,7 +15,7 @@ use crate::config::Dialect;
 /// Execution stopped (C-state, T-state, frequency change).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Exstop {
-    /// A FUP with the IP follows.
+    /// True if a FUP with the IP follows.
     pub ip: bool,
 }
 
@@ -54,7 +54,7 @@ pub struct Pwre {
     pub state: u8,
     /// Resolved thread sub C-state, 4 bits; emitted modulo 16.
     pub sub_state: u8,
-    /// Entered by hardware, not by MWAIT.
+    /// True if entered by hardware, not by MWAIT.
     pub hw: bool,
 }
 
@@ -78,11 +78,11 @@ pub struct Pwrx {
     pub last: u8,
     /// Deepest core C-state, 4 bits; emitted modulo 16.
     pub deepest: u8,
-    /// Woken by an interrupt.
+    /// True if woken by an interrupt.
     pub interrupt: bool,
-    /// Woken by a store to the monitored address.
+    /// True if woken by a store to the monitored address.
     pub store: bool,
-    /// Woken by hardware.
+    /// True if woken by hardware.
     pub autonomous: bool,
 }
 

@@ -20,7 +20,7 @@ pub(super) const OPCODE: u8 = 0x12;
 pub struct Ptw {
     /// The operand and its size.
     pub payload: PtwPayload,
-    /// A FUP with PTWRITE's IP follows.
+    /// True if a FUP with PTWRITE's IP follows.
     pub ip: bool,
 }
 

@@ -10,7 +10,7 @@ use crate::errata::Errata;
 use crate::error::{Error, ErrorKind};
 use std::vec::Vec;
 
-/// Everything besides the bytes that affects how a packet is read.
+/// The configuration and the context, which affect how a packet is read.
 type Reading = (Config<'static>, Context);
 
 const OUTSIDE: Reading = (Config::new(), Context::OUTSIDE);
@@ -38,7 +38,7 @@ fn cyc(cycles: u64) -> Packet {
     Packet::Cyc(Cyc { cycles })
 }
 
-/// Packets, and their bytes according to the manual, with reserved bits zero.
+/// Returns packets, and their bytes according to the manual, with reserved bits zero.
 fn table() -> Vec<(Reading, &'static [u8], Packet)> {
     let outside: &[(&[u8], Packet)] = &[
         (&[0x00], Packet::Pad),
@@ -256,7 +256,7 @@ fn values_that_the_manual_does_not_allow_are_errors_with_that_value() {
         let error = Err(ErrorKind::MalformedPacket { packet, value });
         assert_eq!(parse(bytes, OUTSIDE), error, "{bytes:02x?}");
         // A wrong value is an error as soon as its byte is there. A packet whose last bytes are checked can still be
-        // cut short.
+        // truncated.
         let needs = match packet {
             "PSB" | "TNT" | "TMA" | "CYC" => bytes.len(),
             "MODE" | "PTW" => 2,
@@ -281,7 +281,7 @@ fn reserved_bits_are_not_looked_at() {
         (&[0x02, 0x13, 0x62, 0], Packet::Cfe(Cfe { kind: 2, vector: 0, ip: false })),
         (&[0x02, 0x53, 0xc1, 0, 0, 0, 0, 0, 0, 0, 0], Packet::Evd(Evd { kind: 1, payload: 0 })),
         (&[0xd9, 0x1f, 0], Packet::Trig(Trig { trbv: 0, icnt: None, mult: false, ip: false })),
-        // A count may take more bytes than it needs.
+        // A count may take more bytes than necessary.
         (&[0x07, 0x01, 0x00], cyc(0)),
     ];
     for &(bytes, packet) in cases {
@@ -439,7 +439,7 @@ fn assert_re_emits(packet: &Packet, context: Reading) {
     assert_eq!(parse(&out[..size], context), Ok(Some((*packet, size))), "{packet:x?}");
 }
 
-/// A sequence that looks random and is the same each time (xorshift64*).
+/// Returns a pseudorandom sequence that is the same each time (xorshift64*).
 pub(super) fn random() -> impl FnMut() -> u64 {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     move || {
@@ -540,7 +540,7 @@ fn a_block_lasts_until_a_packet_that_cannot_be_inside_one() {
             assert_eq!(matches!(last, Packet::TntShort(_)), !still_inside, "{packet:02x?}");
         }
     }
-    // Another BBP opens another one.
+    // Another BBP opens another block.
     let trace = [0x02, 0x63, 0x80, 0x02, 0x63, 0x00, 0x0c, 1, 0, 0, 0, 0, 0, 0, 0];
     let item = Packet::Bip(Bip { id: 1, value: BipValue::Eight(1) });
     assert_eq!(Packets::new(&trace).last(), Some(Ok((6, item))));

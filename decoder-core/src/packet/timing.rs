@@ -65,7 +65,7 @@ pub struct Tma {
 impl Tma {
     const OPCODE: [u8; 2] = [0x02, 0x73];
 
-    /// Byte 4 and the bits above the fast counter must be zero; otherwise the error's value is bytes 6:4.
+    /// Parses a TMA. Byte 4 and the bits above the fast counter must be zero; otherwise the error's value is bytes 6:4.
     pub(super) fn parse(bytes: &[u8]) -> Parsed<Self> {
         let &[_, _, a, b, reserved, c, d, ..] = bytes else { return Ok(None) };
         let fc = u16::from_le_bytes([c, d]);
@@ -83,27 +83,27 @@ impl Tma {
     }
 }
 
-/// Whether the bytes are a TMA with reserved bits set. By erratum SKZ84 that is eight bytes to be ignored.
+/// Returns true if the bytes are a TMA with reserved bits set. By erratum SKZ84 that is eight bytes to be ignored.
 pub(super) fn is_damaged_tma(bytes: &[u8]) -> bool {
     bytes.starts_with(&Tma::OPCODE) && Tma::parse(bytes).is_err()
 }
 
-/// Whether an apparent CYC is an OVF that by erratum SKD007 follows a stray first byte: the OVF's first byte, `02`,
-/// looks like the CYC's second and last byte.
+/// Returns true if an apparent CYC is an OVF that by erratum SKD007 follows a stray first byte: the OVF's first byte,
+/// `02`, looks like the CYC's second and last byte.
 pub(super) fn is_ovf_by_skd007(bytes: &[u8]) -> bool {
     matches!(*bytes, [cyc, second, third, ..] if cyc & 0b111 == 0b111 && may_be_ovf_by_skd007(second, third))
 }
 
-/// Whether a CYC with a second byte may be such an OVF, by the two bytes after its first one.
+/// Returns true if a CYC with a second byte may be such an OVF, by the two bytes after its first one.
 ///
-/// The fast readers leave these CYCs to the full parser whether or not the processor has the erratum: without it they
-/// hardly ever come, because a CYC would have to follow a CYC.
+/// The fast parser leaves these CYCs to the full parser with or without the erratum: without it they are very rare,
+/// because a CYC would have to follow a CYC.
 #[inline(always)]
 pub(crate) const fn may_be_ovf_by_skd007(second: u8, third: u8) -> bool {
     second == 0x02 && third == 0xf3
 }
 
-/// Whether two CYCs, directly after each other, look like such an OVF.
+/// Returns true if two consecutive CYCs look like such an OVF.
 pub(super) fn are_ovf_by_skd007(first: Cyc, second: Cyc) -> bool {
     let mut bytes = [0; 2 * Cyc::MOST_BYTES];
     // There is room for both.
@@ -142,7 +142,7 @@ pub struct Cyc {
 impl Cyc {
     /// The largest count a packet holds: 61 bits, in nine bytes.
     pub const MOST: u64 = (1 << (5 + 7 * Self::FURTHER)) - 1;
-    /// How many bytes can follow the first.
+    /// The number of bytes that can follow the first.
     const FURTHER: usize = 8;
     const MOST_BYTES: usize = 1 + Self::FURTHER;
 

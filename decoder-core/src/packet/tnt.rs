@@ -27,15 +27,15 @@ pub struct Tnt {
 }
 
 impl Tnt {
-    /// The most outcomes that a short packet can hold.
+    /// Maximum number of outcomes in a short packet.
     pub const SHORT: u8 = 6;
-    /// The most outcomes that a long packet can hold.
+    /// Maximum number of outcomes in a long packet.
     pub const LONG: u8 = 47;
 
     /// No outcomes yet; add them with [`push`](Self::push).
     pub const EMPTY: Self = Self { bits: 0, len: 0 };
 
-    /// Adds the youngest outcome. Returns `false` and does not add it when a long packet can hold no more.
+    /// Adds the youngest outcome. Returns `false` without adding it if a long packet can hold no more.
     pub const fn push(&mut self, taken: bool) -> bool {
         if self.len >= Self::LONG {
             return false;
@@ -44,21 +44,21 @@ impl Tnt {
         true
     }
 
-    /// The smaller packet that holds the outcomes.
+    /// Returns the smaller packet that holds the outcomes.
     #[must_use]
     pub const fn packet(self) -> Packet {
         if self.len <= Self::SHORT { Packet::TntShort(self) } else { Packet::TntLong(self) }
     }
 
-    /// The outcomes, oldest first; `true` is taken.
+    /// Iterates over the outcomes, oldest first; `true` is taken.
     ///
-    /// `for_each`, and what else folds, is faster than a `for` loop.
+    /// `for_each`, and everything else that folds, is faster than a `for` loop.
     #[inline(always)]
     pub fn outcomes(self) -> impl Iterator<Item = bool> {
         Outcomes(self)
     }
 
-    /// The outcome in that bit; bits above 63 wrap around.
+    /// Returns the outcome in that bit; bits above 63 wrap around.
     #[inline(always)]
     const fn outcome(self, bit: u8) -> bool {
         self.bits >> (bit & 63) & 1 != 0
@@ -100,7 +100,7 @@ impl Tnt {
     }
 }
 
-/// Outcomes that were not taken yet. Above 64, `len` means 64.
+/// An iterator over outcomes that are left. A `len` above 64 means 64.
 struct Outcomes(Tnt);
 
 impl Outcomes {
@@ -126,7 +126,7 @@ impl Iterator for Outcomes {
     #[inline(always)]
     fn fold<B, F: FnMut(B, bool) -> B>(self, init: B, mut add: F) -> B {
         let tnt = self.0;
-        // A short packet that is full needs no loop, and most are.
+        // Most short packets are full, and need no loop.
         if tnt.len == Tnt::SHORT {
             let folded = add(init, tnt.outcome(5));
             let folded = add(folded, tnt.outcome(4));
@@ -136,7 +136,7 @@ impl Iterator for Outcomes {
             return add(folded, tnt.outcome(0));
         }
         let len = self.len();
-        // The oldest becomes the highest bit, whose value is the number's sign.
+        // The oldest outcome becomes the highest bit, which is the number's sign.
         let (mut folded, mut left) = (init, tnt.bits.wrapping_shl(64 - u32::from(len)) as i64);
         for _ in 0..len {
             folded = add(folded, left < 0);

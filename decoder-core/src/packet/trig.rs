@@ -20,11 +20,11 @@ const MULT: u8 = 1 << 5;
 pub struct Trig {
     /// Trigger bit vector.
     pub trbv: u8,
-    /// Instructions since the last anchor, if the packet says that the count is valid.
+    /// Instructions since the last anchor, if the packet marks the count as valid.
     pub icnt: Option<u16>,
-    /// More than one trigger.
+    /// True for more than one trigger.
     pub mult: bool,
-    /// A FUP with the IP follows.
+    /// True if a FUP with the IP follows.
     pub ip: bool,
 }
 

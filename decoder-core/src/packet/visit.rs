@@ -1,7 +1,7 @@
-//! Handing out the packets of a trace, one call each, with the addresses that their IPs stand for.
+//! Passes on the packets of a trace, one call each, with the addresses that their IPs stand for.
 //!
-//! Gives what [`Packets`] gives as an iterator, several times as fast: nothing is put together that its taker would
-//! only take apart again.
+//! Passes on the same packets as the iterator [`Packets`], several times as fast: no value is built that its receiver
+//! would only take apart again.
 //!
 //! ```
 //! use pugmark_decoder_core::last_ip::LastIp;
@@ -30,7 +30,7 @@ use super::last_ip::LastIp;
 use super::{Cyc, Ip, Mtc, Packet, Packets, Tnt, Tsc, fast, input::Input, may_be_ovf_by_skd007};
 use crate::{error::Error, lost::Lost};
 
-/// Which of the packets with an IP a packet is.
+/// The kinds of packets with an IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IpPacket {
     /// [`Packet::Tip`].
@@ -44,7 +44,7 @@ pub enum IpPacket {
 }
 
 impl IpPacket {
-    /// The packet with this IP.
+    /// Returns the packet with this IP.
     #[must_use]
     pub const fn with(self, ip: Ip) -> Packet {
         match self {
@@ -56,10 +56,10 @@ impl IpPacket {
     }
 }
 
-/// Takes the packets of a trace in their order, each by one call, with its offset.
+/// A receiver of the packets of a trace in order, each by one call, with its offset.
 ///
-/// What is not overridden comes to [`packet`](Self::packet). It pays to override what is frequent, and to mark it
-/// `#[inline]`.
+/// Packets whose method is not overridden come to [`packet`](Self::packet). For speed, override the methods of frequent
+/// packets and mark them `#[inline]`.
 pub trait PacketSink {
     /// Takes a packet that no other method takes.
     fn packet(&mut self, offset: u64, packet: Packet);
@@ -70,8 +70,7 @@ pub trait PacketSink {
         self.packet(offset, Packet::TntShort(tnt));
     }
 
-    /// Takes a packet with an IP, with the address that it stands for after the packets before it; `None` if it is
-    /// suppressed.
+    /// Takes a packet with an IP, and the address that it stands for after earlier packets; `None` if it is suppressed.
     #[inline]
     fn ip(&mut self, offset: u64, packet: IpPacket, ip: Ip, address: Option<u64>) {
         let _ = address;
@@ -96,7 +95,7 @@ pub trait PacketSink {
         self.packet(offset, Packet::Tsc(tsc));
     }
 
-    /// Something is missing here; only streams of slices say so, see [`resume`](crate::resume).
+    /// Takes a loss at this place; only streams of slices report one, see [`resume`](crate::resume).
     #[inline]
     fn lost(&mut self, lost: &Lost) {
         let _ = lost;
@@ -104,13 +103,12 @@ pub trait PacketSink {
 }
 
 impl Packets<'_> {
-    /// Hands all packets to `sink` until the end of the trace or an error.
+    /// Passes all packets to `sink` until the end of the trace or an error.
     ///
-    /// `last_ip` is the last IP of the packets before, and afterwards that of the packets that were handed out. A PSB
-    /// resets it.
+    /// `last_ip` is the last IP of earlier packets, and on return that of the packets passed on. A PSB resets it.
     ///
     /// # Errors
-    /// The error that the iterator would give.
+    /// The error that the iterator would return.
     #[inline]
     pub fn visit(&mut self, last_ip: &mut LastIp, sink: &mut impl PacketSink) -> Result<(), Error> {
         loop {
@@ -125,17 +123,17 @@ impl Packets<'_> {
         }
     }
 
-    /// Hands out packets up to the first one that is not frequent, and returns its place in the input.
+    /// Passes on packets up to the first one that is not frequent, and returns its place in the input.
     ///
-    /// Each of the frequent packets has its own branch, in which its size is a constant: the processor waits for a size
-    /// from a table, and not for what it predicts. Nothing is called that is not inlined, so that what the sink counts
-    /// can stay in registers.
+    /// Each frequent packet has its own branch, in which its size is a constant: the processor would wait for a size
+    /// from a table, but not for a predicted branch. All calls are inlined, so that the sink's counts can stay in
+    /// registers.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn visit_frequent(&self, last_ip: &mut LastIp, sink: &mut impl PacketSink) -> usize {
         let Input { bytes, base, .. } = self.input;
         let mut last = *last_ip;
         let mut at = self.at;
-        // Where a frequent packet that starts is whole.
+        // The places at which a frequent packet is complete.
         let starts = bytes.get(..bytes.len().saturating_sub(fast::WINDOW - 1)).unwrap_or_default();
         while let Some(&first) = starts.get(at) {
             let offset = base + at as u64;
@@ -182,7 +180,7 @@ impl Packets<'_> {
     }
 }
 
-/// Hands out the TIP whose first byte is `first`, and returns its size; `None` if it is none with an IP.
+/// Passes on the TIP whose first byte is `first`, and returns its size; `None` if it is no TIP with an IP.
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn hand_tip(
     first: u8,
@@ -197,7 +195,7 @@ fn hand_tip(
     Some(size)
 }
 
-/// Hands out one packet.
+/// Passes on one packet.
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn hand(offset: u64, packet: Packet, last_ip: &mut LastIp, sink: &mut impl PacketSink) {
     let (kind, ip) = match packet {

@@ -142,7 +142,7 @@ fn write_groups(
     Some(())
 }
 
-/// The size in bytes of a record with these groups, without the counter group.
+/// Returns the size in bytes of a record with these groups, without the counter group.
 fn bytes_of(format: u32) -> Result<usize, ErrorKind> {
     let count = branch_count(format);
     if format & BRANCHES != 0 && count > MOST_BRANCHES {

@@ -2,36 +2,36 @@
 
 /// The counters' values when the record was stored.
 ///
-/// The group's header says which counters it holds. Source: Linux, `struct pebs_cntr_header` and
+/// The group's header lists the counters that it holds. Source: Linux, `struct pebs_cntr_header` and
 /// `setup_pebs_adaptive_sample_data`, by Intel's authors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CounterValues<'a> {
     general: u32,
     fixed: u32,
     metrics: bool,
-    /// 8 bytes each.
+    /// The values, 8 bytes each.
     values: &'a [u8],
 }
 
-/// The header's third field if PERF_METRICS and its base are present.
+/// The value of the header's third field if PERF_METRICS and its base are present.
 const METRICS: u32 = 3;
 
 impl<'a> CounterValues<'a> {
-    /// The size of the header: which general-purpose counters, fixed-function counters and metrics the group has, in 4
-    /// bytes each, and 4 reserved bytes.
+    /// The size of the header: masks of the general-purpose counters, the fixed-function counters and the metrics in
+    /// the group, in 4 bytes each, and 4 reserved bytes.
     pub(super) const HEADER_BYTES: usize = 16;
 
-    /// The counters whose bits are set in `general` and `fixed`, and their values in the order of memory:
+    /// Creates the values of the counters whose bits are set in `general` and `fixed`, in the order of memory:
     /// general-purpose counters, then fixed-function ones, each in the order of their numbers, then with `metrics` the
     /// slots and PERF_METRICS.
     ///
-    /// `None` if the number of values does not match.
+    /// Returns `None` if the number of values does not match.
     #[must_use]
     pub fn new(general: u32, fixed: u32, metrics: bool, values: &'a [[u8; 8]]) -> Option<Self> {
         Self::of_bytes(general, fixed, metrics, values.as_flattened())
     }
 
-    /// As [`new`](Self::new), from the values' bytes.
+    /// Creates the same as [`new`](Self::new), from the values' bytes.
     pub(super) const fn of_bytes(general: u32, fixed: u32, metrics: bool, values: &'a [u8]) -> Option<Self> {
         match values.len() == 8 * count(general, fixed, metrics) {
             true => Some(Self { general, fixed, metrics, values }),
@@ -39,17 +39,17 @@ impl<'a> CounterValues<'a> {
         }
     }
 
-    /// The numbers and values of the general-purpose counters in the group.
+    /// Iterates over the numbers and values of the general-purpose counters in the group.
     pub fn general(&self) -> impl Iterator<Item = (u8, u64)> + use<'a> {
         numbers(self.general).zip(self.words(0))
     }
 
-    /// The numbers and values of the fixed-function counters in the group.
+    /// Iterates over the numbers and values of the fixed-function counters in the group.
     pub fn fixed(&self) -> impl Iterator<Item = (u8, u64)> + use<'a> {
         numbers(self.fixed).zip(self.words(self.general.count_ones()))
     }
 
-    /// The count of slots, whose fractions PERF_METRICS has, and PERF_METRICS.
+    /// Returns the count of slots, of which PERF_METRICS has fractions, and PERF_METRICS.
     #[must_use]
     pub fn metrics(&self) -> Option<(u64, u64)> {
         let mut values = self.words(self.general.count_ones() + self.fixed.count_ones());
@@ -59,7 +59,7 @@ impl<'a> CounterValues<'a> {
         }
     }
 
-    /// The values' layout in memory.
+    /// Returns the values in their layout in memory.
     pub(super) const fn as_bytes(&self) -> &'a [u8] {
         self.values
     }
@@ -69,7 +69,7 @@ impl<'a> CounterValues<'a> {
         [self.general as u64 | (self.fixed as u64) << 32, metrics]
     }
 
-    /// The counters that this header lists, and how many values follow; `None` for an unknown header.
+    /// Returns the counters that this header lists, and the number of values after it; `None` for an unknown header.
     pub(super) const fn parse_header([counters, metrics]: [u64; 2]) -> Option<(u32, u32, bool, usize)> {
         let (general, fixed) = (counters as u32, (counters >> 32) as u32);
         let metrics = match metrics as u32 {
@@ -90,7 +90,7 @@ const fn count(general: u32, fixed: u32, metrics: bool) -> usize {
     (general.count_ones() + fixed.count_ones()) as usize + 2 * metrics as usize
 }
 
-/// The numbers of the bits that are set.
+/// Iterates over the numbers of the bits that are set.
 fn numbers(bits: u32) -> impl Iterator<Item = u8> {
     (0..32).filter(move |n| bits >> n & 1 == 1)
 }

@@ -1,9 +1,9 @@
 //! The fields of a PEBS record about memory accesses and transactions.
 
-/// The memory access that was sampled. Which fields are meaningful depends on the event that was counted.
+/// The memory access that was sampled. The event that was counted determines which fields are meaningful.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Memory {
-    /// Data linear address: what was loaded from, or stored to.
+    /// Data linear address: the address of the load or store.
     pub address: u64,
     /// Data source encoding, or store status.
     pub source: DataSourceEncoding,
@@ -17,25 +17,25 @@ pub struct Memory {
 pub struct DataSourceEncoding(pub u64);
 
 impl DataSourceEncoding {
-    /// For a load: what satisfied it, an encoding of the table "Data Source Encoding for Load Latency Record".
+    /// Returns the data source of a load, an encoding of the table "Data Source Encoding for Load Latency Record".
     #[must_use]
     pub const fn source(self) -> u8 {
         (self.0 & 0xf) as u8
     }
 
-    /// For a store: whether it hit the data cache closest to the core.
+    /// Returns true if a store hit the data cache closest to the core.
     #[must_use]
     pub const fn store_hit(self) -> bool {
         self.0 & 1 != 0
     }
 
-    /// The access missed the second-level TLB.
+    /// Returns true if the access missed the second-level TLB.
     #[must_use]
     pub const fn stlb_miss(self) -> bool {
         self.0 & 1 << 4 != 0
     }
 
-    /// The access was part of a locked one.
+    /// Returns true if the access was part of a locked one.
     #[must_use]
     pub const fn locked(self) -> bool {
         self.0 & 1 << 5 != 0
@@ -50,61 +50,61 @@ impl DataSourceEncoding {
 pub struct TxAbort(pub u64);
 
 impl TxAbort {
-    /// Core cycles in the last transaction.
+    /// Returns the core cycles in the last transaction.
     #[must_use]
     pub const fn cycles(self) -> u32 {
         self.0 as u32
     }
 
-    /// An HLE region aborted.
+    /// Returns true if an HLE region aborted.
     #[must_use]
     pub const fn hle(self) -> bool {
         self.0 & 1 << 32 != 0
     }
 
-    /// An RTM region aborted.
+    /// Returns true if an RTM region aborted.
     #[must_use]
     pub const fn rtm(self) -> bool {
         self.0 & 1 << 33 != 0
     }
 
-    /// The instruction at the eventing IP caused the abort.
+    /// Returns true if the instruction at the eventing IP caused the abort.
     #[must_use]
     pub const fn instruction(self) -> bool {
         self.0 & 1 << 34 != 0
     }
 
-    /// The instruction at the eventing IP may be unrelated to the abort.
+    /// Returns true if the instruction at the eventing IP may be unrelated to the abort.
     #[must_use]
     pub const fn non_instruction(self) -> bool {
         self.0 & 1 << 35 != 0
     }
 
-    /// A retry may succeed.
+    /// Returns true if a retry may succeed.
     #[must_use]
     pub const fn retry(self) -> bool {
         self.0 & 1 << 36 != 0
     }
 
-    /// Another logical processor accessed the same memory.
+    /// Returns true if another logical processor accessed the same memory.
     #[must_use]
     pub const fn data_conflict(self) -> bool {
         self.0 & 1 << 37 != 0
     }
 
-    /// The transaction wrote more than the processor can track.
+    /// Returns true if the transaction wrote more than the processor can track.
     #[must_use]
     pub const fn capacity_writes(self) -> bool {
         self.0 & 1 << 38 != 0
     }
 
-    /// The transaction read more than the processor can track.
+    /// Returns true if the transaction read more than the processor can track.
     #[must_use]
     pub const fn capacity_reads(self) -> bool {
         self.0 & 1 << 39 != 0
     }
 
-    /// A transaction aborted.
+    /// Returns true if a transaction aborted.
     #[must_use]
     pub const fn aborted(self) -> bool {
         self.hle() || self.rtm()

@@ -1,6 +1,6 @@
 //! Processor Event Based Sampling (PEBS): when a counter has overflowed, the processor itself stores a record of its
-//! state. The record goes to a buffer of the DS (debug store) area, memory that a driver sets up, or into the trace of
-//! Intel PT ([`PebsBlocks`]).
+//! state, in a buffer of the DS (debug store) area, which is memory that a driver sets up, or in the trace of Intel PT
+//! ([`PebsBlocks`]).
 //!
 //! ```
 //! use pugmark_decoder_core::pebs::{Format, PebsRecord, PebsRecords, Registers};

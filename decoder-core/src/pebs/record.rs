@@ -17,8 +17,8 @@ pub enum Format {
     Transaction,
     /// Format 3, 200 bytes: also the time, and the applicable counters instead of IA32_PERF_GLOBAL_STATUS.
     Time,
-    /// Formats 4 to 6: groups of fields, at least 32 bytes. Format 5 differs only in where the counter reset values are
-    /// ([`Format::general_resets`]). Format 6 has one more group: [`CounterValues`].
+    /// Formats 4 to 6: groups of fields, at least 32 bytes. Format 5 differs only in the place of the counter reset
+    /// values ([`Format::general_resets`]). Format 6 has one more group: [`CounterValues`].
     Adaptive,
 }
 
@@ -66,7 +66,7 @@ pub struct SampledBranch {
 }
 
 impl Format {
-    /// The format for the number in IA32_PERF_CAPABILITIES\[11:8\]; `None` for an unknown number.
+    /// Returns the format for the number in IA32_PERF_CAPABILITIES\[11:8\]; `None` for an unknown number.
     #[must_use]
     pub const fn from_capabilities(format: u8) -> Option<Self> {
         match format {
@@ -79,8 +79,8 @@ impl Format {
         }
     }
 
-    /// How many counter reset values the management area of the DS area has for general-purpose counters, before those
-    /// of the fixed-function ones, for the number in IA32_PERF_CAPABILITIES\[11:8\].
+    /// Returns the number of general-purpose counter reset values in the management area of the DS area, which precede
+    /// those of the fixed-function counters, for the number in IA32_PERF_CAPABILITIES\[11:8\].
     ///
     /// Source: Linux, `arch/x86/events/intel/ds.c`, `intel_pmu_pebs_enable`, by Intel's authors.
     #[must_use]
@@ -91,7 +91,7 @@ impl Format {
         }
     }
 
-    /// The least size of a record, in bytes.
+    /// Returns the minimum size of a record, in bytes.
     #[must_use]
     pub const fn least_bytes(self) -> usize {
         match self {
@@ -119,8 +119,8 @@ impl<'a> PebsRecord<'a> {
 
     /// Writes the record to the start of `out` and returns its size in bytes.
     ///
-    /// A field that the format does not have is omitted. A field of the format that the record does not have is 0. In
-    /// the adaptive format, the groups follow from the fields of the record.
+    /// A field that the format does not have is omitted. A field that the record does not have is 0. In the adaptive
+    /// format, the fields of the record determine the groups.
     ///
     /// # Errors
     /// `out` is too short, or a value does not fit.
@@ -131,7 +131,7 @@ impl<'a> PebsRecord<'a> {
         }
     }
 
-    /// The address of the instruction to be executed next.
+    /// Returns the address of the instruction to be executed next.
     #[must_use]
     pub const fn next_ip(&self) -> Option<u64> {
         match self.registers {
@@ -140,13 +140,13 @@ impl<'a> PebsRecord<'a> {
         }
     }
 
-    /// The registers, unless a transaction aborted: then only RIP is valid.
+    /// Returns the registers, unless a transaction aborted: then only RIP is valid.
     #[must_use]
     pub fn valid_registers(&self) -> Option<Registers> {
         self.registers.filter(|_| !self.tx_abort.is_some_and(TxAbort::aborted))
     }
 
-    /// The memory access, unless a transaction aborted: then it is not valid.
+    /// Returns the memory access, unless a transaction aborted: then it is not valid.
     #[must_use]
     pub fn valid_memory(&self) -> Option<Memory> {
         self.memory.filter(|_| !self.tx_abort.is_some_and(TxAbort::aborted))
@@ -154,24 +154,24 @@ impl<'a> PebsRecord<'a> {
 }
 
 impl<'a> SampledBranches<'a> {
-    /// Branches in the layout that they have in memory.
+    /// Creates branches from their layout in memory.
     #[must_use]
     pub fn new(branches: &'a [[u8; SampledBranch::BYTES]]) -> Self {
         Self(branches.as_flattened())
     }
 
-    /// Branches from memory that has some of them, and no part of another one.
+    /// Creates branches from memory that holds whole branches only.
     pub(super) const fn of_bytes(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// The branches in the layout that they have in memory, of [`SampledBranch::BYTES`] each.
+    /// Returns the branches in their layout in memory, of [`SampledBranch::BYTES`] each.
     #[must_use]
     pub const fn as_bytes(&self) -> &'a [u8] {
         self.0
     }
 
-    /// Returns each branch, the latest first.
+    /// Iterates over the branches, the latest first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = SampledBranch> + use<'a> {
         let branches = self.0.chunks_exact(SampledBranch::BYTES);
         branches.map(|bytes| bytes.first_chunk().map(SampledBranch::parse).unwrap_or_default())
@@ -202,7 +202,7 @@ impl SampledBranch {
 
 /// The records of a buffer, in the order in which they were stored.
 ///
-/// It ends after an error, because the start of the next record is unknown.
+/// An error ends the iteration, because the start of the next record is unknown.
 #[derive(Clone, Debug)]
 pub struct PebsRecords<'a> {
     bytes: &'a [u8],
@@ -211,7 +211,7 @@ pub struct PebsRecords<'a> {
 }
 
 impl<'a> PebsRecords<'a> {
-    /// The records that `bytes` consist of.
+    /// Creates the iterator over the records in `bytes`.
     #[must_use]
     pub const fn new(bytes: &'a [u8], format: Format) -> Self {
         Self { bytes, format, offset: 0 }

@@ -1,6 +1,6 @@
 //! The general-purpose registers in a PEBS record.
 
-/// RFLAGS, RIP and the general-purpose registers, as they were after the instruction that caused the record.
+/// RFLAGS, RIP and the general-purpose registers after the instruction that caused the record.
 ///
 /// Outside IA-32e mode registers have 32 bits, and those that are not defined are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -33,7 +33,7 @@ pub struct Registers {
 pub(super) const WORDS: usize = 18;
 
 impl Registers {
-    /// The registers in the order of the fixed formats.
+    /// Returns the registers in the order of the fixed formats.
     pub(super) fn fixed(self) -> [u64; WORDS] {
         let Self { rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, r8_r15 } = self;
         with_tail([rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp], r8_r15)
@@ -44,7 +44,7 @@ impl Registers {
         Self { rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, r8_r15: tail(words) }
     }
 
-    /// The registers in the order of the adaptive format: by their numbers in instructions.
+    /// Returns the registers in the order of the adaptive format: by their numbers in instructions.
     pub(super) fn adaptive(self) -> [u64; WORDS] {
         let Self { rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, r8_r15 } = self;
         with_tail([rflags, rip, rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi], r8_r15)

@@ -23,7 +23,7 @@ fn registers() -> Registers {
     }
 }
 
-/// Every field that any fixed format has.
+/// Returns a record with every field of the fixed formats.
 fn full() -> PebsRecord<'static> {
     PebsRecord {
         registers: Some(registers()),
@@ -140,7 +140,7 @@ fn the_32_bit_format_has_ten_registers() {
     }
 }
 
-/// The words of an adaptive record with all groups and two branches, by groups.
+/// Returns the words of an adaptive record with all groups and two branches, by groups.
 fn adaptive_words() -> Vec<u64> {
     let size = 32 + 32 + 144 + 256 + 2 * 24;
     let mut words = vec![0xf | 1 << 24 | 0x99 << 32 | size << 48, 0x31, 0x33, 0x38];
@@ -260,7 +260,7 @@ fn a_record_of_format_6_has_counters_after_everything_else() {
     }
 }
 
-/// The number of values that these counters have.
+/// Returns the number of values that these counters have.
 fn general_and(general: u32, fixed: u64, metrics: bool) -> usize {
     (general.count_ones() + fixed.count_ones()) as usize + if metrics { 2 } else { 0 }
 }
@@ -308,7 +308,7 @@ fn adaptive_records_that_contradict_themselves_are_refused() {
         (1 << 23 | 32 << 48, Some(ErrorKind::UnknownGroups { format: 1 << 23 })),
         (8 | 32 << 24 | 800 << 48, Some(ErrorKind::LastBranchCount { count: 33 })),
         (8 | 255 << 24 | 800 << 48, Some(ErrorKind::LastBranchCount { count: 256 })),
-        // Without the group of branches, their number does not matter.
+        // Without the group of branches, the number of branches does not matter.
         (255 << 24 | 32 << 48, None),
     ];
     for (first, expected) in rows {

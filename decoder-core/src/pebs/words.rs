@@ -1,6 +1,6 @@
-//! Little-endian words, one after the other.
+//! Consecutive little-endian words.
 
-/// Takes words from the front of bytes.
+/// A reader of words from the front of bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WordReader<'a>(pub(super) &'a [u8]);
 
@@ -24,7 +24,7 @@ impl<'a> WordReader<'a> {
     }
 }
 
-/// Puts words at the front of bytes.
+/// A writer of words to the front of bytes.
 #[derive(Debug)]
 pub(super) struct WordWriter<'a>(pub(super) &'a mut [u8]);
 

@@ -1,4 +1,4 @@
-//! The query decoder: gives events, and the outcomes in TNT packets one by one.
+//! The query decoder: events, and the outcomes in TNT packets one by one.
 
 use super::{Answer, Pending, QueryError};
 use crate::{
@@ -9,14 +9,14 @@ use crate::{
     packet::{Packets, Tnt, before_psb},
 };
 
-/// Gives the outcomes of branches and the events between them, each when the caller asks for it.
+/// Answers a caller's queries for the outcomes of branches and the events between them.
 ///
 /// Decoding starts at a PSB: call [`sync_forward`](Self::sync_forward) first, and again after each error in the
 /// trace.
 #[derive(Debug)]
 pub struct QueryDecoder<'a, K: Keeper = Own> {
     pub(super) events: EventDecoder<'a, K>,
-    /// Outcomes that were not taken yet; the oldest is in bit `len - 1`. They come before `next`.
+    /// Outcomes that were not taken yet; the oldest is in bit `len - 1`. They precede `next`.
     pub(super) tnt: Tnt,
     /// The event after the outcomes, if it was read.
     pub(super) next: Option<Event>,
@@ -27,13 +27,13 @@ pub struct QueryDecoder<'a, K: Keeper = Own> {
 const NO_OUTCOMES: Tnt = Tnt { bits: 0, len: 0 };
 
 impl<'a> QueryDecoder<'a> {
-    /// A decoder in front of `trace`, not synchronised.
+    /// Creates a decoder at the start of `trace`, not synchronised.
     #[must_use]
     pub fn new(trace: &'a [u8]) -> Self {
         Self::with_config(trace, Config::new())
     }
 
-    /// A decoder in front of `trace`, not synchronised.
+    /// Creates a decoder at the start of `trace`, not synchronised.
     #[must_use]
     pub fn with_config(trace: &'a [u8], config: Config<'a>) -> Self {
         Self {
@@ -64,25 +64,25 @@ impl OpenAnswer {
     /// Nothing was read.
     pub(crate) const NONE: Self = Self { tnt: NO_OUTCOMES, next: None, when: Stamp::UNKNOWN };
 
-    /// The time of the last answer.
+    /// Returns the time of the last answer.
     pub(crate) const fn time(&self) -> Option<u64> {
         self.when.tsc
     }
 }
 
 impl<'a, K: Keeper> QueryDecoder<'a, K> {
-    /// A decoder that goes on with these events.
+    /// Creates a decoder that continues with these events.
     pub(crate) const fn with_state(events: EventDecoder<'a, K>, open: OpenAnswer) -> Self {
         let OpenAnswer { tnt, next, when } = open;
         Self { events, tnt, next, when }
     }
 
-    /// The place in the trace.
+    /// Returns the place in the trace.
     pub(crate) const fn packets(&self) -> &Packets<'a> {
         self.events.packets()
     }
 
-    /// The rest, besides the events and the place in the trace.
+    /// Returns the state apart from the events and the place in the trace.
     pub(crate) const fn open_answer(&self) -> OpenAnswer {
         let Self { tnt, next, when, .. } = *self;
         OpenAnswer { tnt, next, when }
@@ -102,10 +102,10 @@ impl<'a, K: Keeper> QueryDecoder<'a, K> {
         self.events.sync_backward()
     }
 
-    /// Goes to the PSB at `offset`, even if it was there before. Returns `false` and changes nothing when there is
-    /// none.
+    /// Goes to the PSB at `offset`, even if the decoder was there before. Returns `false` and changes nothing if there
+    /// is none.
     ///
-    /// In a run of PSBs without a gap it goes to the last one.
+    /// In a run of PSBs without a gap, goes to the last one.
     pub fn sync_at(&mut self, offset: u64) -> bool {
         let found = self.events.sync_at(offset);
         if found {
@@ -114,7 +114,7 @@ impl<'a, K: Keeper> QueryDecoder<'a, K> {
         found
     }
 
-    /// The offset before which nothing of the trace is needed again.
+    /// Returns the offset before which the trace is not needed any more.
     pub(crate) fn keep_from(&self) -> u64 {
         before_psb(self.events.offset())
     }
@@ -125,8 +125,8 @@ impl<'a, K: Keeper> QueryDecoder<'a, K> {
         self.when = Stamp::default();
     }
 
-    /// The IP at which tracing continues by the PSB+ that was synchronised onto; `None` when tracing is off there,
-    /// and at the end of the trace. This is the IP of the first event, which is not consumed.
+    /// Returns the IP at which tracing continues by the PSB+ that was synchronised onto; `None` if tracing is off
+    /// there, and at the end of the trace. This is the IP of the first event, which is not consumed.
     ///
     /// # Errors
     /// As [`pending`](Self::pending).
@@ -135,62 +135,62 @@ impl<'a, K: Keeper> QueryDecoder<'a, K> {
         Ok(self.next.filter(|event| event.status).and_then(|event| event.ip))
     }
 
-    /// The offset of the packet that completed the next event, if that was read; otherwise of the next packet, or
-    /// where the trace ends.
+    /// Returns the offset of the packet that completed the next event, if that was read; otherwise of the next packet,
+    /// or the end of the trace.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.next.map_or_else(|| self.events.offset(), |event| event.offset)
     }
 
-    /// The offset of the PSB that was synchronised onto last.
+    /// Returns the offset of the PSB that was synchronised onto last.
     #[must_use]
     pub fn sync_offset(&self) -> Option<u64> {
         self.events.sync_offset()
     }
 
-    /// The trace.
+    /// Returns the trace.
     #[must_use]
     pub fn trace(&self) -> &'a [u8] {
         self.events.trace()
     }
 
-    /// The configuration that the trace is read with.
+    /// Returns the configuration that the trace is read with.
     #[must_use]
     pub fn config(&self) -> &Config<'a> {
         self.events.config()
     }
 
-    /// The time of the last answer: the estimated TSC, 56 bits; `None` before the first TSC packet.
+    /// Returns the time of the last answer: the estimated TSC, 56 bits; `None` before the first TSC packet.
     #[must_use]
     pub fn time(&self) -> Option<u64> {
         self.when.tsc
     }
 
-    /// How many MTC packets the [`time`](Self::time) does not include, because their clock ran too far.
+    /// Returns how many MTC packets [`time`](Self::time) excludes because their clock ran too far.
     #[must_use]
     pub fn lost_mtc(&self) -> u32 {
         self.when.lost_mtc
     }
 
-    /// How many CYC packets the [`time`](Self::time) does not include, because no ratio was known.
+    /// Returns how many CYC packets [`time`](Self::time) excludes because no ratio was known.
     #[must_use]
     pub fn lost_cyc(&self) -> u32 {
         self.when.lost_cyc
     }
 
-    /// The ratio of core clock to bus clock at that time; `None` before the first CBR packet.
+    /// Returns the ratio of core clock to bus clock at that time; `None` before the first CBR packet.
     #[must_use]
     pub fn core_bus_ratio(&self) -> Option<u8> {
         self.when.core_bus_ratio
     }
 
-    /// Counts of the packets read so far, over all synchronisations.
+    /// Returns counts of the packets read so far, over all synchronisations.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.events.counters()
     }
 
-    /// What comes next, or `None` at the end of the trace.
+    /// Returns the kind of the next answer, or `None` at the end of the trace.
     ///
     /// # Errors
     /// An error in the trace. After one, only [`OutOfSync`](crate::ErrorKind::OutOfSync) follows until the next
@@ -209,7 +209,7 @@ impl<'a, K: Keeper> QueryDecoder<'a, K> {
         })
     }
 
-    /// Takes what comes next, of any kind; `None` at the end of the trace.
+    /// Takes the next answer, of any kind; `None` at the end of the trace.
     ///
     /// # Errors
     /// As [`pending`](Self::pending).
@@ -224,11 +224,11 @@ impl<'a, K: Keeper> QueryDecoder<'a, K> {
         })
     }
 
-    /// Whether the next conditional branch was taken; for a return, whether it is compressed. `None` at the end of
+    /// Returns true if the next conditional branch was taken, or the next return is compressed. `None` at the end of
     /// the trace.
     ///
     /// # Errors
-    /// An error in the trace, or [`QueryError::Other`] when something else comes next, which is not consumed.
+    /// An error in the trace, or [`QueryError::Other`] if the next answer is of another kind; it is not consumed.
     #[inline]
     pub fn conditional(&mut self) -> Result<Option<bool>, QueryError> {
         match self.pending()? {
@@ -238,11 +238,10 @@ impl<'a, K: Keeper> QueryDecoder<'a, K> {
         }
     }
 
-    /// Where the next indirect branch went; `Some(None)` if the trace does not say. `None` at the end of the trace.
+    /// Returns the target of the next indirect branch; `Some(None)` if the trace omits it, `None` at the trace's end.
     ///
-    /// Processors may send a TIP after the outcomes of later branches. This function does not find such a deferred
-    /// TIP, because only the code shows whether the TIP is deferred or the caller is wrong:
-    /// [`deferred`](Self::deferred) finds it.
+    /// Processors may send a TIP after the outcomes of later branches. This function does not find such a deferred TIP,
+    /// because only the code distinguishes a deferred TIP from a caller's error: [`deferred`](Self::deferred) finds it.
     ///
     /// # Errors
     /// As [`conditional`](Self::conditional).
@@ -255,10 +254,10 @@ impl<'a, K: Keeper> QueryDecoder<'a, K> {
         }
     }
 
-    /// Like [`indirect`](Self::indirect), but also accepts a TIP after outcomes that belong to later branches.
+    /// Accepts the same as [`indirect`](Self::indirect), and a TIP after outcomes that belong to later branches.
     ///
     /// # Errors
-    /// As [`indirect`](Self::indirect), when something else than a TIP follows.
+    /// As [`indirect`](Self::indirect), if the next event is no TIP.
     pub fn deferred(&mut self) -> Result<Option<Option<u64>>, QueryError> {
         if self.tnt.len == 0 {
             return self.indirect();
@@ -274,7 +273,7 @@ impl<'a, K: Keeper> QueryDecoder<'a, K> {
         }
     }
 
-    /// The next event; `None` at the end of the trace.
+    /// Returns the next event; `None` at the end of the trace.
     ///
     /// # Errors
     /// As [`conditional`](Self::conditional).
@@ -292,7 +291,7 @@ impl<'a, K: Keeper> QueryDecoder<'a, K> {
         QueryError::Other { offset: self.offset(), pending }
     }
 
-    /// Reads what comes next. There must be no outcomes left.
+    /// Reads the next event. There must be no outcomes left.
     #[inline]
     fn look(&mut self) -> Result<(), Error> {
         match self.next {

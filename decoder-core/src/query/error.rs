@@ -4,16 +4,16 @@ use super::Pending;
 use crate::error::Error;
 use core::fmt;
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueryError {
-    /// Something is wrong with the trace.
+    /// The trace has an error.
     Trace(Error),
-    /// Something else comes next: the trace does not fit the caller's walk.
+    /// The next answer is of another kind: the trace does not fit the caller's walk.
     Other {
-        /// The offset of the packet that comes next.
+        /// The offset of the next packet.
         offset: u64,
-        /// What comes next.
+        /// The kind of the next answer.
         pending: Pending,
     },
 }

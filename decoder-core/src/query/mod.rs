@@ -1,8 +1,8 @@
-//! The query decoder: answers where each branch went, for a caller that walks over the code itself.
+//! The query decoder: gives the outcome or target of each branch to a caller that walks over the code itself.
 //!
-//! A caller that has the code, or an analysis of it, asks for each conditional and each indirect branch, in the order
-//! of its walk. Between the branches the trace has events; a pending event must be taken before the next branch.
-//! [`pending`](QueryDecoder::pending) says what comes next.
+//! A caller that has the code, or an analysis of it, queries each conditional and each indirect branch, in the order of
+//! its walk. Between the branches the trace has events; a pending event must be taken before the next branch.
+//! [`pending`](QueryDecoder::pending) returns the kind of the next answer.
 //!
 //! ```
 //! use pugmark_decoder_core::event::EventKind;
@@ -38,7 +38,7 @@ pub use visit::AnswerSink;
 
 use crate::event::Event;
 
-/// What comes next.
+/// The kind of the next answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pending {
     /// An event: [`event`](QueryDecoder::event).
@@ -54,8 +54,8 @@ pub enum Pending {
 pub enum Answer {
     /// An event.
     Event(Event),
-    /// Whether a conditional branch was taken.
+    /// The outcome of a conditional branch: true if it was taken.
     Conditional(bool),
-    /// Where an indirect branch went; `None` if the trace does not say, because the target is not traced.
+    /// The target of an indirect branch; `None` if the trace omits it because the target is not traced.
     Indirect(Option<u64>),
 }

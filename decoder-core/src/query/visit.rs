@@ -9,31 +9,31 @@ use crate::{
     packet::Tnt,
 };
 
-/// Receives the answers of a trace in order.
+/// A receiver of the answers of a trace, in order.
 pub trait AnswerSink {
-    /// Outcomes of conditional branches and of compressed returns: those of a packet, or what is left of them.
+    /// Receives outcomes of conditional branches and of compressed returns: those of a packet, or the rest of them.
     fn outcomes(&mut self, outcomes: Tnt);
 
-    /// Where an indirect branch went; `None` if the trace does not say.
+    /// Receives the target of an indirect branch; `None` if the trace omits it.
     fn target(&mut self, ip: Option<u64>);
 
-    /// An event.
+    /// Receives an event.
     fn event(&mut self, event: &Event);
 
-    /// Something is missing here; only streams of slices say so, see [`resume`](crate::resume).
+    /// Receives a loss at this place; only streams of slices report one, see [`resume`](crate::resume).
     #[inline]
     fn lost(&mut self, lost: &Lost) {
         let _ = lost;
     }
 
-    /// The decoder has come to this offset of the trace. It is called now and then, to show progress.
+    /// Receives the offset of the trace that the decoder has reached. Called occasionally, to show progress.
     #[inline(always)]
     fn reached(&mut self, offset: u64) {
         let _ = offset;
     }
 }
 
-/// Passes branches on as answers.
+/// A sink that passes branches on as answers.
 struct Passing<'a, A>(&'a mut A);
 
 impl<A: AnswerSink> BranchSink for Passing<'_, A> {
@@ -61,8 +61,8 @@ impl<A: AnswerSink> BranchSink for Passing<'_, A> {
 }
 
 impl<K: Keeper> QueryDecoder<'_, K> {
-    /// Passes all answers up to the end of the trace or an error to `answers`: what [`next`](Self::next) would
-    /// return, but faster.
+    /// Passes all answers up to the end of the trace or an error to `answers`: those of [`next`](Self::next), but
+    /// faster.
     ///
     /// # Errors
     /// Those of [`next`](Self::next), after everything before the error was passed on.

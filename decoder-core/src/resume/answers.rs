@@ -10,14 +10,14 @@ use crate::{
     query::{AnswerSink, OpenAnswer, QueryDecoder},
 };
 
-/// Answers where each branch went in a trace that comes in slices: [`QueryDecoder::visit`], from slice to slice.
+/// The outcomes, targets and events of a trace that comes in slices: [`QueryDecoder::visit`], from slice to slice.
 #[derive(Debug)]
 pub struct AnswerStream<'c, 'm> {
     tail: Tail<'m>,
     answers: Answers<'c, 'm>,
 }
 
-/// A stream without its bytes.
+/// The state of a stream, without its bytes.
 #[derive(Debug)]
 struct Answers<'c, 'm> {
     /// The place in the trace.
@@ -29,7 +29,7 @@ struct Answers<'c, 'm> {
 }
 
 impl<'c, 'm> AnswerStream<'c, 'm> {
-    /// A stream in front of its first slice.
+    /// Creates a stream in front of its first slice.
     #[must_use]
     pub fn new<const N: usize>(config: Config<'c>, kept: &'m mut Kept<N>) -> Self {
         let packets = Packets::with_config(&[], by_the_manual(config));
@@ -40,14 +40,14 @@ impl<'c, 'm> AnswerStream<'c, 'm> {
         Self { tail: Tail::new(bytes), answers }
     }
 
-    /// Decodes the next slice, and passes on to `sink` what is certain without the slice after it.
+    /// Decodes the next slice, and passes to `sink` what is certain without the slice after it.
     pub fn decode<S: AnswerSink>(&mut self, slice: &[u8], sink: &mut S) {
         let Self { tail, answers } = self;
         tail.feed(slice, |input| answers.run(input, sink));
     }
 
-    /// Says that `bytes` bytes are missing before the next slice; 0 if it is not known how many. What was kept is
-    /// decoded, then decoding restarts at the next PSB.
+    /// Reports that `bytes` bytes are missing before the next slice; 0 if the number is unknown. Decodes the bytes that
+    /// were kept, then restarts at the next PSB.
     pub fn gap<S: AnswerSink>(&mut self, bytes: u64, sink: &mut S) {
         let offset = self.tail.end();
         self.end(sink);
@@ -55,31 +55,31 @@ impl<'c, 'm> AnswerStream<'c, 'm> {
         self.go_to(offset + bytes);
     }
 
-    /// Says that the stream ends: what was kept is decoded. The next slice begins another stream, with offset 0.
+    /// Ends the stream: decodes the bytes that were kept. The next slice begins another stream, with offset 0.
     pub fn finish<S: AnswerSink>(&mut self, sink: &mut S) {
         self.end(sink);
         self.go_to(0);
     }
 
-    /// The offset of the next slice's first byte.
+    /// Returns the offset of the next slice's first byte.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.tail.end()
     }
 
-    /// The time of the last answer: the estimated TSC, 56 bits; `None` before the first TSC packet.
+    /// Returns the time of the last answer: the estimated TSC, 56 bits; `None` before the first TSC packet.
     #[must_use]
     pub fn time(&self) -> Option<u64> {
         self.answers.open.time()
     }
 
-    /// Counts of the packets read so far.
+    /// Returns counts of the packets read so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.answers.state.counters()
     }
 
-    /// How many times decoding had to skip to the next PSB because of an error.
+    /// Returns how many times decoding had to skip to the next PSB because of an error.
     #[must_use]
     pub const fn errors(&self) -> u64 {
         self.answers.errors
@@ -102,7 +102,7 @@ impl<'c, 'm> AnswerStream<'c, 'm> {
 }
 
 impl Answers<'_, '_> {
-    /// Decodes what is at hand, and returns the offset from which on bytes are needed again.
+    /// Decodes the bytes at hand, and returns the offset from which on bytes are needed again.
     fn run<S: AnswerSink>(&mut self, input: Input<'_>, sink: &mut S) -> u64 {
         let Self { packets, state, open, synced, errors } = self;
         let mut decoder = over(packets, input, state, open);
@@ -124,7 +124,7 @@ impl Answers<'_, '_> {
     }
 }
 
-/// The decoder of what is at hand. A function of its own, for the stack: a decoder is made here, and used elsewhere.
+/// Returns a decoder of the bytes at hand. Not inlined, to save stack: the decoder is used elsewhere.
 #[inline(never)]
 fn over<'a, 's>(
     packets: &Packets<'a>,

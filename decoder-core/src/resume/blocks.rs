@@ -13,14 +13,14 @@ use crate::{
     packet::{Input, Packets},
 };
 
-/// Walks over the code along a trace that comes in slices: [`BlockDecoder::visit`], from slice to slice.
+/// A walk over the code along a trace that comes in slices: [`BlockDecoder::visit`], from slice to slice.
 #[derive(Debug)]
 pub struct BlockStream<'c, 'm> {
     tail: Tail<'m>,
     walk: SlicedWalk<'c, 'm>,
 }
 
-/// A stream without its bytes.
+/// The state of a stream, without its bytes.
 #[derive(Debug)]
 struct SlicedWalk<'c, 'm> {
     /// The place in the trace.
@@ -34,7 +34,7 @@ struct SlicedWalk<'c, 'm> {
 }
 
 impl<'c, 'm> BlockStream<'c, 'm> {
-    /// A stream in front of its first slice.
+    /// Creates a stream in front of its first slice.
     #[must_use]
     pub fn new<const N: usize>(image: Image<'c>, config: Config<'c>, kept: &'m mut Kept<N>) -> Self {
         let packets = Packets::with_config(&[], by_the_manual(config));
@@ -45,14 +45,14 @@ impl<'c, 'm> BlockStream<'c, 'm> {
         Self { tail: Tail::new(bytes), walk }
     }
 
-    /// Decodes the next slice, and passes on to `sink` what is certain without the slice after it.
+    /// Decodes the next slice, and passes to `sink` what is certain without the slice after it.
     pub fn decode<S: ExecutionSink>(&mut self, slice: &[u8], graph: &mut Graph<'_>, sink: &mut S) {
         let Self { tail, walk } = self;
         tail.feed(slice, |input| walk.run(input, graph, sink));
     }
 
-    /// Says that `bytes` bytes are missing before the next slice; 0 if it is not known how many. What was kept is
-    /// decoded, then decoding restarts at the next PSB.
+    /// Reports that `bytes` bytes are missing before the next slice; 0 if the number is unknown. Decodes the bytes that
+    /// were kept, then restarts at the next PSB.
     pub fn gap<S: ExecutionSink>(&mut self, bytes: u64, graph: &mut Graph<'_>, sink: &mut S) {
         let offset = self.tail.end();
         self.end(graph, sink);
@@ -60,50 +60,50 @@ impl<'c, 'm> BlockStream<'c, 'm> {
         self.go_to(offset + bytes);
     }
 
-    /// Says that the stream ends: what was kept is decoded. The next slice begins another stream, with offset 0.
+    /// Ends the stream: decodes the bytes that were kept. The next slice begins another stream, with offset 0.
     pub fn finish<S: ExecutionSink>(&mut self, graph: &mut Graph<'_>, sink: &mut S) {
         self.end(graph, sink);
         self.go_to(0);
     }
 
-    /// Replaces the image. Call it between two slices; it holds from the next block on.
+    /// Replaces the image from the next block on. Call it between two slices.
     pub fn set_image(&mut self, image: Image<'c>) {
         self.walk.image = image;
         self.walk.open.forget_image();
     }
 
-    /// The offset of the next slice's first byte.
+    /// Returns the offset of the next slice's first byte.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.tail.end()
     }
 
-    /// The address of the next instruction, or of the one executed last; `None` while tracing is off.
+    /// Returns the address of the next instruction, or of the one executed last; `None` while tracing is off.
     #[must_use]
     pub fn ip(&self) -> Option<u64> {
         self.walk.state.place()
     }
 
-    /// The address space at the decoder's place, as far as the trace gave it.
+    /// Returns the address space at the decoder's place, as far as the trace gave it.
     #[must_use]
     pub fn asid(&self) -> Asid {
         self.walk.state.space()
     }
 
-    /// The time of the last event, outcome or target used: the estimated TSC, 56 bits; `None` before the first TSC
-    /// packet.
+    /// Returns the time of the last event, outcome or target used: the estimated TSC, 56 bits; `None` before the first
+    /// TSC packet.
     #[must_use]
     pub fn time(&self) -> Option<u64> {
         self.walk.state.when().tsc
     }
 
-    /// Counts of the packets read so far.
+    /// Returns counts of the packets read so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.walk.state.counters()
     }
 
-    /// How many times decoding had to skip to the next PSB because of an error.
+    /// Returns how many times decoding had to skip to the next PSB because of an error.
     #[must_use]
     pub const fn errors(&self) -> u64 {
         self.walk.errors
@@ -124,7 +124,7 @@ impl<'c, 'm> BlockStream<'c, 'm> {
 }
 
 impl SlicedWalk<'_, '_> {
-    /// Decodes what is at hand, and returns the offset from which on bytes are needed again.
+    /// Decodes the bytes at hand, and returns the offset from which on bytes are needed again.
     fn run<S: ExecutionSink>(&mut self, input: Input<'_>, graph: &mut Graph<'_>, sink: &mut S) -> u64 {
         const { assert!(!S::FILLS, "a stream passes on everything at once") };
         let Self { packets, image, state, scratch, open, synced, errors } = self;
@@ -147,7 +147,7 @@ impl SlicedWalk<'_, '_> {
     }
 }
 
-/// The decoder of what is at hand. A function of its own, for the stack: a decoder is made here, and used elsewhere.
+/// Returns a decoder of the bytes at hand. Not inlined, to save stack: the decoder is used elsewhere.
 #[inline(never)]
 fn over<'a, 's>(
     packets: &Packets<'a>,

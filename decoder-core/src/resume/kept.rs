@@ -2,12 +2,12 @@
 
 use crate::{flow::WalkState, graph::Scratch};
 
-/// The memory of a [`BlockStream`](super::BlockStream) or an [`AnswerStream`](super::AnswerStream): `N` bytes for what
-/// must be kept of slices, and some five kilobytes for the state of the decoder, which stays where it is while slices
-/// come and go. So the stream itself is a few hundred bytes, and decodes on a small stack.
+/// The memory of a [`BlockStream`](super::BlockStream) or an [`AnswerStream`](super::AnswerStream): `N` bytes for parts
+/// of slices, and about five kilobytes for the decoder's state, which stays in place from slice to slice. So the stream
+/// itself is a few hundred bytes, and decodes on a small stack.
 ///
-/// [`KEPT`](super::KEPT) bytes will do; fewer than 1024 do not compile. A kernel gives it a `static`, or memory of its
-/// own: on a stack it is larger than all that decoding takes.
+/// [`KEPT`](super::KEPT) bytes are enough; fewer than 1024 do not compile. A kernel provides it as a `static` or in
+/// memory of its own: it is larger than all the stack that decoding needs.
 #[derive(Debug)]
 pub struct Kept<const N: usize = { super::KEPT }> {
     pub(super) bytes: [u8; N],
@@ -16,7 +16,7 @@ pub struct Kept<const N: usize = { super::KEPT }> {
 }
 
 impl<const N: usize> Kept<N> {
-    /// Memory for one stream.
+    /// Creates the memory for one stream.
     #[must_use]
     pub const fn new() -> Self {
         Self { bytes: [0; N], state: WalkState::new(), scratch: Scratch::new() }
@@ -42,7 +42,7 @@ mod tests {
         resume::{AnswerStream, BlockStream},
     };
 
-    /// Counts outcomes.
+    /// A counter of outcomes.
     #[derive(Default)]
     struct Count(u64);
 

@@ -1,11 +1,11 @@
-//! Decoding a trace that comes in slices: a ring in two pieces, the regions of a ToPA, what one PMI found.
+//! Decodes a trace that comes in slices: a ring in two pieces, the regions of a ToPA, the data of one PMI.
 //!
-//! A stream takes slices in their order, each as it comes, cut anywhere: in the middle of a packet, of a PSB+, of
-//! packets that belong together. What it passes to its sink is what the decoder of the whole trace would pass on:
-//! items, events, times, and the offsets of events and errors, which count from the start of the stream. Between two
-//! slices the stream borrows nothing of the trace, so the processor may overwrite a slice as soon as
-//! [`decode`](BlockStream::decode) has returned. No slice is copied; only the bytes at its end that mean nothing
-//! without the next slice are, into memory of the caller.
+//! A stream takes slices in order, cut anywhere: in the middle of a packet, of a PSB+, or of packets that belong
+//! together. It passes to its sink exactly what a decoder of the whole trace would pass: items, events, times, and the
+//! offsets of events and errors, which count from the start of the stream. Between two slices the stream borrows
+//! nothing of the trace, so the processor may overwrite a slice as soon as [`decode`](BlockStream::decode) has
+//! returned. No slice is copied, except the bytes at its end that mean nothing without the next slice; they go into
+//! memory of the caller.
 //!
 //! | stream | passes on | to |
 //! |---|---|---|
@@ -13,8 +13,8 @@
 //! | [`AnswerStream`] | outcomes, targets, events | [`AnswerSink`](crate::query::AnswerSink) |
 //! | [`BlockStream`] | instructions, blocks, edges, events | [`ExecutionSink`](crate::graph::ExecutionSink) |
 //!
-//! After an error a stream goes on at the next PSB. Errors and gaps are passed to the sink and counted. The calls
-//! `gap` and `finish` decode what was kept of the last slice.
+//! After an error a stream continues at the next PSB. Errors and gaps are passed to the sink and counted. The calls
+//! `gap` and `finish` decode the bytes kept of the last slice.
 //!
 //! ```
 //! use pugmark_decoder_core::config::Config;
@@ -98,26 +98,26 @@
 //! assert_eq!(graph.statistics().built, 1);
 //! ```
 //!
-//! # What is kept of a slice
+//! # Bytes that are kept of a slice
 //!
 //! At the end of a slice a decoder keeps its state, which is small and of fixed size, and the bytes that it will read
 //! again or has not read:
 //!
-//! - up to 15 bytes of a packet that the cut divides, and 15 before it, in which a PSB may begin that a damaged packet
-//!   seems to hold;
-//! - a PSB+ whose end is not there yet, because only all of it says whether tracing is on and where;
-//! - an OVF and what follows it, up to a packet that says whether tracing is on;
-//! - the last PSB+ for a while if no instruction was executed since, to start there again after an error.
+//! - up to 15 bytes of a packet that the cut divides, and 15 before it, because a PSB may begin inside a damaged
+//!   packet;
+//! - a PSB+ whose end is missing, because only the whole PSB+ tells if tracing is on and where;
+//! - an OVF and the packets after it, up to one that tells if tracing is on;
+//! - the last PSB+ for a while if no instruction was executed since, to restart there after an error.
 //!
-//! Outcomes, incomplete events and return addresses are in the state, and keep no bytes. Of a PSB+, an OVF and the last
-//! PSB+ the decoder keeps as much as it has memory for, which it divides up when it is created: then it can look at
-//! least `N / 2 - 200` bytes ahead with `N` bytes. A PSB+ has some fifty bytes, and a hundred with all that can be in
-//! it; a longer one than this is an error, [`LooksTooFar`](crate::ErrorKind::LooksTooFar), wherever the cuts are, and
-//! decoding goes on at the next PSB. After an OVF with nothing but timing packets for so long, tracing is off: if it
-//! were on, a FUP would follow at once.
+//! Outcomes, incomplete events and return addresses are in the state, and keep no bytes. Memory limits how much of a
+//! PSB+, an OVF and the last PSB+ the decoder keeps. It divides its memory up when it is created: with `N` bytes it can
+//! look at least `N / 2 - 200` bytes ahead. A PSB+ has some fifty bytes, and a hundred with all optional packets. A
+//! PSB+ longer than the limit is an error, [`LooksTooFar`](crate::ErrorKind::LooksTooFar), wherever the cuts are, and
+//! decoding continues at the next PSB. If only timing packets follow an OVF for that long, tracing is off: if it were
+//! on, a FUP would follow at once.
 //!
-//! Streams read by the [manual](crate::config::Dialect::Manual), whatever the configuration says: libipt looks ahead in
-//! more places, and has no slices.
+//! Streams use the [manual's](crate::config::Dialect::Manual) dialect, whatever the configuration says: libipt looks
+//! ahead in more places, and has no slices.
 
 mod answers;
 mod blocks;
@@ -134,11 +134,11 @@ pub use crate::lost::Lost;
 
 use crate::config::{Config, Dialect};
 
-/// How much memory is enough for what is kept of a slice, in bytes, where packets are not lost while much else is
-/// recorded: see the [module's documentation](self).
+/// Enough memory, in bytes, to keep parts of slices without losing packets while much else is recorded: see the
+/// [module's documentation](self).
 pub const KEPT: usize = 4096;
 
-/// What streams make of a configuration.
+/// Returns the configuration with the manual's dialect.
 fn by_the_manual(config: Config<'_>) -> Config<'_> {
     Config { dialect: Dialect::Manual, ..config }
 }

@@ -8,7 +8,7 @@ use crate::{
     packet::{Input, PacketSink, Packets, before_psb},
 };
 
-/// Gives the packets of a trace that comes in slices: [`Packets::visit`], from slice to slice.
+/// The packets of a trace that comes in slices: [`Packets::visit`], from slice to slice.
 ///
 /// The first packet is the first PSB.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub struct PacketStream<'c, 'm> {
     reading: Reading<'c>,
 }
 
-/// A stream without its bytes.
+/// The state of a stream, without its bytes.
 #[derive(Debug)]
 struct Reading<'c> {
     packets: Packets<'c>,
@@ -27,8 +27,8 @@ struct Reading<'c> {
 }
 
 impl<'c, 'm> PacketStream<'c, 'm> {
-    /// A stream in front of its first slice. What must be kept of slices goes into `kept`: 1024
-    /// bytes will do; fewer do not compile.
+    /// Creates a stream in front of its first slice. `kept` holds the parts of slices that must be kept: 1024 bytes are
+    /// enough; fewer do not compile.
     #[must_use]
     pub fn new<const N: usize>(config: Config<'c>, kept: &'m mut [u8; N]) -> Self {
         let packets = Packets::with_config(&[], by_the_manual(config));
@@ -36,14 +36,14 @@ impl<'c, 'm> PacketStream<'c, 'm> {
         Self { tail: Tail::new(kept), reading }
     }
 
-    /// Decodes the next slice, and passes on to `sink` all packets that the slice or those before it end.
+    /// Decodes the next slice, and passes to `sink` all packets that end in it.
     pub fn decode<S: PacketSink>(&mut self, slice: &[u8], sink: &mut S) {
         let Self { tail, reading } = self;
         tail.feed(slice, |input| reading.run(input, sink));
     }
 
-    /// Says that `bytes` bytes are missing before the next slice; 0 if it is not known how many. What was kept is
-    /// decoded, then decoding restarts at the next PSB.
+    /// Reports that `bytes` bytes are missing before the next slice; 0 if the number is unknown. Decodes the bytes that
+    /// were kept, then restarts at the next PSB.
     pub fn gap<S: PacketSink>(&mut self, bytes: u64, sink: &mut S) {
         let offset = self.tail.end();
         self.end(sink);
@@ -51,19 +51,19 @@ impl<'c, 'm> PacketStream<'c, 'm> {
         self.go_to(offset + bytes);
     }
 
-    /// Says that the stream ends: what was kept is decoded. The next slice begins another stream, with offset 0.
+    /// Ends the stream: decodes the bytes that were kept. The next slice begins another stream, with offset 0.
     pub fn finish<S: PacketSink>(&mut self, sink: &mut S) {
         self.end(sink);
         self.go_to(0);
     }
 
-    /// The offset of the next slice's first byte.
+    /// Returns the offset of the next slice's first byte.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.tail.end()
     }
 
-    /// How many times decoding had to skip to the next PSB because of an error.
+    /// Returns how many times decoding had to skip to the next PSB because of an error.
     #[must_use]
     pub const fn errors(&self) -> u64 {
         self.reading.errors
@@ -82,7 +82,7 @@ impl<'c, 'm> PacketStream<'c, 'm> {
 }
 
 impl Reading<'_> {
-    /// Decodes what is at hand, and returns the offset from which on bytes are needed again.
+    /// Decodes the bytes at hand, and returns the offset from which on bytes are needed again.
     fn run<S: PacketSink>(&mut self, input: Input<'_>, sink: &mut S) -> u64 {
         let mut packets = self.packets.resumed(input, *self.packets.config());
         while self.synced || packets.sync_forward().is_some() {

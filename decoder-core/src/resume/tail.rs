@@ -2,32 +2,32 @@
 
 use crate::packet::{Input, LONGEST};
 
-/// Bytes at the end of what was decoded, which are needed again.
+/// Bytes at the end of the decoded part that are needed again.
 #[derive(Debug)]
 pub(super) struct Tail<'m> {
     memory: &'m mut [u8],
     len: usize,
-    /// The offset of the first one.
+    /// The offset of the first byte.
     base: u64,
     reach: usize,
 }
 
-/// How many bytes of a slice are decoded together with a tail at first. Mostly that is enough to need the tail no more.
+/// Bytes of a slice that are first decoded together with a tail. Mostly the tail is not needed after that.
 const FIRST: usize = 64;
 
-/// What may be kept besides what reaches say: the bytes before, in which a PSB may begin, and a packet, whose size may
-/// be any if the caller's reader of unknown packets says so.
+/// Bytes that may be kept in addition to `reach`: the bytes before, because a PSB may begin there, and a packet, which
+/// may have any size if the caller's reader of unknown packets says so.
 const MARGIN: usize = LONGEST - 1 + 2 * LONGEST + u8::MAX as usize;
 
 impl<'m> Tail<'m> {
     pub(super) fn new<const N: usize>(memory: &'m mut [u8; N]) -> Self {
         const { assert!(N >= 1024, "too little memory for what is kept of a slice") };
-        // A PSB that may be needed again, then a packet that looks ahead; and there must be room to go on.
+        // Room for a PSB that may be needed again, for a packet that looks ahead, and for progress.
         let reach = (N - MARGIN - FIRST) / 2;
         Self { memory, len: 0, base: 0, reach }
     }
 
-    /// Where the next slice begins.
+    /// Returns the offset where the next slice begins.
     pub(super) const fn end(&self) -> u64 {
         self.base + self.len as u64
     }
@@ -40,7 +40,7 @@ impl<'m> Tail<'m> {
             let rest = slice.get(copied..).unwrap_or_default();
             let added = self.append(rest.get(..most).unwrap_or(rest));
             if added == 0 {
-                // The slice is used up. There is always room: no decoder keeps as much.
+                // The slice is used up. Memory cannot be: no decoder keeps that much.
                 break;
             }
             copied += added;
@@ -51,7 +51,7 @@ impl<'m> Tail<'m> {
         if copied == slice.len() {
             return;
         }
-        // Nothing before the slice is needed any more.
+        // The bytes before the slice are not needed any more.
         let input = |base: u64| Input {
             bytes: usize::try_from(base - start).ok().and_then(|at| slice.get(at..)).unwrap_or_default(),
             base,
@@ -64,7 +64,7 @@ impl<'m> Tail<'m> {
         self.append(rest);
     }
 
-    /// Decodes what was kept, after which nothing follows. Then the caller says where to [go to](Self::go_to).
+    /// Decodes the bytes that were kept, as the end of the stream. The caller then sets the [next offset](Self::go_to).
     pub(super) fn finish(&self, run: impl FnOnce(Input<'_>) -> u64) {
         run(self.input(false));
     }
@@ -79,7 +79,7 @@ impl<'m> Tail<'m> {
         Input { bytes, base: self.base, more, reach: self.reach }
     }
 
-    /// Appends as many of the bytes as there is room for, and returns how many.
+    /// Appends as many of the bytes as fit, and returns their number.
     fn append(&mut self, bytes: &[u8]) -> usize {
         let room = self.memory.get_mut(self.len..).unwrap_or_default();
         let added = bytes.len().min(room.len());

@@ -1,4 +1,4 @@
-//! Calibration: how long a core cycle is, in TSC ticks.
+//! Calibration: the length of a core cycle in TSC ticks.
 
 use super::{Clocks, TimeError};
 use crate::packet::{Cyc, Mtc, Tsc};
@@ -16,7 +16,7 @@ pub struct Calibration {
     mtc: Option<u64>,
     /// Cycles since the last MTC.
     cyc_mtc: u64,
-    /// The next MTC is the first after a PSB on a processor with erratum SKL168.
+    /// True if the next MTC is the first after a PSB on a processor with erratum SKL168.
     suspect_mtc: bool,
 }
 
@@ -25,10 +25,10 @@ impl Calibration {
     pub(crate) const NOTHING: Self =
         Self { ratio: None, tsc: 0, cyc_tsc: 0, mtc: None, cyc_mtc: 0, suspect_mtc: false };
 
-    /// TSC ticks per core cycle, a fixed point number with eight fraction bits.
+    /// Returns TSC ticks per core cycle, a fixed-point number with eight fraction bits.
     ///
     /// # Errors
-    /// [`TimeError::NotCalibrated`] when it is not known yet.
+    /// [`TimeError::NotCalibrated`] if the ratio is unknown yet.
     pub const fn ratio(&self) -> Result<u64, TimeError> {
         match self.ratio {
             Some(ratio) => Ok(ratio),
@@ -41,7 +41,7 @@ impl Calibration {
         self.suspect_mtc = true;
     }
 
-    /// Applies a TSC; `in_psb` says whether it is inside a PSB+.
+    /// Applies a TSC; `in_psb` is true inside a PSB+.
     pub fn tsc(&mut self, packet: Tsc, in_psb: bool) {
         // A TSC outside a PSB+ means that tracing was off or packets were lost.
         if in_psb && self.tsc != 0 && self.cyc_tsc != 0 && self.mtc.is_none() {
@@ -53,12 +53,12 @@ impl Calibration {
         self.cyc_tsc = 0;
     }
 
-    /// Applies a CBR's ratio; `in_psb` says whether it is inside a PSB+.
+    /// Applies a CBR's ratio; `in_psb` is true inside a PSB+.
     ///
     /// # Errors
-    /// [`TimeError::OutOfRange`] when it is zero.
+    /// [`TimeError::OutOfRange`] if the ratio is zero.
     pub fn cbr(&mut self, ratio: u8, in_psb: bool, clocks: &Clocks) -> Result<(), TimeError> {
-        // Outside a PSB+ it means that the frequency changed.
+        // A CBR outside a PSB+ means that the frequency changed.
         if !in_psb {
             *self = Self::default();
         }
@@ -109,7 +109,7 @@ impl Calibration {
         }
     }
 
-    /// Whether erratum SKL168 shows: an MTC was skipped, or it is about 0xf00 cycles late.
+    /// Returns true if erratum SKL168 shows: an MTC was skipped, or is about 0xf00 cycles late.
     fn comes_late(&self, ticks: u64, cycles: u64, tsc: u64, clocks: &Clocks) -> bool {
         let expected = |ratio: u64| ratio.wrapping_mul(cycles.wrapping_add(0xf00)) >> 8;
         ticks > 1_u64.wrapping_shl(clocks.mtc_freq.into())

@@ -1,16 +1,16 @@
-//! An estimate of the current time from the timing packets, as libipt makes it.
+//! An estimate of the current time from the timing packets, computed as in libipt.
 
 use super::{Clocks, TimeError};
 use crate::packet::{Cyc, Mtc, Tma, Tsc};
 
-/// The TSC's value at the last timing packet, estimated.
+/// The estimated TSC at the last timing packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
-    /// There was a TSC.
+    /// True after a TSC.
     have_tsc: bool,
-    /// There was a TMA since the last TSC.
+    /// True after a TMA since the last TSC.
     have_tma: bool,
-    /// There was an MTC since then, or a TMA that holds all bits of one.
+    /// True after an MTC since then, or after a TMA that holds all bits of one.
     have_mtc: bool,
     tsc: u64,
     /// The time at the last TSC or MTC.
@@ -21,9 +21,9 @@ pub struct Estimate {
     ctc: u64,
     /// The crystal clock up to which CYCs are accounted for.
     ctc_cyc: u64,
-    /// MTCs since the last TSC that the time does not include.
+    /// The number of MTCs since the last TSC that the time excludes.
     lost_mtc: u32,
-    /// CYCs since the last MTC that the time does not include.
+    /// The number of CYCs since the last MTC that the time excludes.
     lost_cyc: u32,
     /// The last CBR's ratio.
     core_bus_ratio: Option<u8>,
@@ -45,7 +45,7 @@ impl Estimate {
         core_bus_ratio: None,
     };
 
-    /// The time at the last timing packet.
+    /// Returns the time at the last timing packet.
     ///
     /// # Errors
     /// [`TimeError::NoTsc`] before the first TSC; then there is only [`relative`](Self::relative).
@@ -53,22 +53,22 @@ impl Estimate {
         if self.have_tsc { Ok(self.tsc) } else { Err(TimeError::NoTsc) }
     }
 
-    /// As [`time`](Self::time), but before the first TSC it returns the ticks since the start.
+    /// Returns the same as [`time`](Self::time), but the ticks since the start before the first TSC.
     pub const fn relative(&self) -> u64 {
         self.tsc
     }
 
-    /// How many CYC packets since the last TSC or MTC the time does not include, because no ratio was known.
+    /// Returns how many CYC packets since the last TSC or MTC the time excludes because no ratio was known.
     pub const fn lost_cyc(&self) -> u32 {
         self.lost_cyc
     }
 
-    /// How many MTC packets since the last TSC the time does not include, because their clock advanced too far.
+    /// Returns how many MTC packets since the last TSC the time excludes because their clock advanced too far.
     pub const fn lost_mtc(&self) -> u32 {
         self.lost_mtc
     }
 
-    /// The ratio of core clock to bus clock in the last CBR packet.
+    /// Returns the ratio of core clock to bus clock in the last CBR packet.
     pub const fn core_bus_ratio(&self) -> Option<u8> {
         self.core_bus_ratio
     }
@@ -115,7 +115,7 @@ impl Estimate {
     /// # Errors
     /// [`TimeError::UnknownRatio`] and [`TimeError::OutOfRange`].
     pub fn mtc(&mut self, packet: Mtc, clocks: &Clocks) -> Result<(), TimeError> {
-        // The start of the count of an MTC between TSC and TMA is unknown.
+        // The start of the count is unknown for an MTC between TSC and TMA.
         if self.have_tsc && !self.have_tma {
             return Ok(());
         }
@@ -131,7 +131,7 @@ impl Estimate {
             if !self.have_tma {
                 return Ok(());
             }
-            // The TMA gave 16 bits; an MTC has higher ones too. Choose them so that the clock advances least.
+            // The TMA gave 16 bits; an MTC has higher ones too. Choose the higher bits that advance the clock least.
             let mut high = new & !0xffff;
             if new & 0xffff < last {
                 high = high.wrapping_sub(0x1_0000) & 0xff_u64.wrapping_shl(clocks.mtc_freq.into());
@@ -149,7 +149,7 @@ impl Estimate {
     /// Applies a CBR.
     ///
     /// # Errors
-    /// [`TimeError::OutOfRange`] when it is zero.
+    /// [`TimeError::OutOfRange`] if the ratio is zero.
     pub const fn cbr(&mut self, ratio: u8) -> Result<(), TimeError> {
         if ratio == 0 {
             return Err(TimeError::OutOfRange);
@@ -159,13 +159,13 @@ impl Estimate {
         Ok(())
     }
 
-    /// How the CYCs that come next are applied, with `ratio` as in [`cyc`](Self::cyc).
+    /// Returns the rule by which the next CYCs are applied, with `ratio` as in [`cyc`](Self::cyc).
     #[inline(always)]
     pub(crate) const fn cycs(&self, ratio: u64) -> Cycs {
         Cycs { plain: ratio == 0 || self.ctc == self.ctc_cyc, ratio }
     }
 
-    /// The estimate after these CYCs, which were [plain](Cycs::are_plain).
+    /// Returns the estimate after these CYCs, which were [plain](Cycs::are_plain).
     #[inline]
     pub(crate) const fn after_cycs(mut self, cycs: &Cycs, sums: CycSums) -> Self {
         if sums.packets == 0 {
@@ -182,14 +182,13 @@ impl Estimate {
         self
     }
 
-    /// Applies a CYC with `ratio` TSC ticks per cycle, a fixed point number with eight fraction bits; 0 if it is not
-    /// known.
+    /// Applies a CYC with `ratio` TSC ticks per cycle, a fixed-point number with eight fraction bits; 0 if unknown.
     ///
     /// # Errors
     /// [`TimeError::UnknownRatio`] and [`TimeError::OutOfRange`].
     pub fn cyc(&mut self, packet: Cyc, ratio: u64, clocks: &Clocks) -> Result<(), TimeError> {
         let mut cycles = packet.cycles;
-        // These are cycles since the last CYC. The time of the last MTC already includes those before it.
+        // The packet counts cycles since the last CYC. The time of the last MTC already includes those before it.
         if ratio != 0 && self.fast_counter == 0 && self.ctc != self.ctc_cyc {
             let ticks = clocks.ticks_between(self.ctc_cyc, self.ctc)?;
             let before = (clocks.tsc_of(ticks)? << 8) / ratio;
@@ -202,14 +201,14 @@ impl Estimate {
     }
 }
 
-/// How CYCs are added up outside of the estimate, so that the sums can be in registers.
+/// The rule by which CYCs are added up outside of the estimate, so that the sums can be in registers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cycs {
     plain: bool,
     ratio: u64,
 }
 
-/// The sums of CYCs that come one after the other.
+/// The sums of consecutive CYCs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CycSums {
     packets: u64,
@@ -219,7 +218,7 @@ pub(crate) struct CycSums {
 }
 
 impl Cycs {
-    /// Whether a CYC only adds ticks or is lost. Others must be applied to the estimate.
+    /// Returns true if a CYC only adds ticks or is lost. Others must be applied to the estimate.
     #[inline(always)]
     pub(crate) const fn are_plain(&self) -> bool {
         self.plain
@@ -235,7 +234,7 @@ impl Cycs {
 }
 
 impl CycSums {
-    /// The cycles of all packets.
+    /// Returns the cycles of all packets.
     #[inline(always)]
     pub(crate) const fn cycles(self) -> u64 {
         self.cycles

@@ -30,8 +30,8 @@ pub struct TscFrequency {
 }
 
 impl TscFrequency {
-    /// The frequency from CPUID.15H, or from CPUID.16H if leaf 15H lacks the crystal's frequency or the ratio; `None`
-    /// if leaf 16H lacks it too.
+    /// Returns the frequency from CPUID.15H, or from CPUID.16H if leaf 15H lacks the crystal's frequency or the ratio;
+    /// `None` if leaf 16H lacks it too.
     ///
     /// Leaf 16H has the base frequency of the marketing name in whole MHz, which is up to 0.2 % off the TSC. If you
     /// know the crystal's frequency (24 MHz on most client processors from Skylake on), set [`Clocks::cpuid_15h_ecx`]
@@ -45,7 +45,7 @@ impl TscFrequency {
         }
     }
 
-    /// `numerator / denominator` Hz; `None` for less than 1 Hz and for a denominator of zero.
+    /// Creates `numerator / denominator` Hz; `None` for less than 1 Hz and for a denominator of zero.
     #[must_use]
     pub const fn new(numerator: u64, denominator: u32) -> Option<Self> {
         if denominator == 0 || numerator < denominator as u64 {
@@ -54,33 +54,33 @@ impl TscFrequency {
         Some(Self { numerator, denominator })
     }
 
-    /// Whole Hz, rounded down.
+    /// Returns whole Hz, rounded down.
     #[must_use]
     pub const fn hz(self) -> u64 {
         self.numerator / self.denominator as u64
     }
 
-    /// The duration of `ticks` ticks in nanoseconds, rounded down.
+    /// Returns the duration of `ticks` ticks in nanoseconds, rounded down.
     ///
-    /// It is exact for every number of ticks: 64, 32 and 30 bits are multiplied in 128.
+    /// The result is exact for every number of ticks: 64, 32 and 30 bits are multiplied in 128.
     #[must_use]
     pub const fn nanoseconds(self, ticks: u64) -> u128 {
         ticks as u128 * self.denominator as u128 * NANOSECONDS / self.numerator as u128
     }
 
-    /// The same as a [`Duration`], which holds it for every number of ticks.
+    /// Returns the same as a [`Duration`], which can hold it for every number of ticks.
     #[must_use]
     pub const fn duration(self, ticks: u64) -> Duration {
         let nanoseconds = self.nanoseconds(ticks);
-        // At 1 Hz or more there are no more seconds than ticks.
+        // At 1 Hz or more there are at most as many seconds as ticks.
         Duration::new((nanoseconds / NANOSECONDS) as u64, (nanoseconds % NANOSECONDS) as u32)
     }
 
-    /// How many whole ticks there are in `duration`; `None` if 64 bits cannot hold the number.
+    /// Returns the number of whole ticks in `duration`; `None` if 64 bits cannot hold it.
     #[must_use]
     pub const fn ticks(self, duration: Duration) -> Option<u64> {
         let (numerator, denominator) = (self.numerator as u128, self.denominator as u128);
-        // Seconds first, with their remainder carried over, because nanoseconds would not fit.
+        // Seconds are converted first, with their remainder carried over, because nanoseconds would not fit.
         let by_seconds = duration.as_secs() as u128 * numerator;
         let (whole, rest) = (by_seconds / denominator, by_seconds % denominator);
         let fraction =
@@ -109,14 +109,14 @@ mod tests {
         for (clocks, hz) in [
             (leaf_15h(2, 208, 25_000_000, 2600), Some(2_600_000_000)),
             (leaf_15h(3, 100, 19_200_000, 600), Some(640_000_000)),
-            // Not a whole number of Hz: 1 / 3 is left.
+            // Not a whole number of Hz: the remainder is 1 / 3.
             (leaf_15h(3, 100, 1_000_000, 0), Some(33_333_333)),
             (leaf_15h(2, 250, 0, 3000), Some(3_000_000_000)),
             (leaf_15h(0, 250, 24_000_000, 3000), Some(3_000_000_000)),
             (leaf_15h(2, 0, 24_000_000, 3000), Some(3_000_000_000)),
             (leaf_15h(2, 250, 0, 0), None),
             (Clocks::UNKNOWN, None),
-            // Less than 1 Hz is no frequency of a TSC.
+            // A TSC frequency is at least 1 Hz.
             (leaf_15h(3, 1, 1, 0), None),
             (leaf_15h(u32::MAX, u32::MAX, u32::MAX, 0), Some(u64::from(u32::MAX))),
         ] {
@@ -155,7 +155,7 @@ mod tests {
             let Some(frequency) = TscFrequency::new(random(), denominator) else { continue };
             let (ticks, seconds) = (random(), random());
             let duration = frequency.duration(ticks);
-            // The duration was rounded down, so a tick may be missing from it, and more where they are short.
+            // The duration was rounded down, so a tick may be missing, or several if they are short.
             let back = frequency.ticks(duration).unwrap();
             assert!(back <= ticks, "{frequency:?} {ticks}");
             assert_eq!(frequency.duration(back.max(ticks)), duration, "{frequency:?} {ticks}");

@@ -3,20 +3,19 @@
 use core::fmt;
 use core::iter::Fuse;
 
-/// Merges what several processors have done: each is an iterator of times and items, and the result is all items in
-/// the order of their times, each with the index of its processor.
+/// A merge of the items of several processors: each processor is an iterator of times and items, and the result is all
+/// items in the order of their times, each with the index of its processor.
 ///
-/// A time is a TSC value, as [`Moment::tsc`](super::Moment::tsc) or a decoder's `time()` gives it; the TSCs of the
+/// A time is a TSC value, as returned by [`Moment::tsc`](super::Moment::tsc) or a decoder's `time()`. The TSCs of the
 /// processors must be synchronized, as they are after a reset on all that announce an invariant TSC, unless software
-/// has written one. Only the lower 56 bits are compared, those of a TSC packet, so they may wrap around within the
+/// has written one. Only the lower 56 bits are compared, those of a TSC packet, so times may wrap around within the
 /// trace; two times that are compared must be less than 2^55 ticks apart.
 ///
-/// Items of one processor keep their order: one whose time is before that of the item before it counts as simultaneous
-/// with that. Of simultaneous items, those of the lower index come first. The order of two processors' items is that
-/// in which they happened if the errors of both times ([`Moment::error`](super::Moment::error)) together are less
-/// than the distance.
+/// Items of one processor keep their order: one whose time is before that of the previous item counts as simultaneous
+/// with it. Of simultaneous items, those of the lower index come first. The order of two processors' items is the true
+/// order if the errors of both times ([`Moment::error`](super::Moment::error)) together are less than the distance.
 ///
-/// It has one item of each processor at a time, and searches all of these for the next one.
+/// The merge holds one item of each processor at a time, and searches all of these for the next one.
 ///
 /// ```
 /// use pugmark_decoder_core::time::{Merge, ProcessorItems};
@@ -32,7 +31,7 @@ pub struct Merge<'p, I: Iterator> {
     processors: &'p mut [ProcessorItems<I>],
 }
 
-/// What one processor has done, in order.
+/// The items of one processor, in order.
 pub struct ProcessorItems<I: Iterator> {
     items: Fuse<I>,
     next: Option<I::Item>,
@@ -45,19 +44,19 @@ pub struct ProcessorItems<I: Iterator> {
 pub struct Merged<T> {
     /// The index of its processor.
     pub processor: usize,
-    /// Its time; that of the item of the same processor before it, if that is later.
+    /// Its time; that of the previous item of the same processor, if that is later.
     pub tsc: u64,
     /// The item.
     pub item: T,
 }
 
 impl<T, I: Iterator<Item = (u64, T)>> ProcessorItems<I> {
-    /// What one processor has done: times and items, in the order in which it has done them.
+    /// Creates the items of one processor: times and items, in the processor's order.
     pub fn new(items: impl IntoIterator<Item = (u64, T), IntoIter = I>) -> Self {
         Self { items: items.into_iter().fuse(), next: None, time: None }
     }
 
-    /// The time of the next item.
+    /// Returns the time of the next item.
     fn time(&mut self) -> Option<u64> {
         if self.next.is_none() {
             self.next = self.items.next();
@@ -68,7 +67,7 @@ impl<T, I: Iterator<Item = (u64, T)>> ProcessorItems<I> {
 }
 
 impl<'p, T, I: Iterator<Item = (u64, T)>> Merge<'p, I> {
-    /// Merges these processors' items.
+    /// Creates the merge of these processors' items.
     pub const fn new(processors: &'p mut [ProcessorItems<I>]) -> Self {
         Self { processors }
     }
@@ -105,7 +104,7 @@ impl<I: Iterator> fmt::Debug for Merge<'_, I> {
     }
 }
 
-/// Whether `tsc` is before `other`, by the shorter way around their lower 56 bits.
+/// Returns true if `tsc` is before `other`, by the shorter way around their lower 56 bits.
 const fn is_before(tsc: u64, other: u64) -> bool {
     ((tsc.wrapping_sub(other) << 8) as i64) < 0
 }
@@ -141,9 +140,9 @@ mod tests {
                 &[&[1, 4], &[2, 3], &[0, 9]],
                 &[(2, 0, 0), (0, 1, 0), (1, 2, 0), (1, 3, 1), (0, 4, 1), (2, 9, 1)],
             ),
-            // At the same time: the lower index first.
+            // Simultaneous items: the lower index first.
             (&[&[7, 7], &[7]], &[(0, 7, 0), (0, 7, 1), (1, 7, 0)]),
-            // The time of an item goes back: it stays after the item before it, and others keep their places.
+            // The time of an item goes back: it stays after the previous item, and others keep their places.
             (&[&[5, 3, 9], &[4, 6]], &[(1, 4, 0), (0, 5, 0), (0, 5, 1), (1, 6, 1), (0, 9, 2)]),
             // The 56 bits wrap around, on one processor before the other, and with more bits than those.
             (&[&[WRAP - 2, 3], &[WRAP - 1, 1]], &[(0, WRAP - 2, 0), (1, WRAP - 1, 0), (1, 1, 1), (0, 3, 1)]),

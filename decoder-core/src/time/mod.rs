@@ -1,10 +1,10 @@
-//! When things happened: time from TSC, TMA, MTC, CYC and CBR packets.
+//! Time of events, from TSC, TMA, MTC, CYC and CBR packets.
 //!
 //! # Three clocks
 //!
 //! A processor has three clocks, and a trace can show all of them:
 //!
-//! | clock | its pace | packets | what they say |
+//! | clock | its pace | packets | content |
 //! |---|---|---|---|
 //! | timestamp counter | constant, the P1 frequency | TSC | its low 56 bits, as RDTSC has them |
 //! | core crystal clock | constant, slower by P | MTC | eight bits of its counter, each time they change |
@@ -15,9 +15,9 @@
 //! > TimeStampValue = CoreCrystalClockValue · P + AdjustedProcessorCycles + Software_Offset
 //!
 //! P is CPUID.15H:EBX / EAX. AdjustedProcessorCycles are the TSC ticks since the crystal's last edge, less than P.
-//! Software_Offset is what software has added, IA32_TSC_ADJUST. [`Clocks::timestamp`] and [`Clocks::crystal`] are this
-//! formula in both directions, [`Clocks::adjusted_cycles`] converts core cycles to TSC ticks, and [`TscFrequency`]
-//! converts TSC ticks to seconds.
+//! Software_Offset is the value that software has added, IA32_TSC_ADJUST. [`Clocks::timestamp`] and [`Clocks::crystal`]
+//! are this formula in both directions, [`Clocks::adjusted_cycles`] converts core cycles to TSC ticks, and
+//! [`TscFrequency`] converts TSC ticks to seconds.
 //!
 //! - A **TSC** packet is exact, and rare: it is in each PSB+ (the status packets after a synchronization packet, PSB),
 //!   and wherever a clock had stopped or tracing was off.
@@ -37,17 +37,17 @@
 //! invariant (CPUID.80000007H:EDX\[8\] = 0, [`tsc_varies`](Clocks::tsc_varies)) stands still in deep C-states while the
 //! crystal continues: after such a state, MTCs give the time but not the TSC, see [`Doubt::TscStopped`].
 //!
-//! # Two answers
+//! # Two results
 //!
-//! **An estimate, as libipt makes it.** [`Estimate`] follows the packets: a TSC sets the time, an MTC advances it by
+//! **An estimate, computed as in libipt.** [`Estimate`] follows the packets: a TSC sets the time, an MTC advances it by
 //! ticks · P, and a CYC by cycles · ratio, where [`Calibration`] takes the ratio from the last CBR or from the cycles
-//! between the last two MTCs or TSCs. It uses only earlier packets, costs almost nothing, and is what every decoder
-//! returns from `time()`: the time of the last packet that it used. It has no error bound, and an MTC may move it
+//! between the last two MTCs or TSCs. It uses only earlier packets and costs almost nothing. Every decoder returns it
+//! from `time()`: the time of the last packet that the decoder used. It has no error bound, and an MTC may move it
 //! back.
 //!
-//! **Bounds, and a guess between them.** A [`Timeline`] reads the trace on both sides of a place, so it can report
-//! between which TSC values something happened. The caller gives it a [`Span`]: the packets before and after the place.
-//! Decoders of [instructions](crate::flow::InsnDecoder::span) and [blocks](crate::block::BlockDecoder::span) supply
+//! **Bounds, and a guess between them.** A [`Timeline`] reads the trace on both sides of a place, so it can report the
+//! TSC values between which something happened. The caller supplies a [`Span`]: the packets before and after the place.
+//! Decoders of [instructions](crate::flow::InsnDecoder::span) and [blocks](crate::block::BlockDecoder::span) return
 //! spans, and for an event or a packet the span is [`Span::at`] its offset. A timeline costs nothing unless it is used.
 //!
 //! ```
@@ -106,11 +106,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Several processors.** [`Merge`] puts what several processors have done into one order, by these times.
+//! **Several processors.** [`Merge`] sorts the items of several processors into one order, by these times.
 //!
-//! # What the bounds rest on
+//! # Proof of the bounds
 //!
-//! [`Moment::earliest`] and [`Moment::latest`] are proven, from what the manual promises:
+//! [`Moment::earliest`] and [`Moment::latest`] follow from guarantees of the manual:
 //!
 //! 1. All packets before a TSC packet belong to instructions that executed before its time, all packets after it to
 //!    instructions that executed later. The same holds for an MTC packet and the time of the crystal clock's edge that
@@ -127,18 +127,18 @@
 //! An instruction without a packet of its own lies between two that have one: its earliest time is that of the first
 //! and its latest that of the second. At the end of the trace, there may be no latest time after the last TSC or MTC
 //! packet. The next TSC packet also checks all this: it must agree with the crystal, and must not be later than lost
-//! MTCs explain. If it fails, there is a [`Doubt`]. Without a next one, a moment is not [confirmed](Moment::confirmed).
+//! MTCs explain. A failed check is a [`Doubt`]. Without that packet, a moment is not [confirmed](Moment::confirmed).
 //!
-//! # What the guess rests on
+//! # Basis of the guess
 //!
 //! [`Moment::tsc`] is a guess within the bounds, and never goes back while the TSC does not. Between two packets with a
 //! known time, it divides the time in proportion to the cycles of the CYC packets, which is right if the core clock's
 //! frequency was constant between them. Without cycles it is the middle, because half the width is then the smallest
 //! error that can be promised. All instructions of one span have the same guess.
 //!
-//! [`Moment::interpolated`] gives each instruction a guess of its own, linear in the number of instructions. No packet
-//! supports it: of ten instructions, one can have missed the cache and taken all the time. It shows the order of the
-//! instructions and how long all of them took, and nothing about any single one. The error of each is that of the span.
+//! [`Moment::interpolated`] returns a separate guess for each instruction, linear in the number of instructions. No
+//! packet supports it: of ten instructions, one may have missed the cache and taken all the time. It shows the order of
+//! the instructions and their total duration, and nothing about any single one. The error of each is that of the span.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Tracking Time", "Cycle-Accurate Mode" and the packets' sections; vol. 3,
 //! "Invariant Time-Keeping". The arithmetic of the estimate is libipt's, so that both show the same time.
@@ -171,27 +171,27 @@ impl Clocks {
         }
     }
 
-    /// An MTC's payload as a count of the crystal clock.
+    /// Converts an MTC's payload to a count of the crystal clock.
     fn crystal_of(&self, ctc: u8) -> u64 {
         u64::from(ctc).wrapping_shl(self.mtc_freq.into())
     }
 
-    /// How many crystal clock ticks MTC payloads count before they wrap around.
+    /// Returns the number of crystal clock ticks after which MTC payloads wrap around.
     fn mtc_period(&self) -> u64 {
         1_u64.wrapping_shl(u32::from(self.mtc_freq) + 8)
     }
 
-    /// Crystal clock ticks from `old` to `new`, between which the payload wrapped around at most once.
+    /// Returns crystal clock ticks from `old` to `new`, between which the payload wrapped around at most once.
     fn ticks_between(&self, old: u64, new: u64) -> Result<u64, TimeError> {
         let new = if new < old { new.wrapping_add(self.mtc_period()) } else { new };
         new.checked_sub(old).ok_or(TimeError::OutOfRange)
     }
 }
 
-/// Why a packet gives no time.
+/// The reason why a packet gives no time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TimeError {
-    /// The TSC to crystal clock ratio is needed and not in [`Clocks`].
+    /// The ratio of TSC to crystal clock is needed, but not in [`Clocks`].
     UnknownRatio,
     /// The packet's value is impossible: a CBR of zero, or a clock that advanced too far.
     OutOfRange,

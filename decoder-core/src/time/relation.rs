@@ -7,8 +7,8 @@ use crate::config::Clocks;
 
 /// TimeStampValue = CoreCrystalClockValue · P + AdjustedProcessorCycles + Software_Offset.
 ///
-/// P is CPUID.15H:EBX / EAX and Software_Offset is [`tsc_adjust`](Clocks::tsc_adjust), what software added to the TSC.
-/// All values are modulo 2^64, as the TSC is.
+/// P is CPUID.15H:EBX / EAX and Software_Offset is [`tsc_adjust`](Clocks::tsc_adjust), the value that software added to
+/// the TSC. All values are modulo 2^64, like the TSC.
 ///
 /// ```
 /// use pugmark_decoder_core::config::Clocks;
@@ -22,18 +22,18 @@ use crate::config::Clocks;
 /// # Ok::<(), pugmark_decoder_core::time::TimeError>(())
 /// ```
 impl Clocks {
-    /// The TSC at `adjusted_cycles` TSC ticks after the edge at which the crystal clock became `crystal`.
+    /// Returns the TSC at `adjusted_cycles` TSC ticks after the edge at which the crystal clock became `crystal`.
     ///
     /// # Errors
     /// [`TimeError::UnknownRatio`] without CPUID.15H.
     pub fn timestamp(&self, crystal: u64, adjusted_cycles: u64) -> Result<u64, TimeError> {
         let (numerator, denominator) = self.crystal_ratio()?;
-        // An edge is seen at the first whole tick after it.
+        // An edge is visible at the first whole tick after it.
         let edge = (u128::from(crystal) * u128::from(numerator)).div_ceil(denominator.into());
         Ok((edge as u64).wrapping_add(adjusted_cycles).wrapping_add_signed(self.tsc_adjust))
     }
 
-    /// The crystal clock at a TSC value, and the TSC ticks since its edge: AdjustedProcessorCycles.
+    /// Returns the crystal clock at a TSC value, and the TSC ticks since its edge: AdjustedProcessorCycles.
     ///
     /// A TMA packet at that TSC has the low 16 bits of the first and the low 9 bits of the second.
     ///
@@ -51,7 +51,7 @@ impl Clocks {
     /// Converts core cycles at the ratio of a CBR packet to TSC ticks: cycles · P1 / CBR, rounded down.
     ///
     /// P1 is the maximum non-turbo ratio, [`nom_freq`](Clocks::nom_freq). The bus clock is not exactly the crystal's:
-    /// expect half a percent of error.
+    /// expect an error of half a percent.
     ///
     /// # Errors
     /// [`TimeError::UnknownRatio`] without a `nom_freq`, [`TimeError::OutOfRange`] for a ratio of zero or for cycles
@@ -65,7 +65,7 @@ impl Clocks {
         u64::try_from(ticks).map_err(|_| TimeError::OutOfRange)
     }
 
-    /// P as a fraction, neither part zero.
+    /// Returns P as a fraction, neither part zero.
     pub(super) const fn crystal_ratio(&self) -> Result<(u32, u32), TimeError> {
         match (self.cpuid_15h_ebx, self.cpuid_15h_eax) {
             (0, _) | (_, 0) => Err(TimeError::UnknownRatio),

@@ -3,7 +3,7 @@ extern crate std;
 use super::*;
 use crate::packet;
 
-/// A timing packet, and where it is.
+/// A timing packet, and its place.
 #[derive(Clone, Copy, Debug)]
 enum ClockStep {
     Psb,
@@ -275,7 +275,7 @@ fn skl168_does_not_calibrate_with_a_late_mtc() {
         steps.push((Mtc(3), ratio(late)));
         check(clocks, &steps);
     }
-    // Not late enough, or late with an MTCFreq for which lateness is not checked, or not the first MTC after the PSB.
+    // Not late enough, or late with an MTCFreq that is not checked for lateness, or not the first MTC after the PSB.
     let known = |late| [(Mtc(1), ratio(NOT_YET)), (Cyc(late), ratio(NOT_YET)), (Mtc(2), ratio(Ok(64)))];
     let (early, at_ten, second) = (
         [(Psb, ratio(Ok(64))), (Cyc(0x1100), ratio(Ok(64))), (Mtc(3), ratio(Ok(0x78)))],

@@ -16,7 +16,7 @@ use pugmark_decoder_core::{
     time::Span,
 };
 
-/// What a decoder returns, with blocks split into instructions.
+/// A result of a decoder, with blocks split into instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Sync(u64),
@@ -26,18 +26,18 @@ pub(crate) enum Step {
         speculative: bool,
     },
     Event(Event),
-    /// The trace ends, with the decoder here.
+    /// The end of the trace, with the decoder at this address.
     End(Option<u64>),
     Error(Error),
 }
 
-/// What blocks were like.
+/// A summary of the blocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sum {
     pub(crate) blocks: u64,
     pub(crate) insns: u64,
     pub(crate) errors: u64,
-    /// How often a part of the trace was known when its edges were counted.
+    /// The number of times that a known part of the trace was only counted.
     pub(crate) repeated: u64,
     pub(crate) hash: AddressHash,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Sum {
 pub(crate) fn compare(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<Sum, String> {
     let (expected, counters) = insns(trace, image, config);
     in_step(trace, image, config)?;
-    // One of the flags that no visit may pass over, another one for the next trace.
+    // One of the flags with which no visit may walk ahead, another one for the next trace.
     let mut flags = config.flags;
     match trace.len() % 3 {
         0 => flags.end_on_call = true,
@@ -79,12 +79,11 @@ pub(crate) fn compare(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Res
     Ok(sum)
 }
 
-/// The sizes of the graphs to visit with, in words: too small for anything, and from one that is full all the time up
-/// to one that never is.
+/// The sizes of the graphs to visit with, in words: too small for any block, always full, and up to large enough.
 const GRAPHS: [usize; 6] = [0, 100, 500, 1_200, 5_000, 100_000];
 
-/// Visits a trace with graphs of all sizes, at once and in parts. Returns how often a part of it was known when its
-/// edges were counted.
+/// Visits a trace with graphs of all sizes, at once and in parts. Returns the number of times that a known part was
+/// only counted.
 fn visits(
     trace: &[u8],
     image: Image<'_>,
@@ -129,9 +128,8 @@ fn visits(
     Ok(repeated)
 }
 
-/// Visits a trace. With `FILLS` a call of `visit` ends when it has given `most` items, and the next one goes on.
-/// Without it the sink is never asked whether it is full: one call goes to the end or to an error, two outcomes at a
-/// time.
+/// Visits a trace. With `FILLS` a call of `visit` ends after `most` items, and the next call continues. Without it
+/// `is_full` is never called: one call goes to the end or to an error, two outcomes at a time.
 fn visits_in_parts<const FILLS: bool>(
     trace: &[u8],
     image: Image<'_>,
@@ -162,14 +160,14 @@ fn visits_in_parts<const FILLS: bool>(
     Ok((sink.steps, decoder.counters()))
 }
 
-/// What a decoder says after a visit.
+/// The state of a decoder after a visit.
 type After = (Span, Option<u64>, u64, Option<u64>);
 
 fn after(decoder: &BlockDecoder<'_>) -> After {
     (decoder.span(), decoder.ip(), decoder.offset(), decoder.time())
 }
 
-/// The edges of a trace, for a sink that takes blocks as well or does not, and what the decoder says after each visit.
+/// Returns the edges of a trace, for a sink with or without blocks, and the decoder's state after each visit.
 fn edges_of<const BLOCKS: bool>(
     trace: &[u8],
     image: Image<'_>,
@@ -186,7 +184,7 @@ fn edges_of<const BLOCKS: bool>(
     (sink.0, states)
 }
 
-/// Visits a trace with a sink that counts edges, several times: what comes again is known after some times.
+/// Visits a trace several times with a sink that counts edges: a part that recurs becomes known only later.
 fn counts(
     trace: &[u8],
     image: Image<'_>,
@@ -234,7 +232,7 @@ fn counts(
     Ok(())
 }
 
-/// Counts edges, and collects the other steps.
+/// A sink that counts edges, and collects the other steps.
 #[derive(Default)]
 struct Counts {
     edges: BTreeMap<u16, u64>,
@@ -258,7 +256,7 @@ impl ExecutionSink for Counts {
     }
 }
 
-/// Collects edges.
+/// A sink that collects edges.
 struct Edges<const BLOCKS: bool>(Vec<u16>);
 
 impl<const BLOCKS: bool> ExecutionSink for Edges<BLOCKS> {
@@ -272,13 +270,13 @@ impl<const BLOCKS: bool> ExecutionSink for Edges<BLOCKS> {
     fn event(&mut self, _: &Event) {}
 }
 
-/// Collects the steps of a visit.
+/// A sink that collects the steps of a visit.
 #[derive(Default)]
 struct Steps<const FILLS: bool> {
     steps: Vec<Step>,
     /// Instructions whose block has not come yet.
     open: Vec<u64>,
-    /// The edge to the last block, if it has not come yet, and half the place of that block.
+    /// The edge to the last block, if that block has not come yet, and half its edge-map place.
     edge: Option<u16>,
     before: u16,
     items: usize,
@@ -394,8 +392,8 @@ fn blocks(mut decoder: BlockDecoder<'_>) -> Result<(Vec<Step>, Counters, Sum), S
     Ok((steps, decoder.counters(), sum))
 }
 
-/// Decodes with and without a graph, step by step: the decoders report the same state. Now and then the graph is
-/// forgotten.
+/// Decodes with and without a graph, step by step: the decoders must report the same state. Sometimes the graph is
+/// cleared.
 fn in_step(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), String> {
     let mut memory = vec![0; 10_000];
     let mut graph = Graph::new(&mut memory);
@@ -452,8 +450,8 @@ fn in_step(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), Str
     Ok(())
 }
 
-/// Checks that a block's span begins where the span of its first instruction begins and ends where that of its last one
-/// ends. If an error or a tick follows the block, the span may end later.
+/// Checks that a block's span begins with the span of its first instruction and ends with that of its last one. If an
+/// error or a tick follows the block, the span may end later.
 fn spans(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), String> {
     let mut insns = InsnDecoder::with_config(trace, image, config);
     let mut blocks = BlockDecoder::with_config(trace, image, config);
@@ -487,7 +485,7 @@ fn spans(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), Strin
     Ok(())
 }
 
-/// The blocks that a visit gives, each with its span.
+/// A sink that collects blocks, each with its span.
 #[derive(Default)]
 struct Spans {
     span: Option<Span>,
@@ -509,7 +507,7 @@ impl ExecutionSink for Spans {
     fn event(&mut self, _: &Event) {}
 }
 
-/// Checks that visits tell the span of each block as the decoder without a graph does.
+/// Checks that visits report the same span of each block as the decoder without a graph.
 fn visited_spans(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), String> {
     let mut expected = vec![];
     let mut blocks = BlockDecoder::with_config(trace, image, config);

@@ -10,7 +10,7 @@ use pugmark_decoder_core::{
 };
 use std::{cell::RefCell, fmt::Debug};
 
-/// The most items that the decoder returns before it goes to a PSB, and after that.
+/// Maximum number of items that the decoder returns before it goes to a PSB, and after that.
 const STEPS: usize = 32;
 
 /// The ways to go to a PSB. A way that finds none returns `None`.
@@ -27,7 +27,7 @@ macro_rules! go {
     };
 }
 
-/// The state that both decoders report.
+/// Returns the state that both decoders report.
 macro_rules! said {
     ($decoder:ident) => {
         (
@@ -69,7 +69,7 @@ fn like_a_new_one<D, I: PartialEq + Debug, S: PartialEq + Debug>(
     assert_eq!(found.get(same), expected.get(same), "{what}, step {same}");
 }
 
-/// The trace of a scenario, twice in a row.
+/// Returns the trace of a scenario, twice in a row.
 fn twice(scenario: &Scenario) -> Vec<u8> {
     [&scenario.trace[..], &scenario.trace].concat()
 }
@@ -82,7 +82,7 @@ fn an_instruction_decoder_that_synchronises_is_like_a_new_one() {
     let next = |decoder: &mut InsnDecoder<'_>| decoder.next();
     let ahead = |decoder: &mut InsnDecoder<'_>| {
         let next = decoder.next();
-        // Then the decoder has state that was not reported.
+        // This leaves state in the decoder that was not reported.
         decoder.look_ahead();
         next
     };

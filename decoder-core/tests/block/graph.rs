@@ -1,4 +1,4 @@
-//! One graph for several traces, and what only a graph could get wrong.
+//! One graph for several traces, and errors that only a graph could make.
 
 use crate::compare::compare;
 use pugmark_decoder_core::{
@@ -12,7 +12,7 @@ use pugmark_decoder_core::{
 const PSB: &[u8] = b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82";
 /// MODE.Exec (64 bit), FUP (1000), PSBEND.
 const STATE: &[u8] = b"\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
-/// TIP (1000), and enough for the fast way after it.
+/// TIP (1000); with the tail after it there are enough bytes for the fast path.
 const TIP_1000: &[u8] = b"\x2d\0\x10";
 const TAIL: &[u8] = &[0; 16];
 
@@ -20,7 +20,7 @@ const fn section(bytes: &[u8]) -> Section<'_> {
     Section { base: 0x1000, bytes, space: AddressSpace::Any }
 }
 
-/// All items, by a graph if there is one.
+/// Returns all items, decoded with a graph if there is one.
 fn items(trace: &[u8], image: Image<'_>, graph: Option<&mut Graph<'_>>) -> Vec<BlockItem> {
     let mut decoder = BlockDecoder::new(trace, image);
     decoder.sync_forward();
@@ -38,7 +38,7 @@ fn items(trace: &[u8], image: Image<'_>, graph: Option<&mut Graph<'_>>) -> Vec<B
 
 #[test]
 fn a_graph_is_of_one_image_at_a_time() {
-    // jmp rax; nop, jmp rax; the same bytes in two places.
+    // jmp rax; nop, jmp rax; the same bytes at two addresses.
     let plain = [0xff, 0xe0, 0x90];
     let longer = [0x90, 0xff, 0xe0];
     let sections = [section(&plain), section(&longer), section(&plain)];
@@ -77,7 +77,7 @@ fn images_that_differ_only_in_address_spaces_are_not_the_same_for_a_graph() {
             let sections = [Section { space: *space, ..section(&plain) }];
             items(&trace, Image::new(&sections), Some(&mut graph));
         }
-        // A decoder that starts in an unknown address space finds the code in all of them.
+        // A decoder that starts in an unknown address space finds the code in all spaces.
         let (now, new) = (graph.statistics().built, if space == before { 0 } else { 1 });
         assert_eq!(now, built + 1 + new, "{before:x?}, {space:x?}");
         graph.forget();
@@ -139,7 +139,7 @@ fn a_block_may_have_thousands_of_instructions() {
     }
 }
 
-/// Counts instructions, and never stops a visit.
+/// A sink that counts instructions, and never stops a visit.
 struct Count(usize);
 
 impl ExecutionSink for Count {
@@ -152,7 +152,7 @@ impl ExecutionSink for Count {
     fn event(&mut self, _: &Event) {}
 }
 
-/// A sink of which only those functions may be called that it wants: counts their calls.
+/// A sink that counts calls, and of which only the functions that it wants may be called.
 #[derive(Default)]
 struct Wants<const INSNS: bool, const BLOCKS: bool, const EDGES: bool>([usize; 3]);
 
@@ -185,7 +185,7 @@ impl<const INSNS: bool, const BLOCKS: bool, const EDGES: bool> ExecutionSink for
 
 #[test]
 fn a_sink_is_given_what_it_wants_and_nothing_else() {
-    // 1000: nop; 1001: jmp rax. Without a tail the last blocks go the slow way.
+    // 1000: nop; 1001: jmp rax. Without a tail the last blocks take the slow path.
     let sections = [section(&[0x90, 0xff, 0xe0])];
     let trace = [PSB, STATE, &TIP_1000.repeat(20)].concat();
     fn counts<const INSNS: bool, const BLOCKS: bool, const EDGES: bool>(
@@ -207,7 +207,7 @@ fn a_sink_is_given_what_it_wants_and_nothing_else() {
     assert_eq!(counts::<false, false, false>(&trace, image), [0, 0, 0]);
 }
 
-/// Notes where the decoder says that it is.
+/// A sink that notes the decoder's progress.
 #[derive(Default)]
 struct Progress(Vec<u64>);
 
@@ -229,7 +229,7 @@ fn a_visit_says_now_and_then_how_far_it_has_come() {
     decoder.visit(&mut Graph::new(&mut memory), &mut progress).expect("the trace fits the code");
     let Progress(offsets) = progress;
     assert!(offsets.len() >= 10 && offsets.is_sorted(), "{offsets:?}");
-    // The first time within the first fifth, the last time within the last one.
+    // The first report is within the first fifth, the last one within the last fifth.
     let fifth = trace.len() as u64 / 5;
     assert!(offsets[0] < fifth && (4 * fifth..=trace.len() as u64).contains(&offsets[offsets.len() - 1]));
 }
@@ -269,7 +269,7 @@ fn after_a_visit_the_decoder_says_where_the_last_block_was() {
 
 #[test]
 fn after_a_visit_the_time_is_that_of_the_last_branch() {
-    // A CYC after each branch but the last one, and another number of branches than is read at once.
+    // A CYC after each branch except the last, and a number of branches that differs from that read at once.
     let code = [0x90, 0xff, 0xe0];
     let sections = [section(&code)];
     let cyc = &[0x0b];
@@ -296,7 +296,7 @@ fn after_a_visit_the_time_is_that_of_the_last_branch() {
 
 #[test]
 fn contexts_and_blocks_come_and_go() {
-    // More address spaces than a graph tells apart, each with code of its own.
+    // More address spaces than a graph distinguishes, each with different code.
     let codes: Vec<Vec<u8>> = (0..50).map(|at| [vec![0x90; at % 8], vec![0xff, 0xe0]].concat()).collect();
     let sections: Vec<Section<'_>> = codes
         .iter()
@@ -313,7 +313,7 @@ fn contexts_and_blocks_come_and_go() {
             trace.extend(&cr3.to_le_bytes()[..6]);
             trace.extend(STATE);
             trace.extend(TIP_1000.repeat(1 + (at as usize + round) % 3));
-            // OVF, FUP (1000): the next PSB+ may be of another address space.
+            // OVF, FUP (1000): the next PSB+ may be in another address space.
             trace.extend(b"\x02\xf3\x3d\0\x10");
         }
     }
@@ -338,7 +338,7 @@ fn a_graph_that_has_forgotten_its_blocks_has_all_its_room_again() {
     }
 }
 
-/// The outcomes in short TNT packets, oldest first.
+/// Returns the outcomes in short TNT packets, oldest first.
 pub(crate) fn tnts(outcomes: &[bool]) -> Vec<u8> {
     let packet = |some: &[bool]| some.iter().fold(1_u8, |bits, taken| bits << 1 | u8::from(*taken)) << 1;
     outcomes.chunks(6).map(packet).collect()
@@ -346,11 +346,11 @@ pub(crate) fn tnts(outcomes: &[bool]) -> Vec<u8> {
 
 #[test]
 fn a_return_finds_its_call_although_the_graph_was_full_in_between() {
-    // 1000: call 2000; 1005: je 1000; and at 2000: je 207a; 60 times je to what follows it; 207a: ret.
+    // 1000: call 2000; 1005: je 1000; and at 2000: je 207a; 60 times je to the next instruction; 207a: ret.
     let main = [0xe8, 0xfb, 0x0f, 0, 0, 0x74, 0xf9];
     let called = [&[0x74, 0x78][..], &[0x74, 0].repeat(60), &[0xc3]].concat();
     let sections = [section(&main), Section { base: 0x2000, ..section(&called) }];
-    // Short ways through the called code, for the graph to know where it returns to, and one over all branches.
+    // Short paths through the called code, so that the graph knows its return address, and one over all branches.
     let short = [true, true, true].repeat(4);
     let long = [&[false][..], &[true; 60], &[true, true]].concat();
     let outcomes = [&short[..], &long, &short, &long, &short].concat();
@@ -390,7 +390,7 @@ fn an_event_between_two_blocks_changes_no_edge_unless_it_says_where_the_walk_goe
     assert_eq!(broken.iter().filter(|edge| **edge == plain[0]).count(), 2, "{broken:x?}");
 }
 
-/// Collects edges.
+/// A sink that collects edges.
 #[derive(Default)]
 struct EdgeList(Vec<u16>);
 

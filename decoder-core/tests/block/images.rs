@@ -8,10 +8,10 @@ use pugmark_decoder_core::{
     image::{AddressSpace, Image, Section, Sections},
 };
 
-/// The sizes of the graph: too small for anything, and large enough.
+/// The sizes of the graph: too small for any block, and large enough.
 const WORDS: [usize; 2] = [0, 5000];
 
-/// The next item, with the help of a graph.
+/// Returns the next item, decoded with a graph.
 fn next(blocks: &mut BlockDecoder<'_>, graph: &mut Graph<'_>) -> Result<Option<block::BlockItem>, Error> {
     let mut item = [block::BlockItem::NONE];
     match blocks.fill(graph, &mut item) {
@@ -30,7 +30,7 @@ const TRACE: &[u8] = b"\
     \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\
     \x2d\0\x10\x02\xc3\x88\x01\0\0\0\0\0\0\0\x2d\0\x10\x02\xc3\x88\x02\0\0\0\0\0\0\0\x2d\0\x10";
 
-/// What is executed between the events.
+/// The instructions that are executed between the events.
 const EXPECTED: [u64; 9] = [0x1000, 0x1001, 0x1002, 0x1000, 0x1003, 0x1004, 0x1000, 0x1001, 0x1002];
 
 #[test]
@@ -108,10 +108,10 @@ fn an_image_that_is_set_in_an_address_space_is_not_seen_in_another() {
         for words in WORDS {
             let mut memory = vec![0; words];
             let mut graph = Graph::new(&mut memory);
-            // The image with code in address spaces is set at the first event.
+            // The image with address spaces is set at the first event.
             let mut blocks = BlockDecoder::new(&trace, Image::new(&[]));
             let mut found = vec![];
-            // Synchronise on the second PSB+ as well, so that nothing is known about the address space there.
+            // Synchronise on the second PSB+ too, so that the address space is unknown there.
             while blocks.sync_forward().is_some() {
                 while let Some(item) = next(&mut blocks, &mut graph).unwrap() {
                     match item {

@@ -1,5 +1,5 @@
-//! Blocks hold the instructions that the instruction flow gives, between the same events, with the same errors: on
-//! scenarios whole, damaged and cut, on random programs, on libipt's vectors and on traces of real processors.
+//! Blocks hold the instructions of the instruction flow, between the same events, with the same errors: on whole,
+//! damaged and cut scenarios, random programs, libipt's vectors and traces of real processors.
 
 #[path = "../common/mod.rs"]
 mod common;

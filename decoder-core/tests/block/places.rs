@@ -1,4 +1,4 @@
-//! Damaged traces whose rest is known: where the decoders go on after an error, and what they say from there on.
+//! Damaged traces whose rest is known: the place where decoders continue after an error, and their results after it.
 
 use crate::recover::{Step, recovered};
 use pugmark_decoder_core::{
@@ -11,10 +11,10 @@ use pugmark_decoder_core::{
 const START: &[u8] =
     b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
 const TIP_1000: &[u8] = b"\x2d\0\x10";
-/// TIP (3000), where no code is.
+/// TIP (3000), where there is no code.
 const NOWHERE: &[u8] = b"\x2d\0\x30";
 
-/// What was found, in words.
+/// Returns the results as text.
 fn words(steps: &[Step]) -> Vec<String> {
     let word = |step: &Step| match step {
         Step::Insn(ip) => format!("{ip:x}"),
@@ -36,7 +36,7 @@ fn after_an_error_all_that_comes_from_the_next_known_place_on_is_found() {
     // 1000: nop; 1001: jmp rax; 1003: nop; 1004: jmp rax
     let code = [0x90, 0xff, 0xe0, 0x90, 0xff, 0xe0];
     let sections = [Section { base: 0x1000, bytes: &code, space: AddressSpace::Any }];
-    // Packets after the error, what the decoders say of them, and what they walk before the targets at the end.
+    // Packets after the error, the decoders' results for them, and the instructions before the targets at the end.
     let rows: &[(&str, &[u8], &str)] = &[
         ("a target", b"\x2d\x03\x10", "error 21, place, 1003, 1004"),
         (

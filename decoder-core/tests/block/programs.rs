@@ -66,7 +66,7 @@ fn random_programs_whole_and_damaged() {
     assert!(errors > 100, "the damage does none: {errors}");
 }
 
-/// Collects what a visit passes on, and is never full.
+/// A sink that collects the items of a visit, and is never full.
 #[derive(Default)]
 struct Items(Vec<BlockItem>);
 
@@ -82,7 +82,7 @@ impl ExecutionSink for Items {
     }
 }
 
-/// `PUGMARK_TRACES` has the number of traces, otherwise 5 000. A hundred are of the same program, and have one graph.
+/// Decodes as many traces as `PUGMARK_TRACES` says, or 5 000. A hundred come from one program, and share a graph.
 #[test]
 fn a_visit_gives_the_same_blocks_of_damaged_traces_of_many_programs() {
     let traces: u64 =

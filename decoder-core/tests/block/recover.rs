@@ -1,4 +1,4 @@
-//! After an error both decoders go on at the same place, without a PSB.
+//! After an error both decoders continue at the same place, without a PSB.
 
 use crate::common::{scenarios, sections};
 use pugmark_decoder_core::{
@@ -12,7 +12,7 @@ use pugmark_decoder_core::{
 };
 use std::cell::{Cell, RefCell};
 
-/// What a decoder returns, with blocks split into instructions.
+/// A result of a decoder, with blocks split into instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Insn(u64),
@@ -21,10 +21,10 @@ pub(crate) enum Step {
     Recovery(Result<Recovered, Error>),
 }
 
-/// How often a decoder recovers at most: from one place it may come to the same error again.
+/// Maximum number of recoveries of a decoder: from one place it may reach the same error again.
 const RECOVERIES: usize = 20;
 
-/// Goes on as long as there is a way to. `next` appends what comes next, and `recover` recovers.
+/// Continues as long as possible. `next` appends the next results, and `recover` recovers.
 fn steps<D>(
     decoder: &mut D,
     next: impl Fn(&mut D, &mut Vec<Step>) -> Result<bool, Error>,
@@ -51,7 +51,7 @@ fn steps<D>(
     }
 }
 
-/// What both decoders return, and where they go on after errors.
+/// Returns the results of both decoders, and the places where they continue after errors.
 pub(crate) fn recovered(trace: &[u8], image: Image<'_>, config: Config<'_>, what: &str) -> Vec<Step> {
     let mut insns = InsnDecoder::with_config(trace, image, config);
     if insns.sync_forward().is_none() {
@@ -123,7 +123,7 @@ fn after_an_error_both_decoders_recover_at_the_same_place() {
     assert!(places > 1000, "{places}");
 }
 
-/// Collects edges.
+/// A sink that collects edges.
 #[derive(Default)]
 struct Edges(Vec<u16>);
 

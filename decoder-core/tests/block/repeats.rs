@@ -18,7 +18,7 @@ use pugmark_decoder_core::{
     image::{Image, Section},
 };
 
-/// Compares all ways to decode a trace. Returns how often parts of it were known, and how many errors there are.
+/// Compares all ways to decode a trace. Returns the number of known parts, and the number of errors.
 fn compared(what: &str, trace: &[u8], config: Config<'_>) -> (u64, u64) {
     let code = all_code();
     let sum = compare(trace, Image::new(&everywhere(&code)), config)
@@ -26,12 +26,12 @@ fn compared(what: &str, trace: &[u8], config: Config<'_>) -> (u64, u64) {
     (sum.repeated, sum.errors)
 }
 
-/// How often each loop goes round: often enough to be known.
+/// The number of laps of each loop: enough for it to become known.
 const LAPS: usize = 30;
 
 #[test]
 fn a_return_leads_to_its_call_although_the_bytes_are_those_of_another_call() {
-    // C or E calls others, of which the last one is always the same. So the bytes after that are the same, too.
+    // C or E calls functions, the last of which is always the same. So the bytes after that call are the same too.
     for others in [&[D][..], &[B, D], &[B, F, D], &[B, F, A, D], &[B, F, A, F, D], &[B, F, A, F, B, D]] {
         let mut processor = Processor::new(C);
         for lap in 0..4 * LAPS {
@@ -55,7 +55,7 @@ fn what_a_function_does_is_known_for_each_of_several_callers() {
         let mut processor = Processor::new(B);
         let rounds = 200;
         for caller in callers.iter().cycle().take(rounds) {
-            // After the call, the same block and the same bytes up to B, whoever called.
+            // After the call, the block and the bytes up to B are the same for each caller.
             processor.jumps(*caller).calls(D);
             for _ in 0..4 {
                 processor.goes(true).flush();
@@ -73,7 +73,7 @@ fn an_ip_is_compressed_against_the_last_one_although_the_block_and_the_bytes_are
     for (usual, other) in [([D, C, D], [B, A, B]), ([B, C, D], [F, G, H]), ([B, A, B], [J, I, J])] {
         let mut processor = Processor::new(C);
         for lap in 0..4 * LAPS {
-            // Few attempts would be made if nothing but this repeated itself.
+            // Few attempts would be made if nothing else repeated itself.
             for _ in 0..8 {
                 processor.calls(usual[0]).returns().jumps(C);
             }
@@ -115,7 +115,7 @@ fn no_more_returns_are_compressed_than_the_stack_has_room_for_calls() {
             for call in 0..calls {
                 processor.calls(if call % 2 == 0 { D } else { C });
             }
-            // With the stack full, or nearly so, calls that return.
+            // Calls that return, with the stack full or nearly full.
             for _ in 0..laps {
                 match depth {
                     1 => processor.calls(A).returns(),
@@ -130,7 +130,7 @@ fn no_more_returns_are_compressed_than_the_stack_has_room_for_calls() {
             processor.flush();
             let (_, none) = compared(&format!("{calls}, {laps}, {depth}"), &processor.trace, Config::new());
             assert_eq!(none, 0, "{calls}, {laps}, {depth}");
-            // One more, as no processor does it.
+            // One more return, which no processor would compress.
             processor.known = 1;
             processor.returns();
             errors +=
@@ -149,7 +149,7 @@ fn outcomes_without_a_target_repeat_themselves_too() {
             let mut outcomes =
                 [true, false, true, false, true, false, true, true, true, true, true, true, true, true];
             if lap > LAPS && lap % rare == 0 {
-                // The last call calls once more.
+                // The last call is followed by one more call.
                 outcomes[7] = false;
             }
             for taken in outcomes {
@@ -174,7 +174,7 @@ fn returns_whose_target_is_named_take_a_call_from_the_stack_by_the_manual_and_no
         processor.calls(D).calls(A).named_return().returns().jumps(C);
         processor.calls(D).named_return().jumps(C);
     }
-    // What was called before a PSB has no compressed return.
+    // Calls before a PSB have no compressed return.
     for call in 0..40 {
         processor.calls(if call % 2 == 0 { D } else { C });
     }
@@ -187,7 +187,7 @@ fn returns_whose_target_is_named_take_a_call_from_the_stack_by_the_manual_and_no
         let (repeated, _) = compared(&format!("{dialect:?}"), &trace, Config { dialect, ..Config::new() });
         assert!(repeated > 50, "{dialect:?}: {repeated}");
     }
-    // One graph for both.
+    // One graph for both traces.
     let code = all_code();
     let sections = everywhere(&code);
     let counts = |dialect, graph: &mut Graph<'_>| {

@@ -1,4 +1,4 @@
-//! The section that a block is in, and whether its last instruction is all in it.
+//! The section that a block is in, and the truncation of its last instruction.
 
 use pugmark_decoder_core::{
     block::{BlockDecoder, BlockItem},
@@ -6,7 +6,7 @@ use pugmark_decoder_core::{
     image::{AddressSpace, Image, Section},
 };
 
-/// PSB, MODE.Exec (64 bit), FUP (1002), PSBEND, then TIP (1002) four times, and enough for the fast way.
+/// PSB, MODE.Exec (64 bit), FUP (1002), PSBEND, then TIP (1002) four times, and enough bytes for the fast path.
 const TRACE: &[u8] = b"\
     \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\x02\x10\0\0\0\0\x02\x23\
     \x2d\x02\x10\x2d\x02\x10\x2d\x02\x10\x2d\x02\x10\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
@@ -15,8 +15,8 @@ const fn section(base: u64, bytes: &[u8]) -> Section<'_> {
     Section { base, bytes, space: AddressSpace::Any }
 }
 
-/// The first and last address, number of instructions, section of each block, and whether it is truncated. `then`:
-/// the number of blocks after which another image is set, and that image.
+/// Returns the first and last address, number of instructions, section and truncation of each block. `then`: the number
+/// of blocks after which another image is set, and that image.
 fn blocks(
     image: Image<'_>,
     words: usize,

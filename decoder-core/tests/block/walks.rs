@@ -1,5 +1,5 @@
-//! Small random code whose path is known, in one section or cut into several, in graphs of all sizes that are used
-//! again and again, whole and damaged.
+//! Small random code whose path is known, in one section or cut into several, in graphs of all sizes that are reused,
+//! whole and damaged.
 
 use crate::graph::tnts;
 use pugmark_decoder_core::{
@@ -16,10 +16,10 @@ const BASE: u64 = 0x1000;
 const PSB: &[u8] = b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82";
 /// MODE.Exec (64 bit), FUP (1000), PSBEND.
 const STATE: &[u8] = b"\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
-/// How many calls a processor remembers.
+/// The number of calls that a processor remembers.
 const CALLS: usize = 64;
 
-/// An instruction; the numbers are those of the instructions that it leads to.
+/// An instruction; the numbers are those of the target instructions.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Nop,
@@ -60,7 +60,7 @@ impl Program {
             10 => Op::IndirectCall,
             _ => Op::IndirectJump,
         };
-        // Nothing goes on after the last one.
+        // Execution cannot continue after the last instruction.
         let ops: Vec<Op> = (1..len).map(&mut op).chain([Op::IndirectJump]).collect();
         let mut ips = vec![BASE];
         for op in &ops {
@@ -83,11 +83,11 @@ impl Program {
         Self { ops, ips, code }
     }
 
-    /// A trace, and the addresses of what was executed; `None` for an endless loop without a branch that is traced.
+    /// Returns a trace, and the addresses of executed instructions; `None` for an endless loop without a traced branch.
     fn run(&self, rng: &mut fastrand::Rng) -> Option<(Vec<u8>, Vec<u64>)> {
         let mut trace = [PSB, STATE].concat();
         let (mut at, mut executed, mut calls, mut outcomes, mut quiet) = (0, vec![], vec![], vec![], 0);
-        // A target that was not sent yet, and whether it comes late.
+        // A target that was not sent yet, and true if it is sent late.
         let (mut waiting, mut late) = (None, false);
         for _ in 0..rng.usize(1..600) {
             executed.push(self.ips[at]);
@@ -105,7 +105,7 @@ impl Program {
                     continue;
                 }
                 Op::Call(to) => {
-                    // A call of what follows it is there to read the address, and no return is compressed for it.
+                    // A call of the next instruction reads the address, and no return is compressed for it.
                     if to != at + 1 {
                         calls.push(at + 1);
                         calls.drain(..calls.len().saturating_sub(CALLS));
@@ -129,7 +129,7 @@ impl Program {
                     calls.drain(..calls.len().saturating_sub(CALLS));
                     Some((rng.usize(..self.ops.len()), true))
                 }
-                // If outcomes followed a return, the first of them would be taken for its own.
+                // An outcome right after a return would be taken for the outcome of that return.
                 Op::Return => Some((rng.usize(..self.ops.len()), false)),
                 Op::IndirectJump => Some((rng.usize(..self.ops.len()), true)),
             };
@@ -142,7 +142,7 @@ impl Program {
                 at = target;
                 late = may_be_late && rng.bool();
             }
-            // A target that is sent late comes after the outcomes of later branches in the same packet.
+            // A late target comes after the outcomes of later branches in the same packet.
             if waiting.is_some() && (!late || outcomes.len() % 6 == 0) {
                 self.send(&mut trace, &mut outcomes, &mut waiting);
             }
@@ -156,7 +156,7 @@ impl Program {
             }
         }
         self.send(&mut trace, &mut outcomes, &mut waiting);
-        // Enough for the fast way.
+        // Enough bytes for the fast path.
         trace.extend([0; 16]);
         Some((trace, executed))
     }
@@ -172,17 +172,17 @@ impl Program {
     }
 }
 
-/// What a decoder says about itself.
+/// The state that a decoder reports.
 type Said = (Span, Option<u64>, u64, Option<u64>, Counters);
 
-/// Items, what the decoder said after each part and at each end, and instructions.
+/// Items, the decoder's state after each part and at each end, and instructions.
 type Found = (Vec<BlockItem>, Vec<(Result<(), Error>, Said)>, Vec<u64>);
 
 fn said(decoder: &BlockDecoder<'_>) -> Said {
     (decoder.span(), decoder.ip(), decoder.offset(), decoder.time(), decoder.counters())
 }
 
-/// The items up to the end or an error, and again after each recovery. `room` of them are a part.
+/// Returns the items up to the end or an error, and again after each recovery. A part has `room` items.
 fn items(trace: &[u8], image: Image<'_>, mut graph: Option<&mut Graph<'_>>, room: usize) -> Found {
     let mut decoder = BlockDecoder::new(trace, image);
     let (mut items, mut ends, mut insns) = (vec![], vec![], vec![]);
@@ -222,7 +222,7 @@ fn items(trace: &[u8], image: Image<'_>, mut graph: Option<&mut Graph<'_>>, room
     (items, ends, insns)
 }
 
-/// Collects items, and is never full.
+/// A sink that collects items, and is never full.
 #[derive(Default)]
 struct All(Vec<BlockItem>);
 
@@ -238,7 +238,7 @@ impl ExecutionSink for All {
     }
 }
 
-/// As [`BlockDecoder::fill`], without a graph.
+/// Does the same as [`BlockDecoder::fill`], without a graph.
 fn next_part(decoder: &mut BlockDecoder<'_>, part: &mut [BlockItem]) -> (usize, Result<(), Error>) {
     for (filled, place) in part.iter_mut().enumerate() {
         match decoder.next() {
@@ -250,7 +250,7 @@ fn next_part(decoder: &mut BlockDecoder<'_>, part: &mut [BlockItem]) -> (usize, 
     (part.len(), Ok(()))
 }
 
-/// Fails where two decodes differ first.
+/// Fails at the first difference of two decodes.
 fn assert_same(fast: &Found, slow: &Found, what: impl Fn() -> String) {
     let differ = |same: usize| format!("{same} are the same; {}", what());
     let same = fast.0.iter().zip(&slow.0).take_while(|(fast, slow)| fast == slow).count();
@@ -273,7 +273,7 @@ fn cut<'c>(program: &'c Program, cuts: usize, rng: &mut fastrand::Rng) -> Vec<Se
     ends.windows(2).map(section).collect()
 }
 
-/// How often graphs were full, how many traces were decoded, and how many errors there were.
+/// Returns the number of times that graphs were full, the number of traces decoded, and that of errors.
 fn walks(seed: u64, programs: usize) -> (u64, usize, usize) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let (mut flushes, mut runs, mut errors) = (0, 0, 0);
@@ -282,7 +282,7 @@ fn walks(seed: u64, programs: usize) -> (u64, usize, usize) {
         let cuts = [0, 0, rng.usize(1..10)][rng.usize(..3)];
         let sections = cut(&program, cuts, &mut rng);
         let image = Image::new(&sections);
-        // What lies in the memory before means nothing.
+        // The previous contents of the memory have no meaning.
         let mut memory = vec![u32::MAX; [rng.usize(..200), rng.usize(..1_500), 8_000][rng.usize(..3)]];
         let mut graph = Graph::new(&mut memory);
         for _ in 0..4 {
@@ -290,7 +290,7 @@ fn walks(seed: u64, programs: usize) -> (u64, usize, usize) {
             runs += 1;
             let room = [1, 3, 10_000][rng.usize(..3)];
             let slow = items(&trace, image, None, room);
-            // A sink that is never full takes other ways through the graph, and leaves them in it.
+            // A sink that is never full takes other paths through the graph, and adds them to it.
             if rng.bool() {
                 let mut decoder = BlockDecoder::new(&trace, image);
                 decoder.sync_forward();
@@ -303,8 +303,8 @@ fn walks(seed: u64, programs: usize) -> (u64, usize, usize) {
             let fast = items(&trace, image, Some(&mut graph), room);
             let what = |trace: &[u8]| format!("{:x?} {sections:x?} {trace:x?}", program.ops);
             assert_same(&fast, &slow, || what(&trace));
-            // The trace may end before the last instructions are known to be executed, and says no more than they go on
-            // to the next branch.
+            // The trace may end before the last instructions are certainly executed; it only shows that they run up to
+            // the next branch.
             let (found, sure) = (&fast.2, executed.len().min(fast.2.len()));
             assert_eq!(found[..sure], executed[..sure], "{}", what(&trace));
             assert!(fast.1.iter().all(|(end, _)| end.is_ok()), "{}", what(&trace));
@@ -316,7 +316,7 @@ fn walks(seed: u64, programs: usize) -> (u64, usize, usize) {
             let slow = items(&damaged, image, None, room);
             let fast = items(&damaged, image, Some(&mut graph), room);
             assert_same(&fast, &slow, || what(&damaged));
-            // Up to the first error.
+            // This covers the trace up to the first error.
             if room == 10_000 {
                 let mut decoder = BlockDecoder::new(&damaged, image);
                 decoder.sync_forward();
@@ -336,7 +336,7 @@ fn a_graph_of_any_size_that_held_anything_before_walks_as_the_code_does() {
     assert!(flushes > 1_000 && runs > 3_000 && errors > 1_000, "{flushes} {runs} {errors}");
 }
 
-/// The same in a part of the time.
+/// Runs the same test in less time.
 #[test]
 fn a_graph_walks_as_the_code_of_a_hundred_programs_does() {
     let (flushes, runs, errors) = walks(0x7368_6f72, 100);

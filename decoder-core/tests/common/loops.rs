@@ -1,12 +1,12 @@
-//! A processor that goes round in loops of calls, returns and indirect branches, so that its trace repeats itself.
+//! A processor that runs loops of calls, returns and indirect branches, so that its trace repeats itself.
 
 use pugmark_decoder_core::{
     last_ip::LastIp,
     packet::{Encoder, Mnt, ModeExec, Mtc, Packet, Tnt},
 };
 
-/// Functions of two each, near each other and far apart: their addresses differ in bit 12, and the pairs above bit 15,
-/// above bit 31, and above bit 47.
+/// Pairs of functions, near each other and far apart: the addresses in a pair differ in bit 12, those of pairs above
+/// bit 15, above bit 31, and above bit 47.
 pub(crate) const FUNCTIONS: [u64; 10] = [A, B, C, D, E, F, G, H, I, J];
 pub(crate) const A: u64 = 0x1000;
 pub(crate) const B: u64 = 0x2000;
@@ -19,7 +19,7 @@ pub(crate) const H: u64 = 0xffff_8000_0007_2000;
 pub(crate) const I: u64 = 0x0100_0000_0000_1000;
 pub(crate) const J: u64 = 0x0100_0000_0000_2000;
 
-/// The code of a function, which calls the other one of the two.
+/// Returns the code of a function, which calls the other one of its pair.
 pub(crate) fn code(at: u64) -> Vec<u8> {
     let distance: i32 = if at & 0x1000 == 0 { -0x1000 } else { 0x1000 };
     let call = (distance - 11).to_le_bytes();
@@ -46,7 +46,7 @@ pub(crate) fn code(at: u64) -> Vec<u8> {
 /// A processor that executes these functions, as far as its trace depends on it.
 pub(crate) struct Processor {
     pub(crate) ip: u64,
-    /// Where calls return to, all of them, and those among the last that a compressed return may use.
+    /// All return addresses, and (`known`) the number of the last ones that a compressed return may use.
     calls: Vec<u64>,
     pub(crate) known: usize,
     last_ip: LastIp,
@@ -54,12 +54,12 @@ pub(crate) struct Processor {
     pub(crate) trace: Vec<u8>,
 }
 
-/// What a program decides at a branch.
+/// A program's decision at a branch.
 #[derive(Clone, Copy)]
 pub(crate) struct Decision {
     taken: bool,
     target: u64,
-    /// A return that could be compressed is not.
+    /// True if a compressible return is not compressed.
     named: bool,
 }
 
@@ -71,13 +71,13 @@ impl Processor {
         new
     }
 
-    /// The trace, with enough after it for the fast way.
+    /// Returns the trace, followed by enough bytes for the fast path.
     pub(crate) fn end(mut self) -> Vec<u8> {
         self.flush();
         [&self.trace[..], &[0; 16]].concat()
     }
 
-    /// An event that says nothing about the code.
+    /// Sends an event that does not concern the code.
     pub(crate) fn mnt(&mut self) {
         self.flush();
         self.emit(&Packet::Mnt(Mnt { payload: 0 }));
@@ -95,12 +95,12 @@ impl Processor {
         self
     }
 
-    /// From the start of a function: calls another one.
+    /// Calls another function, from the start of a function.
     pub(crate) fn calls(&mut self, target: u64) -> &mut Self {
         self.goes(false).goes_to(target)
     }
 
-    /// From the start of a function, or from where it goes on after a call: returns.
+    /// Returns, from the start of a function or from where it continues after a call.
     pub(crate) fn returns(&mut self) -> &mut Self {
         while self.ip & 15 != 15 {
             self.goes(true);
@@ -108,7 +108,7 @@ impl Processor {
         self.goes(true)
     }
 
-    /// From the start of a function: calls the other one directly, which calls back, and so on, and all return.
+    /// Calls the other function directly, from the start of a function. That calls back, and so on, and all return.
     pub(crate) fn nests(&mut self, calls: usize) -> &mut Self {
         self.goes(true);
         for _ in 0..calls {
@@ -120,7 +120,7 @@ impl Processor {
         self
     }
 
-    /// As [`returns`](Self::returns), but the trace names the target.
+    /// Does the same as [`returns`](Self::returns), with a TIP.
     pub(crate) fn named_return(&mut self) -> &mut Self {
         while self.ip & 15 != 15 {
             self.goes(true);
@@ -129,7 +129,7 @@ impl Processor {
         self
     }
 
-    /// From the start of a function, or from where it goes on after a call: jumps.
+    /// Jumps, from the start of a function or from where it continues after a call.
     pub(crate) fn jumps(&mut self, target: u64) -> &mut Self {
         while self.ip & 15 != 11 {
             self.goes(true);
@@ -144,7 +144,7 @@ impl Processor {
         self.trace.extend_from_slice(encoder.trace());
     }
 
-    /// Starts to trace at the processor's address, or goes on with a PSB+.
+    /// Starts the trace at the processor's address, or continues it with a PSB+.
     pub(crate) fn psb(&mut self) {
         self.flush();
         self.emit(&Packet::Psb);
@@ -181,7 +181,7 @@ impl Processor {
         self.known = (self.known + 1).min(64);
     }
 
-    /// Executes up to the next branch that the trace has, and that one.
+    /// Executes up to and including the next branch that the trace has.
     pub(crate) fn step(&mut self, decision: Decision) {
         let base = self.ip & !0xfff;
         match self.ip & 0xfff {
@@ -226,7 +226,7 @@ impl Processor {
     }
 }
 
-/// Loops that go round many times and sometimes leave their way, by that many different decisions.
+/// Returns a trace of loops that run many times and sometimes deviate. `longest` is their number of decisions.
 pub(crate) fn random_trace(random: &mut fastrand::Rng, longest: usize) -> Vec<u8> {
     let mut processor = Processor::new(FUNCTIONS[0]);
     let decide = |random: &mut fastrand::Rng, calls| Decision {
@@ -235,13 +235,13 @@ pub(crate) fn random_trace(random: &mut fastrand::Rng, longest: usize) -> Vec<u8
         named: random.u8(..8) == 0,
     };
     for _ in 0..random.usize(1..4) {
-        // Some loops call more than they return, up to more calls than the stack has.
+        // Some loops call more than they return, up to more calls than the stack holds.
         let calls = random.u8(2..7);
         // An event often comes at the same place.
         let event_at = FUNCTIONS[random.usize(..FUNCTIONS.len())] + [0, 4, 11][random.usize(..3)];
         let decisions: Vec<Decision> = (0..longest).map(|_| decide(random, calls)).collect();
         for step in 0..random.usize(100..1000) {
-            // Much the same at each branch each time, so that the processor soon goes round in a loop.
+            // Much the same decision at each branch each time, so that the processor soon runs in a loop.
             let at = processor.ip as usize % 16 + 16 * (processor.ip >> 12) as usize + step % 3;
             let decision = if random.u8(..) == 0 { decide(random, 4) } else { decisions[at % longest] };
             processor.step(decision);
@@ -265,7 +265,7 @@ pub(crate) fn random_trace(random: &mut fastrand::Rng, longest: usize) -> Vec<u8
     processor.end()
 }
 
-/// The code of all functions.
+/// Returns the code of all functions.
 pub(crate) fn all_code() -> Vec<(u64, Vec<u8>)> {
     FUNCTIONS.iter().map(|at| (*at, code(*at))).collect()
 }

@@ -5,18 +5,18 @@
 //!
 //! - Before the first heading: `options iflags ticks bdm70` are options of the decoder; `libipt differs` (with the
 //!   reason as a comment) means that Debian's libipt 2.0.5 is not expected to report the same addresses. More options:
-//!   `unknown`: 05 and a byte below 80 is a packet that only the test's packet reader knows, and it refuses 05 with any
-//!   other byte. `libipt`: the dialect of libipt. `times`: events have their TSC before them. `clocks`: MTCs come every
-//!   2^9 crystal ticks, which are four TSC ticks each.
+//!   `unknown`: 05 and a byte below 80 is a packet that only the test's packet reader knows, and the reader refuses 05
+//!   with any other byte. `libipt`: the dialect of libipt. `times`: events have their TSC before them. `clocks`: MTCs
+//!   come every 2^9 crystal ticks, which are four TSC ticks each.
 //! - `code`, `code cr3=2000`, `code vmcs=7000` or `code cr3=2000 vmcs=7000`: lines `ADDRESS: BYTES ; mnemonic`.
 //!   Consecutive lines make one section of the image, so a new heading makes a new section.
 //! - `packets`: one packet per line, see [`packet`]; ` xN` (decimal) at the end repeats it.
-//! - `dump`: what ptdump prints for the trace, with short offsets; the options after the heading are passed to it.
+//! - `dump`: ptdump's output for the trace, with short offsets; the options after the heading are passed to it.
 //! - `flow`: addresses of instructions (`?` before each one in a transaction), several per line, ` xN` at the end
 //!   repeats the line; `[event]` as ptxed prints it with all addresses; `error OFFSET: text`; `end` if the trace ends
 //!   with tracing on. After an error, decoding continues at the next PSB.
 //! - `recovered`: the same, but after an error decoding continues at the next event that gives a place: `at ADDRESS` or
-//!   `off` is the place that was found, `lost` means that there was none.
+//!   `off` is the place found, `lost` means that there was none.
 
 use pugmark_decoder_core::{
     ErrorKind,
@@ -40,7 +40,7 @@ pub(crate) struct Scenario {
     pub(crate) dump: Dump,
     pub(crate) flow: Vec<String>,
     pub(crate) recovered: Vec<String>,
-    /// Events are written with their TSC.
+    /// True if events are written with their TSC.
     pub(crate) times: bool,
 }
 
@@ -160,7 +160,7 @@ impl Scenario {
     }
 }
 
-/// The part of a scenario file that a line is in.
+/// The part of a scenario file that a line belongs to.
 #[derive(Clone, Copy)]
 enum Heading {
     None,
@@ -198,7 +198,7 @@ fn flow_line(flow: &mut Vec<String>, line: &str, words: &[&str]) {
     }
 }
 
-/// The address space that `cr3=` and `vmcs=` name.
+/// Returns the address space that `cr3=` and `vmcs=` name.
 fn address_space(words: &[&str]) -> AddressSpace {
     let named = |name| words.iter().find_map(|word| word.strip_prefix(name)).map(hex);
     match (named("cr3="), named("vmcs=")) {
@@ -209,7 +209,7 @@ fn address_space(words: &[&str]) -> AddressSpace {
     }
 }
 
-/// One packet: its name in ptdump's spelling, then its fields in the order of ptdump.
+/// Parses one packet: its name in ptdump's spelling, then its fields in the order of ptdump.
 fn packet(words: &[&str], last_ip: &mut LastIp) -> Packet {
     let has = |flag: &str| words[1..].contains(&flag);
     let number = |at: usize| hex(words.get(at).unwrap_or_else(|| panic!("{words:?} has no field {at}")));
@@ -279,7 +279,7 @@ fn packet(words: &[&str], last_ip: &mut LastIp) -> Packet {
     }
 }
 
-/// Words without their ` xN`, and N.
+/// Splits words into those before ` xN`, and N.
 fn times<'a, 'b>(words: &'b [&'a str]) -> (&'b [&'a str], usize) {
     match words {
         [rest @ .., last] if last.starts_with('x') => (rest, last[1..].parse().unwrap()),

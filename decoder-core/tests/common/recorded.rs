@@ -1,4 +1,4 @@
-//! Traces that real processors wrote, beside the repository.
+//! Traces of real processors, stored outside the repository.
 
 use pugmark_decoder_core::errata::{Cpu, Errata};
 use std::{
@@ -6,15 +6,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A trace and what libipt 2.3 made of it.
+/// A trace and libipt 2.3's result for it.
 pub(crate) struct Recorded {
     pub(crate) cpu: Cpu,
     pub(crate) trace: &'static str,
-    /// Where its image.json is.
+    /// The folder of its image.json.
     folder: &'static str,
     pub(crate) instructions: u64,
     pub(crate) hash: u64,
-    /// How many errors decoding reports: some traces lack code, and some are cut off at the end.
+    /// The number of errors that decoding reports: some traces lack code, and some are truncated at the end.
     pub(crate) errors: usize,
 }
 
@@ -61,13 +61,13 @@ pub(crate) const TRACES: [Recorded; 5] = [
     },
 ];
 
-/// Where the traces are.
+/// Returns the folder of the traces.
 pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/real")
 }
 
 impl Recorded {
-    /// The trace's bytes.
+    /// Returns the trace's bytes.
     pub(crate) fn bytes(&self, folder: &Path) -> Vec<u8> {
         fs::read(folder.join(self.trace)).unwrap()
     }
@@ -76,7 +76,7 @@ impl Recorded {
         Errata::of(self.cpu).unwrap()
     }
 
-    /// The code that `image.json` names: where it was, and its bytes.
+    /// Returns the code that `image.json` names: its addresses and bytes.
     pub(crate) fn code(&self, folder: &Path) -> Vec<(u64, Vec<u8>)> {
         let folder = folder.join(self.folder);
         let image: serde_json::Value =

@@ -1,6 +1,6 @@
 //! Each kind of packet, event and error and each erratum has a scenario.
 //!
-//! The kinds are read from the source, so that a new one without a scenario fails here.
+//! The kinds are read from the source, so a new one without a scenario fails this test.
 
 use crate::common::{notation::Scenario, scenarios, sections};
 use pugmark_decoder_core::{
@@ -72,16 +72,16 @@ fn each_error_has_a_scenario_that_goes_on_after_it() {
             }
         }
     }
-    // Of traces that come in slices: see `tests/resume`.
+    // Errors of traces that come in slices: see `tests/resume`.
     seen.extend(["EndOfSlice", "LooksTooFar"].map(str::to_owned));
-    // Of images that read as code everywhere: see `endless`.
+    // The error of images that read as code everywhere: see `endless`.
     seen.insert("EndlessCode".to_owned());
-    // Of records and samples, which are no packets: see the tests of `bts`, `pebs` and `ibs`.
+    // Errors of records and samples, which are no packets: see the tests of `bts`, `pebs` and `ibs`.
     let of_records = ["EmptyRecords", "OtherSample", "UnreachableBranch", "ImpossibleBranch", "RecordSize"];
     seen.extend(of_records.map(str::to_owned));
     let of_values = ["Truncated", "TooWide", "UnknownGroups", "LastBranchCount", "SampleSize"];
     seen.extend(of_values.map(str::to_owned));
-    // Of samples in a trace, which this flow passes over: see the tests of `pebs::blocks`.
+    // Errors of samples in a trace, which this flow skips: see the tests of `pebs::blocks`.
     seen.extend(["UnknownBlock", "UnknownBlockItem", "RepeatedBlockItem"].map(str::to_owned));
     check(include_str!("../../src/error.rs"), "pub enum ErrorKind {", &seen);
 }
@@ -109,7 +109,7 @@ fn each_erratum_has_a_scenario_that_needs_it() {
     }
 }
 
-/// What the instruction flow returns, up to an error.
+/// Returns the items of the instruction flow, up to an error.
 fn items(scenario: &Scenario, config: Config<'_>) -> String {
     let sections = sections(scenario);
     let mut insns = InsnDecoder::with_config(&scenario.trace, Image::new(&sections), config);
@@ -122,13 +122,13 @@ fn items(scenario: &Scenario, config: Config<'_>) -> String {
     items
 }
 
-/// The name of an enum's variant.
+/// Returns the name of an enum's variant.
 fn variant(value: &impl Debug) -> String {
     let text = format!("{value:?}");
     text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned()
 }
 
-/// Each variant of the enum that begins in `source` with this line was seen.
+/// Checks that each variant of the enum that begins in `source` with this line was seen.
 fn check(source: &str, head: &str, seen: &BTreeSet<String>) {
     let body = source.split_once(head).expect(head).1;
     let lines = body.lines().take_while(|line| *line != "}");

@@ -1,5 +1,5 @@
-//! Walks that never come to the next event: each ends with an error, and all of them together in time that is linear in
-//! the trace. What looks like them and ends is decoded.
+//! Walks that never reach the next event: each ends with an error, and all of them together take time linear in the
+//! trace. Similar walks that do end are decoded.
 
 use pugmark_decoder_core::{
     Error, ErrorKind,
@@ -14,25 +14,25 @@ const PSB: &[u8] = b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x0
 /// One outcome, taken.
 const TAKEN: &[u8] = b"\x06";
 
-/// The most instructions that walks without an end have together, in code of a reader: those before the first error,
-/// and those for each byte of the trace, with some more for each walk that are not checked.
+/// Maximum number of instructions of all endless walks in code of a reader: those before the first error, those for
+/// each byte of the trace, and some more for each walk that are not checked.
 const WASTED: u64 = 1 << 24;
 const WASTED_PER_BYTE: u64 = 1 << 10;
 const CHECKED_EVERY: u64 = 1 << 12;
 
-/// PSB, MODE.Exec (64 bit), FUP, PSBEND.
+/// Returns PSB, MODE.Exec (64 bit), FUP, PSBEND.
 fn psb_plus(ip: u64) -> Vec<u8> {
     let [a, b, c, d, e, f, ..] = ip.to_le_bytes();
     [PSB, b"\x99\x01", &[0x7d, a, b, c, d, e, f], b"\x02\x23"].concat()
 }
 
-/// A FUP and a TIP with full addresses: an interrupt.
+/// Returns a FUP and a TIP with full addresses: an interrupt.
 fn interrupt(from: u64, to: u64) -> Vec<u8> {
     let address = |ip: u64| ip.to_le_bytes()[..6].to_vec();
     [b"\x7d".to_vec(), address(from), b"\x6d".to_vec(), address(to)].concat()
 }
 
-/// Takes the addresses of instructions and the events.
+/// A receiver of the addresses of instructions and of events.
 #[derive(Debug, Default, PartialEq)]
 struct Walked {
     insns: u64,
@@ -53,7 +53,7 @@ impl ExecutionSink for Walked {
     }
 }
 
-/// Decodes by instructions; the errors and what was walked.
+/// Decodes by instructions; returns the walk and the errors.
 fn walk_insns(trace: &[u8], image: Image<'_>) -> (Walked, Vec<Error>) {
     let (mut walked, mut errors) = (Walked::default(), vec![]);
     let mut decoder = InsnDecoder::new(trace, image);
@@ -76,7 +76,7 @@ fn walk_insns(trace: &[u8], image: Image<'_>) -> (Walked, Vec<Error>) {
     (walked, errors)
 }
 
-/// Decodes by instructions, by blocks and by a visit, which must be the same.
+/// Decodes by instructions, by blocks and by a visit, with the same results.
 fn walk_all(trace: &[u8], image: Image<'_>) -> (Walked, Vec<Error>) {
     let (by_insn, errors) = walk_insns(trace, image);
     let (mut by_block, mut of_blocks) = (Walked::default(), vec![]);
@@ -106,7 +106,7 @@ fn walk_all(trace: &[u8], image: Image<'_>) -> (Walked, Vec<Error>) {
     (by_insn, errors)
 }
 
-/// A reader that has these bytes at each multiple of their number.
+/// Returns a reader that has these bytes at each multiple of their number.
 fn everywhere(bytes: &[u8]) -> impl Fn(&mut [u8], u64, Asid) -> usize {
     move |out: &mut [u8], ip: u64, _: Asid| {
         for (byte, at) in out.iter_mut().zip(ip..) {
@@ -183,7 +183,7 @@ fn long_code_that_ends_is_decoded() {
 
 #[test]
 fn a_loop_that_an_interrupt_ends_is_no_error() {
-    // 1000: JMP 1000; 2000: IRET. And with a NOP before the JMP.
+    // 1000: JMP 1000; 2000: IRET. Also with a NOP before the JMP.
     for (code, at) in [(&[0xeb, 0xfe][..], 0), (&[0x90, 0xeb, 0xfd], 0), (&[0x90, 0xeb, 0xfd], 1)] {
         let space = AddressSpace::Any;
         let sections = [
@@ -194,7 +194,7 @@ fn a_loop_that_an_interrupt_ends_is_no_error() {
         let times = 1000;
         for _ in 0..times {
             trace.extend(interrupt(0x1000 + at, 0x2000));
-            // The time passes, and the handler returns.
+            // Time passes, and the handler returns.
             trace.extend(b"\x59\x12\x03");
             trace.extend([b"\x6d", &(0x1000 + at).to_le_bytes()[..6]].concat());
         }
@@ -203,7 +203,7 @@ fn a_loop_that_an_interrupt_ends_is_no_error() {
         assert!(walked.events.iter().all(|event| event.kind == EventKind::AsyncBranch { from: 0x1000 + at }));
         // The loop's instructions before the interrupt, once, and each IRET.
         assert_eq!(walked.insns, at + times as u64);
-        // Without the interrupt's place in it the loop has no end.
+        // An interrupt from outside the loop does not end the loop.
         trace.extend(interrupt(0x3000, 0x2000));
         let (_, errors) = walk_all(&trace, Image::new(&sections));
         assert!(matches!(errors[..], [Error { kind: ErrorKind::EndlessLoop { .. }, .. }]), "{errors:x?}");

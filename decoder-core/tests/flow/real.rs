@@ -1,5 +1,5 @@
-//! The instruction flow of traces that real processors wrote: counts and hashes as libipt has them, and, where libipt
-//! is installed, each address.
+//! The instruction flow of traces of real processors: counts and hashes as in libipt, and, if libipt is installed, each
+//! address.
 
 use crate::{
     common::{everywhere, recorded},

@@ -47,7 +47,7 @@ fn damaged_traces_give_errors_and_go_on_at_the_next_psb() {
     assert!(errors > TRACES as u64 / 2, "the damage does none");
 }
 
-/// Decodes to the end; returns how many errors and instructions there were.
+/// Decodes to the end; returns the numbers of errors and instructions.
 fn walk(decoder: &mut InsnDecoder<'_>, trace: &[u8]) -> (u64, u64) {
     let (mut errors, mut instructions) = (0, 0);
     let mut ips = [0; 2];

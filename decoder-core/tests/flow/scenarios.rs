@@ -101,7 +101,7 @@ fn recovered(scenario: &Scenario, image: Image<'_>) -> Vec<String> {
     lines
 }
 
-/// Looks for a place to continue and returns whether there is one.
+/// Looks for a place to continue; returns true if there is one.
 fn search(scenario: &Scenario, decoder: &mut InsnDecoder<'_>, lines: &mut Vec<String>) -> bool {
     loop {
         match decoder.recover() {

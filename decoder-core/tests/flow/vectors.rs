@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Vectors that are not compared, and what their expectation needs that the instruction flow alone does not supply.
+/// Vectors that are not compared, and the part of their expectation that the instruction flow does not supply.
 const NOT_COMPARED: [(&str, &str); 18] = [
     ("apl12-tip_pge", "erratum APL12"),
     ("bdm64-tip-xabort", "erratum BDM64"),
@@ -96,7 +96,7 @@ impl Vector {
         self.options.iter().any(|own| own == option)
     }
 
-    /// The expectation's lines, without those about blocks and statistics.
+    /// Returns the expectation's lines, without those about blocks and statistics.
     fn expected(&self) -> Vec<String> {
         let ours = |line: &String| {
             !line.is_empty() && line != "[block]" && !line.contains(": ") | line.starts_with('[')
@@ -110,7 +110,7 @@ impl Vector {
         let any = AddressSpace::Any;
         let sections = [
             Section { base: self.base, bytes: &self.code, space: any },
-            // `truncated`: the same code once more, in another section from its third byte on.
+            // `truncated`: the same code a second time, in another section from its third byte on.
             Section { base: self.base + 2, bytes: self.code.get(2..).unwrap_or_default(), space: any },
         ];
         let image = Image::new(&sections[..if self.has("--raw") { 2 } else { 1 }]);

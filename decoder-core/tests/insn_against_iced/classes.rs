@@ -3,7 +3,7 @@
 use iced_x86::{Code, FlowControl, Instruction};
 use pugmark_decoder_core::insn::Class;
 
-/// The class of `insn`, and whether it has a direct target.
+/// Returns the class of `insn`, and true if it has a direct target.
 pub(crate) fn class(insn: &Instruction) -> (Class, bool) {
     let class = match insn.code() {
         Code::Ptwrite_rm32 | Code::Ptwrite_rm64 => Class::Ptwrite,
@@ -24,7 +24,7 @@ pub(crate) fn class(insn: &Instruction) -> (Class, bool) {
     (class, false)
 }
 
-/// The class of an instruction that is not a far transfer, and whether it has a direct target.
+/// Returns the class of an instruction that is not a far transfer, and true if it has a direct target.
 fn near(flow: FlowControl) -> (Class, bool) {
     match flow {
         FlowControl::ConditionalBranch => (Class::CondJump, true),

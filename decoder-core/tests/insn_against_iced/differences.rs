@@ -1,4 +1,4 @@
-//! Where the two decoders may differ, and why: always bytes that iced rejects and this crate accepts.
+//! Permitted differences of the two decoders, with reasons: always bytes that iced rejects and this crate accepts.
 
 use iced_x86::DecoderOptions;
 use pugmark_decoder_core::insn::decode;
@@ -10,9 +10,9 @@ use crate::iced;
 pub(crate) struct DifferenceClass {
     /// Its name.
     pub(crate) name: &'static str,
-    /// Why the difference is correct.
+    /// The reason why the difference is correct.
     pub(crate) why: &'static str,
-    /// Whether a string that iced rejects belongs to the class.
+    /// A predicate: true if a string that iced rejects belongs to the class.
     pub(crate) is: fn(&Case) -> bool,
 }
 
@@ -25,9 +25,9 @@ pub(crate) struct Case<'a> {
     len: usize,
     /// The bytes after the legacy and REX prefixes.
     code: &'a [u8],
-    /// There is a mandatory prefix.
+    /// True after a mandatory prefix.
     mandatory: bool,
-    /// There is a LOCK prefix, F0.
+    /// True after a LOCK prefix, F0.
     lock: bool,
 }
 
@@ -45,13 +45,13 @@ impl<'a> Case<'a> {
         Self { bytes, mode, bits, len, code, mandatory, lock: prefixes.contains(&0xf0) }
     }
 
-    /// Whether iced accepts the string with the same length if it does not check reserved fields.
+    /// Returns true if iced accepts the string with the same length when it does not check reserved fields.
     fn reserved_field(&self) -> bool {
         iced(self.bytes, self.bits, 0, crate::OPTIONS | DecoderOptions::NO_INVALID_CHECK)
             .is_ok_and(|insn| insn.len() == self.len)
     }
 
-    /// Whether the same code in 64-bit mode is an instruction of the same length for both decoders.
+    /// Returns true if the same code in 64-bit mode is an instruction of the same length for both decoders.
     fn is_64_bit_code(&self) -> bool {
         self.mode != ExecMode::Bits64
             && iced(self.bytes, 64, 0, crate::OPTIONS | DecoderOptions::NO_INVALID_CHECK).is_ok()
@@ -143,8 +143,8 @@ pub(crate) const VECTOR_MAPS: [(&str, u8, Head); 11] = [
     ("EVEX", 6, Head::Evex),
 ];
 
-/// Forms of an opcode, at least one of which is valid if the opcode is defined: all /reg with memory and registers, W,
-/// L, vvvv, mask and broadcast.
+/// Returns forms of an opcode, at least one of which is valid if the opcode is defined: all /reg with memory and
+/// registers, W, L, vvvv, mask and broadcast.
 pub(crate) fn vector_forms(head: Head, map: u8, opcode: u8, pp: u8) -> impl Iterator<Item = [u8; 16]> {
     // Only EVEX has masks, broadcast and a third L.
     let forms = if matches!(head, Head::Evex) { 32 * 2 * 3 * 2 * 4 } else { 32 * 2 * 3 * 2 };

@@ -1,8 +1,8 @@
 //! The instruction decoder against iced-x86: millions of byte strings, and real code, in three modes.
 //!
-//! Every difference falls into a named class of `differences::CLASSES` or fails the test; what iced accepts is
-//! accepted with the same length, class and target, without exception. `PUGMARK_LONG=1` takes a hundred times
-//! as many strings and all of /usr/bin.
+//! Every difference falls into a named class of `differences::CLASSES` or fails the test. Strings that iced accepts are
+//! accepted with the same length, class and target, without exception. `PUGMARK_LONG=1` takes a hundred times as many
+//! strings and all of /usr/bin.
 
 mod classes;
 mod differences;
@@ -15,25 +15,25 @@ use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction};
 use pugmark_decoder_core::insn::{Class, Insn, InsnError, decode};
 use pugmark_decoder_core::mode::ExecMode;
 
-/// The modes, and how iced names them.
+/// The modes, and iced's names for them.
 const MODES: [(ExecMode, u32); 3] = [(ExecMode::Bits16, 16), (ExecMode::Bits32, 32), (ExecMode::Bits64, 64)];
 
 /// 0F 1A and 0F 1B are NOPs, as on all processors without MPX.
 const OPTIONS: u32 = DecoderOptions::NONE;
 
-/// Whether the long form of the test was requested.
+/// Returns true if the long form of the test was requested.
 fn long() -> bool {
     std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1")
 }
 
-/// iced's reading of `bytes` at `ip`, unless it is invalid.
+/// Returns iced's reading of `bytes` at `ip`, unless it is invalid.
 fn iced(bytes: &[u8], bits: u32, ip: u64, options: u32) -> Result<Instruction, DecoderError> {
     let mut decoder = Decoder::with_ip(bits, bytes, ip, options);
     let insn = decoder.decode();
     if insn.is_invalid() { Err(decoder.last_error()) } else { Ok(insn) }
 }
 
-/// The name of the known class of differences that `bytes` fall into, `None` where both agree.
+/// Returns the name of the known class of differences that `bytes` fall into, `None` if both agree.
 ///
 /// # Panics
 /// For a difference of no known class.

@@ -1,4 +1,4 @@
-//! Instructions that iced does not have, one encoding of each.
+//! Instructions that iced does not know, one encoding of each.
 //!
 //! Source: XED's datafiles of July 2026, with the processors up to Diamond Rapids and Nova Lake, ACE-1 and
 //! AVX10-V2-AUX.
@@ -76,7 +76,7 @@ VUCOMXSH 62f57e082e08; VUCOMXSS 62f17e082e10; VUNPACKB 62f37c083d1066; WRMSRNS c
 WRSSD 62f47c086600; WRSSQ 62f4fc086620; WRUSSD 62f47d08650b; WRUSSQ 62f4fd086500; XOR 62f434103008
 ";
 
-/// The names and bytes of [`NEWEST`].
+/// Iterates over the names and bytes of [`NEWEST`].
 pub(crate) fn newest() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     NEWEST.split(';').map(|row| {
         let (name, digits) = row.trim().split_once(' ').expect("a name and bytes");

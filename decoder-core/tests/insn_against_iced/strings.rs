@@ -7,7 +7,7 @@ use pugmark_decoder_core::mode::ExecMode;
 const PREFIXES: [u8; 14] =
     [0x66, 0x66, 0x66, 0x67, 0x67, 0xf2, 0xf3, 0xf3, 0xf0, 0x2e, 0x65, 0x40, 0x48, 0x4f];
 
-/// Escapes that random bytes contain too seldom.
+/// Escapes that are too rare in random bytes.
 const ESCAPES: [&[u8]; 12] = [
     &[0x0f],
     &[0x0f],
@@ -29,12 +29,12 @@ pub(crate) struct Strings {
 }
 
 impl Strings {
-    /// The series of `seed`.
+    /// Creates the series of `seed`.
     pub(crate) fn new(seed: u64) -> Self {
         Self { rng: Rng::with_seed(seed) }
     }
 
-    /// The next string, and an address for it that `mode` allows.
+    /// Returns the next string, and an address for it that `mode` allows.
     pub(crate) fn next(&mut self, mode: ExecMode) -> ([u8; 20], u64) {
         let rng = &mut self.rng;
         let mut bytes = [0; 20];
@@ -65,7 +65,7 @@ impl Strings {
     }
 }
 
-/// The executable sections of this test and of the programs in /usr/bin.
+/// Iterates over the executable sections of this test and of the programs in /usr/bin.
 pub(crate) fn texts() -> impl Iterator<Item = Vec<u8>> {
     let this = std::env::current_exe().ok();
     let mut others: Vec<_> =
@@ -77,7 +77,7 @@ pub(crate) fn texts() -> impl Iterator<Item = Vec<u8>> {
         .flat_map(|file| executable(&file))
 }
 
-/// The bytes of an x86-64 ELF file's executable segments.
+/// Returns the bytes of an x86-64 ELF file's executable segments.
 fn executable(file: &[u8]) -> Vec<Vec<u8>> {
     const PT_LOAD: u32 = 1;
     const PF_X: u32 = 1;

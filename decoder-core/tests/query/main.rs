@@ -13,7 +13,7 @@ use pugmark_decoder_core::{
     query::{Answer, AnswerSink, Pending, QueryDecoder, QueryError},
 };
 
-/// The event layer's events up to the end or an error, as answers.
+/// Returns the event layer's events up to the end or an error, as answers.
 fn expected(mut decoder: EventDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
     let mut answers = vec![];
     loop {
@@ -29,7 +29,7 @@ fn expected(mut decoder: EventDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
     }
 }
 
-/// All answers, each from its own method. Before each of them, the other methods must refuse.
+/// Returns all answers, each from its own method. Before each of them, the other methods must refuse.
 fn asked(decoder: &mut QueryDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
     let mut answers = vec![];
     loop {
@@ -40,7 +40,7 @@ fn asked(decoder: &mut QueryDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
         };
         let other = Err(QueryError::Other { offset: decoder.offset(), pending });
         if pending == Pending::Event {
-            // Twice, because what was refused stays.
+            // Twice, because a refused answer stays.
             assert_eq!(decoder.deferred(), other.map(|()| None));
             assert_eq!(decoder.deferred(), other.map(|()| None));
         }
@@ -61,7 +61,7 @@ fn asked(decoder: &mut QueryDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
     }
 }
 
-/// Collects all answers.
+/// A sink that collects all answers.
 #[derive(Default)]
 struct All(Vec<Answer>);
 
@@ -80,7 +80,7 @@ impl AnswerSink for All {
     }
 }
 
-/// All answers by [`QueryDecoder::next`], the state after them, and the same by a visit.
+/// Compares all answers by [`QueryDecoder::next`], and the state after them, with a visit. Returns their number.
 fn compare_visit(trace: &[u8], config: Config<'_>, what: &str) -> usize {
     let said = |query: &QueryDecoder<'_>| {
         (query.offset(), query.time(), query.lost_mtc(), query.lost_cyc(), query.counters())
@@ -104,7 +104,7 @@ fn compare_visit(trace: &[u8], config: Config<'_>, what: &str) -> usize {
         let same = found.0.iter().zip(&expected).take_while(|(a, b)| a == b).count();
         assert_eq!(found.0.get(same), expected.get(same), "{what}, answer {same}");
         assert_eq!((found_error, said(&fast)), (error, said(&slow)), "{what}");
-        // From the middle, where the next event may be read already.
+        // From the middle, where the next event may already be read.
         let taken = trace.len() % (expected.len() + 1);
         (0..taken).for_each(|_| _ = middle.next());
         if middle.pending().is_ok() {
@@ -118,7 +118,7 @@ fn compare_visit(trace: &[u8], config: Config<'_>, what: &str) -> usize {
     count
 }
 
-/// The trace with up to three wrong bytes. It comes twice, because the end of a trace is never read in the fast way.
+/// Returns the trace with up to three wrong bytes, twice, because the end of a trace is never read by the fast path.
 fn damaged(trace: &[u8], rng: &mut fastrand::Rng) -> Vec<u8> {
     let mut damaged = [trace, trace].concat();
     for _ in 0..rng.usize(0..4) {
@@ -128,7 +128,7 @@ fn damaged(trace: &[u8], rng: &mut fastrand::Rng) -> Vec<u8> {
     damaged
 }
 
-/// `PUGMARK_TRACES` has the number of traces, otherwise 20 000.
+/// Decodes as many traces as `PUGMARK_TRACES` says, or 20 000.
 #[test]
 fn a_visit_gives_the_same_answers_of_many_damaged_traces() {
     let traces = std::env::var("PUGMARK_TRACES").map_or(20_000, |number| number.parse().expect("a number"));
@@ -206,7 +206,7 @@ fn a_visit_gives_the_same_answers_of_branches_and_clocks_in_any_order() {
             // TNT, and a CYC after the last branch.
             _ => b"\x06\x9b",
         });
-        // Enough for the fast way.
+        // Enough bytes for the fast path.
         trace.extend([0; 16]);
         let mut config = Config::new();
         if rng.bool() {
@@ -232,7 +232,7 @@ fn gives_the_events_and_each_outcome_from_every_psb_on() {
             assert_eq!(query.sync_forward(), Some(psb), "{name}");
             assert_eq!(query.sync_offset(), Some(psb), "{name}");
             offsets.push(psb);
-            // Both decoders stay where they are, so that the next PSB can be found.
+            // Both decoders stay in place, so that the next PSB can be found.
             let expected = expected(events.clone());
             answers += expected.0.len();
             let mut at = query.clone();
@@ -257,7 +257,7 @@ fn gives_the_events_and_each_outcome_from_every_psb_on() {
                 assert!(!unmoved.sync_at(psb + 1), "{name}");
                 assert_eq!((unmoved.time(), unmoved.offset()), (at.time(), at.offset()), "{name}");
                 assert_eq!(asked(&mut unmoved), asked(&mut at.clone()), "{name} at {psb:#x} after {taken}");
-                // Then the decoder has read an event, perhaps one after outcomes.
+                // The decoder has then read an event, perhaps one after outcomes.
                 let _ = at.deferred();
                 let mut back = at.clone();
                 if let Some(before) = back.sync_backward() {

@@ -1,4 +1,4 @@
-//! Cuts between what a decoder looks at together.
+//! Cuts between packets that a decoder reads together.
 
 use super::{
     check,
@@ -62,14 +62,14 @@ fn decoding_goes_back_to_a_psb_that_is_near_only() {
     let sections = [Section { base: 0x1000, bytes: &[0x74, 0xfe], space: AddressSpace::Any }];
     let image = Image::new(&sections);
     for (between, is_near) in [(100, true), (1_000, true), (3_000, false)] {
-        // TNT, TIP.PGD, a PSB+ without an address, and after some time an unknown packet.
+        // TNT, TIP.PGD, a PSB+ without an address, and later an unknown packet.
         let trace = [ON, b"\x06\x01", OFF, &[0].repeat(between), b"\xc9", ON, b"\x06"].concat();
         let layer = Layer::Blocks(5_000);
         let expected = layer.sliced(&trace, image, Config::new(), &Cuts::At(vec![]));
         let errors = expected.0.iter().filter(
             |step| matches!(step, Step::Error(error) if error.kind == ErrorKind::UnknownOpcode(0xc9)),
         );
-        // From the near PSB on, all comes again.
+        // From the near PSB on, everything is decoded again.
         assert_eq!(errors.count(), if is_near { 2 } else { 1 }, "{between}: {:x?}", expected.0);
         for cuts in [Cuts::Each(1), Cuts::Each(50), Cuts::Each(1_500), Cuts::At(vec![between, between + 40])]
         {

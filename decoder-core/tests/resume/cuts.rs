@@ -1,16 +1,16 @@
-//! Where a trace is cut.
+//! The places where a trace is cut.
 
-/// Where a trace is cut.
+/// The places where a trace is cut.
 #[derive(Clone, Debug)]
 pub(crate) enum Cuts {
-    /// At these offsets, in order.
+    /// Cuts at these offsets, in order.
     At(Vec<usize>),
-    /// Into slices of this many bytes.
+    /// Slices of this many bytes.
     Each(usize),
 }
 
 impl Cuts {
-    /// Passes on the slices of `trace`, all in one buffer, which is overwritten after each.
+    /// Passes on the slices of `trace`, all in one buffer, which is overwritten after each slice.
     pub(crate) fn slices(&self, trace: &[u8], mut take: impl FnMut(&[u8])) {
         let ends: Vec<usize> = match self {
             Self::At(cuts) => cuts.iter().copied().chain([trace.len()]).collect(),

@@ -1,4 +1,4 @@
-//! Gaps, ends, and what is too far away.
+//! Gaps, ends, and packets that are too far away.
 
 use super::{
     check, common,
@@ -16,7 +16,7 @@ use pugmark_decoder_core::{
     resume::{AnswerStream, BlockStream, KEPT, Kept, PacketStream},
 };
 
-/// Moves the offsets of what was seen.
+/// Returns the steps with their offsets moved.
 fn moved(steps: Vec<Step>, by: u64) -> Vec<Step> {
     let step = |step| match step {
         Step::Event(event @ Event { offset, held, .. }) => {
@@ -105,7 +105,7 @@ fn after_its_end_a_stream_begins_anew() {
 fn an_image_that_is_set_between_two_slices_holds_for_all_that_follow() {
     // 1000: jmp rax; and 1000: nop; 1001: jmp rax.
     let images = [&[0xff, 0xe0][..], &[0x90, 0xff, 0xe0]].map(|bytes| [Section { bytes, ..LOOP[0] }]);
-    // PSB+ at 1000, then TIP (1000) again and again.
+    // PSB+ at 1000, then TIP (1000) repeatedly.
     let trace = [&around(b"")[..27], &b"\x2d\0\x10".repeat(60)].concat();
     let (mut memory, mut kept) = ([0; 5000], <Kept>::new());
     let mut graph = Graph::new(&mut memory);
@@ -124,7 +124,7 @@ fn an_image_that_is_set_between_two_slices_holds_for_all_that_follow() {
     assert_eq!(blocks.errors(), 0);
 }
 
-/// The addresses of instructions.
+/// A sink that collects the addresses of instructions.
 #[derive(Default)]
 struct Executed(Vec<u64>);
 
@@ -162,7 +162,7 @@ fn after_their_end_streams_of_packets_and_of_answers_begin_anew() {
     }
 }
 
-/// A PSB+ with an address, a branch, then packets, and a PSB+ and a branch again.
+/// Returns a PSB+ with an address, a branch, `packets`, and a PSB+ and a branch again.
 fn around(packets: &[u8]) -> Vec<u8> {
     let start = b"\
         \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\x06";
@@ -173,7 +173,7 @@ fn around(packets: &[u8]) -> Vec<u8> {
 const LOOP: [Section<'_>; 1] =
     [Section { base: 0x1000, bytes: &[0x74, 0xfe], space: pugmark_decoder_core::image::AddressSpace::Any }];
 
-/// OVF, MTCs, and a FUP.
+/// Returns OVF, MTCs, and a FUP.
 fn overflow(mtcs: usize) -> Vec<u8> {
     [b"\x02\xf3", &b"\x59\x07".repeat(mtcs)[..], b"\x3d\0\x10\x06"].concat()
 }
@@ -223,7 +223,7 @@ fn what_is_too_far_away_is_an_error_wherever_the_cuts_are() {
                 })
                 .collect();
             assert!(errors.starts_with(&[first]), "{errors:x?}");
-            // The branch after the second PSB+ is seen again.
+            // The branch after the second PSB+ is decoded again.
             assert!(!matches!(expected.0.last(), Some(Step::Error(_))));
             for cuts in [Cuts::Each(1), Cuts::Each(100), Cuts::Each(2000), Cuts::At(vec![29, 2000])] {
                 assert_eq!(layer.sliced(&trace, image, config, &cuts), expected, "{layer:?} {cuts:?}");

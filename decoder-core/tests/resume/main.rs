@@ -19,7 +19,7 @@ use pugmark_decoder_core::{
     packet::{Context, PSB, Unknown},
 };
 
-/// Each scenario's trace, with a name.
+/// Returns each scenario's trace, with a name.
 fn traces() -> Vec<(String, common::notation::Scenario)> {
     let mut all = common::scenarios();
     for (_, scenario) in &mut all {

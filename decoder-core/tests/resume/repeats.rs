@@ -1,4 +1,4 @@
-//! Traces that repeat themselves, in slices: what comes again is only counted, and the counts are those of the whole.
+//! Traces that repeat themselves, in slices: parts that recur are only counted, and the counts are those of the whole.
 
 use crate::{
     common::{
@@ -34,7 +34,7 @@ fn loops_in_slices_have_the_edges_of_the_whole() {
         let whole = whole(&trace, image);
         let mut memory = vec![0; 100_000];
         let mut graph = Graph::new(&mut memory);
-        // Each size several times: what comes again is known after some times.
+        // Each size several times: a part that recurs becomes known only later.
         for size in [24, 64, 100, 1000, 4096, 24, 64, 100, 1000, 4096] {
             let (mut map, mut kept) = (Box::new([0; EDGES]), <Kept>::new());
             let mut edges = EdgeMap::<false>::new(&mut map);
@@ -49,7 +49,7 @@ fn loops_in_slices_have_the_edges_of_the_whole() {
     assert!(repeated > 1_000, "{repeated}");
 }
 
-/// The edges of the whole trace, decoded once by a graph that is too small to know what comes again.
+/// Returns the edges of the whole trace, decoded once by a graph that is too small to know parts that recur.
 fn whole(trace: &[u8], image: Image<'_>) -> Box<[u8; EDGES]> {
     let (mut map, mut memory) = (Box::new([0; EDGES]), [0; 500]);
     let mut graph = Graph::new(&mut memory);

@@ -1,4 +1,4 @@
-//! What streams say about their place between two slices, and what they keep of a slice.
+//! The state that streams report between two slices, and the bytes that they keep of a slice.
 
 use super::{cuts::Cuts, traces};
 use pugmark_decoder_core::{
@@ -12,7 +12,7 @@ use pugmark_decoder_core::{
     resume::{AnswerStream, BlockStream, Kept, Lost},
 };
 
-/// Counts answers and errors.
+/// A sink that counts answers and errors.
 #[derive(Default)]
 struct Count(usize);
 
@@ -34,8 +34,8 @@ impl AnswerSink for Count {
     }
 }
 
-/// For each number of answers and errors, the times that a decoder of the whole trace says after that many: there are
-/// two where it synchronises.
+/// Returns, for each number of answers and errors, the times that a decoder of the whole trace reports after that many:
+/// two at a synchronisation.
 fn times(trace: &[u8], config: Config<'_>) -> Vec<Vec<Option<u64>>> {
     let mut query = QueryDecoder::with_config(trace, config);
     let mut all = vec![vec![query.time()]];
@@ -83,7 +83,7 @@ fn between_two_slices_a_stream_of_answers_says_the_time_of_the_last_one() {
     assert!(known > 150, "{known}");
 }
 
-/// Sees nothing.
+/// A sink that ignores everything.
 struct Nothing;
 
 impl ExecutionSink for Nothing {

@@ -1,4 +1,4 @@
-//! What decoders give, of a whole trace and of its slices.
+//! The results of decoders for a whole trace and for its slices.
 
 use super::cuts::Cuts;
 use pugmark_decoder_core::{
@@ -14,7 +14,7 @@ use pugmark_decoder_core::{
     resume::{AnswerStream, BlockStream, KEPT, Kept, Lost, PacketStream},
 };
 
-/// One thing that was passed to a sink.
+/// An item that was passed to a sink.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Step {
     Packet(u64, Packet),
@@ -29,14 +29,14 @@ pub(crate) enum Step {
     Gap(u64, u64),
 }
 
-/// All that was passed to a sink, and what was counted.
+/// All items that were passed to a sink, and the decoder's counters.
 pub(crate) type Seen = (Vec<Step>, Counters);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Layer {
     Packets,
     Answers,
-    /// With a graph of this many words.
+    /// Blocks, with a graph of this many words.
     Blocks(usize),
 }
 
@@ -71,7 +71,7 @@ impl PacketSink for Steps {
 
 impl AnswerSink for Steps {
     fn outcomes(&mut self, outcomes: Tnt) {
-        // How many come in one call may differ.
+        // The number in one call may differ.
         match self.0.last_mut() {
             Some(Step::Outcomes(row)) => row.extend(outcomes.outcomes()),
             _ => self.0.push(Step::Outcomes(outcomes.outcomes().collect())),
@@ -118,7 +118,7 @@ impl ExecutionSink for Steps {
 }
 
 impl Layer {
-    /// What the decoder of the whole trace gives, which goes on at the next PSB after an error.
+    /// Returns the results of the decoder of the whole trace, which continues at the next PSB after an error.
     pub(crate) fn whole(self, trace: &[u8], image: Image<'_>, config: Config<'_>) -> Seen {
         let mut steps = Steps::default();
         let counters = match self {
@@ -153,7 +153,7 @@ impl Layer {
         (steps.0, counters)
     }
 
-    /// What a stream gives.
+    /// Returns the results of a stream.
     pub(crate) fn sliced(self, trace: &[u8], image: Image<'_>, config: Config<'_>, cuts: &Cuts) -> Seen {
         let mut steps = Steps::default();
         let (mut kept, mut kept_bytes) = (<Kept>::new(), [0; KEPT]);

@@ -113,7 +113,7 @@ fn bounds_hold_with_every_combination_of_packets() {
         let with_speed = timeline(&run, &setting).with_speed(speed(&setting));
         let (narrow, _) = check(&run, with_speed, &what, |_| true);
         for (plain, narrow) in plain.iter().zip(&narrow) {
-            // Nothing here writes the TSC. If it did not stand still either, there must be no doubt.
+            // Here nothing writes the TSC. If it did not stand still either, there must be no doubt.
             let stood_still = setting.clocks.tsc_varies && run.slept > 0 || run.overflows > 0;
             let doubt = if stood_still { plain.doubt } else { None };
             assert_eq!((plain.doubt, narrow.doubt), (doubt, doubt), "{what}");
@@ -130,9 +130,9 @@ fn bounds_hold_with_every_combination_of_packets() {
 
 #[test]
 fn no_bound_is_wider_than_the_packets_make_it() {
-    // Whether there are MTCs, MTCFreq, CycThresh, whether the core clock's speed is known; the largest and the mean
-    // error, and how far the guess is off on average. A crystal tick is 125 ticks; an MTC comes every 1000 or 8000.
-    // Instructions take 20 ticks on average, and there are about two and a half between packets.
+    // Presence of MTCs, MTCFreq, CycThresh, knowledge of the core clock's speed; the largest and the mean error, and
+    // the guess's mean error. A crystal tick is 125 ticks; an MTC comes every 1000 or 8000. Instructions take 20 ticks
+    // on average, and there are about two and a half between packets.
     let rows = [
         (true, 3, None, false, 2252, 700, 300),
         (true, 6, None, false, 16_252, 5000, 2200),
@@ -161,8 +161,8 @@ fn no_bound_is_wider_than_the_packets_make_it() {
 
 #[test]
 fn the_core_clocks_speed_makes_bounds_of_cycles() {
-    // A core clock that is known to a percent, and no MTCs: the bounds grow by two percent of the time since the TSC
-    // packet.
+    // The speed of the core clock is known to one percent, and there are no MTCs: the bounds grow by two percent of the
+    // time since the TSC packet.
     let setting = Setting { mtc: false, tma: false, rates: Rates { psb: 2, ..SETTING.rates }, ..SETTING };
     let ratio = setting.clocks.nom_freq;
     let (mut narrow, mut wide) = (TimeScale::default(), TimeScale::default());

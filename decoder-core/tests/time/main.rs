@@ -8,16 +8,16 @@ mod processor;
 
 use pugmark_decoder_core::time::Moment;
 
-/// How many seeds a test takes.
+/// Returns the number of seeds of a test.
 fn seeds(usual: u64) -> u64 {
     if std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1") { usual * 50 } else { usual }
 }
 
-/// How accurate the times were.
+/// The accuracy of the times.
 #[derive(Debug, Default)]
 struct TimeScale {
     instructions: u64,
-    /// How many moments have a bound.
+    /// The number of moments with a bound.
     bounded: u64,
     /// The sum and the largest of the errors that the bounds allow.
     error: u64,

@@ -1,5 +1,4 @@
-//! Time in traces from the model: for each instruction of the decoded programs, the TSC is compared with the one that
-//! the model had.
+//! Time in traces from the model: for each instruction of the decoded programs, the TSC is compared with the model's.
 
 use crate::{TimeScale, seeds};
 use pugmark_decoder_core::{
@@ -17,7 +16,7 @@ use pugmark_generator::{
 use pugmark_model::intel::{IntelProcessor, IntelProfile, IntelSettings};
 use pugmark_model::{Context, Delivery, DeliveryKind, ExecMode, FlatMemory, Processor as _, Retired};
 
-/// How a run is traced and read.
+/// The way in which a run is traced and read.
 struct Case {
     program: Program,
     traced: trace::TraceConfig,
@@ -71,7 +70,7 @@ impl Case {
     }
 }
 
-/// Software adds `adjust` to the TSC: the TSC packets show it, the other clocks do not.
+/// Adds `adjust` to the TSC, as software does: the TSC packets show it, the other clocks do not.
 fn adjust_tsc(run: &mut TraceRun, adjust: u64) {
     let mut packets = Packets::new(&run.trace);
     packets.sync_forward();
@@ -166,8 +165,8 @@ fn the_bounds_at_each_block_hold_for_all_its_instructions() {
     assert!(scale.instructions > 100_000, "{scale:?}");
 }
 
-/// Sets of timing packets besides TSC packets, whether the core clock's speed is known, and the largest allowed mean
-/// error; `None` if only TSC packets bound the error.
+/// Sets of timing packets besides TSC packets, knowledge of the core clock's speed, and the largest allowed mean error;
+/// `None` if only TSC packets bound the error.
 const SETS: [(&str, u64, bool, Option<u64>); 6] = [
     ("TSC", 0, false, None),
     ("MTC", ctl::MTC_EN, false, Some(600)),
@@ -177,11 +176,11 @@ const SETS: [(&str, u64, bool, Option<u64>); 6] = [
     ("MTC, CYC, known", ctl::MTC_EN | ctl::CYC_EN, true, Some(200)),
 ];
 
-/// MTCFreq: every 8 ticks of the crystal.
+/// MTCFreq: an MTC every 8 ticks of the crystal.
 const MTC_FREQ: u64 = 3;
 
 impl Case {
-    /// Everything is traced on this profile, with these packets besides TSC packets.
+    /// Creates a case that traces everything on this profile, with these packets besides TSC packets.
     fn with(profile: &str, packets: u64, seed: u64) -> Self {
         let (program, mut traced) = trace::TraceConfig::random(Topic::Everything, seed);
         traced.profile = IntelProfile::by_name(profile).expect("a profile");
@@ -193,7 +192,7 @@ impl Case {
     }
 }
 
-/// The clocks of a profile.
+/// Returns the clocks of a profile.
 fn clocks_of(profile: &IntelProfile) -> Clocks {
     let (numerator, denominator) = profile.tsc_ratio;
     Clocks {
@@ -263,7 +262,7 @@ fn the_bounds_hold_with_each_set_of_packets_and_are_as_narrow_as_it_makes_them()
 const SLEEPER: [(u64, &[u8]); 2] =
     [(0x1000, &[0x90, 0x74, 0x01, 0x90, 0xf4, 0xeb, 0xf9]), (0x2000, &[0x90, 0x48, 0xcf])];
 
-/// The trace of [`SLEEPER`], and when each instruction retired: it takes up to 12 ticks, and a sleep up to a million.
+/// Returns the trace of [`SLEEPER`], and each instruction's retirement time: up to 12 ticks, a sleep up to a million.
 fn sleeper(profile: &'static IntelProfile, ctl: u64, seed: u64) -> (Vec<u8>, Vec<u64>) {
     const RANGE: u64 = 0x1_0000;
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -279,7 +278,7 @@ fn sleeper(profile: &'static IntelProfile, ctl: u64, seed: u64) -> (Vec<u8>, Vec
     }
     let mut times = Vec::new();
     for _ in 0..200 {
-        // Addresses, where execution continues after them, and the packet bytes.
+        // Addresses, the places where execution continues after them, and the packet bytes.
         let skips = rng.bool();
         let turn: [(u64, u64, &[u8]); 7] = [
             (0x1000, 0x1001, &[0x90]),

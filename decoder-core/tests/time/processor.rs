@@ -11,7 +11,7 @@ use pugmark_decoder_core::{
     time::Span,
 };
 
-/// What the processor is, and which packets it makes.
+/// The properties of the processor, and the packets that it generates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setting {
     /// The true properties of the clocks. The reader may be given fewer.
@@ -20,18 +20,18 @@ pub(crate) struct Setting {
     pub(crate) tma: bool,
     /// CycThresh in cycles, if CYC packets are on.
     pub(crate) cyc: Option<u64>,
-    /// The TMA's fast counter is left at zero.
+    /// True if the TMA's fast counter is left at zero.
     pub(crate) no_fast_counter: bool,
-    /// How often unusual events happen.
+    /// The rates of unusual events.
     pub(crate) rates: Rates,
-    /// The most ticks that an instruction takes; a few take a thousand times as long.
+    /// Maximum number of ticks that an instruction takes; a few take a thousand times as long.
     pub(crate) ticks: u64,
     pub(crate) long: bool,
-    /// The TSC's 56 bits wrap around during the run.
+    /// True if the TSC's 56 bits wrap around during the run.
     pub(crate) wraps: bool,
 }
 
-/// How often unusual events happen, in 1000 steps.
+/// The rates of unusual events, in 1000 steps.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rates {
     pub(crate) psb: u32,
@@ -39,7 +39,7 @@ pub(crate) struct Rates {
     pub(crate) sleep: u32,
     pub(crate) off: u32,
     pub(crate) overflow: u32,
-    /// MTCs in a row are dropped.
+    /// Consecutive MTCs are dropped.
     pub(crate) drop: u32,
     pub(crate) dropped: u64,
     /// Software writes the TSC.
@@ -51,7 +51,7 @@ pub(crate) struct Rates {
 pub(crate) struct Instruction {
     /// The TSC when it retired.
     pub(crate) tsc: u64,
-    /// Where the instruction is in the trace.
+    /// The packets around the instruction in the trace.
     pub(crate) span: Span,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Instruction {
 pub(crate) struct Run {
     pub(crate) trace: Vec<u8>,
     pub(crate) instructions: Vec<Instruction>,
-    /// How often clocks were stopped, the TSC was written, and packets were lost.
+    /// The number of times that clocks were stopped, the TSC was written, and packets were lost.
     pub(crate) slept: usize,
     pub(crate) written: usize,
     pub(crate) overflows: usize,
@@ -76,7 +76,7 @@ pub(crate) fn run(setting: Setting, seed: u64, steps: usize) -> Run {
         setting,
         unit,
         crystal: 840 * u64::from(setting.clocks.cpuid_15h_ebx.max(1)),
-        // Start a long time after reset, so that the counters' low bits have any value.
+        // Starts long after reset, so that the counters' low bits have any value.
         now: rng.u64(1 << 40..1 << 44) * unit + rng.u64(..unit),
         phase: rng.u64(..unit),
         ratio: setting.clocks.nom_freq.clamp(RATIOS.0, RATIOS.1),
@@ -112,15 +112,15 @@ pub(crate) fn run(setting: Setting, seed: u64, steps: usize) -> Run {
 
 struct Processor {
     setting: Setting,
-    /// Time is counted in parts of a TSC tick: how many parts a TSC tick has.
+    /// The number of parts in a TSC tick; time is counted in these parts.
     unit: u64,
-    /// How many parts a crystal tick has.
+    /// The number of parts in a crystal tick.
     crystal: u64,
     now: u64,
-    /// How far the TSC's edges are from the crystal's.
+    /// The distance of the TSC's edges from the crystal's.
     phase: u64,
     ratio: u8,
-    /// How many parts a core cycle has.
+    /// The number of parts in a core cycle.
     cycle: u64,
     /// Core cycles so far.
     cycles: u64,
@@ -129,10 +129,10 @@ struct Processor {
     /// `cycles` at the last CYC packet.
     last_cyc: u64,
     sleeping: bool,
-    /// Packets are lost.
+    /// True while packets are lost.
     lossy: bool,
     drop: u64,
-    /// Software_Offset: what software has added to the TSC.
+    /// Software_Offset: the value that software has added to the TSC.
     written: u64,
     /// Branches whose outcome is not in a packet yet, by their numbers.
     pending: Vec<usize>,
@@ -268,7 +268,7 @@ impl Processor {
         self.put(Packet::Cbr(Cbr { ratio: self.ratio, reserved: 0 }));
     }
 
-    /// Stops the core clock for a while, and with it the TSC if it is not invariant.
+    /// Stops the core clock temporarily, and with it the TSC if it is not invariant.
     fn sleep(&mut self) {
         self.run.slept += 1;
         self.flush();

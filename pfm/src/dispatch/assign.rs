@@ -96,7 +96,7 @@ fn counter_registers(cpu: &Cpu, item: &RequestedEvent<'_>, counter: u8) -> Resul
     let &RequestedEvent { index, selection, levels, features } = item;
     let mut select = EventSelect::counting(selection.event.code())
         .with_unit_mask(unit_mask(selection))
-        // It was checked to be below COUNTER_MASKS.
+        // The counter mask was checked to be below COUNTER_MASKS.
         .with_counter_mask(features.counter_mask as u8);
     select.set(EventSelect::USR, levels.contains(Levels::USER));
     select.set(EventSelect::OS, levels.contains(Levels::KERNEL));

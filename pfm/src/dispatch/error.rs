@@ -10,11 +10,11 @@ pub struct FindError<'a> {
     pub offset: usize,
     /// The wrong part.
     pub text: &'a str,
-    /// What is wrong with that part.
+    /// The kind of error.
     pub kind: FindErrorKind,
 }
 
-/// What is wrong with an event string.
+/// The kinds of errors in an event string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FindErrorKind {
     /// The processor has no event of this name.
@@ -30,7 +30,7 @@ pub enum FindErrorKind {
 }
 
 impl FindErrorKind {
-    /// The name of libpfm3's error, without its `PFMLIB_ERR_`.
+    /// Returns the name of libpfm3's error, without its `PFMLIB_ERR_`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -139,7 +139,7 @@ pub enum DispatchError {
 }
 
 impl DispatchError {
-    /// The name of libpfm3's error, without its `PFMLIB_ERR_`.
+    /// Returns the name of libpfm3's error, without its `PFMLIB_ERR_`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -83,8 +83,8 @@ fn mask_by_name(cpu: &Cpu, event: &Event, word: &str) -> Option<u64> {
     masks.find(|(_, mask)| mask.name().eq_ignore_ascii_case(word)).map(|(index, _)| 1 << index)
 }
 
-/// Finds the first unit mask with this code; if there is none, all unit masks whose bits are in the number, provided
-/// that together they have all of its bits.
+/// Finds the first unit mask with this code; without one, all unit masks whose bits are in the number, if together they
+/// have all of its bits.
 ///
 /// As in libpfm3, unit masks of other revisions are included.
 fn masks_by_number(cpu: &Cpu, event: &Event, word: &str) -> Option<u64> {

@@ -1,4 +1,4 @@
-//! Converts events to registers, as libpfm3's `pfm_dispatch_events` does it for AMD64.
+//! Converts events to registers, like libpfm3's `pfm_dispatch_events` for AMD64.
 
 mod assign;
 mod error;

@@ -12,10 +12,10 @@ pub(super) const IBS_OP_PMC: u8 = 7;
 /// The number of IbsOpCtl among the PMDs.
 pub(super) const IBS_OP_PMD: u8 = 9;
 
-/// The largest number of counters of a processor.
+/// Maximum number of counters of a processor.
 pub const MAX_COUNTERS: usize = 6;
 
-/// The largest number of registers: the counters and both IBS units.
+/// Maximum number of registers: the counters and both IBS units.
 const MAX_REGISTERS: usize = MAX_COUNTERS + 2;
 
 /// A control register.
@@ -29,7 +29,7 @@ pub struct Pmc {
     pub value: u64,
 }
 
-/// Which control register it is.
+/// The control registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlRegister {
     /// PERFEVTSELn of the counter with this number.
@@ -51,7 +51,7 @@ impl Pmc {
         }
     }
 
-    /// Returns which register it is.
+    /// Returns the register that this is.
     #[must_use]
     pub const fn register(&self) -> ControlRegister {
         match self.number {
@@ -75,7 +75,7 @@ pub struct Pmd {
     pub number: u8,
     /// The MSR that libpfm3 returns, or 0 if it returns none.
     pub address: u32,
-    /// The index with which RDPMC reads the counter; 0 for an IBS unit.
+    /// The RDPMC index of the counter; 0 for an IBS unit.
     pub rdpmc: u32,
 }
 

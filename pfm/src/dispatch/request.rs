@@ -1,17 +1,17 @@
-//! What is to be counted and sampled.
+//! A request to count and sample.
 
 use super::{find::Selection, output::MAX_COUNTERS};
 use crate::levels::Levels;
 use bitflags::bitflags;
 
-/// What is to be counted and sampled.
+/// A request to count and sample.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request<'a> {
     /// The events to count, each on a separate counter.
     pub events: &'a [Selection],
     /// The levels for events without levels.
     pub levels: Levels,
-    /// Bit n: PERFEVTSELn is in use by others.
+    /// Bit n is set if PERFEVTSELn is in use by others.
     pub unavailable: u64,
     /// Settings beyond events and levels.
     pub features: Option<Features>,
@@ -28,10 +28,10 @@ pub struct Features {
     pub ibs_op: Option<IbsOp>,
 }
 
-/// How a counter counts its event.
+/// The settings of a counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CounterFeatures {
-    /// If above 0, count the clocks with at least this number of events. At most 3, because no event happens more often
+    /// If above 0, count the clocks with at least this number of events. At most 3, because no event occurs more often
     /// in a clock.
     pub counter_mask: u32,
     /// Flags.
@@ -53,20 +53,20 @@ bitflags! {
     }
 }
 
-/// How the IBS fetch unit samples.
+/// The settings of the IBS fetch unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IbsFetch {
     /// The period in completed fetches: 20 bits, of which the low four are treated as zero.
     pub max_count: u32,
-    /// Whether to randomize the low bits of the period.
+    /// True to randomize the low bits of the period.
     pub random: bool,
 }
 
-/// How the IBS op unit samples.
+/// The settings of the IBS op unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IbsOp {
     /// The period in clocks or ops: 20 bits, of which the low four are treated as zero.
     pub max_count: u32,
-    /// Whether to count dispatched ops instead of clocks; since revision C of family 10h.
+    /// True to count dispatched ops instead of clocks; since revision C of family 10h.
     pub ops: bool,
 }

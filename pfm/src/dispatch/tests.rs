@@ -194,7 +194,7 @@ fn an_event_of_another_processor_is_refused() {
     assert_eq!(cpu("k8_revd").dispatch(&request), Err(error));
 }
 
-/// The example of libpfm3's manual page `libpfm_amd64`.
+/// Checks the example of libpfm3's manual page `libpfm_amd64`.
 #[test]
 fn the_manual_pages_example_samples_ops() {
     let op = IbsOp { max_count: 0xf_fff0, ops: false };
@@ -230,7 +230,7 @@ fn ibs_units_come_after_the_counters() {
             // EN, INT, OS and USR, and the event.
             (ControlRegister::Counter(0), 0x53_0076),
             (ControlRegister::Counter(1), 0x53_00c1),
-            // The low four bits of a period are not kept. IbsRandEn and IbsFetchEn; IbsOpCntCtl and IbsOpEn.
+            // The low four bits of a period are dropped. IbsRandEn and IbsFetchEn; IbsOpCntCtl and IbsOpEn.
             (ControlRegister::IbsFetch, 0x0201_0000_0000_1234),
             (ControlRegister::IbsOp, 0xa_ffff),
         ]

@@ -1,9 +1,9 @@
-//! Reads what follows an event in an event string: its attributes, which are unit masks and modifiers.
+//! Reads the attributes after an event in an event string: unit masks and modifiers.
 
 use super::error::{EncodeError, EncodeErrorKind};
 use crate::{family::Modifier, number, pmu::Pmu, table::Event};
 
-/// The largest number of attributes of an event.
+/// Maximum number of attributes of an event.
 const MAX_ATTRIBUTES: usize = 64;
 
 /// The attributes of an event, in the order of the request.
@@ -17,7 +17,7 @@ pub(super) struct Attributes<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attribute<'a> {
     pub(super) kind: AttributeKind,
-    /// 0 for a unit mask.
+    /// The value; 0 for a unit mask.
     pub(super) value: u64,
     request: &'a str,
     at: usize,
@@ -97,8 +97,8 @@ impl<'a> Attributes<'a> {
         Ok((AttributeKind::Modifier(modifier), value.ok_or(EncodeErrorKind::Value)?))
     }
 
-    /// Checks that a number for the unit mask is its only part: it cannot be combined with names or with another
-    /// number. `bits` says whether the attribute being read is a number.
+    /// Checks that a number for the unit mask stands alone: it cannot be combined with names or with another number.
+    /// `bits` is true if the attribute being read is a number.
     fn check_mix(&self, bits: bool) -> Result<(), EncodeErrorKind> {
         let clash = |other: &Attribute<'_>| match other.kind {
             AttributeKind::RawUnitMask => true,
@@ -111,7 +111,7 @@ impl<'a> Attributes<'a> {
     /// Drops attributes that repeat an earlier one with the same value; another value is an error.
     ///
     /// As in libpfm4, the attribute that moves up to the place of a dropped one is not compared: of three equal ones,
-    /// two stay.
+    /// two remain.
     fn merge(&mut self) -> Result<(), EncodeError<'a>> {
         let mut first = 0;
         while first < self.length {

@@ -3,10 +3,10 @@
 use super::error::EncodeErrorKind;
 use crate::table::{Event, TableScope, UnitMask};
 
-/// The largest number of groups of unit masks of an event.
+/// Maximum number of groups of unit masks of an event.
 const MAX_GROUPS: usize = 4;
 
-/// The largest number of unit masks in a choice: one for each attribute, and a few defaults.
+/// Maximum number of unit masks in a choice: one for each attribute, and a few defaults.
 const MAX_UNIT_MASKS: usize = 80;
 
 /// The unit masks chosen so far.

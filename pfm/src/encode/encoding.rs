@@ -78,10 +78,10 @@ impl fmt::Display for Encoding {
     }
 }
 
-/// The size of libpfm4's buffer for the text after `pmu::`, which cuts off longer texts.
+/// The size of libpfm4's buffer for the text after `pmu::`, which truncates longer texts.
 const MAX_LENGTH: usize = 255;
 
-/// Passes on `rest` bytes and drops further ones. All are ASCII.
+/// A writer that passes on `rest` bytes and drops further ones. All are ASCII.
 struct LimitedWriter<'a, 'b> {
     rest: usize,
     to: &'a mut fmt::Formatter<'b>,

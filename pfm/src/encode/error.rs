@@ -9,11 +9,11 @@ pub struct EncodeError<'a> {
     pub offset: usize,
     /// The wrong part.
     pub text: &'a str,
-    /// What is wrong with that part.
+    /// The kind of error.
     pub kind: EncodeErrorKind,
 }
 
-/// What is wrong with an event string.
+/// The kinds of errors in an event string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EncodeErrorKind {
     /// A comma or blank, although only one event can be encoded.
@@ -56,7 +56,7 @@ pub enum EncodeErrorKind {
 }
 
 impl EncodeErrorKind {
-    /// The name of libpfm4's error, without its `PFM_ERR_`.
+    /// Returns the name of libpfm4's error, without its `PFM_ERR_`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -74,7 +74,7 @@ impl EncodeErrorKind {
         }
     }
 
-    /// The number of libpfm4's error.
+    /// Returns the number of libpfm4's error.
     #[must_use]
     pub const fn number(self) -> i32 {
         match self {
@@ -98,7 +98,7 @@ impl<'a> EncodeError<'a> {
         Self { offset, text: request.get(offset..offset + length).unwrap_or_default(), kind }
     }
 
-    /// Adjusts the offset for a request that has `length` bytes in front of what was encoded.
+    /// Adjusts the offset for a request with `length` bytes before the encoded part.
     pub(super) const fn with_prefix(self, length: usize) -> Self {
         Self { offset: self.offset + length, ..self }
     }

@@ -1,4 +1,4 @@
-//! Converts event strings to event selects, as libpfm4 does it.
+//! Converts event strings to event selects, like libpfm4.
 
 mod attribute;
 mod choice;
@@ -21,9 +21,9 @@ use choice::UnitMaskChoice;
 /// Encodes `pmu::EVENT`, followed by unit masks and modifiers, each after a `:` or `.`.
 ///
 /// Unit masks are names, or one hexadecimal number instead. Modifiers are `k`, `u`, `e`, `i`, `h`, `g`, with `=0` or
-/// `=1` or alone for 1, and `c=0` to `c=255`. The case of names makes no difference. If none of `k`, `u` and `h` is
-/// given, the counter counts at `levels`; if no unit mask of a group is given, the group's defaults are chosen. EN and
-/// INT are always set.
+/// `=1` or alone for 1, and `c=0` to `c=255`. The case of names is ignored. If none of `k`, `u` and `h` is given, the
+/// counter counts at `levels`; if no unit mask of a group is given, the group's defaults are chosen. EN and INT are
+/// always set.
 ///
 /// # Errors
 /// The first error in the string, in the order in which libpfm4 checks.
@@ -88,7 +88,7 @@ fn encode_on<'a>(pmu: &'static Pmu, request: &'a str, levels: Levels) -> Result<
 /// The characters between the events in libpfm4's lists.
 const SEPARATORS: [char; 4] = [',', ' ', '\t', '\n'];
 
-/// Sets what the attributes say in `select`, and returns the unit masks that they choose.
+/// Applies the attributes to `select`, and returns the unit masks that they choose.
 fn apply<'a>(
     pmu: &'static Pmu,
     event: &Event,

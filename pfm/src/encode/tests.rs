@@ -6,7 +6,7 @@ use alloc::{
 
 const BARCELONA: &str = "amd64_fam10h_barcelona";
 
-/// Returns the code and the canonical string, or the name of the error and the text that it is about.
+/// Returns the code and the canonical string, or the name of the error and the text with the error.
 fn encoded(request: &str) -> Result<(u64, String), (&'static str, &str)> {
     match encode(request, Levels::default()) {
         Ok(encoding) => Ok((encoding.select(), encoding.to_string())),
@@ -150,13 +150,13 @@ fn of_three_equal_attributes_two_stay_as_in_libpfm() {
         Ok("amd64_k7::DATA_CACHE_REFILLS:L2_OWNED:L2_OWNED:k=1:u=1:e=0:i=0:c=0")
     );
     assert_eq!(encoded("amd64_k7::DATA_CACHE_REFILLS:ALL:ALL:ALL"), Err(("FEATCOMB", "ALL")));
-    // The last is not compared with the first.
+    // The last attribute is not compared with the first.
     assert_eq!(encoded("amd64_k7::RETIRED_UOPS:u:u:u=0").map(|(code, _)| code), Ok(0x50_00c1));
 }
 
 #[test]
 fn the_canonical_string_is_cut_off_where_libpfms_buffer_ends() {
-    // Of eight equal ones three stay.
+    // Of eight equal attributes three remain.
     let masks = [
         "READ_BLOCK",
         "READ_BLOCK_SHARED",

@@ -20,7 +20,7 @@ pub(crate) enum Revision {
     G,
 }
 
-/// An event: what a counter can count.
+/// An event that a counter can count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     name: Text,
@@ -32,7 +32,7 @@ pub struct Event {
     masks: &'static [UnitMask],
 }
 
-/// A part of an event: bits of the unit mask, and what the counter counts with these bits.
+/// A part of an event: bits of the unit mask, and the meaning of the count with these bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UnitMask {
     name: Text,
@@ -50,7 +50,7 @@ impl Event {
         self.name.as_str()
     }
 
-    /// Returns a description of what it counts.
+    /// Returns a description of the event.
     #[must_use]
     pub fn description(&self) -> &'static str {
         self.words.as_str()
@@ -85,7 +85,7 @@ impl UnitMask {
         self.name.as_str()
     }
 
-    /// Returns a description of what it makes the event count.
+    /// Returns a description of the part of the event that it selects.
     #[must_use]
     pub fn description(&self) -> &'static str {
         self.words.as_str()
@@ -103,19 +103,19 @@ impl UnitMask {
         self.group
     }
 
-    /// Returns whether it is chosen if the request names no unit mask of its group.
+    /// Returns true if it is chosen when the request names no unit mask of its group.
     #[must_use]
     pub const fn is_default(&self) -> bool {
         self.flags.contains(Flags::DEFAULT)
     }
 
-    /// Returns whether it cannot be combined with others of its group.
+    /// Returns true if it cannot be combined with others of its group.
     #[must_use]
     pub const fn is_exclusive(&self) -> bool {
         self.flags.contains(Flags::EXCLUSIVE)
     }
 
-    /// Returns whether a request may choose nothing from its group.
+    /// Returns true if a request may choose nothing from its group.
     #[must_use]
     pub const fn is_omittable(&self) -> bool {
         self.flags.contains(Flags::OMITTED)
@@ -159,11 +159,11 @@ bitflags! {
     }
 }
 
-/// Selects what exists in a table: what a revision has, according to one of the libraries.
+/// A filter of a table: the entries of a revision, according to one of the libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TableScope {
     pub(crate) revision: Revision,
-    /// [`Flags::PFM3_ONLY`] or [`Flags::PFM4_ONLY`], whichever marks what only the other library has.
+    /// [`Flags::PFM3_ONLY`] or [`Flags::PFM4_ONLY`], the mark of entries that only the other library has.
     pub(crate) without: Flags,
 }
 
@@ -201,7 +201,7 @@ impl Table {
         self.events.iter().filter(move |event| scope.has_event(event))
     }
 
-    /// Finds the event of a name. Case makes no difference.
+    /// Finds the event of a name. Case is ignored.
     pub(crate) fn find(&self, scope: TableScope, name: &str) -> Result<&'static Event, NotFound> {
         let mut absent = NotFound::Unknown;
         for event in self.named(name) {
@@ -223,7 +223,7 @@ impl Table {
     }
 }
 
-/// Why an event was not found in a table.
+/// The reason why an event was not found in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotFound {
     /// The table has no event of this name.

@@ -2,7 +2,7 @@
 
 use super::POOL;
 
-/// A text in the pool: its begin in the upper bits, its length in the low eight bits.
+/// A text in the pool: its start in the upper bits, its length in the low eight bits.
 ///
 /// This is a quarter of the size of a `&'static str` and needs no relocation.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -396,7 +396,7 @@ fn the_kernel_alone_begins_anew_where_nothing_says_how_it_was_entered() {
     assert_eq!(seen, ["begin 8000", "8000..8001 2"]);
     let seen = items(&[records[0], records[2]], options, &sections());
     assert_eq!(seen, ["begin 8000", "8000..8001 2", "begin 1002", "1002..1002 1"]);
-    // The path from the last record ends at a branch that has none: so that was in the level that is not traced.
+    // The path from the last record ends at a branch without a record: so that was in the level that is not traced.
     let seen = items(&[(0x8001, 0x1000), (0x100a, 0x1012)], options, &sections());
     assert_eq!(seen, ["begin 8000", "8000..8001 2", "begin 100a", "100a..100a 1"]);
     // The code at the entry is not in the image: that is reported once.

@@ -94,7 +94,7 @@ fn an_address_that_has_no_room_is_refused_and_nothing_is_written() {
     }
 }
 
-/// Entries as text.
+/// Returns entries as text.
 fn entries(records: BranchRecords<'_>) -> Vec<String> {
     let text = |entry: Result<(u64, Entry), Error>| match entry {
         Ok((offset, Entry::Branch(BranchRecord { from, .. }))) => format!("{offset}: {from:x}"),
@@ -152,7 +152,7 @@ fn perf_records_of_other_kinds_lie_between_samples() {
     let throttle = [5u32.to_le_bytes(), [0, 0, 16, 0], [1; 4], [2; 4]].concat();
     let lost = [2u32.to_le_bytes(), [0, 0, 24, 0], [7; 4], [7; 4], [3, 0, 0, 0], [0; 4]].concat();
     let short = [9u32.to_le_bytes(), [0, 0, 16, 0], [1; 4], [2; 4]].concat();
-    // Its size is less than a header's.
+    // The size of this record is less than a header's.
     let damaged = [9u32.to_le_bytes(), [0; 4]].concat();
     // With PERF_SAMPLE_TID before the address, so the third word is not an address.
     let other =

@@ -1,4 +1,4 @@
-//! What a repeat does, found by following its branches through the graph.
+//! Builds a repeat by following its branches through the graph.
 
 use super::{
     super::{
@@ -18,31 +18,31 @@ const CALL: u32 = BlockEnd::Call as u32;
 const INDIRECT: u32 = BlockEnd::Indirect as u32;
 const OPEN: u32 = BlockEnd::Open as u32;
 
-/// The most calls that have not returned on the way.
+/// Maximum number of calls that have not returned along the repeat.
 const DEPTH: usize = 16;
 
 /// A repeat, as far as it was followed.
 #[derive(Clone, Copy)]
 struct Follow {
     block: u32,
-    /// What remains of the last block, for the next edge.
+    /// Half the edge-map place of the last block, for the next edge.
     before: u16,
     edges: [u16; EDGES],
     edges_len: usize,
-    /// Where the calls that have not returned will return to.
+    /// The blocks at the return addresses of calls that have not returned.
     calls: [u32; DEPTH],
     depth: usize,
-    /// Where the returns from calls before the repeat must lead to, the first one first; 0 is anywhere.
+    /// The blocks that returns from calls before the repeat must lead to, the first one first; 0 is any block.
     popped: [u32; CALLS],
     popped_len: usize,
-    /// By how many calls the stack has grown at most.
+    /// The maximum growth of the stack, in calls.
     rise: usize,
-    /// The stack that calls before the repeat are in.
+    /// The stack of the calls before the repeat.
     below: Top,
 }
 
 impl Repeats<'_> {
-    /// The place for a new repeat: its own, if it is known but could not be counted; or a free one; or each in turn.
+    /// Returns the place for a new repeat: its own, if known but not countable; or a free one; or each in turn.
     fn way_for(&mut self, new: &Key, rest: &Rest, first: u64) -> usize {
         let is_new = |slot: &usize| {
             let known = self.keys.get(*slot).map(|key| [&key[..8], &key[9..]]);
@@ -59,8 +59,8 @@ impl Repeats<'_> {
 }
 
 impl Graph<'_> {
-    /// Remembers the repeat that begins with `bytes` where the walk is at `at`, with `last_ip` before it. The counts
-    /// of one that is forgotten for it are passed on. `false` if there is no repeat.
+    /// Remembers the repeat that begins with `bytes` where the walk is at `at`, with `last_ip` before it. Passes on the
+    /// counts of a repeat that is forgotten for it. Returns `false` if there is no repeat.
     #[cold]
     #[inline(never)]
     pub(super) fn build_repeat(
@@ -98,7 +98,7 @@ impl Graph<'_> {
         true
     }
 
-    /// Follows the branches up to the last place at which a repeat can end.
+    /// Builds the repeat by following the branches up to the last place at which it can end.
     fn repeat(&self, at: &At, calls: &GraphCalls, bytes: &Bytes, last_ip: u64) -> Option<(Key, Rest)> {
         let first = self.view().get(at.block)?.edge();
         let mut best = None;
@@ -107,7 +107,7 @@ impl Graph<'_> {
         Some(follow.words(at.block, *next, end, kept, bytes, [u64::from(first), last_ip]))
     }
 
-    /// Follows the branches as far as the graph knows the way, and notes the last place at which a repeat can end.
+    /// Follows the branches as far as the graph knows the blocks, and notes the last place at which a repeat can end.
     #[inline(never)]
     fn follow(
         &self,
@@ -143,7 +143,7 @@ struct Best {
 }
 
 impl Follow {
-    /// Begins where the walk is; `first` is the place of that block in a map of edges.
+    /// Creates a repeat at the walk's place; `first` is the place of that block in a map of edges.
     const fn begin(at: &At, first: u16) -> Self {
         Self {
             block: at.block,
@@ -159,8 +159,8 @@ impl Follow {
         }
     }
 
-    /// The words of the repeat from `block` to `next`. `before` are the place of its first block in a map of edges and
-    /// the last IP before it.
+    /// Returns the words of the repeat from `block` to `next`. `[first, last_ip]` are the place of its first block in a
+    /// map of edges and the last IP before it.
     #[inline(never)]
     fn words(
         &self,
@@ -175,7 +175,7 @@ impl Follow {
             len: end.len,
             popped: self.popped_len,
             pushed: self.depth,
-            // All places of calls are written, whether or not there are as many.
+            // All four places of calls are written, even if there are fewer calls.
             rise: self.rise.max(CALLS),
             kept,
             packets: end.packets,
@@ -232,7 +232,7 @@ impl Follow {
         }
     }
 
-    /// Goes on to another block.
+    /// Continues with another block.
     fn go(&mut self, graph: &Graph<'_>, next: u32) -> Option<()> {
         let node = graph.view().get(next).filter(|_| next != 0)?;
         let place = self.edges.get_mut(self.edges_len)?;

@@ -1,11 +1,10 @@
-//! Repeats: packets that come again and again, with what they do. A loop in a program makes its trace repeat itself.
+//! Repeats: packets that recur, with their effect. A loop in a program makes its trace repeat itself.
 //!
-//! A repeat is a few whole packets: TNT and TIP packets in at most 16 bytes, up to a TIP, or eight bytes where no TIP
-//! comes. It is remembered together with the block that the walk was at before it: the block that it leads to, the
-//! calls that it takes from the stack and leaves there, and the edges on the way. Where the same bytes come at the same
-//! block again, nothing is read and no block is walked over: the repeat is counted, and its edges are passed on at the
-//! end of the visit, together with how often it came. So only sinks that take edges in any order gain by it, see
-//! [`ExecutionSink::COUNTS`](super::ExecutionSink::COUNTS).
+//! A repeat is a few whole packets: TNT and TIP packets in at most 16 bytes, up to a TIP, or eight bytes without a TIP.
+//! The graph remembers it with the block before it, the block that it leads to, the calls that it takes from the stack
+//! and leaves there, and its edges. If the same bytes recur at the same block, no packet is read and no block is walked
+//! over: the repeat is counted, and its edges are passed on at the end of the visit with that count. So only sinks that
+//! take edges in any order benefit, see [`ExecutionSink::COUNTS`](super::ExecutionSink::COUNTS).
 //!
 //! ```text
 //! trace     TNT TNT TIP TNT TIP | TNT TNT TIP TNT TIP | TNT TIP ...
@@ -13,11 +12,11 @@
 //! walk      block A ------------> A ------------------> A
 //! ```
 //!
-//! What a repeat does depends on nothing that is not compared: the block, the bytes, the bits of the last IP that its
-//! first TIP keeps, and the calls that its compressed returns take from the stack. To be found without reading
-//! packets, it is looked for by the block and by the next eight bytes.
+//! All inputs of a repeat are compared: the block, the bytes, the bits of the last IP that its first TIP keeps, and the
+//! calls that its compressed returns take from the stack. The block and the next eight bytes find a repeat without
+//! reading packets.
 //!
-//! Where few repeats are known, the attempts cost more than they save, so they become rare: [`Worth`].
+//! If few repeats are known, the attempts cost more than they save, so they become rare: [`Worth`].
 
 mod build;
 mod packets;
@@ -34,83 +33,83 @@ use super::{
 };
 use crate::event::PacketPlace;
 
-/// For how many blocks there is room for a repeat.
+/// The number of blocks for which there is room for one repeat.
 const BLOCKS_PER_REPEAT: usize = 16;
 
-/// How many 32-bit words a block takes for its part of the repeats.
+/// The 32-bit words per block for the repeats.
 pub(super) const REPEAT_WORDS_PER_BLOCK: usize = (KEY_WORDS + REST_WORDS + 2).div_ceil(BLOCKS_PER_REPEAT);
 
-/// The most edges of a repeat, without the one to its first block.
+/// Maximum number of edges of a repeat, without the one to its first block.
 const EDGES: usize = 56;
 
-/// The most calls that a repeat takes from the stack, and the most that it leaves there.
+/// Maximum number of calls that a repeat takes from the stack, and that it leaves there.
 const CALLS: usize = 4;
 
-/// How many of these calls are in a [`Key`]. Most repeats have no more.
+/// The number of these calls in a [`Key`]. Most repeats have no more.
 const FIRST_CALLS: usize = 2;
 
-/// How many places there are for a repeat with the same block and the same first bytes: a function that is called from
-/// several places returns to several places.
+/// The number of places for repeats with the same block and the same first bytes: a function with several callers
+/// returns to several places.
 const WAYS: usize = 4;
 
-/// How many repeats follow each other at most before the walk notes where it is.
+/// Maximum number of consecutive repeats before the walk notes its place.
 const TURN: usize = 64;
 
 const KEY_WORDS: usize = 16;
 const REST_WORDS: usize = 2 * (CALLS - FIRST_CALLS) + 1 + EDGES / 2;
 
-/// What is read of a repeat each time: one line of the processor's cache.
+/// The part of a repeat that is read each time: one cache line of the processor.
 ///
 /// | word | what |
 /// |---|---|
 /// | 0, 1 | the block before it; 0 if there is no repeat; and the block after it |
 /// | 2 to 5 | its bytes |
 /// | 6, 7 | the last IP after it |
-/// | 8 | how often it came, and has not been passed on |
-/// | 9 | the edge-map place of its first block, and in the high half what remains of its last block for the next edge |
+/// | 8 | the number of times it came since its edges were passed on |
+/// | 9 | the edge-map place of its first block, and in the high half that of its last block, halved for the next edge |
 /// | 10 | [`Sizes`] |
 /// | 11 | bits 47:16 of the last IP before it |
-/// | 12, 13 | the blocks that the first returns must lead to; 0 where any will do |
+/// | 12, 13 | the blocks that the first returns must lead to; 0 for any |
 /// | 14, 15 | the blocks that the calls it leaves in the stack return to |
 type Key = [u32; KEY_WORDS];
 
 /// The rest of a repeat: the further calls as in words 12 to 15, the number of edges, and two edges a word.
 type Rest = [u32; REST_WORDS];
 
-/// The repeats that are known, each in one of [`WAYS`] places that its block and its first bytes give.
+/// The known repeats, each in one of [`WAYS`] places that its block and its first bytes give.
 #[derive(Debug)]
 pub(super) struct Repeats<'m> {
     keys: Rows<'m, KEY_WORDS>,
     rests: Rows<'m, REST_WORDS>,
     /// Repeats that are not known but may become so, by the first of these places.
     candidates: &'m mut [Candidate],
-    /// The places of repeats that came and have not been passed on.
+    /// The places of repeats that came and whose edges have not been passed on.
     counted: &'m mut [u32],
     counted_len: usize,
     shift: u32,
-    /// Which of the places is used next, if no place is free.
+    /// The place to replace next, if none is free.
     next_way: usize,
     worth: Worth,
-    /// Whether a return whose target the trace names takes a call from the stack.
+    /// True if a return with a TIP pops the return stack.
     pops: bool,
-    /// How often a repeat was known.
+    /// The number of repeats taken.
     repeated: u64,
 }
 
-/// Where the walk is.
+/// The place of the walk.
 pub(super) struct At {
     pub(super) block: u32,
-    /// What remains of the block before, for the next edge.
+    /// Half the edge-map place of the previous block, for the next edge.
     pub(super) before: u16,
     pub(super) top: Top,
 }
 
-/// What a repeat is like, in one word.
+/// The properties of a repeat, in one word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sizes {
-    /// How many bytes it has.
+    /// Its length in bytes.
     len: usize,
-    /// How many calls it takes from the stack and leaves there, and by how many the stack may grow meanwhile.
+    /// The number of calls popped and pushed, and the maximum growth of the stack within the repeat.
     popped: usize,
     pushed: usize,
     rise: usize,
@@ -121,45 +120,45 @@ struct Sizes {
     tip_at: Option<usize>,
 }
 
-/// What the first TIP of a repeat keeps of the last IP.
+/// The bits of the last IP that the first TIP of a repeat keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum KeptIp {
-    /// All above bit 15.
+    /// All bits above bit 15.
     Above16 = 0,
-    /// All above bit 31.
+    /// All bits above bit 31.
     Above32 = 1,
     #[default]
     Nothing = 2,
 }
 
-/// A repeat that is not known: how often it came is in the three lowest bits, the rest is a hash.
+/// A repeat that is not known: its number of occurrences is in the three lowest bits, the rest is a hash.
 type Candidate = u32;
 const TIMES: u32 = 7;
-/// A candidate that cannot be a repeat has come that often.
+/// The number of occurrences that marks a candidate that cannot be a repeat.
 const NEVER: u32 = 7;
-/// A candidate becomes a repeat when it comes for the third time and no other one came in between.
+/// A candidate becomes a repeat at its third occurrence, if no other one came in between.
 const OFTEN: u32 = 3;
 
-/// Whether it is worth while to look for repeats: one that is not known costs about as much as 24 packets save.
+/// The expected gain of an attempt to find a repeat: a miss costs about as much as 24 packets save.
 #[derive(Clone, Copy, Debug)]
 struct Worth {
-    /// A number of packets.
+    /// The credit, in packets.
     credit: usize,
-    /// How often no attempt was made.
+    /// The number of attempts skipped.
     passed: u8,
 }
 
 impl Worth {
-    /// More than it ever has again: at first no repeat is known.
+    /// The initial credit, higher than any later one: at first no repeat is known.
     const FIRST: Self = Self { credit: 512, passed: 0 };
     const MOST: usize = 256;
     const COST: usize = 24;
     /// Without credit, one attempt is made, and the next seven are not.
     const RARE: u8 = 8;
-    /// Below this the walk goes on as if there were no repeats, up to the next attempt.
+    /// Below this credit the walk ignores repeats up to the next attempt.
     const LOW: usize = 20;
 
-    /// Whether to look for repeats now.
+    /// Returns true if a repeat is to be looked for now.
     fn allows_attempt(&mut self) -> bool {
         self.passed = if self.credit == 0 { (self.passed + 1) % Self::RARE } else { 0 };
         self.passed == 0
@@ -212,7 +211,7 @@ impl Sizes {
 }
 
 impl KeptIp {
-    /// These bits of the last IP, of which bits 47:16 are given.
+    /// Returns the mask of these bits within bits 47:16 of the last IP.
     #[inline(always)]
     const fn mask(self) -> u32 {
         match self {
@@ -223,14 +222,14 @@ impl KeptIp {
     }
 }
 
-/// Bits 47:16 of an address.
+/// Returns bits 47:16 of an address.
 #[inline(always)]
 const fn middle(ip: u64) -> u32 {
     (ip >> 16) as u32
 }
 
-/// Whether the highest bits of an address repeat bit 47, so that [`middle`] says all about what is above bit 15. No
-/// repeat begins or ends with another last IP.
+/// Returns true if bits 63:48 repeat bit 47, so that [`middle`] determines all bits above bit 15. No repeat begins or
+/// ends with another last IP.
 const fn is_canonical(ip: u64) -> bool {
     (ip << 16) as i64 >> 16 == ip as i64
 }
@@ -241,7 +240,7 @@ impl<'m> Repeats<'m> {
         // A power of two, because the highest bits of a hash are the place.
         let room =
             (blocks / BLOCKS_PER_REPEAT).checked_ilog2().filter(|bits| *bits > 0).map_or(0, |bits| 1 << bits);
-        // Each key is one line of the processor's cache.
+        // Each key is one cache line of the processor.
         let before =
             if room == 0 { 0 } else { memory.as_ptr().align_offset(4 * KEY_WORDS).min(memory.len()) };
         let (_, memory) = memory.split_at_mut(before);
@@ -271,7 +270,7 @@ impl<'m> Repeats<'m> {
         self.counted_len = 0;
     }
 
-    /// Turns to decoders of which returns whose target the trace names take a call from the stack, or do not.
+    /// Sets whether a return with a TIP pops the return stack. A change forgets all repeats.
     pub(super) fn enter(&mut self, pops: bool) {
         if self.pops != pops {
             self.clear();
@@ -279,25 +278,25 @@ impl<'m> Repeats<'m> {
         }
     }
 
-    /// How often a repeat was known.
+    /// Returns the number of repeats taken.
     pub(super) const fn repeated(&self) -> u64 {
         self.repeated
     }
 
-    /// How many words of memory it has.
+    /// Returns the number of words of memory used.
     #[cfg(test)]
     pub(super) fn words(&self) -> usize {
         let Self { keys, rests, candidates, counted, .. } = self;
         KEY_WORDS * keys.len() + REST_WORDS * rests.len() + candidates.len() + counted.len()
     }
 
-    /// Whether to look for repeats now.
+    /// Returns true if a repeat is to be looked for now.
     #[inline(always)]
     pub(super) fn allow_attempt(&mut self) -> bool {
         !self.keys.is_empty() && self.worth.allows_attempt()
     }
 
-    /// Passes on the edges of all repeats that came, with how often each was taken.
+    /// Passes on the edges of all repeats that came, with the count of each.
     pub(super) fn tell(&mut self, mut each: impl FnMut(u16, u32)) {
         for &place in self.counted.iter().take(self.counted_len) {
             if let (Some(key), Some(rest)) =
@@ -309,20 +308,20 @@ impl<'m> Repeats<'m> {
         self.counted_len = 0;
     }
 
-    /// The first place for a repeat.
+    /// Returns the first place for a repeat.
     #[inline(always)]
     fn place(&self, block: u32, first: u64) -> usize {
         ((first ^ u64::from(block) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
     }
 
-    /// All places for a repeat, the first one first. Where there are fewer, some do not exist.
+    /// Returns all places for a repeat, the first one first. Some may not exist if the memory is small.
     #[inline(always)]
     fn ways(&self, block: u32, first: u64) -> impl Iterator<Item = usize> + Clone + use<> {
         let first = self.place(block, first);
         (0..WAYS).map(move |way| first ^ way)
     }
 
-    /// If the repeat in this place comes next and can be counted: where the calls that it leaves in the stack return.
+    /// Returns the return blocks of the calls that this repeat leaves, if it comes next and can be counted.
     #[inline(always)]
     fn pushed_if_next(
         &self,
@@ -335,7 +334,7 @@ impl<'m> Repeats<'m> {
     ) -> Option<[u32; CALLS]> {
         let key = self.keys.get(slot)?;
         let sizes = Sizes::of(key[10]);
-        // One branch for all that may differ: the processor predicts it while it waits for the reads.
+        // One branch for all comparisons: the processor predicts it while it waits for the reads.
         let differs = bytes.differ_from([whole([key[2], key[3]]), whole([key[4], key[5]])], sizes.len)
             | u64::from(
                 block ^ key[0]
@@ -352,7 +351,7 @@ impl<'m> Repeats<'m> {
         (calls.differ(top, FIRST_CALLS, [a, b]) == 0).then_some([key[14], key[15], c, d])
     }
 
-    /// Goes on over the repeats that are known, at most [`TURN`]. Returns how many.
+    /// Takes the known repeats that come next, at most [`TURN`]. Returns their number.
     #[inline(never)]
     pub(super) fn take(
         &mut self,
@@ -399,7 +398,7 @@ impl<'m> Repeats<'m> {
         taken
     }
 
-    /// Notes that the next repeat is not known. Returns whether it came often enough to be remembered.
+    /// Notes that the next repeat is not known. Returns true if it came often enough to be remembered.
     #[inline(never)]
     fn miss(&mut self, block: u32, bytes: &Bytes) -> bool {
         let slot = self.place(block, bytes.first());

@@ -7,22 +7,22 @@ use crate::{
 
 use super::KeptIp;
 
-/// The most bytes of a repeat.
+/// Maximum length of a repeat in bytes.
 pub(super) const BYTES: usize = 16;
-/// A repeat ends at the first TIP packet after which it has that many bytes. Where no TIP is among the next [`BYTES`],
-/// it ends at a TNT packet.
+/// A repeat ends at the first TIP packet after which it has that many bytes. If no TIP is among the next [`BYTES`], it
+/// ends at a TNT packet.
 pub(super) const ENOUGH: usize = 8;
-/// The most outcomes and ends: those of short TNT packets and of the shortest TIP packets.
+/// Maximum number of outcomes and ends: those of short TNT packets and of the shortest TIP packets.
 const OUTCOMES: usize = 6 * BYTES;
 const ENDS: usize = BYTES.div_ceil(3);
 
-/// The next bytes of the trace, of which the first ones may be a repeat.
+/// The next bytes of the trace, the first of which may be a repeat.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bytes(pub(super) [u8; BYTES]);
 
 /// The branches of the packets of a repeat.
 pub(super) struct Branches {
-    /// 1 is taken.
+    /// The outcomes; 1 is taken.
     outcomes: [u8; OUTCOMES],
     outcomes_len: usize,
     ends: [RepeatEnd; ENDS],
@@ -35,9 +35,9 @@ pub(super) struct Branches {
 pub(super) struct RepeatEnd {
     /// The last IP.
     pub(super) ip: u64,
-    /// Whether the packet is a TIP.
+    /// True if the packet is a TIP.
     pub(super) named: bool,
-    /// How many outcomes come before it.
+    /// The number of outcomes before it.
     pub(super) outcomes: usize,
     /// The length of the repeat, and the number of its packets.
     pub(super) len: usize,
@@ -52,7 +52,7 @@ impl RepeatEnd {
         Self { ip: 0, named: false, outcomes: 0, len: 0, packets: 0, tnt_at: None, tip_at: None };
 }
 
-/// The bits of the first bytes of 16, in two halves, by how many bytes there are.
+/// The masks of the first bytes of 16, in two halves, by the number of bytes.
 static MASKS: [[u64; 2]; 32] = {
     let mut masks = [[0; 2]; 32];
     let mut len = 1;
@@ -65,7 +65,7 @@ static MASKS: [[u64; 2]; 32] = {
 };
 
 impl Bytes {
-    /// The bytes from that place on, if there are as many.
+    /// Returns the bytes from that place on, if there are as many.
     #[inline(always)]
     pub(super) fn at(trace: &[u8], place: usize) -> Option<Self> {
         trace.get(place..)?.first_chunk().copied().map(Self)
@@ -82,15 +82,15 @@ impl Bytes {
         self.halves()[0]
     }
 
-    /// 0 if the first `len` bytes are the same as those in the two halves of `other`.
+    /// Returns 0 if the first `len` bytes are the same as those in the two halves of `other`.
     #[inline(always)]
     pub(super) fn differ_from(&self, other: [u64; 2], len: usize) -> u64 {
         let ([a, b], [c, d], [m, n]) = (self.halves(), other, MASKS[len % MASKS.len()]);
         (a ^ c) & m | (b ^ d) & n
     }
 
-    /// How many of the bytes are to be read without repeats before the next attempt: the packets of what could be
-    /// one, or all.
+    /// Returns the number of bytes to read without repeats before the next attempt: the packets of a possible repeat,
+    /// or all.
     pub(super) fn until_next(&self) -> usize {
         let (mut end, mut without_tip) = (None, None);
         for packet in self.packets() {
@@ -105,8 +105,8 @@ impl Bytes {
         end.or(without_tip).unwrap_or(BYTES)
     }
 
-    /// The TNT and TIP packets up to where a repeat with [`ENOUGH`] bytes ends, to the first other packet, or to one
-    /// that is not complete.
+    /// Iterates over the TNT and TIP packets up to the end of a repeat with [`ENOUGH`] bytes, the first other packet,
+    /// or an incomplete one.
     fn packets(&self) -> RepeatPackets {
         let mut bytes = [0; BYTES + 8];
         bytes[..BYTES].copy_from_slice(&self.0);
@@ -116,7 +116,7 @@ impl Bytes {
 
 /// A packet of a repeat.
 struct RepeatPacket {
-    /// The places of its first byte and of what comes after it.
+    /// The place of its first byte, and the place after it.
     at: usize,
     end: usize,
     branches: PacketBranches,
@@ -127,9 +127,9 @@ enum PacketBranches {
     Target { form: u8, payload: u64 },
 }
 
-/// Goes over the packets of what may be a repeat.
+/// The packets of a possible repeat.
 struct RepeatPackets {
-    /// With bytes after the last one, so that all packets are parsed in the same way.
+    /// The bytes, padded at the end, so that all packets are parsed in the same way.
     bytes: [u8; BYTES + 8],
     at: usize,
 }
@@ -164,12 +164,12 @@ impl Branches {
         kept: KeptIp::Nothing,
     };
 
-    /// Reads the branches of the packets up to where a repeat with [`ENOUGH`] bytes ends, with `last_ip` before them,
-    /// where there are none yet.
+    /// Reads the branches of the packets up to the end of a repeat with [`ENOUGH`] bytes, with `last_ip` before them,
+    /// if there are none yet.
     pub(super) fn read(&mut self, bytes: &Bytes, last_ip: u64) {
         let branches = self;
         let mut end = RepeatEnd { ip: last_ip, ..RepeatEnd::NONE };
-        // The end if no TIP comes.
+        // The end of the repeat if no TIP comes.
         let mut without_tip = None;
         for packet in bytes.packets() {
             end.packets += 1;
@@ -217,12 +217,12 @@ impl Branches {
         }
     }
 
-    /// The outcomes from that number on up to an end; 1 is taken.
+    /// Returns the outcomes from that number on up to an end; 1 is taken.
     pub(super) fn outcomes(&self, from: usize, end: &RepeatEnd) -> &[u8] {
         self.outcomes.get(from..end.outcomes).unwrap_or_default()
     }
 
-    /// The places where the repeat may end, in order.
+    /// Returns the places where the repeat may end, in order.
     pub(super) fn ends(&self) -> &[RepeatEnd] {
         self.ends.get(..self.ends_len).unwrap_or_default()
     }
@@ -241,7 +241,7 @@ mod tests {
         branches
     }
 
-    /// The lengths that a repeat with these bytes, and PADs after them, may have.
+    /// Returns the possible lengths of a repeat with these bytes, and PADs after them.
     fn ends(parts: &[&[u8]]) -> Vec<usize> {
         let mut bytes = [0; BYTES];
         bytes.iter_mut().zip(parts.concat()).for_each(|(to, from)| *to = from);
@@ -261,7 +261,7 @@ mod tests {
             (&[tnt], &[8]),
             (&[&tnt[..8]], &[8]),
             (&[&tnt[..7]], &[]),
-            // The last TIP that is whole has 16 bytes.
+            // The last complete TIP has 16 bytes.
             (&[&tnt[..7], long_tip], &[16]),
             (&[&tnt[..8], long_tip], &[8]),
             (&[&tnt[..4], tip, long_tip], &[7, 16]),

@@ -1,4 +1,4 @@
-//! Repeats in a visit: instead of the part of the branches that would be read ahead next.
+//! Repeats in a visit, in place of the branches that would be read ahead next.
 
 use super::{
     super::{ExecutionSink, Graph, scratch::Scratch, visit::GraphWalk},
@@ -6,22 +6,22 @@ use super::{
 };
 use crate::{block::BlockDecoder, keeper::Keeper};
 
-/// Whether repeats are of use to a sink.
+/// Returns true if a sink benefits from repeats.
 pub(in crate::graph) const fn wanted<S: ExecutionSink>() -> bool {
     S::COUNTS && S::EDGES && !S::INSNS && !S::BLOCKS && !S::FILLS && !S::SPANS
 }
 
-/// How a walk went on by repeats.
+/// The result of taking repeats.
 pub(in crate::graph) struct Repeated {
-    /// The offset where they ended, if there were any.
+    /// The offset after the last repeat, if there was one.
     pub(in crate::graph) end: Option<u64>,
-    /// Up to which offset to read before the next attempt.
+    /// The offset up to which to read before the next attempt.
     pub(in crate::graph) until: Option<u64>,
 }
 
 impl<K: Keeper> BlockDecoder<'_, K> {
-    /// Goes on by repeats that are known, and remembers those that came often enough. If there were any, the place
-    /// where the last of them began, or one before it, is noted.
+    /// Takes the known repeats that come next, and remembers those that came often enough. Notes a place at or before
+    /// the start of the last one taken.
     #[inline(never)]
     pub(in crate::graph) fn take_repeats<S: ExecutionSink>(
         &mut self,
@@ -61,7 +61,7 @@ impl<K: Keeper> BlockDecoder<'_, K> {
         }
     }
 
-    /// Finds the last block before the end of repeats, as a part of the branches that is read again.
+    /// Finds the last block before the end of repeats, by reading those branches again.
     #[cold]
     #[inline(never)]
     pub(in crate::graph) fn place_repeats(&mut self, end: u64) {

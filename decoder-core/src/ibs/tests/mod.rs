@@ -269,7 +269,7 @@ fn a_translation_is_told_with_its_level_and_page() {
         (valid | l1_miss | 1 << 19, Some((Dtlb::L2, Some(G1)))),
         (valid | l1_miss | l2_miss | 1 << 6, Some((Dtlb::Miss, None))),
     ] {
-        // Whether the physical address is valid has no effect on these processors.
+        // The validity of the physical address has no effect on these processors.
         for (part, physical) in [(ZEN2, 0), (ZEN2, 1 << 18), (ZEN5, 0), (ZEN5, 1 << 18)] {
             let sample = memory(part, 0, 1 | bits | physical);
             let access = sample.access().unwrap();
@@ -446,7 +446,7 @@ fn what_goes_with_a_source_is_readable_only_with_it() {
 
 #[test]
 fn zen_3_does_not_report_the_state_of_a_cache_line() {
-    // (family, models, whether CacheHitSt is valid)
+    // (family, models, validity of CacheHitSt)
     for (family, models, is_valid) in [
         (0x17, 0x00..=0xff, true),
         (0x19, 0x00..=0x0f, false),

@@ -1,9 +1,9 @@
-//! Raw samples as perf has them: read and written.
+//! Raw samples in perf's format: reading and writing.
 
 use super::*;
 use crate::ErrorKind;
 
-/// Capabilities, and what perf writes with them: the size, then the numbers of the registers.
+/// Capabilities, and perf's record for them: the size, then the numbers of the registers.
 const LAYOUTS: [(u32, u32, &[u8]); 6] = [
     (0x07, 28, &[1, 2, 3]),
     (0x3ff, 36, &[1, 2, 3, 4]),

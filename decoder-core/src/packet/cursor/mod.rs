@@ -1,4 +1,4 @@
-//! Walking over the packets of a trace.
+//! A cursor over the packets of a trace.
 //!
 //! ```
 //! use pugmark_decoder_core::packet::{Packet, Packets};
@@ -22,35 +22,35 @@ use crate::{
     sync,
 };
 
-/// The packets of a trace, one after the other.
+/// The packets of a trace, in order.
 ///
-/// As an iterator it gives each packet with its offset. It ends at the end of the trace, also if the trace ends
-/// within a packet. After an error it gives nothing more until [`sync_forward`](Self::sync_forward),
-/// [`sync_backward`](Self::sync_backward) or [`set_offset`](Self::set_offset) say where to continue.
+/// The iterator returns each packet with its offset. It ends at the end of the trace, even within a packet. After an
+/// error it returns nothing more until [`sync_forward`](Self::sync_forward), [`sync_backward`](Self::sync_backward) or
+/// [`set_offset`](Self::set_offset) set where to continue.
 #[derive(Clone, Debug)]
 pub struct Packets<'a> {
     pub(super) input: Input<'a>,
     /// The next packet's place in the input.
     pub(super) at: usize,
-    /// Packets after this place in the input may not be read, because they are too far from the one that needs them.
+    /// The limit in the input after which no packet may be read, because it is too far from the one that needs it.
     fence: usize,
-    /// The PSB last synchronised onto.
+    /// The PSB that was synchronised onto last.
     sync: Option<u64>,
     failed: bool,
-    /// Outside any block and without a fence: the fast parser may be used. It never returns an error.
+    /// True outside any block and without a fence: the fast parser may be used. It never returns an error.
     pub(super) plain: bool,
     context: Context,
     config: Config<'a>,
 }
 
 impl<'a> Packets<'a> {
-    /// A cursor at the first byte of the trace, with the default configuration.
+    /// Creates a cursor at the first byte of the trace, with the default configuration.
     #[must_use]
     pub fn new(trace: &'a [u8]) -> Self {
         Self::with_config(trace, Config::new())
     }
 
-    /// A cursor at the first byte of the trace.
+    /// Creates a cursor at the first byte of the trace.
     #[must_use]
     pub fn with_config(trace: &'a [u8], config: Config<'a>) -> Self {
         Self {
@@ -65,23 +65,23 @@ impl<'a> Packets<'a> {
         }
     }
 
-    /// The configuration that the trace is read with.
+    /// Returns the configuration that the trace is read with.
     #[must_use]
     pub fn config(&self) -> &Config<'a> {
         &self.config
     }
 
-    /// The trace.
+    /// Returns the trace.
     pub fn bytes(&self) -> &'a [u8] {
         self.input.bytes
     }
 
-    /// The offset of the next packet, or of the packet that failed, or where the trace ends.
+    /// Returns the offset of the next packet, or of the packet that failed, or the end of the trace.
     pub fn offset(&self) -> u64 {
         self.input.base + self.at as u64
     }
 
-    /// The context of the next packet.
+    /// Returns the context of the next packet.
     pub fn context(&self) -> Context {
         self.context
     }
@@ -94,10 +94,10 @@ impl<'a> Packets<'a> {
         self.context = Context::OUTSIDE;
     }
 
-    /// Goes to the next PSB and returns its offset, or stays and returns `None` when none follows.
+    /// Goes to the next PSB and returns its offset, or stays and returns `None` if none follows.
     ///
-    /// The search begins 15 bytes before the current packet, so that it finds a PSB whose first bytes were read as
-    /// the tail of a damaged packet. It never finds the PSB that it synchronised onto last.
+    /// The search begins 15 bytes before the current packet, to find a PSB whose first bytes were read as the tail of a
+    /// damaged packet. It never finds the PSB that was synchronised onto last.
     pub fn sync_forward(&mut self) -> Option<u64> {
         let offset = self.offset();
         let look_back = before_psb(offset);
@@ -105,13 +105,13 @@ impl<'a> Packets<'a> {
             Some(sync) if offset >= sync => look_back.max(sync + 1),
             _ => look_back,
         };
-        // While more bytes follow, what comes after a PSB must be at hand, because it may be one more.
+        // While more bytes follow, those after a PSB must be at hand, because they may be one more PSB.
         let known = self.input.bytes.len() - if self.input.more { 2.min(self.input.bytes.len()) } else { 0 };
         let psb = sync::forward(self.input.bytes, self.place_of(from));
         match psb.filter(|psb| psb + PSB.len() <= known) {
             Some(psb) => Some(self.synced(psb)),
             None => {
-                // The next search begins at the first place that this one could not judge.
+                // The next search begins at the first place that this one could not check.
                 if self.input.more {
                     self.at = self.at.max(known);
                 }
@@ -126,10 +126,9 @@ impl<'a> Packets<'a> {
         Some(self.synced(psb))
     }
 
-    /// Goes to the PSB at `offset`, even if it was there before. Returns `false` and does not move when there is
-    /// none.
+    /// Goes to the PSB at `offset`, even if the cursor was there before. Returns `false` and stays if there is none.
     ///
-    /// In a run of PSBs without a gap it goes to the last one, as all synchronisation does.
+    /// In a run of PSBs without a gap, goes to the last one, as all synchronisation does.
     pub fn sync_at(&mut self, offset: u64) -> bool {
         let from = self.place_of(offset);
         let is_psb = self.input.bytes.get(from..).is_some_and(|rest| rest.starts_with(&PSB));
@@ -138,7 +137,7 @@ impl<'a> Packets<'a> {
         true
     }
 
-    /// The offset of the PSB that was synchronised onto last.
+    /// Returns the offset of the PSB that was synchronised onto last.
     pub fn sync_offset(&self) -> Option<u64> {
         self.sync
     }
@@ -150,7 +149,7 @@ impl<'a> Packets<'a> {
         psb
     }
 
-    /// The place of this offset in the input.
+    /// Returns the place of this offset in the input.
     pub(super) fn place_of(&self, offset: u64) -> usize {
         usize::try_from(offset.saturating_sub(self.input.base)).unwrap_or(usize::MAX)
     }
@@ -162,13 +161,13 @@ impl<'a> Packets<'a> {
         self.set_offset(offset);
     }
 
-    /// What is at hand of the trace.
+    /// Returns the part of the trace at hand.
     #[inline(always)]
     pub(crate) fn input(&self) -> Input<'a> {
         self.input
     }
 
-    /// Continues in another part of the trace.
+    /// Returns a cursor that continues in another part of the trace.
     #[inline(never)]
     pub(crate) fn resumed<'b>(&self, input: Input<'b>, config: Config<'b>) -> Packets<'b> {
         let Self { fence, sync, failed, plain, context, .. } = *self;
@@ -178,8 +177,8 @@ impl<'a> Packets<'a> {
 }
 
 impl Packets<'_> {
-    /// Continues where `read` is in the same trace. Its bytes are not kept; those from the offset `keep` on must come
-    /// again.
+    /// Continues at the place of `read` in the same trace. The bytes of `read` are not kept; those from the offset
+    /// `keep` on must be supplied again.
     pub(crate) fn continue_after(&mut self, read: &Packets<'_>, keep: u64) {
         let Packets { fence, sync, failed, plain, context, .. } = *read;
         let Input { more, reach, .. } = read.input;
@@ -189,13 +188,13 @@ impl Packets<'_> {
             (fence, sync, failed, plain, context);
     }
 
-    /// The first byte of the next packet, outside any block and not near the end of the trace.
+    /// Returns the first byte of the next packet, if it is outside any block and not near the end of the trace.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn peek_plain(&self) -> Option<u8> {
         self.plain_window().map(|window| window[0])
     }
 
-    /// The next packet, if the fast parser can read it.
+    /// Returns the next packet, if the fast parser can read it.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn next_plain(&mut self) -> Option<(u64, Packet)> {
         let window = self.plain_window()?;
@@ -212,18 +211,18 @@ impl Packets<'_> {
         rest.first_chunk().filter(|_| self.plain)
     }
 
-    /// The bytes from the next packet on.
+    /// Returns the bytes from the next packet on.
     pub(crate) fn rest(&self) -> &[u8] {
         self.input.bytes.get(self.at..).unwrap_or_default()
     }
 
-    /// Whether the slice may end before what the packet at `offset` depends on.
+    /// Returns true if the slice may end before the bytes that the packet at `offset` depends on.
     pub(crate) fn may_end(&self, offset: u64) -> bool {
         let left = self.input.bytes.len() - self.place_of(offset).min(self.input.bytes.len());
         self.input.more && left <= self.input.reach.saturating_add(LONGEST + usize::from(u8::MAX))
     }
 
-    /// From here on, reads packets only as far as the input reaches from `offset`.
+    /// Limits reading to the packets within the input's reach from `offset`.
     pub(crate) fn set_fence(&mut self, offset: u64) {
         if self.input.is_sliced() {
             self.fence = self.place_of(offset).saturating_add(self.input.reach);

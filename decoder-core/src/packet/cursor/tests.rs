@@ -18,7 +18,7 @@ fn the_cursor_stops_at_an_error_and_goes_on_at_the_next_psb() {
     assert_eq!((packets.next(), packets.offset()), (None, 19));
     assert_eq!(packets.sync_forward(), Some(21));
     assert!(packets.by_ref().eq([Ok((21, Packet::Psb)), Ok((37, Packet::PsbEnd))]));
-    // The last packet is cut off.
+    // The last packet is incomplete.
     assert_eq!(packets.offset(), 39);
     assert_eq!(packets.sync_forward(), None);
     assert_eq!(packets.sync_backward(), Some(21));
@@ -72,7 +72,7 @@ fn synchronising_at_an_offset_wants_a_psb_there() {
     }
 }
 
-/// The packets that [`Packet::parse_with`] reads from a trace, one by one.
+/// Returns the packets that [`Packet::parse_with`] reads from a trace, one by one.
 fn one_by_one(trace: &[u8], config: &Config<'_>) -> Vec<Result<(u64, Packet), Error>> {
     let (mut offset, mut context, mut packets) = (0, Context::OUTSIDE, Vec::new());
     loop {
@@ -91,7 +91,7 @@ fn one_by_one(trace: &[u8], config: &Config<'_>) -> Vec<Result<(u64, Packet), Er
     }
 }
 
-/// Random bytes, most of which are packets of the kinds that are frequent in traces.
+/// Returns random bytes, mostly packets of the kinds that are frequent in traces.
 fn some_trace(random: &mut impl FnMut() -> u64) -> Vec<u8> {
     let mut trace = Vec::new();
     while trace.len() < 40 {
@@ -135,7 +135,7 @@ fn gives_the_packets_that_are_read_one_by_one() {
 
 #[test]
 fn looking_ahead_within_a_block_does_not_leave_the_block() {
-    // 0C begins an item of a block, and is a TNT elsewhere.
+    // 0C begins an item in a block, and is a TNT elsewhere.
     let trace = [&[0x02, 0x63, 0x80][..], &[0x0c, 1, 0, 0, 0], &[0; 40]].concat();
     let whole: Vec<_> = Packets::new(&trace).flatten().take(2).collect();
     assert!(matches!(whole[..], [(0, Packet::Bbp(_)), (3, Packet::Bip(_))]), "{whole:?}");

@@ -1,5 +1,5 @@
 //! PEBS records in an Intel PT trace: with PEBS output to Intel PT the processor stores no record in the DS area, but
-//! puts it into the trace as blocks: groups of items between a BBP and a BEP.
+//! sends it in the trace as blocks: groups of items between a BBP and a BEP.
 //!
 //! ```
 //! use pugmark_decoder_core::packet::{Bbp, Bep, Bip, BipValue, BlockItemSize, Packet};
@@ -29,10 +29,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Source: what a block's type and an item's number mean is Linux's reading of SDM vol. 3, Performance Monitoring,
-//! "PEBS Output to Intel Processor Trace": `tools/perf/util/intel-pt-decoder/intel-pt-decoder.h`,
-//! `intel_pt_blk_type` and `intel_pt_blk_items`, and for XMM registers and last branches `tools/perf/util/intel-pt.c`,
-//! by Intel's authors.
+//! Source: the meaning of block types and item numbers is Linux's reading of SDM vol. 3, Performance Monitoring, "PEBS
+//! Output to Intel Processor Trace": `tools/perf/util/intel-pt-decoder/intel-pt-decoder.h`, `intel_pt_blk_type` and
+//! `intel_pt_blk_items`, and for XMM registers and last branches `tools/perf/util/intel-pt.c`, by Intel's authors.
 
 #[cfg(test)]
 mod tests;
@@ -46,18 +45,18 @@ use crate::{Error, ErrorKind};
 /// A PEBS record in an Intel PT trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TracedRecord<'a> {
-    /// Where its first BBP is in the trace, in bytes.
+    /// The offset of its first BBP in the trace, in bytes.
     pub offset: u64,
-    /// The IP in the FUP after its BEP, if there is one. It says where the flow is; what was sampled is
+    /// The IP in the FUP after its BEP, if there is one: the place of the flow. The sampled instruction is
     /// [`PebsRecord::eventing_ip`].
     pub ip: Option<u64>,
-    /// The record. Each group that the processor was configured to leave out is `None`; `global_status`,
-    /// `retire_latency` and `counters` always are.
+    /// The record. Each group that the processor was configured to omit is `None`; `global_status`, `retire_latency`
+    /// and `counters` always are.
     pub record: PebsRecord<'a>,
 }
 
-/// Puts PEBS records together from the packets of a trace. It takes one packet after the other, so a trace may come in
-/// slices. It has room for one record, about 1.5 KiB, and allocates nothing.
+/// Assembles PEBS records from the packets of a trace, one by one, so a trace may come in slices. It has room for one
+/// record, about 1.5 KiB, and allocates nothing.
 #[derive(Clone, Debug)]
 pub struct PebsAssembly {
     state: RecordState,
@@ -70,14 +69,14 @@ pub struct PebsAssembly {
     xmm: [u8; 256],
     /// The items of all branches, 32 a block.
     branches: [[u8; 8]; 32 * BRANCH_BLOCKS],
-    /// `branches` as a record has them.
+    /// `branches` in the layout of a record.
     stack: [[u8; SampledBranch::BYTES]; MOST_BRANCHES],
     depth: usize,
     last_ip: LastIp,
     ip: Option<u64>,
 }
 
-/// How far the packets of a record have come.
+/// The progress of a record's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RecordState {
     Outside,
@@ -86,15 +85,15 @@ enum RecordState {
         begin: u64,
         group: BlockGroup,
     },
-    /// After a BEP that a FUP follows.
+    /// After a BEP that is followed by a FUP.
     Ended {
         begin: u64,
     },
-    /// Something was wrong: nothing is known until the block ends.
+    /// After an error: packets are ignored until the block ends.
     Skipping,
 }
 
-/// What a block has, in the order of `present`.
+/// The groups of items, in the order of `present`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlockGroup {
     Registers,
@@ -108,7 +107,7 @@ const REGISTERS: usize = super::registers::WORDS;
 const BRANCH_BLOCKS: usize = 3;
 const GROUPS: usize = 4 + BRANCH_BLOCKS;
 const MOST_BRANCHES: usize = 32;
-/// How many of the 32 items of a block are whole branches.
+/// The number of whole branches in the 32 items of a block.
 const BRANCHES_A_BLOCK: usize = 10;
 
 impl BlockGroup {
@@ -151,7 +150,7 @@ impl Default for PebsAssembly {
 }
 
 impl PebsAssembly {
-    /// An assembly at the begin of a trace.
+    /// Creates an assembly at the start of a trace.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -169,11 +168,11 @@ impl PebsAssembly {
         }
     }
 
-    /// Takes the trace's next packet, which is at `offset`. Returns the record that this packet ends, if it does.
+    /// Takes the trace's next packet, which is at `offset`. Returns the record that this packet completes, if any.
     ///
     /// # Errors
     /// A block has an unknown type or item, or has an item twice; or a packet comes that cannot be within a block, such
-    /// as an OVF. The record is left out, and the next one is read.
+    /// as an OVF. That record is omitted, and the next one is read.
     pub fn take(&mut self, offset: u64, packet: &Packet) -> Result<Option<TracedRecord<'_>>, Error> {
         match self.advance(offset, packet) {
             Ok(begin) => Ok(begin.map(|begin| self.record(begin))),
@@ -181,13 +180,13 @@ impl PebsAssembly {
         }
     }
 
-    /// Forgets the record that it has a part of, and the last IP: what follows is elsewhere in the trace.
+    /// Forgets the incomplete record and the last IP: the next packet is elsewhere in the trace.
     pub const fn restart(&mut self) {
         self.state = RecordState::Outside;
         self.last_ip.reset();
     }
 
-    /// Returns where the record begins that this packet ends.
+    /// Returns the offset of the record that this packet completes.
     fn advance(&mut self, offset: u64, packet: &Packet) -> Result<Option<u64>, ErrorKind> {
         let ip = match *packet {
             Packet::Tip(ip) | Packet::TipPge(ip) | Packet::TipPgd(ip) | Packet::Fup(ip) => {
@@ -205,7 +204,7 @@ impl PebsAssembly {
                 self.ip = ip;
                 return Ok(Some(begin));
             }
-            // Packets of time may come anywhere.
+            // Timing packets may come anywhere.
             (_, Packet::Pad | Packet::Tsc(_) | Packet::Cbr(_) | Packet::Tma(_) | Packet::DamagedTma(_))
             | (_, Packet::Mtc(_) | Packet::Cyc(_) | Packet::Mnt(_)) => {}
             (RecordState::Ended { .. }, _) => return self.unexpected(packet),
@@ -284,12 +283,12 @@ impl PebsAssembly {
         self.present[group.index()] & items != 0
     }
 
-    /// Puts the branches together whose three items are there.
+    /// Assembles the branches whose three items are all present.
     ///
-    /// It is not certain which items a second and a third block have. perf begins each block with a branch of its own,
-    /// so that two items of each remain unused; 32 branches would then not fit into three blocks. The items of 32
-    /// branches are as many as three blocks have, so a processor may as well number them on. If the first block has one
-    /// of the two, it does.
+    /// It is not certain which items a second and a third block have. perf begins each block with a new branch, so that
+    /// two items of each block remain unused; 32 branches would then not fit into three blocks. The items of 32
+    /// branches do fit into three blocks if they are numbered consecutively, so a processor may do that too. If the
+    /// first block has one of the two items, it does.
     fn stack_branches(&mut self) {
         self.depth = 0;
         let numbered_on = self.has(BlockGroup::Branches(0), 0b11 << 30);
@@ -317,7 +316,7 @@ impl PebsAssembly {
     }
 
     fn record(&self, offset: u64) -> TracedRecord<'_> {
-        // An item that a block leaves out is 0: outside 64-bit mode there are no R8 to R15.
+        // An item that a block omits is 0: outside 64-bit mode there are no R8 to R15.
         let word = |group: BlockGroup, words: &[u64], at: usize| {
             words.get(at).copied().filter(|_| self.has(group, 1 << at)).unwrap_or(0)
         };
@@ -348,8 +347,8 @@ impl PebsAssembly {
     }
 }
 
-/// Whether a packet that is neither BBP, BIP nor BEP may come within a block, as [`Context`](crate::packet::Context)
-/// says.
+/// Returns true if a packet that is neither BBP, BIP nor BEP may come within a block, as
+/// [`Context`](crate::packet::Context) says.
 const fn leaves_open(packet: &Packet) -> bool {
     matches!(
         packet,
@@ -357,10 +356,10 @@ const fn leaves_open(packet: &Packet) -> bool {
     )
 }
 
-/// The PEBS records of a trace, in their order.
+/// The PEBS records of a trace, in order.
 ///
-/// It begins at the first PSB. After an error of a packet it goes on at the next PSB, after one of a record with the
-/// next record. A record of which the trace ends before the end is left out.
+/// Reading begins at the first PSB. After an error of a packet it continues at the next PSB, after an error of a record
+/// with the next record. An incomplete record at the end of the trace is omitted.
 #[derive(Clone, Debug)]
 pub struct PebsBlocks<'a> {
     packets: Packets<'a>,
@@ -369,13 +368,13 @@ pub struct PebsBlocks<'a> {
 }
 
 impl<'a> PebsBlocks<'a> {
-    /// The records of a trace.
+    /// Creates the iterator over the records of a trace.
     #[must_use]
     pub fn new(trace: &'a [u8]) -> Self {
         Self::with_config(trace, Config::new())
     }
 
-    /// The records of a trace that is read with this configuration.
+    /// Creates the iterator over the records of a trace that is read with this configuration.
     #[must_use]
     pub fn with_config(trace: &'a [u8], config: Config<'a>) -> Self {
         Self {
@@ -385,7 +384,7 @@ impl<'a> PebsBlocks<'a> {
         }
     }
 
-    /// Returns the next record, which stays until the next call; `None` at the end of the trace.
+    /// Returns the next record, which is valid until the next call; `None` at the end of the trace.
     ///
     /// # Errors
     /// A packet or a record is wrong, as in [`PebsAssembly::take`].

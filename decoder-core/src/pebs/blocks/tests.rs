@@ -1,4 +1,4 @@
-//! Records in blocks, with types and items typed once more from perf's `intel_pt_blk_items`.
+//! Records in blocks, with types and items typed a second time from perf's `intel_pt_blk_items`.
 
 extern crate std;
 
@@ -18,7 +18,7 @@ fn bip(id: u8, value: u64) -> Packet {
 const END: Packet = Packet::Bep(Bep { ip: false });
 const END_WITH_IP: Packet = Packet::Bep(Bep { ip: true });
 
-/// A block with these items.
+/// Returns a block with these items.
 fn block(kind: u8, items: impl IntoIterator<Item = (u8, u64)>) -> Vec<Packet> {
     core::iter::once(bbp(kind)).chain(items.into_iter().map(|(id, value)| bip(id, value))).collect()
 }
@@ -27,7 +27,7 @@ fn basic(ip: u64) -> Vec<Packet> {
     block(4, [(0, ip), (1, 0b10), (2, 0x77)])
 }
 
-/// A trace of a PSB, a PSBEND and these packets.
+/// Returns a trace of a PSB, a PSBEND and these packets.
 fn trace(packets: &[Packet]) -> Vec<u8> {
     let mut bytes = vec![];
     for packet in [Packet::Psb, Packet::PsbEnd].iter().chain(packets) {
@@ -38,10 +38,10 @@ fn trace(packets: &[Packet]) -> Vec<u8> {
     bytes
 }
 
-/// Where a record begins, its FUP's IP and its eventing IP.
+/// A record's offset, its FUP's IP and its eventing IP.
 type Found = (u64, Option<u64>, Option<u64>);
 
-/// What comes of a trace.
+/// Returns the records and errors of a trace.
 fn found(trace: &[u8]) -> Vec<Result<Found, Error>> {
     let mut records = PebsBlocks::new(trace);
     let mut all = vec![];
@@ -115,7 +115,7 @@ fn branches_are_read_whichever_items_a_second_block_has() {
     let items = |index: u64| [0x1000 + index, 0x2000 + index, index];
     let branch = |index: u64| items(index).map(u64::to_le_bytes).concat();
     for count in [1, 10, 11, 25, 30, 32] {
-        // Numbered on from block to block, or each block with ten branches of its own.
+        // Items numbered consecutively over blocks, or ten whole branches in each block.
         for a_block in [32, 30] {
             let words: Vec<u64> = (0..count).flat_map(items).collect();
             let mut packets = vec![];
@@ -183,7 +183,7 @@ fn what_is_wrong_is_told_with_its_place_and_the_next_record_is_read() {
     let unexpected = ErrorKind::UnexpectedPacket;
     let item = |kind, id| ErrorKind::UnknownBlockItem { kind, id };
     let after = BEGIN + BASIC;
-    // Packets, and what is wrong where.
+    // Packets, and the place and kind of the error.
     let rows: Vec<(Vec<Packet>, u64, ErrorKind)> = vec![
         ([basic(1), vec![ovf]].concat(), after, unexpected("OVF")),
         ([basic(1), vec![tnt]].concat(), after, unexpected("TIP.PGD")),
@@ -213,7 +213,7 @@ fn what_is_wrong_is_told_with_its_place_and_the_next_record_is_read() {
 fn an_unknown_packet_is_an_error_and_the_next_psb_begins_anew() {
     let mut bytes = trace(&basic(1));
     let bad = bytes.len() as u64;
-    // No packet begins so.
+    // No packet begins with these bytes.
     bytes.extend([0x02, 0x01]);
     let second = bytes.len() as u64;
     bytes.extend(trace(&[basic(2), vec![END]].concat()));
@@ -240,7 +240,7 @@ fn packets_that_come_one_by_one_give_the_same() {
         let found = assembly.take(offset, packet).expect("nothing is wrong").map(|found| found.offset);
         assert_eq!(found, (*packet == END).then_some(100));
     }
-    // What it has of a record is nothing of the next.
+    // The incomplete record leaves nothing in the next one.
     assembly.take(1, &bbp(4)).unwrap();
     assembly.restart();
     let error = Error { offset: 2, kind: ErrorKind::UnexpectedPacket("BEP") };

@@ -1,4 +1,4 @@
-//! Anchors, the packets that bound the time: TSC packets, and MTC packets where they can be trusted.
+//! Anchors, the packets that bound the time: TSC packets, and MTC packets that can be trusted.
 //!
 //! Each TSC packet begins a stretch that lasts until the next one. The packets of a stretch are read twice: first
 //! ahead, to check the MTC packets against the TSC packet at the end, then one by one as anchors.
@@ -14,39 +14,39 @@ use crate::packet::{Packet, Tma, Tsc, cycles::Passed};
 /// A packet with a time, given as places on the [`Line`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Anchor {
-    /// Where the packet begins.
+    /// The offset of the packet's first byte.
     pub(super) offset: u64,
-    /// Whatever follows the packet did not happen before this.
+    /// The lower bound: everything after the packet happened at this time or later.
     pub(super) least: u64,
-    /// Whatever precedes the packet did not happen after this; `None` if there is no bound.
+    /// The upper bound: everything before the packet happened at this time or earlier; `None` without a bound.
     pub(super) most: Option<u64>,
-    /// The packet's own time, most likely.
+    /// The most likely time of the packet.
     pub(super) nominal: u64,
-    /// It is a TSC packet.
+    /// True for a TSC packet.
     pub(super) is_tsc: bool,
-    /// Half of the ticks that usually pass until the next MTC packet; 0 if that is not known.
+    /// Half of the usual number of ticks until the next MTC packet; 0 if unknown.
     pub(super) half_period: u64,
-    /// What lies between the previous anchor and this one.
+    /// The packets between the previous anchor and this one.
     pub(super) since: Since,
-    /// What holds from here to the next anchor.
+    /// The stretch from here to the next TSC packet.
     pub(super) stretch: Stretch,
 }
 
-/// What lies between two anchors.
+/// A summary of the packets between two anchors.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Since {
     /// The cycles of all CYC packets.
     pub(super) cycles: u64,
     /// The cycles of the CYC packet directly before the second anchor, if there is one.
     pub(super) adjacent: Option<u64>,
-    /// Where the last CYC packet is.
+    /// The offset of the last CYC packet.
     pub(super) last_cyc: Option<u64>,
-    /// A clock may have stood still, or packets were lost.
+    /// True if a clock may have stood still, or packets were lost.
     pub(super) broken: bool,
 }
 
 impl Since {
-    /// Adds what was passed.
+    /// Adds packets that were passed.
     fn pass(&mut self, passed: Passed) {
         self.cycles = self.cycles.saturating_add(passed.cycles);
         if let Some(cyc) = passed.last {
@@ -58,40 +58,40 @@ impl Since {
     }
 }
 
-/// What holds between two TSC packets.
+/// The properties of the time between two TSC packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stretch {
-    /// Why time is less certain than the packets say.
+    /// The reason why time is less certain than the packets show.
     pub(super) doubt: Option<Doubt>,
-    /// There is a TSC packet at the end, and it was taken into account.
+    /// True if there is a TSC packet at the end, and it was taken into account.
     pub(super) confirmed: bool,
-    /// By how many ticks an MTC may be later than computed.
+    /// The number of ticks by which an MTC may be later than computed.
     slack: u64,
-    /// By how many ticks each MTC is earlier than computed.
+    /// The number of ticks by which each MTC is earlier than computed.
     early: u64,
-    /// By how many ticks an MTC may be later than its earliest time if nothing aligns the crystal clock to the TSC.
+    /// The ticks by which an MTC may be later than its earliest time if the crystal clock is not aligned to the TSC.
     room: Option<u64>,
     /// The TSC packet at the end.
     end: Option<u64>,
 }
 
 impl Stretch {
-    /// Whether the TSC cannot be derived from MTC and CYC packets.
+    /// Returns true if the TSC cannot be derived from MTC and CYC packets.
     pub(super) const fn is_blind(&self) -> bool {
         matches!(self.doubt, Some(Doubt::TscStopped | Doubt::Contradiction))
     }
 }
 
-/// Whether clocks were stopped before a TSC packet.
+/// The stop of clocks before a TSC packet.
 #[derive(Clone, Copy, Debug)]
 struct Pause {
-    /// The core clock was stopped, and so was the TSC if it is not invariant.
+    /// True if the core clock was stopped, as the TSC then was if it is not invariant.
     slept: bool,
-    /// The pause explains why there were no MTC packets. If it does not, or after an overflow, some are missing.
+    /// True if the pause explains the absence of MTC packets. Otherwise, or after an overflow, some are missing.
     explains: bool,
 }
 
-/// Finds the anchors of a trace, from the first TSC packet on.
+/// An iterator over the anchors of a trace, from the first TSC packet on.
 #[derive(Clone, Debug)]
 pub(super) struct Anchors<'a> {
     reader: Reader<'a>,
@@ -100,7 +100,7 @@ pub(super) struct Anchors<'a> {
     /// The crystal clock since the last TSC packet.
     edges: Option<Edges>,
     stretch: Stretch,
-    /// Packets were lost since the last TSC packet.
+    /// True if packets were lost since the last TSC packet.
     lossy: bool,
     /// The nominal time of the last anchor.
     last: u64,
@@ -119,14 +119,14 @@ impl<'a> Anchors<'a> {
         }
     }
 
-    /// The line that converts places to TSC values.
+    /// Returns the line that converts places to TSC values.
     pub(super) const fn line(&self) -> Line {
         self.line
     }
 
     fn tsc(&mut self, offset: u64, tsc: Tsc, mut since: Since) -> Anchor {
         let place = self.line.place(tsc.tsc);
-        // Outside a PSB+, a TSC packet means that a clock had stopped. Inside one, a long silence means it.
+        // Outside a PSB+, a TSC packet means that a clock had stopped. Inside one, a long silence means the same.
         let quiet = self
             .edges
             .is_some_and(|edges| edges.periods_in(place.saturating_sub(self.last), self.reader.clocks()) > 1);
@@ -155,7 +155,7 @@ impl<'a> Anchors<'a> {
         since.broken |= edge.periods > 1;
         let Stretch { slack, early, room, end, .. } = self.stretch;
         let most = match edge.most {
-            // It is unknown how long an overflow took.
+            // The duration of an overflow is unknown.
             _ if self.lossy && !self.stretch.confirmed => None,
             Some(most) => Some(most.saturating_sub(early).saturating_add(slack)),
             None => room.map(|room| edge.least.saturating_add(room)),
@@ -174,7 +174,7 @@ impl<'a> Anchors<'a> {
         }
     }
 
-    /// Reads the packets after a TSC packet, up to the next one, to check how far they can be trusted.
+    /// Reads the packets after a TSC packet, up to the next one, to check if they can be trusted.
     fn look_ahead(&self, mut edges: Edges) -> Stretch {
         let mut reader = self.reader.clone();
         let (mut last, mut slept, mut off, mut lossy) = (None, false, false, false);
@@ -221,9 +221,9 @@ impl<'a> Anchors<'a> {
             (doubt, slack) = (Some(Doubt::MtcLost), silence);
         }
         // If the fast counter of the TMA was too small, the last edge may seem to be after the TSC packet. One tick is
-        // subtracted because each edge is rounded to ticks by itself.
+        // subtracted because each edge is rounded to ticks separately.
         let early = last.map_or(0, |edge| edge.nominal.saturating_sub(end).saturating_sub(1));
-        // The edges are as far apart as they seem or, if MTCs are missing, farther. One tick is for the rounding.
+        // The edges are at least as far apart as they seem: MTCs may be missing. One tick is for the rounding.
         let room = last.map(|edge| end.saturating_sub(edge.least).saturating_add(1));
         Stretch { doubt, confirmed: true, slack, early, room, end: Some(end) }
     }

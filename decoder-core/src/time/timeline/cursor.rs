@@ -1,4 +1,4 @@
-//! A place in the trace, and what the packets on both sides of it say about time.
+//! A place in the trace, and the evidence about its time from the packets on both sides.
 
 use super::{
     CoreSpeed, Doubt,
@@ -11,7 +11,7 @@ use crate::packet::{
     cycles::{Passed, PassedCyc},
 };
 
-/// Guesses are summed up in this fraction of a tick.
+/// The fraction of a tick in which guesses are summed up.
 const GUESS: u64 = 256;
 
 /// The bounds of time at one place of the trace, from the packets around it, as places on the [`Line`].
@@ -24,31 +24,31 @@ pub(super) struct Point {
     pub(super) confirmed: bool,
 }
 
-/// Goes forward through a trace.
+/// A reader that moves forward through a trace.
 #[derive(Clone, Debug)]
 pub(super) struct Cursor<'a> {
-    /// Reads one anchor ahead.
+    /// The anchors, read one ahead.
     anchors: Anchors<'a>,
     /// The last anchor before `position`.
     after: Option<Anchor>,
     /// The next anchor.
     ahead: Option<Anchor>,
-    /// Reads up to `position`, or one packet further.
+    /// The reader, at `position` or one packet further.
     reader: Reader<'a>,
     /// A packet that was read but not counted, and its offset, which is not before `position`. At the end of the trace
-    /// the offset is the greatest that there is.
+    /// the offset is the maximum.
     pending: Option<(u64, Packet)>,
     /// The CYC packets after `position`, if the speed is known and they narrow the bounds.
     coming: Option<Coming<'a>>,
-    /// All packets that begin before this offset are taken into account.
+    /// The offset before which all packets are taken into account.
     position: u64,
     cycles: Cycles,
-    /// A number of TSC ticks, and the number of core cycles that took as long.
+    /// A number of TSC ticks, and the number of core cycles in the same time.
     ratio: Option<(u64, u64)>,
     speed: Option<CoreSpeed>,
 }
 
-/// Reads ahead to the next CYC packet.
+/// A reader that looks ahead to the next CYC packet.
 #[derive(Clone, Debug)]
 struct Coming<'a> {
     reader: Reader<'a>,
@@ -89,11 +89,11 @@ impl<'a> Coming<'a> {
 struct Cycles {
     /// The cycles of all CYC packets; the first may have begun to count before the anchor.
     all: u64,
-    /// The cycles that surely come after the anchor.
+    /// The cycles that are certainly after the anchor.
     sure: u64,
-    /// The next CYC packet counts from the anchor or from a later time.
+    /// True if the next CYC packet counts from the anchor or from a later time.
     counting: bool,
-    /// Where the last CYC packet ends.
+    /// The end of the last CYC packet.
     end: u64,
     /// The cycles since the ratio changed.
     unguessed: u64,
@@ -111,7 +111,7 @@ impl Cycles {
         self.end = end;
     }
 
-    /// All cycles converted to ticks, in units of 1 / [`GUESS`] tick.
+    /// Returns all cycles converted to ticks, in units of 1 / [`GUESS`] tick.
     fn guessed(&self, ratio: Option<(u64, u64)>) -> u64 {
         let Some((ticks, cycles)) = ratio else { return self.guess };
         self.guess.saturating_add(scale(self.unguessed, ticks.saturating_mul(GUESS), cycles))
@@ -175,7 +175,7 @@ impl<'a> Cursor<'a> {
                     _ => {}
                 }
             }
-            // The first CYC packet after an anchor may count from before it, so it is counted by itself.
+            // The first CYC packet after an anchor may count from before the anchor, so it is counted separately.
             if self.cycles.counting {
                 let Passed { cycles, last, .. } = self.reader.pass_cycles(offset);
                 if let Some(last) = last {
@@ -189,7 +189,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Applies a core to bus ratio, for the CYC packets after it. In a PSB+ it only repeats the known ratio.
+    /// Applies a core to bus ratio to the CYC packets after it. In a PSB+ it only repeats the known ratio.
     fn cbr(&mut self, ratio: u8) {
         let nominal = self.reader.clocks().nom_freq;
         if !self.reader.in_psb() || self.ratio.is_none() {
@@ -217,16 +217,16 @@ impl<'a> Cursor<'a> {
         self.ahead = self.anchors.next();
     }
 
-    /// The bounds of time at this place; `None` before the first TSC packet.
+    /// Returns the bounds of time at this place; `None` before the first TSC packet.
     ///
-    /// `is_exact`: the bounds are for the time at which the packet here was made. A CYC packet right before it gives
-    /// that time.
+    /// With `is_exact`, the bounds are for the time at which the packet here was generated. A CYC packet right before
+    /// it gives that time.
     pub(super) fn point(&self, is_exact: bool) -> Option<Point> {
         let after = self.after?;
         let Stretch { doubt, confirmed, .. } = after.stretch;
         let (mut least, mut most) = (self.least(&after), self.most(&after, is_exact));
         if doubt == Some(Doubt::Contradiction) {
-            // It is unknown where between the two anchors the TSC changed.
+            // The TSC changed at an unknown place between the two anchors.
             least = least.min(self.ahead.map_or(least, |ahead| ahead.least));
             most = most.map(|most| most.max(after.nominal));
         }
@@ -260,21 +260,21 @@ impl<'a> Cursor<'a> {
             (Some(ahead), Some(after)) => ahead.min(after),
             (one, other) => one.or(other)?,
         };
-        // A later place has no earlier bound, even if the TSC packet ahead gives a lower one than the MTC before.
+        // A later place has no earlier bound, even if the next TSC packet gives a lower one than the previous MTC.
         Some(most.max(after.most.unwrap_or(0)))
     }
 
-    /// The CYC packet that comes next, if it is before the next anchor.
+    /// Returns the next CYC packet, if it is before the next anchor.
     fn next_cyc(&self) -> Option<PassedCyc> {
         let next = self.coming.as_ref().and_then(|coming| coming.next);
         next.filter(|cyc| self.ahead.is_none_or(|ahead| cyc.offset < ahead.offset))
     }
 
-    /// The number of cycles that surely lie between here and the next anchor.
+    /// Returns the number of cycles that are certainly between here and the next anchor.
     fn sure_ahead(&self, ahead: &Anchor) -> u64 {
         match self.next_cyc() {
             // The next CYC packet also counts cycles from before this place. The CYC packet of an MTC may be later than
-            // the edge that the MTC is for.
+            // the MTC's edge.
             Some(cyc) if Some(cyc.offset) != ahead.since.last_cyc => {
                 let late = if ahead.is_tsc { 0 } else { ahead.since.adjacent.unwrap_or(0) };
                 let passed = self.cycles.all.saturating_add(cyc.cycles);
@@ -284,13 +284,13 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The most cycles that can lie between the last anchor and this place; `None` if cycles may have been lost or the
-    /// core clock may have stopped.
+    /// Returns the maximum number of cycles between the last anchor and this place; `None` if cycles may have been lost
+    /// or the core clock may have stopped.
     fn most_cycles(&self, after: &Anchor, is_exact: bool) -> Option<u64> {
         if self.coming.as_ref().is_some_and(|coming| coming.overflow > after.offset) {
             return None;
         }
-        // The CYC packet of an MTC may be later than the edge that the MTC is for.
+        // The CYC packet of an MTC may be later than the MTC's edge.
         let late = if after.is_tsc { 0 } else { after.since.adjacent.unwrap_or(0) };
         let passed = self.cycles.all.saturating_add(late);
         if is_exact && self.cycles.end == self.position && self.cycles.all > 0 {
@@ -307,7 +307,7 @@ impl<'a> Cursor<'a> {
         (!with_tsc).then_some(passed.saturating_add(cyc.cycles))
     }
 
-    /// The most likely time at this place.
+    /// Returns the most likely time at this place.
     fn nominal(&self, after: &Anchor) -> u64 {
         let all = self.cycles.all;
         let guess = || self.cycles.guessed(self.ratio) / GUESS;
@@ -320,7 +320,7 @@ impl<'a> Cursor<'a> {
             // The ticks from an MTC to the middle of its period.
             (0, _) if ahead.since.broken && after.half_period > 0 => after.half_period.min(between / 2),
             (0, _) => between / 2,
-            // Somewhere between the anchors a clock stood still, probably after the last cycle.
+            // A clock stood still between the anchors, probably after the last cycle.
             (_, Some(_)) if ahead.since.broken => guess().min(between),
             _ => scale(between, all.min(total), total),
         };
@@ -328,7 +328,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// `value · numerator / denominator`, the denominator not zero.
+/// Returns `value · numerator / denominator`, with a non-zero denominator.
 fn scale(value: u64, numerator: u64, denominator: u64) -> u64 {
     // A division of 128 bits takes several times as long.
     if let Some(product) = value.checked_mul(numerator) {

@@ -1,7 +1,7 @@
-//! The crystal clock between two TSC packets: when its counter reached the value that an MTC packet gives.
+//! The crystal clock between two TSC packets: the times at which its counter reached the values of MTC packets.
 //!
 //! An MTC packet has eight bits of the crystal clock's counter and is sent at an edge at which these bits change. A TMA
-//! packet after a TSC packet has the counter at the time of that TSC packet, and so aligns the two clocks.
+//! packet after a TSC packet has the counter at the time of that TSC packet, which aligns the two clocks.
 
 use crate::{
     config::Clocks,
@@ -16,12 +16,12 @@ pub(super) struct Edges {
     aligned: Option<Alignment>,
     /// The payload of the last MTC.
     last: Option<u8>,
-    /// How many MTC periods passed from the one that the TSC packet is in to the last MTC. If nothing aligns the
-    /// clocks, they count from the first MTC.
+    /// The number of MTC periods from that of the TSC packet to that of the last MTC. If the clocks are not aligned,
+    /// they count from the first MTC.
     periods: u64,
     /// MTCFreq of the MTCs so far.
     freq: u8,
-    /// If this many MTCs in a row, or a multiple, are missing, the payloads do not show it.
+    /// The number of consecutive missing MTCs, and its multiples, that the payloads do not show.
     unseen: u64,
 }
 
@@ -38,13 +38,13 @@ struct Alignment {
 /// The edge of the crystal clock that an MTC stands for, as places on the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Edge {
-    /// The edge was not before this.
+    /// The lower bound of its time.
     pub(super) least: u64,
-    /// The edge was not after this; `None` if there is no bound.
+    /// The upper bound of its time; `None` if there is none.
     pub(super) most: Option<u64>,
     /// The most likely time of the edge.
     pub(super) nominal: u64,
-    /// MTC periods since the last MTC, or since the one that the TSC packet is in.
+    /// MTC periods since the last MTC, or since that of the TSC packet.
     pub(super) periods: u64,
 }
 
@@ -54,8 +54,8 @@ impl Edges {
         Self { tsc: place, unseen: u64::MAX, ..Self::default() }
     }
 
-    /// Applies the payload of the TSC packet. If it is known what software added to the TSC, the payload aligns the
-    /// clocks as a TMA does. Without that addend, the TSC counts from reset, which was less than 2^56 ticks ago.
+    /// Applies the payload of the TSC packet. If the value that software added to the TSC is known, the payload aligns
+    /// the clocks as a TMA does: without that value, the TSC counts from reset, which was less than 2^56 ticks ago.
     pub(super) fn adjusted(&mut self, tsc: Tsc, clocks: &Clocks) {
         let counted = tsc.tsc.wrapping_add_signed(clocks.tsc_adjust.wrapping_neg()) & ((1 << 56) - 1);
         if let Ok((crystal, fast)) = clocks.crystal(counted.wrapping_add_signed(clocks.tsc_adjust)) {
@@ -69,15 +69,15 @@ impl Edges {
         self.aligned = Some(Alignment { crystal, bits: u16::BITS, fast });
     }
 
-    /// Applies an MTC packet and returns its edge; `None` if it adds nothing to the packets before it.
+    /// Applies an MTC packet and returns its edge; `None` if the packet adds nothing to earlier ones.
     pub(super) fn mtc(&mut self, mtc: Mtc, clocks: &Clocks) -> Option<Edge> {
         let freq = clocks.mtc_freq;
         if freq > 15 {
             return None;
         }
         if freq != self.freq {
-            // A change of MTCFreq should be followed by a TSC packet. So as not to rely on that, what is known of the
-            // counter is dropped.
+            // A change of MTCFreq should be followed by a TSC packet. In case it is not, the known counter bits are
+            // dropped.
             let aligned = self.aligned.filter(|_| self.last.is_none());
             *self = Self { tsc: self.tsc, aligned, freq, unseen: self.unseen, ..Self::default() };
         }
@@ -111,7 +111,7 @@ impl Edges {
         let ticks = ticks(since.saturating_sub(aligned.crystal & ((1 << self.freq) - 1)));
         let (floor, ceil) = (saturate(ticks / denominator), saturate(ticks.div_ceil(denominator)));
         // The fast counter gives the ticks from the crystal's edge to the TSC packet. Some processors leave it at zero,
-        // and it has only nine bits. So the earlier limit assumes a whole crystal tick.
+        // and it has only nine bits. So the lower bound assumes a whole crystal tick.
         let period = saturate(numerator.div_ceil(denominator));
         let nominal = self.tsc.saturating_sub(aligned.fast.min(period)).saturating_add(ceil);
         Some(Edge {
@@ -122,17 +122,17 @@ impl Edges {
         })
     }
 
-    /// The place of the TSC packet.
+    /// Returns the place of the TSC packet.
     pub(super) const fn tsc(&self) -> u64 {
         self.tsc
     }
 
-    /// How many MTCs in a row, or a multiple of it, may be missing without the payloads showing it.
+    /// Returns the number of consecutive missing MTCs, and its multiples, that the payloads do not show.
     pub(super) const fn unseen(&self) -> u64 {
         self.unseen
     }
 
-    /// How many whole MTC periods there are in `ticks` ticks; 0 if there was no MTC.
+    /// Returns the number of whole MTC periods in `ticks` ticks; 0 if there was no MTC.
     pub(super) fn periods_in(&self, ticks: u64, clocks: &Clocks) -> u64 {
         match clocks.crystal_ratio() {
             Ok((numerator, denominator)) if self.last.is_some() => {
@@ -142,7 +142,7 @@ impl Edges {
         }
     }
 
-    /// Half an MTC period in ticks; 0 if there was no MTC.
+    /// Returns half an MTC period in ticks; 0 if there was no MTC.
     pub(super) fn half_period(&self, clocks: &Clocks) -> u64 {
         match clocks.crystal_ratio() {
             Ok((numerator, denominator)) if self.last.is_some() => {
@@ -152,10 +152,10 @@ impl Edges {
         }
     }
 
-    /// Whether the distance to a later TSC packet with a TMA is what the crystal clock counted; `None` if that cannot
-    /// be compared.
+    /// Returns true if the distance to a later TSC packet with a TMA agrees with the crystal clock; `None` if they
+    /// cannot be compared.
     ///
-    /// Both TMAs have 16 bits of the crystal's counter. How often these wrapped around follows from the TSC ticks.
+    /// Both TMAs have 16 bits of the crystal's counter. The TSC ticks show how often these wrapped around.
     pub(super) fn agrees(&self, tsc: u64, tma: Tma, clocks: &Clocks) -> Option<bool> {
         let (numerator, denominator) = clocks.crystal_ratio().ok()?;
         let (numerator, denominator) = (u128::from(numerator), u128::from(denominator));

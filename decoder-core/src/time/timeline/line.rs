@@ -3,7 +3,7 @@
 /// The place of the first TSC packet, which leaves room on both sides for a TSC that goes back.
 const MIDDLE: u64 = 1 << 62;
 
-/// Places TSC packets on a line on which time does not wrap around, even if the 64 bits of the TSC do.
+/// A line of TSC packets on which time does not wrap around, even if the 64 bits of the TSC do.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
     /// The whole TSC at [`MIDDLE`].
@@ -15,7 +15,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// An empty line. Without a value `near` the first TSC, the upper eight bits of the first TSC are zero.
+    /// Creates an empty line. Without a value `near` the first TSC, the upper eight bits of the first TSC are zero.
     pub(super) const fn new(near: Option<u64>) -> Self {
         Self { origin: None, near, last: MIDDLE }
     }
@@ -31,7 +31,7 @@ impl Line {
         self.last
     }
 
-    /// The TSC at a place.
+    /// Returns the TSC at a place.
     pub(super) const fn tsc(&self, place: u64) -> u64 {
         let origin = match self.origin {
             Some(origin) => origin,
@@ -41,7 +41,7 @@ impl Line {
     }
 }
 
-/// The signed distance from one TSC to another whose low 56 bits are known: the shorter of the two ways around.
+/// Returns the signed distance from one TSC to another whose low 56 bits are known, by the shorter way around.
 const fn step(from: u64, to: u64) -> i64 {
     (to.wrapping_sub(from) << 8) as i64 >> 8
 }
@@ -57,7 +57,7 @@ mod tests {
         for (near, packets, expected) in [
             (None, &[5, 9][..], &[5, 9][..]),
             (None, &[WRAP - 2, 3, 10], &[WRAP - 2, WRAP + 3, WRAP + 10]),
-            // Back across the wrap, as when software writes the TSC.
+            // Back across the wrap, as after software writes the TSC.
             (None, &[3, WRAP - 2], &[3, u64::MAX - 1]),
             (None, &[0, WRAP / 2 - 1, WRAP - 2, 4], &[0, WRAP / 2 - 1, WRAP - 2, WRAP + 4]),
             (Some(7 * WRAP + 100), &[90, 110], &[7 * WRAP + 90, 7 * WRAP + 110]),

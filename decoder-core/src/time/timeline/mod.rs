@@ -1,6 +1,6 @@
 //! Bounds of time for every place in a trace.
 //!
-//! A [`Timeline`] reads the timing packets on both sides of a place. `reader` supplies the packets, `anchor` picks
+//! A [`Timeline`] reads the timing packets on both sides of a place. `reader` supplies the packets, `anchor` selects
 //! those that bound the time (TSC and MTC packets), `edges` converts MTC payloads to TSC ticks, `line` extends the 56
 //! bits of a TSC packet, and `cursor` combines all of these with the cycle counts of the CYC packets.
 
@@ -23,52 +23,52 @@ use cursor::{Cursor, Point};
 use line::Line;
 use reader::Reader;
 
-/// Between which two packets something happened.
+/// The two packets between which something happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Span {
-    /// The offset of a packet that was made before it happened, or when it did.
+    /// The offset of a packet that was generated before it happened, or at that time.
     pub after: u64,
-    /// The offset of a packet that was made after it happened, or when it did.
+    /// The offset of a packet that was generated after it happened, or at that time.
     pub before: u64,
 }
 
 impl Span {
-    /// What happened when the packet at `offset` was made.
+    /// Returns the span of the packet at `offset` itself.
     #[must_use]
     pub const fn at(offset: u64) -> Self {
         Self { after: offset, before: offset }
     }
 }
 
-/// When something happened: TSC values.
+/// The time of something, in TSC values.
 ///
 /// They have 64 bits and wrap around at 2^64, as the TSC does. [`contains`](Self::contains) and
 /// [`error`](Self::error) take that into account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Moment {
-    /// It was not before this.
+    /// The lower bound of the time.
     pub earliest: u64,
-    /// It was not after this; `None` if the trace ends without a packet that bounds it.
+    /// The upper bound of the time; `None` if the trace ends without a packet that bounds it.
     pub latest: Option<u64>,
     /// The most likely time of the packet that precedes the span, the one at [`Span::after`].
     pub from: u64,
     /// The most likely time of the packet that follows the span, the one at [`Span::before`].
     pub to: u64,
-    /// Why this may be wrong.
+    /// The reason why the time may be wrong.
     pub doubt: Option<Doubt>,
-    /// A later TSC packet was there to check it. At the end of a trace there is none.
+    /// True if a later TSC packet checked the time. At the end of a trace there is none.
     pub confirmed: bool,
 }
 
-/// Why the time is uncertain in a stretch between two TSC packets.
+/// The reason why the time is uncertain in a stretch between two TSC packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Doubt {
-    /// MTC packets are missing, and enough of them in a row that their payload may have wrapped around. The bounds are
+    /// MTC packets are missing, and enough consecutive ones that their payload may have wrapped around. The bounds are
     /// wide enough for that.
     MtcLost,
-    /// The TSC is not invariant and may have stood still in a deep C-state. The bounds hold and come from the TSC
-    /// packets alone, but TSC ticks do not measure time here.
+    /// The TSC is not invariant and may have stood still in a deep C-state. The bounds hold and come only from the TSC
+    /// packets, but TSC ticks do not measure time here.
     TscStopped,
     /// The packets contradict each other: software wrote the TSC, a VM changed it, or the configured clocks are not
     /// those of the processor. The bounds come from the TSC packets and hold only if the TSC was written once.
@@ -76,28 +76,28 @@ pub enum Doubt {
 }
 
 impl Moment {
-    /// The most likely TSC: the middle between [`from`](Self::from) and [`to`](Self::to).
+    /// Returns the most likely TSC: the middle between [`from`](Self::from) and [`to`](Self::to).
     #[must_use]
     pub const fn tsc(&self) -> u64 {
         self.part(1, 2)
     }
 
-    /// How far [`tsc`](Self::tsc) can be from the truth, in ticks; `None` if there is no upper bound.
+    /// Returns the maximum error of [`tsc`](Self::tsc), in ticks; `None` if there is no upper bound.
     #[must_use]
     pub fn error(&self) -> Option<u64> {
         let tsc = self.tsc();
         Some(tsc.wrapping_sub(self.earliest).max(self.latest?.wrapping_sub(tsc)))
     }
 
-    /// Whether the bounds allow this TSC.
+    /// Returns true if the bounds allow this TSC.
     #[must_use]
     pub fn contains(&self, tsc: u64) -> bool {
         let after = tsc.wrapping_sub(self.earliest);
         self.latest.map_or(after < 1 << 63, |latest| after <= latest.wrapping_sub(self.earliest))
     }
 
-    /// The TSC of one of `count` instructions that executed one after the other in this span, if each of them took
-    /// equally long. The first one has `index` 0.
+    /// Returns the TSC of one of `count` consecutively executed instructions in this span, if all of them took equally
+    /// long. The first one has `index` 0.
     ///
     /// This is a guess that no packet supports: of ten instructions, the third may have taken all the time. The guess
     /// is within the bounds, and later for later instructions.
@@ -125,9 +125,9 @@ pub struct ClockChange {
     pub clocks: Clocks,
 }
 
-/// Computes when something happened, for spans of a trace in any order. It is fastest in the order of the trace.
+/// The times of spans of a trace, in any order of the spans. The order of the trace is fastest.
 ///
-/// It reads the trace by itself, some packets ahead, and only around the spans that it is asked for.
+/// The timeline reads the trace itself, some packets ahead, and only around the spans that are queried.
 #[derive(Clone, Debug)]
 pub struct Timeline<'a> {
     start: Reader<'a>,
@@ -139,7 +139,7 @@ pub struct Timeline<'a> {
 }
 
 impl<'a> Timeline<'a> {
-    /// The timeline of a trace whose [clocks](Config::clocks) are given in `config`.
+    /// Creates the timeline of a trace whose [clocks](Config::clocks) are given in `config`.
     #[must_use]
     pub fn new(trace: &'a [u8], config: Config<'a>) -> Self {
         let mut packets = Packets::with_config(trace, config);
@@ -150,7 +150,7 @@ impl<'a> Timeline<'a> {
         Self { start, speed: None, adjust_is_known: false, near: None, ends: None }
     }
 
-    /// Also narrows the bounds by CYC packets.
+    /// Narrows the bounds by CYC packets too.
     #[must_use]
     pub fn with_speed(mut self, speed: CoreSpeed) -> Self {
         self.speed = Some(speed);
@@ -164,15 +164,14 @@ impl<'a> Timeline<'a> {
         self
     }
 
-    /// Relies on [`tsc_adjust`](Clocks::tsc_adjust) to align the clocks where a TSC packet has no TMA packet after
-    /// it.
+    /// Relies on [`tsc_adjust`](Clocks::tsc_adjust) to align the clocks if a TSC packet has no TMA packet after it.
     #[must_use]
     pub fn with_known_adjust(mut self) -> Self {
         self.adjust_is_known = true;
         self
     }
 
-    /// Gives a TSC value that was read at most 2^55 ticks before or after the first TSC packet: it supplies the upper
+    /// Sets a TSC value that was read at most 2^55 ticks before or after the first TSC packet: it supplies the upper
     /// eight bits, which packets lack. Without it they are treated as zero.
     #[must_use]
     pub fn with_tsc_near(mut self, tsc: u64) -> Self {
@@ -180,22 +179,22 @@ impl<'a> Timeline<'a> {
         self
     }
 
-    /// Returns when the things between two packets happened; `None` if no TSC packet precedes them.
+    /// Returns the time between two packets; `None` if no TSC packet precedes them.
     pub fn moment(&mut self, Span { after, before }: Span) -> Option<Moment> {
-        // Where they are: two cursors are a thousand bytes to copy.
+        // The cursors stay in place: two of them are a thousand bytes to copy.
         if self.ends.as_ref().is_none_or(|ends| ends.after.position() > after) {
             let (reader, line) = match &self.ends {
                 Some(ends) => (self.start.before(after), ends.before.line()),
                 None => (self.start.clone(), Line::new(self.near)),
             };
             let mut cursor = Cursor::new(reader, self.adjust_is_known, self.speed, line);
-            // What it would say of earlier places depends on packets that it has not read.
+            // Results for earlier places would depend on packets that the cursor has not read.
             cursor.advance(after);
             self.ends = Some(Ends::both(cursor));
         }
         let ends = self.ends.as_mut()?;
         ends.begin_at(after);
-        // Without limits of the core clock, it makes no difference.
+        // Without limits of the core clock, exactness makes no difference.
         let is_exact = self.speed.is_some()
             && after < before
             && self.start.packet_at(before).is_some_and(|packet| is_branch(&packet));
@@ -207,9 +206,9 @@ impl<'a> Timeline<'a> {
 /// The two ends of the last span.
 #[derive(Clone, Debug)]
 struct Ends<'a> {
-    /// Is where the span begins, or before it.
+    /// The cursor at the start of the span, or before it.
     after: Cursor<'a>,
-    /// Is where the span ends.
+    /// The cursor at the end of the span.
     before: Cursor<'a>,
     from: End,
     to: End,
@@ -239,12 +238,12 @@ impl<'a> Ends<'a> {
         Self { after: cursor.clone(), before: cursor, from: end, to: end }
     }
 
-    /// Moves the beginning of the span to this offset, which is not before the cursor `after`.
+    /// Moves the start of the span to this offset, which is not before the cursor `after`.
     fn begin_at(&mut self, offset: u64) {
         if self.from.is(offset, false) {
             return;
         }
-        // Spans mostly follow one another: where one ends, the next one begins, or later.
+        // Spans mostly follow one another: the next one begins at the end of the last one, or later.
         if self.to.is(offset, false) {
             self.from = self.to;
             return;
@@ -254,7 +253,7 @@ impl<'a> Ends<'a> {
         self.from = End::of(cursor, false);
     }
 
-    /// Moves the end of the span to this offset, which is not before its beginning.
+    /// Moves the end of the span to this offset, which is not before its start.
     fn end_at(&mut self, offset: u64, is_exact: bool) {
         if self.to.is(offset, is_exact) {
             return;
@@ -267,7 +266,7 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// Whether a CYC packet right before this packet gives the packet's own time, for the packets that report branches.
+/// Returns true for packets that report branches: a CYC packet right before one gives that packet's time.
 const fn is_branch(packet: &Packet) -> bool {
     matches!(
         packet,
@@ -275,7 +274,7 @@ const fn is_branch(packet: &Packet) -> bool {
     )
 }
 
-/// The moment of something that happened between two points.
+/// Returns the moment of something that happened between two points.
 fn between(from: &Point, to: &Point, line: Line) -> Moment {
     // A CYC packet right before `to` may have shown that `from` was earlier than assumed.
     let nominal = from.nominal.min(to.nominal);

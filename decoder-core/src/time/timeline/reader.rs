@@ -1,5 +1,5 @@
-//! The packets that say something of time, as the timeline reads them: damaged bytes are skipped, and each packet has
-//! the clocks that apply at its offset.
+//! The packets that concern time, as the timeline reads them: damaged bytes are skipped, and each packet has the clocks
+//! that apply at its offset.
 
 use super::ClockChange;
 use crate::{
@@ -7,8 +7,8 @@ use crate::{
     packet::{Packet, Packets, cycles::Passed},
 };
 
-/// Returns the packets that [say something of time](is_of_time), and their offsets. Where the bytes are not a packet,
-/// it continues at the next PSB.
+/// An iterator over the packets that [concern time](is_of_time), and their offsets. If the bytes are no packet, it
+/// continues at the next PSB.
 #[derive(Clone, Debug)]
 pub(super) struct Reader<'a> {
     packets: Packets<'a>,
@@ -19,19 +19,19 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader that starts at the next packet of `packets`.
+    /// Creates a reader that starts at the next packet of `packets`.
     pub(super) fn new(packets: Packets<'a>) -> Self {
         let clocks = packets.config().clocks;
         Self { packets, clocks, changes: &[], in_psb: false, passed_others: false }
     }
 
-    /// The same with other changes of the clocks.
+    /// Returns the same reader with other changes of the clocks.
     pub(super) const fn with_changes(self, changes: &'a [ClockChange]) -> Self {
         Self { changes, ..self }
     }
 
-    /// A reader that starts at the second PSB before `offset`, or at the only one; a copy of `self` if there is none.
-    /// `self` must not have read anything yet.
+    /// Returns a reader that starts at the second PSB before `offset`, or at the only one; a copy of `self` if there is
+    /// none. `self` must not have read anything yet.
     pub(super) fn before(&self, offset: u64) -> Self {
         let mut reader = self.clone();
         reader.packets.set_offset(offset);
@@ -43,33 +43,33 @@ impl<'a> Reader<'a> {
         reader
     }
 
-    /// The state of the clocks at the last packet returned.
+    /// Returns the state of the clocks at the last packet returned.
     pub(super) const fn clocks(&self) -> &Clocks {
         &self.clocks
     }
 
-    /// Whether the last packet returned is between PSB and PSBEND.
+    /// Returns true if the last packet returned is between PSB and PSBEND.
     pub(super) const fn in_psb(&self) -> bool {
         self.in_psb
     }
 
-    /// Whether other packets than PADs lie between the last packet returned and the one before it.
+    /// Returns true if packets other than PADs lie between the last packet returned and the one before it.
     pub(super) const fn passed_others(&self) -> bool {
         self.passed_others
     }
 
-    /// Goes past branches and CYCs that begin before the offset `until`, as far as that can be done at once.
+    /// Passes branches and CYCs that begin before the offset `until`, as far as they need no decoding.
     #[inline]
     pub(super) fn pass_cycles(&mut self, until: u64) -> Passed {
         self.packets.pass_cycles(until)
     }
 
-    /// The offset of the next packet.
+    /// Returns the offset of the next packet.
     pub(super) fn offset(&self) -> u64 {
         self.packets.offset()
     }
 
-    /// The packet at `offset`. The caller must know that a packet begins there.
+    /// Returns the packet at `offset`. The caller must know that a packet begins there.
     pub(super) fn packet_at(&self, offset: u64) -> Option<Packet> {
         let mut packets = self.packets.clone();
         packets.set_offset(offset);
@@ -109,7 +109,7 @@ impl Iterator for Reader<'_> {
     }
 }
 
-/// Whether a packet is a time, changes a clock, or tells that a clock stands still or that packets are missing.
+/// Returns true if a packet gives a time, changes a clock, or shows that a clock stopped or packets are missing.
 const fn is_of_time(packet: &Packet) -> bool {
     matches!(
         packet,

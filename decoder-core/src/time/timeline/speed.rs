@@ -1,9 +1,9 @@
 //! The limits of the core clock's frequency.
 
-/// The limits of the core clock: how many core cycles there can be in a TSC tick while the core clock runs.
+/// The limits of the core clock: the possible numbers of core cycles in a TSC tick while the core clock runs.
 ///
-/// With these limits, CYC packets narrow the bounds of time, because a number of cycles takes a least and a most number
-/// of ticks. Without them, CYC packets only improve the guess.
+/// With these limits, CYC packets narrow the bounds of time, because a number of cycles takes a minimum and a maximum
+/// number of ticks. Without them, CYC packets only improve the guess.
 ///
 /// ```
 /// use pugmark_decoder_core::time::CoreSpeed;
@@ -14,16 +14,16 @@
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CoreSpeed {
-    /// The fewest core cycles in 2^16 TSC ticks; not zero.
+    /// Minimum number of core cycles in 2^16 TSC ticks; not zero.
     slowest: u32,
-    /// The most core cycles in 2^16 TSC ticks; not zero.
+    /// Maximum number of core cycles in 2^16 TSC ticks; not zero.
     fastest: u32,
 }
 
 impl CoreSpeed {
-    /// The limits from the lowest and the highest ratio of core clock to bus clock, and the ratio of TSC to bus clock,
-    /// which is [`nom_freq`](crate::config::Clocks::nom_freq). `None` if a ratio is zero or the lowest is above the
-    /// highest.
+    /// Creates the limits from the lowest and the highest ratio of core clock to bus clock, and the ratio of TSC to bus
+    /// clock, which is [`nom_freq`](crate::config::Clocks::nom_freq). `None` if a ratio is zero or the lowest is above
+    /// the highest.
     ///
     /// One percent is added on both sides: the bus clock is spread by up to half a percent, and the TSC's nominal ratio
     /// is rounded. The highest ratio is that of the highest turbo mode, from MSR_TURBO_RATIO_LIMIT. The lowest is the
@@ -40,14 +40,14 @@ impl CoreSpeed {
         })
     }
 
-    /// The fewest ticks between two moments that are `cycles` cycles apart. Both counters count whole units.
+    /// Returns the minimum number of ticks between two moments `cycles` cycles apart. Both counters count whole units.
     #[must_use]
     pub const fn least_ticks(self, cycles: u64) -> u64 {
         let ticks = ((cycles.saturating_sub(1) as u128) << 16) / self.fastest as u128;
         saturate(ticks)
     }
 
-    /// The most ticks between two such moments, if the core clock did not stop between them.
+    /// Returns the maximum number of ticks between two such moments, if the core clock did not stop between them.
     #[must_use]
     pub const fn most_ticks(self, cycles: u64) -> u64 {
         let ticks = ((cycles as u128 + 1) << 16).div_ceil(self.slowest as u128);
@@ -75,7 +75,7 @@ mod tests {
             let lowest = 1 + random(60) as u8;
             let highest = lowest + random(60) as u8;
             let speed = CoreSpeed::between(lowest, highest, nominal).unwrap();
-            // The unit of time is 1 / (1000 · nominal) of a tick. `permille` is how fast the bus clock is, in
+            // The unit of time is 1 / (1000 · nominal) of a tick. `permille` is the speed of the bus clock, in
             // thousandths of its nominal frequency.
             let scale = 1000 * u64::from(nominal);
             let (mut time, mut phase) = (random(scale), random(1_000_000));

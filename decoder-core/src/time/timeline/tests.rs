@@ -40,7 +40,7 @@ struct Trace {
 }
 
 impl Trace {
-    /// The trace of a PSB and these packets.
+    /// Creates the trace of a PSB and these packets.
     fn new(packets: &[Packet]) -> Self {
         let (mut bytes, mut offsets) = (PSB.to_vec(), vec![]);
         for packet in packets {
@@ -195,7 +195,7 @@ fn cycles_divide_the_time_between_anchors() {
 fn a_core_to_bus_ratio_makes_ticks_of_cycles() {
     let trace =
         Trace::new(&[tsc(0x1000), Packet::PsbEnd, cbr(2), cyc(5), TIP, cbr(8), cyc(8), TIP, tsc(0x2000)]);
-    // Two ticks per cycle, then half a tick. The TSC packet after it shows that the clock stopped.
+    // Two ticks per cycle, then half a tick. The next TSC packet shows that the clock stopped.
     trace.check(
         trace.timeline(CLOCKS),
         &[
@@ -230,7 +230,7 @@ fn a_known_speed_narrows_bounds_from_both_sides() {
     let (least, most) = (|cycles| speed.least_ticks(cycles), |cycles| speed.most_ticks(cycles));
     let mut timeline = trace.timeline(CLOCKS).with_speed(speed);
     for (after, before, earliest, latest) in [
-        // The first CYC may have begun before the TSC packet, so its cycles are not surely after it.
+        // The first CYC may have begun before the TSC packet, so its cycles are not certainly after it.
         (1, 2, 0x1000, Some(0x1000 + most(100))),
         (2, 4, 0x1000, Some(0x1000 + most(200))),
         // The CYC packet does not bound the second TIP after it: the next one does.
@@ -245,11 +245,11 @@ fn a_known_speed_narrows_bounds_from_both_sides() {
         let moment = timeline.moment(trace.span(after, before)).unwrap();
         let span = (after, before);
         assert_eq!((span, moment.earliest, moment.latest), (span, earliest, latest), "{moment:x?}");
-        // All before it is read at once.
+        // Everything before is read at once.
         let mut timeline = trace.timeline(CLOCKS).with_speed(speed);
         assert_eq!(timeline.moment(trace.span(after, before)), Some(moment), "{span:?}");
     }
-    // The bound from the next TSC packet: the cycles that surely come between the second CYC and the last one take
+    // The bound from the next TSC packet: the cycles that are certainly between the second CYC and the last one take
     // time.
     let late = Trace::new(&[tsc(0x1000), cyc(9), TIP, cyc(9), TIP, cyc(4000), TIP, cyc(9), TIP, tsc(0x2000)]);
     let mut timeline = late.timeline(CLOCKS).with_speed(speed);
@@ -258,7 +258,7 @@ fn a_known_speed_narrows_bounds_from_both_sides() {
     let slow = CoreSpeed::between(1, 4, 255).unwrap();
     let mut timeline = late.timeline(CLOCKS).with_speed(slow);
     assert!(timeline.moment(late.span(2, 2)).unwrap().latest < Some(0x1000 + slow.most_ticks(18)));
-    // Cycles that were counted before this place, and those of the next CYC packet, are not surely after it.
+    // Cycles counted before this place, and those of the next CYC packet, are not certainly after it.
     let (cycles, end) = (cyc(4000), tsc(0x10_0000));
     let late = Trace::new(&[tsc(0x1000), cycles, TIP, cycles, TIP, cycles, TIP, cyc(9), TIP, end]);
     let mut timeline = late.timeline(CLOCKS).with_speed(slow);
@@ -323,8 +323,8 @@ fn stretches_between_tscs_are_judged_by_the_second() {
     // The TSC packet is before the MTC, by more than a crystal tick.
     stretch(&[mtc(3), tsc(0x107b)]).doubts(CLOCKS, &all(Some(Contradiction)));
     stretch(&[mtc(3), tsc(0x107c)]).doubts(CLOCKS, &all(None));
-    // Up to 255 MTCs may be missing after the last one. If 256 are missing and no clock was stopped, it is unknown
-    // where.
+    // Up to 255 MTCs may be missing after the last one. If 256 are missing and no clock was stopped, their place is
+    // unknown.
     let silent = |between: Packet, ticks| stretch(&[mtc(3), between, tsc(0x107c + ticks)]);
     let round = 256 * 0x40;
     silent(Packet::Psb, round - 1).doubts(CLOCKS, &all(None));
